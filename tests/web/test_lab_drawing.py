@@ -23,8 +23,8 @@ from weighted_clip.dalle.pieces import Pieces, clip_pieces
 from weighted_clip.dalle.sampling import SampleOptions, bytes_per_image
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab import places, server, text_to_image
+from weighted_clip.web.lab.model import SHOWN_SIDE
 from weighted_clip.web.lab.text_to_image import MAX_SEED, TextToImageLab, words_in_pieces
-from weighted_clip.web.lab.values import SHOWN_SIDE
 
 from ..dalle.models import TINY_SMALL, nearest_colors, palette, pictures, seeded
 from .chromium import Tab

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.web.lab.image_tokens import TokenLab
-from weighted_clip.web.lab.values import SHOWN_SIDE
+from weighted_clip.web.lab.model import SHOWN_SIDE
 from weighted_clip.web.pictures.token_grid import LEFT, TOP, cell_side
 
 from ..dalle.models import nearest_colors, palette, palette_dvae, pictures

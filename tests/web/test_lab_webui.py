@@ -18,10 +18,9 @@ pytest.importorskip("gradio", reason="gradio is not installed: python run.py tes
 
 import gradio as gr
 from weighted_clip.web.lab.beside import BesideTab
-from weighted_clip.web.lab.handlers import OPTIONS, Handlers
+from weighted_clip.web.lab.handlers import OPTIONS, TAGS_ACT, Handlers
 from weighted_clip.web.lab.page import build_page
 from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
-from weighted_clip.web.lab.webui import TAGS_ACT
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
 BASE = EncodeOptions(syntax="a1111", scheme="a1111")

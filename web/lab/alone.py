@@ -21,8 +21,8 @@ import gradio as gr
 
 from . import markup
 from .components import element_id, html
+from .model import explained
 from .native import Shelf
-from .values import explained
 
 
 class LabBlocks(gr.Blocks):

@@ -14,10 +14,9 @@ from . import markup
 from .attending import AttentionModel, Choice, attention_chart, find_attention
 from .components import Inputs, element_id, html
 from .handlers import inputs_of
-from .model import LabError
+from .model import LabError, explained
 from .study import MAX_POSITIONS
 from .tabs import PromptTab
-from .values import explained
 
 LOADING = "Loading the encoder, which can take some seconds the first time."
 MAX_LAYERS, MAX_HEADS = 64, 64

@@ -20,12 +20,10 @@ from ...weighting.reading import ReadPrompt
 from ...weighting.view import counted, id_of, text_of, weight_text
 from . import markup
 from .components import Inputs, element_id, html
-from .handlers import choices_of, inputs_of
+from .handlers import Given, choices_of, inputs_of
 from .markup import NOT_YET
-from .model import LabModel
+from .model import EXPLAINED, LabModel, explained
 from .tabs import PromptTab
-from .values import EXPLAINED, explained
-from .webui import Given
 
 OTHER_ID = "weighted_clip_other"
 MAX_TOKENS = 2000

@@ -1,7 +1,8 @@
 """The page's prompt and options, as its tabs read them: values of components in, new values out.
 
-Reading needs no weights and is done while the user types. Encoding goes through ``run``, by which a WebUI separates it
-from image generation. All errors are returned as text for the page.
+In a WebUI a prompt is read as the WebUI reads it: as several texts, one of which is encoded here. Reading needs no
+weights and is done while the user types. Encoding goes through ``run``, by which a WebUI separates it from image
+generation. All errors are returned as text for the page.
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
 
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.options import OPTIONS as DECLARED
 from ...weighting.options import EncodeOptions
+from ...weighting.prompt import shortened
 from ...weighting.reading import ReadPrompt, read_prompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
-from ...weighting.timed.schedule import COUNTERS
-from ...weighting.timed.view import MAX_TEXTS
+from ...weighting.syntax.a1111 import TIMED_READER
+from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
+from ...weighting.timed.view import MAX_TEXTS, TimedRead, read_as_webui, standing_texts, webui_view
 from ...weighting.view import view
 from ..inspection import MAX_BYTES
-from . import markup, study, webui
+from . import markup, study
 from .components import element_id
-from .model import LabError, LabModel, ModelSource
-from .values import EXPLAINED, checked_number, checked_text, whole_number
-from .webui import Given
+from .model import EXPLAINED, LabError, LabModel, ModelSource, checked_number, checked_text, whole_number
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
@@ -114,15 +115,15 @@ class Handlers:
         number, steps = self.place(values)
         number = whole_number("text", number, int(self.is_in_webui), MAX_TEXTS)
         if number and self._can_choose(options):
-            texts = webui.texts_of(text, options, partial(self.reader, model), steps)
-            chosen = webui.given_of(texts, options, number, steps)
+            texts = texts_of(text, options, partial(self.reader, model), steps)
+            chosen = given_of(texts, options, number, steps)
             if self.is_in_webui or chosen.note:
                 return chosen
         return Given(text, options, self.reader(model, options)(text))
 
     def place(self, values: Sequence[Any]) -> tuple[Any, Any]:
         """Number of the text to take of a prompt, 0 for all of it as it is written; and the sampling steps."""
-        defaults = (int(self.is_in_webui), webui.DEFAULT_STEPS)
+        defaults = (int(self.is_in_webui), DEFAULT_STEPS)
         number, steps = (*values[len(OPTIONS) :], *defaults[len(values) - len(OPTIONS) :])
         return number, steps
 
@@ -135,7 +136,7 @@ class Handlers:
         count = 1
         with suppress(*EXPLAINED):
             options = self.options(text, values)
-            count = webui.num_texts(text, options, self.place(values)[1]) if self._can_choose(options) else 1
+            count = num_texts(text, options, self.place(values)[1]) if self._can_choose(options) else 1
         label = f"Text, 1 to {count}" if self.is_in_webui else f"Text, 1 to {count}; 0: all as written"
         return gr.update(label=label, visible=count > 1)
 
@@ -144,7 +145,7 @@ class Handlers:
     ) -> Sequence[dict[str, Any]]:
         """A view of each text that the WebUI makes of a prompt."""
         options = self.options(text, values)
-        return webui.views_of(webui.texts_of(text, options, partial(self.reader, model), steps, counter))
+        return views_of(texts_of(text, options, partial(self.reader, model), steps, counter))
 
     def reader(self, model: LabModel | None, options: EncodeOptions) -> Callable[[str], ReadPrompt]:
         """Reader of texts by a model, or as CLIP-L reads them if there is none."""
@@ -166,3 +167,82 @@ def choices_of(text: str, values: Sequence[Any], *left_out: str) -> dict[str, st
         named.pop("steps", None)
     written = {name: value if isinstance(value, str) else f"{value:g}" for name, value in named.items()}
     return {PROMPT_ID: text, **{element_id(name): one for name, one in written.items() if name not in left_out}}
+
+
+DEFAULT_STEPS = 20
+"""Default number of sampling steps."""
+
+TAGS_ACT = "tags act in txt2img and img2img, not here"
+_SHOWN = "The tab Schedule shows how"
+
+
+class Given(NamedTuple):
+    """The encoded part of the page's prompt."""
+
+    text: str
+    """Text to encode; in a WebUI one of those that it makes of the prompt, without comments and tags."""
+    options: EncodeOptions
+    """Options for reading it."""
+    read: ReadPrompt
+    """The text as read, in positions of the whole prompt."""
+    note: str = ""
+    """Note on which text of the prompt it is, if there are several."""
+
+
+class Texts(NamedTuple):
+    """Texts that the WebUI makes of a prompt."""
+
+    reads: list[TimedRead]
+    """The first texts as read; at least one."""
+    num_more: int
+    """Number of further texts."""
+
+
+def texts_of(
+    text: str,
+    options: EncodeOptions,
+    reader: Callable[[EncodeOptions], Callable[[str], ReadPrompt]],
+    steps: object = DEFAULT_STEPS,
+    counter: Counter = COUNTERS[0],
+) -> Texts:
+    """Read the texts that the WebUI makes of a prompt."""
+    count = whole_number("steps", steps, 1, MAX_STEPS)
+    has_comments = options.cleaning == "as Forge"
+    reads, others = read_as_webui(text, count, reader(_left(options)), has_comments=has_comments, counter=counter)
+    return Texts(reads, len(others))
+
+
+def num_texts(text: str, options: EncodeOptions, steps: object) -> int:
+    """Number of texts that the WebUI makes of a prompt, at most those that are read."""
+    count = whole_number("steps", steps, 1, MAX_STEPS)
+    prompt = read_timed(text, count, has_comments=options.cleaning == "as Forge")
+    return min(MAX_TEXTS, len(standing_texts(prompt, count, COUNTERS[0])))
+
+
+def given_of(texts: Texts, options: EncodeOptions, number: int, steps: object) -> Given:
+    """The text to encode here, by its number from 1; one that is too large means the last one."""
+    index = min(number, len(texts.reads)) - 1
+    chosen, count = texts.reads[index], len(texts.reads) + texts.num_more
+    note = (
+        f"Of {count} texts that the WebUI makes of this prompt in {steps} steps this is number {index + 1}: "
+        f"“{shortened(chosen.text)}”."
+    )
+    return Given(chosen.text, _left(options), chosen.read, note if count > 1 else "")
+
+
+def views_of(texts: Texts) -> Sequence[dict[str, Any]]:
+    """A view of each text."""
+    views = [webui_view(one) for one in texts.reads]
+    views[-1]["num_more"] = texts.num_more
+    has_tags = any(not chip["ids"] for one in views for chunk in one["chunks"] for chip in chunk["chips"])
+    return [{**one, "notes": [TAGS_ACT]} for one in views] if has_tags else views
+
+
+def told_in_webui(line: str) -> str:
+    """A problem in the words of a WebUI."""
+    return line.replace(TIMED_READER, _SHOWN)
+
+
+def _left(options: EncodeOptions) -> EncodeOptions:
+    """Options for reading a text from which the WebUI has removed comments and tags."""
+    return replace(options, cleaning="none", has_tags=False)

@@ -19,8 +19,7 @@ from ..pictures import draw_token_grid
 from ..pictures.token_grid import cell_at
 from . import markup
 from .components import Inputs, Tab, element_id, html
-from .model import LabError
-from .values import enlarged, explained, picture_of, pixels_of, uploaded_picture, whole_number
+from .model import LabError, enlarged, explained, picture_of, pixels_of, uploaded_picture, whole_number
 
 MAX_SIDE = 256
 """Maximum length of a picture's longer side, in pixels; larger ones are reduced. DALL·E's own pictures have this

@@ -1,12 +1,23 @@
-"""Interface of the lab to a text encoder, wherever it comes from."""
+"""Interface of the lab to a text encoder, wherever it comes from, and checks of what the page's components hold.
+
+Only direct calls of the page's functions can send values other than a component's.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeGuard
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
 
 from ...encoder.encoding import EncoderError
+from ...encoder.image_file import open_image
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.towers import Reader
@@ -58,3 +69,84 @@ class LabModel(Protocol):
 
 ModelSource = Callable[[], LabModel]
 """Returns the current model; called for every request. Raises `EncoderError` if there is none."""
+
+
+EXPLAINED = (EncoderError, ValueError)
+"""Errors whose message is meant for the user."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_log = logging.getLogger(__name__)
+
+
+def checked_text(name: str, value: object) -> str:
+    """Check that a value is a text, and replace lone surrogates."""
+    if not isinstance(value, str):
+        raise LabError(f"{name} must be a text, got {value!r:.80}")
+    if _SURROGATE.search(value):
+        raise LabError("The text holds half of a character (a lone surrogate): delete it and type it again.")
+    return value
+
+
+def checked_number(name: str, value: object) -> float:
+    """Check that a value is a number."""
+    if not _is_number(value):
+        raise LabError(f"{name} must be a number, got {value!r:.80}")
+    return value
+
+
+def whole_number(name: str, value: object, first: int, last: int) -> int:
+    """Check that a value is a whole number in a range, both ends included.
+
+    >>> whole_number("row", 3.0, 1, 8)
+    3
+    """
+    if not _is_number(value) or not first <= value <= last or value != int(value):
+        raise LabError(f"{name} must be a whole number, {first} to {last}; got {value!r:.40}")
+    return int(value)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number; true and false are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def explained(error: Exception) -> str:
+    """Message for the page about an error; an unforeseen one is also written to the program's log."""
+    if isinstance(error, EXPLAINED):
+        return str(error)
+    _log.exception("the lab could not do what was asked")
+    return f"That failed, and it is the program's fault or the device's: {type(error).__name__}: {error}"
+
+
+SHOWN_SIDE = 384
+"""Approximate length of the longer side of a decoded image on the page, in pixels."""
+
+
+def opened_upload(path: Path) -> Image.Image:
+    """Read an uploaded picture."""
+    try:
+        return open_image(path)
+    except ValueError as error:
+        raise LabError(without_folder(error, path)) from error
+
+
+def uploaded_picture(given: Any) -> Image.Image | None:
+    """Picture that a component holds as a file, without gradio's preprocessing, which opens every format there is."""
+    return None if given is None else opened_upload(Path(given["path"]))
+
+
+def pixels_of(picture: Image.Image) -> Tensor:
+    """``[3, h, w]``, 0 to 1, float32."""
+    return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255).movedim(-1, 0)
+
+
+def picture_of(pixels: Tensor) -> Image.Image:
+    """Picture of ``[3, h, w]``, 0 to 1."""
+    return Image.fromarray(pixels.movedim(0, -1).clamp(0, 1).mul(255).round().byte().cpu().numpy())
+
+
+def enlarged(pixels: Tensor) -> Image.Image:
+    """The same picture; a small one has every pixel repeated."""
+    image = picture_of(pixels)
+    times = max(1, SHOWN_SIDE // max(image.size))
+    return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)

@@ -25,8 +25,7 @@ from ...weighting.view import counted
 from ..pictures.matrices import scale_of
 from . import markup
 from .components import Inputs, Tab, element_id, html
-from .model import LabError
-from .values import checked_text, explained, opened_upload
+from .model import LabError, checked_text, explained, opened_upload
 
 MAX_PICTURES = 48
 MAX_TEXTS = 8

@@ -24,15 +24,13 @@ from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed
 from ...weighting.timed.view import read_standing, standing_texts, timed_view
 from ...weighting.view import counted
 from ..inspection import MAX_VIEWS
-from . import markup, study, webui
+from . import markup, study
 from .comparing import Comparison, compare, comparison_chart, told_of
 from .components import Inputs, Tab, buttons, element_id, html, live
-from .handlers import Handlers, choices_of, inputs_of
+from .handlers import DEFAULT_STEPS, Given, Handlers, choices_of, inputs_of, told_in_webui
 from .markup import NOT_YET
-from .model import LabError
+from .model import EXPLAINED, LabError, checked_text, explained, whole_number
 from .study import MAX_POSITIONS, export, mask_pictures
-from .values import EXPLAINED, checked_text, explained, whole_number
-from .webui import DEFAULT_STEPS, Given
 
 TIMED_EXAMPLE = "a [cat:dog:0.5] in a bowl"
 """Prompt with a change, suggested in the tab for schedules."""
@@ -219,7 +217,7 @@ class ConvertTab(PromptTab):
             result = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned)
         except EXPLAINED as error:
             return converted, markup.current(markup.message(str(error)), inputs)
-        lines = [webui.told(issue.line) if self.handlers.is_in_webui else issue.line for issue in result.issues]
+        lines = [told_in_webui(issue.line) if self.handlers.is_in_webui else issue.line for issue in result.issues]
         told = f"Nothing is lost: the {target} syntax reads the same tokens with the same weights."
         lost = markup.problems(lines) if lines else markup.message(told, is_problem=False)
         return result.text, markup.current(lost, inputs)

@@ -22,8 +22,16 @@ from ...encoder.tokenizer import END_OF_WORD, bytes_of
 from ...weighting.view import counted
 from . import markup
 from .components import Inputs, Tab, buttons, element_id, html, live
-from .model import LabError
-from .values import checked_number, checked_text, enlarged, explained, pixels_of, uploaded_picture, whole_number
+from .model import (
+    LabError,
+    checked_number,
+    checked_text,
+    enlarged,
+    explained,
+    pixels_of,
+    uploaded_picture,
+    whole_number,
+)
 
 COUNT = 8
 """Default number of images at a time."""
