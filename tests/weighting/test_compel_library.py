@@ -51,6 +51,14 @@ def provider(model):
     )
 
 
+@pytest.fixture(scope="module")
+def peer(model):
+    library("compel")
+    from weighted_clip.workshop.peers.compel import open_peer
+
+    return open_peer(model)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_equals_the_compel_library(model, provider, seed: int) -> None:
     fragments = random_fragments(seed)
@@ -108,15 +116,6 @@ MODES = {
 }
 
 
-def by_the_library(provider, text: str, **options):
-    library("compel")
-    from compel import Compel
-
-    compel = Compel(tokenizer=provider.tokenizer, text_encoder=provider.text_encoder, **options)
-    with torch.no_grad():
-        return compel.build_conditioning_tensor(text)
-
-
 def by_us(model, text: str, chunking: str, **choices) -> torch.Tensor:
     options = EncodeOptions(syntax="compel", scheme="compel", chunking=chunking, **choices)
     tokenize = default_tokenizer()
@@ -124,39 +123,36 @@ def by_us(model, text: str, chunking: str, **choices) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("text", SHORT)
-def test_hidden_padding_equals_the_library(model, provider, text: str) -> None:
-    expected = by_the_library(provider, text, padding_attention_mask_value=0)
+def test_hidden_padding_equals_the_library(model, peer, text: str) -> None:
+    expected = peer({"padding_attention_mask_value": 0}, text)
     found = by_us(model, text, "compel truncate", padding="mask")
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("text", [*LONG, "word " * 74 + "(red castle)0.5 end"], ids=range(len(LONG) + 1))
-def test_truncated_prompts_equal_the_library(model, provider, text: str) -> None:
-    expected = by_the_library(provider, text, truncate_long_prompts=True)
+def test_truncated_prompts_equal_the_library(model, peer, text: str) -> None:
+    expected = peer({}, text)
     torch.testing.assert_close(by_us(model, text, "compel truncate"), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("text", SHORT)
-def test_short_prompts_equal_the_library_from_text_to_rows(model, provider, text: str) -> None:
-    expected = by_the_library(provider, text, truncate_long_prompts=True)
+def test_short_prompts_equal_the_library_from_text_to_rows(model, peer, text: str) -> None:
+    expected = peer({}, text)
     torch.testing.assert_close(by_us(model, text, "compel truncate"), expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(by_us(model, text, "compel sentences"), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("chunking", MODES)
 @pytest.mark.parametrize("text", LONG, ids=range(len(LONG)))
-def test_long_prompts_equal_the_library_in_every_split_mode(model, provider, text: str, chunking: str) -> None:
+def test_long_prompts_equal_the_library_in_every_split_mode(model, peer, text: str, chunking: str) -> None:
     library("compel", "2.1")
-    from compel import SplitLongTextMode
-
-    mode = SplitLongTextMode[MODES[chunking]]
-    expected = by_the_library(provider, text, truncate_long_prompts=False, split_long_text_mode=mode)
+    expected = peer({"split": [MODES[chunking]]}, text)
     torch.testing.assert_close(by_us(model, text, chunking), expected, rtol=0, atol=1e-5)
 
 
-def test_of_a_swap_the_original_is_encoded_and_of_swaps_within_it_the_innermost(model, provider) -> None:
+def test_of_a_swap_the_original_is_encoded_and_of_swaps_within_it_the_innermost(model, peer) -> None:
     text = 'a "red (cat)1.3".swap("dog") on a mat'
-    expected = by_the_library(provider, text)
+    expected = peer({}, text)
     torch.testing.assert_close(by_us(model, text, "compel truncate"), expected, rtol=0, atol=1e-5)
     for nested in (
         'a "red (cat)1.3".swap(dog.swap(fox)) on a mat',
@@ -164,7 +160,7 @@ def test_of_a_swap_the_original_is_encoded_and_of_swaps_within_it_the_innermost(
         "a ((red (cat)1.3).swap(dog) on).swap(fox) a mat",
     ):
         with pytest.raises(AttributeError):  # compel reads it, and asks the inner swap for its text
-            by_the_library(provider, nested)
+            peer({}, nested)
         torch.testing.assert_close(by_us(model, nested, "compel truncate"), expected, rtol=0, atol=1e-5)
         issues = read_prompt(nested, EncodeOptions(syntax="compel"), default_tokenizer()).issues
         assert [issue.code for issue in issues].count("nested-swap") == 1
