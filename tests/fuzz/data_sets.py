@@ -11,13 +11,13 @@ import gzip
 import io
 import json
 import lzma
-import multiprocessing
 import os
 import re
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +29,6 @@ BLOCK, RECORD = 512, 10240
 NUM_PAIRS, NUM_ROWS = 4, 10
 GOOD = frozenset(("good 0", "good 1"))
 """Captions of the shard beside a damaged one."""
-SECONDS, MEMORY = 20, 2**30
-"""Limits of a process that reads one set."""
 
 
 class DataSet(NamedTuple):
@@ -637,39 +635,25 @@ def _captions() -> Iterator[DataSet]:
         )
 
 
-# ---- each in a process of its own
-
-
-def _child(one: DataSet, folder: Path, send: Any) -> None:
-    import resource
-
-    used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-    try:
-        send.send(finding(one, folder))
-    except BaseException as error:
-        send.send(f"raises {type(error).__name__}: {str(error)[:200]}")
-
-
-def finding_apart(one: DataSet, folder: Path) -> str:
-    """`finding` in a process of its own, within `SECONDS` and `MEMORY`. Linux only."""
-    context: Any = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(one, folder, send))
-    child.start()
-    send.close()
-    try:
-        found = receive.recv() if receive.poll(SECONDS) else f"reads for more than {SECONDS} s"
-    except EOFError:
-        found = "ends the process"
-    child.kill()
-    child.join()
-    return found
+# ---- for a process of limited.py
 
 
 def load_readers() -> None:
-    """Load once what each of these processes needs."""
+    """Load once what reading takes."""
     with tempfile.TemporaryDirectory() as place:
         good = _shard("a good one", shard([pair(0)]), captions([0]))
         good.write(Path(place))
         assert not finding(good, Path(place))
+
+
+@cache
+def _all() -> list[DataSet]:
+    return list(hostile_sets())
+
+
+def finding_of(number: int, folder: str) -> str:
+    """`finding` of one of the `hostile_sets`, by its number."""
+    try:
+        return finding(_all()[number], Path(folder))
+    except Exception as error:
+        return f"raises {type(error).__name__}: {str(error)[:200]}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import shutil
 import sys
 import tempfile
@@ -43,15 +42,16 @@ def models(folder: Path) -> Iterator[tuple[str, str]]:
 
 def data(folder: Path) -> Iterator[tuple[str, str]]:
     """Training data, of which every whole pair must be read and everything else be named."""
-    from .data_sets import finding_apart, hostile_sets, load_readers
+    from .data_sets import hostile_sets
+    from .limited import Limited
 
-    load_readers()
-    for number, one in enumerate(hostile_sets()):
-        place = folder / str(number) / "data"
-        place.mkdir(parents=True)
-        one.write(place)
-        yield one.name, finding_apart(one, place)
-        shutil.rmtree(place.parent, ignore_errors=True)
+    with Limited(SECONDS, MEMORY, work="data sets") as process:
+        for number, one in enumerate(hostile_sets()):
+            place = folder / str(number) / "data"
+            place.mkdir(parents=True)
+            one.write(place)
+            yield one.name, str(process.run([number, str(place)]).status or "")
+            shutil.rmtree(place.parent, ignore_errors=True)
 
 
 def checkpoints(folder: Path) -> Iterator[tuple[str, str]]:
@@ -91,7 +91,6 @@ def _wrong(status: int | str, told: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read all files; print what is found and how many there were."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes are forked
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS), metavar="KIND")
     options = parser.parse_args(arguments)

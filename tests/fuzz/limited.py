@@ -1,7 +1,8 @@
-"""Runs commands in a process with little memory, one after the other, and sees those that end it or never end.
+"""Runs work in a process with little memory, one piece after the other, and sees what ends it or never ends.
 
-The process is this file as a program: it reads command lines as JSON, and answers each with its exit status and what it
-wrote to the error stream.
+The process is this file as a program: it reads pieces of work as JSON, and answers each with its status and a text. A
+piece is a command line, with its exit status and what it wrote to the error stream; or number and folder of one of the
+hostile data sets, with what is wrong when it is read, or 0.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from threading import Timer
 from typing import Any, NamedTuple
@@ -23,7 +26,7 @@ MEMORY = 700 * 2**20
 
 
 class Outcome(NamedTuple):
-    """The end of a command."""
+    """The end of a piece of work."""
 
     status: int | str
     """Its exit status, or what it ended in instead."""
@@ -32,17 +35,14 @@ class Outcome(NamedTuple):
 
 
 class Limited:
-    """A process that runs commands. It is started again after a command that ended it."""
+    """A process that does such work. It is started again after a piece that ended it."""
 
-    def __init__(self, seconds: float, memory: int = MEMORY, root: Path = ROOT) -> None:
-        """Set its limits.
+    def __init__(self, seconds: float, memory: int = MEMORY, root: Path = ROOT, work: str = "commands") -> None:
+        """Set its limits: seconds for a piece of work, and bytes of address space beyond that of the idle program.
 
-        Args:
-            seconds: Longest time for a command.
-            memory: Most address space beyond that of the idle program, in bytes.
-            root: Repository whose commands are run.
+        ``root`` is the repository whose commands are run, ``work`` one of `WORK`.
         """
-        self._seconds, self._memory, self._root = seconds, memory, root
+        self._seconds, self._memory, self._root, self._work = seconds, memory, root, work
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Limited:
@@ -53,11 +53,11 @@ class Limited:
         """End the process."""
         self._end()
 
-    def run(self, command: list[str]) -> Outcome:
-        """Run a command."""
+    def run(self, piece: list[Any]) -> Outcome:
+        """Do a piece of work."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(self._memory), str(self._root)],
+                [sys.executable, __file__, str(self._memory), str(self._root), self._work],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -71,7 +71,7 @@ class Limited:
         timer = Timer(self._seconds, process.kill)
         timer.start()
         try:
-            process.stdin.write(json.dumps(command) + "\n")
+            process.stdin.write(json.dumps(piece) + "\n")
             process.stdin.flush()
             line = process.stdout.readline()
         except OSError:
@@ -100,7 +100,38 @@ def refused(outcome: Outcome) -> bool:
     return outcome.status == 1 and len(told.splitlines()) == 1 and "not enough memory" not in told
 
 
-def _answers(memory: int, root: Path) -> None:
+def _commands() -> Callable[[list[Any]], Outcome]:
+    import torch
+
+    for name in ("dalle.torch_file", "dalle.published", "dalle.dalle", "encoder.full_clip", "encoder.families"):
+        import_module(f"weighted_clip.{name}")
+    with torch.no_grad():  # what PyTorch allocates at first use
+        torch.nn.Linear(64, 64)(torch.zeros(64, 64))
+    from weighted_clip.commands.program import main
+
+    def run(command: list[Any]) -> Outcome:
+        errors = io.StringIO()
+        try:
+            with redirect_stderr(errors), redirect_stdout(io.StringIO()):
+                status: Any = main(command)
+        except SystemExit as error:
+            status = error.code
+        return Outcome(status, errors.getvalue()[:5000])
+
+    return run
+
+
+def _data_sets() -> Callable[[list[Any]], Outcome]:
+    sys.path.insert(0, str(ROOT))
+    data_sets = import_module("tests.fuzz.data_sets")
+    data_sets.load_readers()
+    return lambda piece: Outcome(data_sets.finding_of(*piece) or 0, "")
+
+
+WORK = {"commands": _commands, "data sets": _data_sets}
+
+
+def _answers(memory: int, root: Path, work: str) -> None:
     spec = importlib.util.spec_from_file_location(
         "weighted_clip", root / "__init__.py", submodule_search_locations=[str(root)]
     )
@@ -109,32 +140,19 @@ def _answers(memory: int, root: Path) -> None:
     module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     import resource
-    from importlib import import_module
 
-    import torch
-
-    for name in ("dalle.published", "dalle.dalle", "encoder.full_clip", "encoder.families"):
-        import_module(f"weighted_clip.{name}")
-    with torch.no_grad():  # what PyTorch allocates at first use
-        torch.nn.Linear(64, 64)(torch.zeros(64, 64))
-    from weighted_clip.commands.program import main
-
+    work_on = WORK[work]()
     idle = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (idle + memory, idle + memory))
     answers = sys.stdout
     for line in sys.stdin:
-        errors = io.StringIO()
-        status: Any
         try:
-            with redirect_stderr(errors), redirect_stdout(io.StringIO()):
-                status = main(json.loads(line))
-        except SystemExit as error:
-            status = error.code
+            outcome = work_on(json.loads(line))
         except BaseException as error:
-            status, errors = f"{type(error).__name__}: {str(error)[:500]}", io.StringIO()
-        answers.write(json.dumps([status, errors.getvalue()[:5000]]) + "\n")
+            outcome = Outcome(f"{type(error).__name__}: {str(error)[:500]}", "")
+        answers.write(json.dumps(outcome) + "\n")
         answers.flush()
 
 
 if __name__ == "__main__":
-    _answers(int(sys.argv[1]), Path(sys.argv[2]))
+    _answers(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

@@ -42,15 +42,16 @@ def seconds(call: Call, text: str) -> float:
     return time.process_time() - began
 
 
-def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES) -> str:
+def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES, tiny: Sequence[int] = TINY) -> str:
     """Lengths where the time of a call grows by more than `most_growth`; empty if there are none.
 
     Sizes ascend, so that what is quadratic or worse is found before it takes long. What looks so is measured again, a
     short and a long text in turn: a processor that is slower for a while is so for both.
     """
     with without_collector():
-        before = seconds(call, text(TINY[0]))
-        for short, long in pairwise((*TINY, *sizes)):
+        lengths = (*tiny, *sizes)
+        before = seconds(call, text(lengths[0]))
+        for short, long in pairwise(lengths):
             after, most = seconds(call, text(long)), most_growth(short, long)
             repeats = REPEATS
             while after > FLOOR and after > most * before and repeats:

@@ -114,7 +114,7 @@ def test_words_of_other_chunks_cost_nothing_where_the_masks_of_one_are_drawn() -
     pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
     draw = lab_readers()["lab, Masks"]
     draw("a (b:0.5)")
-    assert not too_fast_growth(draw, VARIED["all weights"])
+    assert not too_fast_growth(draw, VARIED["all weights"], tiny=())  # a drawing takes long, however short the text
 
 
 def test_spellings_of_one_phrase_are_not_gone_through_at_every_place_of_it() -> None:
