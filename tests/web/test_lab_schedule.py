@@ -101,10 +101,12 @@ def test_what_cannot_be_counted_is_said(handlers: Handlers, steps: Any, counter:
 def test_only_the_open_tab_is_filled() -> None:
     page = build_page(lambda: random_model(Settings(), config=CONFIG))
     follow = next(one for one in page.fns.values() if one.fn and one.fn.__name__ == "follow")
+    assert follow.fn
+    fill = follow.fn
     first = [part.value for part in follow.inputs]
     names = [part.elem_id.removeprefix(PREFIX) for part in follow.outputs]
     filled = {
-        title: [name for name, one in zip(names, follow.fn(title, *first[1:]), strict=True) if isinstance(one, str)]
+        title: [name for name, one in zip(names, fill(title, *first[1:]), strict=True) if isinstance(one, str)]
         for title in ("Tokens", "Masks", "Convert", "Export", "Schedule", "Two prompts")
     }
     assert filled == {
