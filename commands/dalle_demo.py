@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..dalle.dalle import DALLE
-    from ..encoder.full_clip import FullClip
+    from ..encoder.clip import FullClip
 
 NUM_IMAGES = 64
 """Number of images per caption."""
@@ -130,8 +130,8 @@ def _first_clip(folder: Path) -> Path:
     from torch import nn
 
     from ..encoder.config import TextConfig, VisionConfig
-    from ..encoder.contrastive import INITIAL_TEMPERATURE
-    from ..encoder.files.writing import hugging_face_tensors
+    from ..encoder.files.checkpoint import hugging_face_tensors
+    from ..encoder.similarity import INITIAL_TEMPERATURE
     from ..encoder.text_model import TextModel
     from ..encoder.vision_model import VisionModel
     from ..output.export import save_tensors
@@ -158,7 +158,7 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[
     """Draw and judge images of held-out captions, and write results and page."""
     from ..dalle.dalle import load_dalle
     from ..dalle.shapes import split
-    from ..encoder.full_clip import load_full_clip
+    from ..encoder.clip import load_full_clip
     from ..output.files import written_whole
     from ..web.pictures.curves import draw_curves
     from ..web.pictures.sheets import draw_samples

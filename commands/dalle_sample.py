@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..dalle.dalle import DALLE
     from ..dalle.sampling import SampleOptions
-    from ..encoder.full_clip import FullClip
+    from ..encoder.clip import FullClip
 
 MONTAGE_NAME = "montage.png"
 
@@ -46,8 +46,8 @@ def _add_arguments(sample: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ..dalle.dalle import load_dalle
     from ..dalle.sampling import SampleOptions
-    from ..encoder.full_clip import load_full_clip
-    from ..encoder.reranking import best
+    from ..encoder.clip import load_full_clip
+    from ..encoder.images import best
     from ..output.files import written_whole
     from ..web.pictures.sheets import draw_samples
 
@@ -142,8 +142,8 @@ def clip_scores(clip: FullClip, caption: str, images: Sequence[Tensor]) -> list[
     """
     import torch
 
-    from ..encoder.contrastive import similarity
-    from ..encoder.reranking import image_features
+    from ..encoder.images import image_features
+    from ..encoder.similarity import similarity
     from ..encoder.tokenizer import default_tokenizer
     from ..weighting.features import text_features
     from ..weighting.towers import layout_of

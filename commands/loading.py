@@ -121,8 +121,8 @@ def encoders_of(arguments: argparse.Namespace, *, is_quiet: bool = False) -> tup
     Raises:
         ValueError: If the file, the clip skip or the device cannot be used.
     """
-    from ..encoder.families import encoders_for
     from ..encoder.files.checkpoint import load_text_models, seeded_text_model
+    from ..encoder.prefix import encoders_for
     from ..web.lab.native import RANDOM_WARNING
 
     dtype, device = dtype_named(arguments.dtype), device_of(arguments)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
+    from ..encoder.clip import FullClip
     from ..encoder.config import Crop
-    from ..encoder.full_clip import FullClip
     from ..output.placing import Placed, Placement
     from ..weighting.features import TextFeatures
 
@@ -98,7 +98,7 @@ def check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:
 
 def clip_of(arguments: argparse.Namespace) -> FullClip:
     """Load the CLIP among the arguments, and say on the error stream by what its heads and activation are known."""
-    from ..encoder.full_clip import load_full_clip
+    from ..encoder.clip import load_full_clip
 
     clip = load_full_clip(
         arguments.weights,
@@ -119,7 +119,7 @@ def features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tens
     Raises:
         ValueError: If none of them could be read.
     """
-    from ..encoder.reranking import image_features
+    from ..encoder.images import image_features
 
     progress = Progress()
     reading = _Reading(paths, progress)
@@ -145,8 +145,8 @@ def tell_left_out(others: Sequence[Path], num_failed: int, num_paths: int) -> in
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ..encoder.contrastive import similarity
-    from ..encoder.reranking import best
+    from ..encoder.images import best
+    from ..encoder.similarity import similarity
 
     check_clip(arguments, "rerank", "sort at random")
     if arguments.keep is not None and arguments.keep < 1:

@@ -53,7 +53,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import torch
 
-    from ..encoder.contrastive import probabilities, similarity
+    from ..encoder.similarity import probabilities, similarity
 
     check_clip(arguments, "similarity", "compare at random")
     temperature: float | None = arguments.temperature

@@ -19,7 +19,7 @@ from .sort_results import Guess, guesses_of, put_files, write_confusion, write_t
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..encoder.full_clip import FullClip
+    from ..encoder.clip import FullClip
     from ..training.data import Example
     from ..training.probe import Probe
 

@@ -16,7 +16,7 @@ from .training import train as train_with
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from ..encoder.full_clip import FullClip
+    from ..encoder.clip import FullClip
     from ..training.options import TrainOptions
 
 _NO_HOST = "ComfyUI, A1111 and Forge refuse such an encoder, only this program reads it"
@@ -199,7 +199,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
-    from ..encoder.full_clip import load_full_clip
+    from ..encoder.clip import load_full_clip
     from ..training.new_text import with_text
 
     return with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)

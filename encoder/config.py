@@ -1,10 +1,11 @@
-"""Sizes and constants of CLIP's text and image encoders.
+"""Sizes and constants of CLIP's text and image encoders, and the model families that use them.
 
 Defines the numbers that distinguish encoders. Knows nothing of weights or files; ``checkpoint.py`` infers a config from
 a file's shapes.
 
 Source: docs/lecture.md Definition 5.10; the released ``config.json`` of openai/clip-vit-large-patch14; for the OpenCLIP
-encoders ``model_configs/ViT-H-14.json`` and ``ViT-bigG-14.json`` of open_clip 3.3.0, which also has the others.
+encoders ``model_configs/ViT-H-14.json`` and ``ViT-bigG-14.json`` of open_clip 3.3.0, which also has the others; for
+the smallest clip skip and the final layer norm of families ``backend/diffusion_engine`` of Forge 2.0.1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Activation = Literal["quick_gelu", "gelu"]
 Positions = Literal["learned", "rotary"]
 POSITIONS: tuple[Positions, ...] = get_args(Positions)
 """Kinds of positions in a text tower, default first: a learned vector for each position, as in every released CLIP; or
-rotation of queries and keys (``rotary.py``)."""
+rotation of queries and keys (``layers.py``)."""
 
 Crop = Literal["center", "letterbox", "stretch"]
 CROPS: tuple[Crop, ...] = get_args(Crop)
@@ -111,6 +112,31 @@ Source: ``ViT-bigG-14.json`` and ``tokenizer.py`` of open_clip 3.3.0.
 
 TOWERS = {"clip_l": CLIP_L, "clip_g": OPENCLIP_BIGG, "clip_h": OPENCLIP_H}
 """Released text towers by ComfyUI's names, in the order in which models join their rows."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Use of text towers by a model family."""
+
+    name: str
+    """Name known to users."""
+    towers: tuple[str, ...]
+    """Its towers, by ComfyUI's names, in the order in which their rows are joined."""
+    min_clip_skip: int
+    """Layer it was trained on: 1 = last, 2 = penultimate. A smaller clip skip counts as this one."""
+    final_norm: bool
+    """Whether that layer passes the final layer norm."""
+    projected: bool
+    """Whether pooled vectors are projected, if the tower has a text projection. SDXL's are those of ``clip_g``."""
+
+
+FAMILIES = (
+    Family("SD 1.x", ("clip_l",), min_clip_skip=1, final_norm=True, projected=False),
+    Family("SD 2.x", ("clip_h",), min_clip_skip=2, final_norm=True, projected=True),
+    Family("SDXL", ("clip_l", "clip_g"), min_clip_skip=2, final_norm=False, projected=True),
+    Family("SDXL refiner", ("clip_g",), min_clip_skip=2, final_norm=False, projected=True),
+)
+"""Families that condition on CLIP text towers only."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Kernels for the matrix products of our encoders, chosen by timing them on this machine.
 
 ``plain`` is PyTorch's own linear, which is MKL on x86. ``onednn`` and ``mkl`` are these libraries on weights reordered
-beforehand, see `packing.py`; none is further from exact sums than ``plain``.
+beforehand, see `linear.py`; none is further from exact sums than ``plain``.
 
 On an unknown machine the first answer of a process is computed by ``plain``. Then all are timed once, which takes a
 second or two, and the choice is saved in a file for the processor, its threads and the version of torch. Texts,
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .packing import ONEDNN, Packed, PackedByMKL, PackedByOneDNN, blank_linear, has_packed_mkl
+from .linear import ONEDNN, Packed, PackedByMKL, PackedByOneDNN, blank_linear, has_packed_mkl
 
 Kernel = Literal["plain", "onednn", "mkl"]
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)

@@ -7,12 +7,13 @@ distinct positions go through each layer as one matrix, and only attention is do
 
 The result differs from full passes by rounding, as matrices have other shapes, and on a CPU other kernels.
 
-Source: docs/performance.md, "Shared prefixes".
+Source: docs/performance.md, "Shared prefixes"; for the layers of Stable Diffusion 2.x
+``comfy/text_encoders/sd2_clip.py`` of ComfyUI 0.29, as Forge counts from diffusers' shortened encoder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, cast
@@ -21,15 +22,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .config import TextConfig
+from .cache import MEBIBYTE, Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
+from .config import FAMILIES, OPENCLIP_H, Family, TextConfig
 from .encoding import Encoding
 from .fast import PACKS, arithmetic_for
 from .kernels import CHOICE, Kernel
-from .layers import Arithmetic, Block
+from .layers import Arithmetic, Block, Rotation
 from .linear import layer_norm, linear, rounded_up, widened, without_autocast
 from .masks import causal_mask
-from .remember import MEBIBYTE, Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
-from .rotary import Rotation
 from .text_model import TextEncoder, TextModel, first_eos
 
 BATCH_BYTES = 512 * 2**20
@@ -353,3 +353,49 @@ def _run_block(
     hidden = block(hidden, None, is_causal=False, mix=attend, arithmetic=arithmetic)
     k, v = known
     return hidden, (k, v)
+
+
+def encoders_for(
+    models: Mapping[str, TextModel], clip_skip: int = 1, *, max_bytes: int | None = None, is_packed: bool = True
+) -> tuple[Family, dict[str, TextEncoder]]:
+    """The family with these towers, and each tower with the layer that the family conditions on.
+
+    Args:
+        models: Towers by ComfyUI's names, from `load_text_models`.
+        clip_skip: 1 = last layer, 2 = penultimate, ... as in the WebUI; at least the family's own is used.
+        max_bytes: Total cache size of the encoders, shared in proportion to their states; by default `default_bytes`.
+        is_packed: As in `PrefixTextEncoder`.
+
+    Returns:
+        The family, and its encoders in the order in which their rows are joined. Their results equal those of full
+        passes up to rounding.
+
+    Raises:
+        ValueError: If no family has just these towers, or ``clip_skip`` is out of range.
+    """
+    family = next((family for family in FAMILIES if set(family.towers) == set(models)), None)
+    if family is None:
+        allowed = ", ".join(f"{' + '.join(family.towers)} ({family.name})" for family in FAMILIES)
+        raise ValueError(f"no model family has the text encoders {' + '.join(models) or 'none'}; allowed are {allowed}")
+    if clip_skip < 1:
+        raise ValueError(f"clip_skip {clip_skip} is out of range: 1 is the last layer")
+    clip_skip = max(clip_skip, family.min_clip_skip)
+    max_bytes = default_bytes() if max_bytes is None else max_bytes
+    sizes = {name: models[name].config.hidden_dim * models[name].config.num_layers for name in family.towers}
+    encoders: dict[str, TextEncoder] = {
+        name: PrefixTextEncoder(
+            models[name],
+            clip_skip=clip_skip - _num_cut_layers(name, models[name].config),
+            final_norm=family.final_norm,
+            projected=family.projected and models[name].text_projection is not None,
+            max_bytes=max_bytes * sizes[name] // sum(sizes.values()),
+            is_packed=is_packed,
+        )
+        for name in family.towers
+    }
+    return family, encoders
+
+
+def _num_cut_layers(name: str, config: TextConfig) -> int:
+    """1 for ``clip_h`` as diffusers keeps it for Stable Diffusion 2.x: without the last layer, which is never used."""
+    return int(name == "clip_h" and config.num_layers == OPENCLIP_H.num_layers - 1)

@@ -15,11 +15,9 @@ from torch import Tensor, nn
 
 from .config import TextConfig
 from .encoding import Encoding
-from .files.overflow import overflow
-from .layers import Encoder, projection
-from .linear import widened
+from .layers import Encoder, Rotation, projection, rotation
+from .linear import overflow, widened
 from .masks import causal_mask, check_mask
-from .rotary import Rotation, rotation
 
 
 class TextOutput(NamedTuple):

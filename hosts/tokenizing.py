@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ..encoder.cleaning import CleaningTokenize
-from ..encoder.tokenizer import TokenSpan, default_tokenizer, without_surrogates
+from ..encoder.tokenizer import CleaningTokenize, TokenSpan, default_tokenizer, without_surrogates
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ..encoder.remember import DEFAULT_MEBIBYTES
+from ..encoder.cache import DEFAULT_MEBIBYTES
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import OPTIONS
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..encoder.clip import FullClip
 from ..encoder.config import CROPS, Crop
-from ..encoder.contrastive import Over, probabilities, similarity
-from ..encoder.full_clip import FullClip
-from ..encoder.reranking import best
+from ..encoder.images import best
+from ..encoder.similarity import Over, probabilities, similarity
 from ..hosts.comfy.models import Hosted, encode_images, encode_texts, load_hosted
 from ..weighting.features import text_options
 from ..weighting.syntax import SYNTAXES

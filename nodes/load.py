@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..encoder.remember import DEFAULT_MEBIBYTES, MEBIBYTE
+from ..encoder.cache import DEFAULT_MEBIBYTES, MEBIBYTE
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.models import NativeClip, load_native
 from . import common

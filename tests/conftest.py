@@ -36,7 +36,7 @@ from weighted_clip.training.torchvision_operators import declare_missing_operato
 declare_missing_operators()
 
 from weighted_clip.encoder.kernels import VARIABLE  # noqa: E402 - loaded above
-from weighted_clip.encoder.packing import ONEDNN  # noqa: E402
+from weighted_clip.encoder.linear import ONEDNN  # noqa: E402
 
 # not measured: the same numbers in every run, and no files in the user's folders
 os.environ.setdefault(VARIABLE, "plain" if ONEDNN is None else "onednn")

@@ -150,9 +150,9 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
 
 def read_file(path: Path) -> None:
     """Give a file to everything that reads one."""
+    from weighted_clip.encoder.clip import load_full_clip
     from weighted_clip.encoder.files.checkpoint import load_text_models
     from weighted_clip.encoder.files.textual_inversion import read_embedding_file
-    from weighted_clip.encoder.full_clip import load_full_clip
     from weighted_clip.output.shards import read_head
 
     for read in (load_text_models, load_full_clip, read_embedding_file, read_head):

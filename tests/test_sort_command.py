@@ -19,9 +19,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from weighted_clip.commands.program import main
 from weighted_clip.dalle.shapes import KINDS
-from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.encoder.files.writing import hugging_face_tensors
-from weighted_clip.encoder.full_clip import FullClip
+from weighted_clip.encoder.clip import FullClip
+from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
 from weighted_clip.output import placing
 from weighted_clip.training import features, probe
 

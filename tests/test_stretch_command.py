@@ -15,11 +15,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 from weighted_clip.commands import reading
 from weighted_clip.commands.program import main
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files import tensor_file
-from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.files.checkpoint import (
+    hugging_face_tensors,
+    load_text_models,
+    position_metadata,
+    seeded_text_model,
+    seeded_vision_model,
+)
 from weighted_clip.encoder.files.stretching import stretched
-from weighted_clip.encoder.files.writing import hugging_face_tensors, position_metadata
-from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.output.rewriting import rewrite
 
 from .encoder.files import Tensors, hugging_face, old_clip_save, openclip, openclip_linear, transformers_5

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..encoder.contrastive import similarity
+from ..encoder.similarity import similarity
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
 from .captions import token_ids

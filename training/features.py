@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..encoder.clip import FullClip
 from ..encoder.config import Crop
-from ..encoder.full_clip import FullClip
 from ..encoder.images import preprocess
 from ..output.export import save_tensors
 from ..output.files import written_whole

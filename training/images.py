@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ..encoder.full_clip import FullClip
+from ..encoder.clip import FullClip
 from .augmentation import Augmentation
 from .data import Data, Example, Problem
 from .features import cached_features, pixels_of, unreadable

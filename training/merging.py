@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..encoder.full_clip import FullClip
+from ..encoder.clip import FullClip
 from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
 from .frozen import digest_of, read_again

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..encoder.contrastive import MIN_TEMPERATURE, ContrastiveLoss
-from ..encoder.full_clip import FullClip
+from ..encoder.clip import FullClip
 from ..encoder.linear import widened
+from ..encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
 from .captions import caption_of, is_too_long, token_ids

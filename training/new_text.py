@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from ..encoder.clip import FullClip
 from ..encoder.config import TextConfig
-from ..encoder.contrastive import INITIAL_TEMPERATURE
-from ..encoder.full_clip import FullClip
 from ..encoder.layers import Block
+from ..encoder.similarity import INITIAL_TEMPERATURE
 from ..encoder.text_model import TextModel
 from .options import TrainOptions
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..encoder.clip import FullClip
+from ..encoder.files.checkpoint import config_of, hugging_face_tensors, position_metadata
 from ..encoder.files.tensor_file import CheckpointError
-from ..encoder.files.writing import config_of, hugging_face_tensors, position_metadata
-from ..encoder.full_clip import FullClip
 from ..output.export import save_tensors
 from ..output.files import written_whole
 from .checkpoint import check_weights

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..encoder.contrastive import MIN_TEMPERATURE, ContrastiveLoss
+from ..encoder.clip import FullClip
 from ..encoder.files.tensor_file import CheckpointError
-from ..encoder.full_clip import FullClip
+from ..encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
 from ..encoder.tokenizer import default_tokenizer
 from . import checkpoint
 from .board import board

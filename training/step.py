@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, distributed, nn
 
-from ..encoder.contrastive import ContrastiveLoss
 from ..encoder.linear import widened
+from ..encoder.similarity import ContrastiveLoss
 from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
 from .keeping import Kept

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..encoder.cleaning import CleaningTokenize, can_clean, clean
+from ..encoder.tokenizer import CleaningTokenize, can_clean, clean
 from .chunks import Token, Tokenize, tokens_by_part
 from .prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments
 from .syntax import SYNTAXES, parse, syntax_of

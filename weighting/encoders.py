@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ..encoder.encoding import EncodeFn, Encoding
-from ..encoder.families import encoders_for
 from ..encoder.files.checkpoint import load_text_models
+from ..encoder.prefix import encoders_for
 from ..encoder.text_model import TextModel
 from .options import EncodeOptions
 from .pipeline import Check, EncodedPrompt, ask, is_in_columns, plan_columns, plan_prompt

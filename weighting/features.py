@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..encoder.contrastive import normalized, probabilities, similarity
+from ..encoder.similarity import normalized, probabilities, similarity
 from .chunks import ChunkLayout, Tokenize
 from .options import EncodeOptions
 from .prompt import Issue, Span

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..encoder.cleaning import CleaningTokenize, can_clean, may_change
+from ..encoder.tokenizer import CleaningTokenize, can_clean, may_change
 from .bind import Bound, marked_phrases
 from .chunking import ChunkedSection, chunk_prompt, chunks_of
 from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize

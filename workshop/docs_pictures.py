@@ -20,15 +20,14 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from ..dalle.shapes import KINDS
+from ..encoder.cache import chunk_keys
 from ..encoder.config import CLIP_L
-from ..encoder.contrastive import similarity
-from ..encoder.files.checkpoint import seeded_text_model
-from ..encoder.files.writing import hugging_face_tensors
+from ..encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
 from ..encoder.image_file import open_image
+from ..encoder.images import best, image_features
 from ..encoder.masks import causal_mask, combine, hide_from, span_mask
 from ..encoder.prefix import share
-from ..encoder.remember import chunk_keys
-from ..encoder.reranking import best, image_features
+from ..encoder.similarity import similarity
 from ..encoder.text_model import TextEncoder
 from ..encoder.tokenizer import default_tokenizer
 from ..web import pictures

@@ -15,7 +15,7 @@ from ..dalle.dvae import DVAE
 from ..dalle.pieces import clip_pieces
 from ..dalle.tokens import read_swaps, swapped
 from ..encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
-from ..encoder.reranking import best
+from ..encoder.images import best
 from ..encoder.text_model import TextEncoder
 from ..encoder.tokenizer import default_tokenizer
 from ..web import difference, pictures

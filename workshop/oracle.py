@@ -169,8 +169,9 @@ def _encoder(*, is_batched: bool) -> Any:
     seeded = part("encoder.files.checkpoint").seeded_text_model
     model = seeded(config(hidden_dim=16, num_heads=2, num_layers=2, mlp_dim=32), seed=1)
     if is_batched:
-        families = part("encoder.families")
-        return families.encoders_for({"clip_l": model}, max_bytes=0)[1]["clip_l"]
+        home = part("encoder.prefix")
+        home = home if hasattr(home, "encoders_for") else part("encoder.families")  # until 0.2.0
+        return home.encoders_for({"clip_l": model}, max_bytes=0)[1]["clip_l"]
     text_model = part("encoder.text_model")
     encoder = text_model.TextEncoder(model)
 

@@ -1,4 +1,4 @@
-"""Opening untrusted safetensors files: those that would block or waste memory are refused.
+"""Opening untrusted files: those that would block or waste memory are refused, and refusals are remembered.
 
 safetensors checks the header itself. It does not check that the path is a file (opening a pipe waits for a writer), and
 it reads any header up to 100 MB, which takes a gigabyte of memory.
@@ -6,10 +6,14 @@ it reads any header up to 100 MB, which takes a gigabyte of memory.
 
 from __future__ import annotations
 
+import os
 import stat
+import time
+from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -65,3 +69,54 @@ def opened(path: Path, max_header_bytes: int) -> Generator[Any]:
         raise OSError(f"the system cannot map it into memory: {error}") from error
     with handle as file:
         yield file
+
+
+MAX_REFUSALS = 256
+"""Maximum number of refusals; the least recently used is dropped first."""
+SETTLED_NANOSECONDS = 2_000_000_000
+"""Changes of a file within this time may have the same timestamp: FAT counts in steps of two seconds."""
+
+
+class Refusals:
+    """Recent refusals of a file reader. Thread-safe.
+
+    A file is identified by its path, size and modification time. Only problems with a file itself are stored: after a
+    system error it is tried again, as it is shortly after a change.
+    """
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[Path, int, int], ValueError] = OrderedDict()
+        self._lock = Lock()
+
+    @contextmanager
+    def remembered(self, path: Path) -> Generator[os.stat_result]:
+        """Raise the stored refusal of a file, or else store one raised within the context.
+
+        Args:
+            path: The file.
+
+        Yields:
+            Its status.
+
+        Raises:
+            OSError: If it is missing or cannot be accessed.
+            ValueError: The stored error, with its type and message.
+        """
+        about = path.stat()
+        key = (path, about.st_size, about.st_mtime_ns)
+        with self._lock:
+            known = self._found.get(key)
+            if known is not None:
+                self._found.move_to_end(key)
+        if known is not None:
+            raise type(known)(*known.args)
+        try:
+            yield about
+        except ValueError as error:
+            is_settled = abs(time.time_ns() - about.st_mtime_ns) > SETTLED_NANOSECONDS
+            if is_settled and not isinstance(error.__cause__, OSError):
+                with self._lock:
+                    self._found[key] = type(error)(*error.args)  # a new one, as a raised error keeps its frames alive
+                    if len(self._found) > MAX_REFUSALS:
+                        self._found.popitem(last=False)
+            raise

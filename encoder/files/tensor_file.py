@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..config import CLIP_L, HEAD_DIM, TOWERS, VISION_TOWERS, Positions, TextConfig, VisionConfig
-from ..rotary import ABOUT
+from ..layers import ABOUT
 from .config_file import ConfigFileError, Half, Told, beside
 from .layouts import (
     CLASS_NAME,

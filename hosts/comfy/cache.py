@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...encoder.cache import MEBIBYTE, Attempt, ChunkKey, Memory, remembering, state_of
 from ...encoder.encoding import EncodeFn, Encoding
 from ...encoder.masks import causal_mask
-from ...encoder.remember import MEBIBYTE, Attempt, ChunkKey, Memory, remembering, state_of
 from ...weighting.embeddings import TokenId
 from .contract import PATCHER, checked_object
 

@@ -15,11 +15,11 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ...encoder.config import Crop, TextConfig
-from ...encoder.families import Family, encoders_for
+from ...encoder.clip import FullClip, load_full_clip
+from ...encoder.config import Crop, Family, TextConfig
 from ...encoder.files.checkpoint import LoadReport, load_text_models
-from ...encoder.full_clip import FullClip, load_full_clip
-from ...encoder.reranking import image_features
+from ...encoder.images import image_features
+from ...encoder.prefix import encoders_for
 from ...encoder.text_model import TextEncoder
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.embeddings import Embeddings

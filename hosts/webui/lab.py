@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from ...encoder.cleaning import CleaningTokenize
-from ...encoder.tokenizer import default_tokenizer
+from ...encoder.tokenizer import CleaningTokenize, default_tokenizer
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.towers import Reader

@@ -20,7 +20,7 @@ from weighted_clip.commands.program import main
 from weighted_clip.dalle import sampling, shapes
 from weighted_clip.dalle.dalle import save_dalle
 from weighted_clip.dalle.sampling import SampleOptions
-from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions

@@ -17,10 +17,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from weighted_clip.dalle.shapes import Shape, Style, draw, split
+from weighted_clip.encoder.clip import FullClip
 from weighted_clip.encoder.config import TextConfig, VisionConfig
-from weighted_clip.encoder.contrastive import ContrastiveLoss
-from weighted_clip.encoder.full_clip import FullClip
 from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.similarity import ContrastiveLoss
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.encoder.vision_model import VisionModel

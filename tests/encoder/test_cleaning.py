@@ -5,8 +5,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.encoder.cleaning import CleaningTokenize, clean, may_change
-from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.encoder.tokenizer import CleaningTokenize, clean, default_tokenizer, may_change
 
 TRICKY = st.lists(
     st.sampled_from([*"a1 ,;&<>|“”’ﬁＡé猫\u0301\u200b\ufeff\x07\n", "&amp;", "&lt;", "Ã©", "â€™", "<|endoftext|>"])

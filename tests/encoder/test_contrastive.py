@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from weighted_clip.encoder.contrastive import (
+from weighted_clip.encoder.similarity import (
     INITIAL_TEMPERATURE,
     MAX_LOGIT_SCALE,
     ContrastiveLoss,

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from weighted_clip.encoder.config import OPENCLIP_H, TOWERS
-from weighted_clip.encoder.families import FAMILIES, encoders_for
+from weighted_clip.encoder.config import FAMILIES, OPENCLIP_H, TOWERS
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.prefix import encoders_for
 from weighted_clip.encoder.text_model import TextModel
 
 from .conftest import TINY, random_ids

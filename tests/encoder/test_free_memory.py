@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from weighted_clip.encoder.free_memory import free_bytes
+from weighted_clip.encoder.fast import free_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells so much")
 

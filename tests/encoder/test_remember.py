@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.encoder.encoding import Encoding
-from weighted_clip.encoder.remember import (
+from weighted_clip.encoder.cache import (
     MEBIBYTE,
     VARIABLE,
     Attempt,
@@ -17,6 +16,7 @@ from weighted_clip.encoder.remember import (
     remembering,
     state_of,
 )
+from weighted_clip.encoder.encoding import Encoding
 
 KIB = torch.zeros(256)
 

@@ -16,12 +16,19 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from weighted_clip.encoder.clip import FullClip
 from weighted_clip.encoder.config import VisionConfig
-from weighted_clip.encoder.contrastive import similarity
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.encoder.full_clip import FullClip
-from weighted_clip.encoder.images import preprocess
-from weighted_clip.encoder.reranking import MAX_BATCH, MEMORY_BUDGET, best, bytes_per_image, fixed_bytes, image_features
+from weighted_clip.encoder.images import (
+    MAX_BATCH,
+    MEMORY_BUDGET,
+    best,
+    bytes_per_image,
+    fixed_bytes,
+    image_features,
+    preprocess,
+)
+from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
 from weighted_clip.weighting.features import TextFeatures, text_features
@@ -184,8 +191,8 @@ spec.loader.exec_module(sys.modules["weighted_clip"])
 from PIL import Image
 from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.config import VisionConfig
-from weighted_clip.encoder.full_clip import FullClip
-from weighted_clip.encoder.reranking import bytes_per_image, fixed_bytes, image_features
+from weighted_clip.encoder.clip import FullClip
+from weighted_clip.encoder.images import bytes_per_image, fixed_bytes, image_features
 
 def memory(name):
     found = re.search(rf"{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())

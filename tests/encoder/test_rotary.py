@@ -12,12 +12,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
+from weighted_clip.encoder.files.checkpoint import (
+    hugging_face_tensors,
+    load_text_models,
+    position_metadata,
+    seeded_text_model,
+)
 from weighted_clip.encoder.files.tensor_file import CheckpointError
-from weighted_clip.encoder.files.writing import hugging_face_tensors, position_metadata
+from weighted_clip.encoder.layers import rotation
 from weighted_clip.encoder.masks import causal_mask
 from weighted_clip.encoder.prefix import PrefixTextEncoder
-from weighted_clip.encoder.rotary import rotation
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
 from weighted_clip.training.packing import pack, projected
 from weighted_clip.web.pictures.architecture import architecture_blocks, draw_architecture, num_parameters

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.config import VISION_TOWERS, TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.tensor_file import CheckpointError
-from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.vision_model import VisionModel
 
 from ..libraries import library

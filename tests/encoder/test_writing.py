@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.config import TextConfig, VisionConfig
-from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
-from weighted_clip.encoder.files.writing import hugging_face_tensors
-from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.encoder.files.checkpoint import (
+    hugging_face_tensors,
+    load_text_models,
+    seeded_text_model,
+    seeded_vision_model,
+)
 
 from ..libraries import library
 from .files import write

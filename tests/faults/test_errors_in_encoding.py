@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from weighted_clip.encoder.cache import Memory, num_bytes
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.prefix import PrefixTextEncoder
-from weighted_clip.encoder.remember import Memory, num_bytes
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.encoder.remember import num_bytes
+from weighted_clip.encoder.cache import num_bytes
 from weighted_clip.hosts.comfy import clip as comfy
 from weighted_clip.hosts.comfy.cache import memory_of
 from weighted_clip.weighting.options import EncodeOptions

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from weighted_clip.encoder import tokenizer as tokenizer_module
+from weighted_clip.encoder.cache import VARIABLE, num_bytes
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.prefix import PrefixTextEncoder
-from weighted_clip.encoder.remember import VARIABLE, num_bytes
 from weighted_clip.encoder.tokenizer import Tokenizer, default_tokenizer
 from weighted_clip.hosts.comfy import clip as comfy
 from weighted_clip.hosts.comfy.cache import memory_of

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 from weighted_clip.commands.prompt_lines import MAX_LINE_BYTES, PromptLines
-from weighted_clip.encoder.families import encoders_for
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.files.textual_inversion import MAX_VECTORS, EmbeddingFileError, read_embedding_file
-from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.encoder.prefix import encoders_for
 from weighted_clip.output.shards import ShardError, read_shards
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.embeddings import EmbeddingError

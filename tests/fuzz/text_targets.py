@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from weighted_clip.encoder.cleaning import CleaningTokenize
-from weighted_clip.encoder.tokenizer import default_tokenizer, without_surrogates
+from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer, without_surrogates
 from weighted_clip.weighting.chunks import ChunkLayout, tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embeddings import EmbeddingError

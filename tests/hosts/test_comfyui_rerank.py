@@ -20,9 +20,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from weighted_clip.encoder.contrastive import similarity
-from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
 
 from .comfy_server import CHECKPOINT, TEXT_ENCODER, ComfyServer, Graph, Node, PromptError, Result

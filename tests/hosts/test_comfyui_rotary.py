@@ -9,8 +9,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from weighted_clip.encoder.config import CLIP_L
-from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
-from weighted_clip.encoder.files.writing import hugging_face_tensors, position_metadata
+from weighted_clip.encoder.files.checkpoint import (
+    hugging_face_tensors,
+    load_text_models,
+    position_metadata,
+    seeded_text_model,
+)
 
 from .comfy_server import ComfyServer, Graph, PromptError
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import save_file
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
 
 from .comfy_server import ComfyServer, Graph, add_checkpoint, add_picture
 

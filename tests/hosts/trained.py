@@ -15,8 +15,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from weighted_clip.encoder.files.checkpoint import seeded_vision_model
-from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_vision_model
 
 from ..patience import SECONDS
 from ..training.runs import write_pairs

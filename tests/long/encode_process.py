@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weighted_clip.encoder.cache import Memory
     from weighted_clip.encoder.prefix import PrefixTextEncoder
-    from weighted_clip.encoder.remember import Memory
     from weighted_clip.encoder.text_model import TextEncoder
 
     from .course import resident_bytes
@@ -56,8 +56,8 @@ import torch
 from safetensors.numpy import save_file  # the one for tensors keeps Python objects for each new size
 from torch import Tensor
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.families import encoders_for
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.prefix import encoders_for
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encoders import Encoders

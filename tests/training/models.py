@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from weighted_clip.encoder.config import TextConfig, VisionConfig
-from weighted_clip.encoder.contrastive import ContrastiveLoss
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.similarity import ContrastiveLoss
 from weighted_clip.training.optimizer import Rates, adamw, factor, groups_of
 from weighted_clip.training.sharding import Sharding
 from weighted_clip.training.step import Part, Towers, backward, reduce_apart

@@ -12,8 +12,7 @@ import pytest
 import torch
 from weighted_clip.commands.program import main
 from weighted_clip.dalle.files import save_dvae
-from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
 from weighted_clip.training import loop
 
 from ..dalle.models import TINY_SMALL, seeded

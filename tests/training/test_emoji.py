@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 from weighted_clip.commands.program import main
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.config import TextConfig, VisionConfig
-from weighted_clip.encoder.files.writing import hugging_face_tensors
-from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer

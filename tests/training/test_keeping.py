@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.keeping import PER_STEP, PROMPTS, Keeping, Kept
 from weighted_clip.training.optimizer import Rates, groups_of

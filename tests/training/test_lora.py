@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.training.lora import LORA_NAMES, add_lora, lora_tensors, merged, model_of
 from weighted_clip.training.optimizer import Rates, groups_of

@@ -12,9 +12,8 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.encoder.files.writing import hugging_face_tensors
-from weighted_clip.encoder.full_clip import load_full_clip
+from weighted_clip.encoder.clip import load_full_clip
+from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.captions import token_ids
 from weighted_clip.training.data import read_captions

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from weighted_clip.commands.program import main
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.files.checkpoint import load_text_models
-from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.training.new_text import new_text_model
 
 from ..encoder.open_clip_reference import text_model

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from weighted_clip.encoder.files.writing import hugging_face_tensors
+from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
 from weighted_clip.training.packing import Packed, pack, projected
 from weighted_clip.training.step import Part
 

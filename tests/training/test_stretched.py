@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from weighted_clip.commands.program import main
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.checkpoint import load_text_models
-from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.weighting.encoders import Encoders
 
 from .runs import Start, write_pairs

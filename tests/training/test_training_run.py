@@ -17,8 +17,8 @@ from PIL import Image
 from safetensors import safe_open
 from torch import Tensor, distributed
 from weighted_clip.commands.program import main
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.checkpoint import load_text_models
-from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training import loop as loop_module
 from weighted_clip.training import run as run_module
@@ -277,7 +277,7 @@ def test_a_run_is_not_begun_over_another_and_not_resumed_with_other_data_or_opti
 def test_features_of_images_are_computed_once_and_anew_for_a_changed_image(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from weighted_clip.encoder.full_clip import FullClip
+    from weighted_clip.encoder.clip import FullClip
 
     data, seen = write_pairs(tmp_path / "data", 10), []
     real = FullClip.image_features

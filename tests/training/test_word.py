@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.textual_inversion import read_embedding_file
-from weighted_clip.encoder.full_clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.captions import NewWord, is_too_long, token_ids
 from weighted_clip.training.optimizer import Rates, adamw, groups_of

@@ -1,7 +1,6 @@
 """Tokens of a host's own tokenizer, with the places that ours knows."""
 
-from weighted_clip.encoder.cleaning import CleaningTokenize
-from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer
 from weighted_clip.hosts.tokenizing import HostTokenize
 
 TEXT = "a “red” caf&eacute;"

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.encoder.cleaning import CleaningTokenize
-from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer
 from weighted_clip.weighting.chunks import tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.prompt import Break

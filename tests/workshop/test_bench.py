@@ -11,7 +11,7 @@ import pytest
 import torch
 from weighted_clip.encoder.config import VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_vision_model
-from weighted_clip.encoder.reranking import bytes_per_image
+from weighted_clip.encoder.images import bytes_per_image
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.workshop.bench import add_arguments, gpu, images, page, run
 from weighted_clip.workshop.bench.command import SECTIONS

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import distributed
-from weighted_clip.encoder.full_clip import FullClip
+from weighted_clip.encoder.clip import FullClip
 from weighted_clip.training.optimizer import Rates
 from weighted_clip.workshop.bench import dalle, page, precision, training
 from weighted_clip.workshop.bench.dalle import DRAWERS, DRAWING, ENVIRONMENT, OWN, TRAINERS, TRAINING, dalle_block

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from ...encoder.contrastive import similarity
+from ...encoder.similarity import similarity
 from ...weighting.chunks import Token
 from ...weighting.encoders import Encoders
 from ...weighting.reading import ReadPrompt

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from ...encoder.attention_weights import attention_weights
+from ...encoder.clip import FullClip, load_full_clip
 from ...encoder.config import CLIP_L, TextConfig
-from ...encoder.families import encoders_for
 from ...encoder.files.checkpoint import load_text_models, seeded_text_model
 from ...encoder.files.config_file import origin_of
-from ...encoder.files.refusals import Refusals
+from ...encoder.files.safetensors_file import Refusals
 from ...encoder.files.tensor_file import open_tensor_file
-from ...encoder.full_clip import FullClip, load_full_clip
+from ...encoder.prefix import encoders_for
 from ...encoder.text_model import TextEncoder, TextModel, check_clip_skip
 from ...weighting.encoders import Encoders
 from ...weighting.options import EncodeOptions

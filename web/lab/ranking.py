@@ -14,9 +14,9 @@ import gradio as gr
 import torch
 from PIL import Image
 
-from ...encoder.contrastive import Over, probabilities, similarity
-from ...encoder.full_clip import FullClip
-from ...encoder.reranking import best, image_features
+from ...encoder.clip import FullClip
+from ...encoder.images import best, image_features
+from ...encoder.similarity import Over, probabilities, similarity
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.features import text_features
 from ...weighting.syntax import SYNTAXES

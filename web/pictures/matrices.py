@@ -1,6 +1,6 @@
 """Matrices as pictures: the similarity of texts and images, and the confusion of labels.
 
-Draw given numbers; ``encoder/contrastive.py``, ``weighting/features.py`` and ``training/probe.py`` compute them.
+Draw given numbers; ``encoder/similarity.py``, ``weighting/features.py`` and ``training/probe.py`` compute them.
 
 Source: docs/lecture.md Figure 4.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from ...encoder.contrastive import Over
+from ...encoder.similarity import Over
 from .canvas import Canvas, shorten, wrap
 from .fonts import text_width
 from .sheets import NOTE_SIZE, TEXT_SIZE, few_lines, put_thumbnail

@@ -1,6 +1,6 @@
 """Sheets of thumbnails: samples with their captions, images ranked for a text, and images with an uncertain label.
 
-Draw given numbers; ``encoder/reranking.py`` and ``weighting/features.py`` compute them.
+Draw given numbers; ``encoder/images.py`` and ``weighting/features.py`` compute them.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def draw_ranking(
     Args:
         images: Images of any size and mode. Only those drawn are accessed, one by one.
         scores: One score per image; NaN has no bar.
-        order: Indices of all images, best first, from `encoder.reranking.best`.
+        order: Indices of all images, best first, from `encoder.images.best`.
         keep: Number of kept images, 0 to all.
         text: Text they were ranked for.
         names: Text below each image, such as its file name; a long one keeps its end. None for its number in the batch,

@@ -382,7 +382,7 @@ def open_native(job: dict[str, Any]) -> Any:
 
 def new_memory(clips: dict[str, Any], way: str) -> Any:
     """One of the CLIPs, with the same weights and an empty cache."""
-    from ...encoder.families import encoders_for
+    from ...encoder.prefix import encoders_for
     from ...hosts.comfy.cache import with_memory
 
     if way == "host":

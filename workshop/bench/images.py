@@ -64,9 +64,8 @@ def _pictures(count: int, side: int) -> list[Image.Image]:
 def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int) -> list[list[str]]:
     import torch
 
-    from ...encoder.full_clip import FullClip
-    from ...encoder.images import preprocess
-    from ...encoder.reranking import image_features
+    from ...encoder.clip import FullClip
+    from ...encoder.images import image_features, preprocess
 
     size = model.config.image_size
     clip = FullClip(None, model)  # pyright: ignore[reportArgumentType] - no text is read
@@ -98,8 +97,8 @@ def tower_times(scale: Scale, count: int, repetitions: int) -> dict[str, list[fl
     """Times of the image tower alone on so many images at once, ours and the peer's in turn; None without the peer."""
     import torch
 
+    from ...encoder.clip import FullClip
     from ...encoder.files.checkpoint import seeded_vision_model
-    from ...encoder.full_clip import FullClip
     from ...encoder.images import preprocess
 
     model = seeded_vision_model(scale.vision())
@@ -139,10 +138,10 @@ def memory_of(job: dict[str, Any]) -> dict[str, int | None]:
     """
     import torch
 
+    from ...encoder.clip import FullClip
     from ...encoder.config import VisionConfig
     from ...encoder.files.checkpoint import seeded_vision_model
-    from ...encoder.full_clip import FullClip
-    from ...encoder.reranking import MEMORY_BUDGET, image_features
+    from ...encoder.images import MEMORY_BUDGET, image_features
 
     model = seeded_vision_model(VisionConfig(**job["config"]))
     clip = FullClip(None, model)  # pyright: ignore[reportArgumentType] - no text is read

@@ -22,9 +22,9 @@ from torch.nn import functional
 
 from ...dalle.shapes import Shape, Style, combinations, draw, split
 from ...encoder.config import POSITIONS, Positions, TextConfig, VisionConfig
-from ...encoder.contrastive import ContrastiveLoss
 from ...encoder.files.stretching import stretched
 from ...encoder.images import preprocess
+from ...encoder.similarity import ContrastiveLoss
 from ...encoder.text_model import TextModel
 from ...encoder.tokenizer import default_tokenizer
 from ...encoder.vision_model import VisionModel

@@ -14,8 +14,8 @@ from .timing import TRANSFORMERS, Run, best_batch, compare, native, ours, ours_t
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ...encoder.cache import ChunkKey
     from ...encoder.encoding import EncodeFn
-    from ...encoder.remember import ChunkKey
     from ...encoder.text_model import TextModel
 
 TYPED, GRID, FADED = "last word of 3 chunks typed", "prompts with 40 tokens alike", "four words down"
@@ -133,8 +133,8 @@ class _Counted:
         self.calls: list[list[ChunkKey]] = []
 
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Any:
+        from ...encoder.cache import chunk_keys
         from ...encoder.masks import check_mask
-        from ...encoder.remember import chunk_keys
 
         if mask is not None:
             mask = check_mask(mask, len(ids), len(ids[0])).expand(len(ids), len(ids[0]), len(ids[0]))

@@ -120,7 +120,7 @@ MEMORY_BYTES = 64 * 2**20
 
 def native(model: TextModel, max_bytes: int = MEMORY_BYTES) -> TextEncoder:
     """The encoder that users get, with an empty cache of at most ``max_bytes``."""
-    from ...encoder.families import encoders_for
+    from ...encoder.prefix import encoders_for
 
     return encoders_for({"clip_l": model}, max_bytes=max_bytes)[1]["clip_l"]
 

@@ -80,9 +80,9 @@ def training_block(request: Request) -> str:
 def _cases(scale: Scale) -> Iterator[Case]:
     import torch
 
+    from ...encoder.clip import FullClip
     from ...encoder.config import TextConfig, VisionConfig
     from ...encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-    from ...encoder.full_clip import FullClip
 
     small_image = {**TINY, "image_size": 48, "patch_size": 16, "projection_dim": 64}
     for name, text, image in ((SMALL, TINY, small_image), (FULL_SIZE, scale.sizes, scale.vision_sizes)):
@@ -152,7 +152,7 @@ def our_loop(text: TextModel, vision: VisionModel | None, num_steps: int) -> Epo
     """
     from torch.optim.lr_scheduler import LambdaLR
 
-    from ...encoder.contrastive import ContrastiveLoss
+    from ...encoder.similarity import ContrastiveLoss
     from ...encoder.tokenizer import default_tokenizer
     from ...training.captions import token_ids
     from ...training.optimizer import adamw, factor, groups_of

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...encoder.contrastive import ContrastiveLoss
 from ...encoder.files.layouts import OPENCLIP, OPENCLIP_VISION
+from ...encoder.similarity import ContrastiveLoss
 from ...encoder.text_model import TextModel
 from ...encoder.vision_model import VisionModel
 from ...training.optimizer import BETAS, EPS, Rates, adamw

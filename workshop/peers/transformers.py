@@ -231,7 +231,7 @@ def transformers_loop(text: TextModel, num_steps: int) -> Epoch:
     from torch.nn import functional
     from transformers import get_cosine_schedule_with_warmup
 
-    from ...encoder.contrastive import ContrastiveLoss
+    from ...encoder.similarity import ContrastiveLoss
     from ...training.optimizer import adamw
     from ...training.step import make_accelerator
     from .open_clip import groups_of
