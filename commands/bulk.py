@@ -50,11 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_use(arguments: argparse.Namespace) -> None:
-    """Check that the arguments of ``encode`` are compatible.
-
-    Raises:
-        ValueError: If they are not; the message says what to do.
-    """
+    """Check that the arguments of ``encode`` are compatible."""
     if arguments.batch is None:
         if arguments.text is None:
             raise ValueError("encode needs a prompt, or --batch FILE with a prompt in each line")
@@ -71,15 +67,7 @@ def check_use(arguments: argparse.Namespace) -> None:
 
 
 def check_name(name: str, system: str = os.name) -> None:
-    """Check that files can have a name.
-
-    Args:
-        name: Value of ``--name``.
-        system: ``nt`` for Windows.
-
-    Raises:
-        ValueError: If Windows would write elsewhere: ``a:b`` is a hidden part of the file ``a``, ``con`` the console.
-    """
+    """Check that files can have a name."""
     if system == "nt" and re.search(r"[<>:\"|?*]|(^|[/\\])(con|prn|aux|nul|(com|lpt)\d) *(\.|$)", name, re.IGNORECASE):
         raise ValueError(f"--name {name}: Windows has no such files; use letters, digits, - and _")
 
@@ -154,11 +142,7 @@ def _encode_shards(
 
 
 def _is_written(path: Path, head: ShardHead, *, overwrite: bool) -> bool:
-    """Whether an existing shard can be kept; one that lacks lines added to the file since cannot.
-
-    Raises:
-        ValueError: If it was made differently, or cannot be read, and may not be overwritten.
-    """
+    """Whether an existing shard can be kept; one that lacks lines added to the file since cannot."""
     from ..output.shards import ShardError, read_head
 
     if not path.exists():

@@ -30,18 +30,7 @@ class BulkEncoder:
     def encode(self, texts: Sequence[str], first: int, report: Report) -> Iterator[Encoding]:
         """Encode prompts.
 
-        Args:
-            texts: The prompts.
-            first: Line of the first prompt.
-            report: Receives their problems.
-
-        Yields:
-            Hidden states ``[rows, dim]`` and pooled vector ``[pooled_dim]`` of each, on the CPU, in the requested type.
-
-        Raises:
-            ValueError: For a prompt that is refused in strict mode, that the scheme ``repeat`` cannot weight, whose
-                phrases cannot be bound, that subtracts words in an attention, or takes too many encodings; before any
-                of them is encoded.
+        Shapes: yields [rows, dim].
         """
         reads = list(self._read(texts, first, report))
         order = sorted(range(len(reads)), key=lambda index: _tokens(reads[index]))

@@ -25,12 +25,7 @@ class Report:
         self._began = self._told = time.monotonic()
 
     def tell(self, line: int, problems: Sequence[str]) -> None:
-        """Print the problems of a prompt, or only count them if there were many.
-
-        Args:
-            line: Line of the prompt, counted from 0.
-            problems: One sentence each.
-        """
+        """Print the problems of a prompt, or only count them if there were many."""
         for problem in problems:
             self.num_problems += 1
             if self.num_problems <= MAX_SHOWN:

@@ -33,12 +33,6 @@ def show(text: str = "", file: TextIO | None = None, *, end: str = "\n", flush: 
 
     On a terminal control characters and those that reverse the order of others are shown as escapes. A file or a pipe
     gets the text as it is.
-
-    Args:
-        text: Text to print.
-        file: Destination; None for the output stream.
-        end: Text to append.
-        flush: Whether to flush immediately.
     """
     stream = sys.stdout if file is None else file
     print(visible(text) if stream.isatty() else text, file=stream, end=end, flush=flush)
@@ -112,11 +106,7 @@ PATHS = ("batch", "name")
 
 
 def check_texts(arguments: argparse.Namespace) -> None:
-    """Refuse texts among the arguments of any command that the system did not give as UTF-8.
-
-    Raises:
-        ValueError: If there is one; the message names the argument and the byte.
-    """
+    """Refuse texts among the arguments of any command that the system did not give as UTF-8."""
     for name, value in vars(arguments).items():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and name not in PATHS:
@@ -124,11 +114,7 @@ def check_texts(arguments: argparse.Namespace) -> None:
 
 
 def standard_input() -> str:
-    """All of the standard input, decoded as UTF-8 like files of prompts, or else by the system's encoding.
-
-    Raises:
-        ValueError: If neither can decode it.
-    """
+    """All of the standard input, decoded as UTF-8 like files of prompts, or else by the system's encoding."""
     if not isinstance(sys.stdin, io.TextIOWrapper):
         return sys.stdin.read()
     given = sys.stdin.buffer.read()

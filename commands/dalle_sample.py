@@ -96,19 +96,7 @@ def draw_all(
     prefix: Tensor | None = None,
     count: Callable[[str], None] | None = None,
 ) -> tuple[list[Tensor], bool]:
-    """Draw images, as many at a time as memory allows; Ctrl-C keeps the finished ones.
-
-    Args:
-        model: The model.
-        caption: The caption.
-        seeds: One seed per image.
-        options: Sampling options.
-        prefix: Tokens at the beginning of every image.
-        count: Called with progress messages; None for the error stream.
-
-    Returns:
-        Images ``[3, h, w]``, in 0..1, on the CPU; and whether all were drawn.
-    """
+    """Draw images, as many at a time as memory allows; Ctrl-C keeps the finished ones."""
     from ..dalle.sampling import images_at_once
 
     together, images = images_at_once(model.prior), list[Any]()
@@ -133,13 +121,7 @@ def draw_all(
 
 
 def clip_scores(clip: FullClip, caption: str, images: Sequence[Tensor]) -> list[float]:
-    """Cosine similarity of a caption and each image.
-
-    Args:
-        clip: The CLIP.
-        caption: The text.
-        images: ``[3, h, w]`` each, in 0..1.
-    """
+    """Cosine similarity of a caption and each image."""
     import torch
 
     from ..encoder.images import image_features

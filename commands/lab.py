@@ -85,15 +85,6 @@ def shelf_of(arguments: argparse.Namespace) -> Shelf:
     """The model chosen by the arguments, and others of its folder to choose from.
 
     It is a file, one from a folder or Hugging Face's cache, or else random weights.
-
-    Args:
-        arguments: Arguments of the command.
-
-    Returns:
-        The models, none of them loaded yet.
-
-    Raises:
-        ValueError: If it is not available.
     """
     from ..web.lab import places
     from ..web.lab.native import Settings, Shelf, file_model, random_model

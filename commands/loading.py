@@ -53,11 +53,7 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def device_of(arguments: argparse.Namespace) -> str:
-    """Device chosen by the arguments.
-
-    Raises:
-        ValueError: If it is not available, or does not support the type of the weights.
-    """
+    """Device chosen by the arguments."""
     import torch
 
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
@@ -83,11 +79,7 @@ def _has_arithmetic(dtype: torch.dtype) -> bool:
 
 
 def embedding_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Folders of textual inversions among the arguments.
-
-    Raises:
-        ValueError: If one does not exist.
-    """
+    """Folders of textual inversions among the arguments."""
     for folder in arguments.embeddings or ():
         if not folder.is_dir():
             raise ValueError(f"--embeddings {folder}: there is no such folder")
@@ -95,11 +87,7 @@ def embedding_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:
 
 
 def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embeddings | None:
-    """Embeddings a prompt can name for a text tower; None without ``--embeddings``.
-
-    Raises:
-        ValueError: If a folder does not exist.
-    """
+    """Embeddings a prompt can name for a text tower; None without ``--embeddings``."""
     folders = embedding_folders(arguments)
     if not folders:
         return None
@@ -109,18 +97,7 @@ def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embedd
 
 
 def encoders_of(arguments: argparse.Namespace, *, is_quiet: bool = False) -> tuple[Mapping[str, TextEncoder], str]:
-    """Encoders for ``--weights`` or ``--seed``.
-
-    Args:
-        arguments: Arguments of the command.
-        is_quiet: Whether to suppress the report on the file, or the warning about random weights.
-
-    Returns:
-        The encoders by tower and, in words, the origin of their weights.
-
-    Raises:
-        ValueError: If the file, the clip skip or the device cannot be used.
-    """
+    """Encoders for ``--weights`` or ``--seed``."""
     from ..encoder.files.checkpoint import load_text_models, seeded_text_model
     from ..encoder.prefix import encoders_for
     from ..web.lab.native import RANDOM_WARNING
@@ -140,11 +117,7 @@ def encoders_of(arguments: argparse.Namespace, *, is_quiet: bool = False) -> tup
 
 
 def readers_of(arguments: argparse.Namespace, encoders: Mapping[str, TextEncoder]) -> dict[str, Reader]:
-    """Prompt readers for some encoders.
-
-    Raises:
-        ValueError: If a folder of embeddings does not exist.
-    """
+    """Prompt readers for some encoders."""
     from ..weighting.towers import in_folders, native_readers
 
     configs = {name: encoder.config for name, encoder in encoders.items()}

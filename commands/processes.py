@@ -50,15 +50,6 @@ class Place:
 def place_of(environ: Mapping[str, str]) -> Place:
     """Place that torchrun assigns to a process.
 
-    Args:
-        environ: The environment, with ``RANK``, ``LOCAL_RANK`` and ``WORLD_SIZE``.
-
-    Returns:
-        The place; that of a single process if nothing is set.
-
-    Raises:
-        ValueError: If they are not numbers, or inconsistent.
-
     >>> place_of({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
     Place(rank=3, local_rank=1, num_processes=4)
     """
@@ -76,14 +67,7 @@ def place_of(environ: Mapping[str, str]) -> Place:
 
 
 def alone(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """Let a command keep other runs out of its folder ``out``, which it creates; of several processes the first does.
-
-    Args:
-        run: Function of the command.
-
-    Returns:
-        The same, which raises ValueError if another run writes into the folder.
-    """
+    """Let a command keep other runs out of its folder ``out``, which it creates."""
 
     @wraps(run)
     def run_alone(arguments: argparse.Namespace) -> int:
@@ -96,18 +80,7 @@ def alone(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namesp
 
 
 def device_for(device: str, place: Place) -> str:
-    """Device of one of several processes.
-
-    Args:
-        device: Device given by the user.
-        place: Place of the process.
-
-    Returns:
-        ``cuda:`` with its number on the machine for ``cuda``; any other unchanged.
-
-    Raises:
-        ValueError: If the machine has fewer devices.
-    """
+    """Device of one of several processes."""
     import torch
 
     if device != "cuda" or place.num_processes == 1:
@@ -130,13 +103,7 @@ def is_of_another(error: RuntimeError) -> bool:
 
 
 def leave(place: Place, why: str, step: int | None = None) -> NoReturn:
-    """End this process immediately with one line, as it can do nothing without the others.
-
-    Args:
-        place: Place of the process.
-        why: Reason to report.
-        step: The last complete step, if any.
-    """
+    """End this process immediately with one line, as it can do nothing without the others."""
     when = "" if step is None else f" after step {step:,}"
     line = (
         f"weighted-clip: process {place.rank + 1} of {place.num_processes} ends{when}: {why}. The same command with "
@@ -153,10 +120,6 @@ def heartbeat(place: Place, on_lost: Callable[[str], object]) -> Generator[None,
     When a process is killed, its connections are usually closed, and waiting processes notice. If its machine is gone,
     or it hangs, or the processes communicate by NCCL, they might wait for half an hour. So every few seconds each
     writes a number into the store through which they found each other.
-
-    Args:
-        place: Place of the process among several.
-        on_lost: Called in a separate thread with the problem.
     """
     from torch import distributed
 

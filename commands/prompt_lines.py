@@ -19,16 +19,7 @@ class PromptLines:
     """The prompts of a file, in order, read on demand."""
 
     def __init__(self, file: str, place: Place, option: str = "--batch") -> None:
-        """Examine the file.
-
-        Args:
-            file: Its path, or ``-`` for standard input.
-            place: Place of this process.
-            option: Option that names the file.
-
-        Raises:
-            ValueError: If it does not exist, has an unusable line, or cannot be shared with other processes.
-        """
+        """Examine the file."""
         self.path = None if file == "-" else Path(file)
         self.name = "standard input" if self.path is None else file
         self.num_read = 0

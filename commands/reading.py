@@ -116,11 +116,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str, Any], str]]:
-    """Weights of each token that is the word, as data and as lines of text.
-
-    Raises:
-        ValueError: If no token is the word, a number is out of range, or the weights cannot be loaded.
-    """
+    """Weights of each token that is the word, as data and as lines of text."""
     from ..web.lab.attending import Choice, find_attention, row_of
     from ..web.lab.model import LabError
     from ..web.lab.native import RANDOM_WARNING, Settings, file_model, random_model

@@ -113,11 +113,7 @@ def clip_of(arguments: argparse.Namespace) -> FullClip:
 def features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tensor, list[Path]]:
     """Encode image files; those that cannot be read are named and left out.
 
-    Returns:
-        ``[images, p]``, each of length 1, and their files.
-
-    Raises:
-        ValueError: If none of them could be read.
+    Shapes: returns [images, p].
     """
     from ..encoder.images import image_features
 
@@ -171,18 +167,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Images given by paths.
-
-    Args:
-        paths: Files, and folders for the images directly in them.
-
-    Returns:
-        The images in the given order, those of a folder sorted by name, without duplicates; and the other files of the
-        folders.
-
-    Raises:
-        ValueError: If a path does not exist, or a folder has no image.
-    """
+    """Images given by paths."""
     found: dict[Path, None] = {}
     others: dict[Path, None] = {}
     for path in paths:
@@ -255,20 +240,7 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
 
 
 def put_images(placements: Sequence[Placement], *, is_move: bool) -> Placed:
-    """Copy or move images, all or none of them, counting them on a terminal.
-
-    Args:
-        placements: The images, and where they go.
-        is_move: Whether to move instead of copy.
-
-    Returns:
-        The images that were copied or moved, and those that were there.
-
-    Raises:
-        ValueError: If a file is in the way; nothing is done then.
-        OSError: If a file cannot be written; nothing is done then.
-        KeyboardInterrupt: After Ctrl-C; nothing is done then.
-    """
+    """Copy or move images, all or none of them, counting them on a terminal."""
     from ..output.placing import place_files
 
     progress, stopped = Progress(), threading.Event()

@@ -136,11 +136,7 @@ def _guessed(
 
 
 def _labels(arguments: argparse.Namespace) -> tuple[list[str], list[list[Path]]]:
-    """The labels, and the examples of each, if given.
-
-    Raises:
-        ValueError: If there are fewer than two, or two are the same.
-    """
+    """The labels, and the examples of each, if given."""
     known: list[list[Path]] = []
     if arguments.examples is None:
         labels = [label.strip() for label in next(csv.reader([arguments.labels], skipinitialspace=True), [])]
@@ -175,11 +171,7 @@ def _labels(arguments: argparse.Namespace) -> tuple[list[str], list[list[Path]]]
 
 
 def _check(arguments: argparse.Namespace, labels: Sequence[str]) -> None:
-    """Refuse impossible requests before anything is read.
-
-    Raises:
-        ValueError: If a request is impossible.
-    """
+    """Refuse impossible requests before anything is read."""
     folder, out = arguments.folder, arguments.out.resolve()
     if not folder.is_dir():
         raise ValueError(f"{folder}: {'it is no folder' if folder.exists() else 'there is no such folder'}")

@@ -45,13 +45,7 @@ class Guess:
 def guesses_of(names: Sequence[str], found: Tensor, labels: Sequence[str]) -> list[Guess]:
     """Predicted labels of images.
 
-    Args:
-        names: Names of the images.
-        found: ``[images, labels]``, probabilities.
-        labels: At least two labels.
-
-    Returns:
-        One guess per image, in the same order.
+    Shapes: ``found`` [images, labels].
     """
     values, order = found.sort(dim=1, descending=True, stable=True)
     firsts: list[int] = order[:, 0].tolist()
@@ -111,19 +105,7 @@ def _write_csv(path: Path, rows: Sequence[Sequence[str]]) -> Path:
 
 
 def put_files(folder: Path, into: Path, guesses: Sequence[Guess], *, is_move: bool) -> None:
-    """Copy or move images to ``INTO/LABEL``.
-
-    Args:
-        folder: Folder of the images.
-        into: Parent of the labels' folders, which are created if missing.
-        guesses: Guesses about the images.
-        is_move: Whether to move instead of copy.
-
-    Raises:
-        ValueError: If a file is in the way; nothing is done then.
-        OSError: If a file cannot be written; nothing is done then.
-        KeyboardInterrupt: After Ctrl-C; nothing is done then.
-    """
+    """Copy or move images to ``INTO/LABEL``."""
     from ..output.placing import Placement
 
     placed = put_images([Placement(folder / one.name, into / one.label / one.name) for one in guesses], is_move=is_move)

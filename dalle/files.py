@@ -41,27 +41,13 @@ class DVAEFileError(ValueError):
 
 
 def save_dvae(model: DVAE, path: Path, about: Mapping[str, str] | None = None, *, may_replace: bool = True) -> None:
-    """Write a discrete VAE atomically.
-
-    Args:
-        model: Model to write.
-        path: Output file.
-        about: Further metadata entries, such as the origin of the model.
-        may_replace: Whether an existing file may be replaced; otherwise it is an error.
-
-    Raises:
-        OSError: If it cannot be written; an existing file is left as it was.
-    """
+    """Write a discrete VAE atomically."""
     metadata = {**(about or {}), "format": FORMAT, "config": json.dumps(asdict(model.config))}
     save_model(model, path, metadata, may_replace=may_replace)
 
 
 def save_model(model: nn.Module, path: Path, metadata: Mapping[str, str], *, may_replace: bool = True) -> None:
-    """Write the tensors of a model and its metadata atomically.
-
-    Raises:
-        OSError: If it cannot be written; an existing file is left as it was.
-    """
+    """Write the tensors of a model and its metadata atomically."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with written_whole(path, may_replace=may_replace) as place:
         save_tensors(tensors, place, dict(metadata))
@@ -93,22 +79,7 @@ def load_model(
     device: torch.device | str,
     advice: str = "",
 ) -> Model:
-    """Read a model whose sizes are in the metadata.
-
-    Args:
-        path: Safetensors file.
-        build: Makes the model from the metadata, with parameters that take no memory (device ``meta``).
-        what: Expected content of the file, with its article.
-        dtype: Type of the weights and of the arithmetic.
-        device: Device of the model.
-        advice: End of the message about a pickled file.
-
-    Returns:
-        The model, in evaluation mode without gradients.
-
-    Raises:
-        DVAEFileError: If the file cannot be used.
-    """
+    """Read a model whose sizes are in the metadata."""
     if path.suffix.lower() in PICKLE_SUFFIXES:
         raise DVAEFileError(f"{path}: pickled models are not loaded, because loading one can run code{advice}")
     try:
@@ -150,16 +121,7 @@ def _read(path: Path, file: Any, model: nn.Module, what: str, dtype: torch.dtype
 
 
 def read_sizes(path: Path, text: str, kind: type[Sizes]) -> Sizes:
-    """Parse sizes from the metadata.
-
-    Args:
-        path: File named in messages.
-        text: JSON.
-        kind: Dataclass of the sizes.
-
-    Raises:
-        DVAEFileError: If they cannot be used.
-    """
+    """Parse sizes from the metadata."""
     try:
         given = json.loads(text)
         names = {field.name for field in fields(kind)}

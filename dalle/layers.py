@@ -42,14 +42,7 @@ class Block(nn.Module):
     """A residual block with a bottleneck. Its branch is scaled by 1 / num_layers², for a stable start."""
 
     def __init__(self, num_in: int, num_out: int, num_layers: int, sizes: tuple[int, int, int, int]) -> None:
-        """Initialise the block.
-
-        Args:
-            num_in: Input feature maps.
-            num_out: Output feature maps; the bottleneck has a quarter of them.
-            num_layers: Blocks in the whole encoder or decoder.
-            sizes: Kernel sizes of its convolutions, in pixels.
-        """
+        """Initialise the block."""
         super().__init__()
         self.gain = 1 / num_layers**2
         self.id_path = Conv(num_in, num_out, 1) if num_in != num_out else nn.Identity()
@@ -96,14 +89,7 @@ class DVAEEncoder(nn.Module):
         self.blocks = nn.Sequential(parts)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Encode images.
-
-        Args:
-            pixels: ``[b, 3, h, w]``, from `map_pixels`; h and w multiples of 8.
-
-        Returns:
-            Logits ``[b, K, h / 8, w / 8]``.
-        """
+        """Encode images."""
         return self.blocks(pixels)
 
 
@@ -128,14 +114,7 @@ class DVAEDecoder(nn.Module):
         self.blocks = nn.Sequential(parts)
 
     def forward(self, shares: Tensor) -> Tensor:
-        """Decode tokens.
-
-        Args:
-            shares: ``[b, K, h / 8, w / 8]``: one-hot tokens, or their relaxation.
-
-        Returns:
-            ``[b, 6, h, w]``: μ for red, green and blue, the logit of a pixel from `map_pixels`; then ln b.
-        """
+        """Decode tokens."""
         return self.blocks(shares)
 
 
@@ -223,14 +202,7 @@ class SmallEncoder(nn.Module):
         nn.init.zeros_(cast("Tensor", self.output.bias))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Encode images.
-
-        Args:
-            pixels: ``[b, 3, h, w]``, from `map_pixels`; h and w multiples of 4.
-
-        Returns:
-            Logits ``[b, K, h / 4, w / 4]``.
-        """
+        """Encode images."""
         x = self.down(torch.relu(self.input((pixels - _MIDDLE) * _GAIN)))
         return self.output(torch.relu(self.blocks(x)))
 
@@ -248,12 +220,5 @@ class SmallDecoder(nn.Module):
         nn.init.normal_(self.input.weight, std=1.0)  # token vectors far enough apart to be distinguished from the start
 
     def forward(self, shares: Tensor) -> Tensor:
-        """Decode tokens.
-
-        Args:
-            shares: ``[b, K, h / 4, w / 4]``: tokens, one-hot or relaxed.
-
-        Returns:
-            μ, ``[b, 3, h, w]``: logits of pixels as in `map_pixels`, for red, green and blue.
-        """
+        """Decode tokens."""
         return self.output(torch.relu(self.up(torch.relu(self.blocks(self.input(shares))))))

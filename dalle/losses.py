@@ -15,27 +15,13 @@ from torch import Tensor
 
 
 def gumbel_noise(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """Gumbel noise; the argmax of logits plus noise is a sample.
-
-    Args:
-        logits: Any shape; the noise has the same shape and type.
-        generator: Generator on the device of the logits.
-    """
+    """Gumbel noise; the argmax of logits plus noise is a sample."""
     # exponential samples are never 0 here, so the logarithm is finite
     return -torch.empty_like(logits, memory_format=torch.contiguous_format).exponential_(generator=generator).log()
 
 
 def relaxed_tokens(logits: Tensor, temperature: float, noise: Tensor | None) -> Tensor:
-    """Sample tokens with the Gumbel-softmax relaxation: softmax((logits + noise) / temperature).
-
-    Args:
-        logits: ``[b, K, r, c]``.
-        temperature: τ, above 0; the lower, the closer to one-hot.
-        noise: Result of `gumbel_noise`, or None.
-
-    Returns:
-        Shares of each token, ``[b, K, r, c]``, which sum to 1 over K.
-    """
+    """Sample tokens with the Gumbel-softmax relaxation: softmax((logits + noise) / temperature)."""
     return ((logits if noise is None else logits + noise) / temperature).softmax(1)
 
 
@@ -46,16 +32,7 @@ def hard_tokens(logits: Tensor, noise: Tensor | None) -> Tensor:
 
 
 def logit_laplace_nll(pixels: Tensor, mu: Tensor, log_scale: Tensor | float) -> Tensor:
-    """Negative logarithm of the logit-Laplace density (equation 2): -ln of exp(-|logit x - μ| / b) / (2 b x (1 - x)).
-
-    Args:
-        pixels: x, strictly between 0 and 1, as returned by `map_pixels`.
-        mu: μ, of the same shape.
-        log_scale: ln b, of the same shape, or one number for all.
-
-    Returns:
-        Nats, in the same shape.
-    """
+    """Minus log of the logit-Laplace density (equation 2): -ln of exp(-|logit x - μ| / b) / (2 b x (1 - x))."""
     if not isinstance(log_scale, Tensor):
         log_scale = torch.as_tensor(log_scale, dtype=mu.dtype, device=mu.device)
     within = pixels.log() + torch.log1p(-pixels)
@@ -63,14 +40,7 @@ def logit_laplace_nll(pixels: Tensor, mu: Tensor, log_scale: Tensor | float) -> 
 
 
 def kl_to_uniform(logits: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of each position's distribution from the uniform one.
-
-    Args:
-        logits: ``[b, K, r, c]``.
-
-    Returns:
-        Nats from 0 to ln K, ``[b, r, c]``.
-    """
+    """Kullback-Leibler divergence of each position's distribution from the uniform one."""
     log_shares = logits.log_softmax(1)
     return (log_shares.exp() * (log_shares + math.log(logits.shape[1]))).sum(1)
 
@@ -80,24 +50,12 @@ def negative_elb(nll: Tensor, kl: Tensor, kl_weight: float, downsampling: int) -
 
     The likelihood covers all 3·h·w values, the divergence all positions. There is one position per f² pixels, so its
     weight becomes β / (3·f²): β / 192 at 8 pixels per token.
-
-    Args:
-        nll: ``[b, 3, h, w]``, from `logit_laplace_nll`.
-        kl: ``[b, r, c]``, from `kl_to_uniform`.
-        kl_weight: β.
-        downsampling: f.
-
-    Returns:
-        Nats per value, shape ``[]``.
     """
     return nll.mean() + kl_weight / (3 * downsampling**2) * kl.mean()
 
 
 def perplexity(counts: Tensor) -> float:
     """Effective number of tokens in use: exp of the entropy of their frequencies.
-
-    Args:
-        counts: Occurrences of each token, ``[K]``.
 
     >>> perplexity(torch.tensor([5, 5, 0, 5, 5]))
     4.0

@@ -33,14 +33,7 @@ class Pieces:
     """
 
     def __init__(self, merges: Merges) -> None:
-        """Initialise with merges.
-
-        Args:
-            merges: Pairs of symbols, in order of priority; ``</w>`` marks the end of a word.
-
-        Raises:
-            ValueError: If a merge joins symbols that are unknown at that point.
-        """
+        """Initialise with merges."""
         bytes_alone = byte_symbols()
         self._symbols = [*bytes_alone, *(symbol + END_OF_WORD for symbol in bytes_alone)]
         known = set(self._symbols)
@@ -65,16 +58,7 @@ class Pieces:
         return self._symbols[piece]
 
     def __call__(self, text: str, dropout: float = 0.0, rng: random.Random | None = None) -> list[int]:
-        """Divide a text into pieces.
-
-        Args:
-            text: Any string.
-            dropout: Probability of skipping a possible merge.
-            rng: Source of randomness, required if ``dropout`` is above 0.
-
-        Returns:
-            Pieces of all words, in order.
-        """
+        """Divide a text into pieces."""
         found: list[int] = []
         for word in default_tokenizer().words(text):
             found += self._of_word(word, dropout, rng) if dropout else self._whole(word)
@@ -101,15 +85,7 @@ def clip_pieces() -> Pieces:
 
 
 def learned_pieces(captions: Iterable[str], vocab_size: int) -> Pieces:
-    """Learn merges from captions with the ``tokenizers`` library.
-
-    Args:
-        captions: Captions to learn from.
-        vocab_size: Maximum number of pieces, at least 512; fewer if the captions yield no more.
-
-    Raises:
-        ValueError: If ``vocab_size`` is less.
-    """
+    """Learn merges from captions with the ``tokenizers`` library."""
     if vocab_size < NUM_BYTES:
         raise ValueError(f"the number of pieces must be at least {NUM_BYTES}, one for each byte, got {vocab_size}")
     from tokenizers import Tokenizer, models, trainers

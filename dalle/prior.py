@@ -121,17 +121,7 @@ class Prior(nn.Module):
         return found
 
     def padded(self, captions: Sequence[Sequence[int]]) -> Tensor:
-        """Pad captions to all positions of the text.
-
-        Args:
-            captions: Pieces of each caption, up to T.
-
-        Returns:
-            ``[b, T]``, int64: pieces, then the padding token of each position.
-
-        Raises:
-            ValueError: If a caption has more pieces than there are positions, or a piece is unknown.
-        """
+        """Pad captions to all positions of the text."""
         config = self.config
         size, length = config.text_vocab_size, config.text_length
         text = (size + torch.arange(length)).repeat(len(captions), 1)
@@ -156,16 +146,7 @@ class Prior(nn.Module):
         return self.image_embedding(tokens) + rows + self.column_embedding(place % self.config.columns)
 
     def run(self, hidden: Tensor, start: int = 0, pasts: Sequence[Past] | None = None) -> Tensor:
-        """Run all layers and the final norms.
-
-        Args:
-            hidden: ``[b, k, d]``: k positions, embedded.
-            start: Number of the first position. Above 0 it needs ``pasts``, and k is 1.
-            pasts: Per layer, the cache of keys and values to read and extend.
-
-        Returns:
-            ``[b, k, d]``.
-        """
+        """Run all layers and the final norms."""
         length = hidden.shape[1]
         for index, layer in enumerate(self.layers):
             mask = None if start else self.mask(index)[..., :length, :length]
@@ -178,12 +159,7 @@ class Prior(nn.Module):
     def forward(self, text: Tensor, image: Tensor) -> PriorLogits:
         """Compute logits for each position, given those before it.
 
-        Args:
-            text: ``[b, T]``, int64, from `padded`.
-            image: ``[b, n]``, int64: the image's tokens in raster order.
-
-        Raises:
-            ValueError: If there are more or fewer positions.
+        Shapes: ``image`` [b, n].
         """
         config = self.config
         if text.shape[1:] != (config.text_length,) or image.shape != (len(text), config.num_image_tokens):
@@ -199,11 +175,7 @@ class Prior(nn.Module):
 
 @torch.no_grad()
 def initialise(prior: Prior) -> None:
-    """Initialise weights for training: normal, narrower for residual branches; heads are 0.
-
-    Args:
-        prior: Model to initialise in place, with torch's global generator.
-    """
+    """Initialise weights for training: normal, narrower for residual branches; heads are 0."""
     config = prior.config
     std = config.hidden_dim**-0.5
     for name, module in prior.named_modules():

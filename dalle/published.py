@@ -73,19 +73,7 @@ REFUSAL = "it is not made of the parts of OpenAI's dVAE alone, and anything else
 
 
 def read_published(encoder: Path, decoder: Path) -> DVAE:
-    """Build a discrete VAE from OpenAI's two files.
-
-    Args:
-        encoder: ``encoder.pkl``.
-        decoder: ``decoder.pkl``.
-
-    Returns:
-        The model, float32, in evaluation mode without gradients.
-
-    Raises:
-        DVAEFileError: If a file names anything but `ALLOWED`, is not a complete pickle, or holds another module or
-            other shapes.
-    """
+    """Build a discrete VAE from OpenAI's two files."""
     tensors = {
         **{f"encoder.{name}": tensor for name, tensor in _tensors(encoder, ENCODER).items()},
         **{f"decoder.{name}": tensor for name, tensor in _tensors(decoder, DECODER).items()},
@@ -193,20 +181,7 @@ _MASKS = {
 
 
 def read_rudalle(path: Path, variant: MaskVariant | None = None, num_heads: int | None = None) -> Prior:
-    """Build a prior from a file of ru-DALL-E's weights, ``pytorch_model*.bin``.
-
-    Args:
-        path: The file.
-        variant: One of `VARIANTS`, or None to infer it from the file's masks.
-        num_heads: Attention heads in each layer, or None to look the width up in `HEADS`.
-
-    Returns:
-        The model, in the file's own types, in evaluation mode without gradients. Its tensors are read from the file
-        when first used.
-
-    Raises:
-        DVAEFileError: If the file cannot be used.
-    """
+    """Build a prior from a file of ru-DALL-E's weights, ``pytorch_model*.bin``."""
     state = load(path, MAX_PRIOR_BYTES, "PyTorch's", "it holds more than tensors, which could run code")
     if isinstance(state, dict):
         named = ((name, tensor) for name, tensor in state.items() if isinstance(name, str))
@@ -218,17 +193,7 @@ def read_rudalle(path: Path, variant: MaskVariant | None = None, num_heads: int 
 
 
 def prior_of(state: Mapping[str, Tensor], variant: MaskVariant | None = None, num_heads: int | None = None) -> Prior:
-    """Build a prior from ru-DALL-E's state dict.
-
-    Args:
-        state: Tensors by the names of rudalle's ``DalleModel``. Some of them are shared, not copied.
-        variant: As in `read_rudalle`.
-        num_heads: As in `read_rudalle`.
-
-    Raises:
-        ValueError: If a tensor is missing, unknown, or has another shape or type; if the masks fit no variant, or not
-            the given one; or if an argument left out cannot be inferred.
-    """
+    """Build a prior from ru-DALL-E's state dict."""
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise ValueError("it holds no tensors by name")
     for name, tensor in state.items():

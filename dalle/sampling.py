@@ -52,15 +52,7 @@ class SampleOptions:
 
 
 def probabilities(logits: Tensor, options: SampleOptions) -> Tensor:
-    """Probabilities to draw tokens from.
-
-    Args:
-        logits: ``[n, K]``.
-        options: Temperature, then top-k, then top-p, as in transformers.
-
-    Returns:
-        ``[n, K]``, float64; rows sum to 1.
-    """
+    """Probabilities to draw tokens from."""
     logits = logits.double()
     if options.temperature == 0:
         return torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
@@ -80,12 +72,7 @@ def probabilities(logits: Tensor, options: SampleOptions) -> Tensor:
 def draw(shares: Tensor, numbers: Tensor) -> Tensor:
     """Draw one value for each row.
 
-    Args:
-        shares: ``[n, K]``, probabilities.
-        numbers: ``[n]``, in [0, 1): positions in the cumulative probability.
-
-    Returns:
-        ``[n]``, int64. A value of probability 0 is never drawn.
+    Shapes: ``numbers`` [n]; returns [n].
     """
     sums = shares.cumsum(1)
     total = sums[:, -1:]
@@ -179,12 +166,7 @@ class Cache:
     """Keys and values of all positions so far, of every layer."""
 
     def __init__(self, prior: Prior, count: int) -> None:
-        """Allocate the cache.
-
-        Args:
-            prior: The model.
-            count: n, the number of images.
-        """
+        """Allocate the cache."""
         config, weight = prior.config, prior.image_head.weight
         head_dim = config.hidden_dim // config.num_heads
         shape = (2, count, config.num_heads, config.length, head_dim)
@@ -214,12 +196,7 @@ class Cache:
 
 
 def images_at_once(prior: Prior, memory_budget: int = MEMORY_BUDGET) -> int:
-    """Number of images drawn together, at least 1.
-
-    Args:
-        prior: The model.
-        memory_budget: Bytes for keys and values.
-    """
+    """Number of images drawn together, at least 1."""
     return max(1, memory_budget // bytes_per_image(prior))
 
 

@@ -17,9 +17,6 @@ COURSES: tuple[Course, ...] = get_args(Course)
 class Schedule:
     """A number that moves from one value to another within some updates, then stays.
 
-    Raises:
-        ValueError: If a number is out of range.
-
     >>> weight = Schedule(0.0, 6.6, 5000)
     >>> weight(0), weight(2500), weight(5000), weight(10**6)
     (0.0, 3.3, 6.6, 6.6)

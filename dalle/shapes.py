@@ -85,13 +85,7 @@ def split() -> tuple[list[Shape], list[Shape]]:
 
 
 def draw(shape: Shape, rng: random.Random, style: Style) -> Image.Image:
-    """Draw a shape; background, place, size and colour vary from picture to picture.
-
-    Args:
-        shape: Shape to draw.
-        rng: Source of the variation.
-        style: Drawing style.
-    """
+    """Draw a shape; background, place, size and colour vary from picture to picture."""
     unit = style.side / 96
     background = (rng.randint(*style.background), rng.randint(*style.background), rng.randint(*style.background))
     picture = Image.new("RGB", (style.side, style.side), background)
@@ -117,21 +111,7 @@ def draw(shape: Shape, rng: random.Random, style: Style) -> Image.Image:
 
 
 def write_shapes(folder: Path, size: int = 48, copies: tuple[int, int] = (20, 4), seed: int = 0) -> Mapping[str, int]:
-    """Write pictures, each with its caption: ``train`` and ``held_out``, of different combinations.
-
-    Args:
-        folder: Parent of the two folders, empty or not existing yet; it is there with all of them or not at all.
-        size: Pixels along each side.
-        copies: Drawings per combination, for training and held out.
-        seed: Seed of the variation.
-
-    Returns:
-        Number of pictures in each folder.
-
-    Raises:
-        ValueError: If the folder is not empty.
-        OSError: If a file cannot be written.
-    """
+    """Write pictures, each with its caption: ``train`` and ``held_out``, of different combinations."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already, and is no empty folder; choose another one")
     rng, counts = random.Random(seed), dict[str, int]()

@@ -90,15 +90,7 @@ def load(path: Path, max_bytes: int, origin: str, refusal: str, classes: Mapping
 
 
 def check_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Check tensors of a file before their values are read.
-
-    Args:
-        path: The file.
-        tensors: Its tensors by name.
-
-    Raises:
-        DVAEFileError: If one is not plain or has more elements than its storage, or all are larger than the file.
-    """
+    """Check tensors of a file before their values are read."""
     total, size = 0, path.stat().st_size
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
@@ -114,16 +106,7 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def check_shapes(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> None:
-    """Check names and shapes.
-
-    Args:
-        tensors: Tensors by name.
-        expected: A model's.
-        what: The model, with its article.
-
-    Raises:
-        ValueError: If one is missing, unknown, or of another shape.
-    """
+    """Check names and shapes."""
     if missing := [name for name in expected if name not in tensors]:
         raise ValueError(f"there is nothing for {missing[0]!r}; the file looks incomplete, or is not of {what}")
     for name, tensor in tensors.items():

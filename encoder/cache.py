@@ -38,14 +38,7 @@ class Memory(Generic[Key]):
     """Cache of tensors by key; the least recently used are dropped when there are too many bytes. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Create an empty cache.
-
-        Args:
-            max_bytes: Maximum total size of all entries; 0 disables the cache.
-
-        Raises:
-            ValueError: If it is negative.
-        """
+        """Create an empty cache."""
         if max_bytes < 0:
             raise ValueError(f"a memory cannot have {max_bytes} bytes: 0 is none")
         self.max_bytes = max_bytes
@@ -140,16 +133,7 @@ def remembering(
 ) -> EncodeFn:
     """Wrap an encode function so that only chunks missing in the cache are encoded.
 
-    Args:
-        encode: Function that encodes distinct chunks by ids, mask ``[chunks, s, s]`` and causality. Anything it stores
-            itself goes into the attempt.
-        memory: Cache of encodings.
-        scope: Dependencies of encodings besides the chunks, queried before and after. If they change in between,
-            nothing is stored, as another thread has moved or changed the weights, and it is unknown which were used.
-            None: they cannot be determined, so all chunks are encoded as given, and nothing is stored.
-
-    Returns:
-        The function, which raises MaskError for a mask that does not fit.
+    Shapes: ``encode`` [chunks, s, s].
     """
 
     def recalling(ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
@@ -184,11 +168,7 @@ def num_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def default_bytes() -> int:
-    """Default cache size of our encoders: from the environment variable, or 64 MiB.
-
-    Raises:
-        ValueError: If the variable is not a number of mebibytes.
-    """
+    """Default cache size of our encoders: from the environment variable, or 64 MiB."""
     written = os.environ.get(VARIABLE, "").strip() or str(DEFAULT_MEBIBYTES)
     if not written.isdecimal():
         raise ValueError(f"{VARIABLE}={written} is not a number of mebibytes; 0 switches the memory off")
@@ -206,17 +186,11 @@ class ChunkKey(NamedTuple):
 def chunk_keys(ids: Sequence[Sequence[Any]], mask: Tensor | None, *, is_causal: bool) -> list[ChunkKey]:
     """Compute keys of chunks.
 
-    Args:
-        ids: Token ids, or anything with ``vector`` and ``placeholder``, for each chunk.
-        mask: Bool ``[chunks or 1, s or 1, s]``, True = may be attended, or None.
-        is_causal: Whether later positions are hidden in any case.
-
-    Returns:
-        The key of each chunk. If causal, positions up to the first whose keys differ have the same states.
-
     >>> one, other = chunk_keys([[1, 5, 6], [1, 5, 7]], None, is_causal=True)
     >>> one.positions[:2] == other.positions[:2], one == other
     (True, False)
+
+    Shapes: ``mask`` [chunks or 1, s or 1, s].
     """
     plain = [[_token_key(token) for token in chunk] for chunk in ids]
     if mask is None:
@@ -251,12 +225,6 @@ def state_of(module: nn.Module) -> bytes:
 
     It consists of their memory addresses, shapes, and PyTorch's version counters; and of a few numbers of each, as
     writes through ``.data`` are not counted. A write through ``.data`` to single other numbers goes undetected.
-
-    Args:
-        module: Any module with dense weights.
-
-    Returns:
-        Digest, equal for the same weights at the same addresses.
     """
     tensors = list(_tensors(module))
     places: list[int] = []

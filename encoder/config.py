@@ -30,12 +30,7 @@ HEAD_DIM = 64
 
 @dataclass(frozen=True)
 class TextConfig:
-    """Sizes of one CLIP text encoder. The defaults are CLIP ViT-L/14, the text encoder of Stable Diffusion 1.x.
-
-    Raises:
-        ValueError: If a size is not positive, ``hidden_dim`` is not a multiple of ``num_heads``, or rotary positions
-            are used with heads of odd width.
-    """
+    """Sizes of one CLIP text encoder. The defaults are CLIP ViT-L/14, the text encoder of Stable Diffusion 1.x."""
 
     vocab_size: int = 49408
     """V: number of token ids."""
@@ -141,12 +136,7 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """Sizes of one CLIP image encoder. The defaults are CLIP ViT-L/14.
-
-    Raises:
-        ValueError: If a size is not positive, ``hidden_dim`` is not a multiple of ``num_heads``, or ``image_size`` of
-            ``patch_size``.
-    """
+    """Sizes of one CLIP image encoder. The defaults are CLIP ViT-L/14."""
 
     image_size: int = 224
     """Side of the square image, in pixels."""

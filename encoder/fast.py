@@ -39,12 +39,7 @@ class Fast(Arithmetic):
     """Parts of a block for one call of an encoder."""
 
     def __init__(self, kernel: Kernel, packs: dict[int, Packed] | None = None) -> None:
-        """Choose the kernel and the weights.
-
-        Args:
-            kernel: A kernel of `kernels.py`; only relevant in float32 on a CPU.
-            packs: Packed weights by the id of the first layer of a product, or None.
-        """
+        """Choose the kernel and the weights."""
         self.kernel: Kernel = kernel
         self.packs = packs or {}
 
@@ -93,18 +88,7 @@ class Packs:
         now: Hashable,
         state: Callable[[], Hashable],
     ) -> dict[int, Packed]:
-        """Return packed weights, cached or new.
-
-        Args:
-            model: Owner of the weights.
-            products: Layers that are multiplied together.
-            kernel: A kernel of `kernels.py` with packed weights.
-            now: Value that changes whenever the weights do, from the beginning of the call.
-            state: Returns the current such value.
-
-        Returns:
-            Weights by the id of a product's first layer; empty without room, or if they cannot be packed.
-        """
+        """Return packed weights, cached or new."""
         with self._lock:
             size = sum(layer.weight.nbytes for layers in products for layer in layers)
             kept, packs = self._found.get(model, (None, {}))
@@ -137,16 +121,7 @@ def arithmetic_for(
     *,
     is_packed: bool = True,
 ) -> Fast:
-    """Return the arithmetic of a model's blocks for the next call.
-
-    Args:
-        model: Model on any device, in any type.
-        blocks: Its blocks, defined in `layers.py`.
-        kernel: A kernel of `kernels.py`.
-        now: As in `Packs.of`.
-        state: As in `Packs.of`.
-        is_packed: Whether a copy of the weights may be kept.
-    """
+    """Return the arithmetic of a model's blocks for the next call."""
     if kernel not in PACKED or not is_packed:
         return Fast(kernel)
     products = [layers for block in blocks for layers in products_of(block)]
@@ -193,12 +168,7 @@ _NO_LIMIT = 2**60
 
 
 def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Memory available without swapping, or None if unknown.
-
-    Args:
-        proc: Folder in which Linux tells of the machine and of this process.
-        groups: Folder in which it tells of control groups, by which containers and services are limited.
-    """
+    """Memory available without swapping, or None if unknown."""
     if sys.platform == "linux":
         try:
             lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()

@@ -52,13 +52,7 @@ class Choice:
     """Choice of the kernel for one kind of work in this process."""
 
     def __init__(self, measure: Callable[[], Kernel], work: str = "", place: Callable[[], Path] | None = None) -> None:
-        """Start without a choice.
-
-        Args:
-            measure: Times the kernels and returns the fastest.
-            work: Suffix of the key under which the choice is saved.
-            place: Returns the file where choices are saved, by default `kept_at`.
-        """
+        """Start without a choice."""
         self._measure = measure
         self._work = work
         self._place = place or kept_at
@@ -67,11 +61,7 @@ class Choice:
         self._lock = Lock()
 
     def now(self) -> Kernel:
-        """Return the kernel for the next answer; measures after the first answer if no choice is saved.
-
-        Raises:
-            ValueError: If the environment names a kernel that does not exist or is not available here.
-        """
+        """Return the kernel for the next answer; measures after the first answer if no choice is saved."""
         forced = _forced()
         if forced is not None:
             return forced
@@ -144,9 +134,6 @@ def machine() -> str:
 def processor_name(info: str) -> str | None:
     r"""Name of the processor, with family and model where given: virtual machines name several generations alike.
 
-    Args:
-        info: Text of ``/proc/cpuinfo``.
-
     >>> processor_name("cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n")
     'AMD EPYC, family 25, model 17'
     >>> processor_name("Features : fp asimd\n") is None
@@ -161,11 +148,7 @@ def processor_name(info: str) -> str | None:
 
 @torch.no_grad()
 def measured_on_texts(repetitions: int = 20) -> Kernel:
-    """Return the fastest kernel for a chunk of CLIP-L and for its last words, by weights that are packed already.
-
-    Args:
-        repetitions: Rounds of a series, at least.
-    """
+    """Return the fastest kernel for a chunk of CLIP-L and for its last words, by weights that are packed already."""
     layers = _layers((768, 2304), (768, 768), (768, 3072), (3072, 768))
     inputs = {(size, rows): _zeros(rows, size) for size in (768, 3072) for rows in (26, 77)}
     ways: list[Mapping[Kernel, Run]] = []
@@ -179,11 +162,7 @@ def measured_on_texts(repetitions: int = 20) -> Kernel:
 
 @torch.no_grad()
 def measured_on_images(repetitions: int = 3) -> Kernel:
-    """Return the fastest kernel for two images in CLIP-L's image tower, packing included.
-
-    Args:
-        repetitions: As in `measured_on_texts`.
-    """
+    """Return the fastest kernel for two images in CLIP-L's image tower, packing included."""
     layers = _layers((1024, 3072), (1024, 1024), (1024, 4096), (4096, 1024))
     inputs = {size: _zeros(514, size) for size in (1024, 4096)}
 
@@ -217,17 +196,7 @@ def _layers(*sizes: tuple[int, int]) -> list[nn.Linear]:
 
 
 def _fastest(ways: Sequence[Mapping[Kernel, Run]], repetitions: int, attempts: int = 3) -> Kernel:
-    """Time the kernels in turn.
-
-    Args:
-        ways: The same products by each kernel, ``plain`` among them.
-        repetitions: Rounds of a series.
-        attempts: Maximum number of series while ``plain`` seems fastest, because a busy machine disturbs threads
-            that wait for one another.
-
-    Returns:
-        The fastest one over all products, or ``plain`` if the others gain too little.
-    """
+    """Time the kernels in turn."""
     begun = time.perf_counter()
     shortest = [dict.fromkeys(runs, math.inf) for runs in ways]  # what is longer was disturbed
     for number in range(attempts * repetitions):

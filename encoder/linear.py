@@ -19,15 +19,7 @@ from torch.nn import functional
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """``x W^T + b`` in the type of the weights, or in float32 on a CPU that does not support that type.
-
-    Args:
-        x: ``[..., in]``.
-        layer: The weights.
-
-    Returns:
-        ``[..., out]``.
-    """
+    """``x W^T + b`` in the type of the weights, or in float32 on a CPU that does not support that type."""
     weight, bias = layer.weight, cast("Tensor | None", layer.bias)
     if ONEDNN is None or weight.device.type != "cpu" or weight.dtype not in _lacking():
         return functional.linear(x.to(weight.dtype), weight, bias)
@@ -72,15 +64,7 @@ def _lacking() -> set[torch.dtype]:
 
 
 def overflow(stored: Tensor, cast: Tensor) -> str:
-    """Message about finite values that are no longer finite in another type, and how to avoid it.
-
-    Args:
-        stored: The original tensor, of any shape and floating point type.
-        cast: The tensor in the target type, on any device.
-
-    Returns:
-        The message, or an empty string if all finite values are still finite.
-    """
+    """Message about finite values that are no longer finite in another type, and how to avoid it."""
     wanted = torch.finfo(cast.dtype)
     if wanted.max >= torch.finfo(stored.dtype).max or bool(cast.isfinite().all()):
         return ""
@@ -122,11 +106,7 @@ class Packed(ABC):
     """``x W^T + b`` for layers with the same input, as one product on a copy of their weights."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        """Copy the weights.
-
-        Args:
-            layers: Layers in float32 on the CPU, either all with a bias or all without.
-        """
+        """Copy the weights."""
         self.sizes = [layer.out_features for layer in layers]
         biases = [layer.bias.detach() for layer in layers if cast("Tensor | None", layer.bias) is not None]
         self.bias: Tensor | None = torch.cat(biases) if biases else None

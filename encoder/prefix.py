@@ -67,22 +67,7 @@ class PrefixTextEncoder(TextEncoder):
         max_bytes: int | None = None,
         is_packed: bool = True,
     ) -> None:
-        """Choose the layer and the cache size.
-
-        Args:
-            model: The tower.
-            clip_skip: As in `TextEncoder`.
-            final_norm: As in `TextEncoder`.
-            projected: As in `TextEncoder`.
-            max_bytes: Cache size, half for encodings and half for states from which chunks with the same beginning
-                continue; 0 disables the cache. By default the value of the environment variable
-                WEIGHTED_CLIP_MEMORY_MB, or 64 MiB.
-            is_packed: Whether a copy of the weights for faster products may be kept; `fast.py` makes it if the kernel
-                needs one and there is room.
-
-        Raises:
-            ValueError: As in `TextEncoder`; or if ``max_bytes`` is negative, or the variable is not a number.
-        """
+        """Choose the layer and the cache size."""
         super().__init__(model, clip_skip=clip_skip, final_norm=final_norm, projected=projected)
         max_bytes = default_bytes() if max_bytes is None else max_bytes
         self.is_packed = is_packed
@@ -218,13 +203,6 @@ class Shared(NamedTuple):
 def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> Shared:
     """Find the states shared by chunks.
 
-    Args:
-        keys: Keys of distinct chunks, all causal or none.
-        trunks: Keys of chunks with known states; their last ones are not used, so that every chunk has a new state.
-
-    Returns:
-        The number of the state at each position.
-
     >>> one, two = ChunkKey((1, 5, 6), True), ChunkKey((1, 5, 7), True)
     >>> share([one, two])
     Shared(nodes=[[0, 1, 2], [0, 1, 3]], fresh=[(0, 0), (0, 1), (0, 2), (1, 2)], num_known=[])
@@ -358,21 +336,7 @@ def _run_block(
 def encoders_for(
     models: Mapping[str, TextModel], clip_skip: int = 1, *, max_bytes: int | None = None, is_packed: bool = True
 ) -> tuple[Family, dict[str, TextEncoder]]:
-    """The family with these towers, and each tower with the layer that the family conditions on.
-
-    Args:
-        models: Towers by ComfyUI's names, from `load_text_models`.
-        clip_skip: 1 = last layer, 2 = penultimate, ... as in the WebUI; at least the family's own is used.
-        max_bytes: Total cache size of the encoders, shared in proportion to their states; by default `default_bytes`.
-        is_packed: As in `PrefixTextEncoder`.
-
-    Returns:
-        The family, and its encoders in the order in which their rows are joined. Their results equal those of full
-        passes up to rounding.
-
-    Raises:
-        ValueError: If no family has just these towers, or ``clip_skip`` is out of range.
-    """
+    """The family with these towers, and each tower with the layer that the family conditions on."""
     family = next((family for family in FAMILIES if set(family.towers) == set(models)), None)
     if family is None:
         allowed = ", ".join(f"{' + '.join(family.towers)} ({family.name})" for family in FAMILIES)

@@ -52,11 +52,7 @@ def with_first(first: str, names: Iterable[str]) -> list[str]:
 
 
 def checked(name: str, value: Any, choices: Collection[str]) -> Any:
-    """Value of a drop-down input without other checks; the host accepts any value from a link.
-
-    Raises:
-        ValueError: If it is not one of the choices, e.g. from a workflow of a newer version.
-    """
+    """Value of a drop-down input without other checks; the host accepts any value from a link."""
     if value not in list(choices):
         raise ValueError(f"{name} must be one of: {', '.join(choices)}; got {value!r}")
     return value
@@ -71,13 +67,7 @@ _TYPES = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
 
 
 def option_input(name: str, *, counts: bool = True, **limits: Any) -> Input:
-    """Make the input of a declared option: a menu, or a value of its default's type.
-
-    Args:
-        name: Field of `EncodeOptions`.
-        counts: As in `make_input`.
-        limits: More for the host, such as the range that its widget has.
-    """
+    """Make the input of a declared option: a menu, or a value of its default's type."""
     about = OPTIONS[name]
     if about.choices:
         return menu(about.choices, about.tooltip, counts=counts)

@@ -27,15 +27,7 @@ if TYPE_CHECKING:
 
 
 def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, Any]:
-    """ComfyUI's result of a node that encodes one prompt, or one per tower: conditioning and report.
-
-    Args:
-        encoded: The encoded prompt.
-        issues: Further issues for the user.
-
-    Returns:
-        Also ``texts``: for each given text, the part that was encoded.
-    """
+    """ComfyUI's result of a node that encodes one prompt, or one per tower: conditioning and report."""
     first, *others = _reads(encoded)
     reads = [first._replace(issues=(*issues, *first.issues)), *others]
     lines = [line for read in reads for line in (_text_line(encoded_text(read)), token_table(read))]
@@ -66,17 +58,7 @@ def shown_result(result: tuple[Any, ...], lines: Sequence[str]) -> dict[str, Any
 
 
 def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, counter: Counter) -> dict[str, Any]:
-    """ComfyUI's result of a node that encodes a timed prompt: conditioning, report, and a view of each text.
-
-    Args:
-        prompt: The prompt as read.
-        encoded: The encoded prompt.
-        timing: Timing of its steps.
-        counter: Way of counting them.
-
-    Returns:
-        Also ``texts``, as in `encoded_result`.
-    """
+    """ComfyUI's result of a node that encodes a timed prompt: conditioning, report, and a view of each text."""
     is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
     issues = timing.issues if is_timed else ()
     texts = standing_texts(prompt, timing.steps, counter)

@@ -93,12 +93,7 @@ def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
 
 
 def positions_in(files: Iterable[str]) -> int:
-    """Chunk length of the first CLIP text tower in some files; CLIP's if no file gives it.
-
-    Args:
-        files: Files in the host's folders, as ``text_encoders/name`` or ``checkpoints/name``. Only their headers are
-            read.
-    """
+    """Chunk length of the first CLIP text tower in some files; CLIP's if no file gives it."""
     from ..encoder.config import CLIP_L, TOWERS
     from ..hosts.comfy.contract import host
 

@@ -20,16 +20,7 @@ if TYPE_CHECKING:
 def write_conditioning(path: Path, rows: Encoding, text: str, options: object, about: Mapping[str, str]) -> None:
     """Write hidden states and pooled vector atomically.
 
-    Args:
-        path: Output file; an existing one is replaced.
-        rows: The prompt's conditioning, ``[1, rows, dim]`` and ``[1, pooled_dim]``.
-        text: The prompt.
-        options: Dataclass of the options it was read and weighted with; each field becomes a metadata entry.
-        about: Further entries, such as the origin of the weights.
-
-    Raises:
-        OSError: If the file cannot be written. No part of it remains, and an existing file is left as it was.
-        UnicodeEncodeError: If the text contains a lone surrogate.
+    Shapes: ``rows`` [1, rows, dim].
     """
     metadata = {name: str(value) for name, value in vars(options).items()} | {"prompt": text, **about}
     tensors = {"hidden": rows.hidden.cpu().contiguous(), "pooled": rows.pooled.cpu().contiguous()}
@@ -38,17 +29,7 @@ def write_conditioning(path: Path, rows: Encoding, text: str, options: object, a
 
 
 def save_tensors(tensors: Mapping[str, Tensor], place: Path, metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file.
-
-    Args:
-        tensors: Contiguous tensors on the CPU.
-        place: Path from `written_whole`.
-        metadata: Entries of its header.
-
-    Raises:
-        OSError: If it cannot be written, including when safetensors raises its own error.
-        UnicodeEncodeError: If an entry contains a lone surrogate.
-    """
+    """Write a safetensors file."""
     try:
         save_file(dict(tensors), place, metadata=dict(metadata))
     except SafetensorError as error:  # a full disk, for example

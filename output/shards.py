@@ -54,13 +54,6 @@ class ShardHead:
     def differences(self, other: ShardHead, informative: Sequence[str] = ()) -> list[str]:
         """Differences that keep this shard from being the beginning of another.
 
-        Args:
-            other: The other shard.
-            informative: Entries of ``about`` that may differ; reported only along with other differences.
-
-        Returns:
-            A short text on each difference, for the texts only on the first.
-
         >>> ShardHead(8, ("a", "b"), {"scheme": "comfy"}).differences(ShardHead(8, ("a", "c"), {"scheme": "lpw"}))
         ["scheme: 'comfy' there, 'lpw' now", "line 10: 'b' there, 'c' now"]
         """
@@ -107,14 +100,7 @@ def shard_files(folder: Path) -> Iterator[tuple[int, Path]]:
 def write_shard(path: Path, head: ShardHead, rows: Sequence[Encoding]) -> None:
     """Write a shard atomically.
 
-    Args:
-        path: Output file; an existing one is replaced.
-        head: Description of the shard.
-        rows: For each text its hidden states, ``[rows, dim]``, and pooled vector, ``[pooled_dim]``, on the CPU.
-
-    Raises:
-        OSError: If the file cannot be written. No part of it remains, and an existing file is left as it was.
-        ShardError: If the texts are too long to be read again.
+    Shapes: ``rows`` [rows, dim].
     """
     metadata = {"format": FORMAT, **head.about}
     metadata |= {"first_line": str(head.first), "last_line": str(head.first + len(head.texts) - 1)}
@@ -130,17 +116,7 @@ def write_shard(path: Path, head: ShardHead, rows: Sequence[Encoding]) -> None:
 
 
 def read_head(path: Path) -> ShardHead:
-    """Read the description of a shard, without its tensors.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Texts and entries.
-
-    Raises:
-        ShardError: If it is incomplete, or not a shard.
-    """
+    """Read the description of a shard, without its tensors."""
     try:
         with opened(path, MAX_HEADER_BYTES) as file:
             metadata = dict(file.metadata() or {})

@@ -20,11 +20,7 @@ _TRIES = 10
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Augmentation of training images. It is not used for measuring.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Augmentation of training images. It is not used for measuring."""
 
     least_area: float = 1.0
     """Minimum share of an image's area in a random crop; 1 for the whole image, cropped as for measuring."""
@@ -36,13 +32,7 @@ class Augmentation:
             raise ValueError(f"the least share of an image that is seen must be above 0, at most 1: {self.least_area}")
 
     def __call__(self, image: Image.Image, size: int, rng: random.Random) -> Image.Image:
-        """Augment an image.
-
-        Args:
-            image: Image of any size.
-            size: Side of a random crop, in pixels.
-            rng: Source of randomness.
-        """
+        """Augment an image."""
         from PIL import Image
 
         if self.least_area < 1:
@@ -55,17 +45,7 @@ class Augmentation:
 
 
 def random_part(width: int, height: int, least_area: float, rng: random.Random) -> tuple[int, int, int, int]:
-    """Random crop of an image: uniform in area and place, log-uniform in aspect ratio.
-
-    Args:
-        width: Width of the image, in pixels.
-        height: Height of the image, in pixels.
-        least_area: Minimum share of the image's area.
-        rng: Source of randomness.
-
-    Returns:
-        Left, top, width and height. If ten draws do not fit, as much of the centre as `ASPECTS` allow.
-    """
+    """Random crop of an image: uniform in area and place, log-uniform in aspect ratio."""
     low, high = ASPECTS
     for _ in range(_TRIES):
         area = width * height * rng.uniform(least_area, 1)

@@ -16,17 +16,7 @@ class Batches:
     """Batches of all steps, each a list of indices of examples."""
 
     def __init__(self, examples: Sequence[Example], size: int, seed: int) -> None:
-        """Prepare the batches.
-
-        Args:
-            examples: Training examples.
-            size: Pairs in a batch. The last, smaller batch of an epoch is dropped; its pairs differ from epoch to
-                epoch.
-            seed: Seed of the order.
-
-        Raises:
-            ValueError: If an epoch has fewer pairs.
-        """
+        """Prepare the batches."""
         self._repeats = [example.repeats for example in examples]
         self._size = size
         self._seed = seed
@@ -56,16 +46,7 @@ class Batches:
 
 
 def held_out(examples: Sequence[Example], count: int, seed: int) -> tuple[list[Example], list[Example]]:
-    """Split examples at random.
-
-    Args:
-        examples: All of them.
-        count: Number of examples to hold out, fewer than all.
-        seed: Seed of the choice.
-
-    Returns:
-        Training and held-out examples, both in their original order.
-    """
+    """Split examples at random."""
     out = set(random.Random(f"{seed}/held out").sample(range(len(examples)), count))
     return (
         [example for index, example in enumerate(examples) if index not in out],

@@ -13,15 +13,7 @@ BOARD_NAME = "tensorboard"
 
 @contextmanager
 def board(folder: Path, step: int) -> Iterator[Callable[[Mapping[str, float]], None]]:
-    """Begin or continue a run's TensorBoard files, until the context ends.
-
-    Args:
-        folder: The run's folder.
-        step: Step to continue after; entries of a killed run beyond it are not shown.
-
-    Yields:
-        Function that takes a log entry: ``step``, and numbers by name. It does nothing if TensorBoard is not installed.
-    """
+    """Begin or continue a run's TensorBoard files, until the context ends."""
     if importlib.util.find_spec("tensorboard") is None:
         yield lambda entry: None
         return

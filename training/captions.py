@@ -20,11 +20,7 @@ from .data import Example
 
 @dataclass(frozen=True)
 class CaptionOptions:
-    """Processing of captions that are lists of tags.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Processing of captions that are lists of tags."""
 
     shuffle_tags: bool = False
     """Whether comma-separated tags are shuffled each time."""
@@ -42,12 +38,6 @@ class CaptionOptions:
 
 def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions) -> str:
     """Caption of an image in an epoch: one of its captions at random, its tags mixed as requested.
-
-    Args:
-        example: The image.
-        epoch: Epoch, counted from 0.
-        seed: The run's seed.
-        options: Processing of tags.
 
     >>> example = Example("a.png", None, ("red cat, sitting, window, rain",))
     >>> caption_of(example, 0, 0, CaptionOptions())
@@ -112,15 +102,6 @@ def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig,
     """Token ids of captions, no longer than the longest of them.
 
     Nothing after EOS affects what is before it, so padding beyond the longest caption is left out.
-
-    Args:
-        captions: At least one caption. One that `is_too_long` is cut.
-        tokenizer: CLIP's tokenizer.
-        config: Configuration of the text tower.
-        word: A new word that captions may contain.
-
-    Returns:
-        ``[captions, s]``, int64: BOS, tokens, EOS, padding.
     """
     most = config.context_length - 2
     tokens = [tokens_of(caption, tokenizer, config, word)[:most] for caption in captions]

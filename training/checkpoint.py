@@ -37,16 +37,7 @@ class NotFiniteError(ValueError):
 
 
 def save(folder: Path, state: Mapping[str, Any], name: str = NAME) -> None:
-    """Write a state, replacing the last one.
-
-    Args:
-        folder: The run's folder.
-        state: Tensors, numbers, strings, and lists and dicts of them.
-        name: File name.
-
-    Raises:
-        OSError: If it cannot be written; the last one is kept.
-    """
+    """Write a state, replacing the last one."""
     with written_whole(folder / name) as place:
         try:
             torch.save(dict(state), place)
@@ -85,21 +76,7 @@ def load_same(
     *,
     is_main_process: bool,
 ) -> dict[str, Any] | None:
-    """Read the state to resume from.
-
-    Args:
-        folder: The run's folder.
-        like: State of the current run, as it would be saved now.
-        check: Raises a ValueError for what is wrong in a state of the same properties; called before anything changes.
-        say: Called with a line if the run starts over.
-        is_main_process: Whether this process writes the log.
-
-    Returns:
-        The last state, or None if the run stopped before its first checkpoint and starts over.
-
-    Raises:
-        ValueError: If there is no run, it has other properties, or a file of it is damaged.
-    """
+    """Read the state to resume from."""
     path = folder / NAME
     if not path.exists() and (folder / log.LOG_NAME).is_file():
         if is_main_process:
@@ -137,19 +114,7 @@ def check_state(
     optimizer: torch.optim.Optimizer,
     scales: GradientScales | None,
 ) -> None:
-    """Check the parts that the states of all runs have, and take options of the optimizer from the current run.
-
-    Args:
-        state: State with the keys of ``like``.
-        like: State of the current run.
-        num_steps: Steps of the run.
-        make: Function that creates such an optimizer.
-        optimizer: Optimizer of the current run.
-        scales: Gradient scales of the current run, if any.
-
-    Raises:
-        ValueError: If a number is out of range or not finite, or anything is missing or of another kind.
-    """
+    """Check the parts that the states of all runs have, and take options of the optimizer from the current run."""
     step = state["step"]
     check_count(step, num_steps, "its step")
     for name in ("model", "average", "scaler"):
@@ -167,11 +132,7 @@ def check_state(
 
 
 def check_like(found: object, like: object, name: str) -> None:
-    """Check that a value is of the kind, sizes and keys of another, and finite.
-
-    Raises:
-        ValueError: If it is not; the message begins with its name.
-    """
+    """Check that a value is of the kind, sizes and keys of another, and finite."""
     if isinstance(like, Tensor):
         if (
             not isinstance(found, Tensor)
@@ -198,11 +159,7 @@ def check_like(found: object, like: object, name: str) -> None:
 
 
 def check_keys(found: object, like: Mapping[Any, Any], name: str) -> None:
-    """Check that a value is a dict with the keys of another.
-
-    Raises:
-        ValueError: If it is not; the message names the first key that is missing, or one too many.
-    """
+    """Check that a value is a dict with the keys of another."""
     if not isinstance(found, dict):
         raise ValueError(f"{name} is {_told(found)}, and must be a dict")
     for here, there, what in ((like, found, "lacks"), (found, like, "has what this run does not:")):
@@ -211,11 +168,7 @@ def check_keys(found: object, like: Mapping[Any, Any], name: str) -> None:
 
 
 def check_count(found: object, most: int, name: str) -> None:
-    """Check that a value is a number from 0 to another.
-
-    Raises:
-        ValueError: If it is not.
-    """
+    """Check that a value is a number from 0 to another."""
     if type(found) is not int or not 0 <= found <= most:
         raise ValueError(f"{name} is {_told(found)}, and must be a number from 0 to {most:,}")
 
@@ -228,18 +181,7 @@ def check_optimizer(
     *,
     may_be_new: bool = False,
 ) -> None:
-    """Check the state of an optimizer, and replace its options, which the run's own determine.
-
-    Args:
-        found: State of an optimizer.
-        make: Function that creates such an optimizer.
-        optimizer: Optimizer of the current run.
-        step: Number of complete steps.
-        may_be_new: Whether there may be no state yet, however many steps are complete.
-
-    Raises:
-        ValueError: If it is not of this optimizer, or a number is out of range or not finite.
-    """
+    """Check the state of an optimizer, and replace its options, which the run's own determine."""
     like = optimizer.state_dict()
     check_keys(found, like, "optimizer")
     groups, own = found["param_groups"], like["param_groups"]
@@ -282,14 +224,7 @@ def check_optimizer(
 
 
 def check_weights(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse weights that are not finite in float16, in which hosts load models.
-
-    Args:
-        tensors: Weights by name; of sharded ones, this process's part.
-
-    Raises:
-        NotFiniteError: If there is one; it is named.
-    """
+    """Refuse weights that are not finite in float16, in which hosts load models."""
     for name, tensor in tensors.items():
         part = local(tensor)
         if part.is_floating_point() and part.numel() and not (most := part.abs().max()) <= MOST_WEIGHT:
@@ -330,11 +265,7 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_trained_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load a state returned by `trained_state` into a model.
-
-    Raises:
-        ValueError: If it belongs to a model with other parameters.
-    """
+    """Load a state returned by `trained_state` into a model."""
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected or set(missing) - _frozen(model):
         raise ValueError("the checkpoint is of another model; begin anew with another --out")
@@ -345,30 +276,13 @@ def _frozen(model: nn.Module) -> set[str]:
 
 
 def check_new(folder: Path, names: Iterable[str]) -> None:
-    """Refuse to start a run over another one.
-
-    Args:
-        folder: The run's folder, which need not exist.
-        names: Names of files a run leaves, besides `NAME`.
-
-    Raises:
-        ValueError: If one of them is in the folder.
-    """
+    """Refuse to start a run over another one."""
     if any((folder / name).exists() for name in (NAME, *names)):
         raise ValueError(f"--out {folder}: there is a run in it; go on with it by --resume, or choose another folder")
 
 
 def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Refuse to continue a run with other properties.
-
-    Args:
-        folder: The run's folder.
-        found: Properties saved with the state, by name.
-        about: Properties of the current run; the prefix ``options.`` is left out of messages.
-
-    Raises:
-        ValueError: If they differ; the message says how.
-    """
+    """Refuse to continue a run with other properties."""
     changed = [name for name in about if type(found.get(name)) is not type(about[name]) or found[name] != about[name]]
     changed += [name for name in found if name not in about]
     if changed:

@@ -59,11 +59,7 @@ class Example:
     """Offset and size of its bytes in the ``.tar``."""
 
     def image(self) -> Image.Image:
-        """Read the image.
-
-        Raises:
-            ValueError: If it is broken, too large, too thin or of an unsupported format.
-        """
+        """Read the image."""
         if self.place is None:
             return open_image(self.path)
         start, size = self.place
@@ -110,19 +106,7 @@ class Data:
 
 
 def read_data(path: Path, *, is_captioned: bool = True) -> Data:
-    """Find the pairs in a folder or a shard.
-
-    Args:
-        path: A folder with images and captions or with ``.tar`` files, or one ``.tar`` file.
-        is_captioned: Whether to read captions, and leave out images without one. A table always has captions.
-
-    Returns:
-        The pairs, possibly none, and the problems.
-
-    Raises:
-        ValueError: If there is nothing at the path, or it holds no image, no shard and no metadata; if no pair of
-            damaged shards, or no row of a table, can be used.
-    """
+    """Find the pairs in a folder or a shard."""
     if path.is_file() and path.suffix.lower() == ".tar":
         return _of_shards([path], path.parent, is_captioned=is_captioned)
     if not path.is_dir():
@@ -144,18 +128,7 @@ def read_data(path: Path, *, is_captioned: bool = True) -> Data:
 
 
 def read_captions(path: Path) -> Data:
-    """Find captions, with or without images.
-
-    Args:
-        path: Anything `read_data` reads, without opening the images; or a ``.txt`` file with a caption per line, or a
-            folder of such files without images.
-
-    Returns:
-        The captions, possibly none, and the problems.
-
-    Raises:
-        ValueError: As in `read_data`.
-    """
+    """Find captions, with or without images."""
     if path.is_file() and path.suffix.lower() == ".txt":
         return _collected(_lines([path], path.parent))
     if not path.is_dir():
@@ -170,13 +143,6 @@ def read_captions(path: Path) -> Data:
 
 def summary(problems: Iterable[Problem], most: int = 3) -> list[str]:
     """Summarise problems: name every damaged file, count equal problems and name some.
-
-    Args:
-        problems: The problems.
-        most: Number of names per reason.
-
-    Returns:
-        One line per damaged file, and one per reason. Long names are shortened.
 
     >>> summary([Problem("a.png", "no caption"), Problem("b.png", "no caption")], most=1)
     ['2 left out: no caption (a.png, ...)']

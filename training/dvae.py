@@ -47,18 +47,7 @@ class DVAERun(Loop):
     def __init__(
         self, data: Data, folder: Path, options: DVAEOptions, accelerator: Accelerator, say: Callable[[str], None]
     ) -> None:
-        """Check the pictures and set up the run.
-
-        Args:
-            data: The pictures; captions are ignored.
-            folder: Existing folder for all output.
-            options: Options of the run.
-            accelerator: Accelerator of the run.
-            say: Called with each line of output.
-
-        Raises:
-            ValueError: If too few pictures are left for training.
-        """
+        """Check the pictures and set up the run."""
         super().__init__(folder, options, accelerator, say, clip=options.clip)
         self.num_steps = options.steps
         self.hold_out(data.without(self._unusable(data.examples)), "usable pictures")
@@ -153,16 +142,7 @@ class DVAERun(Loop):
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Measure on held-out pictures.
-
-        Args:
-            is_quiet: Whether to suppress the line about it.
-
-        Returns:
-            ``relaxed`` and ``hard``: the negative ELB per value, KL weighted by 1, with relaxed tokens and with one
-            token sampled at each position; ``held-out KL``; ``error``: pixel error from 0 to 1 with the likeliest
-            tokens; ``tokens`` and ``perplexity``: the number of these in use, and their perplexity.
-        """
+        """Measure on held-out pictures."""
         options, result = self.options, self.result
         f, temperature = options.config.downsampling, options.temperature(max(0, self.step - 1))
         result.eval()
@@ -214,12 +194,7 @@ class DVAERun(Loop):
         }
 
     def write_results(self) -> None:
-        """Write the model.
-
-        Raises:
-            NotFiniteError: If a weight is not finite; nothing is written.
-            OSError: If the file cannot be written.
-        """
+        """Write the model."""
         if self.accelerator.is_main_process:
             about = {
                 "trained_by": "weighted-clip dalle train-vae",

@@ -28,12 +28,7 @@ class TrainedDVAE(nn.Module):
     """Modules being trained, wrapped in one for distributed training."""
 
     def __init__(self, dvae: DVAE, laplace_scale: float) -> None:
-        """Wrap a discrete VAE.
-
-        Args:
-            dvae: Model, trained in place.
-            laplace_scale: b, used if the decoder does not predict it.
-        """
+        """Wrap a discrete VAE."""
         super().__init__()
         self.dvae = dvae
         self.log_scale = math.log(laplace_scale)
@@ -57,13 +52,7 @@ class TrainedDVAE(nn.Module):
         return logit_laplace_nll(mapped, found, self.log_scale)
 
     def forward(self, pictures: Tensor, temperature: float, noise: Tensor | None) -> Terms:
-        """Loss on some pictures.
-
-        Args:
-            pictures: ``[b, 3, size, size]``, in 0..1.
-            temperature: Temperature of the relaxation.
-            noise: Result of `noise_of`, or None for plain softmax.
-        """
+        """Loss on some pictures."""
         mapped = map_pixels(pictures)
         logits = self.logits(mapped)
         nll = self.nll(mapped, relaxed_tokens(logits, temperature, noise))
@@ -89,17 +78,6 @@ def noise_of(model: DVAE, size: int, seed: int, step: int, numbers: Sequence[int
     """Noise for pictures of a batch, depending only on the seed, the step and the picture's number.
 
     So it is the same however the batch is split into parts and processes.
-
-    Args:
-        model: Model, for its number of tokens.
-        size: Side of a picture, in pixels.
-        seed: The run's seed.
-        step: Step, counted from 0, or `MEASURED`.
-        numbers: Numbers of the pictures in the batch over all processes.
-        like: Tensor with the type and device for the noise.
-
-    Returns:
-        ``[b, K, r, r]``.
     """
     rows = size // model.config.downsampling
     empty = torch.empty((model.config.vocab_size, rows, rows), dtype=like.dtype, device=like.device)

@@ -17,16 +17,7 @@ AT = (1, 5, 10)
 
 
 def recalls(texts: Tensor, images: Tensor) -> dict[str, float]:
-    """Recall in both directions.
-
-    Args:
-        texts: ``[pairs, p]``, features.
-        images: ``[pairs, p]``, row i belonging to text i.
-
-    Returns:
-        Shares from 0 to 1 by names such as ``text to image @1``. Among equal scores the own one counts as last. Recall
-        at 5 or 10 is left out if there are no more pairs than that.
-    """
+    """Recall in both directions."""
     scores = similarity(texts, images)
     informative = [at for at in AT if at == 1 or at < len(texts)]
     found: dict[str, float] = {}
@@ -41,12 +32,7 @@ def recalls(texts: Tensor, images: Tensor) -> dict[str, float]:
 def rows_of(text: TextModel, prompts: Sequence[str]) -> list[Tensor]:
     """Token states of prompts as a diffusion model reads them: last hidden states of the tokens and of EOS.
 
-    Args:
-        text: The tower.
-        prompts: Any texts; long ones are truncated.
-
-    Returns:
-        ``[tokens + 1, d]`` for each prompt, on the CPU. The row of BOS, the same for all, is left out.
+    Shapes: returns [tokens + 1, d].
     """
     device = text.final_layer_norm.weight.device
     rows: list[Tensor] = []
@@ -59,11 +45,9 @@ def rows_of(text: TextModel, prompts: Sequence[str]) -> list[Tensor]:
 def moved(before: Tensor, after: Tensor) -> float:
     """Relative change of rows: the mean of each row's change divided by its length.
 
-    Args:
-        before: ``[rows, d]``.
-        after: The same rows after training.
-
     >>> moved(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.5]]))
     0.25
+
+    Shapes: ``before`` [rows, d].
     """
     return ((after - before).norm(dim=-1) / before.norm(dim=-1)).mean().item()

@@ -51,14 +51,7 @@ def pixels_of(
 
 
 def unreadable(examples: Sequence[Example], size: int, crop: Crop, on_progress: Callable[[int], None]) -> list[Problem]:
-    """Open every image once and report those that cannot be used.
-
-    Args:
-        examples: The images.
-        size: Input side of the image tower, in pixels.
-        crop: Cropping of images to a square.
-        on_progress: Called with the number of images done.
-    """
+    """Open every image once and report those that cannot be used."""
     problems: list[Problem] = []
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         found = pool.map(lambda example: pixels_of(example, size, crop), examples)
@@ -80,24 +73,7 @@ def cached_features(
     *,
     per_file: int = PER_FILE,
 ) -> tuple[dict[str, Tensor], list[Problem]]:
-    """Features of all images by a frozen image tower, read from disk where available.
-
-    Args:
-        clip: Model with the image tower.
-        examples: The images.
-        crop: Cropping of images to a square.
-        folder: Folder of the files, created if missing.
-        digest: Digest of everything the features depend on except images and crop, e.g. `digest_of` the image tower.
-        on_progress: Called with the number of images done.
-        turn: Context in which each file is read or computed, so that one of several processes can go first.
-        per_file: Images per file.
-
-    Returns:
-        ``[p]``, float32, of unit length, by name of the example; and the unreadable images.
-
-    Raises:
-        OSError: If a file cannot be written.
-    """
+    """Features of all images by a frozen image tower, read from disk where available."""
     folder.mkdir(parents=True, exist_ok=True)
     features: dict[str, Tensor] = {}
     problems: list[Problem] = []

@@ -31,19 +31,7 @@ def drop(vision: VisionModel) -> None:
 
 
 def read_again(model: TextModel | VisionModel, weights: Path, digest: str) -> dict[str, Tensor]:
-    """Read the weights of a tower from its file.
-
-    Args:
-        model: The tower, or one like it, possibly dropped.
-        weights: File it was read from.
-        digest: Its `digest_of` at that time.
-
-    Returns:
-        Parameters by name, float32. Those of this type in the file are memory-mapped and take no extra memory.
-
-    Raises:
-        CheckpointError: If the file cannot be read, or now holds another tower.
-    """
+    """Read the weights of a tower from its file."""
     with open_tensor_file(weights) as file:
         is_text = isinstance(model, TextModel)
         sources = file.sources(file.towers()[0] if is_text else file.vision_tower(), model)

@@ -30,32 +30,14 @@ class Images:
     """Provider of images in the form a step needs."""
 
     def __init__(self, clip: FullClip, options: TrainOptions) -> None:
-        """Set up the images of a run.
-
-        Args:
-            clip: Model at the start of training.
-            options: Options for the trained towers and the crop of images.
-        """
+        """Set up the images of a run."""
         self._clip, self._options = clip, options
         self._features: dict[str, Tensor] = {}
         self.digest = ""
         """`digest_of` the image tower once it is dropped, which it is if it is not trained; else empty."""
 
     def read(self, data: Data, folder: Path, accelerator: Accelerator, say: Callable[[str], None]) -> Data:
-        """Open all images once. If the image tower is not trained, compute features and drop it.
-
-        Args:
-            data: The pairs.
-            folder: The run's folder.
-            accelerator: Accelerator of the run.
-            say: Called with each line of output.
-
-        Returns:
-            The data without unreadable images.
-
-        Raises:
-            OSError: If features cannot be written.
-        """
+        """Open all images once. If the image tower is not trained, compute features and drop it."""
         began = said = time.monotonic()
 
         def on_progress(count: int) -> None:

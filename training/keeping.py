@@ -98,14 +98,7 @@ class Kept(NamedTuple):
     """``[prompts, s]``, bool: True for BOS, tokens and EOS, False for padding."""
 
     def distance(self, text: TextModel) -> Tensor:
-        """Distance of the rows from their initial values: the mean over all rows of ``|h - h0|^2 / |h0|^2``.
-
-        Args:
-            text: The tower in its current state.
-
-        Returns:
-            Shape ``[]``, with gradients.
-        """
+        """Distance of the rows from their initial values: the mean over all rows of ``|h - h0|^2 / |h0|^2``."""
         change = widened(text(self.ids).hidden) - self.rows  # [prompts, s, d]
         shares = change.square().sum(-1) / self.rows.square().sum(-1)  # [prompts, s]
         return shares[self.is_row].mean()
@@ -116,12 +109,7 @@ class Keeping:
 
     @torch.no_grad()
     def __init__(self, text: TextModel, seed: int) -> None:
-        """Compute the rows.
-
-        Args:
-            text: The tower at the start of training.
-            seed: Seed of the choice in each step.
-        """
+        """Compute the rows."""
         self._seed = seed
         ids = token_ids(PROMPTS, default_tokenizer(), text.config)
         device = text.final_layer_norm.weight.device

@@ -14,30 +14,13 @@ LOG_NAME = "log.jsonl"
 
 
 def append(folder: Path, entry: Mapping[str, float]) -> None:
-    """Append a line.
-
-    Args:
-        folder: The run's folder.
-        entry: ``step`` and its measurements.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Append a line."""
     with (folder / LOG_NAME).open("a", encoding="utf-8") as file:
         file.write(json.dumps(entry) + "\n")
 
 
 def cut_after(folder: Path, step: int) -> None:
-    """Remove entries that a killed run wrote after its checkpoint.
-
-    Args:
-        folder: The run's folder, possibly without a log.
-        step: Step of the checkpoint.
-
-    Raises:
-        OSError: If it cannot be written.
-        ValueError: If it holds something else.
-    """
+    """Remove entries that a killed run wrote after its checkpoint."""
     path = folder / LOG_NAME
     if not path.is_file():
         return

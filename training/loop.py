@@ -71,16 +71,7 @@ class Loop(ABC):
         clip: float | None = None,
         is_sharded: bool = False,
     ) -> None:
-        """Set up what all runs have.
-
-        Args:
-            folder: Existing folder for all output.
-            options: Options of the run, among them ``batch``, ``accumulate``, ``seed``, ``precision`` and ``ema``.
-            accelerator: Accelerator of the run.
-            say: Called with each line of output.
-            clip: Maximum norm of all gradients; None for no limit.
-            is_sharded: Whether to shard the model over processes, by `Sharding`.
-        """
+        """Set up what all runs have."""
         self.folder, self.options, self.accelerator, self.say = folder, options, accelerator, say
         self._is_sharded = is_sharded
         self._sharding: Sharding | None = None
@@ -127,18 +118,7 @@ class Loop(ABC):
         optimizer: Optimizer = "adamw",
         compress: int = 0,
     ) -> None:
-        """Prepare average, sharding, optimizer, gradient scales and compression of a model.
-
-        Args:
-            trained: The model, with frozen parameters marked.
-            groups: Parameter groups; `factor` multiplies their ``lr``.
-            make_optimizer: Function that creates the optimizer.
-            optimizer: Its name.
-            compress: Rank of compressed gradients, or 0.
-
-        Raises:
-            ValueError: If the model cannot be sharded, or its gradients cannot be compressed.
-        """
+        """Prepare average, sharding, optimizer, gradient scales and compression of a model."""
         self.trained, options = trained, self.options
         # before the accelerator changes the model, so that the copy is of the model alone
         if options.ema:
@@ -215,16 +195,7 @@ class Loop(ABC):
     # ---- training
 
     def train(self) -> dict[str, float]:
-        """Train to the end, and write the model.
-
-        Returns:
-            Final measurements, as returned by `measure`.
-
-        Raises:
-            KeyboardInterrupt: If it was stopped. The checkpoint holds all progress.
-            ValueError: If losses, gradients or weights are not finite. The last good weights are written.
-            OSError: If a file cannot be written.
-        """
+        """Train to the end, and write the model."""
         try:
             found = self._train()
             self.save()
@@ -313,12 +284,7 @@ class Loop(ABC):
         return {f"options.{name}": json.dumps(value) for name, value in options if name not in left_out}
 
     def save(self) -> None:
-        """Write the checkpoint.
-
-        Raises:
-            NotFiniteError: If a weight is not finite; the last one is kept.
-            OSError: If it cannot be written; the last one is kept.
-        """
+        """Write the checkpoint."""
         self._updates.check_weights()
         state = self._state()
         if self._sharding:
@@ -345,11 +311,7 @@ class Loop(ABC):
         return model.state_dict() if self.saves_frozen else checkpoint.trained_state(model)
 
     def resume(self) -> None:
-        """Continue from the checkpoint.
-
-        Raises:
-            ValueError: If there is none, it has other data, weights or options, or a file of it is damaged.
-        """
+        """Continue from the checkpoint."""
         is_main = self.accelerator.is_main_process
         state = checkpoint.load_same(self.folder, self._state(), self._check, self.say, is_main_process=is_main)
         if state is None:

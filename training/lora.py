@@ -23,16 +23,7 @@ _ADAPTER = "default"
 
 
 def add_lora(text: TextModel, rank: int, seed: int) -> None:
-    """Add a LoRA to the matrices of all layers, which is 0 at first, and freeze everything else.
-
-    Args:
-        text: The tower; changed in place.
-        rank: At least 1.
-        seed: Seed of the initial values.
-
-    Raises:
-        ValueError: If peft is not installed, or the rank is below 1.
-    """
+    """Add a LoRA to the matrices of all layers, which is 0 at first, and freeze everything else."""
     if rank < 1:
         raise ValueError(f"the rank of a LoRA must be at least 1, got {rank}")
     try:
@@ -66,16 +57,7 @@ def merged(text: TextModel) -> dict[str, Tensor]:
 
 
 def lora_tensors(text: TextModel, model: str) -> dict[str, Tensor]:
-    """The LoRA in the file format of hosts.
-
-    Args:
-        text: The tower, with a LoRA.
-        model: Model it belongs to, a key of `LORA_NAMES`.
-
-    Returns:
-        For each matrix ``.lora_down.weight`` ``[rank, in]``, ``.lora_up.weight`` ``[out, rank]`` and ``.alpha``, whose
-        quotient by the rank hosts multiply with; on the CPU.
-    """
+    """The LoRA in the file format of hosts."""
     tensors: dict[str, Tensor] = {}
     for name, layer in _updated(text).items():
         key = f"{LORA_NAMES[model]}_text_model_{name.replace('.', '_')}"

@@ -40,16 +40,7 @@ class Masked(NamedTuple):
 
 
 def masked(ids: Tensor, config: TextConfig, rngs: Sequence[random.Random]) -> Masked:
-    """Mask tokens.
-
-    Args:
-        ids: ``[captions, s]``, int64: BOS, tokens, EOS, padding.
-        config: Configuration of the tower.
-        rngs: One random generator per caption.
-
-    Returns:
-        The masked captions, which depend only on the state of the generators, not on the padding.
-    """
+    """Mask tokens."""
     ids, num_words = ids.clone(), min(config.bos_id, config.eos_id)
     is_mask, labels = torch.zeros_like(ids, dtype=torch.bool), torch.full_like(ids, IGNORED)
     ends = first_eos(ids, config.eos_id)

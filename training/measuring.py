@@ -27,15 +27,7 @@ class Measure:
         batch: int,
         watched: Mapping[str, Tensor],
     ) -> None:
-        """Define the measurements.
-
-        Args:
-            held: Held-out pairs, of which the first caption is read; if empty, no recall is measured.
-            images: Provider of their images.
-            token_ids: Function from captions to token ids ``[captions, s]``.
-            batch: Pairs encoded at once.
-            watched: Prompts with their rows before training.
-        """
+        """Define the measurements."""
         self._held, self._images, self._token_ids, self._batch = held, images, token_ids, batch
         self._watched = watched
 

@@ -19,14 +19,7 @@ class FirstWeights:
     """Initial weights, read again from their file when needed."""
 
     def __init__(self, clip: FullClip, weights: Path, options: TrainOptions, logit_scale: Tensor) -> None:
-        """Prepare to read them, before training.
-
-        Args:
-            clip: Model at the start of training.
-            weights: File it was read from.
-            options: Options for the trained weights and for merging.
-            logit_scale: Scale of the loss.
-        """
+        """Prepare to read them, before training."""
         self._weights, self._logit_scale = weights, logit_scale.detach().clone()
         self._models: dict[str, TextModel | VisionModel] = {}
         if options.merge != 1 and not options.lora:
@@ -36,11 +29,7 @@ class FirstWeights:
         self._digests = {name: digest_of(model.parameters()) for name, model in self._models.items()}
 
     def __call__(self) -> dict[str, Tensor]:
-        """Read the weights of the trained towers and the scale, under the names of `Towers`.
-
-        Raises:
-            CheckpointError: If the file cannot be read, or now holds other weights.
-        """
+        """Read the weights of the trained towers and the scale, under the names of `Towers`."""
         first = {"loss.logit_scale": self._logit_scale}
         for name, model in self._models.items():
             parameters = read_again(model, self._weights, self._digests[name])
@@ -50,13 +39,7 @@ class FirstWeights:
 
 @torch.no_grad()
 def merge(trained: Mapping[str, Tensor], first: Mapping[str, Tensor], strength: float) -> None:
-    """Interpolate towards the initial weights: ``w0 + strength (w - w0)``, in place.
-
-    Args:
-        trained: Trained weights, under the names of `Towers`.
-        first: Initial weights, without a LoRA, which starts as zero.
-        strength: 0 gives the initial weights, 1 the trained ones.
-    """
+    """Interpolate towards the initial weights: ``w0 + strength (w - w0)``, in place."""
     for name, parameter in trained.items():
         if name in first:
             before = first[name].to(parameter)

@@ -93,20 +93,7 @@ class MLMRun(Loop):
         accelerator: Accelerator,
         say: Callable[[str], None],
     ) -> None:
-        """Set up the run.
-
-        Args:
-            clip: Model whose text tower is trained in place.
-            weights: File it was read from.
-            data: The captions; images are ignored.
-            folder: Existing folder for all output.
-            options: Options of the run.
-            accelerator: Accelerator of the run.
-            say: Called with each line of output.
-
-        Raises:
-            ValueError: If no caption is left for training.
-        """
+        """Set up the run."""
         super().__init__(folder, options, accelerator, say)
         self.clip, self.weights = clip, weights
         self.hold_out(data, "captions")
@@ -173,15 +160,7 @@ class MLMRun(Loop):
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Evaluate on held-out captions, masking the same tokens each time.
-
-        Args:
-            is_quiet: Whether to suppress the line about it.
-
-        Returns:
-            ``held-out loss``, in nats per masked token, and ``held-out right``, the share predicted correctly; empty if
-            none are held out.
-        """
+        """Evaluate on held-out captions, masking the same tokens each time."""
         if not self.held:
             return {}
         loss = right = count = 0.0
@@ -212,11 +191,7 @@ class MLMRun(Loop):
         }
 
     def write_results(self) -> None:
-        """Write the text tower as contrastive training does, and the whole CLIP with its previous scale.
-
-        Raises:
-            OSError: If a file cannot be written.
-        """
+        """Write the text tower as contrastive training does, and the whole CLIP with its previous scale."""
         if self.accelerator.is_main_process:
             loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
             towers = Towers(self.result.text, self.clip.vision, loss)

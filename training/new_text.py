@@ -23,20 +23,7 @@ from .options import TrainOptions
 
 
 def with_text(clip: FullClip, weights: Path, options: TrainOptions) -> FullClip:
-    """Model at the start of training.
-
-    Args:
-        clip: Model as read.
-        weights: File it was read from.
-        options: Options for a new text tower of the same size, and for its positions.
-
-    Returns:
-        The same model, or one with a new text tower and the initial scale of CLIP's training.
-
-    Raises:
-        ValueError: If the file's text tower has other positions than requested, or hosts could not load it as the base
-            of a LoRA or word.
-    """
+    """Model at the start of training."""
     config = clip.text.config
     if options.new_text:
         positions, length = options.positions or "learned", options.context_length or config.context_length
@@ -57,15 +44,7 @@ def with_text(clip: FullClip, weights: Path, options: TrainOptions) -> FullClip:
 
 
 def new_text_model(config: TextConfig, seed: int) -> TextModel:
-    """New tower with the initial weights of CLIP's own training.
-
-    Args:
-        config: Sizes.
-        seed: Seed of the weights.
-
-    Returns:
-        The model, in evaluation mode without gradients.
-    """
+    """New tower with the initial weights of CLIP's own training."""
     width = config.hidden_dim
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

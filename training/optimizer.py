@@ -29,11 +29,7 @@ PARTS = ("layers", "embeddings", "projection", "image", "scale")
 
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates and their schedule.
-
-    Raises:
-        ValueError: If a number is out of range, or a part is unknown.
-    """
+    """Learning rates and their schedule."""
 
     rate: float = 1e-5
     """Rate of all parts not named in ``by_part``."""
@@ -80,16 +76,6 @@ def groups_of(model: nn.Module, rates: Rates) -> Groups:
 
     With a LoRA, only the LoRA and the scale of the loss are trained. With a new word, only its vectors are, without
     decay.
-
-    Args:
-        model: `Towers`.
-        rates: Rates of the parts.
-
-    Returns:
-        Parameter groups by rate and decay, in the order of `PARTS`.
-
-    Raises:
-        ValueError: If nothing is left to train.
     """
     sorted_out: dict[tuple[int, bool], list[nn.Parameter]] = {}
     has_lora = any(is_lora(name) for name, _ in model.named_parameters())
@@ -123,9 +109,6 @@ def adafactor(groups: Groups) -> torch.optim.Optimizer:
     """PyTorch's Adafactor, which stores a row and a column per matrix instead of two whole matrices.
 
     Its rates are relative to each tensor's root mean square.
-
-    Raises:
-        ValueError: If this PyTorch has none.
     """
     if not hasattr(torch.optim, "Adafactor"):
         raise ValueError(f"--optimizer adafactor needs PyTorch 2.5 or newer, this is {torch.__version__}")
@@ -133,11 +116,7 @@ def adafactor(groups: Groups) -> torch.optim.Optimizer:
 
 
 def adamw8bit(groups: Groups) -> torch.optim.Optimizer:
-    """Same as `adamw` with 8-bit state, by bitsandbytes.
-
-    Raises:
-        ValueError: If bitsandbytes is not installed.
-    """
+    """Same as `adamw` with 8-bit state, by bitsandbytes."""
     try:
         bitsandbytes = importlib.import_module("bitsandbytes")
     except ImportError as error:

@@ -30,11 +30,7 @@ MAX_HELD_OUT = 256
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Options that determine the result of a run.
-
-    Raises:
-        ValueError: If a number is out of range.
-    """
+    """Options that determine the result of a run."""
 
     towers: Trained = "text"
     batch: int = 32

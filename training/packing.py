@@ -40,16 +40,6 @@ class Packed(NamedTuple):
 def pack(ids: Tensor, config: TextConfig) -> Packed:
     """Pack captions, each from BOS to its first EOS, into the rows that take the fewest multiplications.
 
-    Args:
-        ids: ``[captions, s]``, int64: BOS, tokens, EOS, padding. A caption without EOS is used whole.
-        config: Configuration of the tower.
-
-    Returns:
-        The packed captions, or the captions as they are if packing saves nothing. Packing is deterministic.
-
-    Raises:
-        ValueError: If there are more positions than in the tower.
-
     >>> ids = torch.tensor([[1, 5, 9, 9], [1, 6, 7, 9], [1, 9, 9, 9], [1, 8, 9, 9]])
     >>> packed = pack(ids, TextConfig(bos_id=1, eos_id=9))
     >>> packed.ids.tolist(), packed.ends.tolist()
@@ -80,16 +70,7 @@ def pack(ids: Tensor, config: TextConfig) -> Packed:
 
 
 def projected(model: TextModel, packed: Packed, vectors: Vectors | None = None) -> Tensor:
-    """Project packed captions.
-
-    Args:
-        model: A tower with a text projection.
-        packed: The captions.
-        vectors: Vectors by row and place in it, as `TextModel.forward` takes them by chunk and position.
-
-    Returns:
-        ``[captions, p]``, in the original order.
-    """
+    """Project packed captions."""
     if packed.captions is None:
         return model(packed.ids, vectors=vectors).projected
     hidden = model.embeddings(packed.ids, vectors, packed.positions)

@@ -25,10 +25,6 @@ class Patience:
     def is_better(self, recalls: Mapping[str, float], step: int) -> bool:
         """Count a measurement, and return whether it is the best so far.
 
-        Args:
-            recalls: Shares as returned by `recalls`; their mean counts. Names without ``@`` are ignored.
-            step: Step of the measurement.
-
         >>> patience = Patience(2)
         >>> [patience.is_better({"@1": share}, step) for step, share in enumerate([0.5, 0.6, 0.6, 0.4])]
         [True, True, False, False]

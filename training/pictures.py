@@ -26,15 +26,6 @@ def picture_of(example: Example, size: int, rng: random.Random | None, what: Lis
     a random place in it, mirrored or not. For the prior, whose captions say left and right: the first square at 3/8 to
     5/8 of the way, reduced to between 1 and 9/8 of the size, not mirrored. Without a generator: the central square,
     reduced by area.
-
-    Args:
-        example: The image.
-        size: Side of the result, in pixels.
-        rng: Source of randomness, or None.
-        what: Model to train.
-
-    Returns:
-        ``[3, size, size]``, 8-bit; or a problem if the image is smaller or cannot be read.
     """
     from PIL import Image
 

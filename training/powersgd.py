@@ -50,18 +50,7 @@ class Compression:
     def __init__(
         self, model: DistributedDataParallel, rank: int, scales: GradientScales | None = None, min_rate: float = 1.0
     ) -> None:
-        """Hook into a model.
-
-        Args:
-            model: Model as prepared by accelerate over several processes.
-            rank: Columns of the narrow matrices.
-            scales: Factors of the model's gradients. The error is kept without them, as they change.
-            min_rate: Minimum compression rate: a matrix is compressed if it has more than this many times the numbers
-                of its narrow ones.
-
-        Raises:
-            ValueError: If the rank is below 1, or the model has no block.
-        """
+        """Hook into a model."""
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 
         if rank < 1:
@@ -135,21 +124,13 @@ class Compression:
         return done
 
     def save(self, folder: Path, step: int, accelerator: Accelerator) -> None:
-        """Write this process's error after a step.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Write this process's error after a step."""
         errors = {str(number): error.cpu() for number, error in self.state.error_dict.items()}
         state = {"iter": self.state.iter, "errors": errors}
         checkpoint.save(folder, state, _name(accelerator.process_index, step))
 
     def load(self, folder: Path, step: int, accelerator: Accelerator) -> None:
-        """Load a file written by `save`.
-
-        Raises:
-            ValueError: If it is missing or damaged.
-        """
+        """Load a file written by `save`."""
         name = _name(accelerator.process_index, step)
         state = checkpoint.load(folder, name)
         with checkpoint.naming(folder / name):
@@ -167,11 +148,7 @@ class Compression:
 def compression_of(
     accelerator: Accelerator, model: nn.Module, rank: int, scales: GradientScales | None = None
 ) -> Compression | None:
-    """Compress the gradients of a model prepared by an accelerator; None at rank 0, for no compression.
-
-    Raises:
-        ValueError: If there is no other process, or the model is sharded.
-    """
+    """Compress the gradients of a model prepared by an accelerator; None at rank 0, for no compression."""
     if not rank:
         reduce_apart(model)
         return None
@@ -192,9 +169,6 @@ def saved(compression: Compression | None, folder: Path, step: int, accelerator:
     """Save the files of a checkpoint that is written within the context, then remove those of the last one.
 
     So the current checkpoint has its files at any time.
-
-    Raises:
-        OSError: If it cannot be written.
     """
     if compression is None:
         yield

@@ -99,20 +99,7 @@ class PriorRun(Loop):
         *,
         is_sharded: bool = False,
     ) -> None:
-        """Check the pairs, learn pieces from their captions, encode the pictures, and set up the run.
-
-        Args:
-            dvae: Encoder of the pictures, not trained.
-            data: The pairs.
-            folder: Existing folder for all output.
-            options: Options of the run.
-            accelerator: Accelerator of the run.
-            say: Called with each line of output.
-            is_sharded: Whether to shard the prior over processes.
-
-        Raises:
-            ValueError: If too few pairs are left for training, or pictures of this size cannot be divided into tokens.
-        """
+        """Check the pairs, learn pieces from their captions, encode the pictures, and set up the run."""
         super().__init__(folder, options, accelerator, say, clip=options.clip, is_sharded=is_sharded)
         self.num_steps, self.ema_every = options.steps, options.ema_every
         f = dvae.config.downsampling
@@ -264,15 +251,7 @@ class PriorRun(Loop):
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Evaluate on held-out pairs.
-
-        Args:
-            is_quiet: Whether to suppress the line about it.
-
-        Returns:
-            ``held-out text`` and ``held-out image``: cross-entropies in nats per token; ``right``: the share of image
-            tokens predicted correctly.
-        """
+        """Evaluate on held-out pairs."""
         result: TrainedPrior = self.result.eval()
         of_text = of_image = right = 0.0
         count_text = 0
@@ -315,11 +294,7 @@ class PriorRun(Loop):
         }
 
     def write_results(self) -> None:
-        """Write the whole model: prior, discrete VAE and merges.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
+        """Write the whole model: prior, discrete VAE and merges."""
         dalle = self.dalle()
         if self.accelerator.is_main_process:
             about = {

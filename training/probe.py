@@ -45,11 +45,7 @@ class Probe:
     def __call__(self, features: Tensor) -> Tensor:
         """Probabilities of the labels.
 
-        Args:
-            features: ``[images, p]``, image features.
-
-        Returns:
-            ``[images, labels]``, float64; rows sum to 1.
+        Shapes: ``features`` [images, p]; returns [images, labels].
         """
         if not len(features):
             return torch.zeros(0, len(self.labels), dtype=torch.float64)
@@ -57,11 +53,7 @@ class Probe:
 
 
 def check_installed() -> None:
-    """Check that scikit-learn is installed.
-
-    Raises:
-        ValueError: If it is not.
-    """
+    """Check that scikit-learn is installed."""
     try:
         import sklearn  # noqa: F401
     except ImportError as error:
@@ -76,17 +68,6 @@ def fit_probe(features: Tensor, targets: Sequence[int], labels: Sequence[str]) -
 
     Strengths are tried from the strongest penalty on until the cross-validated log loss no longer falls. There are five
     folds, or as many as the rarest label has examples.
-
-    Args:
-        features: ``[examples, p]``, features of the examples.
-        targets: Index of the label of each example.
-        labels: At least two.
-
-    Returns:
-        The probe; the same for the same input.
-
-    Raises:
-        ValueError: If there are fewer than two labels, one has fewer than two examples, or a feature is not finite.
     """
     from sklearn.exceptions import ConvergenceWarning
 

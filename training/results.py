@@ -40,17 +40,7 @@ class Results:
     """`digest_of` the image tower if it was dropped; empty if it was trained."""
 
     def write(self, towers: Towers, step: int) -> None:
-        """Write the text encoder, a LoRA and the whole CLIP in the hosts' formats; with a new word, only its vectors.
-
-        Args:
-            towers: Towers to write.
-            step: Number of steps trained.
-
-        Raises:
-            OSError: If a file cannot be written.
-            NotFiniteError: If a weight is not finite; nothing is written.
-            ValueError: If the image tower cannot be read again; all but the whole CLIP is written.
-        """
+        """Write the text encoder, a LoRA and the whole CLIP in the hosts' formats; or a new word alone."""
         metadata = {
             "trained_from": self.clip.name,
             "trained_by": "weighted-clip train",

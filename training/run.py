@@ -58,23 +58,7 @@ class Run(Loop):
         *,
         is_sharded: bool = False,
     ) -> None:
-        """Read the images and set up the run.
-
-        Args:
-            clip: Model to train in place. If the image tower is not trained, its weights are dropped once its features
-                are known.
-            weights: File it was read from.
-            data: The pairs.
-            folder: Existing folder for all output.
-            options: Options of the run.
-            accelerator: Accelerator of the run.
-            say: Called with each line of output.
-            is_sharded: Whether processes divide the model among themselves, by `Sharding`.
-
-        Raises:
-            ValueError: If too few pairs are left for training, or the model cannot be sharded.
-            OSError: If the features of the images cannot be written.
-        """
+        """Read the images and set up the run."""
         super().__init__(folder, options, accelerator, say, is_sharded=is_sharded)
         self.clip, self.weights = clip, weights
         self._word = NewWord(options.word, options.word_vectors) if options.word else None
@@ -322,12 +306,7 @@ class Run(Loop):
             self._patience = Patience(**state["patience"])
 
     def write_results(self) -> None:
-        """Write the files that hosts load.
-
-        Raises:
-            OSError: If a file cannot be written.
-            ValueError: If the image tower cannot be read again; all but the whole CLIP is written.
-        """
+        """Write the files that hosts load."""
         result = self.result
         if self.accelerator.is_main_process:
             step = self._patience.step if self._patience else self.step

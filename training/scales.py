@@ -49,16 +49,7 @@ class GradientScales:
     """
 
     def __init__(self, model: nn.Module, replicas: int = 1, dtype: torch.dtype = torch.float16) -> None:
-        """Hook into a model.
-
-        Args:
-            model: Model in float32 with `Block` modules.
-            replicas: M, number of processes.
-            dtype: Type of the matrix products in attention and MLP.
-
-        Raises:
-            ValueError: If it has no block.
-        """
+        """Hook into a model."""
         self._least, self._most = replicas * LEAST, replicas * MOST
         self.blocks: list[Resblock] = []
         """Resblocks in the order of the forward pass."""
@@ -87,9 +78,6 @@ class GradientScales:
 
         A scale grows if all gradients of its resblock are finite. Otherwise it is divided, but not twice within
         `WINDOW` updates.
-
-        Returns:
-            Whether all gradients are finite. If not, skip the whole update.
         """
         is_whole = True
         for block in self.blocks:
@@ -125,15 +113,7 @@ class GradientScales:
         }
 
     def check_state_dict(self, state: Any, num_steps: int) -> None:
-        """Check the result of `state_dict` from a file.
-
-        Args:
-            state: The state.
-            num_steps: Number of complete steps.
-
-        Raises:
-            ValueError: If it is not of these blocks, or a number is out of range.
-        """
+        """Check the result of `state_dict` from a file."""
         lists = [state.get(name) for name in ("scales", "divided")] if isinstance(state, dict) else []
         if [type(one) for one in lists] != [list, list] or state.keys() != self.state_dict().keys():
             raise ValueError("scales are not those of a run in float16")

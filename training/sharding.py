@@ -27,15 +27,7 @@ class Sharding:
     """Shards the model of a run, and gathers it again to measure and write it."""
 
     def __init__(self, accelerator: Accelerator, model: nn.Module) -> None:
-        """Record a model that is not sharded yet.
-
-        Args:
-            accelerator: Accelerator of the run, one of several processes.
-            model: Model to train, with frozen parameters marked.
-
-        Raises:
-            ValueError: If PyTorch has no ``fully_shard``.
-        """
+        """Record a model that is not sharded yet."""
         try:
             from torch.distributed.fsdp import fully_shard
         except ImportError as error:
@@ -51,15 +43,7 @@ class Sharding:
         self._is_whole = False
 
     def divide(self, model: nn.Module, groups: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-        """Shard a model in place; each block is gathered by itself, and all else at once.
-
-        Args:
-            model: Model, the same on all processes.
-            groups: Parameter groups for an optimizer.
-
-        Returns:
-            The groups with the sharded parameters.
-        """
+        """Shard a model in place; each block is gathered by itself, and all else at once."""
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         whole = {parameter for parameter in model.parameters() if parameter.ndim == 0}
         for parameter in whole:
@@ -81,11 +65,7 @@ class Sharding:
     # ---- measuring and writing
 
     def whole(self, model: nn.Module) -> nn.Module:
-        """Plain copy of a sharded model, gathered if there is none yet. All processes must call this.
-
-        Args:
-            model: The sharded model.
-        """
+        """Plain copy of a sharded model, gathered if there is none yet. All processes must call this."""
         if not self._is_whole:
             state = {name: _whole(tensor) for name, tensor in model.state_dict().items()}
             self._plain.load_state_dict(state, assign=True)
@@ -101,14 +81,7 @@ class Sharding:
     # ---- checkpoints
 
     def gathered(self, state: Any) -> Any:
-        """Gather a state to whole tensors, one at a time. All processes must call this.
-
-        Args:
-            state: Dicts and lists of sharded tensors and other values.
-
-        Returns:
-            The state with gathered tensors on the CPU; None instead of them on all processes but the first.
-        """
+        """Gather a state to whole tensors, one at a time. All processes must call this."""
         if isinstance(state, Mapping):
             return {name: self.gathered(value) for name, value in state.items()}
         if isinstance(state, list):
@@ -121,14 +94,7 @@ class Sharding:
     def divide_state(
         self, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, average: nn.Module | None
     ) -> None:
-        """Shard a checkpoint in place; every process has read the whole.
-
-        Args:
-            state: Checkpoint with ``model``, ``optimizer`` and ``average``.
-            model: The sharded model.
-            optimizer: Optimizer of its parameters.
-            average: Sharded average of the model, or None.
-        """
+        """Shard a checkpoint in place; every process has read the whole."""
         for name, of in (("model", model), ("average", average)):
             if of is not None:
                 like = of.state_dict()
@@ -160,18 +126,7 @@ def _whole(tensor: Tensor) -> Tensor:
 def sharding_for(
     accelerator: Accelerator, model: nn.Module, precision: Precision, optimizer: Optimizer, say: Callable[[str], None]
 ) -> Sharding | None:
-    """Sharding for the model of a run, or None for a single process.
-
-    Args:
-        accelerator: Accelerator of the run.
-        model: Model to train, not sharded yet, with frozen parameters marked.
-        precision: Precision of the computation.
-        optimizer: Name of the optimizer.
-        say: Called with each line of output.
-
-    Raises:
-        ValueError: If it cannot be sharded.
-    """
+    """Sharding for the model of a run, or None for a single process."""
     if precision == "fp16":
         raise ValueError("--shard does not go with --precision fp16, whose scales need whole gradients: choose bf16")
     if optimizer != "adamw":

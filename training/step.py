@@ -35,16 +35,7 @@ LONGEST_WAIT = timedelta(minutes=30)
 
 
 def make_accelerator(precision: Precision, *, is_cpu: bool = False, has_scales: bool = False) -> Accelerator:
-    """Create the accelerator: device, precision and processes.
-
-    Args:
-        precision: Precision of the computation.
-        is_cpu: Whether to ignore a GPU.
-        has_scales: Whether `GradientScales` handles float16.
-
-    Raises:
-        ValueError: If accelerate is not installed, or the device does not support the precision.
-    """
+    """Create the accelerator: device, precision and processes."""
     try:
         from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
     except ModuleNotFoundError as error:
@@ -64,9 +55,6 @@ def reduce_apart(model: nn.Module) -> None:
 
     The rounding of a sum of three or more depends on the place in the bucket, and buckets are rebuilt after the first
     step: a resumed run would differ in bits.
-
-    Args:
-        model: Model as prepared by the accelerator; unchanged with a single process.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model.register_comm_hook(None, _reduced_apart)
@@ -144,19 +132,7 @@ class Towers(nn.Module):
 def backward(
     accelerator: Accelerator, model: nn.Module, parts: Sequence[Part], kept: Kept | None = None, keep: float = 0.0
 ) -> Losses:
-    """Accumulate the gradients of a batch.
-
-    Args:
-        accelerator: Accelerator of the run.
-        model: `Towers`, as prepared by the accelerator.
-        parts: Parts of this process's share of the batch, equally many on all processes.
-        kept: Prompts whose rows should not change; the same on all processes.
-        keep: Weight of their change in the loss.
-
-    Returns:
-        The contrastive loss and the change of kept rows. With several processes, the mean over them is the batch's
-        loss.
-    """
+    """Accumulate the gradients of a batch."""
     loss_of = cast("Towers", accelerator.unwrap_model(model)).loss
     if len(parts) == 1:
         texts, images, distance = model(parts[0], kept)

@@ -32,17 +32,7 @@ class Row(NamedTuple):
 
 
 def rows(table: Path) -> Iterator[Row]:
-    """Read a table row by row.
-
-    Args:
-        table: The file, JSON in each line, or a CSV table if its suffix is ``.csv``.
-
-    Returns:
-        The rows, good and bad, without blank lines.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
+    """Read a table row by row."""
     # bytes that are not UTF-8 become surrogates, so that they are found where they are
     with table.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         lines = _Lines(file)

@@ -79,19 +79,7 @@ class Member(NamedTuple):
 
 
 def members(file: BinaryIO) -> Iterator[Member]:
-    """Read the members one by one.
-
-    Args:
-        file: The file, opened to be read and sought. It may be moved between two members.
-
-    Returns:
-        The members, in their order.
-
-    Raises:
-        DamageError: If it is no ``.tar`` file, damaged, cut, or continues behind its end. Members before that have been
-            returned.
-        OSError: If it cannot be read.
-    """
+    """Read the members one by one."""
     num_bytes = file.seek(0, os.SEEK_END)
     common: dict[str, str] = {}  # PAX records of all members
     own: dict[str, str] = {}  # and of the next one

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def declare_missing_operators() -> torch.library.Library | None:
-    """Declare the operators that torchvision lacks, if any.
-
-    Returns:
-        Library object to be kept alive, as they vanish with it; None if nothing is missing.
-    """
+    """Declare the operators that torchvision lacks, if any."""
     import torch
 
     try:

@@ -47,12 +47,7 @@ class Updates:
     """Applies the gradients of each step of a run, and counts skipped steps."""
 
     def __init__(self, run: Trained, clip: float | None = None) -> None:
-        """Set up.
-
-        Args:
-            run: The run.
-            clip: Maximum norm of all gradients; None for no limit.
-        """
+        """Set up."""
         self._run, self._clip = run, clip
         self.num_skipped = 0
         """Number of skipped updates in this process's life."""
@@ -64,15 +59,6 @@ class Updates:
         """Update the weights, unless the loss or a gradient is not finite.
 
         Gradients beyond float16 that `GradientScales` finds are skipped too, but do not end the run: scales follow.
-
-        Args:
-            loss: Loss of the step, the same on all processes.
-
-        Returns:
-            Whether the weights were updated.
-
-        Raises:
-            NotFiniteError: If there were too many such steps in a row.
         """
         run = self._run
         is_in_range = run.scales is None or run.scales.unscale()
@@ -121,11 +107,7 @@ class Updates:
         return f", {self.num_skipped:,} updates skipped, as a gradient was not finite" if self.num_skipped else ""
 
     def check_weights(self) -> None:
-        """Check the weights and their average.
-
-        Raises:
-            NotFiniteError: On all processes, if those of any cannot be written.
-        """
+        """Check the weights and their average."""
         run, problem = self._run, ""
         average = None if run.average is None else run.average.module
         try:
@@ -137,14 +119,7 @@ class Updates:
             raise NotFiniteError(problem or "weights of another process are too large")
 
     def end(self, error: NotFiniteError) -> ValueError:
-        """End a run with the last good weights: its own, or those of its last checkpoint.
-
-        Returns:
-            The error to raise, which says what was written.
-
-        Raises:
-            OSError: If a file cannot be written.
-        """
+        """End a run with the last good weights: its own, or those of its last checkpoint."""
         run = self._run
         try:
             self.check_weights()

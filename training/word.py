@@ -26,17 +26,7 @@ class Word(nn.Module):
     """Vectors of a new word."""
 
     def __init__(self, text: TextModel, tokenizer: Tokenizer, count: int, begin: str) -> None:
-        """Initialise with the token embeddings of a text, divided evenly among the vectors.
-
-        Args:
-            text: Tower of the vectors.
-            tokenizer: CLIP's tokenizer.
-            count: Number of vectors.
-            begin: The text.
-
-        Raises:
-            ValueError: If the text has no token.
-        """
+        """Initialise with the token embeddings of a text, divided evenly among the vectors."""
         super().__init__()
         ids = [token.id for token in tokenizer(begin)]
         if not ids:
@@ -49,9 +39,7 @@ class Word(nn.Module):
     def split(self, ids: Tensor, config: TextConfig) -> tuple[Tensor, Vectors]:
         """Split ids into those a tower reads, and the vectors that replace their embeddings by text and position.
 
-        Args:
-            ids: ``[texts, s]``, some from ``config.vocab_size`` on.
-            config: Configuration of the tower.
+        Shapes: ``ids`` [texts, s].
         """
         is_word = ids >= config.vocab_size
         places = [(int(row), int(column)) for row, column in is_word.nonzero()]
@@ -62,9 +50,6 @@ class Word(nn.Module):
 
 def file_name(word: str) -> str:
     """File name of a word, by which hosts know it.
-
-    Raises:
-        ValueError: If the word has no letter or digit.
 
     >>> file_name("<my cat>")
     'my_cat.safetensors'
@@ -78,12 +63,5 @@ def file_name(word: str) -> str:
 
 
 def word_tensors(vectors: Tensor) -> dict[str, Tensor]:
-    """A word in the formats of ComfyUI, A1111 and Forge.
-
-    Args:
-        vectors: ``[count, d]``.
-
-    Returns:
-        Tensors on the CPU: ``emb_params`` for any tower, or ``clip_g`` for SDXL's second one, recognised by its width.
-    """
+    """A word in the formats of ComfyUI, A1111 and Forge."""
     return {"clip_g" if vectors.shape[1] == 1280 else "emb_params": vectors.detach().float().cpu().contiguous()}

@@ -49,11 +49,7 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkLayout:
-    """Fixed parts of a chunk.
-
-    Raises:
-        ValueError: If there is no room for a token between BOS and EOS.
-    """
+    """Fixed parts of a chunk."""
 
     length: int = 77
     """Positions in a chunk."""
@@ -116,30 +112,13 @@ class TokenChunk:
 
 
 def close_chunk(content: Sequence[Token], layout: ChunkLayout) -> TokenChunk:
-    """Wrap tokens in BOS, EOS and padding.
-
-    Args:
-        content: Up to ``layout.capacity`` tokens.
-        layout: Fixed parts of the chunk.
-
-    Returns:
-        The chunk.
-    """
+    """Wrap tokens in BOS, EOS and padding."""
     padding = [Token(layout.pad_id)] * (layout.capacity - len(content))
     return TokenChunk((Token(layout.bos_id), *content, Token(layout.eos_id), *padding), len(content))
 
 
 def filled(chunk: TokenChunk, length: int, layout: ChunkLayout) -> TokenChunk:
-    """Fill a chunk with EOS as content up to a length, as if it had been typed.
-
-    Args:
-        chunk: Any.
-        length: New number of positions of BOS, content and EOS, at least the current one.
-        layout: Fixed parts of the chunk.
-
-    Returns:
-        The longer chunk.
-    """
+    """Fill a chunk with EOS as content up to a length, as if it had been typed."""
     start = 1 + chunk.num_content
     behind = tuple(
         token if isinstance(token.id, EmbeddingVector) else token._replace(id=layout.eos_id)

@@ -25,15 +25,6 @@ def marked_as_cutoff(chunks: Sequence[TokenChunk], text: str, options: EncodeOpt
 
     Cutoff counts parts twice: for the words to replace by the commas of the text, for the rows to take by the tokens
     that are commas. If these differ it mistakes one part for another, which is reproduced here.
-
-    Args:
-        chunks: A prompt.
-        text: The text its spans refer to.
-        options: Options with the words to replace, in the order given to Cutoff, and the syntax of text and words.
-        tokenize: The encoder's tokenizer.
-
-    Returns:
-        The chunks and issues. Parts without any of the words are not phrases.
     """
     [(stand_in, _, _)] = tokenize(STAND_IN)
     comma_ids = {token_id for token_id, _, _ in tokenize(COMMA)}

@@ -42,13 +42,7 @@ class EmbeddingFolder:
     """
 
     def __init__(self, folders: Iterable[str | Path], tower: str, dim: int) -> None:
-        """Choose the folders and the tower.
-
-        Args:
-            folders: Folders of the files; a missing one counts as empty.
-            tower: Tower whose vectors to take from a file with several: ``clip_l``, ``clip_g`` or ``clip_h``.
-            dim: Width of the tower.
-        """
+        """Choose the folders and the tower."""
         self.folders = tuple(map(_resolved, folders))
         self.tower = tower
         self.dim = dim

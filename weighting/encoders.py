@@ -82,19 +82,7 @@ class Encoders:
         keeps_calls: bool = False,
         max_encodings: int | None = None,
     ) -> None:
-        """Combine readers and towers; most callers use `load`.
-
-        Args:
-            readers: Prompt readers by tower, in the order in which the towers' rows are joined.
-            encoders: Towers by the same names. None: each is passed when a plan is carried out, as hosts do.
-            max_chunks: Maximum number of chunks per call of a tower.
-            keeps_calls: As in `ask`: for hosts, whose own calls are reproduced.
-            max_encodings: Maximum number of different encodings for prompts together; by default the value of the
-                environment variable WEIGHTED_CLIP_MAX_ENCODINGS, or 4096.
-
-        Raises:
-            ValueError: If the variable is not a number.
-        """
+        """Combine readers and towers; most callers use `load`."""
         self.readers = readers
         self.encoders = encoders or {}
         self.max_chunks = max_chunks
@@ -140,19 +128,7 @@ class Encoders:
         return cls(native_readers(configs, in_folders(embeddings)), encoders)
 
     def __call__(self, text: str | Mapping[str, str], **choices: Any) -> Encoding:
-        """Encode one prompt.
-
-        Args:
-            text: The prompt; or one for each tower, by name.
-            choices: Fields of `EncodeOptions`.
-
-        Returns:
-            Hidden states ``[1, rows, sum of the towers' dims]`` and the pooled vector ``[1, pooled_dim]``.
-
-        Raises:
-            NegPipError: If words are subtracted, as the schemes ``negpip`` and ``negpip_apart`` do at weights below 0;
-                `prepare` and `Prepared.run` return the signs of rows. Others as in `prepare`.
-        """
+        """Encode one prompt."""
         prepared = self.prepare([text], **choices)
         check_without_signs((read for reads in prepared.reads.values() for read in reads), "an `Encoding`")
         encoded = prepared.run()[0]
@@ -229,17 +205,7 @@ class Prepared:
     def __init__(
         self, encoders: Encoders, reads: Mapping[str, Sequence[ReadPrompt]], *, is_together: bool = False
     ) -> None:
-        """Plan prompts that have been read.
-
-        Args:
-            encoders: Encoders to plan for.
-            reads: The prompts by tower.
-            is_together: Whether to encode them as the WebUI encodes the texts of one image.
-
-        Raises:
-            TooManyEncodings: If they take more encodings than allowed.
-            ValueError: If the filler is not exactly one token.
-        """
+        """Plan prompts that have been read."""
         self.reads = reads
         """Prompts as read, by tower."""
         self._encoders = encoders
@@ -274,29 +240,13 @@ class Prepared:
         ]
 
     def run(self, check: Check | None = None) -> list[EncodedTowers]:
-        """Encode the prompts with every tower.
-
-        Args:
-            check: Called before each call of a tower. An exception it raises ends the work.
-
-        Returns:
-            One result for each prompt.
-        """
+        """Encode the prompts with every tower."""
         by_tower = {name: self.run_tower(name, check=check) for name in self._plans}
         prompts = (dict(zip(by_tower, one, strict=True)) for one in zip(*by_tower.values(), strict=True))
         return [EncodedTowers(*joined(one), one) for one in prompts]
 
     def run_tower(self, name: str, encode: EncodeFn | None = None, check: Check | None = None) -> list[EncodedPrompt]:
-        """Encode the prompts with one tower.
-
-        Args:
-            name: Name of the tower.
-            encode: The tower; by default the one of the encoders.
-            check: As in `run`.
-
-        Returns:
-            One result for each prompt.
-        """
+        """Encode the prompts with one tower."""
         owner = self._encoders
         encode = owner.encoders[name] if encode is None else encode
         plan = self._plans[name]

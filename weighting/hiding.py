@@ -21,14 +21,6 @@ def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: 
     """Mark hidden tokens, and those that do not see them.
 
     A phrase is found by its token ids, within a chunk, ignoring case and weight; an embedding by its name.
-
-    Args:
-        chunks: A prompt.
-        options: ``hide``, ``hidden_from`` and ``from_phrases``.
-        tokenize: The encoder's tokenizer.
-
-    Returns:
-        The chunks with ``is_hidden`` and ``is_blind`` set.
     """
     if not options.hide.strip():
         return tuple(chunks)
@@ -82,15 +74,7 @@ def _causality_issues(chunks: Sequence[TokenChunk]) -> list[Issue]:
 
 
 def phrases_visible(options: EncodeOptions) -> VisibleFn:
-    """Mask of the marked tokens.
-
-    Args:
-        options: ``hide`` and ``hidden_from``.
-
-    Returns:
-        Function from a marked chunk to a flag for each of its positions or, if only some rows are blind, for each query
-        and key.
-    """
+    """Mask of the marked tokens."""
     if not options.hide.strip():
         return hide_nothing
 

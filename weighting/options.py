@@ -19,11 +19,7 @@ from .syntax import SYNTAXES, syntax_of
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """All options for encoding a prompt.
-
-    Raises:
-        ValueError: If a choice is not allowed (the message lists the choices), or a number is out of range.
-    """
+    """All options for encoding a prompt."""
 
     syntax: str = option(
         "comfy",

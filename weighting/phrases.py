@@ -15,12 +15,7 @@ class Phrases:
     """Phrases indexed by the ids of their tokens."""
 
     def __init__(self, texts: str | tuple[str, ...], tokenize: Tokenize) -> None:
-        """Tokenize the phrases.
-
-        Args:
-            texts: The phrases; or a text with one per line, ignoring blank lines and spaces around a line.
-            tokenize: The encoder's tokenizer.
-        """
+        """Tokenize the phrases."""
         if isinstance(texts, str):
             texts = tuple(dict.fromkeys(line.strip() for line in texts.splitlines() if line.strip()))
         self.texts = texts
@@ -40,15 +35,7 @@ class Phrases:
         return {text.removeprefix(EMBEDDING_PREFIX).lower(): text for text in self.texts}
 
     def keys_at(self, position: int, ids: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Keys of `by_ids` for the phrases at a position.
-
-        Args:
-            position: The position, an index of ``ids``.
-            ids: Token ids.
-
-        Yields:
-            Keys, longest first.
-        """
+        """Keys of `by_ids` for the phrases at a position."""
         lengths = self._lengths.get(ids[position])
         if lengths is None:
             return

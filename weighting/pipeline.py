@@ -48,20 +48,7 @@ class EncodedPrompt(NamedTuple):
 
 
 def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
-    """Plan a prompt by the scheme in its options.
-
-    Args:
-        read: The prompt.
-        tokenize: The encoder's tokenizer, for the filler and for pooled vectors of the raw text.
-
-    Returns:
-        Plan of its conditioning.
-
-    Raises:
-        BindError: If its phrases cannot be bound.
-        NegPipError: If the scheme ``negpip`` cannot blend its prompts.
-        ValueError: If the filler is not exactly one token.
-    """
+    """Plan a prompt by the scheme in its options."""
     options = read.options
     scheme = SCHEMES[options.scheme]
     scheme_options = SchemeOptions(
@@ -103,11 +90,7 @@ def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
 
 
 def _check_bound(read: ReadPrompt) -> None:
-    """Check that the phrases of a prompt can be bound.
-
-    Raises:
-        BindError: If they cannot; the message names the phrase, or the schemes that work with Cutoff.
-    """
+    """Check that the phrases of a prompt can be bound."""
     options = read.options
     if not options.binds:
         return
@@ -150,13 +133,6 @@ def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
     another. But the WebUI takes its mean over the texts, so its own schemes need this to get the same numbers.
 
     Source: docs/reference/hosts.md, "In the WebUI"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
-
-    Args:
-        reads: The texts, at least one, with the same options, layout and number of chunks, for which `is_in_columns`
-            holds.
-
-    Returns:
-        Plan with one result for each text.
     """
     options, layout = reads[0].options, reads[0].layout
     scheme_options = SchemeOptions(visible_in=visible_fn(options, layout), layout=layout)
@@ -210,16 +186,7 @@ def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
 
 
 def without_padding(weighted: Weighted, read: ReadPrompt) -> Weighted:
-    """Drop the rows of padding, if the prompt's options say so.
-
-    Args:
-        weighted: The result of a scheme.
-        read: The prompt, with the number of rows to keep per chunk.
-
-    Returns:
-        The rows of each chunk up to its EOS, or as many as requested. All rows and an issue if the scheme has left out
-        others.
-    """
+    """Drop the rows of padding, if the prompt's options say so."""
     kept = read.kept
     if kept is None:
         return weighted
@@ -258,19 +225,7 @@ Check = Callable[[], None]
 def ask(
     plan: Plan[T], encode: EncodeFn, *, max_chunks: int, keeps_calls: bool = False, check: Check | None = None
 ) -> T:
-    """Carry out a plan.
-
-    Args:
-        plan: The plan.
-        encode: The encoder.
-        max_chunks: Maximum number of chunks per call.
-        keeps_calls: Whether to make calls exactly as a host would, whatever their size, for bit-identical results.
-            Otherwise their chunks are batched with any others.
-        check: Called before each call of the encoder.
-
-    Returns:
-        The plan's result.
-    """
+    """Carry out a plan."""
     return plan.combine(_answers(plan.variants(), encode, max_chunks, keeps_calls, check))
 
 

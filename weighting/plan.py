@@ -138,12 +138,7 @@ def both(one: Visible, other: Visible) -> Visible:
 def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
     """Masks of chunks for an encoder.
 
-    Args:
-        visible: One mask per chunk.
-        length: Positions in a chunk.
-
-    Returns:
-        Bool ``[chunks, 1 or length, length]``, True = may be attended; None if nothing is hidden.
+    Shapes: returns [chunks, 1 or length, length].
     """
     if all(seen is None for seen in visible):
         return None
@@ -158,12 +153,7 @@ def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
 def variant_mask(variant: Variant, length: int) -> Tensor:
     """Mask of a version of a prompt, including causality.
 
-    Args:
-        variant: The version.
-        length: Positions in a chunk.
-
-    Returns:
-        Bool ``[chunks, length, length]``, query by key, True = may be attended.
+    Shapes: returns [chunks, length, length].
     """
     import torch
 

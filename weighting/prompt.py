@@ -235,13 +235,6 @@ def quoted(source: str, span: Span, length: int = 80) -> str:
 def unmarked(length: int, covered: Iterable[Span]) -> tuple[Span, ...]:
     """Stretches of a text not covered by any of the given spans, in order.
 
-    Args:
-        length: Length of the text.
-        covered: Spans in ascending order that do not overlap.
-
-    Returns:
-        The gaps between them. Parsers use them as syntax marks: everything that did not become text.
-
     >>> unmarked(5, [Span(1, 2), Span(3, 4)])
     (Span(start=0, end=1), Span(start=2, end=3), Span(start=4, end=5))
     """

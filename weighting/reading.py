@@ -67,22 +67,7 @@ def read_prompt(
     *,
     embeddings: Embeddings | None = None,
 ) -> ReadPrompt:
-    """Parse, tokenize, cut into chunks and normalise.
-
-    Args:
-        text: Any string.
-        options: Options.
-        tokenize: The encoder's tokenizer.
-        layout: The encoder's chunk layout; CLIP-L's by default.
-        embeddings: Embeddings the prompt can name; without them, names are plain text.
-
-    Returns:
-        The chunks, their weights final and finite.
-
-    Raises:
-        PromptError: In strict mode, if the reference raises.
-        ValueError: If an option is out of range.
-    """
+    """Parse, tokenize, cut into chunks and normalise."""
     if options.is_cleaned:
         tokenize = CleaningTokenize(tokenize)
     context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
@@ -151,15 +136,6 @@ def mark_bound(chunks: Sequence[TokenChunk], text: str, options: EncodeOptions, 
     A phrase is found by its token ids, within a chunk, ignoring case and weight; likewise the words it hides. All its
     occurrences are marked. Under ``cutoff`` the parts between commas are numbered, words are found as whole words of
     the text, and parts without any of them are not phrases.
-
-    Args:
-        chunks: A prompt.
-        text: The text its spans refer to.
-        options: Options for binding.
-        tokenize: The encoder's tokenizer.
-
-    Returns:
-        The chunks and issues. If two phrases overlap, the later one takes the shared tokens.
     """
     if not options.binds:
         return Bound(tuple(chunks), ())
@@ -195,27 +171,12 @@ def _with_taken_out(read: ReadPrompt, found: Bare) -> ReadPrompt:
 
 
 def told_here(read: ReadPrompt, words: str, here: str) -> ReadPrompt:
-    """Adapt the wording of a prompt's problems to the place where they are shown.
-
-    Args:
-        read: The prompt as it was read.
-        words: Text in its problems, such as `syntax.a1111.TIMED_READER`.
-        here: Text to replace it by.
-    """
+    """Adapt the wording of a prompt's problems to the place where they are shown."""
     return read._replace(issues=tuple(replace(one, message=one.message.replace(words, here)) for one in read.issues))
 
 
 def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
-    """Relocate a prompt that is part of a longer text, with all positions counted in that text.
-
-    Args:
-        read: The part as read separately.
-        source: The longer text.
-        fragment: The part, made of pieces of the longer text.
-
-    Returns:
-        The same with new positions. Spans across a gap between two pieces include the gap.
-    """
+    """Relocate a prompt that is part of a longer text, with all positions counted in that text."""
     if fragment.text == source:
         return read
     moved = fragment.span_of

@@ -221,10 +221,6 @@ def negative_weight_issues(chunks: Sequence[TokenChunk], acting: str) -> tuple[I
     """Issues for a scheme without weights below 0: one for each fragment that has one.
 
     Schemes that equal a program treat such weights as it does, and have no such issue.
-
-    Args:
-        chunks: The prompt.
-        acting: Value such weights act as, e.g. ``0``, and why.
     """
     first: dict[tuple[int, float], Token] = {}
     for token in (token for chunk in chunks for token in chunk.content if token.weight < 0):
@@ -241,13 +237,7 @@ def has_weights(chunks: Sequence[TokenChunk]) -> bool:
 def lerp(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
     """``E + (C - E) w`` if w differs from 1, else C.
 
-    Args:
-        hidden: C, ``[chunks, 77, dim]``.
-        empty: E, ``[77, dim]``.
-        weights: w, ``[chunks, 77, 1]``.
-
-    Returns:
-        ``[chunks, 77, dim]``.
+    Shapes: ``hidden`` [chunks, 77, dim], ``empty`` [77, dim], ``weights`` [chunks, 77, 1]; returns [chunks, 77, dim].
     """
     return hidden.where(weights == 1.0, (hidden - empty) * weights + empty)
 

@@ -50,12 +50,6 @@ class LoraTag(NamedTuple):
 def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
     """Remove the tags from a prompt.
 
-    Args:
-        source: Any string.
-
-    Returns:
-        The prompt without them, in pieces that know their positions, and the tags.
-
     >>> text, tags = take_tags("a <lora:ink:0.8> cat")
     >>> text.text, tags[0].items
     ('a  cat', ('ink', '0.8'))
@@ -74,12 +68,6 @@ def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
 
 def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
     """LoRAs among some tags.
-
-    Args:
-        tags: Result of `take_tags`.
-
-    Returns:
-        The LoRAs in order, and an issue for each tag that is not one or whose strength is not a number.
 
     >>> read_loras(take_tags("<lora:ink:0.8:te=0.5>")[1])[0]
     [LoraTag(name='ink', clip_strength=0.5, model_strength=0.5, span=Span(start=0, end=21))]
@@ -149,14 +137,6 @@ class Bare(NamedTuple):
 
 def bare(source: str, *, has_comments: bool, has_tags: bool) -> Bare:
     r"""Take comments, and then tags, out of a prompt.
-
-    Args:
-        source: Any string.
-        has_comments: Whether ``#`` starts a comment.
-        has_tags: Whether ``<lora:name:0.8>`` is a tag.
-
-    Returns:
-        The prompt without them.
 
     >>> found = bare("a cat # (ugly:1.3)\nin <lora:ink:0.8>a bowl", has_comments=True, has_tags=True)
     >>> found.fragment.text, found.comments

@@ -41,27 +41,6 @@ def view(read: ReadPrompt) -> dict[str, Any]:
     A chip is drawn as one box: the tokens of one stretch of text, such as the bytes of an emoji or the vectors of an
     embedding. Special tokens are left out.
 
-    Args:
-        read: The prompt.
-
-    Returns:
-        ``version``; ``text``; the options ``syntax``, ``scheme``, ``normalization``, ``chunking``, ``padding``;
-        ``num_tokens``; ``encodings``, such as ``12 encodings``, which is empty here and set by `encodings_text` where
-        they are counted; ``issues``, each with ``code``, ``message``, ``start``, ``end`` and, about a form of another
-        syntax, that syntax as ``written_in``; and ``chunks``, each with ``num_tokens``, ``capacity`` (None: any
-        number), ``has_break`` (a BREAK ends it) and ``chips``. A chip has
-
-        - ``text``: its label, on one line: as typed, else an embedding's name or ``#`` and the id;
-        - ``note``: small text after it, such as ``×3 1.4``: number of tokens and weight, if not 1. Neighbours in one
-          word with the same weight show it only once, on the last;
-        - ``weight``: final weight;
-        - ``ids``: ids of its tokens; a vector of an embedding is named as in ``name[0]``. A LoRA's tag, a separate
-          hidden chip, has none;
-        - ``start``, ``end``: its source, in UTF-16 units of ``text``; both 0 if there is none;
-        - ``joins``: whether it continues the word of the previous chip;
-        - ``hidden``: whether it is hidden from all others;
-        - ``problems``: indices of the issues about it.
-
     >>> from ..encoder.tokenizer import default_tokenizer
     >>> from .options import EncodeOptions
     >>> from .reading import read_prompt
@@ -125,12 +104,6 @@ def token_table(read: ReadPrompt) -> str:
     """Table of every chunk's tokens with position, id, text, weight and bytes, then the issues, for a terminal.
 
     Bytes are those of tokens that are parts of characters.
-
-    Args:
-        read: The prompt.
-
-    Returns:
-        Lines of text.
     """
     lines: list[str] = []
     chunks = read.chunks  # computed at each access
@@ -155,10 +128,6 @@ def token_table(read: ReadPrompt) -> str:
 
 def encoded_text(read: ReadPrompt, *, is_timed: bool = False) -> str:
     """A prompt as it was encoded: as typed, weights included, without its comments and the LoRAs that it names.
-
-    Args:
-        read: The prompt.
-        is_timed: Whether it is a text of a timed prompt, of which the whole is wanted.
 
     >>> from ..encoder.tokenizer import default_tokenizer
     >>> from .options import EncodeOptions
@@ -366,13 +335,6 @@ class TokenBytes(NamedTuple):
 
 def token_bytes(tokens: Iterable[Token], symbol: Callable[[int], str]) -> list[TokenBytes | None]:
     r"""Find the tokens that are not whole characters.
-
-    Args:
-        tokens: Tokens of a prompt, in order.
-        symbol: Function that returns the vocabulary entry of an id, such as `Tokenizer.symbol`.
-
-    Returns:
-        Bytes of each token; None if it is whole characters, or no text, such as a vector of an embedding.
 
     >>> from ..encoder.tokenizer import default_tokenizer
     >>> tokens = [Token(one.id) for one in default_tokenizer()("fox 🦊")]

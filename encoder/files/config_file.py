@@ -89,20 +89,7 @@ def origin_of(told: Mapping[str, Told], activation: str = "") -> str:
 
 
 def beside(path: Path, half: Half, sizes: Mapping[str, int | None], *, is_open_clip: bool) -> Told | str:
-    """Look for a config in the folder of a file.
-
-    Args:
-        path: The file.
-        half: Tower that is to be described.
-        sizes: Sizes of the tower by their names in ``config.json``; None for those that its tensors do not tell.
-        is_open_clip: Whether the keys are those of OpenCLIP.
-
-    Returns:
-        Properties by the first config that fits, or else why those that are there do not, which may be empty.
-
-    Raises:
-        ConfigFileError: If one is no JSON, is too large, or fits but has properties that no CLIP can have.
-    """
+    """Look for a config in the folder of a file."""
     names = ("open_clip_config.json", "config.json") if is_open_clip else ("config.json",)
     ignored: list[str] = []
     for name in names:

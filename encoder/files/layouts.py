@@ -235,12 +235,6 @@ def find_towers(shapes: Shapes) -> list[FoundTower]:
     """All text towers in a file, in the order of `TOWERS`.
 
     A tower found at two locations is read from the one listed first.
-
-    Args:
-        shapes: The file's keys and shapes.
-
-    Returns:
-        The towers; empty for other files.
     """
     found: dict[str, FoundTower] = {}
     seen: set[str] = set()
@@ -257,11 +251,7 @@ def find_towers(shapes: Shapes) -> list[FoundTower]:
 
 
 def find_vision_tower(shapes: Shapes) -> FoundTower | None:
-    """The image tower of a file, or None.
-
-    Args:
-        shapes: The file's keys and shapes.
-    """
+    """The image tower of a file, or None."""
     for place in VISION_PLACES:
         if place.key_of(CLASS_NAME) in shapes:
             return FoundTower("vision", place, place.layers_in(shapes))

@@ -37,20 +37,7 @@ def why_unread(error: Exception) -> str:
 
 @contextmanager
 def opened(path: Path, max_header_bytes: int) -> Generator[Any]:
-    """Open a safetensors file on the CPU for the duration of the context.
-
-    Args:
-        path: The file.
-        max_header_bytes: Maximum size of the header of keys, shapes and metadata.
-
-    Yields:
-        The open file.
-
-    Raises:
-        OSError: If it is missing or cannot be read, or the system cannot map it.
-        RefusedFile: If it is not a file, or its header is too long.
-        SafetensorError: If it is not a safetensors file, or incomplete.
-    """
+    """Open a safetensors file on the CPU for the duration of the context."""
     try:
         about = path.stat()
     except ValueError as error:  # a name that no file can have
@@ -90,18 +77,7 @@ class Refusals:
 
     @contextmanager
     def remembered(self, path: Path) -> Generator[os.stat_result]:
-        """Raise the stored refusal of a file, or else store one raised within the context.
-
-        Args:
-            path: The file.
-
-        Yields:
-            Its status.
-
-        Raises:
-            OSError: If it is missing or cannot be accessed.
-            ValueError: The stored error, with its type and message.
-        """
+        """Raise the stored refusal of a file, or else store one raised within the context."""
         about = path.stat()
         key = (path, about.st_size, about.st_mtime_ns)
         with self._lock:

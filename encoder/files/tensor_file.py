@@ -144,15 +144,7 @@ class TensorFile:
         released: TextConfig | VisionConfig,
         width_key: str,
     ) -> Told:
-        """Properties by a config beside the file, if it is a model of its own, or else as in a released tower.
-
-        Args:
-            tower: The tower.
-            half: Its kind.
-            sizes: Its sizes by their names in ``config.json``.
-            released: Tower that it is taken for; the heads count if it is of the same width.
-            width_key: Key that has its width.
-        """
+        """Properties by a config beside the file, if it is a model of its own, or else as in a released tower."""
         found: Told | str = ""
         if tower.place.prefix in _ALONE:
             is_open_clip = tower.place.table in (OPENCLIP, OPENCLIP_VISION)

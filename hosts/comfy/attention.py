@@ -50,20 +50,7 @@ def with_effects(
     model: ModelPatcher | None = None,
     node_id: str | None = None,
 ) -> tuple[Conditioning, ModelPatcher | None]:
-    """Attach effects to a conditioning, so that its rows are weighted wherever an image reads them.
-
-    Args:
-        conditioning: Conditioning of a prompt; each entry has as many rows as there are effects.
-        effects: Effect on each row.
-        model: Model for the wrappers; None to attach them to the conditioning, as hooks.
-        node_id: Node to notify after sampling where its weights acted.
-
-    Returns:
-        Copies of the conditioning and the model, or the originals if no effect changes anything.
-
-    Raises:
-        ValueError: If an entry has another number of rows.
-    """
+    """Attach effects to a conditioning, so that its rows are weighted wherever an image reads them."""
     if all(effect == PLAIN for effect in effects):
         return conditioning, model
     marker = torch.tensor([[effect.bias for effect in effects] + [effect.factor for effect in effects]])
@@ -175,11 +162,7 @@ def _check_rows(executor: Callable[..., Any], *given: Any, **named: Any) -> Any:
 
 
 def _checked(entry: Entry) -> Entry:
-    """An entry whose marker is for its rows: effects on rows of zeros are none.
-
-    Raises:
-        ValueError: If the rows are others.
-    """
+    """An entry whose marker is for its rows: effects on rows of zeros are none."""
     marker = entry["model_conds"].get(MARKER)
     if marker is None:
         return entry
@@ -272,15 +255,7 @@ def _ready(entry: Entry, length: int, is_filled: bool) -> Entry:
 
 
 def _rows_as_read(entry: Entry, is_filled: bool) -> Tensor:
-    """Bias and factor of each row that the model reads of a marked entry, ``[2, rows]``.
-
-    Args:
-        entry: Entry in the form of the host's sampler.
-        is_filled: Whether the model pads the text's rows at the front.
-
-    Raises:
-        ValueError: If the rows are not the weighted ones.
-    """
+    """Bias and factor of each row that the model reads of a marked entry, ``[2, rows]``."""
     inputs = entry["model_conds"]
     own = inputs[MARKER].cond.view(2, -1)
     llama = inputs.get("encoder_hidden_states_llama3")
@@ -299,9 +274,7 @@ def _plain(num_rows: int) -> Tensor:
 def _num_rows(text: Tensor, llama: Tensor | None) -> int:
     """Number of rows of a text.
 
-    Args:
-        text: ``[batch, rows, dim]``.
-        llama: Additional rows of Llama for HiDream, ``[batch, layers, rows, dim]``.
+    Shapes: ``text`` [batch, rows, dim], ``llama`` [batch, layers, rows, dim].
     """
     return text.shape[1] + (0 if llama is None else llama.shape[2])
 
@@ -373,11 +346,7 @@ TOLERANCE = 2**-8
 def fingerprint(rows: Tensor) -> Tensor:
     """Describe each row by sums of its numbers under fixed random signs, and by its length.
 
-    Args:
-        rows: ``[batch, rows, dim]``, of any number type.
-
-    Returns:
-        ``[batch, rows, NUM_SIGNS + 1]``, float32 on the CPU.
+    Shapes: ``rows`` [batch, rows, dim].
     """
     rows = rows.detach().float()
     sums = rows @ _signs(rows.shape[-1]).to(rows.device)

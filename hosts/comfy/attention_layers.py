@@ -51,11 +51,7 @@ class Weighing:
     def __init__(self, bias: Tensor, factor: Tensor, device: torch.device | str = "cpu") -> None:
         """Store the effect on each text key.
 
-        Args:
-            bias: ``[batch, keys]``, float32, added to logits; ``-inf`` hides a key.
-            factor: ``[batch, keys]``, float32, factors of values.
-            device: Device of the model. Bias and factor should be on the CPU, so that reading them does not wait for a
-                GPU.
+        Shapes: ``bias`` [batch, keys], ``factor`` [batch, keys].
         """
         self._has_bias = bool((bias != 0).any())
         self._has_factor = bool((factor != 1).any())
@@ -70,11 +66,7 @@ class Weighing:
         """Whether all values that it multiplied are still numbers; reading it waits for a GPU."""
 
     def check_batch(self, query: Tensor) -> None:
-        """Check that each query reads the prompt that its weights are for.
-
-        Raises:
-            ValueError: If another pack has put other prompts beside it.
-        """
+        """Check that each query reads the prompt that its weights are for."""
         if query.shape[0] != self.bias.shape[0]:
             raise ValueError(COUPLED)
 
@@ -96,21 +88,7 @@ class Weighing:
     ) -> Tensor:
         """The host's attention with the weights applied.
 
-        Args:
-            attention: The attention function.
-            query: ``[batch, queries, dim]``, or ``[batch, heads, queries, head_dim]``.
-            key: The same with keys.
-            value: As ``key``; with a key of the first kind also ``[batch, keys, heads, head_dim]``.
-            heads: Number of heads.
-            mask: Other mask of keys, in the host's form.
-            rest: Further positional arguments.
-            options: Further arguments of the attention.
-
-        Returns:
-            Result of ``attention``.
-
-        Raises:
-            ValueError: As in `check_batch`.
+        Shapes: ``query`` [batch, queries, dim], ``value`` [batch, keys, heads, head_dim].
         """
         self.check_batch(query)
         self.num_layers += 1
@@ -141,15 +119,7 @@ def _with_mask(bias: Tensor, mask: Tensor) -> Tensor:
 
 
 def around_attention(options: TransformerOptions, act: Callable[..., Tensor]) -> TransformerOptions:
-    """A copy of a model's options with another function around its attention.
-
-    Args:
-        options: Options of the model for one call; another pack's function in them is called inside ours.
-        act: Function of the attention and its arguments.
-
-    Returns:
-        The copy.
-    """
+    """A copy of a model's options with another function around its attention."""
     earlier = options.get(OVERRIDE)
 
     def override(function: AttentionFunction, *inputs: Any, **choices: Any) -> Tensor:
@@ -177,11 +147,7 @@ def _acting_in(pending: list[bool], weighing: Weighing) -> Callable[..., Tensor]
 
 
 def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options for weights in a cross attention the host can patch: in the next one after its patch.
-
-    Raises:
-        ValueError: If another pack replaces that attention.
-    """
+    """Options for weights in a cross attention the host can patch: in the next one after its patch."""
     options = call.options
     if options.get("patches_replace", {}).get("attn2"):
         raise ValueError(
@@ -208,11 +174,7 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
 
 
 def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options for weights where text and image share an attention: in all blocks, with the text first.
-
-    Raises:
-        ValueError: If another pack changes the text there.
-    """
+    """Options for weights where text and image share an attention: in all blocks, with the text first."""
     if call.options.get("patches", {}).get("post_input"):
         raise ValueError(
             "Weigh Attention cannot act in this model: another node's patch changes the rows of text and image before "
@@ -232,9 +194,6 @@ def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
     """Same as `in_joint_attention`, for models whose first layers refine the text alone, then the image alone.
 
     Hidden rows are hidden from the refined text, too.
-
-    Raises:
-        ValueError: If reference images precede the text.
     """
     if call.inputs.get("ref_latents") or call.inputs.get("ref_contexts"):
         raise ValueError(
@@ -260,9 +219,6 @@ def behind_text_fusion(weighing: Weighing, call: Call) -> TransformerOptions:
     """Same as `in_joint_attention`, for Krea 2, whose first layers join the encoder's layers by row, then refine rows.
 
     Hidden rows are hidden from the refined ones, too.
-
-    Raises:
-        ValueError: As in `in_joint_attention`.
     """
     options = in_joint_attention(weighing, call)
     hidden, fusion = weighing.of_hidden(), call.network.txtfusion
@@ -271,11 +227,7 @@ def behind_text_fusion(weighing: Weighing, call: Call) -> TransformerOptions:
 
 
 def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options for weights in Wan's cross attention: after the self attention, which the host can patch.
-
-    Raises:
-        ValueError: If another pack replaces that attention.
-    """
+    """Options for weights in Wan's cross attention: after the self attention, which the host can patch."""
     if any(_is_replaced(block.cross_attn) for block in call.network.blocks):
         raise ValueError(
             "Weigh Attention cannot act in this model: another node, such as WanVideoNAG, replaces its cross "
@@ -305,9 +257,6 @@ def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
 
     The text comes first there. Some blocks of 3.5 Medium have a second one, of the image alone. A function around each
     block distinguishes them; it is inside another pack's, which may skip blocks.
-
-    Raises:
-        ValueError: If layers refine the text alone, where weights cannot act, or if another pack changes its rows.
     """
     if call.network.context_processor is not None:
         raise ValueError(

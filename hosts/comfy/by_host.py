@@ -79,16 +79,7 @@ def stock_note(clip: Clip) -> str:
 
 
 def encode_by_host(clip: Clip, found: HostRead, values: Mapping[str, Any]) -> HostEncoded:
-    """Let the host encode a prompt, unless it is to interrupt the work.
-
-    Args:
-        clip: ComfyUI's CLIP, without a CLIP text tower.
-        found: The prompt, read by `read_for_host`.
-        values: Entries to add to the conditioning's dictionary.
-
-    Returns:
-        The conditioning and the prompt as read.
-    """
+    """Let the host encode a prompt, unless it is to interrupt the work."""
     name, host_tokens, read = found
     host("comfy.model_management").throw_exception_if_processing_interrupted()
     conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
@@ -98,19 +89,7 @@ def encode_by_host(clip: Clip, found: HostRead, values: Mapping[str, Any]) -> Ho
 
 
 def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
-    """Read a prompt that the host is to encode.
-
-    Args:
-        clip: ComfyUI's CLIP, without a CLIP text tower.
-        text: The prompt.
-        options: Options for reading and weighting it.
-
-    Returns:
-        The host's input and the prompt as read, with an issue about omitted weights.
-
-    Raises:
-        ValueError: If an option requires a CLIP text tower, or the scheme does and the prompt has weights.
-    """
+    """Read a prompt that the host is to encode."""
     _check_options(clip, options)
     prompt, characters = stripped(text, options)
     has_weights = any(character.weight != 1.0 for character in characters)

@@ -46,15 +46,7 @@ class _Same:
 
 
 def with_memory(clip: Any, mebibytes: int) -> Any:
-    """A CLIP whose encodings by our nodes are cached; those by the host's are not.
-
-    Args:
-        clip: ComfyUI's CLIP object.
-        mebibytes: Cache size for it and all its clones together; 0 for no cache, as with any other CLIP.
-
-    Returns:
-        A clone of the CLIP.
-    """
+    """A CLIP whose encodings by our nodes are cached; those by the host's are not."""
     work = clip.clone()
     checked_object(work.patcher, PATCHER, "set_attachments")
     work.patcher.set_attachments(KEY, Memory(mebibytes * MEBIBYTE) if mebibytes else None)
@@ -76,16 +68,7 @@ def _has_hooks(patcher: Any) -> bool:
 
 
 def with_recall(encode: EncodeFn, tower: Any, patcher: Any) -> EncodeFn:
-    """Add caching to an encode function, if its CLIP has a cache.
-
-    Args:
-        encode: Encode function of one of the CLIP's towers.
-        tower: That tower, the host's SDClipModel.
-        patcher: The ModelPatcher of the clone that encodes.
-
-    Returns:
-        The function with caching, or unchanged without a cache.
-    """
+    """Add caching to an encode function, if its CLIP has a cache."""
     memory = _attached(patcher)
     if memory is None:
         return encode

@@ -134,17 +134,7 @@ def host_version() -> str:
 
 
 def host(module: str) -> Any:
-    """A module of ComfyUI, restricted to the names in `MODULES`.
-
-    Args:
-        module: Its name.
-
-    Returns:
-        A proxy with the module's attributes.
-
-    Raises:
-        HostError: If there is no such module; on access, if the module lacks an attribute.
-    """
+    """A module of ComfyUI, restricted to the names in `MODULES`."""
     names = MODULES[module]
     try:
         found = import_module(module)
@@ -169,19 +159,7 @@ class _Host:
 
 
 def checked_object(thing: Thing, kind: str, *names: str) -> Thing:
-    """Check that an object of the host has the attributes used.
-
-    Args:
-        thing: The object.
-        kind: Its class, one of `OBJECTS`.
-        names: Names used here; all names in the table if none is given.
-
-    Returns:
-        The object.
-
-    Raises:
-        HostError: If something is missing.
-    """
+    """Check that an object of the host has the attributes used."""
     absent = [name for name in names or OBJECTS[kind] if not hasattr(thing, name)]
     if absent:
         raise _missing(f"{', '.join(absent)} of {kind}", f"its {type(thing).__name__} is without")

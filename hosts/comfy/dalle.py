@@ -27,16 +27,7 @@ if TYPE_CHECKING:
 
 
 def load_hosted_dvae(path: str, *, dtype: torch.dtype, device: str) -> Hosted[DVAE]:
-    """Read a discrete VAE and let the host manage its memory.
-
-    Args:
-        path: A safetensors file.
-        dtype: Type of the weights and of the computation.
-        device: ``auto`` for the host's choice of device for VAEs, or ``cpu``.
-
-    Raises:
-        DVAEFileError: If the file cannot be used.
-    """
+    """Read a discrete VAE and let the host manage its memory."""
     dvae = load_dvae(path, dtype=dtype)
     return Hosted(dvae, managed(dvae, device, "vae"))
 
@@ -44,16 +35,7 @@ def load_hosted_dvae(path: str, *, dtype: torch.dtype, device: str) -> Hosted[DV
 def encode_tokens(hosted: Hosted[DVAE], images: Tensor) -> tuple[ImageTokens, Tensor]:
     """Tokens of a host's IMAGE, with the host's progress bar; stops when the host interrupts.
 
-    Args:
-        hosted: The model, loaded into memory by the host.
-        images: ``[b, h, w, channels]``, float, 0..1. Their centre is encoded, with sides that are multiples of a
-            token's.
-
-    Returns:
-        The tokens; and the encoded part, ``[b, 3, rows * f, columns * f]``.
-
-    Raises:
-        ValueError: If there are no images, or a side is shorter than a token.
+    Shapes: ``images`` [b, h, w, channels]; returns [b, 3, rows * f, columns * f].
     """
     if not len(images):
         raise ValueError("there are no images to encode: the batch is empty")
@@ -66,11 +48,7 @@ def encode_tokens(hosted: Hosted[DVAE], images: Tensor) -> tuple[ImageTokens, Te
 
 
 def decode_tokens(hosted: Hosted[DVAE], tokens: ImageTokens) -> Tensor:
-    """A host's IMAGE from tokens, ``[b, h, w, 3]``, float32, on the CPU; otherwise as `encode_tokens`.
-
-    Raises:
-        ValueError: If the tokens belong to another dVAE.
-    """
+    """A host's IMAGE from tokens, ``[b, h, w, 3]``, float32, on the CPU; otherwise as `encode_tokens`."""
     tokens.check_fits(hosted.model.config)
     images = _in_host(hosted, tuple(tokens.ids.shape), lambda check: hosted.model.images(tokens.ids, check))
     return images.float().movedim(1, -1).contiguous()
@@ -112,16 +90,7 @@ class Prefix(NamedTuple):
 
 
 def load_hosted_dalle(path: str, *, dtype: torch.dtype, device: str) -> Hosted[DALLE]:
-    """Read a DALL·E and let the host manage its memory.
-
-    Args:
-        path: A safetensors file.
-        dtype: Type of the weights and of the computation.
-        device: ``auto`` for the host's choice of device for diffusion models, or ``cpu``.
-
-    Raises:
-        DVAEFileError: If the file cannot be used.
-    """
+    """Read a DALL·E and let the host manage its memory."""
     dalle = load_dalle(path, dtype=dtype)
     return Hosted(dalle, managed(dalle, device, "diffusion_model"))
 
@@ -135,18 +104,7 @@ def sample_images(
 ) -> tuple[ImageTokens, Tensor]:
     """Draw images of a caption, with the host's progress bar and previews; stops when the host interrupts.
 
-    Args:
-        hosted: The model, loaded into memory by the host.
-        caption: Caption of the images.
-        seeds: One seed per image.
-        options: Sampling options.
-        prefix: Image whose top all of them begin with.
-
-    Returns:
-        The tokens; and a host's IMAGE from them, ``[n, h, w, 3]``, float32, on the CPU.
-
-    Raises:
-        ValueError: If the caption has too many pieces, or the prefix image does not fit.
+    Shapes: returns [n, h, w, 3].
     """
     dalle = hosted.model
     dalle.text(caption)  # refuse invalid captions before memory is made available for the model
@@ -200,8 +158,7 @@ class _Previews:
     def __call__(self, tokens: Tensor) -> Image.Image | None:
         """A picture of the rows so far; None within the first row or soon after the last picture.
 
-        Args:
-            tokens: ``[n, k]``.
+        Shapes: ``tokens`` [n, k].
         """
         columns = self._dalle.prior.config.columns
         start = monotonic()
@@ -217,9 +174,7 @@ class _Previews:
 def _side_by_side(images: Tensor, height: int) -> Image.Image:
     """Images in a square, as far as they are drawn.
 
-    Args:
-        images: ``[n, 3, h, w]``, 0..1, top of each image.
-        height: Height of the complete images, in pixels; missing parts are grey.
+    Shapes: ``images`` [n, 3, h, w].
     """
     from PIL import Image
 

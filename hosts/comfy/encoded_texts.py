@@ -54,25 +54,14 @@ class EncodedTexts(dict[str, Any]):
     """
 
     def __init__(self, prompt: Mapping[str, Any], ids: Collection[str], memory: TextMemory) -> None:
-        """Prepare for a request.
-
-        Args:
-            prompt: Its nodes by id, the object that ComfyUI runs.
-            ids: Ids of our nodes in it.
-            memory: The memory of this process.
-        """
+        """Prepare for a request."""
         super().__init__(dict.fromkeys(ids))  # one without entries would be written without being asked for them
         self._prompt = prompt
         self._memory = memory
         self._runs: dict[str, Runs] = {}
 
     def add(self, node_id: str, texts: dict[str, str]) -> None:
-        """Add the texts of a node that has run.
-
-        Args:
-            node_id: Its id.
-            texts: The texts it encoded, by input.
-        """
+        """Add the texts of a node that has run."""
         runs = self._runs[node_id] = [*self._runs.get(node_id, []), texts]
         self[node_id] = _written(runs)
         # a node that another was expanded into is remembered with that one
@@ -97,11 +86,7 @@ class EncodedTexts(dict[str, Any]):
 
 
 def add_texts(classes: Mapping[str, Any]) -> None:
-    """Let requests to the running server, if there is one, collect the texts our nodes encode.
-
-    Args:
-        classes: All our nodes by id.
-    """
+    """Let requests to the running server, if there is one, collect the texts our nodes encode."""
     server = sys.modules.get("server")
     instance = getattr(getattr(server, "PromptServer", None), "instance", None)
     add_handler = getattr(instance, "add_on_prompt_handler", None)
@@ -128,12 +113,7 @@ def with_texts(request: Any, classes: Collection[str], memory: TextMemory) -> An
 
 
 def note_texts(extra_pnginfo: Any, texts: dict[str, str]) -> None:
-    """Add the texts of the node that is running to the metadata of its request.
-
-    Args:
-        extra_pnginfo: ComfyUI's EXTRA_PNGINFO, or None without metadata.
-        texts: The texts it encoded, by input.
-    """
+    """Add the texts of the node that is running to the metadata of its request."""
     if not isinstance(extra_pnginfo, dict):
         return
     context = host("comfy_execution.utils").get_executing_context()

@@ -31,16 +31,7 @@ def is_patched(clip: Clip) -> bool:
 
 
 def check_signs(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_stable_diffusion: bool) -> None:
-    """Check that words can be subtracted in the model of a CLIP. Prompts without weights below 0 always pass.
-
-    Args:
-        clip: The CLIP.
-        reads: Prompts by tower.
-        is_stable_diffusion: Whether it has only CLIP text towers.
-
-    Raises:
-        NegPipError: If they cannot; the message names the model.
-    """
+    """Check that words can be subtracted in the model of a CLIP. Prompts without weights below 0 always pass."""
     if is_stable_diffusion or not any(read.has_signs for some in reads.values() for read in some):
         return
     scheme = next(iter(reads.values()))[0].options.scheme
@@ -52,15 +43,7 @@ def check_signs(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_sta
 
 
 def with_signs(conditioning: Conditioning, prompts: Mapping[str, EncodedPrompt]) -> Conditioning:
-    """Attach signs to a conditioning, so that words of weights below 0 are subtracted wherever an image reads it.
-
-    Args:
-        conditioning: Conditioning of a prompt.
-        prompts: The encoded prompt by tower, all with the same signs.
-
-    Returns:
-        A copy of the conditioning, or the original if no row has the sign -1.
-    """
+    """Attach signs to a conditioning, so that words of weights below 0 are subtracted wherever an image reads it."""
     signs = next(iter(prompts.values())).signs
     if not signs:
         return conditioning
@@ -87,16 +70,7 @@ WHOLE_WEIGHTS = {"SD3ClipModel": "Stable Diffusion 3", "StableCascadeClipModel":
 
 
 def check_repeat(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_stable_diffusion: bool) -> None:
-    """Check that rows can be repeated for the model of a CLIP. Prompts without weights always pass.
-
-    Args:
-        clip: The CLIP.
-        reads: Prompts by tower, read for the scheme ``repeat``.
-        is_stable_diffusion: Whether it has only CLIP text towers.
-
-    Raises:
-        RepeatError: If they cannot; the message names the model.
-    """
+    """Check that rows can be repeated for the model of a CLIP. Prompts without weights always pass."""
     copies = [copies_of(read) for some in reads.values() for read in some]
     if not any(one.is_repeating for one in copies):
         return

@@ -51,12 +51,7 @@ def inner_tokenizer(clip: Clip, key: str) -> Any:
 def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
     """Number of text rows that a model reads of an entry of a conditioning.
 
-    Args:
-        rows: ``[1, rows, dim]``, output of the text encoder.
-        values: Dictionary of the entry.
-
-    Returns:
-        Their number, for HiDream plus those of Llama. Anima's model makes others from them and T5's ids.
+    Shapes: ``rows`` [1, rows, dim].
     """
     ids, llama = values.get("t5xxl_ids"), values.get("conditioning_llama3")  # llama: [1, layers, rows, dim]
     num_rows = rows.shape[1] if ids is None else max(len(ids), ANIMA_ROWS)
@@ -64,20 +59,7 @@ def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
 
 
 def read_rows(clip: Clip, family: Family, text: str, options: EncodeOptions) -> TextRows:
-    """Read a prompt as a text encoder does.
-
-    Args:
-        clip: ComfyUI's CLIP.
-        family: Family of its text encoder.
-        text: The prompt.
-        options: Options for the syntax and for removing comments.
-
-    Returns:
-        The prompt with the token of each row.
-
-    Raises:
-        ValueError: If the rows of a word cannot be determined.
-    """
+    """Read a prompt as a text encoder does."""
     prompt, characters = stripped(text, options)
     plain = "".join(character.text for character in characters)
     host_tokens = clip.tokenize(plain, **({"disable_weights": True} if family.has_weights else {}))

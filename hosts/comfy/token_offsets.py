@@ -41,14 +41,7 @@ class HostEmbeddings:
     def find(self, name: str) -> list[Tensor] | None:
         """Load by name, with or without suffix, from the folders or their sub-folders.
 
-        Args:
-            name: Name as written in the prompt. It cannot lead out of the folders.
-
-        Returns:
-            Its vectors, each ``[dim]``, or None if there is no such embedding.
-
-        Raises:
-            EmbeddingError: If it was made for another model.
+        Shapes: returns [dim].
         """
         found = host("comfy.sd1_clip").load_embed(name, self.folders, self.dim, self.tower)
         if found is None:
@@ -77,21 +70,7 @@ class NoSuchEmbedding(ValueError):
 
 
 def pieces(tokenizer: Any, text: str, offsets: Offsets) -> list[Piece]:
-    """Tokens of a text, except those that the tokenizer adds itself.
-
-    Args:
-        tokenizer: The host's tokenizer of one encoder.
-        text: The text, without weights.
-        offsets: Function for texts without embeddings.
-
-    Returns:
-        Each token or vector with its position.
-
-    Raises:
-        NoSuchEmbedding: If a name is unknown.
-        EmbeddingError: If an embedding is for another model.
-        ValueError: Raised by ``offsets``.
-    """
+    """Tokens of a text, except those that the tokenizer adds itself."""
     starts = [0, *(found.start() for found in _START.finditer(text))]
     result: list[Piece] = []
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):

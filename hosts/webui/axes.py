@@ -83,16 +83,7 @@ def _axes(axis_option: Any) -> Iterator[Any]:
 
 
 def on_axes(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
-    """Values of the script's controls in a cell of the X/Y/Z plot.
-
-    Args:
-        p: The generation; outside cells it is left unchanged.
-        values: Values of the controls, in the order of `Settings`.
-
-    Returns:
-        The values, replaced by those of axes; and a message about them. Our axes switch the script on, except for the
-        scheme `OFF`, which switches it off.
-    """
+    """Values of the script's controls in a cell of the X/Y/Z plot."""
     axes: dict[str, str] = getattr(p, _AXES, {})
     if not axes:
         return values, None
@@ -125,16 +116,6 @@ def settle(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | N
 
 def weights(text: str) -> list[str]:
     """Values of the axis of weights, each with its word.
-
-    Args:
-        text: The user's input: ``word: values``, where a value is a weight, or a range as on the host's own axes. A
-            word applies until another is named.
-
-    Returns:
-        Word and weight of each value, separated by a colon.
-
-    Raises:
-        WebUIError: If a word or a weight is missing or invalid.
 
     >>> weights("dog: 0-1 [3], red cat: 0.5, 1.2")
     ['dog: 0', 'dog: 0.5', 'dog: 1', 'red cat: 0.5', 'red cat: 1.2']
@@ -209,11 +190,7 @@ def _weigh(p: Generation, value: str, values: Sequence[str]) -> None:
 
 
 def _weighed(p: Generation, value: str) -> dict[str, str]:
-    """Prompts of a generation that contain a word, with its weight inserted.
-
-    Raises:
-        WebUIError: If none contains it, or the syntax has no weights.
-    """
+    """Prompts of a generation that contain a word, with its weight inserted."""
     word, _, weight = value.rpartition(": ")
     syntax = _syntax_of(p)
     prompts = {name: prompt for name in PROMPTS if isinstance(prompt := getattr(p, name, None), str)}
@@ -243,18 +220,6 @@ def _syntax_of(p: Generation) -> str:
 
 def with_weight(prompt: str, word: str, weight: float, syntax: str) -> str | None:
     """Give a word a weight wherever it occurs in a prompt.
-
-    Args:
-        prompt: The prompt.
-        word: One or more words, in any case, without brackets. LoRAs and other tags in angle brackets are not words.
-        weight: Its weight, which replaces one in its own brackets. Brackets around it and other words still multiply.
-        syntax: Syntax of weights.
-
-    Returns:
-        The prompt, or None if it does not contain the word.
-
-    Raises:
-        WebUIError: If the syntax has no weights, or not this one.
 
     >>> with_weight("a dog, (Dog:1.2), hotdog <lora:dog:1>", "dog", 0.5, "a1111")
     'a (dog:0.5), (Dog:0.5), hotdog <lora:dog:1>'

@@ -98,11 +98,7 @@ def _check_size(size: int) -> None:
 
 
 def inspected(request: object) -> dict[str, Any]:
-    """Reading of a prompt by the WebUI: ``views`` and ``notes``.
-
-    Raises:
-        ValueError: If the request is malformed, the prompt has too many texts, or the answer would be too long.
-    """
+    """Reading of a prompt by the WebUI: ``views`` and ``notes``."""
     if not isinstance(request, dict) or request.keys() != FIELDS.keys():
         raise ValueError(f"a request is an object with {', '.join(FIELDS)}")
     for name, kind in FIELDS.items():

@@ -56,11 +56,7 @@ class Settings:
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
-        """Make settings from the values of the controls.
-
-        Raises:
-            WebUIError: If there are more values than settings.
-        """
+        """Make settings from the values of the controls."""
         if len(values) > len(NAMES):
             raise WebUIError(f"The script takes {len(NAMES)} values ({', '.join(NAMES)}), got {len(values)}")
         given: list[Any] = [cls.scheme if isinstance(value, FirstScheme) else value for value in values]
@@ -70,9 +66,6 @@ class Settings:
         """Options for encoding prompts. The host cleans its texts itself, and makes several of a prompt.
 
         It also removes tags itself, but not from a negative prompt, where they are text.
-
-        Raises:
-            WebUIError: If a value is not allowed; the message says which are.
         """
         choices = dict(vars(self))
         if not isinstance(choices.pop("enabled"), bool):
@@ -111,9 +104,6 @@ def take(parameters: MutableMapping[str, Any]) -> None:
     """Replace what cannot be used of an image's parameters by defaults. For the host's callback before it pastes them.
 
     A line about each is kept for `untaken`.
-
-    Args:
-        parameters: The parameters by key, all as text.
     """
     if INFOTEXT not in parameters:
         return
@@ -136,14 +126,7 @@ def untaken(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
-    """Value of a setting's control after pasting the parameters of an image.
-
-    Returns:
-        Its value, or None, which changes nothing, if the image was made without us. ``enabled`` is then False.
-
-    Raises:
-        WebUIError: If a number is none.
-    """
+    """Value of a setting's control after pasting the parameters of an image."""
     if name == "enabled":
         return INFOTEXT in parameters
     if INFOTEXT not in parameters:

@@ -131,13 +131,6 @@ def _read_mention(text: str, embeddings: Embeddings) -> _Mention | None:
     The name ends at whitespace, ``<`` or ``[``, and may be empty before these. If there is no embedding of that name,
     commas around it are stripped and become text.
 
-    Args:
-        text: A segment or word of a prompt.
-        embeddings: Embeddings to look the name up in.
-
-    Returns:
-        The mention, or None if the text does not start with one.
-
     >>> from types import SimpleNamespace
     >>> _read_mention("embedding:cat, b", SimpleNamespace(find={"cat": [0.5]}.get))
     _Mention(name='cat', found=LookUp(vectors=[0.5], problem=''), end=13, rests=[(13, 14), (14, 16)])

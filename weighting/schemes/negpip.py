@@ -53,11 +53,7 @@ def negpip_apart(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
 
 
 def finish_signed(plan: Plan[Weighted], read: Read, options: SchemeOptions) -> Plan[Weighted]:
-    """Give rows signs by their weights, for the scheme ``negpip``.
-
-    Raises:
-        NegPipError: If blended prompts have rows with the sign -1.
-    """
+    """Give rows signs by their weights, for the scheme ``negpip``."""
     check_blends(read.sections, options.strength)
     return plan.then(lambda weighted: signed(weighted, read.sections, options.strength))
 
@@ -72,16 +68,7 @@ def finish_with_terms(plan: Plan[Weighted], read: Read, options: SchemeOptions) 
 
 
 def signed(weighted: Weighted, sections: Sequence[ChunkedSection], strength: float) -> Weighted:
-    """Give each row of a prompt the sign of its weight.
-
-    Args:
-        weighted: Any number of rows of the whole prompt.
-        sections: The prompt.
-        strength: Scale of weights.
-
-    Returns:
-        The same rows with signs.
-    """
+    """Give each row of a prompt the sign of its weight."""
     rows = [
         [taken_weight(weight, strength) < 0 for weight in chunk.weights]
         for section in sections
@@ -113,16 +100,7 @@ def has_terms(read: Read) -> bool:
 
 
 def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Weighted:
-    """Append the rows of terms encoded separately, with the sign -1.
-
-    Args:
-        weighted: Rows of the prompt without the terms.
-        terms: Rows of the chunks of each term, and its number of tokens n: its rows 1 to n + 1 are appended, i.e. its
-            tokens and the EOS after them.
-
-    Returns:
-        The longer result; its places continue to count chunks.
-    """
+    """Append the rows of terms encoded separately, with the sign -1."""
     import torch  # not above: commands that encode nothing read the table of schemes
 
     hidden, places, issues = [weighted.hidden], list(weighted.places), list(weighted.issues)
@@ -139,14 +117,7 @@ def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Wei
 
 
 def check_terms(towers: Mapping[str, Read]) -> None:
-    """Check that the rows of terms can be joined.
-
-    Args:
-        towers: The prompt as read by each tower, by name.
-
-    Raises:
-        NegPipError: If the numbers of tokens of terms differ between towers.
-    """
+    """Check that the rows of terms can be joined."""
     (first, counts), *others = ((name, [term.num_tokens for term in read.terms]) for name, read in towers.items())
     for name, other in others:
         if other != counts:
@@ -158,15 +129,7 @@ def check_terms(towers: Mapping[str, Read]) -> None:
 
 
 def check_without_signs(reads: Iterable[Read], where: str) -> None:
-    """Refuse rows with signs where nothing can carry them.
-
-    Args:
-        reads: Prompts.
-        where: Destination that cannot hold them, such as ``a file``.
-
-    Raises:
-        NegPipError: If a row has the sign -1.
-    """
+    """Refuse rows with signs where nothing can carry them."""
     if any(read.has_signs for read in reads):
         raise NegPipError(
             f"{where[0].upper()}{where[1:]} cannot hold that a word of a weight below 0 is taken away, as NegPip does "
@@ -177,12 +140,7 @@ def check_without_signs(reads: Iterable[Read], where: str) -> None:
 def paired(hidden: Tensor, signs: Sequence[float]) -> Tensor:
     """Duplicate rows as pairs: one to be read as key, one as value, which has the sign.
 
-    Args:
-        hidden: ``[batch, rows, dim]``.
-        signs: Sign of each row; empty if all are 1.
-
-    Returns:
-        ``[batch, 2 rows, dim]``: keys in even rows, values in odd ones, as in ComfyUI-ppm's CLIP NegPip.
+    Shapes: ``hidden`` [batch, rows, dim]; returns [batch, 2 rows, dim].
     """
     import torch
 
@@ -197,12 +155,6 @@ def cut_terms(prompt: Fragment) -> tuple[Fragment, tuple[CutTerm, ...]]:
     """Cut the terms out of a prompt: groups with a weight below 0 that contain no bracket and no colon.
 
     As in the program, a backslash before the bracket does not protect it, and ``(BREAK:-1)`` is cut out and dropped.
-
-    Args:
-        prompt: The prompt.
-
-    Returns:
-        The rest, and the terms in order.
 
     >>> left, terms = cut_terms(Fragment((Piece("a cat (oil, ink:-1.5) here", Span(0, 26)),)))
     >>> left.text, [term.fragment.text for term in terms]

@@ -70,15 +70,7 @@ def finish_repeated(plan: Plan[Weighted], read: Read, options: SchemeOptions) ->
 
 
 def repeated(weighted: Weighted, copies: Copies) -> Weighted:
-    """Repeat rows next to each other, and leave out rows of weight 0.
-
-    Args:
-        weighted: Any number of rows of the whole prompt.
-        copies: Repetitions of each row, by its place.
-
-    Returns:
-        The longer or shorter result; the same one if every row occurs once.
-    """
+    """Repeat rows next to each other, and leave out rows of weight 0."""
     if not copies.is_repeating:
         return weighted
     counts = [copies.rows[place.chunk][place.position] for place in weighted.places]
@@ -92,9 +84,6 @@ def copies_of(read: Read) -> Copies:
     With q steps, a row of weight w > 0 occurs ``floor(q w + 1/2)`` times, at least once; of weight 0, never; of w < 0,
     as often as one of weight 1. All numbers are divided by their greatest common divisor. q and the divisor apply to
     the whole prompt.
-
-    Raises:
-        RepeatError: If blended prompts have different weights in the same row.
     """
     weights = _row_weights(read.sections)
     different = {weight for row in weights for weight in row}
@@ -105,15 +94,7 @@ def copies_of(read: Read) -> Copies:
 
 
 def check_rows(towers: Mapping[str, Read]) -> None:
-    """Check that a prompt can be weighted by repetition.
-
-    Args:
-        towers: The prompt as read by each tower, by name.
-
-    Raises:
-        RepeatError: If rows joined across towers have different weights, or there would be too many rows; or as in
-            `copies_of`.
-    """
+    """Check that a prompt can be weighted by repetition."""
     (first, read), *others = towers.items()
     weights = list(chain.from_iterable(_row_weights(read.sections)))
     for name, other in others:

@@ -189,16 +189,7 @@ _SPACED_WEIGHT = re.compile(r":(?:\s+[+-]?[.\d]+\s*|[+-]?[.\d]+\s+)\)")
 
 
 def lpw_issues(read: Read, *, is_xl: bool = False) -> Iterator[Issue]:
-    """Issues where a prompt is read differently than by the pipeline for Stable Diffusion 1.x, or that for SDXL.
-
-    Args:
-        read: The prompt, without comments and tags of extra networks.
-        is_xl: Whether to compare with the pipeline for SDXL.
-
-    Yields:
-        An issue for each BREAK and for each weight with whitespace around it, and one if the chunks are cut elsewhere.
-        None if the prompt was read in another syntax than A1111's.
-    """
+    """Issues where a prompt is read differently than by the pipeline for Stable Diffusion 1.x, or that for SDXL."""
     prompt = read.prompt
     if not syntax_of(prompt.syntax).by_webui:
         return

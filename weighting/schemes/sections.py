@@ -27,15 +27,6 @@ def plan_sections(
 
     The prompts of a blend are padded to the longest with copies of E, the empty prompt's encoding, and summed by their
     shares. A section of weight a other than 1 becomes ``E + (section - E) a``. Sections follow one another.
-
-    Args:
-        sections: The prompt.
-        plan: Function that plans one prompt's chunks by the chosen scheme.
-        options: Layout of a chunk; mask, also for E; whether a blend in the first section blends its pooled vectors.
-
-    Returns:
-        Plan of the rows of all sections; its pooled vector is that of the first prompt, or of the first section's
-        blend.
     """
     first = sections[0]
     if len(sections) == 1 and len(first.prompts) == 1 and first.weight == 1.0 and not first.shares:

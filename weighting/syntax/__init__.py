@@ -27,23 +27,14 @@ SYNTAXES: dict[str, Syntax] = {
 
 
 def syntax_of(name: str) -> Syntax:
-    """Record of a syntax.
-
-    Raises:
-        ValueError: If the syntax is unknown.
-    """
+    """Record of a syntax."""
     if name not in SYNTAXES:
         raise ValueError(f"unknown syntax {name!r}; allowed: {', '.join(SYNTAXES)}")
     return SYNTAXES[name]
 
 
 def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
-    """Read a prompt, any string, in a named syntax.
-
-    Raises:
-        ValueError: If the syntax is unknown.
-        PromptError: In strict mode, if the reference raises.
-    """
+    """Read a prompt, any string, in a named syntax."""
     record = syntax_of(syntax)
     prompt = record.parse(source, strict=strict)
     foreign = list(foreign_issues(prompt, record))

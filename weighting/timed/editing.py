@@ -123,12 +123,6 @@ class Editing(NamedTuple):
 def read_editing(source: str) -> Editing:
     """Find the edits and alternations of a prompt.
 
-    Args:
-        source: Any string.
-
-    Returns:
-        Its parts.
-
     >>> read_editing("a [b:3]").parts[1]
     Edit(before=(), after=(Span(start=3, end=4),), when='3', span=Span(start=2, end=7))
     """
@@ -207,16 +201,7 @@ def edits_of(parts: Sequence[Part]) -> list[Edit | Alternation]:
 
 
 def spans_at(parts: Sequence[Part], step: int, last_steps: Mapping[Span, int]) -> list[Span]:
-    """Stretches of text that make up the prompt at a step.
-
-    Args:
-        parts: Parts from `read_editing`.
-        step: Step, counted from 1.
-        last_steps: Last step of each edit's first text, by the span of the edit.
-
-    Returns:
-        Stretches of the source, in order.
-    """
+    """Stretches of text that make up the prompt at a step."""
     spans: list[Span] = []
     waiting = list(reversed(parts))
     while waiting:

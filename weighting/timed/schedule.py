@@ -66,15 +66,7 @@ class Branch:
     """At least one text, in order of time, the last one for the last step."""
 
     def at(self, call: int, counter: Counter) -> TimedText:
-        """The text that a call of the denoiser uses.
-
-        Args:
-            call: Call, counted from 0.
-            counter: Way of counting calls.
-
-        Returns:
-            The first text that has not ended; beyond the last step, the very first, as in the WebUI.
-        """
+        """The text that a call of the denoiser uses."""
         step = call if counter == "as the WebUI counts" else call + 1
         index = bisect_left(self.texts, step, key=lambda text: text.last_step)
         return self.texts[index % len(self.texts)]
@@ -107,19 +99,6 @@ class AndPart(NamedTuple):
 
 def read_timed(source: str, steps: int, *, has_comments: bool = True, is_negative: bool = False) -> TimedPrompt:
     """Read a prompt with edits, alternations and ANDs.
-
-    Args:
-        source: Any string. Tags such as ``<lora:name:0.8>`` are removed first.
-        steps: Number of sampling steps, 1 to `MAX_STEPS`.
-        has_comments: Whether ``#`` starts a comment, which is removed as well.
-        is_negative: Whether to read it as the WebUI reads a negative prompt, in which tags and AND are text.
-
-    Returns:
-        The prompt.
-
-    Raises:
-        ValueError: If ``steps`` is out of range, edits or parts times steps are more than `MAX_CHANGES`, or all texts
-            together longer than `MAX_CHARACTERS`.
 
     >>> [(text.last_step, text.text) for text in read_timed("a [cat:dog:0.5]", 20).branches[0].texts]
     [(10, 'a cat'), (20, 'a dog')]
@@ -159,12 +138,6 @@ def split_and(source: str) -> tuple[AndPart, ...]:
 
     Brackets and edits are ignored. Leading whitespace of a part is kept, trailing whitespace removed.
 
-    Args:
-        source: Any string.
-
-    Returns:
-        At least one part.
-
     >>> [(part.span, part.weight) for part in split_and("a AND b:0.5")]
     [(Span(start=0, end=1), 1.0), (Span(start=5, end=7), 0.5)]
     """
@@ -190,23 +163,7 @@ def schedule(
     hires_steps: int | None = None,
     old_rule: bool = False,
 ) -> tuple[TimedText, ...]:
-    """Texts that edits and alternations make of a prompt.
-
-    Args:
-        source: The prompt.
-        steps: Sampling steps of the first pass.
-        within: The part of the prompt to read; all of it by default.
-        hires_steps: Sampling steps of the second pass, to get its texts. Its times continue after the first pass:
-            shares from 1.0 to 2.0, steps from ``steps`` on.
-        old_rule: Whether numbers below 1 are shares of ``steps`` and all others steps, in both passes (the WebUI's
-            setting "use old prompt editing timelines").
-
-    Returns:
-        The texts, each with its last step; a single one for a prompt without edits. Equal neighbours are not joined.
-
-    Raises:
-        ValueError: As in `read_timed`.
-    """
+    """Texts that edits and alternations make of a prompt."""
     start, end = within or Span(0, len(source))
     parts = read_editing(source[start:end]).parts
     return _texts(source, start, parts, steps, _Sizes(), hires_steps=hires_steps, old_rule=old_rule)
@@ -338,14 +295,6 @@ class Run(NamedTuple):
 
 def runs(branch: Branch, calls: int, counter: Counter) -> list[Run]:
     """Texts of a branch in the order in which a sampler uses them.
-
-    Args:
-        branch: One part of a prompt.
-        calls: Number of calls, i.e. steps of the sampler.
-        counter: Way of counting calls.
-
-    Returns:
-        Runs that cover all calls; neighbours have different texts.
 
     >>> branch = read_timed("[a|b]", 4).branches[0]
     >>> [(run.fragment.text, run.first, run.end) for run in runs(branch, 4, "as the WebUI counts")]

@@ -46,16 +46,7 @@ class TimedRead(NamedTuple):
 
 
 def standing_texts(prompt: TimedPrompt, steps: int, counter: Counter) -> list[StandingText]:
-    """All texts of a timed prompt in order, branch by branch.
-
-    Args:
-        prompt: The prompt.
-        steps: Number of steps of the sampler.
-        counter: Way of counting them.
-
-    Returns:
-        The texts, without duplicates within a branch.
-    """
+    """All texts of a timed prompt in order, branch by branch."""
     found: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
     for index, branch in enumerate(prompt.branches):
         for run in runs(branch, steps, counter):
@@ -70,17 +61,7 @@ def read_standing(
     read: Callable[[str], ReadPrompt],
     issues: Sequence[Issue] = (),
 ) -> list[TimedRead]:
-    """Read some texts of a timed prompt.
-
-    Args:
-        prompt: The prompt.
-        texts: Its first texts, or all of them.
-        read: Function that reads one text.
-        issues: Further issues for the user.
-
-    Returns:
-        The texts as read, in this order. The first has the problems of the whole.
-    """
+    """Read some texts of a timed prompt."""
     whole = [*prompt.issues, *issues]
     known = set(whole)
     result: list[TimedRead] = []
@@ -114,22 +95,7 @@ def read_as_webui(
     has_comments: bool = True,
     counter: Counter = COUNTERS[0],
 ) -> tuple[list[TimedRead], list[StandingText]]:
-    """Read each text that the WebUI makes of a prompt.
-
-    Args:
-        source: The prompt.
-        steps: Number of sampling steps.
-        read: Function that reads one of these texts, without removing anything else.
-        is_negative: Whether it is a negative prompt, in which tags and AND are text.
-        has_comments: Whether ``#`` starts a comment.
-        counter: Way of counting steps.
-
-    Returns:
-        The first texts as read, in positions of the whole prompt; and the other texts.
-
-    Raises:
-        ValueError: As in `read_timed`, or raised by ``read``.
-    """
+    """Read each text that the WebUI makes of a prompt."""
     prompt = read_timed(source, steps, has_comments=has_comments, is_negative=is_negative)
     texts = standing_texts(prompt, steps, counter)
     issues: list[Issue] = []
