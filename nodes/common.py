@@ -52,7 +52,7 @@ def with_first(first: str, names: Iterable[str]) -> list[str]:
 
 
 def checked(name: str, value: Any, choices: Collection[str]) -> Any:
-    """Value of a drop-down input without other checks; the host accepts any value from a link."""
+    """Value of a drop-down input without other checks; a link, or a newer version's workflow, can give any."""
     if value not in list(choices):
         raise ValueError(f"{name} must be one of: {', '.join(choices)}; got {value!r}")
     return value
@@ -67,7 +67,10 @@ _TYPES = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
 
 
 def option_input(name: str, *, counts: bool = True, **limits: Any) -> Input:
-    """Make the input of a declared option: a menu, or a value of its default's type."""
+    """Make the input of an option of `EncodeOptions`: a menu, or a value of its default's type.
+
+    ``counts`` as in `make_input`; ``limits`` are more for the host, such as the range that its widget has.
+    """
     about = OPTIONS[name]
     if about.choices:
         return menu(about.choices, about.tooltip, counts=counts)

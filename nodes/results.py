@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, Any]:
-    """ComfyUI's result of a node that encodes one prompt, or one per tower: conditioning and report."""
+    """ComfyUI's result of a node that encodes one prompt, or one per tower: conditioning and report.
+
+    Its ``texts`` are, for each given text, the part that was encoded.
+    """
     first, *others = _reads(encoded)
     reads = [first._replace(issues=(*issues, *first.issues)), *others]
     lines = [line for read in reads for line in (_text_line(encoded_text(read)), token_table(read))]
@@ -58,7 +61,10 @@ def shown_result(result: tuple[Any, ...], lines: Sequence[str]) -> dict[str, Any
 
 
 def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, counter: Counter) -> dict[str, Any]:
-    """ComfyUI's result of a node that encodes a timed prompt: conditioning, report, and a view of each text."""
+    """ComfyUI's result of a node that encodes a timed prompt: conditioning, report, and a view of each text.
+
+    Its ``texts`` are as in `encoded_result`.
+    """
     is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
     issues = timing.issues if is_timed else ()
     texts = standing_texts(prompt, timing.steps, counter)

@@ -93,7 +93,10 @@ def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
 
 
 def positions_in(files: Iterable[str]) -> int:
-    """Chunk length of the first CLIP text tower in some files; CLIP's if no file gives it."""
+    """Chunk length of the first CLIP text tower in some files, of which only headers are read; CLIP's if none gives it.
+
+    They are in the host's folders, as ``text_encoders/name`` or ``checkpoints/name``.
+    """
     from ..encoder.config import CLIP_L, TOWERS
     from ..hosts.comfy.contract import host
 

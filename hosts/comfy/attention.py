@@ -50,7 +50,20 @@ def with_effects(
     model: ModelPatcher | None = None,
     node_id: str | None = None,
 ) -> tuple[Conditioning, ModelPatcher | None]:
-    """Attach effects to a conditioning, so that its rows are weighted wherever an image reads them."""
+    """Attach effects to a conditioning, so that its rows are weighted wherever an image reads them.
+
+    Args:
+        conditioning: Conditioning of a prompt; each entry has as many rows as there are effects.
+        effects: Effect on each row.
+        model: Model for the wrappers; None to attach them to the conditioning, as hooks.
+        node_id: Node to notify after sampling where its weights acted.
+
+    Returns:
+        Copies of the conditioning and the model, or the originals if no effect changes anything.
+
+    Raises:
+        ValueError: If an entry has another number of rows.
+    """
     if all(effect == PLAIN for effect in effects):
         return conditioning, model
     marker = torch.tensor([[effect.bias for effect in effects] + [effect.factor for effect in effects]])
@@ -162,7 +175,7 @@ def _check_rows(executor: Callable[..., Any], *given: Any, **named: Any) -> Any:
 
 
 def _checked(entry: Entry) -> Entry:
-    """An entry whose marker is for its rows: effects on rows of zeros are none."""
+    """An entry whose marker is for its rows, refused if they are others; effects on rows of zeros are none."""
     marker = entry["model_conds"].get(MARKER)
     if marker is None:
         return entry
@@ -255,7 +268,10 @@ def _ready(entry: Entry, length: int, is_filled: bool) -> Entry:
 
 
 def _rows_as_read(entry: Entry, is_filled: bool) -> Tensor:
-    """Bias and factor of each row that the model reads of a marked entry, ``[2, rows]``."""
+    """Bias and factor of each row that the model reads of a marked entry, ``[2, rows]``.
+
+    The entry has the form of the host's sampler. ``is_filled``: the model pads the text's rows at the front.
+    """
     inputs = entry["model_conds"]
     own = inputs[MARKER].cond.view(2, -1)
     llama = inputs.get("encoder_hidden_states_llama3")
@@ -272,10 +288,7 @@ def _plain(num_rows: int) -> Tensor:
 
 
 def _num_rows(text: Tensor, llama: Tensor | None) -> int:
-    """Number of rows of a text.
-
-    Shapes: ``text`` [batch, rows, dim], ``llama`` [batch, layers, rows, dim].
-    """
+    """Number of rows of a text ``[batch, rows, dim]``; for HiDream plus Llama's ``[batch, layers, rows, dim]``."""
     return text.shape[1] + (0 if llama is None else llama.shape[2])
 
 
@@ -346,7 +359,7 @@ TOLERANCE = 2**-8
 def fingerprint(rows: Tensor) -> Tensor:
     """Describe each row by sums of its numbers under fixed random signs, and by its length.
 
-    Shapes: ``rows`` [batch, rows, dim].
+    From ``[batch, rows, dim]`` of any number type to ``[batch, rows, NUM_SIGNS + 1]``, float32 on the CPU.
     """
     rows = rows.detach().float()
     sums = rows @ _signs(rows.shape[-1]).to(rows.device)

@@ -49,9 +49,10 @@ class Weighing:
     """Weights for one call of a model, and the layers in which they acted."""
 
     def __init__(self, bias: Tensor, factor: Tensor, device: torch.device | str = "cpu") -> None:
-        """Store the effect on each text key.
+        """Store the effect on each text key, both ``[batch, keys]`` in float32.
 
-        Shapes: ``bias`` [batch, keys], ``factor`` [batch, keys].
+        The bias is added to logits, ``-inf`` hides a key; the factor multiplies values. Both should be given on the
+        CPU, so that reading them does not wait for a GPU; ``device`` is the model's.
         """
         self._has_bias = bool((bias != 0).any())
         self._has_factor = bool((factor != 1).any())
@@ -66,7 +67,7 @@ class Weighing:
         """Whether all values that it multiplied are still numbers; reading it waits for a GPU."""
 
     def check_batch(self, query: Tensor) -> None:
-        """Check that each query reads the prompt that its weights are for."""
+        """Check that each query reads the prompt that its weights are for; another pack may put others beside it."""
         if query.shape[0] != self.bias.shape[0]:
             raise ValueError(COUPLED)
 
@@ -86,9 +87,10 @@ class Weighing:
         *rest: Any,
         **options: Any,
     ) -> Tensor:
-        """The host's attention with the weights applied.
+        """The host's attention with the weights applied; ``mask`` is another mask of keys, in the host's form.
 
-        Shapes: ``query`` [batch, queries, dim], ``value`` [batch, keys, heads, head_dim].
+        Query and key are ``[batch, positions, dim]`` or ``[batch, heads, positions, head_dim]``; the value is like the
+        key, or ``[batch, keys, heads, head_dim]`` beside a key of three dimensions.
         """
         self.check_batch(query)
         self.num_layers += 1
@@ -119,7 +121,7 @@ def _with_mask(bias: Tensor, mask: Tensor) -> Tensor:
 
 
 def around_attention(options: TransformerOptions, act: Callable[..., Tensor]) -> TransformerOptions:
-    """A copy of a model's options with another function around its attention."""
+    """A copy of a model's options with another function around its attention; another pack's is called inside ours."""
     earlier = options.get(OVERRIDE)
 
     def override(function: AttentionFunction, *inputs: Any, **choices: Any) -> Tensor:
@@ -147,7 +149,10 @@ def _acting_in(pending: list[bool], weighing: Weighing) -> Callable[..., Tensor]
 
 
 def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options for weights in a cross attention the host can patch: in the next one after its patch."""
+    """Options for weights in a cross attention the host can patch: in the next one after its patch.
+
+    Refused if another pack replaces that attention.
+    """
     options = call.options
     if options.get("patches_replace", {}).get("attn2"):
         raise ValueError(
@@ -174,7 +179,10 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
 
 
 def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options for weights where text and image share an attention: in all blocks, with the text first."""
+    """Options for weights where text and image share an attention: in all blocks, with the text first.
+
+    Refused if another pack changes the text there.
+    """
     if call.options.get("patches", {}).get("post_input"):
         raise ValueError(
             "Weigh Attention cannot act in this model: another node's patch changes the rows of text and image before "
@@ -193,7 +201,7 @@ def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
 def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
     """Same as `in_joint_attention`, for models whose first layers refine the text alone, then the image alone.
 
-    Hidden rows are hidden from the refined text, too.
+    Hidden rows are hidden from the refined text, too. Refused beside reference images, which precede the text.
     """
     if call.inputs.get("ref_latents") or call.inputs.get("ref_contexts"):
         raise ValueError(
@@ -227,7 +235,10 @@ def behind_text_fusion(weighing: Weighing, call: Call) -> TransformerOptions:
 
 
 def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options for weights in Wan's cross attention: after the self attention, which the host can patch."""
+    """Options for weights in Wan's cross attention: after the self attention, which the host can patch.
+
+    Refused if another pack replaces the cross attention.
+    """
     if any(_is_replaced(block.cross_attn) for block in call.network.blocks):
         raise ValueError(
             "Weigh Attention cannot act in this model: another node, such as WanVideoNAG, replaces its cross "
@@ -256,7 +267,8 @@ def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
     """Options for weights in Stable Diffusion 3: in the first attention of each block.
 
     The text comes first there. Some blocks of 3.5 Medium have a second one, of the image alone. A function around each
-    block distinguishes them; it is inside another pack's, which may skip blocks.
+    block distinguishes them; it is inside another pack's, which may skip blocks. Refused if layers refine the text
+    alone, where weights cannot act, or if another pack changes its rows.
     """
     if call.network.context_processor is not None:
         raise ValueError(

@@ -79,7 +79,10 @@ def stock_note(clip: Clip) -> str:
 
 
 def encode_by_host(clip: Clip, found: HostRead, values: Mapping[str, Any]) -> HostEncoded:
-    """Let the host encode a prompt, unless it is to interrupt the work."""
+    """Let the host encode a prompt, unless it is to interrupt the work; for a CLIP without a CLIP text tower.
+
+    ``values`` are added to the conditioning's dictionary.
+    """
     name, host_tokens, read = found
     host("comfy.model_management").throw_exception_if_processing_interrupted()
     conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
@@ -89,7 +92,10 @@ def encode_by_host(clip: Clip, found: HostRead, values: Mapping[str, Any]) -> Ho
 
 
 def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
-    """Read a prompt that the host is to encode."""
+    """Read a prompt that the host is to encode, with an issue about weights that are left out.
+
+    Refused if an option requires a CLIP text tower, or the scheme does and the prompt has weights.
+    """
     _check_options(clip, options)
     prompt, characters = stripped(text, options)
     has_weights = any(character.weight != 1.0 for character in characters)

@@ -46,7 +46,15 @@ class _Same:
 
 
 def with_memory(clip: Any, mebibytes: int) -> Any:
-    """A CLIP whose encodings by our nodes are cached; those by the host's are not."""
+    """A CLIP whose encodings by our nodes are cached; those by the host's are not.
+
+    Args:
+        clip: ComfyUI's CLIP object.
+        mebibytes: Cache size for it and all its clones together; 0 for no cache, as with any other CLIP.
+
+    Returns:
+        A clone of the CLIP.
+    """
     work = clip.clone()
     checked_object(work.patcher, PATCHER, "set_attachments")
     work.patcher.set_attachments(KEY, Memory(mebibytes * MEBIBYTE) if mebibytes else None)
@@ -68,7 +76,7 @@ def _has_hooks(patcher: Any) -> bool:
 
 
 def with_recall(encode: EncodeFn, tower: Any, patcher: Any) -> EncodeFn:
-    """Add caching to an encode function, if its CLIP has a cache."""
+    """Add caching to the encode function of a host's tower, if the ModelPatcher of the encoding clone has one."""
     memory = _attached(patcher)
     if memory is None:
         return encode

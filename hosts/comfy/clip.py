@@ -72,7 +72,24 @@ def encode_text(
     options: EncodeOptions,
     values: Mapping[str, Any] | None = None,
 ) -> Encoded:
-    """Encode a prompt by a host's CLIP or our native encoder."""
+    """Encode a prompt by a host's CLIP or our native encoder.
+
+    Args:
+        clip: ComfyUI's CLIP object, or a `NativeClip`.
+        text: The prompt, or one per text tower of the CLIP by name.
+        options: Options for reading and weighting it.
+        values: Entries to add to the conditioning's dictionary, such as sizes.
+
+    Returns:
+        The conditioning and the encoded prompt. A CLIP without a CLIP text tower is left to the host, as far as it
+        supports the options.
+
+    Raises:
+        ValueError: If it does not; the message names the option.
+        RepeatError: If the scheme ``repeat`` cannot weight the prompt, or not for this model.
+        NegPipError: If ``negpip`` or ``negpip_apart`` cannot subtract words from it, or not for this model.
+        PromptError: In strict mode, if the reference raises.
+    """
     return encode_texts(clip, [text], options, values)[0]
 
 
@@ -157,7 +174,11 @@ def _whole(text: str | Mapping[str, str]) -> str:
 
 
 def readers_of(clip: EitherClip | None) -> dict[str, Reader]:
-    """Prompt readers for a CLIP's text towers, by tower; for CLIP-L if there is no CLIP."""
+    """Prompt readers for a CLIP's text towers, by tower; for CLIP-L if there is no CLIP.
+
+    Raises:
+        ValueError: If it has no CLIP text tower.
+    """
     if clip is None:
         return {"clip_l": Reader(default_tokenizer())}
     if isinstance(clip, NativeClip):
@@ -166,7 +187,11 @@ def readers_of(clip: EitherClip | None) -> dict[str, Reader]:
 
 
 def towers_of(clip: EitherClip | None) -> tuple[str, ...]:
-    """Names of the CLIP text towers in a CLIP: ``clip_l``, ``clip_g``, ``clip_h``."""
+    """Names of the CLIP text towers in a CLIP: ``clip_l``, ``clip_g``, ``clip_h``.
+
+    Raises:
+        ValueError: If there is none.
+    """
     if clip is None:
         raise ValueError(
             "The clip input is None. If it comes from a checkpoint loader, that checkpoint holds no text encoder: load "

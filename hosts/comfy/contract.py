@@ -134,7 +134,17 @@ def host_version() -> str:
 
 
 def host(module: str) -> Any:
-    """A module of ComfyUI, restricted to the names in `MODULES`."""
+    """A module of ComfyUI, restricted to the names in `MODULES`.
+
+    Args:
+        module: Its name.
+
+    Returns:
+        A proxy with the module's attributes.
+
+    Raises:
+        HostError: If there is no such module; on access, if the module lacks an attribute.
+    """
     names = MODULES[module]
     try:
         found = import_module(module)
@@ -159,7 +169,10 @@ class _Host:
 
 
 def checked_object(thing: Thing, kind: str, *names: str) -> Thing:
-    """Check that an object of the host has the attributes used."""
+    """Return an object of the host if it has the attributes used; otherwise raise `HostError`.
+
+    Without names, all that `OBJECTS` has for its class ``kind`` are looked for.
+    """
     absent = [name for name in names or OBJECTS[kind] if not hasattr(thing, name)]
     if absent:
         raise _missing(f"{', '.join(absent)} of {kind}", f"its {type(thing).__name__} is without")

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
 
 def load_hosted_dvae(path: str, *, dtype: torch.dtype, device: str) -> Hosted[DVAE]:
-    """Read a discrete VAE and let the host manage its memory."""
+    """Read a discrete VAE and let the host manage its memory.
+
+    Args:
+        path: A safetensors file.
+        dtype: Type of the weights and of the computation.
+        device: ``auto`` for the host's choice of device for VAEs, or ``cpu``.
+
+    Raises:
+        DVAEFileError: If the file cannot be used.
+    """
     dvae = load_dvae(path, dtype=dtype)
     return Hosted(dvae, managed(dvae, device, "vae"))
 
@@ -35,7 +44,16 @@ def load_hosted_dvae(path: str, *, dtype: torch.dtype, device: str) -> Hosted[DV
 def encode_tokens(hosted: Hosted[DVAE], images: Tensor) -> tuple[ImageTokens, Tensor]:
     """Tokens of a host's IMAGE, with the host's progress bar; stops when the host interrupts.
 
-    Shapes: ``images`` [b, h, w, channels]; returns [b, 3, rows * f, columns * f].
+    Args:
+        hosted: The model, loaded into memory by the host.
+        images: ``[b, h, w, channels]``, float, 0..1. Their centre is encoded, with sides that are multiples of a
+            token's.
+
+    Returns:
+        The tokens; and the encoded part, ``[b, 3, rows * f, columns * f]``.
+
+    Raises:
+        ValueError: If there are no images, or a side is shorter than a token.
     """
     if not len(images):
         raise ValueError("there are no images to encode: the batch is empty")
@@ -48,7 +66,11 @@ def encode_tokens(hosted: Hosted[DVAE], images: Tensor) -> tuple[ImageTokens, Te
 
 
 def decode_tokens(hosted: Hosted[DVAE], tokens: ImageTokens) -> Tensor:
-    """A host's IMAGE from tokens, ``[b, h, w, 3]``, float32, on the CPU; otherwise as `encode_tokens`."""
+    """A host's IMAGE from tokens, ``[b, h, w, 3]``, float32, on the CPU; otherwise as `encode_tokens`.
+
+    Raises:
+        ValueError: If the tokens belong to another dVAE.
+    """
     tokens.check_fits(hosted.model.config)
     images = _in_host(hosted, tuple(tokens.ids.shape), lambda check: hosted.model.images(tokens.ids, check))
     return images.float().movedim(1, -1).contiguous()
@@ -90,7 +112,16 @@ class Prefix(NamedTuple):
 
 
 def load_hosted_dalle(path: str, *, dtype: torch.dtype, device: str) -> Hosted[DALLE]:
-    """Read a DALL·E and let the host manage its memory."""
+    """Read a DALL·E and let the host manage its memory.
+
+    Args:
+        path: A safetensors file.
+        dtype: Type of the weights and of the computation.
+        device: ``auto`` for the host's choice of device for diffusion models, or ``cpu``.
+
+    Raises:
+        DVAEFileError: If the file cannot be used.
+    """
     dalle = load_dalle(path, dtype=dtype)
     return Hosted(dalle, managed(dalle, device, "diffusion_model"))
 
@@ -104,7 +135,18 @@ def sample_images(
 ) -> tuple[ImageTokens, Tensor]:
     """Draw images of a caption, with the host's progress bar and previews; stops when the host interrupts.
 
-    Shapes: returns [n, h, w, 3].
+    Args:
+        hosted: The model, loaded into memory by the host.
+        caption: Caption of the images.
+        seeds: One seed per image.
+        options: Sampling options.
+        prefix: Image whose top all of them begin with.
+
+    Returns:
+        The tokens; and a host's IMAGE from them, ``[n, h, w, 3]``, float32, on the CPU.
+
+    Raises:
+        ValueError: If the caption has too many pieces, or the prefix image does not fit.
     """
     dalle = hosted.model
     dalle.text(caption)  # refuse invalid captions before memory is made available for the model
@@ -158,7 +200,7 @@ class _Previews:
     def __call__(self, tokens: Tensor) -> Image.Image | None:
         """A picture of the rows so far; None within the first row or soon after the last picture.
 
-        Shapes: ``tokens`` [n, k].
+        ``tokens`` are the first ones of each image, ``[n, k]``.
         """
         columns = self._dalle.prior.config.columns
         start = monotonic()
@@ -172,9 +214,9 @@ class _Previews:
 
 
 def _side_by_side(images: Tensor, height: int) -> Image.Image:
-    """Images in a square, as far as they are drawn.
+    """Images in a square, as far as they are drawn: the tops ``[n, 3, h, w]``, 0..1, of images ``height`` pixels high.
 
-    Shapes: ``images`` [n, 3, h, w].
+    Missing parts are grey.
     """
     from PIL import Image
 

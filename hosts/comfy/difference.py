@@ -24,7 +24,20 @@ class Pair(NamedTuple):
 
 
 def encode_by_both(clip: EitherClip, clip_changed: EitherClip, text: str, options: EncodeOptions) -> Pair:
-    """Encode a prompt by two CLIPs."""
+    """Encode a prompt by two CLIPs.
+
+    Args:
+        clip: The original.
+        clip_changed: The changed one.
+        text: The prompt.
+        options: Options, with a scheme that keeps all rows.
+
+    Returns:
+        The encodings.
+
+    Raises:
+        ValueError: If one is None or has no CLIP text tower, or their towers differ; the message names them.
+    """
     _check(clip, clip_changed)
     reads = [read_for_towers(text, options, readers_of(one)) for one in (clip, clip_changed)]
     for name in reads[0]:

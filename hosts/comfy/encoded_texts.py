@@ -54,14 +54,14 @@ class EncodedTexts(dict[str, Any]):
     """
 
     def __init__(self, prompt: Mapping[str, Any], ids: Collection[str], memory: TextMemory) -> None:
-        """Prepare for a request."""
+        """Prepare for a request: the very object that ComfyUI runs, nodes by id, and which of them are ours."""
         super().__init__(dict.fromkeys(ids))  # one without entries would be written without being asked for them
         self._prompt = prompt
         self._memory = memory
         self._runs: dict[str, Runs] = {}
 
     def add(self, node_id: str, texts: dict[str, str]) -> None:
-        """Add the texts of a node that has run."""
+        """Add the texts that a node has encoded, by input, each time that it has run."""
         runs = self._runs[node_id] = [*self._runs.get(node_id, []), texts]
         self[node_id] = _written(runs)
         # a node that another was expanded into is remembered with that one
@@ -86,7 +86,7 @@ class EncodedTexts(dict[str, Any]):
 
 
 def add_texts(classes: Mapping[str, Any]) -> None:
-    """Let requests to the running server, if there is one, collect the texts our nodes encode."""
+    """Let requests to the running server, if there is one, collect the texts our nodes (by id) encode."""
     server = sys.modules.get("server")
     instance = getattr(getattr(server, "PromptServer", None), "instance", None)
     add_handler = getattr(instance, "add_on_prompt_handler", None)
@@ -113,7 +113,7 @@ def with_texts(request: Any, classes: Collection[str], memory: TextMemory) -> An
 
 
 def note_texts(extra_pnginfo: Any, texts: dict[str, str]) -> None:
-    """Add the texts of the node that is running to the metadata of its request."""
+    """Add texts of the running node, by input, to the metadata of its request (EXTRA_PNGINFO), if it has any."""
     if not isinstance(extra_pnginfo, dict):
         return
     context = host("comfy_execution.utils").get_executing_context()

@@ -68,7 +68,16 @@ class LiveReader:
 
 
 def live_reader(name: str, read: Callable[[Clip, str, EncodeOptions], ReadPrompt]) -> LiveReader | None:
-    """Prompt reader of a text encoder."""
+    """Prompt reader of a text encoder.
+
+    Args:
+        name: Class of its tokenizer, as reported by a run; or a loader and its type, one of `OF_LOADERS`.
+        read: `as_weighed` or `as_by_host`.
+
+    Returns:
+        The reader; None if that encoder's rows are unknown, if it is not available without a checkpoint, or if there is
+        a CLIP text tower too, so that the host would not encode alone.
+    """
     guess = OF_LOADERS.get(name)
     with _lock:
         clip = _tokenizer_alone(guess or name)

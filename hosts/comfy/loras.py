@@ -27,7 +27,11 @@ class LoadedLoras(NamedTuple):
 
 
 def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> LoadedLoras:
-    """Apply LoRAs one by one to ComfyUI's MODEL and CLIP."""
+    """Apply LoRAs one by one to ComfyUI's MODEL and CLIP.
+
+    Returns:
+        Clones with the LoRAs, or the original objects if none was found.
+    """
     folder_paths = host("folder_paths")
 
     files = folder_paths.get_filename_list("loras")

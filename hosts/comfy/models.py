@@ -77,7 +77,20 @@ def load_native(
     max_bytes: int | None = None,
     is_packed: bool = True,
 ) -> NativeClip:
-    """Read the text towers of a file and let the host manage their memory."""
+    """Read the text towers of a file and let the host manage their memory.
+
+    Args:
+        path: A safetensors file.
+        clip_skip: 1 = last layer, 2 = penultimate, ... For models conditioned on the penultimate layer, 1 is 2.
+        dtype: Type of the weights and of the computation.
+        device: ``auto`` for the host's choice of device for text encoders, or ``cpu``.
+        max_bytes: Cache size of the encoder; by default `default_bytes`.
+        is_packed: Whether a copy of the weights may be kept for faster products.
+
+    Raises:
+        CheckpointError: If the file cannot be used.
+        ValueError: If ``clip_skip`` is out of range.
+    """
     models, report = load_text_models(path, dtype=dtype)
     logger.info("%s: %s", report.file, report.origin)
     family, encoders = encoders_for(models, clip_skip, max_bytes=max_bytes, is_packed=is_packed)
@@ -95,7 +108,10 @@ _DEVICES: Mapping[Role, tuple[str, str]] = {
 
 
 def managed(model: torch.nn.Module, device: str, role: Role = "text_encoder") -> ModelPatcher:
-    """Let the host manage the memory of a model on the CPU, by a ModelPatcher around it."""
+    """Let the host manage the memory of a model on the CPU, by a ModelPatcher around it.
+
+    ``device``: ``auto`` for the host's choice of device for models of this role, or ``cpu``.
+    """
     model_management = host("comfy.model_management")
 
     cpu = torch.device("cpu")
@@ -106,7 +122,17 @@ def managed(model: torch.nn.Module, device: str, role: Role = "text_encoder") ->
 
 
 def working(patcher: ModelPatcher, total: int, **memory: Any) -> tuple[Callable[..., None], Callable[[], None]]:
-    """Let the host load a model into memory for some work."""
+    """Let the host load a model into memory for some work.
+
+    Args:
+        patcher: The host's ModelPatcher around it.
+        total: Number of steps of the work, for the host's progress bar.
+        memory: Options of the host's ``load_models_gpu``.
+
+    Returns:
+        A function that shows how many steps are done, as the ``update_absolute`` of the host's bar; and one that
+        raises if the user has interrupted.
+    """
     model_management = host("comfy.model_management")
 
     model_management.load_models_gpu([patcher], **memory)
@@ -123,14 +149,14 @@ def encode_native(clip: NativeClip, prepared: Prepared) -> list[EncodedTowers]:
 
 
 def load_hosted(path: str, *, dtype: torch.dtype, device: str, activation: Any = None) -> Hosted[FullClip]:
-    """Read a complete CLIP and let the host manage its memory; ``activation`` as in `load_full_clip`."""
+    """Read a complete CLIP and let the host manage its memory, as `managed`; ``activation`` as in `load_full_clip`."""
     clip = load_full_clip(path, dtype=dtype, activation=activation)
     logger.info("%s: %s", clip.name, clip.origin)
     return Hosted(clip, managed(torch.nn.ModuleDict({"text": clip.text, "vision": clip.vision}), device))
 
 
 def encode_texts(hosted: Hosted[FullClip], texts: Sequence[str], syntax: str) -> list[TextFeatures]:
-    """Vectors of some texts; the host loads the model into memory, and may interrupt."""
+    """Vectors of some texts without their weights, which are left out; the host loads the model, and may interrupt."""
     clip = hosted.model
     _, check = working(hosted.patcher, len(texts))
     layout = layout_of(clip.text.config)
@@ -145,7 +171,16 @@ def encode_texts(hosted: Hosted[FullClip], texts: Sequence[str], syntax: str) ->
 def encode_images(hosted: Hosted[FullClip], images: Tensor, crop: Crop) -> Tensor:
     """Vectors of a host's IMAGE, with the host's progress bar; stops when the host interrupts.
 
-    Shapes: ``images`` [images, height, width, channels]; returns [images, p].
+    Args:
+        hosted: The model, loaded into memory by the host.
+        images: ``[images, height, width, channels]``, float, 0..1.
+        crop: Cropping of images to a square.
+
+    Returns:
+        ``[images, p]``, of unit length.
+
+    Raises:
+        ValueError: If there are no images.
     """
     if not len(images):
         raise ValueError("there are no images to compare: the batch is empty")

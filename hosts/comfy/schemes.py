@@ -31,7 +31,10 @@ def is_patched(clip: Clip) -> bool:
 
 
 def check_signs(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_stable_diffusion: bool) -> None:
-    """Check that words can be subtracted in the model of a CLIP. Prompts without weights below 0 always pass."""
+    """Raise `NegPipError` if words cannot be subtracted in the model of a CLIP and a weight is below 0.
+
+    ``is_stable_diffusion``: it has only CLIP text towers.
+    """
     if is_stable_diffusion or not any(read.has_signs for some in reads.values() for read in some):
         return
     scheme = next(iter(reads.values()))[0].options.scheme
@@ -43,7 +46,10 @@ def check_signs(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_sta
 
 
 def with_signs(conditioning: Conditioning, prompts: Mapping[str, EncodedPrompt]) -> Conditioning:
-    """Attach signs to a conditioning, so that words of weights below 0 are subtracted wherever an image reads it."""
+    """Attach signs to a conditioning, so that words of weights below 0 are subtracted wherever an image reads it.
+
+    All towers have the same signs. Without a sign of -1 it is returned as it is, else a copy.
+    """
     signs = next(iter(prompts.values())).signs
     if not signs:
         return conditioning
@@ -70,7 +76,10 @@ WHOLE_WEIGHTS = {"SD3ClipModel": "Stable Diffusion 3", "StableCascadeClipModel":
 
 
 def check_repeat(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_stable_diffusion: bool) -> None:
-    """Check that rows can be repeated for the model of a CLIP. Prompts without weights always pass."""
+    """Raise `RepeatError` if rows cannot be repeated for the model of a CLIP and a prompt has weights.
+
+    Prompts are read for the scheme ``repeat``. ``is_stable_diffusion``: it has only CLIP text towers.
+    """
     copies = [copies_of(read) for some in reads.values() for read in some]
     if not any(one.is_repeating for one in copies):
         return

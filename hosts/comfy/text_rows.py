@@ -49,9 +49,9 @@ def inner_tokenizer(clip: Clip, key: str) -> Any:
 
 
 def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
-    """Number of text rows that a model reads of an entry of a conditioning.
+    """Number of text rows that a model reads of an entry of a conditioning: ``[1, rows, dim]`` and its values.
 
-    Shapes: ``rows`` [1, rows, dim].
+    HiDream also reads those of Llama. Anima's model makes others from them and T5's ids.
     """
     ids, llama = values.get("t5xxl_ids"), values.get("conditioning_llama3")  # llama: [1, layers, rows, dim]
     num_rows = rows.shape[1] if ids is None else max(len(ids), ANIMA_ROWS)
@@ -59,7 +59,7 @@ def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
 
 
 def read_rows(clip: Clip, family: Family, text: str, options: EncodeOptions) -> TextRows:
-    """Read a prompt as a text encoder does."""
+    """Read a prompt as a text encoder does, with the token of each row; refused if the rows of a word are uncertain."""
     prompt, characters = stripped(text, options)
     plain = "".join(character.text for character in characters)
     host_tokens = clip.tokenize(plain, **({"disable_weights": True} if family.has_weights else {}))

@@ -71,7 +71,19 @@ def uniform_timing(steps: int) -> Timing:
 
 
 def timing_of(sigmas: Sequence[float], model: ModelPatcher | None, *, is_stable_diffusion: bool) -> Timing:
-    """Timing for a sampler's noise levels."""
+    """Timing for a sampler's noise levels.
+
+    Args:
+        sigmas: One level per step and one after the last, decreasing, as in ComfyUI's SIGMAS.
+        model: ComfyUI's MODEL, whose noise levels these are; None for Stable Diffusion's own.
+        is_stable_diffusion: Whether to assume the levels of Stable Diffusion if there is no model.
+
+    Returns:
+        The timing, or a uniform one with an issue if it cannot be determined.
+
+    Raises:
+        ValueError: If ``sigmas`` has no step.
+    """
     steps = len(sigmas) - 1
     if steps < 1:
         raise ValueError(f"sigmas must hold at least two noise levels, which make one step; got {len(sigmas)}")
@@ -121,7 +133,7 @@ def stable_diffusion_sigma(percent: float) -> float:
     """Noise level of Stable Diffusion at a fraction of the way.
 
     Its 1000 levels follow from betas from 0.00085 to 0.012 with evenly spaced square roots; between two levels the
-    logarithm is interpolated.
+    logarithm is interpolated. ``percent`` goes from 0 (pure noise, level 14.6) to 1 (level 0.029).
     """
     return float(np.exp(np.interp((1 - percent) * 999, np.arange(1000), _LOG_SIGMAS)))
 
@@ -138,7 +150,15 @@ class TimedEncoded(NamedTuple):
 def encode_timed(
     clip: EitherClip, prompt: TimedPrompt, options: EncodeOptions, timing: Timing, counter: Counter
 ) -> TimedEncoded:
-    """Encode a prompt that changes while an image is sampled; each text once, as `encode_text` does."""
+    """Encode a prompt that changes while an image is sampled; each text once, as `encode_text` does.
+
+    Returns:
+        The conditioning: for each part between ANDs and each run of steps an entry whose ``strength`` is the weight of
+        the part. A prompt of one text equals the result of `encode_text`.
+
+    Raises:
+        ValueError: If the weights of the parts do not sum to more than 0, or as in `encode_text`.
+    """
     weights = [branch.weight for branch in prompt.branches]
     if len(weights) > 1 and not sum(weights) > 0:
         written = " + ".join(f"{weight:g}" for weight in weights)

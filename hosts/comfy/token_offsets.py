@@ -39,9 +39,9 @@ class HostEmbeddings:
         return sorted({PurePath(name).stem for name in host("folder_paths").get_filename_list("embeddings")})
 
     def find(self, name: str) -> list[Tensor] | None:
-        """Load by name, with or without suffix, from the folders or their sub-folders.
+        """Load by name, with or without suffix, from the folders or their sub-folders: vectors ``[dim]``, or None.
 
-        Shapes: returns [dim].
+        A name as written in a prompt cannot lead out of the folders. Raises `EmbeddingError` for another model's.
         """
         found = host("comfy.sd1_clip").load_embed(name, self.folders, self.dim, self.tower)
         if found is None:
@@ -70,7 +70,10 @@ class NoSuchEmbedding(ValueError):
 
 
 def pieces(tokenizer: Any, text: str, offsets: Offsets) -> list[Piece]:
-    """Tokens of a text, except those that the tokenizer adds itself."""
+    """Tokens and vectors of a text without weights, with their positions, except tokens that the tokenizer adds itself.
+
+    ``offsets`` reads texts without embeddings.
+    """
     starts = [0, *(found.start() for found in _START.finditer(text))]
     result: list[Piece] = []
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):

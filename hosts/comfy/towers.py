@@ -24,7 +24,7 @@ from .types import Clip, Tokenizer, Tower
 
 
 def tokenizers_of(clip: Clip) -> dict[str, Tokenizer]:
-    """The host's SDTokenizer for each CLIP text tower in a host's CLIP, by module name."""
+    """The host's SDTokenizer for each CLIP text tower in a host's CLIP, by module name; ValueError if none."""
     tokenizers = _tokenizers_in(clip)
     if not tokenizers:
         found = ", ".join(dict(clip.cond_stage_model.named_children())) or "nothing"

@@ -64,7 +64,23 @@ def weigh_text(
     model: ModelPatcher | None = None,
     node_id: str | None = None,
 ) -> Weighed:
-    """Encode a prompt without its weights, and weight its words in the attention."""
+    """Encode a prompt without its weights, and weight its words in the attention.
+
+    Args:
+        clip: ComfyUI's CLIP, or a `NativeClip`.
+        text: The prompt.
+        options: Options; the scheme is ignored.
+        how: Effect of a weight, one of `WAYS`.
+        strength: Scale of weights, as in `effect_of`.
+        model: Model for the weights to act in; None for any model that samples with the conditioning.
+        node_id: Node to notify after sampling where they acted.
+
+    Returns:
+        Conditioning, words and model.
+
+    Raises:
+        ValueError: If the rows of a word cannot be determined for this CLIP.
+    """
     options = replace(options, scheme=way_of(how).scheme, strength=strength)
     moves_rows = _moves_rows(how)
     family = None if clip is None or isinstance(clip, NativeClip) else text_family(clip)

@@ -83,7 +83,10 @@ def _axes(axis_option: Any) -> Iterator[Any]:
 
 
 def on_axes(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
-    """Values of the script's controls in a cell of the X/Y/Z plot."""
+    """Values of the controls, in the order of `Settings`, with those of axes in a cell of the X/Y/Z plot; and a note.
+
+    Our axes switch the script on, except for the scheme `OFF`, which switches it off. Outside cells nothing changes.
+    """
     axes: dict[str, str] = getattr(p, _AXES, {})
     if not axes:
         return values, None
@@ -115,7 +118,9 @@ def settle(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | N
 
 
 def weights(text: str) -> list[str]:
-    """Values of the axis of weights, each with its word.
+    """Values of the axis of weights, each with its word, from the user's input ``word: values``.
+
+    A value is a weight, or a range as on the host's own axes. A word applies until another is named.
 
     >>> weights("dog: 0-1 [3], red cat: 0.5, 1.2")
     ['dog: 0', 'dog: 0.5', 'dog: 1', 'red cat: 0.5', 'red cat: 1.2']
@@ -190,7 +195,7 @@ def _weigh(p: Generation, value: str, values: Sequence[str]) -> None:
 
 
 def _weighed(p: Generation, value: str) -> dict[str, str]:
-    """Prompts of a generation that contain a word, with its weight inserted."""
+    """Prompts of a generation that contain a word, with its weight inserted; refused if none contains it."""
     word, _, weight = value.rpartition(": ")
     syntax = _syntax_of(p)
     prompts = {name: prompt for name in PROMPTS if isinstance(prompt := getattr(p, name, None), str)}
@@ -219,7 +224,11 @@ def _syntax_of(p: Generation) -> str:
 
 
 def with_weight(prompt: str, word: str, weight: float, syntax: str) -> str | None:
-    """Give a word a weight wherever it occurs in a prompt.
+    """Give a word a weight wherever it occurs in a prompt; None if it does not.
+
+    A word is one or more words, in any case, without brackets; LoRAs and other tags in angle brackets are none. The
+    weight replaces one in the word's own brackets; brackets around it and other words still multiply. Refused if the
+    syntax has no weights, or not this one.
 
     >>> with_weight("a dog, (Dog:1.2), hotdog <lora:dog:1>", "dog", 0.5, "a1111")
     'a (dog:0.5), (Dog:0.5), hotdog <lora:dog:1>'

@@ -57,7 +57,18 @@ WebUIError.__name__ = "Weighted CLIP"  # which the host's page and API write bef
 
 
 def engines_of(model: Model) -> dict[str, Engine]:
-    """CLIP text encoders of a loaded model."""
+    """CLIP text encoders of a loaded model.
+
+    Args:
+        model: The host's ``sd_model``.
+
+    Returns:
+        Engines by tower (``clip_l``, ``clip_g``, ...), in the order in which the host joins them.
+
+    Raises:
+        WebUIError: If none are known, if there are others too, or if another extension has replaced the methods that
+            ours would replace.
+    """
     owners: list[Any] = [getattr(model, name) for name in FORGE_NAMES if getattr(model, name, None) is not None]
     if not owners:
         embedders = getattr(getattr(model, "conditioner", None), "embedders", None)
@@ -228,7 +239,7 @@ class _HostEmbeddings:
         return tuple(dict.fromkeys([*self.database.word_embeddings, *skipped]))
 
     def find(self, name: str) -> list[Tensor] | None:
-        """Vectors of an embedding, ``[dim]`` each."""
+        """Vectors of an embedding, ``[dim]`` each; one for another model is refused."""
         embedding = self.database.word_embeddings.get(name)
         if embedding is None:
             raise EmbeddingError(f"The embedding “{name}” is for another model.")
@@ -280,7 +291,11 @@ def _refuse_replaced(owner: TextEngine) -> None:
 
 
 def comma_backtrack(engine: type | None) -> int:
-    """Maximum distance, in tokens, of a comma at which a full chunk is cut."""
+    """Maximum distance, in tokens, of a comma at which a full chunk is cut.
+
+    The host's setting if the class of its text encoder reads it, as in A1111 and Forge Neo; otherwise, or without a
+    known class, 20, which is built into Forge although its page shows the setting.
+    """
     methods = [method for parent in getattr(engine, "__mro__", ()) for method in vars(parent).values()]
     codes = [code for method in methods if (code := getattr(inspect.unwrap(method), "__code__", None)) is not None]
     reads = any(COMMA_SETTING in (*code.co_names, *code.co_consts) for code in codes)

@@ -82,7 +82,10 @@ def loaded_model() -> LoadedModel:
 
 
 def run_in_queue(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function while no image is being made; in Forge on the thread that owns the models."""
+    """Call a function while no image is being made; in Forge on the thread that owns the models.
+
+    Exceptions it raises are raised here.
+    """
     from modules.call_queue import wrap_queued_call  # pyright: ignore[reportMissingImports]
 
     def outcome() -> tuple[Any, BaseException | None]:

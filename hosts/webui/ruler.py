@@ -98,7 +98,7 @@ def _check_size(size: int) -> None:
 
 
 def inspected(request: object) -> dict[str, Any]:
-    """Reading of a prompt by the WebUI: ``views`` and ``notes``."""
+    """Reading of a prompt by the WebUI: ``views`` and ``notes``; refuses malformed requests and too much text."""
     if not isinstance(request, dict) or request.keys() != FIELDS.keys():
         raise ValueError(f"a request is an object with {', '.join(FIELDS)}")
     for name, kind in FIELDS.items():

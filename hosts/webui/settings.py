@@ -56,7 +56,7 @@ class Settings:
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
-        """Make settings from the values of the controls."""
+        """Make settings from the values of all controls or of the first; more values are refused."""
         if len(values) > len(NAMES):
             raise WebUIError(f"The script takes {len(NAMES)} values ({', '.join(NAMES)}), got {len(values)}")
         given: list[Any] = [cls.scheme if isinstance(value, FirstScheme) else value for value in values]
@@ -65,7 +65,8 @@ class Settings:
     def options(self) -> EncodeOptions:
         """Options for encoding prompts. The host cleans its texts itself, and makes several of a prompt.
 
-        It also removes tags itself, but not from a negative prompt, where they are text.
+        It also removes tags itself, but not from a negative prompt, where they are text. A refusal of a value names
+        those that are allowed.
         """
         choices = dict(vars(self))
         if not isinstance(choices.pop("enabled"), bool):
@@ -103,7 +104,7 @@ def infotext_key(name: str) -> str:
 def take(parameters: MutableMapping[str, Any]) -> None:
     """Replace what cannot be used of an image's parameters by defaults. For the host's callback before it pastes them.
 
-    A line about each is kept for `untaken`.
+    All are text, by key. A line about each one replaced is kept for `untaken`.
     """
     if INFOTEXT not in parameters:
         return
@@ -126,7 +127,14 @@ def untaken(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
-    """Value of a setting's control after pasting the parameters of an image."""
+    """Value of a setting's control after pasting the parameters of an image.
+
+    Returns:
+        Its value, or None, which changes nothing, if the image was made without us. ``enabled`` is then False.
+
+    Raises:
+        WebUIError: If a number is none.
+    """
     if name == "enabled":
         return INFOTEXT in parameters
     if INFOTEXT not in parameters:

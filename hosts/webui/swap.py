@@ -72,6 +72,10 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     """Make the coming generation use our conditioning, if the script is enabled. For the script's ``process``.
 
     Problems are raised when the host requests conditioning, as it swallows exceptions raised here.
+
+    Args:
+        p: The host's generation.
+        values: Values of the script's controls, in the order of `Settings`.
     """
     _disarm(p)
     values, note = settle(p, values)
@@ -153,7 +157,12 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
 
 
 def report(p: Generation, processed: Processed) -> None:
-    """Add the lines shown below the image to the API's ``info``. For the script's ``postprocess``."""
+    """Add the lines shown below the image to the API's ``info``. For the script's ``postprocess``.
+
+    Args:
+        p: The host's generation.
+        processed: Its result; the files are already written and do not change.
+    """
     told = getattr(vars(p).get("get_conds_with_caching"), "told", ())
     if told:
         processed.extra_generation_params = {**processed.extra_generation_params, PROBLEMS: list(told)}
@@ -359,7 +368,7 @@ def _told_by_the_host() -> Iterator[None]:
 
 
 def _far_weights(text: str, syntax: str) -> list[str]:
-    """Lines about weights beyond `FAR`, as written in a text."""
+    """Lines about weights beyond `FAR`, as written in a text; one that is not finite is refused."""
     prompt = parse(text, syntax)
     lines: list[str] = []
     for fragment in prompt.fragments:
@@ -383,7 +392,20 @@ def swapped(
     check: Check | None = None,
     in_pairs: bool | None = None,
 ) -> Iterator[Run]:
-    """Replace the text encoders of a model by ours for the duration of the context, for this thread."""
+    """Replace the text encoders of a model by ours for the duration of the context, for this thread.
+
+    Args:
+        engines: The encoders.
+        options: Options for reading and encoding.
+        texts: Texts that are to be encoded, in groups that are encoded together. They are read and planned at once, so
+            that none is encoded if one is refused. If padding is dropped, all keep the rows needed by any of them.
+        check: Called before each call of an encoder. An exception it raises ends the work.
+        in_pairs: Whether to return rows in pairs of key and value, as read by `reading_pairs`; None if nothing is
+            sampled with them.
+
+    Yields:
+        Encodings made within the context.
+    """
     run = Run(engines, options, texts, check, in_pairs=in_pairs)
     try:
         for tower, engine in engines.items():
