@@ -215,12 +215,15 @@ def test_nothing_stale_is_given_after_the_weights_change(change: Callable[[TextM
         assert_same((PrefixTextEncoder(model, max_bytes=0), encode), chunks)
 
 
-def test_nothing_stale_is_given_with_other_layers(tiny: TextModel) -> None:
-    encode = PrefixTextEncoder(tiny, projected=True)
+@pytest.mark.parametrize("change", [{"clip_skip": 2}, {"final_norm": False}, {"projected": False}])
+def test_nothing_stale_is_given_with_other_layers(tiny: TextModel, change: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"clip_skip": 1, "final_norm": True, "projected": True}
+    encode, expected = PrefixTextEncoder(tiny, **options), TextEncoder(tiny, **{**options, **change})
     encode([CHUNK])
-    encode.clip_skip, encode.final_norm, encode.projected = 2, False, False
-    assert_same((TextEncoder(tiny, clip_skip=2, final_norm=False), encode), [CHUNK])
-    assert_same((TextEncoder(tiny, clip_skip=2, final_norm=False), encode), [edited(60)])
+    for name, value in change.items():
+        setattr(encode, name, value)
+    for chunks in ([CHUNK], [edited(60)]):  # the second shares 60 states with what is remembered
+        assert_same((expected, encode), chunks)
 
 
 def test_vectors_of_embeddings_part_prefixes_where_they_differ(tiny: TextModel, computed: Callable[[], int]) -> None:
