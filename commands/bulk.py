@@ -67,7 +67,7 @@ def check_use(arguments: argparse.Namespace) -> None:
 
 
 def check_name(name: str, system: str = os.name) -> None:
-    """Check that files can have a name."""
+    """Refuse names with which Windows writes elsewhere: ``a:b`` is a hidden part of ``a``, ``con`` the console."""
     if system == "nt" and re.search(r"[<>:\"|?*]|(^|[/\\])(con|prn|aux|nul|(com|lpt)\d) *(\.|$)", name, re.IGNORECASE):
         raise ValueError(f"--name {name}: Windows has no such files; use letters, digits, - and _")
 

@@ -30,7 +30,7 @@ class BulkEncoder:
     def encode(self, texts: Sequence[str], first: int, report: Report) -> Iterator[Encoding]:
         """Encode prompts.
 
-        Shapes: yields [rows, dim].
+        Yields hidden states ``[rows, dim]`` and pooled vectors ``[pooled_dim]``, on the CPU.
         """
         reads = list(self._read(texts, first, report))
         order = sorted(range(len(reads)), key=lambda index: _tokens(reads[index]))

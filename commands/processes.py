@@ -67,7 +67,7 @@ def place_of(environ: Mapping[str, str]) -> Place:
 
 
 def alone(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """Let a command keep other runs out of its folder ``out``, which it creates."""
+    """Let a command keep other runs out of its folder ``out``, which the first process creates."""
 
     @wraps(run)
     def run_alone(arguments: argparse.Namespace) -> int:

@@ -113,7 +113,11 @@ def clip_of(arguments: argparse.Namespace) -> FullClip:
 def features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tensor, list[Path]]:
     """Encode image files; those that cannot be read are named and left out.
 
-    Shapes: returns [images, p].
+    Returns:
+        ``[images, p]``, each of length 1, and their files.
+
+    Raises:
+        ValueError: If none of them could be read.
     """
     from ..encoder.images import image_features
 
@@ -240,7 +244,7 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
 
 
 def put_images(placements: Sequence[Placement], *, is_move: bool) -> Placed:
-    """Copy or move images, all or none of them, counting them on a terminal."""
+    """Copy or move images, all or, on an error or Ctrl-C, none of them, counting them on a terminal."""
     from ..output.placing import place_files
 
     progress, stopped = Progress(), threading.Event()

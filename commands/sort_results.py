@@ -45,7 +45,7 @@ class Guess:
 def guesses_of(names: Sequence[str], found: Tensor, labels: Sequence[str]) -> list[Guess]:
     """Predicted labels of images.
 
-    Shapes: ``found`` [images, labels].
+    ``found`` are probabilities, ``[images, labels]``.
     """
     values, order = found.sort(dim=1, descending=True, stable=True)
     firsts: list[int] = order[:, 0].tolist()

@@ -23,7 +23,11 @@ MAX_BLOCKS = 16
 
 @dataclass(frozen=True)
 class DVAEConfig:
-    """Sizes of a discrete VAE. The defaults are those of the published model."""
+    """Sizes of a discrete VAE. The defaults are those of the published model.
+
+    Raises:
+        ValueError: If the architecture is unknown, or a size is out of range.
+    """
 
     architecture: Architecture = "dall-e"
     vocab_size: int = 8192
@@ -77,7 +81,11 @@ START_PIECE = 2
 
 @dataclass(frozen=True)
 class PriorConfig:
-    """Sizes of a prior. The defaults are the paper's: 12 billion parameters."""
+    """Sizes of a prior. The defaults are the paper's: 12 billion parameters.
+
+    Raises:
+        ValueError: If a size is out of range, or ``hidden_dim`` is not a multiple of ``num_heads``.
+    """
 
     text_vocab_size: int = 16384
     """Number of text pieces, without the padding tokens."""

@@ -41,7 +41,11 @@ class DALLE(nn.Module):
     """A text-to-image model."""
 
     def __init__(self, prior: Prior, dvae: DVAE, pieces: Pieces) -> None:
-        """Put the parts together."""
+        """Put the parts together.
+
+        Raises:
+            ValueError: If they do not fit each other.
+        """
         super().__init__()
         self.prior, self.dvae, self.pieces = prior, dvae, pieces
         if prior.config.image_vocab_size != dvae.config.vocab_size:
@@ -60,7 +64,11 @@ class DALLE(nn.Module):
         return config.rows * f, config.columns * f
 
     def text(self, caption: str) -> Tensor:
-        """Encode a caption for the prior, ``[T]``, int64."""
+        """Encode a caption for the prior, ``[T]``, int64.
+
+        Raises:
+            ValueError: If it has more pieces than the prior has positions.
+        """
         pieces, length = self.pieces(caption), self.prior.config.text_length
         if len(pieces) > length:
             raise ValueError(
@@ -83,7 +91,16 @@ class DALLE(nn.Module):
     def prefix(self, image: Tensor, rows: int, check: Check | None = None) -> Tensor:
         """Tokens of the top of an image that is to be completed.
 
-        Shapes: returns [rows * columns].
+        Args:
+            image: ``[3, h, w]``, in 0..1, of the size of the model's images.
+            rows: Number of rows of tokens to take, from the top.
+            check: As in `DVAE.tokens`.
+
+        Returns:
+            ``[rows * columns]``, int64.
+
+        Raises:
+            ValueError: If the image has another size, or there are fewer rows.
         """
         height, width = self.size
         if image.shape != (3, height, width):
@@ -101,7 +118,16 @@ class DALLE(nn.Module):
 
 
 def save_dalle(model: DALLE, path: Path, about: Mapping[str, str] | None = None) -> None:
-    """Write a model atomically."""
+    """Write a model atomically.
+
+    Args:
+        model: Model to write.
+        path: Output file; an existing one is replaced.
+        about: Further metadata entries, such as the origin of the model.
+
+    Raises:
+        OSError: If it cannot be written; an existing file is left as it was.
+    """
     merges = model.pieces.merges
     metadata = {
         **(about or {}),

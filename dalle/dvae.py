@@ -50,6 +50,16 @@ class DVAE(nn.Module):
         """Tokens of images: at each position the likeliest one, without noise.
 
         Large images are computed in overlapping tiles, each with everything that affects it.
+
+        Args:
+            images: ``[b, 3, h, w]``, float in 0..1, on any device; h and w multiples of f. Values outside are cut off.
+            check: Called before each part. An exception it raises ends the work, e.g. when a user cancels.
+
+        Returns:
+            ``[b, h / f, w / f]``, int64, 0 to K - 1, on the images' device.
+
+        Raises:
+            ValueError: If the images have another shape or type.
         """
         self._check_images(images)
         f = self.config.downsampling
@@ -62,7 +72,18 @@ class DVAE(nn.Module):
 
     @torch.no_grad()
     def images(self, tokens: Tensor, check: Check | None = None) -> Tensor:
-        """Decode tokens to images."""
+        """Decode tokens to images.
+
+        Args:
+            tokens: ``[b, h / f, w / f]``, whole numbers from 0 to K - 1, on any device.
+            check: As in `tokens`.
+
+        Returns:
+            ``[b, 3, h, w]``, in 0..1, in the dtype of the weights, on the device of the tokens.
+
+        Raises:
+            ValueError: If the tokens have another shape or type, or one is out of range.
+        """
         self._check_tokens(tokens)
         f, size = self.config.downsampling, self.config.vocab_size
 
@@ -74,7 +95,13 @@ class DVAE(nn.Module):
         return self._in_parts(tokens, run, 1, f, check)
 
     def num_parts(self, count: int, rows: int, columns: int) -> int:
-        """Number of parts images are processed in, i.e. how often ``check`` is called."""
+        """Number of parts images are processed in, i.e. how often ``check`` is called.
+
+        Args:
+            count: Images.
+            rows: Tokens from top to bottom.
+            columns: Tokens from left to right.
+        """
         f = self.config.downsampling
         together = self._most_pixels // (rows * columns * f**2)
         if together:
@@ -95,8 +122,7 @@ class DVAE(nn.Module):
     ) -> Tensor:
         """Process images part by part, or an image tile by tile.
 
-        Shapes: ``given`` [b, ..., rows * unit, columns * unit], ``run`` [b, ..., rows * result_unit, columns *
-        result_unit].
+        ``given`` is ``[b, ..., rows * unit, columns * unit]``; results have ``result_unit`` instead of ``unit``.
         """
         f, halo = self.config.downsampling, self.halo
         rows, columns = given.shape[-2] // unit, given.shape[-1] // unit
@@ -184,6 +210,16 @@ def unmap_pixels(mapped: Tensor) -> Tensor:
 
 def cropped(images: Tensor, multiple: int) -> Tensor:
     """Crop the centre of images to the largest multiple that fits on each side, as ComfyUI does for a VAE.
+
+    Args:
+        images: ``[..., h, w]``.
+        multiple: Pixels along each side of a token.
+
+    Returns:
+        A view of them, or the images themselves if they need no cropping.
+
+    Raises:
+        ValueError: If a side is shorter than one token.
 
     >>> tuple(cropped(torch.zeros(1, 3, 21, 16), 8).shape)
     (1, 3, 16, 16)

@@ -41,7 +41,17 @@ class DVAEFileError(ValueError):
 
 
 def save_dvae(model: DVAE, path: Path, about: Mapping[str, str] | None = None, *, may_replace: bool = True) -> None:
-    """Write a discrete VAE atomically."""
+    """Write a discrete VAE atomically.
+
+    Args:
+        model: Model to write.
+        path: Output file.
+        about: Further metadata entries, such as the origin of the model.
+        may_replace: Whether an existing file may be replaced; otherwise it is an error.
+
+    Raises:
+        OSError: If it cannot be written; an existing file is left as it was.
+    """
     metadata = {**(about or {}), "format": FORMAT, "config": json.dumps(asdict(model.config))}
     save_model(model, path, metadata, may_replace=may_replace)
 
@@ -79,7 +89,22 @@ def load_model(
     device: torch.device | str,
     advice: str = "",
 ) -> Model:
-    """Read a model whose sizes are in the metadata."""
+    """Read a model whose sizes are in the metadata.
+
+    Args:
+        path: Safetensors file.
+        build: Makes the model from the metadata, with parameters that take no memory (device ``meta``).
+        what: Expected content of the file, with its article.
+        dtype: Type of the weights and of the arithmetic.
+        device: Device of the model.
+        advice: End of the message about a pickled file.
+
+    Returns:
+        The model, in evaluation mode without gradients.
+
+    Raises:
+        DVAEFileError: If the file cannot be used.
+    """
     if path.suffix.lower() in PICKLE_SUFFIXES:
         raise DVAEFileError(f"{path}: pickled models are not loaded, because loading one can run code{advice}")
     try:

@@ -42,7 +42,7 @@ class Block(nn.Module):
     """A residual block with a bottleneck. Its branch is scaled by 1 / num_layers², for a stable start."""
 
     def __init__(self, num_in: int, num_out: int, num_layers: int, sizes: tuple[int, int, int, int]) -> None:
-        """Initialise the block."""
+        """Initialise the block; its bottleneck has a quarter of ``num_out``, ``num_layers`` counts all blocks."""
         super().__init__()
         self.gain = 1 / num_layers**2
         self.id_path = Conv(num_in, num_out, 1) if num_in != num_out else nn.Identity()
@@ -89,7 +89,7 @@ class DVAEEncoder(nn.Module):
         self.blocks = nn.Sequential(parts)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Encode images."""
+        """Encode ``[b, 3, h, w]``, from `map_pixels`, to logits ``[b, K, h / 8, w / 8]``."""
         return self.blocks(pixels)
 
 
@@ -114,7 +114,7 @@ class DVAEDecoder(nn.Module):
         self.blocks = nn.Sequential(parts)
 
     def forward(self, shares: Tensor) -> Tensor:
-        """Decode tokens."""
+        """Decode ``[b, K, h / 8, w / 8]`` to ``[b, 6, h, w]``: μ, the logit of a pixel from `map_pixels`; then ln b."""
         return self.blocks(shares)
 
 
@@ -202,7 +202,7 @@ class SmallEncoder(nn.Module):
         nn.init.zeros_(cast("Tensor", self.output.bias))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Encode images."""
+        """Encode ``[b, 3, h, w]``, from `map_pixels`, to logits ``[b, K, h / 4, w / 4]``."""
         x = self.down(torch.relu(self.input((pixels - _MIDDLE) * _GAIN)))
         return self.output(torch.relu(self.blocks(x)))
 
@@ -220,5 +220,5 @@ class SmallDecoder(nn.Module):
         nn.init.normal_(self.input.weight, std=1.0)  # token vectors far enough apart to be distinguished from the start
 
     def forward(self, shares: Tensor) -> Tensor:
-        """Decode tokens."""
+        """Decode ``[b, K, h / 4, w / 4]`` to μ, ``[b, 3, h, w]``: logits of pixels as in `map_pixels`."""
         return self.output(torch.relu(self.up(torch.relu(self.blocks(self.input(shares))))))

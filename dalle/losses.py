@@ -21,7 +21,7 @@ def gumbel_noise(logits: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def relaxed_tokens(logits: Tensor, temperature: float, noise: Tensor | None) -> Tensor:
-    """Sample tokens with the Gumbel-softmax relaxation: softmax((logits + noise) / temperature)."""
+    """Sample tokens with the Gumbel-softmax relaxation: softmax((logits + noise) / temperature), over K."""
     return ((logits if noise is None else logits + noise) / temperature).softmax(1)
 
 
@@ -40,7 +40,7 @@ def logit_laplace_nll(pixels: Tensor, mu: Tensor, log_scale: Tensor | float) -> 
 
 
 def kl_to_uniform(logits: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of each position's distribution from the uniform one."""
+    """Kullback-Leibler divergence from the uniform distribution, ``[b, r, c]``, in nats from 0 to ln K."""
     log_shares = logits.log_softmax(1)
     return (log_shares.exp() * (log_shares + math.log(logits.shape[1]))).sum(1)
 

@@ -33,7 +33,7 @@ class Pieces:
     """
 
     def __init__(self, merges: Merges) -> None:
-        """Initialise with merges."""
+        """Initialise with merges in order of priority; ``</w>`` marks the end of a word."""
         bytes_alone = byte_symbols()
         self._symbols = [*bytes_alone, *(symbol + END_OF_WORD for symbol in bytes_alone)]
         known = set(self._symbols)
@@ -58,7 +58,16 @@ class Pieces:
         return self._symbols[piece]
 
     def __call__(self, text: str, dropout: float = 0.0, rng: random.Random | None = None) -> list[int]:
-        """Divide a text into pieces."""
+        """Divide a text into pieces.
+
+        Args:
+            text: Any string.
+            dropout: Probability of skipping a possible merge.
+            rng: Source of randomness, required if ``dropout`` is above 0.
+
+        Returns:
+            Pieces of all words, in order.
+        """
         found: list[int] = []
         for word in default_tokenizer().words(text):
             found += self._of_word(word, dropout, rng) if dropout else self._whole(word)

@@ -121,7 +121,7 @@ class Prior(nn.Module):
         return found
 
     def padded(self, captions: Sequence[Sequence[int]]) -> Tensor:
-        """Pad captions to all positions of the text."""
+        """Pad captions to ``[b, T]``, int64: pieces, then the padding token of each position."""
         config = self.config
         size, length = config.text_vocab_size, config.text_length
         text = (size + torch.arange(length)).repeat(len(captions), 1)
@@ -146,7 +146,7 @@ class Prior(nn.Module):
         return self.image_embedding(tokens) + rows + self.column_embedding(place % self.config.columns)
 
     def run(self, hidden: Tensor, start: int = 0, pasts: Sequence[Past] | None = None) -> Tensor:
-        """Run all layers and the final norms."""
+        """Run all layers and the final norms, ``[b, k, d]``; ``start`` above 0 needs ``pasts`` and k = 1."""
         length = hidden.shape[1]
         for index, layer in enumerate(self.layers):
             mask = None if start else self.mask(index)[..., :length, :length]
@@ -159,7 +159,7 @@ class Prior(nn.Module):
     def forward(self, text: Tensor, image: Tensor) -> PriorLogits:
         """Compute logits for each position, given those before it.
 
-        Shapes: ``image`` [b, n].
+        ``text`` is ``[b, T]``, from `padded`; ``image`` is ``[b, n]``, tokens in raster order.
         """
         config = self.config
         if text.shape[1:] != (config.text_length,) or image.shape != (len(text), config.num_image_tokens):
@@ -175,7 +175,7 @@ class Prior(nn.Module):
 
 @torch.no_grad()
 def initialise(prior: Prior) -> None:
-    """Initialise weights for training: normal, narrower for residual branches; heads are 0."""
+    """Initialise weights with torch's global generator: normal, narrower for residual branches; heads are 0."""
     config = prior.config
     std = config.hidden_dim**-0.5
     for name, module in prior.named_modules():

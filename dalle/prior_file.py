@@ -23,7 +23,17 @@ CONVERT = "python run.py convert-rudalle IN OUT"
 
 
 def save_prior(prior: Prior, path: Path, about: Mapping[str, str] | None = None, *, may_replace: bool = True) -> None:
-    """Write a prior atomically."""
+    """Write a prior atomically.
+
+    Args:
+        prior: Model to write.
+        path: Output file.
+        about: Further metadata entries, such as the origin of the model.
+        may_replace: Whether an existing file may be replaced; otherwise it is an error.
+
+    Raises:
+        OSError: If it cannot be written; an existing file is left as it was.
+    """
     metadata = {**(about or {}), "format": FORMAT, "prior": json.dumps(asdict(prior.config))}
     save_model(prior, path, metadata, may_replace=may_replace)
 

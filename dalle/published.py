@@ -73,7 +73,19 @@ REFUSAL = "it is not made of the parts of OpenAI's dVAE alone, and anything else
 
 
 def read_published(encoder: Path, decoder: Path) -> DVAE:
-    """Build a discrete VAE from OpenAI's two files."""
+    """Build a discrete VAE from OpenAI's two files.
+
+    Args:
+        encoder: ``encoder.pkl``.
+        decoder: ``decoder.pkl``.
+
+    Returns:
+        The model, float32, in evaluation mode without gradients.
+
+    Raises:
+        DVAEFileError: If a file names anything but `ALLOWED`, is not a complete pickle, or holds another module or
+            other shapes.
+    """
     tensors = {
         **{f"encoder.{name}": tensor for name, tensor in _tensors(encoder, ENCODER).items()},
         **{f"decoder.{name}": tensor for name, tensor in _tensors(decoder, DECODER).items()},
@@ -181,7 +193,20 @@ _MASKS = {
 
 
 def read_rudalle(path: Path, variant: MaskVariant | None = None, num_heads: int | None = None) -> Prior:
-    """Build a prior from a file of ru-DALL-E's weights, ``pytorch_model*.bin``."""
+    """Build a prior from a file of ru-DALL-E's weights, ``pytorch_model*.bin``.
+
+    Args:
+        path: The file.
+        variant: One of `VARIANTS`, or None to infer it from the file's masks.
+        num_heads: Attention heads in each layer, or None to look the width up in `HEADS`.
+
+    Returns:
+        The model, in the file's own types, in evaluation mode without gradients. Its tensors are read from the file
+        when first used.
+
+    Raises:
+        DVAEFileError: If the file cannot be used.
+    """
     state = load(path, MAX_PRIOR_BYTES, "PyTorch's", "it holds more than tensors, which could run code")
     if isinstance(state, dict):
         named = ((name, tensor) for name, tensor in state.items() if isinstance(name, str))
@@ -193,7 +218,7 @@ def read_rudalle(path: Path, variant: MaskVariant | None = None, num_heads: int 
 
 
 def prior_of(state: Mapping[str, Tensor], variant: MaskVariant | None = None, num_heads: int | None = None) -> Prior:
-    """Build a prior from ru-DALL-E's state dict."""
+    """Build a prior from ru-DALL-E's state dict; some tensors are shared with it, not copied."""
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise ValueError("it holds no tensors by name")
     for name, tensor in state.items():

@@ -52,7 +52,7 @@ class SampleOptions:
 
 
 def probabilities(logits: Tensor, options: SampleOptions) -> Tensor:
-    """Probabilities to draw tokens from."""
+    """Probabilities, ``[n, K]``, float64: after temperature, then top-k, then top-p, as in transformers."""
     logits = logits.double()
     if options.temperature == 0:
         return torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
@@ -72,7 +72,7 @@ def probabilities(logits: Tensor, options: SampleOptions) -> Tensor:
 def draw(shares: Tensor, numbers: Tensor) -> Tensor:
     """Draw one value for each row.
 
-    Shapes: ``numbers`` [n]; returns [n].
+    ``shares`` are ``[n, K]``, ``numbers`` ``[n]`` in [0, 1). A value of probability 0 is never drawn.
     """
     sums = shares.cumsum(1)
     total = sums[:, -1:]
@@ -196,7 +196,7 @@ class Cache:
 
 
 def images_at_once(prior: Prior, memory_budget: int = MEMORY_BUDGET) -> int:
-    """Number of images drawn together, at least 1."""
+    """Number of images drawn together, at least 1, within a budget in bytes for keys and values."""
     return max(1, memory_budget // bytes_per_image(prior))
 
 

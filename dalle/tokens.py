@@ -67,10 +67,18 @@ def write_tokens(ids: Tensor) -> str:
 def read_tokens(text: str, vocab_size: int) -> Tensor:
     r"""Read tokens from text as `write_tokens` writes it; commas between numbers are allowed.
 
+    Args:
+        text: The text.
+        vocab_size: Number of values a token can have.
+
+    Returns:
+        ``[b, rows, columns]``, int64.
+
+    Raises:
+        ValueError: If something in it is not a token, the rows of an image differ in length, or the images in size.
+
     >>> read_tokens("3 1\n0, 12", 16).tolist()
     [[[3, 1], [0, 12]]]
-
-    Shapes: returns [b, rows, columns].
     """
     images: list[list[list[int]]] = [[]]
     for number, line in enumerate(text.splitlines(), 1):
@@ -140,10 +148,15 @@ def read_swaps(text: str, rows: int, columns: int, vocab_size: int) -> list[Swap
 def swapped(ids: Tensor, swaps: Iterable[Swap]) -> tuple[Tensor, list[str]]:
     """Put tokens into a copy of a grid, one by one, the same in every image of the batch.
 
+    Args:
+        ids: ``[b, rows, columns]``, not modified.
+        swaps: Swaps within this grid.
+
+    Returns:
+        New tokens, and a line about each swap with the previous token.
+
     >>> swapped(torch.tensor([[[3, 1], [0, 12]]]), [Swap((1, 1), (2, 2), 7)])[1]
     ['row 1, column 2: 1 -> 7']
-
-    Shapes: ``ids`` [b, rows, columns].
     """
     ids, notes = ids.clone(), []
     for swap in swaps:

@@ -45,7 +45,10 @@ class Augmentation:
 
 
 def random_part(width: int, height: int, least_area: float, rng: random.Random) -> tuple[int, int, int, int]:
-    """Random crop of an image: uniform in area and place, log-uniform in aspect ratio."""
+    """Random crop of an image: uniform in area and place, log-uniform in aspect ratio.
+
+    If ten draws do not fit, it is as much of the centre as `ASPECTS` allow.
+    """
     low, high = ASPECTS
     for _ in range(_TRIES):
         area = width * height * rng.uniform(least_area, 1)

@@ -16,7 +16,7 @@ class Batches:
     """Batches of all steps, each a list of indices of examples."""
 
     def __init__(self, examples: Sequence[Example], size: int, seed: int) -> None:
-        """Prepare the batches."""
+        """Prepare the batches; the last, smaller one of an epoch is dropped."""
         self._repeats = [example.repeats for example in examples]
         self._size = size
         self._seed = seed

@@ -13,7 +13,10 @@ BOARD_NAME = "tensorboard"
 
 @contextmanager
 def board(folder: Path, step: int) -> Iterator[Callable[[Mapping[str, float]], None]]:
-    """Begin or continue a run's TensorBoard files, until the context ends."""
+    """Begin or continue a run's TensorBoard files, until the context ends.
+
+    Entries of a killed run beyond ``step`` are not shown. Without TensorBoard, the function yielded does nothing.
+    """
     if importlib.util.find_spec("tensorboard") is None:
         yield lambda entry: None
         return

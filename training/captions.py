@@ -102,6 +102,15 @@ def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig,
     """Token ids of captions, no longer than the longest of them.
 
     Nothing after EOS affects what is before it, so padding beyond the longest caption is left out.
+
+    Args:
+        captions: At least one caption. One that `is_too_long` is cut.
+        tokenizer: CLIP's tokenizer.
+        config: Configuration of the text tower.
+        word: A new word that captions may contain.
+
+    Returns:
+        ``[captions, s]``, int64: BOS, tokens, EOS, padding.
     """
     most = config.context_length - 2
     tokens = [tokens_of(caption, tokenizer, config, word)[:most] for caption in captions]

@@ -37,7 +37,16 @@ class NotFiniteError(ValueError):
 
 
 def save(folder: Path, state: Mapping[str, Any], name: str = NAME) -> None:
-    """Write a state, replacing the last one."""
+    """Write a state, replacing the last one.
+
+    Args:
+        folder: The run's folder.
+        state: Tensors, numbers, strings, and lists and dicts of them.
+        name: File name.
+
+    Raises:
+        OSError: If it cannot be written; the last one is kept.
+    """
     with written_whole(folder / name) as place:
         try:
             torch.save(dict(state), place)
@@ -76,7 +85,21 @@ def load_same(
     *,
     is_main_process: bool,
 ) -> dict[str, Any] | None:
-    """Read the state to resume from."""
+    """Read the state to resume from.
+
+    Args:
+        folder: The run's folder.
+        like: State of the current run, as it would be saved now.
+        check: Raises a ValueError for what is wrong in a state of the same properties; called before anything changes.
+        say: Called with a line if the run starts over.
+        is_main_process: Whether this process writes the log.
+
+    Returns:
+        The last state, or None if the run stopped before its first checkpoint and starts over.
+
+    Raises:
+        ValueError: If there is no run, it has other properties, or a file of it is damaged.
+    """
     path = folder / NAME
     if not path.exists() and (folder / log.LOG_NAME).is_file():
         if is_main_process:

@@ -106,7 +106,19 @@ class Data:
 
 
 def read_data(path: Path, *, is_captioned: bool = True) -> Data:
-    """Find the pairs in a folder or a shard."""
+    """Find the pairs in a folder or a shard.
+
+    Args:
+        path: A folder with images and captions or with ``.tar`` files, or one ``.tar`` file.
+        is_captioned: Whether to read captions, and leave out images without one. A table always has captions.
+
+    Returns:
+        The pairs, possibly none, and the problems.
+
+    Raises:
+        ValueError: If there is nothing at the path, or it holds no image, no shard and no metadata; if no pair of
+            damaged shards, or no row of a table, can be used.
+    """
     if path.is_file() and path.suffix.lower() == ".tar":
         return _of_shards([path], path.parent, is_captioned=is_captioned)
     if not path.is_dir():
@@ -128,7 +140,18 @@ def read_data(path: Path, *, is_captioned: bool = True) -> Data:
 
 
 def read_captions(path: Path) -> Data:
-    """Find captions, with or without images."""
+    """Find captions, with or without images.
+
+    Args:
+        path: Anything `read_data` reads, without opening the images; or a ``.txt`` file with a caption per line, or a
+            folder of such files without images.
+
+    Returns:
+        The captions, possibly none, and the problems.
+
+    Raises:
+        ValueError: As in `read_data`.
+    """
     if path.is_file() and path.suffix.lower() == ".txt":
         return _collected(_lines([path], path.parent))
     if not path.is_dir():

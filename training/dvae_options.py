@@ -19,7 +19,11 @@ MAX_HELD_OUT = 256
 
 @dataclass(frozen=True)
 class DVAEOptions:
-    """Options that determine the result of a run. The defaults are the paper's."""
+    """Options that determine the result of a run. The defaults are the paper's.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
 
     config: DVAEConfig = PUBLISHED
     size: int = 256

@@ -17,7 +17,10 @@ AT = (1, 5, 10)
 
 
 def recalls(texts: Tensor, images: Tensor) -> dict[str, float]:
-    """Recall in both directions."""
+    """Recall in both directions, shares from 0 to 1; among equal scores the own one counts as last.
+
+    Recall at 5 or 10 is left out if there are no more pairs than that.
+    """
     scores = similarity(texts, images)
     informative = [at for at in AT if at == 1 or at < len(texts)]
     found: dict[str, float] = {}
@@ -32,7 +35,7 @@ def recalls(texts: Tensor, images: Tensor) -> dict[str, float]:
 def rows_of(text: TextModel, prompts: Sequence[str]) -> list[Tensor]:
     """Token states of prompts as a diffusion model reads them: last hidden states of the tokens and of EOS.
 
-    Shapes: returns [tokens + 1, d].
+    They are ``[tokens + 1, d]``, on the CPU; the row of BOS, the same for all, is left out.
     """
     device = text.final_layer_norm.weight.device
     rows: list[Tensor] = []
@@ -47,7 +50,5 @@ def moved(before: Tensor, after: Tensor) -> float:
 
     >>> moved(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.5]]))
     0.25
-
-    Shapes: ``before`` [rows, d].
     """
     return ((after - before).norm(dim=-1) / before.norm(dim=-1)).mean().item()

@@ -73,7 +73,7 @@ def cached_features(
     *,
     per_file: int = PER_FILE,
 ) -> tuple[dict[str, Tensor], list[Problem]]:
-    """Features of all images by a frozen image tower, read from disk where available."""
+    """Features by a frozen image tower, ``[p]``, of unit length, by name; read from disk where available."""
     folder.mkdir(parents=True, exist_ok=True)
     features: dict[str, Tensor] = {}
     problems: list[Problem] = []

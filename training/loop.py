@@ -118,7 +118,18 @@ class Loop(ABC):
         optimizer: Optimizer = "adamw",
         compress: int = 0,
     ) -> None:
-        """Prepare average, sharding, optimizer, gradient scales and compression of a model."""
+        """Prepare average, sharding, optimizer, gradient scales and compression of a model.
+
+        Args:
+            trained: The model, with frozen parameters marked.
+            groups: Parameter groups; `factor` multiplies their ``lr``.
+            make_optimizer: Function that creates the optimizer.
+            optimizer: Its name.
+            compress: Rank of compressed gradients, or 0.
+
+        Raises:
+            ValueError: If the model cannot be sharded, or its gradients cannot be compressed.
+        """
         self.trained, options = trained, self.options
         # before the accelerator changes the model, so that the copy is of the model alone
         if options.ema:
@@ -195,7 +206,16 @@ class Loop(ABC):
     # ---- training
 
     def train(self) -> dict[str, float]:
-        """Train to the end, and write the model."""
+        """Train to the end, and write the model.
+
+        Returns:
+            Final measurements, as returned by `measure`.
+
+        Raises:
+            KeyboardInterrupt: If it was stopped. The checkpoint holds all progress.
+            ValueError: If losses, gradients or weights are not finite. The last good weights are written.
+            OSError: If a file cannot be written.
+        """
         try:
             found = self._train()
             self.save()
@@ -311,7 +331,11 @@ class Loop(ABC):
         return model.state_dict() if self.saves_frozen else checkpoint.trained_state(model)
 
     def resume(self) -> None:
-        """Continue from the checkpoint."""
+        """Continue from the checkpoint.
+
+        Raises:
+            ValueError: If there is none, it has other data, weights or options, or a file of it is damaged.
+        """
         is_main = self.accelerator.is_main_process
         state = checkpoint.load_same(self.folder, self._state(), self._check, self.say, is_main_process=is_main)
         if state is None:

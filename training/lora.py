@@ -57,7 +57,7 @@ def merged(text: TextModel) -> dict[str, Tensor]:
 
 
 def lora_tensors(text: TextModel, model: str) -> dict[str, Tensor]:
-    """The LoRA in the file format of hosts."""
+    """The LoRA as hosts read it: down ``[rank, in]``, up ``[out, rank]``; they multiply with ``.alpha`` / rank."""
     tensors: dict[str, Tensor] = {}
     for name, layer in _updated(text).items():
         key = f"{LORA_NAMES[model]}_text_model_{name.replace('.', '_')}"

@@ -40,7 +40,7 @@ class Masked(NamedTuple):
 
 
 def masked(ids: Tensor, config: TextConfig, rngs: Sequence[random.Random]) -> Masked:
-    """Mask tokens."""
+    """Mask tokens ``[captions, s]``; the result depends only on the generators, one per caption, not on the padding."""
     ids, num_words = ids.clone(), min(config.bos_id, config.eos_id)
     is_mask, labels = torch.zeros_like(ids, dtype=torch.bool), torch.full_like(ids, IGNORED)
     ends = first_eos(ids, config.eos_id)

@@ -39,7 +39,7 @@ class FirstWeights:
 
 @torch.no_grad()
 def merge(trained: Mapping[str, Tensor], first: Mapping[str, Tensor], strength: float) -> None:
-    """Interpolate towards the initial weights: ``w0 + strength (w - w0)``, in place."""
+    """Interpolate from the initial weights, at 0, to the trained ones, at 1: ``w0 + strength (w - w0)``, in place."""
     for name, parameter in trained.items():
         if name in first:
             before = first[name].to(parameter)

@@ -160,7 +160,7 @@ class MLMRun(Loop):
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Evaluate on held-out captions, masking the same tokens each time."""
+        """Evaluate on held-out captions, masking the same tokens each time; losses in nats per masked token."""
         if not self.held:
             return {}
         loss = right = count = 0.0

@@ -30,7 +30,11 @@ MAX_HELD_OUT = 256
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Options that determine the result of a run."""
+    """Options that determine the result of a run.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
 
     towers: Trained = "text"
     batch: int = 32

@@ -40,6 +40,8 @@ class Packed(NamedTuple):
 def pack(ids: Tensor, config: TextConfig) -> Packed:
     """Pack captions, each from BOS to its first EOS, into the rows that take the fewest multiplications.
 
+    A caption without EOS is used whole. Captions stay as they are if packing saves nothing; it is deterministic.
+
     >>> ids = torch.tensor([[1, 5, 9, 9], [1, 6, 7, 9], [1, 9, 9, 9], [1, 8, 9, 9]])
     >>> packed = pack(ids, TextConfig(bos_id=1, eos_id=9))
     >>> packed.ids.tolist(), packed.ends.tolist()
@@ -70,7 +72,7 @@ def pack(ids: Tensor, config: TextConfig) -> Packed:
 
 
 def projected(model: TextModel, packed: Packed, vectors: Vectors | None = None) -> Tensor:
-    """Project packed captions."""
+    """Project packed captions to ``[captions, p]``, in the original order."""
     if packed.captions is None:
         return model(packed.ids, vectors=vectors).projected
     hidden = model.embeddings(packed.ids, vectors, packed.positions)

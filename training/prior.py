@@ -251,7 +251,7 @@ class PriorRun(Loop):
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Evaluate on held-out pairs."""
+        """Evaluate on held-out pairs; cross-entropies are in nats per token."""
         result: TrainedPrior = self.result.eval()
         of_text = of_image = right = 0.0
         count_text = 0

@@ -18,7 +18,11 @@ from .options import Precision
 
 @dataclass(frozen=True)
 class PriorOptions:
-    """Options that determine the result of a run. The defaults are the paper's."""
+    """Options that determine the result of a run. The defaults are the paper's.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
 
     hidden_dim: int = 3968
     num_heads: int = 62

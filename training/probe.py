@@ -45,7 +45,7 @@ class Probe:
     def __call__(self, features: Tensor) -> Tensor:
         """Probabilities of the labels.
 
-        Shapes: ``features`` [images, p]; returns [images, labels].
+        ``[images, p]`` become ``[images, labels]``, float64; rows sum to 1.
         """
         if not len(features):
             return torch.zeros(0, len(self.labels), dtype=torch.float64)

@@ -77,7 +77,7 @@ class GradientScales:
         """Unscale the gradients after a backward pass, and adjust the scales.
 
         A scale grows if all gradients of its resblock are finite. Otherwise it is divided, but not twice within
-        `WINDOW` updates.
+        `WINDOW` updates. Returns False if a gradient is not finite; skip the whole update then.
         """
         is_whole = True
         for block in self.blocks:

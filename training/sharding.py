@@ -81,7 +81,7 @@ class Sharding:
     # ---- checkpoints
 
     def gathered(self, state: Any) -> Any:
-        """Gather a state to whole tensors, one at a time. All processes must call this."""
+        """Gather a state to whole tensors, one at a time, on the first process's CPU. All processes must call this."""
         if isinstance(state, Mapping):
             return {name: self.gathered(value) for name, value in state.items()}
         if isinstance(state, list):

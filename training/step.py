@@ -35,7 +35,16 @@ LONGEST_WAIT = timedelta(minutes=30)
 
 
 def make_accelerator(precision: Precision, *, is_cpu: bool = False, has_scales: bool = False) -> Accelerator:
-    """Create the accelerator: device, precision and processes."""
+    """Create the accelerator: device, precision and processes.
+
+    Args:
+        precision: Precision of the computation.
+        is_cpu: Whether to ignore a GPU.
+        has_scales: Whether `GradientScales` handles float16.
+
+    Raises:
+        ValueError: If accelerate is not installed, or the device does not support the precision.
+    """
     try:
         from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
     except ModuleNotFoundError as error:
@@ -132,7 +141,7 @@ class Towers(nn.Module):
 def backward(
     accelerator: Accelerator, model: nn.Module, parts: Sequence[Part], kept: Kept | None = None, keep: float = 0.0
 ) -> Losses:
-    """Accumulate the gradients of a batch."""
+    """Accumulate the gradients of a batch; the mean of the processes' losses is the batch's."""
     loss_of = cast("Towers", accelerator.unwrap_model(model)).loss
     if len(parts) == 1:
         texts, images, distance = model(parts[0], kept)

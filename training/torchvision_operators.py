@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def declare_missing_operators() -> torch.library.Library | None:
-    """Declare the operators that torchvision lacks, if any."""
+    """Declare the operators that torchvision lacks, if any; they vanish with the result, so keep it alive."""
     import torch
 
     try:

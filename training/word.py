@@ -39,7 +39,7 @@ class Word(nn.Module):
     def split(self, ids: Tensor, config: TextConfig) -> tuple[Tensor, Vectors]:
         """Split ids into those a tower reads, and the vectors that replace their embeddings by text and position.
 
-        Shapes: ``ids`` [texts, s].
+        ``ids`` are ``[texts, s]``, some from ``config.vocab_size`` on.
         """
         is_word = ids >= config.vocab_size
         places = [(int(row), int(column)) for row, column in is_word.nonzero()]
@@ -63,5 +63,5 @@ def file_name(word: str) -> str:
 
 
 def word_tensors(vectors: Tensor) -> dict[str, Tensor]:
-    """A word in the formats of ComfyUI, A1111 and Forge."""
+    """A word in the formats of ComfyUI, A1111 and Forge; ``clip_g`` is SDXL's second tower, known by its width."""
     return {"clip_g" if vectors.shape[1] == 1280 else "emb_params": vectors.detach().float().cpu().contiguous()}
