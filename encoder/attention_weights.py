@@ -23,7 +23,17 @@ from .text_model import TextModel, Vectors, check_ids
 def allowed_keys(batch: int, length: int, mask: Tensor | None, *, is_causal: bool) -> Tensor:
     """Positions each position may attend to: the caller's mask combined with causality.
 
-    Shapes: returns [batch, length, length].
+    Args:
+        batch: Number of chunks.
+        length: Positions in a chunk.
+        mask: As in `TextModel.forward`.
+        is_causal: As in `TextModel.forward`.
+
+    Returns:
+        ``[batch, length, length]``, bool, query by key, True = may be attended.
+
+    Raises:
+        MaskError: If the mask does not fit or hides BOS.
     """
     given = None if mask is None else check_mask(mask, batch, length)
     causal = None
@@ -46,14 +56,28 @@ def attention_weights(
 ) -> Tensor:
     """Share of attention that each position gives to each other, in one layer.
 
+    Args:
+        model: The tower.
+        ids: ``[batch, positions]``, int64, token ids.
+        mask: As in `TextModel.forward`.
+        layer: 1 is the first, ``num_layers`` the last.
+        vectors: As in `TextModel.forward`.
+        is_causal: As in `TextModel.forward`.
+
+    Returns:
+        ``[batch, heads, positions, positions]``, query by key, float32 (float64 for a float64 model): rows sum to 1,
+        with 0 for masked positions.
+
+    Raises:
+        MaskError: If the mask does not fit or hides BOS.
+        ValueError: If there is no such layer, or as in `TextModel.forward`.
+
     >>> from .config import TextConfig
     >>> from .files.checkpoint import seeded_text_model
     >>> model = seeded_text_model(TextConfig(hidden_dim=8, num_heads=2, num_layers=2, mlp_dim=16))
     >>> weights = attention_weights(model, torch.full((1, 77), 49407), layer=2)
     >>> tuple(weights.shape), weights[0, 0, 0, 0].item()
     ((1, 2, 77, 77), 1.0)
-
-    Shapes: ``ids`` [batch, positions]; returns [batch, heads, positions, positions].
     """
     blocks = cast("list[Block]", list(model.encoder.layers))
     if not 1 <= layer <= len(blocks):

@@ -133,7 +133,16 @@ def remembering(
 ) -> EncodeFn:
     """Wrap an encode function so that only chunks missing in the cache are encoded.
 
-    Shapes: ``encode`` [chunks, s, s].
+    Args:
+        encode: Function that encodes distinct chunks by ids, mask ``[chunks, s, s]`` and causality. Anything it stores
+            itself goes into the attempt.
+        memory: Cache of encodings.
+        scope: Dependencies of encodings besides the chunks, queried before and after. If they change in between,
+            nothing is stored, as another thread has moved or changed the weights, and it is unknown which were used.
+            None: they cannot be determined, so all chunks are encoded as given, and nothing is stored.
+
+    Returns:
+        The function, which raises MaskError for a mask that does not fit.
     """
 
     def recalling(ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
@@ -186,11 +195,17 @@ class ChunkKey(NamedTuple):
 def chunk_keys(ids: Sequence[Sequence[Any]], mask: Tensor | None, *, is_causal: bool) -> list[ChunkKey]:
     """Compute keys of chunks.
 
+    Args:
+        ids: Token ids, or anything with ``vector`` and ``placeholder``, for each chunk.
+        mask: Bool ``[chunks or 1, s or 1, s]``, True = may be attended, or None.
+        is_causal: Whether later positions are hidden in any case.
+
+    Returns:
+        The key of each chunk. If causal, positions up to the first whose keys differ have the same states.
+
     >>> one, other = chunk_keys([[1, 5, 6], [1, 5, 7]], None, is_causal=True)
     >>> one.positions[:2] == other.positions[:2], one == other
     (True, False)
-
-    Shapes: ``mask`` [chunks or 1, s or 1, s].
     """
     plain = [[_token_key(token) for token in chunk] for chunk in ids]
     if mask is None:

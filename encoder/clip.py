@@ -47,7 +47,11 @@ class FullClip:
     def text_features(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """Encode chunks of token ids.
 
-        Shapes: returns [texts, p].
+        Args:
+            ids: 77 ids per text.
+
+        Returns:
+            ``[texts, p]``, float32, of unit length (equation 64), on the CPU.
         """
         device = self.text.final_layer_norm.weight.device
         projected = self.text(torch.tensor(ids, device=device)).projected
@@ -57,7 +61,14 @@ class FullClip:
     def image_features(self, pixels: Tensor) -> Tensor:
         """Encode preprocessed images.
 
-        Shapes: ``pixels`` [images, 3, image_size, image_size]; returns [images, p].
+        Args:
+            pixels: ``[images, 3, image_size, image_size]``, normalised.
+
+        Returns:
+            ``[images, p]``, float32, of unit length (equation 64), on the CPU.
+
+        Raises:
+            ValueError: If the images have another shape.
         """
         weight = self.vision.post_layer_norm.weight
         is_fast = weight.device.type == "cpu" and weight.dtype == torch.float32

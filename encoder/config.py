@@ -30,7 +30,12 @@ HEAD_DIM = 64
 
 @dataclass(frozen=True)
 class TextConfig:
-    """Sizes of one CLIP text encoder. The defaults are CLIP ViT-L/14, the text encoder of Stable Diffusion 1.x."""
+    """Sizes of one CLIP text encoder. The defaults are CLIP ViT-L/14, the text encoder of Stable Diffusion 1.x.
+
+    Raises:
+        ValueError: If a size is not positive, ``hidden_dim`` is not a multiple of ``num_heads``, or rotary positions
+            are used with heads of odd width.
+    """
 
     vocab_size: int = 49408
     """V: number of token ids."""
@@ -136,7 +141,12 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """Sizes of one CLIP image encoder. The defaults are CLIP ViT-L/14."""
+    """Sizes of one CLIP image encoder. The defaults are CLIP ViT-L/14.
+
+    Raises:
+        ValueError: If a size is not positive, ``hidden_dim`` is not a multiple of ``num_heads``, or ``image_size`` of
+            ``patch_size``.
+    """
 
     image_size: int = 224
     """Side of the square image, in pixels."""

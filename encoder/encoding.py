@@ -28,6 +28,12 @@ class EncodeFn(Protocol):
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         """Encode chunks.
 
-        Shapes: ``mask`` [chunks, 1 or 77, 77].
+        Args:
+            ids: 77 ids per chunk.
+            mask: Bool ``[chunks, 1 or 77, 77]``, True = may be attended, on top of causality; None hides nothing.
+            is_causal: Whether positions see only earlier ones.
+
+        Returns:
+            One row per chunk, in order.
         """
         ...

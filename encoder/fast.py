@@ -88,7 +88,18 @@ class Packs:
         now: Hashable,
         state: Callable[[], Hashable],
     ) -> dict[int, Packed]:
-        """Return packed weights, cached or new."""
+        """Return packed weights, cached or new.
+
+        Args:
+            model: Owner of the weights.
+            products: Layers that are multiplied together.
+            kernel: A kernel of `kernels.py` with packed weights.
+            now: Value that changes whenever the weights do, from the beginning of the call.
+            state: Returns the current such value.
+
+        Returns:
+            Weights by the id of a product's first layer; empty without room, or if they cannot be packed.
+        """
         with self._lock:
             size = sum(layer.weight.nbytes for layers in products for layer in layers)
             kept, packs = self._found.get(model, (None, {}))

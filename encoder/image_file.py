@@ -38,7 +38,18 @@ _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0
 
 
 def open_image(path: Path, data: bytes | None = None) -> Image.Image:
-    """Read the first frame of an image file, oriented by its EXIF data, in 8 bits."""
+    """Read the first frame of an image file, oriented by its EXIF data, in 8 bits.
+
+    Args:
+        path: The file, whatever its name.
+        data: Its bytes, if it is part of another file; then ``path`` only names it.
+
+    Returns:
+        The fully loaded image.
+
+    Raises:
+        ValueError: If it is not a file, not in one of `FORMATS`, broken, too large or too thin.
+    """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     from .images import MAX_RATIO

@@ -39,11 +39,21 @@ MAX_RATIO = 100
 def preprocess(images: Any, size: int, crop: Crop = "center") -> Tensor:
     """Prepare images for the image tower.
 
+    Args:
+        images: A PIL image, a list of them, or a host's IMAGE: float ``[images, height, width, channels]`` in 0..1, of
+            1 (grey), 3 or 4 channels. Alpha is dropped, as in the reference.
+        size: Side of the result, in pixels.
+        crop: One of `CROPS`. Bars have the mean colour, which is 0 after normalisation.
+
+    Returns:
+        Float32 ``[images, 3, size, size]``, normalised.
+
+    Raises:
+        ValueError: If the images have another shape or type or are too thin, or the crop is unknown.
+
     >>> from PIL import Image
     >>> tuple(preprocess(Image.new("L", (30, 20)), 14).shape)
     (1, 3, 14, 14)
-
-    Shapes: ``images`` [images, height, width, channels]; returns [images, 3, size, size].
     """
     if crop not in CROPS:
         raise ValueError(f"crop must be one of: {', '.join(CROPS)}; got {crop!r}")
@@ -184,7 +194,17 @@ def best(scores: Sequence[float] | Tensor, keep: int) -> list[int]:
 
 
 def bytes_per_image(config: VisionConfig, itemsize: int, height: int, width: int) -> int:
-    """Approximate peak memory for encoding one image."""
+    """Approximate peak memory for encoding one image.
+
+    Args:
+        config: Configuration of the image tower.
+        itemsize: Bytes per number in the computation.
+        height: Height of the original image.
+        width: Width of the original image.
+
+    Returns:
+        Bytes for a layer's states, three times its inner values, and the image during resizing.
+    """
     positions = config.grid**2 + 1
     states = positions * (3 * config.mlp_dim + 5 * config.hidden_dim)
     # float32, before, between and after the two passes of resizing

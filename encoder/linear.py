@@ -19,7 +19,15 @@ from torch.nn import functional
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """``x W^T + b`` in the type of the weights, or in float32 on a CPU that does not support that type."""
+    """``x W^T + b`` in the type of the weights, or in float32 on a CPU that does not support that type.
+
+    Args:
+        x: ``[..., in]``.
+        layer: The weights.
+
+    Returns:
+        ``[..., out]``.
+    """
     weight, bias = layer.weight, cast("Tensor | None", layer.bias)
     if ONEDNN is None or weight.device.type != "cpu" or weight.dtype not in _lacking():
         return functional.linear(x.to(weight.dtype), weight, bias)

@@ -51,7 +51,22 @@ def option(
     is_lines: bool = False,
     metavar: str | None = None,
 ) -> Any:
-    """Declare a field of options: its default, and what its `Option` says of it."""
+    """Declare a field of options: its default, and what its `Option` says of it.
+
+    Args:
+        default: Value if none is given.
+        label: As in `Option`.
+        info: As in `Option`.
+        tooltip: The first sentences of the tooltip; by default ``info`` as a sentence.
+        help: As in `Option`; by default ``info`` in lower case.
+        choices: Allowed values; with what the tooltip says of each, in sentences, where that needs saying.
+        called: As in `Option`.
+        least: Smallest number; it is checked.
+        most: Largest number; it is checked.
+        step: Distance between two values of a slider.
+        is_lines: As in `Option`.
+        metavar: As in `Option`.
+    """
     said = [f"{value}: {text}" for value, text in choices.items() if text] if isinstance(choices, Mapping) else []
     sentences = [tooltip or f"{info}.", *said]
     words = help or info[:1].lower() + info[1:]
@@ -68,7 +83,11 @@ def options_in(cls: Any) -> dict[str, Option]:
 
 
 def check_options(options: Any, declared: Mapping[str, Option]) -> None:
-    """Check the values of an object against what is declared of its fields."""
+    """Check the values of an object against what is declared of its fields.
+
+    Raises:
+        ValueError: If a choice is not allowed, a text of lines is no text, a float is no number or out of range.
+    """
     for name, about in declared.items():
         value: object = getattr(options, name)
         if about.choices and value not in about.choices:  # in a tuple, as a caller's value may not be hashable

@@ -203,6 +203,13 @@ class Shared(NamedTuple):
 def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> Shared:
     """Find the states shared by chunks.
 
+    Args:
+        keys: Keys of distinct chunks, all causal or none.
+        trunks: Keys of chunks with known states; their last ones are not used, so that every chunk has a new state.
+
+    Returns:
+        The number of the state at each position.
+
     >>> one, two = ChunkKey((1, 5, 6), True), ChunkKey((1, 5, 7), True)
     >>> share([one, two])
     Shared(nodes=[[0, 1, 2], [0, 1, 3]], fresh=[(0, 0), (0, 1), (0, 2), (1, 2)], num_known=[])
@@ -336,7 +343,21 @@ def _run_block(
 def encoders_for(
     models: Mapping[str, TextModel], clip_skip: int = 1, *, max_bytes: int | None = None, is_packed: bool = True
 ) -> tuple[Family, dict[str, TextEncoder]]:
-    """The family with these towers, and each tower with the layer that the family conditions on."""
+    """The family with these towers, and each tower with the layer that the family conditions on.
+
+    Args:
+        models: Towers by ComfyUI's names, from `load_text_models`.
+        clip_skip: 1 = last layer, 2 = penultimate, ... as in the WebUI; at least the family's own is used.
+        max_bytes: Total cache size of the encoders, shared in proportion to their states; by default `default_bytes`.
+        is_packed: As in `PrefixTextEncoder`.
+
+    Returns:
+        The family, and its encoders in the order in which their rows are joined. Their results equal those of full
+        passes up to rounding.
+
+    Raises:
+        ValueError: If no family has just these towers, or ``clip_skip`` is out of range.
+    """
     family = next((family for family in FAMILIES if set(family.towers) == set(models)), None)
     if family is None:
         allowed = ", ".join(f"{' + '.join(family.towers)} ({family.name})" for family in FAMILIES)

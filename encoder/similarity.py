@@ -34,7 +34,11 @@ MAX_LOGIT_SCALE = math.log(100)
 def normalized(features: Tensor) -> Tensor:
     """Normalise features to unit length (equation 64).
 
-    Shapes: ``features`` [..., dim]; returns [..., dim].
+    Args:
+        features: ``[..., dim]``, float. Half precision is computed and returned in float32.
+
+    Returns:
+        ``[..., dim]``, float32 or float64. A vector of zeros has no direction and is returned unchanged.
     """
     return functional.normalize(widened(features), dim=-1)
 
@@ -66,7 +70,16 @@ def similarity(text_features: Tensor, image_features: Tensor, temperature: Tenso
 def probabilities(scores: Tensor, over: Over) -> Tensor:
     """Softmax of a similarity matrix over its texts or its images (the fractions in equations 66 and 67).
 
-    Shapes: ``scores`` [texts, images]; returns [texts, images].
+    Args:
+        scores: S, ``[texts, images]``, from `similarity`.
+        over: ``images``: for each text, the probability of each image. ``texts``: for each image, the probability of
+            each text. ``none``: the unchanged scores.
+
+    Returns:
+        ``[texts, images]``. For ``images`` rows sum to 1, for ``texts`` columns.
+
+    Raises:
+        ValueError: If ``scores`` is not a matrix or ``over`` is unknown.
     """
     if scores.ndim != 2:
         raise ValueError(f"scores must be [texts, images], got shape {list(scores.shape)}")
@@ -120,7 +133,16 @@ class ContrastiveLoss(nn.Module):
     def forward(self, text_features: Tensor, image_features: Tensor) -> Tensor:
         """Loss of a batch of pairs.
 
-        Shapes: ``text_features`` [batch, dim], ``image_features`` [batch, dim].
+        Args:
+            text_features: ``[batch, dim]``, float: projected text features, normalised or not.
+            image_features: ``[batch, dim]``, float: row i is the image of text i.
+
+        Returns:
+            Shape ``[]``, float32 or float64, in nats. With several processes, this rank's part; see the class.
+
+        Raises:
+            ValueError: If the features are not two matrices of the same shape with at least one pair, or ranks have
+                features of different shapes.
         """
         _check_features(text_features, image_features)
         batch = len(text_features)

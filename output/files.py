@@ -45,7 +45,22 @@ class LockedError(OSError):
 
 @contextmanager
 def written_whole(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
-    """Yield a path to write a file at; when the block ends without an error, the file is moved to its destination."""
+    """Yield a path to write a file at; when the block ends without an error, the file is moved to its destination.
+
+    Args:
+        path: The file, in an existing folder. An existing file is replaced and keeps its permissions; for a link, this
+            applies to its target.
+        may_replace: Whether an existing file may be replaced; otherwise it is an error, also if it comes meanwhile.
+            Without hard links (FAT, some network disks; not on Windows) only one that comes from this program, or
+            before the last moment, is noticed.
+
+    Yields:
+        Temporary path in a separate folder, with the file's suffix.
+
+    Raises:
+        WriteError: If it cannot be written. No part of it remains, and an existing file is left as it was.
+        OSError: Raised by the block for another file.
+    """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(_beginning(target.name) + TEMPORARY_SUFFIX)
     try:
@@ -66,7 +81,14 @@ def written_whole(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def folder_written_whole(folder: Path) -> Iterator[Path]:
-    """Yield a folder to fill; when the block ends without an error, it is moved to its destination."""
+    """Yield a folder to fill; when the block ends without an error, it is moved to its destination.
+
+    Args:
+        folder: The folder, empty or not existing yet; its parents are created.
+
+    Raises:
+        OSError: If it cannot be created, or others have put something there meanwhile.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _own_folder(folder.with_name(_beginning(folder.name) + TEMPORARY_SUFFIX)) as own:
         whole = own / "whole"
@@ -82,6 +104,14 @@ def alone_in(folder: Path, *, is_first: bool = True) -> Iterator[None]:
     """Create a folder, and keep other runs out of it while the context lasts; all of this program must ask for it.
 
     What killed writers left in it is removed. In the end a folder that was created and is still empty goes again.
+
+    Args:
+        folder: The folder.
+        is_first: False for all but one of several processes that write there together; only that one locks it.
+
+    Raises:
+        ValueError: If another run writes there, or it is a file.
+        OSError: If no file can be written there.
     """
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     try:

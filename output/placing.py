@@ -41,6 +41,20 @@ def place_files(
 
     An existing target is never replaced. If it holds the same bytes, the source stays where it is. If it is a second
     hard link to the source, as a killed move leaves it, the move is finished.
+
+    Args:
+        placements: Sources and targets, no target twice. For a link, its target is copied, and the link removed.
+        is_move: Whether sources are removed once all targets are there.
+        on_progress: Called with the number of files that have reached their targets. An exception it raises undoes all
+            of them. It is no longer called once sources are removed.
+
+    Returns:
+        The result. Both lists are in the given order.
+
+    Raises:
+        ValueError: If a target is another file or the source itself, or another run writes into its folder; nothing is
+            done then. Or if sources cannot be removed: these remain, and their targets are removed again.
+        OSError: If a target cannot be written. Nothing is moved or copied then.
     """
     with ExitStack() as stack:
         # by their real paths, of which no two are the same folder

@@ -19,7 +19,17 @@ _METADATA = "__metadata__"
 
 
 def rewrite(source: Path, place: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a copy of a safetensors file with new tensors, in the original order."""
+    """Write a copy of a safetensors file with new tensors, in the original order.
+
+    Args:
+        source: The file, whose header safetensors has read.
+        place: Path from `written_whole`.
+        tensors: Replacements by key: of the same type, of any shape, on the CPU.
+        metadata: Entries added to the header's.
+
+    Raises:
+        OSError: If one of the files cannot be read or written, or ``source`` has become shorter.
+    """
     with source.open("rb") as file, place.open("wb") as out:
         header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         data = file.tell()

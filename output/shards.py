@@ -100,7 +100,14 @@ def shard_files(folder: Path) -> Iterator[tuple[int, Path]]:
 def write_shard(path: Path, head: ShardHead, rows: Sequence[Encoding]) -> None:
     """Write a shard atomically.
 
-    Shapes: ``rows`` [rows, dim].
+    Args:
+        path: Output file; an existing one is replaced.
+        head: Description of the shard.
+        rows: For each text its hidden states, ``[rows, dim]``, and pooled vector, ``[pooled_dim]``, on the CPU.
+
+    Raises:
+        OSError: If the file cannot be written. No part of it remains, and an existing file is left as it was.
+        ShardError: If the texts are too long to be read again.
     """
     metadata = {"format": FORMAT, **head.about}
     metadata |= {"first_line": str(head.first), "last_line": str(head.first + len(head.texts) - 1)}
@@ -116,7 +123,17 @@ def write_shard(path: Path, head: ShardHead, rows: Sequence[Encoding]) -> None:
 
 
 def read_head(path: Path) -> ShardHead:
-    """Read the description of a shard, without its tensors."""
+    """Read the description of a shard, without its tensors.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Texts and entries.
+
+    Raises:
+        ShardError: If it is incomplete, or not a shard.
+    """
     try:
         with opened(path, MAX_HEADER_BYTES) as file:
             metadata = dict(file.metadata() or {})

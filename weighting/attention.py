@@ -73,6 +73,17 @@ def effect_of(weight: float, how: str = "bias", strength: float = 1.0) -> RowEff
     ``negpip``: no effect above zero, where the scheme ``negpip`` has weighted the row; below, the value is negated.
     ``krea2``: as ``value`` up to 1; above, ``2 * strength * (weight - 1)`` is added to the logit.
 
+    Args:
+        weight: 1.0 is neutral.
+        how: One of `WAYS`.
+        strength: Scale of the weight, which becomes ``1 + strength * (weight - 1)``.
+
+    Returns:
+        Bias and factor; `PLAIN` for weight 1.
+
+    Raises:
+        ValueError: If ``how`` is unknown, or a number is not finite.
+
     >>> effect_of(1.0), effect_of(0.0)
     (RowEffect(bias=0.0, factor=1.0), RowEffect(bias=-inf, factor=1.0))
     >>> effect_of(-1.0), effect_of(1.5, "value", 0.5)

@@ -76,7 +76,17 @@ T = TypeVar("T")
 
 
 def bound(plan: Plan[T], strength: float, rest: str) -> Plan[T]:
-    """Bind every version of the prompt in a plan."""
+    """Bind every version of the prompt in a plan.
+
+    Args:
+        plan: Plan of chunks marked by `mark_bound`.
+        strength: Share of the bound encoding, 0 to 1; the rest is the plain one.
+        rest: ``full`` or ``alone``.
+
+    Returns:
+        The plan with more variants: one pass per phrase for each version of the prompt, and one more with ``alone``.
+        Pooled vectors are those of the plain pass.
+    """
 
     def variants() -> Iterator[Variant]:
         for variant in plan.variants():

@@ -42,6 +42,19 @@ class Converted(NamedTuple):
 def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_cleaned: bool = True) -> Converted:
     """Rewrite a prompt.
 
+    Args:
+        text: The prompt.
+        source: Its syntax.
+        target: The target syntax, one of `TARGETS`.
+        tokenize: CLIP's tokenizer, for comparison.
+        is_cleaned: Whether to remove comments from A1111's syntax and repair its text, as Forge does.
+
+    Returns:
+        The rewritten prompt and issues, those of reading the source first.
+
+    Raises:
+        ValueError: If a syntax is unknown.
+
     >>> from ..encoder.tokenizer import default_tokenizer
     >>> convert("a ((red)) [cat], (dog:1.3)", "a1111", "compel", default_tokenizer()).text
     'a (red)1.21 (cat)0.90909091 , (dog)1.3'

@@ -56,7 +56,14 @@ class Embeddings(Protocol):
     def find(self, name: str) -> Sequence[Any] | None:
         """Look up a name.
 
-        Shapes: returns [dim].
+        Args:
+            name: As written in the prompt.
+
+        Returns:
+            Its vectors, each ``[dim]``, or None if there is no such embedding.
+
+        Raises:
+            EmbeddingError: If it does not fit this encoder, or cannot be read.
         """
         ...
 

@@ -240,13 +240,29 @@ class Prepared:
         ]
 
     def run(self, check: Check | None = None) -> list[EncodedTowers]:
-        """Encode the prompts with every tower."""
+        """Encode the prompts with every tower.
+
+        Args:
+            check: Called before each call of a tower. An exception it raises ends the work.
+
+        Returns:
+            One result for each prompt.
+        """
         by_tower = {name: self.run_tower(name, check=check) for name in self._plans}
         prompts = (dict(zip(by_tower, one, strict=True)) for one in zip(*by_tower.values(), strict=True))
         return [EncodedTowers(*joined(one), one) for one in prompts]
 
     def run_tower(self, name: str, encode: EncodeFn | None = None, check: Check | None = None) -> list[EncodedPrompt]:
-        """Encode the prompts with one tower."""
+        """Encode the prompts with one tower.
+
+        Args:
+            name: Name of the tower.
+            encode: The tower; by default the one of the encoders.
+            check: As in `run`.
+
+        Returns:
+            One result for each prompt.
+        """
         owner = self._encoders
         encode = owner.encoders[name] if encode is None else encode
         plan = self._plans[name]

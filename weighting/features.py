@@ -82,6 +82,16 @@ GAP = "{}"
 def label_prompts(label: str, templates: Iterable[str]) -> list[str]:
     """Prompts for a label.
 
+    Args:
+        label: Any text.
+        templates: Texts with `GAP` in place of the label.
+
+    Returns:
+        One prompt per template.
+
+    Raises:
+        ValueError: If a template has no gap.
+
     >>> label_prompts("cat", ["a photo of a {}", "a drawing of a {}"])
     ['a photo of a cat', 'a drawing of a cat']
     """
@@ -98,7 +108,18 @@ def label_vectors(
 ) -> tuple[Tensor, list[Issue]]:
     """Vectors of labels.
 
-    Shapes: returns [labels, p].
+    Args:
+        labels: At least one label.
+        templates: At least one template; the same for all labels.
+        tokenize: The encoder's tokenizer.
+        layout: The encoder's chunk layout.
+        encode: The encoder, with its projection.
+
+    Returns:
+        ``[labels, p]``, float32, of unit length; and issues about the prompts, e.g. if one is too long.
+
+    Raises:
+        ValueError: If a template has no gap for the label.
     """
     vectors: list[Tensor] = []
     issues: list[Issue] = []
@@ -112,6 +133,12 @@ def label_vectors(
 def label_probabilities(vectors: Tensor, features: Tensor, logit_scale: float) -> Tensor:
     """Probability of each label for each image, among the given labels.
 
-    Shapes: ``vectors`` [labels, p], ``features`` [images, p]; returns [images, labels].
+    Args:
+        vectors: ``[labels, p]``, vectors of labels.
+        features: ``[images, p]``, vectors of images.
+        logit_scale: Factor of the model for cosines.
+
+    Returns:
+        ``[images, labels]``, float64; rows sum to 1.
     """
     return probabilities(similarity(vectors.double(), features.double(), 1 / logit_scale), "texts").T

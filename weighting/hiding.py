@@ -74,7 +74,15 @@ def _causality_issues(chunks: Sequence[TokenChunk]) -> list[Issue]:
 
 
 def phrases_visible(options: EncodeOptions) -> VisibleFn:
-    """Mask of the marked tokens."""
+    """Mask of the marked tokens.
+
+    Args:
+        options: ``hide`` and ``hidden_from``.
+
+    Returns:
+        Function from a marked chunk to a flag for each of its positions or, if only some rows are blind, for each query
+        and key.
+    """
     if not options.hide.strip():
         return hide_nothing
 

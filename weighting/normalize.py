@@ -26,6 +26,16 @@ def normalize(chunks: Sequence[TokenChunk], rule: str) -> tuple[TokenChunk, ...]
     ``length`` divides the distance of a weight from 1 by the square root of the number of tokens its word has, so that
     a long word counts no more than a short one. ``mean`` shifts all weights by the same amount so that they average to
     1. Special tokens (word 0) keep weight 1.
+
+    Args:
+        chunks: The prompt.
+        rule: One of `NORMALIZATIONS`.
+
+    Returns:
+        Chunks with the new weights.
+
+    Raises:
+        ValueError: If the rule is unknown.
     """
     if rule not in NORMALIZATIONS:
         raise ValueError(f"unknown normalization {rule!r}; allowed: {', '.join(NORMALIZATIONS)}")

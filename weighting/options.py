@@ -19,7 +19,11 @@ from .syntax import SYNTAXES, syntax_of
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """All options for encoding a prompt."""
+    """All options for encoding a prompt.
+
+    Raises:
+        ValueError: If a choice is not allowed (the message lists the choices), or a number is out of range.
+    """
 
     syntax: str = option(
         "comfy",

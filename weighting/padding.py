@@ -31,7 +31,16 @@ BEHIND_CONTENT = {"clean": 2, "clean EOS too": 1}
 
 
 def padding_visible(padding: str, layout: ChunkLayout) -> VisibleFn:
-    """Mask of a padding policy for every encoding of a prompt."""
+    """Mask of a padding policy for every encoding of a prompt.
+
+    Args:
+        padding: One of `PADDINGS`.
+        layout: Fixed parts of a chunk.
+
+    Returns:
+        Function from a chunk to a flag for each of its positions. Padding is identified by position, so that a typed
+        end-of-text token does not hide the rest; ``mask EOS too`` goes by the id.
+    """
 
     def before_padding(chunk: TokenChunk) -> Visible:
         length = chunk.num_content + 2
@@ -60,7 +69,14 @@ def cleaned(weighted: Weighted, chunks: Sequence[TokenChunk], padding: str, empt
 
     Padding is identified by position, as for masks.
 
-    Shapes: ``empty`` [77, dim].
+    Args:
+        weighted: The result of a scheme; rows it left out stay out.
+        chunks: The prompt.
+        padding: The policy.
+        empty: E, ``[77, dim]``.
+
+    Returns:
+        The result, with every row before the padding, and the pooled vector, unchanged.
     """
     first = [chunk.num_content + BEHIND_CONTENT[padding] for chunk in chunks]
     rows = [row for row, place in enumerate(weighted.places) if place.position >= first[place.chunk]]

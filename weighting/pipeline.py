@@ -48,7 +48,20 @@ class EncodedPrompt(NamedTuple):
 
 
 def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
-    """Plan a prompt by the scheme in its options."""
+    """Plan a prompt by the scheme in its options.
+
+    Args:
+        read: The prompt.
+        tokenize: The encoder's tokenizer, for the filler and for pooled vectors of the raw text.
+
+    Returns:
+        Plan of its conditioning.
+
+    Raises:
+        BindError: If its phrases cannot be bound.
+        NegPipError: If the scheme ``negpip`` cannot blend its prompts.
+        ValueError: If the filler is not exactly one token.
+    """
     options = read.options
     scheme = SCHEMES[options.scheme]
     scheme_options = SchemeOptions(
@@ -225,7 +238,19 @@ Check = Callable[[], None]
 def ask(
     plan: Plan[T], encode: EncodeFn, *, max_chunks: int, keeps_calls: bool = False, check: Check | None = None
 ) -> T:
-    """Carry out a plan."""
+    """Carry out a plan.
+
+    Args:
+        plan: The plan.
+        encode: The encoder.
+        max_chunks: Maximum number of chunks per call.
+        keeps_calls: Whether to make calls exactly as a host would, whatever their size, for bit-identical results.
+            Otherwise their chunks are batched with any others.
+        check: Called before each call of the encoder.
+
+    Returns:
+        The plan's result.
+    """
     return plan.combine(_answers(plan.variants(), encode, max_chunks, keeps_calls, check))
 
 

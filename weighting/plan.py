@@ -138,7 +138,12 @@ def both(one: Visible, other: Visible) -> Visible:
 def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
     """Masks of chunks for an encoder.
 
-    Shapes: returns [chunks, 1 or length, length].
+    Args:
+        visible: One mask per chunk.
+        length: Positions in a chunk.
+
+    Returns:
+        Bool ``[chunks, 1 or length, length]``, True = may be attended; None if nothing is hidden.
     """
     if all(seen is None for seen in visible):
         return None
@@ -153,7 +158,12 @@ def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
 def variant_mask(variant: Variant, length: int) -> Tensor:
     """Mask of a version of a prompt, including causality.
 
-    Shapes: returns [chunks, length, length].
+    Args:
+        variant: The version.
+        length: Positions in a chunk.
+
+    Returns:
+        Bool ``[chunks, length, length]``, query by key, True = may be attended.
     """
     import torch
 

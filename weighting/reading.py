@@ -67,7 +67,22 @@ def read_prompt(
     *,
     embeddings: Embeddings | None = None,
 ) -> ReadPrompt:
-    """Parse, tokenize, cut into chunks and normalise."""
+    """Parse, tokenize, cut into chunks and normalise.
+
+    Args:
+        text: Any string.
+        options: Options.
+        tokenize: The encoder's tokenizer.
+        layout: The encoder's chunk layout; CLIP-L's by default.
+        embeddings: Embeddings the prompt can name; without them, names are plain text.
+
+    Returns:
+        The chunks, their weights final and finite.
+
+    Raises:
+        PromptError: In strict mode, if the reference raises.
+        ValueError: If an option is out of range.
+    """
     if options.is_cleaned:
         tokenize = CleaningTokenize(tokenize)
     context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)

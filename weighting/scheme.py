@@ -237,7 +237,13 @@ def has_weights(chunks: Sequence[TokenChunk]) -> bool:
 def lerp(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
     """``E + (C - E) w`` if w differs from 1, else C.
 
-    Shapes: ``hidden`` [chunks, 77, dim], ``empty`` [77, dim], ``weights`` [chunks, 77, 1]; returns [chunks, 77, dim].
+    Args:
+        hidden: C, ``[chunks, 77, dim]``.
+        empty: E, ``[77, dim]``.
+        weights: w, ``[chunks, 77, 1]``.
+
+    Returns:
+        ``[chunks, 77, dim]``.
     """
     return hidden.where(weights == 1.0, (hidden - empty) * weights + empty)
 

@@ -50,6 +50,12 @@ class LoraTag(NamedTuple):
 def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
     """Remove the tags from a prompt.
 
+    Args:
+        source: Any string.
+
+    Returns:
+        The prompt without them, in pieces that know their positions, and the tags.
+
     >>> text, tags = take_tags("a <lora:ink:0.8> cat")
     >>> text.text, tags[0].items
     ('a  cat', ('ink', '0.8'))

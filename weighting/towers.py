@@ -68,7 +68,21 @@ def in_folders(folders: Iterable[str | Path]) -> Callable[[str, TextConfig], Emb
 def read_for_towers(
     text: str | Mapping[str, str], options: EncodeOptions, readers: Mapping[str, Reader]
 ) -> dict[str, ReadPrompt]:
-    """Read a prompt for every tower."""
+    """Read a prompt for every tower.
+
+    Args:
+        text: One text, or one per tower by name.
+        options: Options for reading it.
+        readers: Readers by tower.
+
+    Returns:
+        The prompt by tower, in the order of ``readers``. Empty chunks are added to the shorter prompts, as in ComfyUI's
+        CLIPTextEncodeSDXL and compel, except if one text is cut by ComfyUI's rule, as in its CLIPTextEncode, or is for
+        towers of different lengths. Text beyond the rows common to all towers is named in the issues.
+
+    Raises:
+        As in `read_together`.
+    """
     reads = _read([text], options, readers)
     is_cut_by_comfyui = rule_of(options.chunking, options.syntax).startswith("comfy")
     if not isinstance(text, str) or not (is_cut_by_comfyui or _differ_in_length(readers.values())):
@@ -82,7 +96,23 @@ def read_together(
     readers: Mapping[str, Reader],
     kept: Sequence[int] = (),
 ) -> dict[str, list[ReadPrompt]]:
-    """Read prompts that alternate, and add empty chunks to the shorter ones."""
+    """Read prompts that alternate, and add empty chunks to the shorter ones.
+
+    Args:
+        texts: At least one prompt: one text, or one per tower. ComfyUI's names of towers are ``clip_l``, ``clip_g`` and
+            ``clip_h``.
+        options: Options for reading them.
+        readers: Readers by tower, all with the same chunk length.
+        kept: If padding is dropped, the number of rows of each chunk to keep for the sake of other texts.
+
+    Returns:
+        The prompts by tower, in the order of ``readers``, with equal numbers of kept rows and of chunks in their
+        results, at least as many as in ``kept``.
+
+    Raises:
+        PromptError: In strict mode, if the reference raises.
+        ValueError: If an option is out of range.
+    """
     return _with_equal_rows(_with_equal_counts(_read(texts, options, readers), len(kept)), kept)
 
 
@@ -238,7 +268,15 @@ def padded(read: ReadPrompt, count: int) -> ReadPrompt:
 
 
 def joined(encoded: Mapping[str, EncodedPrompt]) -> Encoding:
-    """Join the towers' rows side by side, with the pooled vector that image models use."""
+    """Join the towers' rows side by side, with the pooled vector that image models use.
+
+    Args:
+        encoded: Encoded prompts by tower.
+
+    Returns:
+        Hidden states ``[1, rows, sum of the towers' dims]`` in the order of ``encoded``, with the rows common to all;
+        pooled vector of the last tower, in SDXL CLIP-G.
+    """
     prompts = list(encoded.values())
     num_rows = min(prompt.hidden.shape[1] for prompt in prompts)
     return Encoding(torch.cat([prompt.hidden[:, :num_rows] for prompt in prompts], dim=-1), prompts[-1].pooled)

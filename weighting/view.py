@@ -41,6 +41,27 @@ def view(read: ReadPrompt) -> dict[str, Any]:
     A chip is drawn as one box: the tokens of one stretch of text, such as the bytes of an emoji or the vectors of an
     embedding. Special tokens are left out.
 
+    Args:
+        read: The prompt.
+
+    Returns:
+        ``version``; ``text``; the options ``syntax``, ``scheme``, ``normalization``, ``chunking``, ``padding``;
+        ``num_tokens``; ``encodings``, such as ``12 encodings``, which is empty here and set by `encodings_text` where
+        they are counted; ``issues``, each with ``code``, ``message``, ``start``, ``end`` and, about a form of another
+        syntax, that syntax as ``written_in``; and ``chunks``, each with ``num_tokens``, ``capacity`` (None: any
+        number), ``has_break`` (a BREAK ends it) and ``chips``. A chip has
+
+        - ``text``: its label, on one line: as typed, else an embedding's name or ``#`` and the id;
+        - ``note``: small text after it, such as ``×3 1.4``: number of tokens and weight, if not 1. Neighbours in one
+          word with the same weight show it only once, on the last;
+        - ``weight``: final weight;
+        - ``ids``: ids of its tokens; a vector of an embedding is named as in ``name[0]``. A LoRA's tag, a separate
+          hidden chip, has none;
+        - ``start``, ``end``: its source, in UTF-16 units of ``text``; both 0 if there is none;
+        - ``joins``: whether it continues the word of the previous chip;
+        - ``hidden``: whether it is hidden from all others;
+        - ``problems``: indices of the issues about it.
+
     >>> from ..encoder.tokenizer import default_tokenizer
     >>> from .options import EncodeOptions
     >>> from .reading import read_prompt
@@ -128,6 +149,10 @@ def token_table(read: ReadPrompt) -> str:
 
 def encoded_text(read: ReadPrompt, *, is_timed: bool = False) -> str:
     """A prompt as it was encoded: as typed, weights included, without its comments and the LoRAs that it names.
+
+    Args:
+        read: The prompt.
+        is_timed: Whether it is a text of a timed prompt, of which the whole is wanted.
 
     >>> from ..encoder.tokenizer import default_tokenizer
     >>> from .options import EncodeOptions

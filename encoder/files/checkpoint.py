@@ -115,7 +115,23 @@ def load_text_models(
     device: torch.device | str = "cpu",
     activation: Activation | None = None,
 ) -> tuple[dict[str, TextModel], LoadReport]:
-    """Read every text tower of a safetensors file."""
+    """Read every text tower of a safetensors file.
+
+    Args:
+        path: The file.
+        dtype: Type of the models' weights and computation.
+        device: Device of the models.
+        activation: Non-linearity of every tower. None: that of the config beside the file, if there is one; or
+            quick_gelu for ``clip_l`` and gelu for the others, as released. OpenCLIP's own ViT-L/14 has gelu.
+
+    Returns:
+        The models by name, ``clip_l``, ``clip_g`` and ``clip_h`` in this order, in evaluation mode without gradients,
+        and a report on the file's keys.
+
+    Raises:
+        CheckpointError: If the file is missing, pickled, truncated, of another family, or holds wrong shapes, NaN or
+            infinity or values beyond ``dtype``.
+    """
     models: dict[str, TextModel] = {}
     reports: list[TowerReport] = []
     with open_tensor_file(Path(path)) as file:
@@ -148,6 +164,14 @@ def seeded_text_model(config: TextConfig = CLIP_L, *, seed: int = 0, dtype: torc
 
     LayerNorm gains vary around 1 and biases around 0. With the usual gain 1 and bias 0 every row of the last hidden
     state would have mean zero, and the mean ratios of some weighting schemes would be rounding noise.
+
+    Args:
+        config: Sizes.
+        seed: Seed of the generator.
+        dtype: Type of the weights.
+
+    Returns:
+        The model, in evaluation mode without gradients.
     """
     return _seeded(TextModel, config, seed).to(dtype)
 
@@ -197,7 +221,16 @@ def load_weights(
 def hugging_face_tensors(
     model: TextModel | VisionModel, parameters: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Parameters of a tower under the keys known to transformers, ComfyUI, A1111 and Forge."""
+    """Parameters of a tower under the keys known to transformers, ComfyUI, A1111 and Forge.
+
+    Args:
+        model: The tower.
+        parameters: Values by our names instead of the model's own, such as their moving averages.
+
+    Returns:
+        Contiguous tensors by key, on the CPU, in their original types. For a tower with rotary positions this includes
+        a position table of width 0, which hosts refuse: without it they would use uninitialised memory as a table.
+    """
     table = HUGGING_FACE if isinstance(model, TextModel) else HUGGING_FACE_VISION
     keys: dict[str, str] = {}
     for key, name in table.items():

@@ -235,6 +235,12 @@ def find_towers(shapes: Shapes) -> list[FoundTower]:
     """All text towers in a file, in the order of `TOWERS`.
 
     A tower found at two locations is read from the one listed first.
+
+    Args:
+        shapes: The file's keys and shapes.
+
+    Returns:
+        The towers; empty for other files.
     """
     found: dict[str, FoundTower] = {}
     seen: set[str] = set()

@@ -37,7 +37,20 @@ def why_unread(error: Exception) -> str:
 
 @contextmanager
 def opened(path: Path, max_header_bytes: int) -> Generator[Any]:
-    """Open a safetensors file on the CPU for the duration of the context."""
+    """Open a safetensors file on the CPU for the duration of the context.
+
+    Args:
+        path: The file.
+        max_header_bytes: Maximum size of the header of keys, shapes and metadata.
+
+    Yields:
+        The open file.
+
+    Raises:
+        OSError: If it is missing or cannot be read, or the system cannot map it.
+        RefusedFile: If it is not a file, or its header is too long.
+        SafetensorError: If it is not a safetensors file, or incomplete.
+    """
     try:
         about = path.stat()
     except ValueError as error:  # a name that no file can have

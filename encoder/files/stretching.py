@@ -30,10 +30,19 @@ _TABLE_AND_COUNT = ("positional_embedding", "context_length")
 def stretched(table: Tensor, num_positions: int) -> Tensor:
     """Stretch a position table to more rows.
 
+    Args:
+        table: ``[rows, dim]``, floating point, with more than 20 rows.
+        num_positions: Rows of the result: ``20 + (rows - 20) * k``, for a whole number ``k`` from 2.
+
+    Returns:
+        ``[num_positions, dim]``, in the table's type. Every operation is rounded to that type, as in Long-CLIP's
+        program; types of 8 bits, which PyTorch cannot compute with, are rounded once.
+
+    Raises:
+        ValueError: If the rule cannot make that number of rows.
+
     >>> stretched(torch.arange(22.0).unsqueeze(1), 24).squeeze(1)[18:]
     tensor([18.0000, 19.0000, 20.0000, 20.5000, 21.0000, 21.5000])
-
-    Shapes: ``table`` [rows, dim]; returns [num_positions, dim].
     """
     factor = _factor(len(table), num_positions)
     rows = table.float() if table.element_size() == 1 else table
@@ -58,7 +67,19 @@ class StretchedFile(NamedTuple):
 
 
 def stretched_file(file: TensorFile, num_positions: int) -> StretchedFile:
-    """Extend the positions of a file's text tower."""
+    """Extend the positions of a file's text tower.
+
+    Args:
+        file: A text encoder or a whole CLIP.
+        num_positions: As in `stretched`.
+
+    Returns:
+        Changes to the file.
+
+    Raises:
+        CheckpointError: If it is a checkpoint, holds several text towers, has rotary positions, or cannot be loaded.
+        ValueError: If the rule cannot make that number of positions.
+    """
     towers = file.towers()
     tower = towers[0]
     if tower.place.prefix.startswith(_OF_CHECKPOINTS):

@@ -51,7 +51,16 @@ class EmbeddingFileError(ValueError):
 def read_embedding_file(path: str | Path) -> dict[str, Tensor]:
     """Read the vectors of an embedding.
 
-    Shapes: returns [vectors, dim].
+    Args:
+        path: A safetensors file.
+
+    Returns:
+        Vectors ``[vectors, dim]``, float32, at least one, by text tower (``clip_l``, ``clip_g``, ``clip_h``), or under
+        the empty string if the file does not name one.
+
+    Raises:
+        EmbeddingFileError: If the file is missing, pickled, a picture, truncated or not a file, has a header longer
+            than `MAX_HEADER_BYTES`, or holds several unknown tensors, too many or too wide vectors, or invalid values.
     """
     path = Path(path)
     try:

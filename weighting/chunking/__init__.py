@@ -46,7 +46,19 @@ def chunks_of(sections: Sequence[ChunkedSection]) -> tuple[TokenChunk, ...]:
 
 
 def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as syntax") -> ChunkedPrompt:
-    """Cut each section of a prompt into chunks by a named rule."""
+    """Cut each section of a prompt into chunks by a named rule.
+
+    Args:
+        prompt: The parsed prompt.
+        context: Tokenizer, layout and options.
+        chunking: A key of `CHUNKINGS`, or ``as syntax``.
+
+    Returns:
+        The chunks and the issues of making them.
+
+    Raises:
+        ValueError: If the rule is unknown.
+    """
     chunking = rule_of(chunking, prompt.syntax)
     if chunking not in CHUNKINGS:
         raise ValueError(f"unknown chunking {chunking!r}; allowed: as syntax, {', '.join(CHUNKINGS)}")

@@ -61,6 +61,14 @@ def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
     Law ``compel``: ``(Z + sum_k g_k D_k) / (1 + sum_k g_k)`` with ``g = tan((1 - v) pi / 2)``, with one D_k for each
     fragment below 1, in which only that fragment is absent; all weights also act in Z and D_k as in ``comfy``. Two
     words at 0 each survive by half.
+
+    Args:
+        chunks: The prompt.
+        options: Law, method, filler, pooled and mask.
+
+    Returns:
+        The plan of the blend. Its pooled vector is that of the whole prompt, or a blend, depending on
+        ``options.pooled``.
     """
     if options.law == "compel":
         return plan_blend(_compel_blend(tuple(chunks), options), options)
@@ -75,7 +83,15 @@ def compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTION
 
 
 def nested_blend(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Blend:
-    """Encodings of the nested law: B with its share ``v_0``, then each M_i with ``v_(i+1) - v_i``."""
+    """Encodings of the nested law: B with its share ``v_0``, then each M_i with ``v_(i+1) - v_i``.
+
+    Args:
+        chunks: The prompt; weights below 0 are used as they are.
+        options: Method and mask.
+
+    Returns:
+        The versions, with weights raised to at least 1; the weights in ``chunks`` decide which tokens are absent.
+    """
     raised = tuple(chunk.reweighted(lambda token: max(token.weight, 1.0)) for chunk in chunks)
     written = [chunk.weights for chunk in chunks]
     levels = sorted({weight for row in written for weight in row if weight < 1.0})
@@ -168,7 +184,14 @@ def plan_blend(blend: Blend, options: SchemeOptions) -> Plan[Weighted]:
 def fold_blend(blend: Blend, results: Iterator[Encoding], options: SchemeOptions) -> tuple[Encoding, Encoding]:
     """Sum encodings as they come.
 
-    Shapes: returns [chunks, 77, dim].
+    Args:
+        blend: The blend.
+        results: Encoding of the whole prompt; of the empty one, if any rows are moved; of the other versions.
+        options: Options for pooled vectors.
+
+    Returns:
+        Rows of the whole prompt as encoded, and the sum: hidden states ``[chunks, 77, dim]`` and pooled vector ``[1,
+        pooled_dim]``.
     """
     whole = next(results)
     empty = next(results).hidden[0] if blend.is_weighted else None

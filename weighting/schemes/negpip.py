@@ -140,7 +140,12 @@ def check_without_signs(reads: Iterable[Read], where: str) -> None:
 def paired(hidden: Tensor, signs: Sequence[float]) -> Tensor:
     """Duplicate rows as pairs: one to be read as key, one as value, which has the sign.
 
-    Shapes: ``hidden`` [batch, rows, dim]; returns [batch, 2 rows, dim].
+    Args:
+        hidden: ``[batch, rows, dim]``.
+        signs: Sign of each row; empty if all are 1.
+
+    Returns:
+        ``[batch, 2 rows, dim]``: keys in even rows, values in odd ones, as in ComfyUI-ppm's CLIP NegPip.
     """
     import torch
 

@@ -27,14 +27,23 @@ SYNTAXES: dict[str, Syntax] = {
 
 
 def syntax_of(name: str) -> Syntax:
-    """Record of a syntax."""
+    """Record of a syntax.
+
+    Raises:
+        ValueError: If the syntax is unknown.
+    """
     if name not in SYNTAXES:
         raise ValueError(f"unknown syntax {name!r}; allowed: {', '.join(SYNTAXES)}")
     return SYNTAXES[name]
 
 
 def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
-    """Read a prompt, any string, in a named syntax."""
+    """Read a prompt, any string, in a named syntax.
+
+    Raises:
+        ValueError: If the syntax is unknown.
+        PromptError: In strict mode, if the reference raises.
+    """
     record = syntax_of(syntax)
     prompt = record.parse(source, strict=strict)
     foreign = list(foreign_issues(prompt, record))

@@ -145,6 +145,16 @@ class _Reader:
 def parse(source: str, *, strict: bool = False) -> Prompt:
     """Read a prompt as the A1111 WebUI does.
 
+    Args:
+        source: Any string.
+        strict: Whether to raise where the reference raises, instead of reporting an issue.
+
+    Returns:
+        The prompt, with at least one fragment: an empty text yields one empty fragment.
+
+    Raises:
+        PromptError: In strict mode, for a weight of digits and dots that is not a number.
+
     >>> [(f.text, f.weight) for f in parse("a (red:1.4) [cat]").fragments]
     [('a ', 1.0), ('red', 1.4), (' ', 1.0), ('cat', 0.9090909090909091)]
     """

@@ -30,6 +30,13 @@ _BRACKET = re.compile(r"(?<!\\)[()]")
 def parse(source: str, *, strict: bool = False) -> Prompt:
     r"""Read a prompt as ComfyUI does.
 
+    Args:
+        source: Any string.
+        strict: Accepted for symmetry; ComfyUI refuses no prompt.
+
+    Returns:
+        The prompt, without fragments for an empty text.
+
     >>> [(f.text, f.weight) for f in parse("a ((red:1.4)) \\(cat\\)").fragments]
     [('a ', 1.0), ('red', 1.4), (' (cat)', 1.0)]
     """

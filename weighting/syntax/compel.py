@@ -49,6 +49,17 @@ _ESCAPE = re.compile(r'(?<!\\)(\\+)[()"]')
 def parse(source: str, *, strict: bool = False) -> Prompt:
     """Read a prompt as the compel library does.
 
+    Args:
+        source: Any string.
+        strict: Whether to raise where compel raises, instead of reporting an issue.
+
+    Returns:
+        The prompt. Its ``sections`` represent ``.and`` and ``.blend``; its ``parts`` are all fragments in order.
+
+    Raises:
+        PromptError: In strict mode, if a blend or conjunction has different numbers of weights and prompts, or text
+            follows a blend.
+
     >>> [(f.text, f.weight) for f in parse("a tall man (picking apricots+)++").fragments]
     [('a tall man', 1.0), ('picking', 1.2100000000000002), ('apricots', 1.3310000000000004)]
     """

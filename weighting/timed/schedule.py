@@ -100,6 +100,19 @@ class AndPart(NamedTuple):
 def read_timed(source: str, steps: int, *, has_comments: bool = True, is_negative: bool = False) -> TimedPrompt:
     """Read a prompt with edits, alternations and ANDs.
 
+    Args:
+        source: Any string. Tags such as ``<lora:name:0.8>`` are removed first.
+        steps: Number of sampling steps, 1 to `MAX_STEPS`.
+        has_comments: Whether ``#`` starts a comment, which is removed as well.
+        is_negative: Whether to read it as the WebUI reads a negative prompt, in which tags and AND are text.
+
+    Returns:
+        The prompt.
+
+    Raises:
+        ValueError: If ``steps`` is out of range, edits or parts times steps are more than `MAX_CHANGES`, or all texts
+            together longer than `MAX_CHARACTERS`.
+
     >>> [(text.last_step, text.text) for text in read_timed("a [cat:dog:0.5]", 20).branches[0].texts]
     [(10, 'a cat'), (20, 'a dog')]
     """
@@ -163,7 +176,23 @@ def schedule(
     hires_steps: int | None = None,
     old_rule: bool = False,
 ) -> tuple[TimedText, ...]:
-    """Texts that edits and alternations make of a prompt."""
+    """Texts that edits and alternations make of a prompt.
+
+    Args:
+        source: The prompt.
+        steps: Sampling steps of the first pass.
+        within: The part of the prompt to read; all of it by default.
+        hires_steps: Sampling steps of the second pass, to get its texts. Its times continue after the first pass:
+            shares from 1.0 to 2.0, steps from ``steps`` on.
+        old_rule: Whether numbers below 1 are shares of ``steps`` and all others steps, in both passes (the WebUI's
+            setting "use old prompt editing timelines").
+
+    Returns:
+        The texts, each with its last step; a single one for a prompt without edits. Equal neighbours are not joined.
+
+    Raises:
+        ValueError: As in `read_timed`.
+    """
     start, end = within or Span(0, len(source))
     parts = read_editing(source[start:end]).parts
     return _texts(source, start, parts, steps, _Sizes(), hires_steps=hires_steps, old_rule=old_rule)
