@@ -8,8 +8,8 @@ Commands:
     nothing                  the same as lab
 {commands}
 
-train, sort --examples and the parts of dalle that train install the training set first; all others need only that of
-the lab.
+train, sort --examples and the parts of dalle and world that train install the training set first; all others need
+only that of the lab.
 `python run.py inspect --help` shows the help of a command, with examples.
 
 Options, only before the command:
@@ -53,7 +53,7 @@ STAMP = VENV / "weighted-clip.json"
 LEFT_OUT = {"test": "tests", "check": "tests", "bench": "workshop", "parity": "workshop"}
 """Commands, and what each needs that the archive of the Comfy Registry leaves out."""
 TRAINING_PARTS = (["train-vae"], ["train"], ["demo"])
-"""Parts of the command ``dalle`` that need the training set."""
+"""Parts of the commands ``dalle`` and ``world`` that need the training set."""
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 PYTHON = "%d.%d" % sys.version_info[:2]
 TORCH_INDEX = {"cpu": "https://download.pytorch.org/whl/cpu", "cuda": "https://download.pytorch.org/whl/cu130"}
@@ -427,7 +427,9 @@ def main(arguments: list[str]) -> int:
         raise SetupError(f"{rest[0]} is not in the archive of the Comfy Registry; {where}")
     command, rest = (rest[0], rest[1:]) if rest[:1] in (["test"], ["check"]) else ("", rest)
     is_learning = rest[:1] == ["sort"] and any(one.partition("=")[0] == "--examples" for one in rest)
-    is_training = is_learning or rest[:1] == ["train"] or (rest[:1] == ["dalle"] and rest[1:2] in TRAINING_PARTS)
+    is_training = (
+        is_learning or rest[:1] == ["train"] or (rest[:1] in (["dalle"], ["world"]) and rest[1:2] in TRAINING_PARTS)
+    )
     if sys.version_info < (3, 11) and (command or is_training):
         name = command or ("sort --examples" if is_learning else "train")
         raise SetupError(f"{name} needs Python 3.11 or newer, as its tools do; all else runs on {PYTHON}")

@@ -29,6 +29,7 @@ from .sort import SORT
 from .stopping import terminable
 from .stretch import STRETCH
 from .train import TRAIN
+from .world import WORLD, WORLD_SAMPLE, WORLD_TRAIN
 
 DEFAULT_COMMAND = ["lab"]
 PROGRAM = "weighted-clip"
@@ -176,6 +177,9 @@ COMMANDS = (
     DALLE_TRAIN,
     DALLE_SAMPLE,
     DALLE_DEMO,
+    WORLD,
+    WORLD_TRAIN,
+    WORLD_SAMPLE,
     CONVERT_DVAE,
     CONVERT_RUDALLE,
     LAB,

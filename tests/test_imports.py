@@ -27,7 +27,13 @@ ALLOWED = {
     "modules": ("hosts/webui/*.py",),
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
-    "accelerate": ("training/*.py", "commands/*train*.py", "commands/dalle.py", "workshop/bench/precision.py"),
+    "accelerate": (
+        "training/*.py",
+        "commands/*train*.py",
+        "commands/dalle.py",
+        "commands/world.py",
+        "workshop/bench/precision.py",
+    ),
     "peft": ("training/lora.py",),
     "sklearn": ("training/probe.py",),
 }
@@ -40,7 +46,7 @@ AT_THE_TOP = {
             *("image_tokens", "ranking", "text_to_image"),
         )
     ),
-    "accelerate": ("training/*.py", "commands/*train*.py", "commands/dalle.py"),  # for types
+    "accelerate": ("training/*.py", "commands/*train*.py", "commands/dalle.py", "commands/world.py"),  # for types
 }
 """Files that are only imported where the module is, or name its types."""
 

@@ -253,6 +253,8 @@ def test_no_package_is_pinned_in_two_files(run: ModuleType) -> None:
         (["dalle", "train-vae", "data"], "train"),
         (["dalle", "train", "data"], "train"),
         (["dalle", "demo", "out"], "train"),
+        (["world", "train", "out"], "train"),
+        (["world", "sample", "world"], "lab"),
         (["dalle", "sample", "model"], "lab"),
         (["dalle"], "lab"),
         (["dalle", "shapes", "out"], "lab"),
@@ -324,6 +326,7 @@ def test_every_package_folder_is_built(project: dict) -> None:
         "web",
         "commands",
         "workshop",
+        "world",
     )
     folders = [init.parent.relative_to(ROOT) for top in tops for init in (ROOT / top).rglob("__init__.py")]
     names = {".".join(["weighted_clip", *folder.parts]) for folder in folders}

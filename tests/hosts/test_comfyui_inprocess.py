@@ -19,7 +19,7 @@ pytestmark = pytest.mark.host
 NAMES = (
     *("harmless", "checks", "memory", "models", "native", "long", "masks", "padding", "repeat", "loras", "timed"),
     *("levels", "remember", "attention", "attention_joint", "attention_cross", "attention_several", "attention_beside"),
-    *("beyond", "bind", "difference"),
+    *("beyond", "bind", "difference", "world"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -45,6 +45,7 @@ SUBJECTS = {
     "check_the_a1111_node_on_sdxl_gives_what_its_choices_give": "A1111 Prompt on SDXL, small, with Text Encode's a1111",
     "check_the_sdxl_node_on_the_refiner_equals_stock": "SDXL's refiner, small, clip skip 1 to 3, with stock",
     "check_clips_with_t5_equal_stock": "Flux and SD3, small, with T5 and without, with stock",
+    "check_the_hosts_unet_gives_the_small_worlds_numbers": "U-Net of the small world, random weights, with the host's",
     "check_an_embedding_for_both_towers_of_sdxl_equals_stock": "SDXL, small, embedding for both encoders, with stock",
     "check_an_embedding_of_another_width_is_named_and_left_out": "SDXL, small, embedding of a wrong width, with stock",
     "check_the_native_encoder_of_sd1_equals_stock": "Native encoder, SD1, small, clip skip 1 to 3, with stock",
@@ -190,7 +191,7 @@ SUBJECTS = {
     "check_and_guides_as_the_webui_does": "AND: guidance, with the WebUI's sum of answers, relative to the largest",
 }
 """Subjects of comparison of each check, in the words of docs/evidence/parity.md."""
-LIMITS = {check: 1e-5 for check in SUBJECTS if re.search("native|masked_keys|a_bias", check)} | {
+LIMITS = {check: 1e-5 for check in SUBJECTS if re.search("native|masked_keys|a_bias|small_worlds", check)} | {
     "check_weighed_attention_equals_one_written_out": 1e-5,
     "check_weighed_joint_attention_equals_one_written_out": 1e-5,
     "check_joint_weights_stay_with_their_entry": 1e-5,

@@ -1,0 +1,163 @@
+"""The commands ``world``: a small Stable Diffusion of coloured shapes, trained, and pictures drawn with it."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import Command
+from .console import Progress, show
+from .options import add_arguments
+from .processes import alone
+from .reading import options_of
+from .report import Chart, Page
+from .training import Job, Say, add_device, epilog, with_arguments
+from .training import train as train_with
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from ..training.world import WorldOptions
+
+MAX_COUNT = 4096
+"""Pictures of one run at most: they are held in memory, 12 kB each."""
+_PAGE = Page(
+    "Training of a small world",
+    {
+        "right.png": Chart(
+            "Share of right colours and kinds in pictures of held-out captions", ("colors", "kinds"), 1.0
+        ),
+        "loss.png": Chart("Loss of each step", ("loss",)),
+    },
+    "colors",
+)
+
+
+def _add_train_arguments(train: argparse.ArgumentParser) -> None:
+    train.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")
+    train.add_argument("--resume", action="store_true", help="go on with the run in DIR, given the same options")
+    train.add_argument("--steps", type=int, metavar="N", help="how many updates (3,000)")
+    train.add_argument("--batch", type=int, metavar="N", help="pictures of each (64)")
+    train.add_argument("--rate", type=float, metavar="X", help="highest step size (1e-3)")
+    train.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, pictures and noise (%(default)s)")
+    add_device(train)
+
+
+@alone
+def _train(arguments: argparse.Namespace) -> int:
+    from ..training.world import NAME, WorldOptions
+
+    return train_with(arguments, with_arguments(WorldOptions(), arguments), Job(NAME, _make, _PAGE))
+
+
+def _make(
+    arguments: argparse.Namespace, options: WorldOptions, accelerator: Accelerator, say: Say
+) -> tuple[Any, list[str]]:
+    from ..training.world import WorldRun
+
+    run = WorldRun(arguments.out, options, accelerator, say)
+    size = sum(parameter.numel() for parameter in run.trained.parameters()) / 1e6
+    return run, [
+        f"{size:.2f} million parameters, {options.steps:,} steps of {options.batch} pictures, on {accelerator.device} "
+        f"in {options.precision}"
+    ]
+
+
+def _add_sample_arguments(sample: argparse.ArgumentParser) -> None:
+    from ..weighting.options import OPTIONS
+
+    sample.add_argument("world", type=Path, metavar="WORLD", help="folder or file of world train")
+    sample.add_argument("text", metavar="CAPTION", help='what to draw: "a (red:0.5) circle and a blue square"')
+    add_arguments(sample, OPTIONS, "syntax", "scheme", "padding", "law", "mask_method")
+    sample.add_argument("--out", type=Path, required=True, metavar="FILE", help="the .png file to write")
+    sample.add_argument("--count", type=int, default=8, metavar="N", help="how many pictures (%(default)s)")
+    sample.add_argument("--seed", type=int, default=0, metavar="N", help="of the first; others count on (%(default)s)")
+    sample.add_argument("--steps", type=int, default=20, metavar="N", help="steps of Euler's method (%(default)s)")
+    sample.add_argument("--guidance", type=float, default=3.0, metavar="X", help="classifier-free (%(default)s)")
+
+
+def _sample(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from ..output.files import written_whole
+    from ..training.world import NAME
+    from ..weighting.chunks import plain_id
+    from ..weighting.encoders import Encoders
+    from ..world.model import check_words, load_world, noise_of, sampled, to_pictures
+    from ..world.unet import Text
+
+    if not 1 <= arguments.count <= MAX_COUNT:
+        raise ValueError(f"--count must be from 1 to {MAX_COUNT:,}, got {arguments.count}")
+    if not 1 <= arguments.steps <= 1000:
+        raise ValueError(f"--steps must be from 1 to 1,000, got {arguments.steps}")
+    if not math.isfinite(arguments.guidance):
+        raise ValueError(f"--guidance must be a number, got {arguments.guidance}")
+    if arguments.out.suffix.lower() != ".png":
+        raise ValueError(f"--out {arguments.out}: the file to write ends in .png")
+    place: Path = arguments.world
+    world, _ = load_world(place / NAME if place.is_dir() else place)
+    encoders = Encoders.of_models({"clip_l": world.whole_text()})
+    options = options_of(arguments)
+    for chunk in encoders.read(arguments.text, options)["clip_l"].chunks:
+        check_words(arguments.text, [(plain_id(token.id), token.at.start, token.at.end) for token in chunk.content])
+    rows = Text(encoders(arguments.text, **asdict(options)).hidden)
+    empty = Text(encoders("").hidden)
+    noise = noise_of(list(range(arguments.seed, arguments.seed + arguments.count)))
+    latents, progress = noise, Progress()
+    for number, latents in enumerate(  # noqa: B007 - the last ones are the pictures
+        sampled(world.unet, noise, rows, empty, arguments.steps, arguments.guidance), 1
+    ):
+        progress.tell(f"step {number} of {arguments.steps}")
+    progress.clear()
+    pictures = to_pictures(latents)
+    if not bool(torch.isfinite(latents).all()):
+        raise ValueError("the pictures are not finite: choose a lower --guidance")
+    with written_whole(arguments.out) as path:
+        _grid(pictures).save(path)
+    show(f"written: {arguments.out}, {arguments.count} pictures, seeds {arguments.seed} and on")
+    return 0
+
+
+def _grid(pictures: Any) -> Any:
+    """Pictures side by side, at most eight in a row, each pixel as a square of four by four."""
+    import torch
+    from PIL import Image
+
+    across = min(8, len(pictures))
+    missing = -len(pictures) % across
+    padded = torch.cat([pictures, pictures.new_ones(missing, *pictures.shape[1:])])
+    rows = padded.unflatten(0, (-1, across)).permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)
+    whole = Image.fromarray((rows * 255).round().byte().numpy())
+    return whole.resize((4 * whole.width, 4 * whole.height), Image.Resampling.NEAREST)
+
+
+WORLD = Command(
+    "world",
+    "a small Stable Diffusion of coloured shapes",
+    None,
+    None,
+    ("train world", 'sample world "a red circle and a blue square" --out circle.png'),
+    description="Train a small Stable Diffusion on pictures of coloured shapes, which it learns within an hour on two "
+    "cores, and draw with it. No checkpoint is needed. See docs/world.md.",
+)
+WORLD_TRAIN = Command(
+    "world train",
+    "train the text encoder and the U-Net, without any data",
+    _add_train_arguments,
+    _train,
+    ("world",),
+    description="Train a CLIP text encoder and a U-Net with the keys of Stable Diffusion 1.5 on pictures that are "
+    "drawn as they are needed. Writes world.safetensors and a page with curves.",
+    epilog=epilog("world train"),
+)
+WORLD_SAMPLE = Command(
+    "world sample",
+    "draw pictures of a caption",
+    _add_sample_arguments,
+    _sample,
+    ('world "a red circle and a blue square" --out circle.png',),
+    description="Draw pictures of a caption into one .png file.",
+)

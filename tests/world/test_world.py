@@ -1,0 +1,353 @@
+"""The small world: its judge measured on drawn scenes, its sampler, its file, and its training."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from weighted_clip.commands.program import main
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.world.evaluation import held_out_scenes, is_held_out, rightness, training_example
+from weighted_clip.world.judge import NO_KIND, assigned, things_in
+from weighted_clip.world.model import (
+    FORMAT,
+    PUNCTUATION,
+    World,
+    WorldError,
+    known_ids,
+    load_world,
+    noise_of,
+    sampled,
+    save_world,
+    times,
+    to_latents,
+    to_pictures,
+)
+from weighted_clip.world.scenes import (
+    BACKGROUND,
+    KINDS,
+    SIDE,
+    WORDS,
+    Scene,
+    Thing,
+    pictures,
+    random_scene,
+)
+from weighted_clip.world.unet import Text, UNet
+
+from ..libraries import library
+
+CAPTION = "a red circle and a blue square"
+
+
+@pytest.fixture(scope="module")
+def scenes() -> list[Scene]:
+    rng = random.Random(0)
+    return [random_scene(rng) for _ in range(500)]
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    """Random weights, none of them 0."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        world = World()
+        for parameter in world.parameters():
+            torch.nn.init.normal_(parameter, std=0.08)
+    return world.eval().requires_grad_(False)
+
+
+@pytest.fixture
+def file(world: World, tmp_path: Path) -> Path:
+    save_world(world, tmp_path / "world.safetensors", {"steps": 0})
+    return tmp_path / "world.safetensors"
+
+
+def text_of(world: World, caption: str = CAPTION) -> Text:
+    return Text(world.text(world.ids([caption])).hidden)
+
+
+# ---- scenes and the judge
+
+
+def wrong(scenes: list[Scene], shown: torch.Tensor) -> tuple[float, float, float]:
+    """Shares of things that are missed, of kinds that are wrong, and of pictures with more things than drawn."""
+    missed = kinds = more = 0
+    for scene, found in zip(scenes, things_in(shown), strict=True):
+        there = assigned(found, scene.things)
+        missed += there.count(None)
+        kinds += sum(
+            one is not None and one.thing.kind != thing.kind for one, thing in zip(there, scene.things, strict=True)
+        )
+        more += len(found) > len(scene.things)
+    number = sum(len(scene.things) for scene in scenes)
+    return missed / number, kinds / number, more / len(scenes)
+
+
+def test_the_judge_finds_what_is_drawn(scenes: list[Scene]) -> None:
+    assert {len(scene.things) for scene in scenes} == {1, 2, 3}
+    missed, kinds, more = wrong(scenes, pictures(scenes))
+    assert missed == more == 0
+    assert kinds <= 0.005
+
+
+def test_the_judge_finds_it_under_noise_and_blur(scenes: list[Scene]) -> None:
+    clean = pictures(scenes)
+    noisy = clean + 0.1 * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
+    kernel = torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]]) / 16
+    padded = torch.nn.functional.pad(clean.flatten(0, 1)[:, None], (1,) * 4, mode="replicate")
+    blurred = torch.nn.functional.conv2d(padded, kernel[None, None]).reshape(clean.shape)
+    for shown in (noisy, blurred):
+        missed, kinds, more = wrong(scenes, shown)
+        assert missed == more == 0
+        assert kinds <= 0.04
+
+
+def test_places_and_radii_are_those_of_the_drawing(scenes: list[Scene]) -> None:
+    for scene, found in zip(scenes[:100], things_in(pictures(scenes[:100])), strict=True):
+        if len({thing[:2] for thing in scene.things}) < len(scene.things):
+            continue  # which of two that are alike is which cannot be told
+        for thing, one in zip(scene.things, assigned(found, scene.things), strict=True):
+            assert one is not None
+            assert math.dist((one.thing.x, one.thing.y), (thing.x, thing.y)) < 1
+            assert abs(one.thing.radius - thing.radius) < 1.25
+
+
+def test_nothing_is_found_where_nothing_is() -> None:
+    empty = torch.tensor(BACKGROUND).float()[:, None, None].expand(3, SIDE, SIDE) / 255
+    assert things_in(empty[None]) == [[]]
+    assert things_in(torch.zeros(0, 3, SIDE, SIDE)) == []
+
+
+def test_a_patch_of_no_shape_has_no_kind() -> None:
+    picture = torch.full((3, SIDE, SIDE), 0.25)
+    picture[:, 3:5, 2:30] = torch.tensor([220.0, 40, 40])[:, None, None] / 255
+    [[found]] = things_in(picture[None])
+    assert (found.thing.color, found.thing.kind) == ("red", NO_KIND)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_things_of_one_colour_are_two(kind: str) -> None:
+    apart = Scene((Thing("green", kind, 8, 8, 6), Thing("green", "square", 23, 23, 6)))
+    [found] = things_in(pictures([apart]))
+    assert sorted(one.thing.kind for one in found) == sorted([kind, "square"])
+
+
+def test_squares_of_one_colour_that_touch_at_a_corner_are_two() -> None:
+    touching = Scene((Thing("blue", "square", 9, 9, 6), Thing("blue", "square", 19, 18, 6)))
+    [found] = things_in(pictures([touching]))
+    assert [one.thing.kind for one in found] == ["square", "square"]
+
+
+def test_the_same_colour_and_kind_is_taken_before_the_same_colour() -> None:
+    [found] = things_in(pictures([Scene((Thing("red", "cross", 8, 8, 6.5), Thing("red", "circle", 23, 23, 5)))]))
+    circle, none = assigned(found, [Thing("red", "circle"), Thing("blue", "circle")])
+    assert circle is not None and circle.thing.kind == "circle"
+    assert none is None
+
+
+def test_no_picture_of_training_holds_a_pair_that_is_held_out() -> None:
+    held = held_out_scenes(100)
+    assert len({scene.caption for scene in held}) == 100
+    assert all(is_held_out(scene) for scene in held)
+    shown, captions = training_example(random.Random(0), 300)
+    assert len(shown) == len(captions) == 300
+    assert not any(scene.caption in caption for scene in held for caption in captions)
+    assert any(", " in caption for caption in captions)
+    assert {word for caption in captions for word in caption.replace(",", "").split()} == set(WORDS)
+
+
+# ---- the model
+
+
+def test_each_word_of_the_world_is_one_token() -> None:
+    assert all(len(default_tokenizer()(word)) == 1 for word in (*WORDS, *PUNCTUATION))
+    assert len(set(known_ids())) == 2 + len(WORDS) + len(PUNCTUATION)
+
+
+def test_the_whole_table_gives_the_same_rows(world: World) -> None:
+    ids = torch.full((1, 77), 49407)
+    tokens = [49406, *(token.id for token in default_tokenizer()(CAPTION))]
+    ids[0, : len(tokens)] = torch.tensor(tokens)
+    torch.testing.assert_close(world.whole_text()(ids).hidden, text_of(world).rows, rtol=0, atol=1e-6)
+
+
+def test_latents_are_pictures_and_back() -> None:
+    shown = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    assert to_latents(shown).shape == (2, 12, 16, 16)
+    torch.testing.assert_close(to_pictures(to_latents(shown)), shown)
+
+
+def test_sampling_is_eulers_method_written_out(world: World) -> None:
+    noise, rows, empty = noise_of([3, 4]), text_of(world), text_of(world, "")
+    *_, found = sampled(world.unet, noise, rows, empty, 4, 2.5)
+    x = noise
+    for time in (1.0, 0.75, 0.5, 0.25):
+        t = torch.full((2,), 1000 * time)
+        with_text, without = (world.unet(x, t, one.expanded(2)) for one in (rows, empty))
+        x = x - 0.25 * (without + 2.5 * (with_text - without))
+    torch.testing.assert_close(found, x)
+    assert times(3) == [1.0, 0.667, 0.334, 0.0]
+
+
+def test_noise_depends_on_its_seed_alone() -> None:
+    assert torch.equal(noise_of([1, 2, 3])[1:2], noise_of([2]))
+
+
+def test_a_hidden_row_is_read_by_no_place_and_a_factor_turns_its_value(world: World) -> None:
+    rows = text_of(world).rows
+    x, t = noise_of([0]), torch.tensor([500.0])
+
+    def out(unet: UNet, given: torch.Tensor, bias: float = 0.0, factor: float = 1.0) -> torch.Tensor:
+        biases, factors = torch.zeros(1, 77), torch.ones(1, 77)
+        biases[0, 5], factors[0, 5] = bias, factor
+        return unet(x, t, Text(given, biases, factors))
+
+    torch.testing.assert_close(out(world.unet, rows), world.unet(x, t, Text(rows)))
+    other = rows.clone()
+    other[0, 5] += 1
+    torch.testing.assert_close(out(world.unet, other, -math.inf), out(world.unet, rows, -math.inf), rtol=0, atol=0)
+    without = world.unet(x, t, Text(rows[:, [*range(5), *range(6, 77)]]))
+    torch.testing.assert_close(out(world.unet, rows, -math.inf), without)
+    assert not torch.allclose(out(world.unet, rows, factor=-1.0), out(world.unet, rows))
+
+
+# ---- files
+
+
+def test_a_file_is_read_as_it_was_written(file: Path, world: World) -> None:
+    found, recipe = load_world(file)
+    assert recipe == {"steps": 0}
+    expected = {key: value.half().float() for key, value in world.state_dict().items()}
+    state = found.state_dict()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[key], expected[key]) for key in state)
+    assert file.stat().st_size < 6e6
+    with safe_open(file, "pt") as opened:
+        keys = set(opened.keys())
+    assert "model.diffusion_model.input_blocks.3.1.transformer_blocks.0.attn2.to_k.weight" in keys
+    assert "cond_stage_model.transformer.text_model.final_layer_norm.bias" in keys
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors, about: about.update(format="dalle-prior"), "this is no small world"),
+        (lambda tensors, about: about.update(sizes="[" * 100_000), "of another version"),
+        (lambda tensors, about: about.pop("recipe"), "of another version"),
+        (lambda tensors, about: about.update(sizes=about["sizes"].replace("128", "256")), "of another version"),
+        (lambda tensors, about: about.update(sizes=about["sizes"].replace('"red"', '"pink"')), "of another version"),
+        (lambda tensors, about: tensors.pop("model.diffusion_model.out.2.bias"), "out.2.bias' is missing"),
+        (lambda tensors, about: tensors.update(more=torch.zeros(1)), "'more' is no part of a small world"),
+        (lambda tensors, about: tensors["model.diffusion_model.out.2.bias"].fill_(math.nan), "NaN or infinite"),
+    ],
+    ids=["format", "deep", "recipe", "sizes", "words", "missing", "more", "nan"],
+)
+def test_what_is_no_world_is_refused_in_words(file: Path, change: object, message: str) -> None:
+    with safe_open(file, "pt") as opened:
+        about = dict(opened.metadata())
+    tensors = load_file(file)
+    change(tensors, about)  # pyright: ignore[reportCallIssue]
+    save_file(tensors, file, about)
+    with pytest.raises(WorldError, match=message):
+        load_world(file)
+
+
+def test_a_file_cut_off_or_absent_is_refused_in_words(file: Path, tmp_path: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100_000])
+    with pytest.raises(WorldError, match=r"world\.safetensors"):
+        load_world(file)
+    with pytest.raises(WorldError, match="there is no such file"):
+        load_world(tmp_path / "none.safetensors")
+
+
+# ---- commands
+
+
+def test_unknown_words_are_named_with_the_known_ones(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["world", "sample", str(file), "--steps", "1", "--count", "1", "--out", str(tmp_path / "out.png")]
+    assert main([*given, "A red CIRCLE, and a (blue:0.5) square"]) == 0
+    capsys.readouterr()
+    assert main([*given, "a small octahedron, 2 red circles, a (small:1.5) square!"]) == 1
+    told = capsys.readouterr().err
+    assert "does not know 'small', 'octahedron', '2', 'circles', '!'; it knows a, and, red" in told
+
+
+def test_a_weight_is_read_as_the_rest_of_the_pack_reads_it(file: Path, tmp_path: Path) -> None:
+    def drawn(text: str, *more: str) -> bytes:
+        out = tmp_path / "out.png"
+        assert main(["world", "sample", str(file), text, "--steps", "1", "--count", "1", "--out", str(out), *more]) == 0
+        return out.read_bytes()
+
+    plain = drawn(CAPTION)
+    weighted = CAPTION.replace("red", "(red:0.5)")
+    assert drawn(weighted) != plain
+    assert drawn(weighted, "--scheme", "unweighted") == plain
+    remove = ("--scheme", "masked_blend", "--mask-method", "remove")
+    assert drawn("a red circle (and a blue square:0)", *remove) == drawn("a red circle")
+
+
+def test_a_caption_is_drawn_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from PIL import Image
+
+    given = [str(file), CAPTION, "--steps", "2", "--count", "9", "--out", str(tmp_path / "out.png")]
+    assert main(["world", "sample", *given]) == 0
+    assert "9 pictures" in capsys.readouterr().out
+    with Image.open(tmp_path / "out.png") as picture:
+        assert picture.size == (8 * 4 * SIDE, 2 * 4 * SIDE)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--count", "0"], "--count must be from 1 to 4,096, got 0"),
+        (["--steps", "1001"], "--steps must be from 1 to 1,000, got 1001"),
+        (["--guidance", "nan"], "--guidance must be a number, got nan"),
+        (["--out", "out.jpg"], "ends in .png"),
+    ],
+)
+def test_bad_values_are_refused_in_words(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
+) -> None:
+    given = ["world", "sample", str(file), CAPTION, "--out", str(tmp_path / "out.png"), *more]
+    assert main(given) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.png").exists()
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library("accelerate")
+    monkeypatch.setattr("weighted_clip.training.world.NUM_MEASURED", 2)
+    from ..training.objectives import stopping_after
+
+    given = ["world", "train", "--steps", "4", "--batch", "4", "--device", "cpu"]
+    assert main([*given, str(tmp_path / "whole")]) == 0
+    with stopping_after(2):
+        assert main([*given, str(tmp_path / "stopped")]) == 130
+    assert main([*given, str(tmp_path / "stopped"), "--resume"]) == 0
+    one, other = (load_file(tmp_path / name / "world.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    world, recipe = load_world(tmp_path / "whole" / "world.safetensors")
+    assert recipe["steps"] == 4
+    assert recipe["pictures"] == 16
+    found = rightness(world, held_out_scenes(2))
+    assert len(found.colors) == len(found.kinds) == 4
+    with safe_open(tmp_path / "whole" / "world.safetensors", "pt") as opened:
+        assert json.loads(opened.metadata()["recipe"])["seed"] == 0
+        assert opened.metadata()["format"] == FORMAT
+
+
+def test_the_folder_of_something_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "world.safetensors").write_bytes(b"other")
+    assert main(["world", "train", str(tmp_path / "out"), "--steps", "1"]) == 1
+    assert "there is a run in it" in capsys.readouterr().err
+    assert (tmp_path / "out" / "world.safetensors").read_bytes() == b"other"

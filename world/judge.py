@@ -1,0 +1,151 @@
+"""Recognise the things in a picture by its pixels alone, without a model.
+
+Each pixel takes the nearest of the background and the colours; connected pixels of one colour are a thing, and its
+kind, place and radius are those of the shape that overlaps it best. Two things of one colour that touch are two if they
+match better apart, cut where they are thinnest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .scenes import BACKGROUND, COLORS, KINDS, Thing, covered
+
+MIN_AREA = 20
+"""Pixels below which something is no thing."""
+MIN_OVERLAP = 0.6
+"""Share of a thing and its best shape together that both cover; below, it is of no kind."""
+_WINDOW = 24
+"""Side of the square in which things are compared with shapes, centred on each one's extent."""
+_RADII = tuple(half / 2 for half in range(6, 19))
+_OFFSETS = (0.0, 0.25, 0.5, 0.75)
+NO_KIND = "thing"
+
+
+class Found(NamedTuple):
+    """A thing found in a picture."""
+
+    thing: Thing
+    """Its kind is `NO_KIND` if it looks like no shape."""
+    sureness: float
+    """Overlap with the best shape, divided by their union: 0..1."""
+    area: Tensor
+    """Its pixels, ``[SIDE, SIDE]``, bool."""
+
+
+def things_in(pictures: Tensor) -> list[list[Found]]:
+    """Things in pictures, ``[n, 3, SIDE, SIDE]`` in 0..1, the largest first."""
+    found: list[list[Found]] = [[] for _ in pictures]
+    if not len(pictures):
+        return found
+    palette = torch.tensor([BACKGROUND, *COLORS.values()], dtype=torch.float32, device=pictures.device) / 255
+    pixels = pictures.float().clamp(0, 1).permute(0, 2, 3, 1)  # [n, s, s, 3]
+    nearest = (
+        torch.cdist(pixels.flatten(1, 2), palette[None].expand(len(pixels), -1, -1)).argmin(2).reshape(pixels.shape[:3])
+    )
+    for index, name in enumerate(COLORS, 1):
+        masks = nearest == index
+        for number, area in _components(masks):
+            found[number] += _recognised(name, area)
+    return [sorted(things, key=lambda one: -int(one.area.sum())) for things in found]
+
+
+def _components(masks: Tensor, least: int = MIN_AREA) -> Iterator[tuple[int, Tensor]]:
+    """Number of the picture and pixels of each connected part, ``[s, s]``, of masks ``[n, s, s]``."""
+    labels = torch.arange(1, masks.numel() + 1, dtype=torch.float32, device=masks.device).reshape(masks.shape) * masks
+    while True:
+        wider = torch.maximum(
+            F.max_pool2d(labels[:, None], (3, 1), 1, (1, 0)), F.max_pool2d(labels[:, None], (1, 3), 1, (0, 1))
+        )
+        wider = wider[:, 0] * masks
+        if torch.equal(wider, labels):
+            break
+        labels = wider
+    for number, label in enumerate(labels):
+        names, counts = label.unique(return_counts=True)
+        for name, count in zip(names.tolist(), counts.tolist(), strict=True):
+            if name and count >= least:
+                yield number, label == name
+
+
+def _recognised(color: str, area: Tensor) -> list[Found]:
+    """A connected part as one thing, or as several if these match shapes better."""
+    whole = _best(color, area)
+    if whole.sureness < 0.8:
+        pieces = [_best(color, piece) for piece in _pieces(area)]
+        if len(pieces) > 1 and min(piece.sureness for piece in pieces) > max(whole.sureness, MIN_OVERLAP):
+            return pieces
+    return [whole]
+
+
+def _pieces(area: Tensor) -> list[Tensor]:
+    """Parts into which an area falls when its border is taken off; each pixel goes with the nearest."""
+    cores = -F.max_pool2d(-F.pad(area.float(), (1, 1, 1, 1))[None, None], 3, 1)[0]
+    parts = [part for _, part in _components(cores > 0, 1) if int(part.sum()) >= MIN_AREA // 4]
+    if len(parts) < 2:
+        return [area]
+    places = area.nonzero().float()
+    distances = torch.stack([torch.cdist(places, part.nonzero().float()).min(1).values for part in parts])
+    pieces = [torch.zeros_like(area) for _ in parts]
+    for (row, column), nearest in zip(area.nonzero().tolist(), distances.argmin(0).tolist(), strict=True):
+        pieces[nearest][row, column] = True
+    return [piece for piece in pieces if int(piece.sum()) >= MIN_AREA]
+
+
+def _best(color: str, area: Tensor) -> Found:
+    rows, columns = area.nonzero(as_tuple=True)
+    top, left = _corner(int(rows.min()), int(rows.max())), _corner(int(columns.min()), int(columns.max()))
+    window = F.pad(area.float(), (_WINDOW,) * 4)[top + _WINDOW :, left + _WINDOW :][:_WINDOW, :_WINDOW].flatten()
+    shapes, areas, names = _shapes()
+    shared = shapes @ window
+    overlaps = shared / (areas + area.sum() - shared)
+    sureness = float(overlaps.max())
+    kind = names[int(overlaps.argmax())][0]
+    alike = [
+        names[index][1:] for index in (overlaps == sureness).nonzero().flatten().tolist() if names[index][0] == kind
+    ]
+    x, y, radius = np.mean(alike, 0).tolist()
+    return Found(Thing(color, kind if sureness >= MIN_OVERLAP else NO_KIND, left + x, top + y, radius), sureness, area)
+
+
+def _corner(first: int, last: int) -> int:
+    """First row or column of the window around an extent."""
+    return (first + last + 1) // 2 - _WINDOW // 2
+
+
+@cache
+def _shapes() -> tuple[Tensor, Tensor, list[tuple[str, float, float, float]]]:
+    """Shapes, each in its window, ``[shapes, pixels]``; their areas; kind, place in the window and radius of each."""
+    drawn: list[np.ndarray] = []
+    names: list[tuple[str, float, float, float]] = []
+    middle = _WINDOW  # of a field twice as wide
+    for kind, (radius, dx, dy) in product(KINDS, product(_RADII, _OFFSETS, _OFFSETS)):
+        field = covered(kind, middle + dx, middle + dy, radius, 2 * _WINDOW)
+        rows, columns = field.nonzero()
+        top, left = _corner(rows.min(), rows.max()), _corner(columns.min(), columns.max())
+        drawn.append(field[top : top + _WINDOW, left : left + _WINDOW].flatten())
+        names.append((kind, middle + dx - left, middle + dy - top, radius))
+    shapes = torch.from_numpy(np.stack(drawn)).float()
+    return shapes, shapes.sum(1), names
+
+
+def assigned(found: Sequence[Found], wanted: Sequence[Thing]) -> list[Found | None]:
+    """What was found for each wanted thing: the same colour and kind, or else one of the same colour; each once."""
+    left = list(found)
+    result: list[Found | None] = [None] * len(wanted)
+    for is_alike in (lambda one, two: one[:2] == two[:2], lambda one, two: one.color == two.color):
+        for index, thing in enumerate(wanted):
+            if result[index] is None:
+                one = next((one for one in left if is_alike(one.thing, thing)), None)
+                if one is not None:
+                    left.remove(one)
+                    result[index] = one
+    return result
