@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load, save_file
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.weighting.timed.schedule import COUNTERS
 from weighted_clip.workshop.bench.page import table
 
 from .course import MEBIBYTE, NO_PROC, PROC, Point, growth, resident_bytes
@@ -130,10 +131,11 @@ def study(client: Client, given: Input, record: Record) -> Answers:
 
     for text in given.typed():
         asked(f"typing: {text}", "read", text, *given.values)
+    own = {"tokens": (), "masks": (1,), "convert": (given.target,)}
     for name, function in (("tokens", "open_tab"), ("masks", "open_tab_1"), ("convert", "open_tab_3")):
-        asked(name, function, 1, given.target, *given.all_values)
+        asked(name, function, *own[name], *given.all_values)
         # the server remembers for each user which tab is open
-        asked(f"{name}: again", "details", None, 1, given.target, *given.all_values)
+        asked(f"{name}: again", "follow", None, 1, given.target, COUNTERS[0], "", *given.all_values)
     with record.timed("compare two schemes"):
         answers = list(client.queue("compare", None, list(given.schemes), *given.all_values))
     plain["compared"] = answers[-1][2]

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.convert import convert
-from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.prompt import Break, Fragment, Piece, Prompt, PromptError, Span, Swap, unmarked
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, Syntax, parse
@@ -241,6 +241,7 @@ def read_toy(text: str, **options: str) -> list[list[tuple[str, float]]]:
 @pytest.mark.parametrize("options", [{}, {"chunking": "a1111"}, {"chunking": "compel words"}])
 def test_a_syntax_is_read_as_its_record_says(options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SYNTAXES, "toy", TOY)
+    monkeypatch.setitem(OPTIONS, "syntax", OPTIONS["syntax"]._replace(choices=("toy",)))
     chunks = [[("a", 1.0), ("red", 2.0)], [("cat", 1.0)]]
     assert read_toy("a <lora:ink:1> !red / cat", **options) == chunks
 
