@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from ..world.evaluation import held_out_scenes, rightness, training_example
 from ..world.model import World, save_world, to_latents
 from .loop import Loop
+from .optimizer import by_decay
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -76,13 +78,8 @@ class WorldRun(Loop):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
             world = World()
-        matrices = [one for one in world.parameters() if one.ndim > 1]
-        vectors = [one for one in world.parameters() if one.ndim < 2]
-        groups = [
-            {"params": matrices, "lr": 1.0, "weight_decay": options.weight_decay},
-            {"params": vectors, "lr": 1.0, "weight_decay": 0.0},
-        ]
-        self.prepare(world, groups, lambda groups: torch.optim.AdamW(groups, betas=(0.9, 0.99)))
+        groups = by_decay(world.parameters(), 1.0, options.weight_decay)
+        self.prepare(world, groups, partial(torch.optim.AdamW, betas=(0.9, 0.99)))
 
     def factor(self, step: int) -> float:
         """The step size itself."""

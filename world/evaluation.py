@@ -50,12 +50,10 @@ def _caption(scene: Scene, rng: random.Random) -> str:
     return (", " if rng.random() < COMMAS else " and ").join(phrases)
 
 
-def held_out_scenes(count: int, seed: int = 1) -> list[Scene]:
+def held_out_scenes(count: int) -> list[Scene]:
     """Scenes whose captions are held-out pairs, each in both orders, in random order."""
-    ordered = [pair for both in map(sorted, held_out_pairs()) for pair in (both, both[::-1])]
-    ordered.sort()
-    rng = random.Random(seed)
-    rng.shuffle(ordered)
+    ordered = sorted(pair for both in map(sorted, held_out_pairs()) for pair in (both, both[::-1]))
+    random.Random(1).shuffle(ordered)
     return [Scene(tuple(Thing(*one) for one in ordered[index % len(ordered)])) for index in range(count)]
 
 

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,6 +29,7 @@ from ..encoder.config import TextConfig
 from ..encoder.files.safetensors_file import opened, why_unread
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
+from ..output.export import save_tensors
 from ..output.files import written_whole
 from .scenes import SIDE, WORDS
 from .unet import Text, UNet, UNetConfig
@@ -116,7 +116,7 @@ def check_words(text: str, tokens: Iterable[tuple[int, int, int]]) -> None:
 # ---- files
 
 
-def save_world(world: World, path: Path, recipe: Mapping[str, Any], *, may_replace: bool = True) -> None:
+def save_world(world: World, path: Path, recipe: Mapping[str, Any]) -> None:
     """Write a world in half precision; ``recipe`` says in the metadata how it was trained."""
     tensors = {
         prefix + key: value.detach().to("cpu", torch.float16).contiguous()
@@ -124,8 +124,8 @@ def save_world(world: World, path: Path, recipe: Mapping[str, Any], *, may_repla
         for key, value in module.state_dict().items()
     }
     metadata = {"format": FORMAT, "sizes": _sizes(), "recipe": json.dumps(dict(recipe))}
-    with written_whole(path, may_replace=may_replace) as place:
-        save_file(tensors, place, metadata)
+    with written_whole(path) as place:
+        save_tensors(tensors, place, metadata)
 
 
 def load_world(path: str | Path) -> tuple[World, dict[str, Any]]:
@@ -188,9 +188,9 @@ def to_pictures(latents: Tensor) -> Tensor:
     return ((F.pixel_shuffle(latents, 2) + 1) / 2).clamp(0, 1)
 
 
-def noise_of(seeds: list[int], side: int = SIDE) -> Tensor:
-    """First latents, ``[seeds, 12, side / 2, side / 2]``, each from a seed of its own, the same in every batch."""
-    shape = (3 * 4, side // 2, side // 2)
+def noise_of(seeds: list[int]) -> Tensor:
+    """First latents, ``[seeds, 12, 16, 16]``, each from a seed of its own, the same in every batch."""
+    shape = (3 * 4, SIDE // 2, SIDE // 2)
     return torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
 
 
