@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..output.files import written_whole
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
 REPORT_NAME, MONTAGE_NAME = "report.html", "reconstructions.png"
@@ -102,16 +103,21 @@ def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequ
     return folder / REPORT_NAME
 
 
-def montage(rows: Sequence[Tensor], path: Path) -> None:
-    """Draw pictures of one size in rows, ``[n, 3, h, w]`` each, in 0..1."""
+def in_rows(rows: Sequence[Tensor], factor: int | None = None) -> Image.Image:
+    """Pictures of one size in rows, ``[n, 3, h, w]`` each, in 0..1, enlarged; by default as wide as a page."""
     import torch
     from PIL import Image
 
     whole = torch.cat([torch.cat(list(row), 2) for row in rows], 1)
     whole = (whole * 255).round().byte().permute(1, 2, 0).contiguous()
     image = Image.fromarray(whole.numpy())
-    factor = max(1, _WIDTH // image.width)
-    image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    factor = max(1, _WIDTH // image.width) if factor is None else factor
+    return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+
+
+def montage(rows: Sequence[Tensor], path: Path) -> None:
+    """Draw `in_rows` into a file."""
+    image = in_rows(rows)
     with written_whole(path) as place:
         image.save(place)
 

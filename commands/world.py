@@ -13,7 +13,7 @@ from .console import Progress, show
 from .options import add_arguments
 from .processes import alone
 from .reading import options_of
-from .report import Chart, Page
+from .report import Chart, Page, in_rows
 from .training import Job, Say, add_device, epilog, with_arguments
 from .training import train as train_with
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_COUNT = 4096
 """Pictures of one run at most: they are held in memory, 12 kB each."""
+ACROSS, ENLARGED = 8, 4
+"""Pictures in a row, and pixels of the file for one of theirs, along each side."""
 _PAGE = Page(
     "Training of a small world",
     {
@@ -112,26 +114,16 @@ def _sample(arguments: argparse.Namespace) -> int:
     ):
         progress.tell(f"step {number} of {arguments.steps}")
     progress.clear()
-    pictures = to_pictures(latents)
-    if not bool(torch.isfinite(latents).all()):
+    if not bool(latents.isfinite().all()):
         raise ValueError("the pictures are not finite: choose a lower --guidance")
+    pictures = to_pictures(latents)
+    across = min(ACROSS, len(pictures))
+    white = pictures.new_ones(-len(pictures) % across, *pictures.shape[1:])
+    image = in_rows(torch.cat([pictures, white]).split(across), ENLARGED)
     with written_whole(arguments.out) as path:
-        _grid(pictures).save(path)
+        image.save(path)
     show(f"written: {arguments.out}, {arguments.count} pictures, seeds {arguments.seed} and on")
     return 0
-
-
-def _grid(pictures: Any) -> Any:
-    """Pictures side by side, at most eight in a row, each pixel as a square of four by four."""
-    import torch
-    from PIL import Image
-
-    across = min(8, len(pictures))
-    missing = -len(pictures) % across
-    padded = torch.cat([pictures, pictures.new_ones(missing, *pictures.shape[1:])])
-    rows = padded.unflatten(0, (-1, across)).permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)
-    whole = Image.fromarray((rows * 255).round().byte().numpy())
-    return whole.resize((4 * whole.width, 4 * whole.height), Image.Resampling.NEAREST)
 
 
 WORLD = Command(

@@ -88,15 +88,11 @@ class World(nn.Module):
         with torch.device("meta"):
             text = TextModel(TEXT)
         state = {key: value.detach().clone() for key, value in self.text.state_dict().items()}
-        state[TABLE] = _whole_table(state[TABLE])
+        rows = state[TABLE]
+        state[TABLE] = rows[-1].repeat(TEXT.vocab_size, 1)
+        state[TABLE][list(self.place_of)] = rows[:-1]
         text.load_state_dict(state, assign=True)
         return text.eval().requires_grad_(False)
-
-
-def _whole_table(rows: Tensor) -> Tensor:
-    table = rows[-1].repeat(TEXT.vocab_size, 1)
-    table[torch.tensor(known_ids())] = rows[:-1]
-    return table
 
 
 def check_words(text: str, tokens: Iterable[tuple[int, int, int]]) -> None:
@@ -149,7 +145,7 @@ def load_world(path: str | Path) -> tuple[World, dict[str, Any]]:
                 state = {key.removeprefix(prefix): file.get_tensor(key).float().clone() for key in expected}
                 if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
                     raise WorldError(f"{path}: it holds values that are NaN or infinite")
-                module.load_state_dict(state)
+                module.load_state_dict(state, assign=True)
             if shapes:
                 raise WorldError(f"{path}: key {next(iter(shapes))!r:.200} is no part of a small world")
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -172,7 +168,8 @@ def _built(path: str | Path, metadata: Mapping[str, str]) -> tuple[World, dict[s
             raise ValueError("its words or sizes are others")
     except (KeyError, ValueError, RecursionError) as error:
         raise WorldError(f"{path}: this small world is of another version: {error}") from error
-    return World(), recipe
+    with torch.device("meta"):  # all weights come from the file
+        return World(), recipe
 
 
 # ---- sampling
