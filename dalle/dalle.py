@@ -15,24 +15,18 @@ Sizes and merges are in its metadata.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from ..encoder.tokenizer import read_merges
 from .config import DVAEConfig, PriorConfig
 from .dvae import DVAE, Check
-from .files import DVAEFileError, load_model, read_sizes, save_model
+from .files import Format, read_sizes, sizes_text
 from .pieces import Pieces, clip_pieces
 from .prior import Prior
 from .sampling import OnToken, SampleOptions, sample
 
-FORMAT = "dalle"
-"""Value of the metadata entry ``format``."""
 CLIPS = "clip"
 """Metadata value for CLIP's own merges."""
 
@@ -117,58 +111,20 @@ class DALLE(nn.Module):
         return self.dvae.images(tokens, check)
 
 
-def save_dalle(model: DALLE, path: Path, about: Mapping[str, str] | None = None) -> None:
-    """Write a model atomically.
+def _built(metadata: Mapping[str, str]) -> DALLE:
+    """The model described by the metadata, without its weights."""
+    prior = Prior(read_sizes(metadata["prior"], PriorConfig))
+    dvae = DVAE(read_sizes(metadata["dvae"], DVAEConfig))
+    return DALLE(prior, dvae, _pieces(metadata["merges"]))
 
-    Args:
-        model: Model to write.
-        path: Output file; an existing one is replaced.
-        about: Further metadata entries, such as the origin of the model.
 
-    Raises:
-        OSError: If it cannot be written; an existing file is left as it was.
-    """
+def _described(model: DALLE) -> dict[str, str]:
     merges = model.pieces.merges
-    metadata = {
-        **(about or {}),
-        "format": FORMAT,
-        "prior": json.dumps(asdict(model.prior.config)),
-        "dvae": json.dumps(asdict(model.dvae.config)),
+    return {
+        "prior": sizes_text(model.prior.config),
+        "dvae": sizes_text(model.dvae.config),
         "merges": CLIPS if merges == tuple(read_merges()) else "\n".join(map(" ".join, merges)),
     }
-    save_model(model, path, metadata)
-
-
-def load_dalle(path: str | Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> DALLE:
-    """Read a model.
-
-    Args:
-        path: A file of `save_dalle`, as the command ``dalle train`` writes it.
-        dtype: Type of the weights and of the arithmetic.
-        device: Device of the model.
-
-    Returns:
-        The model, in evaluation mode without gradients.
-
-    Raises:
-        DVAEFileError: If the file cannot be used.
-    """
-    path = Path(path)
-    return load_model(path, lambda metadata: _built(path, metadata), "a DALL·E", dtype, device)
-
-
-def _built(path: Path, metadata: Mapping[str, str]) -> DALLE:
-    """Build the model described by the metadata, without its weights."""
-    if metadata.get("format") != FORMAT or not {"prior", "dvae", "merges"} <= set(metadata):
-        raise DVAEFileError(
-            f"{path}: this is no DALL·E of ours: its metadata has no sizes of one. The command dalle train writes them"
-        )
-    prior = read_sizes(path, metadata["prior"], PriorConfig)
-    dvae = read_sizes(path, metadata["dvae"], DVAEConfig)
-    try:
-        return DALLE(Prior(prior), DVAE(dvae), _pieces(metadata["merges"]))
-    except ValueError as error:
-        raise DVAEFileError(f"{path}: {error}") from error
 
 
 def _pieces(text: str) -> Pieces:
@@ -179,3 +135,14 @@ def _pieces(text: str) -> Pieces:
     if wrong := [pair for pair in pairs if len(pair) != 2]:
         raise ValueError(f"its merges have a line that is no pair: {' '.join(wrong[0])!r:.60}")
     return Pieces([(left, right) for left, right in pairs])
+
+
+DALLE_FORMAT = Format(
+    name="dalle",
+    title="a DALL·E",
+    entries=("prior", "dvae", "merges"),
+    build=_built,
+    describe=_described,
+    maker="The command dalle train writes them",
+)
+save_dalle, load_dalle = DALLE_FORMAT.save, DALLE_FORMAT.load
