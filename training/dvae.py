@@ -17,12 +17,11 @@ from torch import Tensor
 
 from ..dalle.dvae import DVAE
 from ..dalle.files import save_dvae
-from ..dalle.losses import negative_elb, perplexity
 from . import log
 from .checkpoint import check_weights
 from .data import Data, Example, Problem
 from .dvae_options import DVAEOptions
-from .dvae_step import TrainedDVAE, noise_of
+from .dvae_step import TrainedDVAE, negative_elb, noise_of, perplexity
 from .features import NUM_THREADS
 from .loop import Loop
 from .pictures import picture_of

@@ -9,7 +9,8 @@ import torch
 from torch import distributions as dist
 from torch.nn import functional
 from weighted_clip.dalle.dvae import map_pixels
-from weighted_clip.dalle.losses import (
+from weighted_clip.training.dvae_options import KL_WEIGHT, NUM_STEPS, STEP_SIZE, TEMPERATURE, Schedule
+from weighted_clip.training.dvae_step import (
     gumbel_noise,
     hard_tokens,
     kl_to_uniform,
@@ -18,7 +19,6 @@ from weighted_clip.dalle.losses import (
     perplexity,
     relaxed_tokens,
 )
-from weighted_clip.dalle.schedules import KL_WEIGHT, NUM_STEPS, STEP_SIZE, TEMPERATURE, Schedule
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
