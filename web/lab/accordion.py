@@ -121,7 +121,7 @@ def _note(scheme: str, changed: Sequence[str] = (), *, cuts_off: bool = False) -
     lines = ""
     if about is not None:
         told = (f"{about.summary} ({about.equals})", about.advice)
-        lines = "".join(markup.message(sentence, is_problem=False) for sentence in told)
+        lines = "".join(markup.note(sentence) for sentence in told)
     if cuts_off and (about is None or not about.bound_as_cutoff):
         *some, last = (name for name, one in SCHEMES.items() if one.bound_as_cutoff)
         lines += markup.message(
@@ -129,5 +129,5 @@ def _note(scheme: str, changed: Sequence[str] = (), *, cuts_off: bool = False) -
             "another choice than cutoff."
         )
     if changed:
-        lines += markup.message(f"Also under Advanced: {', '.join(changed)}.", is_problem=False)
+        lines += markup.note(f"Also under Advanced: {', '.join(changed)}.")
     return lines

@@ -131,10 +131,10 @@ class WeightsPart:
         return self._done(lambda: self._shelf.drop(Path(path or "")))
 
     def _done(self, act: Callable[[], None]) -> tuple[Any, str]:
-        told = markup.message(f"Weights: {self._shelf.name}", is_problem=False)
+        told = markup.note(f"Weights: {self._shelf.name}")
         try:
             act()
-            told = markup.message(f"Weights: {self._shelf.source().title}", is_problem=False)
+            told = markup.note(f"Weights: {self._shelf.source().title}")
         except Exception as error:  # the page is the only place where the user can see it
             told = markup.message(explained(error))
         return gr.update(choices=self._shelf.names, value=self._shelf.name), told

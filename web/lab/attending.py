@@ -95,12 +95,17 @@ def find_attention(model: AttentionModel, text: str, options: EncodeOptions, cho
     mask = mask_tensor([version.ask.visible], length)
     allowed = allowed_keys(1, length, mask, is_causal=version.ask.is_causal)[0]
     count = min(length, version.chunk.num_content + 2 + SHOWN_PADDING, limit)
+    parts = [tower] if len(towers) > 1 else []
+    parts += [f"layer {layer} of {config.num_layers}"]
+    parts += [f"head {head} of {config.num_heads}" if head else f"mean of {counted(config.num_heads, 'head')}"]
+    parts += [f"chunk {number} of {len(read.chunks)}"] if len(read.chunks) > 1 else []
+    parts += [f"{options.scheme}: {version.title}"] if len(versions) > 1 else []
     attended = Attended(
         mask_labels(version.chunk, read.prompt.source)[:count],
         (weights.mean(0) if head == 0 else weights[head - 1])[:count, :count].tolist(),
         allowed[:count, :count].tolist(),
         version.ask.is_causal,
-        _told(options, tower, towers, layer, head, config, number, read, version, versions),
+        ", ".join(parts),
         num_more=length - count,
     )
     return Found(attended, config, len(versions), len(read.chunks), towers)
@@ -116,27 +121,6 @@ def versions_of(read: ReadPrompt, chunk: int, reader: Reader) -> list[Version]:
         for one, ask in zip(variant.chunks, variant.asks(), strict=True):
             found.setdefault(ask, Version(variant.title, one, ask))
     return list(found.values())[:MAX_VERSIONS]
-
-
-def _told(
-    options: EncodeOptions,
-    tower: str,
-    towers: Sequence[str],
-    layer: int,
-    head: int,
-    config: TextConfig,
-    number: int,
-    read: ReadPrompt,
-    version: Version,
-    versions: Sequence[Version],
-) -> str:
-    """Description of the weights shown."""
-    parts = [tower] if len(towers) > 1 else []
-    parts += [f"layer {layer} of {config.num_layers}"]
-    parts += [f"head {head} of {config.num_heads}" if head else f"mean of {counted(config.num_heads, 'head')}"]
-    parts += [f"chunk {number} of {len(read.chunks)}"] if len(read.chunks) > 1 else []
-    parts += [f"{options.scheme}: {version.title}"] if len(versions) > 1 else []
-    return ", ".join(parts)
 
 
 ROW = 26

@@ -12,7 +12,7 @@ import gradio as gr
 
 from . import markup
 from .attending import AttentionModel, Choice, attention_chart, find_attention
-from .components import Inputs, element_id, html
+from .components import Inputs, html, slider, whole
 from .handlers import inputs_of
 from .model import LabError, explained
 from .study import MAX_POSITIONS
@@ -30,22 +30,15 @@ class AttentionTab(PromptTab):
 
     def build(self, page: Inputs) -> None:
         """As in `Tab`."""
-
-        def slider(name: str, label: str, info: str, first: int, most: int) -> gr.Slider:
-            return gr.Slider(first, most, value=first, step=1, label=label, info=info, elem_id=element_id(name))
-
-        def number(name: str, label: str) -> gr.Number:
-            return gr.Number(value=1, label=label, precision=0, visible=False, elem_id=element_id(name))
-
         with gr.Row():
-            layer = slider("layer", "Layer", "1: the first", 1, MAX_LAYERS)
-            head = slider("head", "Head", "0: the mean of all", 0, MAX_HEADS)
+            layer = slider("layer", "Layer", "1: the first", (1, MAX_LAYERS, 1), 1)
+            head = slider("head", "Head", "0: the mean of all", (0, MAX_HEADS, 1), 0)
         with gr.Row():
-            version = number("version", "Version")
-            chunk = number("attention_chunk", "Chunk of the prompt")
-            tower = number("tower", "Text encoder")
+            version = whole("version", "Version", visible=False)
+            chunk = whole("attention_chunk", "Chunk of the prompt", visible=False)
+            tower = whole("tower", "Text encoder", visible=False)
         self.asked, self.kept = [layer, head, version, chunk, tower], {"layer": layer, "head": head}
-        loading = markup.current(markup.message(LOADING, is_problem=False), {})
+        loading = markup.current(markup.note(LOADING), {})
         self.shown = [*self.asked, html("attention", "Attention weights", loading)]
 
     def show(self, *values: Any) -> tuple[Any, ...]:
@@ -72,7 +65,7 @@ class AttentionTab(PromptTab):
             _hidden(f"Chunk, 1 to {chunks} ", chunks),  # not the label of the tab Masks
             _hidden("Text encoder: " + ", ".join(f"{i} {name}" for i, name in enumerate(towers, 1)), len(towers)),
         ]
-        return parts, markup.message(given.note, is_problem=False) + attention_chart(found.attended)
+        return parts, markup.note(given.note) + attention_chart(found.attended)
 
 
 def _number(value: Any) -> int:

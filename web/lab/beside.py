@@ -11,21 +11,19 @@ from difflib import SequenceMatcher
 from html import escape
 from typing import Any, NamedTuple
 
-import gradio as gr
-
 from ...encoder.similarity import similarity
 from ...weighting.chunks import Token
 from ...weighting.encoders import Encoders
 from ...weighting.reading import ReadPrompt
 from ...weighting.view import counted, id_of, text_of, weight_text
 from . import markup
-from .components import Inputs, element_id, html
+from .components import Inputs, button, element_id, html, textbox
 from .handlers import Given, choices_of, inputs_of
 from .markup import NOT_YET
 from .model import EXPLAINED, LabModel, explained
 from .tabs import PromptTab
 
-OTHER_ID = "weighted_clip_other"
+OTHER_ID = element_id("other")
 MAX_TOKENS = 2000
 """Maximum number of tokens of a prompt that are compared."""
 NOTE = "Coloured: tokens that the other prompt does not have there. Dashed: the same token with another weight."
@@ -51,20 +49,11 @@ class BesideTab(PromptTab):
 
     def build(self, page: Inputs) -> None:
         """As in `Tab`."""
-        other = gr.Textbox(
-            value="",
-            label="Another prompt, read with the same options",
-            lines=2,
-            max_lines=12,
-            elem_id=OTHER_ID,
-            placeholder="Such as the prompt with a word changed",
-        )
-        self.asked, self.shown, self.kept = (
-            [other],
-            [html("panes", "Tokens of both prompts", NOT_YET)],
-            {"other": other},
-        )
-        self._start = gr.Button("Compare pooled vectors", elem_id=element_id("compare_pooled"))
+        example = "Such as the prompt with a word changed"
+        other = textbox("other", "Another prompt, read with the same options", placeholder=example)
+        self.asked, self.kept = [other], {"other": other}
+        self.shown = [html("panes", "Tokens of both prompts", NOT_YET)]
+        self._start = button("compare_pooled", "Compare pooled vectors")
         self._pooled = html("pooled", "Similarity of the pooled vectors")
 
     def connect(self, page: Inputs) -> None:
@@ -128,21 +117,19 @@ def _tokens(read: ReadPrompt) -> list[Token]:
 
 def _notes(*several: Given) -> str:
     """Lines about the text that is taken of each prompt, if it has several."""
-    return "".join(markup.message(given.note, is_problem=False) for given in several)
+    return "".join(markup.note(given.note) for given in several)
 
 
 def _panes(one: Sequence[Shared], other: Sequence[Shared], is_given: bool) -> str:
     if not is_given:
-        return markup.message("Type another prompt to see which tokens differ.", is_problem=False)
+        return markup.note("Type another prompt to see which tokens differ.")
     kinds = [token.kind for token in one]
     only, theirs = kinds.count("own"), sum(token.kind == "own" for token in other)
     told = f"{counted(len(kinds) - only, 'token')} in both, {only} only in the prompt, {theirs} only in the other"
     told += f", {kinds.count('weight')} with another weight" if "weight" in kinds else ""
     cut = f" Of each, the first {MAX_TOKENS:,} are compared." if max(len(one), len(other)) == MAX_TOKENS else ""
     panes = _pane("The prompt", one) + _pane("The other", other)
-    return f"{markup.message(f'{told}.{cut}', is_problem=False)}<div class='weighted-clip-panes'>{panes}</div>" + (
-        markup.message(NOTE, is_problem=False)
-    )
+    return f"{markup.note(f'{told}.{cut}')}<div class='weighted-clip-panes'>{panes}</div>" + (markup.note(NOTE))
 
 
 def _pane(name: str, tokens: Sequence[Shared]) -> str:

@@ -30,6 +30,27 @@ def html(name: str, label: str, value: str = "") -> gr.HTML:
     return gr.HTML(value, label=label, elem_id=element_id(name))
 
 
+def textbox(name: str, label: str, **more: Any) -> gr.Textbox:
+    """Empty box for a text of two lines and more."""
+    return gr.Textbox(**{"value": "", "label": label, "lines": 2, "max_lines": 12, **more}, elem_id=element_id(name))
+
+
+def whole(name: str, label: str, value: int = 1, **more: Any) -> gr.Number:
+    """Box for a whole number."""
+    return gr.Number(value=value, label=label, precision=0, elem_id=element_id(name), **more)
+
+
+def slider(name: str, label: str, info: str, span: tuple[float, float, float], value: float) -> gr.Slider:
+    """Slider over a span: its ends and its step."""
+    first, last, step = span
+    return gr.Slider(first, last, value=value, step=step, label=label, info=info, elem_id=element_id(name))
+
+
+def button(name: str, label: str, **more: Any) -> gr.Button:
+    """Button."""
+    return gr.Button(label, elem_id=element_id(name), **more)
+
+
 def control(name: str, elem_id: str, value: Any, **changes: Any) -> Any:
     """Component for a declared option."""
     about = OPTIONS[name]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -73,7 +72,7 @@ class Handlers:
         model, model_line = self.model()
         inputs = inputs_of(text, values)
         scheme = SCHEMES.get(str(values[1]))
-        note = "" if scheme is None else markup.message(f"{scheme.summary} ({scheme.equals})", is_problem=False)
+        note = "" if scheme is None else markup.note(f"{scheme.summary} ({scheme.equals})")
         others = gr.update(visible=values[OPTIONS.index("hidden_from")] == "the phrases below")
         try:
             if self.is_in_webui:
@@ -115,10 +114,14 @@ class Handlers:
         number, steps = self.place(values)
         number = whole_number("text", number, int(self.is_in_webui), MAX_TEXTS)
         if number and self._can_choose(options):
-            texts = texts_of(text, options, partial(self.reader, model), steps)
-            chosen = given_of(texts, options, number, steps)
-            if self.is_in_webui or chosen.note:
-                return chosen
+            reads, num_more = self._texts(model, text, options, steps)
+            index, count = min(number, len(reads)) - 1, len(reads) + num_more
+            chosen, note = reads[index], ""
+            if count > 1:
+                told = f"Of {count} texts that the WebUI makes of this prompt in {steps} steps this is number"
+                note = f"{told} {index + 1}: “{shortened(chosen.text)}”."
+            if self.is_in_webui or note:
+                return Given(chosen.text, _left(options), chosen.read, note)
         return Given(text, options, self.reader(model, options)(text))
 
     def place(self, values: Sequence[Any]) -> tuple[Any, Any]:
@@ -136,7 +139,10 @@ class Handlers:
         count = 1
         with suppress(*EXPLAINED):
             options = self.options(text, values)
-            count = num_texts(text, options, self.place(values)[1]) if self._can_choose(options) else 1
+            if self._can_choose(options):
+                steps = whole_number("steps", self.place(values)[1], 1, MAX_STEPS)
+                prompt = read_timed(text, steps, has_comments=options.cleaning == "as Forge")
+                count = min(MAX_TEXTS, len(standing_texts(prompt, steps, COUNTERS[0])))
         label = f"Text, 1 to {count}" if self.is_in_webui else f"Text, 1 to {count}; 0: all as written"
         return gr.update(label=label, visible=count > 1)
 
@@ -144,8 +150,26 @@ class Handlers:
         self, model: LabModel | None, steps: object, counter: Any, text: str, values: Sequence[Any]
     ) -> Sequence[dict[str, Any]]:
         """A view of each text that the WebUI makes of a prompt."""
-        options = self.options(text, values)
-        return views_of(texts_of(text, options, partial(self.reader, model), steps, counter))
+        reads, num_more = self._texts(model, text, self.options(text, values), steps, counter)
+        views = [webui_view(one) for one in reads]
+        views[-1]["num_more"] = num_more
+        has_tags = any(not chip["ids"] for one in views for chunk in one["chunks"] for chip in chunk["chips"])
+        return [{**one, "notes": [TAGS_ACT]} for one in views] if has_tags else views
+
+    def _texts(
+        self,
+        model: LabModel | None,
+        text: str,
+        options: EncodeOptions,
+        steps: object,
+        counter: Counter = COUNTERS[0],
+    ) -> tuple[list[TimedRead], int]:
+        """The first texts that the WebUI makes of a prompt, at least one, as read; and the number of further ones."""
+        count = whole_number("steps", steps, 1, MAX_STEPS)
+        has_comments = options.cleaning == "as Forge"
+        reader = self.reader(model, _left(options))
+        reads, others = read_as_webui(text, count, reader, has_comments=has_comments, counter=counter)
+        return reads, len(others)
 
     def reader(self, model: LabModel | None, options: EncodeOptions) -> Callable[[str], ReadPrompt]:
         """Reader of texts by a model, or as CLIP-L reads them if there is none."""
@@ -187,55 +211,6 @@ class Given(NamedTuple):
     """The text as read, in positions of the whole prompt."""
     note: str = ""
     """Note on which text of the prompt it is, if there are several."""
-
-
-class Texts(NamedTuple):
-    """Texts that the WebUI makes of a prompt."""
-
-    reads: list[TimedRead]
-    """The first texts as read; at least one."""
-    num_more: int
-    """Number of further texts."""
-
-
-def texts_of(
-    text: str,
-    options: EncodeOptions,
-    reader: Callable[[EncodeOptions], Callable[[str], ReadPrompt]],
-    steps: object = DEFAULT_STEPS,
-    counter: Counter = COUNTERS[0],
-) -> Texts:
-    """Read the texts that the WebUI makes of a prompt."""
-    count = whole_number("steps", steps, 1, MAX_STEPS)
-    has_comments = options.cleaning == "as Forge"
-    reads, others = read_as_webui(text, count, reader(_left(options)), has_comments=has_comments, counter=counter)
-    return Texts(reads, len(others))
-
-
-def num_texts(text: str, options: EncodeOptions, steps: object) -> int:
-    """Number of texts that the WebUI makes of a prompt, at most those that are read."""
-    count = whole_number("steps", steps, 1, MAX_STEPS)
-    prompt = read_timed(text, count, has_comments=options.cleaning == "as Forge")
-    return min(MAX_TEXTS, len(standing_texts(prompt, count, COUNTERS[0])))
-
-
-def given_of(texts: Texts, options: EncodeOptions, number: int, steps: object) -> Given:
-    """The text to encode here, by its number from 1; one that is too large means the last one."""
-    index = min(number, len(texts.reads)) - 1
-    chosen, count = texts.reads[index], len(texts.reads) + texts.num_more
-    note = (
-        f"Of {count} texts that the WebUI makes of this prompt in {steps} steps this is number {index + 1}: "
-        f"“{shortened(chosen.text)}”."
-    )
-    return Given(chosen.text, _left(options), chosen.read, note if count > 1 else "")
-
-
-def views_of(texts: Texts) -> Sequence[dict[str, Any]]:
-    """A view of each text."""
-    views = [webui_view(one) for one in texts.reads]
-    views[-1]["num_more"] = texts.num_more
-    has_tags = any(not chip["ids"] for one in views for chunk in one["chunks"] for chip in chunk["chips"])
-    return [{**one, "notes": [TAGS_ACT]} for one in views] if has_tags else views
 
 
 def told_in_webui(line: str) -> str:

@@ -18,7 +18,7 @@ from ...dalle.tokens import Swap, swapped
 from ..pictures import draw_token_grid
 from ..pictures.token_grid import cell_at
 from . import markup
-from .components import Inputs, Tab, element_id, html
+from .components import Inputs, Tab, button, element_id, html, whole
 from .model import LabError, enlarged, explained, picture_of, pixels_of, uploaded_picture, whole_number
 
 MAX_SIDE = 256
@@ -57,12 +57,12 @@ class TokenLab(Tab):
         with gr.Row():
             with gr.Column():
                 picture = gr.Image(label="Picture", elem_id=element_id("picture"))
-                make = gr.Button("Make tokens", variant="primary", elem_id=element_id("make_tokens"))
+                make = button("make_tokens", "Make tokens", variant="primary")
                 with gr.Row():
-                    row = gr.Number(value=1, label="Row", precision=0, elem_id=element_id("token_row"))
-                    column = gr.Number(value=1, label="Column", precision=0, elem_id=element_id("token_column"))
-                    number = gr.Number(value=0, label="Swap for token", precision=0, elem_id=element_id("token_number"))
-                swap = gr.Button("Swap", elem_id=element_id("swap_token"))
+                    row = whole("token_row", "Row")
+                    column = whole("token_column", "Column")
+                    number = whole("token_number", "Swap for token", 0)
+                swap = button("swap_token", "Swap")
             grid = gr.Image(
                 label="Grid of tokens: click one to swap it", interactive=False, elem_id=element_id("token_grid")
             )
@@ -89,7 +89,7 @@ class TokenLab(Tab):
             return markup.message(NO_DVAE)
         config = self._dvae.config
         line = f"A dVAE with {config.vocab_size:,} tokens of {config.downsampling} x {config.downsampling} pixels."
-        return markup.message(line, is_problem=False)
+        return markup.note(line)
 
     def encode(self, picture: Image.Image | None) -> tuple[Encoded | None, Image.Image | None, str]:
         """Encode a picture and decode its tokens: state for the other handlers, the grid, and figures."""
@@ -106,7 +106,7 @@ class TokenLab(Tab):
         count = len(encoded.tokens.unique())
         told = f"{rows} x {columns} tokens, {count} of them different.{notes} Click one in the grid to swap it."
         shown = markup.photos([_figure("reconstruction", "What the tokens decode to.", encoded.decoded)])
-        return encoded, grid, shown + markup.message(told, is_problem=False)
+        return encoded, grid, shown + markup.note(told)
 
     def point(self, encoded: Encoded | None, number: float | None, place: Any) -> tuple[Any, Any, str]:
         """Effect of the token at a pixel ``(x, y)`` of the grid's picture: its row and column, and figures."""

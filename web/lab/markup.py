@@ -66,8 +66,11 @@ def kept(inner: str, inputs: Mapping[str, str]) -> str:
 
 def message(text: str, *, is_problem: bool = True) -> str:
     """A line of text, or nothing; a problem is also announced to screen readers."""
-    if is_problem:
-        return _paragraph("weighted-clip-problem", text, role="alert")
+    return _paragraph("weighted-clip-problem", text, role="alert") if is_problem else note(text)
+
+
+def note(text: str) -> str:
+    """A line of text that is no problem, or nothing."""
     return _paragraph("weighted-clip-note", text, role="status")
 
 
@@ -77,7 +80,7 @@ def problems(messages: Sequence[str]) -> str:
     return f"<ul class='weighted-clip-problems'>{items}</ul>" if items else ""
 
 
-def table(header: Sequence[str], rows: Iterable[Iterable[str]], note: str = "") -> str:
+def table(header: Sequence[str], rows: Iterable[Iterable[str]], below: str = "") -> str:
     """Table of text: column headers, cells of each row, and a note below."""
     head = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
@@ -85,7 +88,7 @@ def table(header: Sequence[str], rows: Iterable[Iterable[str]], note: str = "") 
     return (
         f"<div class='weighted-clip-scroll' tabindex='0' role='group' aria-label='{label}'>"
         f"<table class='weighted-clip-table'><thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>{message(note, is_problem=False)}"
+        f"<tbody>{body}</tbody></table></div>{note(below)}"
     )
 
 

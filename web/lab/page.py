@@ -11,8 +11,20 @@ from ...weighting.options import EncodeOptions
 from .alone import LabBlocks, WeightsPart, keep
 from .attention import AttentionTab
 from .beside import BesideTab
-from .components import Inputs, Tab, connect_tabs, control, element_id, html, label_of, live
-from .handlers import OPTIONS, PROMPT_ID, Handlers, Run, run_here
+from .components import (
+    Inputs,
+    Tab,
+    button,
+    connect_tabs,
+    control,
+    element_id,
+    html,
+    label_of,
+    live,
+    textbox,
+    whole,
+)
+from .handlers import OPTIONS, Handlers, Run, run_here
 from .image_tokens import TokenLab
 from .model import ModelSource
 from .native import Shelf
@@ -57,10 +69,13 @@ def build_page(
     """
     base = EncodeOptions(syntax="a1111", scheme="a1111") if options is None else options
     handlers = Handlers(source, base, run, is_in_webui=is_in_webui)
+    tabs: list[Tab] = [*(tab(handlers) for tab in PROMPT_TABS), BesideTab(handlers)]
+    tabs += [AttentionTab(handlers)] if is_alone else []
+    tabs += [RankingLab(shelf.source)] if shelf is not None else []
+    tabs += filter(None, (image_tokens, text_to_image))
     blocks = LabBlocks if is_alone else gr.Blocks
     with blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=element_id("page")):
-        drawn = (image_tokens, text_to_image)
-        parts = _Page(handlers, prompt, base, *drawn, is_alone=is_alone, is_in_webui=is_in_webui, shelf=shelf)
+        parts = _Page(handlers, prompt, base, tabs, is_alone=is_alone, shelf=shelf)
         live(page.load, parts.reading)  # the model may have changed by then
         if is_alone:
             keep(page, {"prompt": parts.prompt, **parts.options, **parts.kept}, parts.link, parts.linked)
@@ -75,51 +90,39 @@ class _Page:
         handlers: Handlers,
         prompt: str,
         base: EncodeOptions,
-        image_tokens: TokenLab | None,
-        text_to_image: TextToImageLab | None,
+        tabs: Sequence[Tab],
         *,
-        is_alone: bool = False,
-        is_in_webui: bool = False,
-        shelf: Shelf | None = None,
+        is_alone: bool,
+        shelf: Shelf | None,
     ) -> None:
         self.first = [prompt, *(getattr(base, name) for name in OPTIONS)]
         model_line, tokens, effect, *_ = handlers.read(*self.first)
 
         model = html("model", "Model", model_line)
         weights = None if shelf is None else WeightsPart(shelf)
-        self.prompt = gr.Textbox(
-            value=prompt, label="Prompt", lines=3, max_lines=12, elem_id=PROMPT_ID, placeholder="Type a prompt"
-        )
-        if is_in_webui:
+        self.prompt = textbox("prompt", "Prompt", value=prompt, lines=3, placeholder="Type a prompt")
+        if handlers.is_in_webui:
             self._exchange()
         strip = html("strip", "Tokens of the prompt", tokens)
         note, self.options = self._options(base, effect)
         if is_alone:
-            self.link = gr.Button("Copy link", elem_id=element_id("link"), size="sm")
+            self.link = button("link", "Copy link", size="sm")
             self.linked = html("linked", "What was copied")
-        self.text = gr.Number(
-            value=int(is_in_webui),
-            label="Text",
-            info="Which text of AND and prompt editing the parts below take",
-            precision=0,
-            visible=False,
-            elem_id=element_id("text"),
-        )
-        self.refresh = gr.Button("Read again", elem_id=element_id("refresh"), size="sm")
+        told = "Which text of AND and prompt editing the parts below take"
+        self.text = whole("text", "Text", int(handlers.is_in_webui), info=told, visible=False)
+        self.refresh = button("refresh", "Read again", size="sm")
         outputs = [model, strip, note, self.options["from_phrases"], self.text]
         self.reading: dict[str, Any] = {"fn": handlers.read, "inputs": [], "outputs": outputs}
         if weights is not None:
             weights.connect(element_id("refresh"))
-        own: list[Tab] = [BesideTab(handlers), *([AttentionTab(handlers)] if is_alone else [])]
-        own += [RankingLab(shelf.source)] if shelf is not None else []
-        self._build_tabs([*(tab(handlers) for tab in PROMPT_TABS), *own, *filter(None, (image_tokens, text_to_image))])
+        self._build_tabs(tabs)
 
     def _exchange(self) -> None:
         """Buttons that ``javascript/weighted_clip_prompts.mjs`` acts on: it fetches a prompt or sends it."""
         with gr.Row(elem_id=element_id("exchange")):
             for way, label in (("from", "From"), ("to", "Send to")):
                 for tab in ("txt2img", "img2img"):
-                    gr.Button(f"{label} {tab}", elem_id=element_id(f"{way}_{tab}"), size="sm")
+                    button(f"{way}_{tab}", f"{label} {tab}", size="sm")
 
     def _options(self, base: EncodeOptions, effect: str) -> tuple[Any, dict[str, Any]]:
         """Component for the effect of the scheme, and one for each of `OPTIONS`."""

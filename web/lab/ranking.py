@@ -24,7 +24,7 @@ from ...weighting.towers import layout_of
 from ...weighting.view import counted
 from ..pictures.matrices import scale_of
 from . import markup
-from .components import Inputs, Tab, element_id, html
+from .components import Inputs, Tab, button, element_id, html, textbox
 from .model import LabError, checked_text, explained, opened_upload
 
 MAX_PICTURES = 48
@@ -69,18 +69,12 @@ class RankingLab(Tab):
                 elem_id=element_id("pictures"),
             )
             with gr.Column():
-                others = gr.Textbox(
-                    value="",
-                    label="Other texts to compare with",
-                    info=f"One a line, up to {MAX_TEXTS - 1}; the prompt is the first",
-                    lines=2,
-                    max_lines=8,
-                    elem_id=element_id("other_texts"),
-                )
+                told = f"One a line, up to {MAX_TEXTS - 1}; the prompt is the first"
+                others = textbox("other_texts", "Other texts to compare with", info=told, max_lines=8)
                 softmax = gr.Radio(
                     list(SOFTMAX), value=next(iter(SOFTMAX)), label="Matrix", elem_id=element_id("softmax")
                 )
-        self._start = gr.Button("Rank", variant="primary", elem_id=element_id("rank"))
+        self._start = button("rank", "Rank", variant="primary")
         self._sheet = html("ranked", "Pictures, best first")
         self._asked, self.kept = [files, others, softmax], {"other_texts": others, "softmax": softmax}
 
@@ -122,11 +116,11 @@ class RankingLab(Tab):
             sheet.append((f"{rank}. {name}", f"{rank}. {scores[0, index]:.4f} {name}", _small(image)))
         told = f"{counted(len(images), 'picture')}, the one first that fits the prompt best."
         return (
-            markup.message(told, is_problem=False)
+            markup.note(told)
             + markup.problems(problems)
             + markup.photos(sheet, is_sheet=True)
             + _matrix(values, texts, [images[index][0] for index in order], order, SOFTMAX[softmax])
-            + markup.message(NOTES[softmax], is_problem=False)
+            + markup.note(NOTES[softmax])
         )
 
 

@@ -26,7 +26,7 @@ from ...weighting.view import counted
 from ..inspection import MAX_VIEWS
 from . import markup, study
 from .comparing import Comparison, compare, comparison_chart, told_of
-from .components import Inputs, Tab, buttons, element_id, html, live
+from .components import Inputs, Tab, button, buttons, element_id, html, live, textbox, whole
 from .handlers import DEFAULT_STEPS, Given, Handlers, choices_of, inputs_of, told_in_webui
 from .markup import NOT_YET
 from .model import EXPLAINED, LabError, checked_text, explained, whole_number
@@ -68,7 +68,7 @@ class TokensTab(PromptTab):
         """The table."""
         try:
             given = self.handlers.given(text, values)
-            content = markup.message(given.note, is_problem=False) + _token_table(given.read)
+            content = markup.note(given.note) + _token_table(given.read)
         except EXPLAINED as error:
             content = markup.message(str(error))
         return (markup.current(content, inputs_of(text, values)),)
@@ -81,7 +81,7 @@ class MasksTab(PromptTab):
 
     def build(self, page: Inputs) -> None:
         """As in `Tab`."""
-        chunk = gr.Number(value=1, label="Chunk", precision=0, visible=False, elem_id=element_id("chunk"))
+        chunk = whole("chunk", "Chunk", visible=False)
         self.asked, self.shown = [chunk], [chunk, html("masks", "Attention masks", NOT_YET)]
 
     def show(self, chunk: float | None, text: str, *values: Any) -> tuple[Any, ...]:
@@ -94,7 +94,7 @@ class MasksTab(PromptTab):
             index = int(min(count, chunk)) - 1 if isinstance(chunk, (int, float)) and chunk >= 1 else 0
             pictures = markup.figures(mask_pictures(given.read, MAX_POSITIONS, index))
             number = gr.update(label=f"Chunk, 1 to {count}", visible=count > 1)
-            content = markup.message(given.note, is_problem=False) + pictures
+            content = markup.note(given.note) + pictures
         except EXPLAINED as error:
             content = markup.message(str(error))
         return number, markup.current(content, inputs_of(text, values))
@@ -116,8 +116,8 @@ class CompareTab(PromptTab):
             list(SCHEMES), value=list(COMPARED), label="Schemes to compare", elem_id=element_id("schemes")
         )
         with gr.Row():
-            self._start = gr.Button("Compare", variant="primary", elem_id=element_id("compare"))
-            self._stop = gr.Button("Cancel", interactive=False, elem_id=element_id("cancel"))
+            self._start = button("compare", "Compare", variant="primary")
+            self._stop = button("cancel", "Cancel", interactive=False)
         self._progress = html("progress", "Progress")
         self._comparison = html("comparison", "Comparison")
         self.kept = {"schemes": self._schemes}
@@ -190,16 +190,9 @@ class ConvertTab(PromptTab):
     def build(self, page: Inputs) -> None:
         """As in `Tab`."""
         target = gr.Radio(list(TARGETS), value=TARGET, label="Target syntax", elem_id=element_id("target"))
-        converted = gr.Textbox(
-            value="",
-            label="Converted prompt",
-            lines=3,
-            max_lines=12,
-            interactive=False,
-            elem_id=element_id("converted"),
-        )
+        converted = textbox("converted", "Converted prompt", lines=3, interactive=False)
         lost = html("conversion_problems", "Problems of the conversion", NOT_YET)
-        self._use = gr.Button("Use this as the prompt", elem_id=element_id("use_converted"))
+        self._use = button("use_converted", "Use this as the prompt")
         self.asked, self.shown, self.kept = [target], [converted, lost], {"target": target}
 
     def connect(self, page: Inputs) -> None:
@@ -219,7 +212,7 @@ class ConvertTab(PromptTab):
             return converted, markup.current(markup.message(str(error)), inputs)
         lines = [told_in_webui(issue.line) if self.handlers.is_in_webui else issue.line for issue in result.issues]
         told = f"Nothing is lost: the {target} syntax reads the same tokens with the same weights."
-        lost = markup.problems(lines) if lines else markup.message(told, is_problem=False)
+        lost = markup.problems(lines) if lines else markup.note(told)
         return result.text, markup.current(lost, inputs)
 
 
@@ -234,7 +227,7 @@ class ExportTab(PromptTab):
 
     def build(self, page: Inputs) -> None:
         """As in `Tab`."""
-        self._save = gr.Button("Encode and save", variant="primary", elem_id=element_id("export"))
+        self._save = button("export", "Encode and save", variant="primary")
         self._exported = html("export_report", "What was exported")
         self._file = gr.File(label="Exported safetensors file", interactive=False, elem_id=element_id("file"))
 
@@ -259,7 +252,7 @@ class ExportTab(PromptTab):
         size = f"{path.stat().st_size / 1024:,.0f} KiB"
         line = f"Encoded with {options.scheme} by {model.title}, {size}. The file names prompt, options and model."
         line = f"{line} {given.note}".rstrip()
-        return str(path), markup.message(line, is_problem=False)
+        return str(path), markup.note(line)
 
     @cached_property
     def _folder(self) -> tempfile.TemporaryDirectory[str]:
@@ -275,13 +268,8 @@ class ScheduleTab(PromptTab):
     def build(self, page: Inputs) -> None:
         """As in `Tab`; the page's other tabs read the steps, too."""
         with gr.Row():
-            self.steps = gr.Number(
-                value=DEFAULT_STEPS,
-                label="Sampling steps",
-                info=f"A prompt that changes halfway: {TIMED_EXAMPLE}",
-                precision=0,
-                elem_id=element_id("steps"),
-            )
+            told = f"A prompt that changes halfway: {TIMED_EXAMPLE}"
+            self.steps = whole("steps", "Sampling steps", DEFAULT_STEPS, info=told)
             counter = gr.Dropdown(
                 list(COUNTERS),
                 value=COUNTERS[0],
@@ -329,7 +317,7 @@ def _token_table(read: ReadPrompt) -> str:
     rows, num_more = study.token_rows(read, MAX_ROWS)
     note = f"{counted(num_more, 'more token')} not listed" if num_more else ""
     if not rows:
-        return markup.message("No tokens: the prompt is empty.", is_problem=False)
+        return markup.note("No tokens: the prompt is empty.")
     header = [name.capitalize() for name in study.HEADERS]
     lines = [list(map(_cell, row)) for row in rows]
     if not any(line[-1] for line in lines):  # most prompts are of whole characters
@@ -361,7 +349,7 @@ def _chart(found: Sequence[Comparison], given: Given, options: EncodeOptions, te
     left = f"Of {counted(count, 'chunk')} the first {MAX_CHARTS} are drawn." if count > MAX_CHARTS else ""
     shown = (
         told_of(text, options)
-        + markup.message(given.note, is_problem=False)
+        + markup.note(given.note)
         + "".join(charts)
         + markup.table(header, zip(*cells, strict=True), left)
     )

@@ -21,7 +21,7 @@ from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, images_at_once, step
 from ...encoder.tokenizer import END_OF_WORD, bytes_of
 from ...weighting.view import counted
 from . import markup
-from .components import Inputs, Tab, buttons, element_id, html, live
+from .components import Inputs, Tab, button, buttons, element_id, html, live, slider, textbox, whole
 from .model import (
     LabError,
     checked_number,
@@ -76,23 +76,8 @@ class TextToImageLab(Tab):
         """As in `Tab`."""
         job, options, rows = gr.State({"is_cancelled": False}), SampleOptions(), self.dalle.prior.config.rows
         html("dalle", "What draws", self.about)
-        caption = gr.Textbox(
-            value="",
-            label="Caption",
-            lines=2,
-            max_lines=6,
-            placeholder="Such as: a small red ring at the top",
-            elem_id=element_id("caption"),
-        )
+        caption = textbox("caption", "Caption", max_lines=6, placeholder="Such as: a small red ring at the top")
         pieces = html("pieces", "Pieces of the caption", self.pieces(""))
-
-        def slider(name: str, label: str, info: str, span: tuple[float, float, float], value: float) -> gr.Slider:
-            first, last, step = span
-            return gr.Slider(first, last, value=value, step=step, label=label, info=info, elem_id=element_id(name))
-
-        def whole(name: str, label: str, info: str) -> gr.Number:
-            return gr.Number(value=0, label=label, info=info, precision=0, elem_id=element_id(name))
-
         with gr.Row():
             with gr.Column():
                 with gr.Row():
@@ -101,9 +86,9 @@ class TextToImageLab(Tab):
                         "temperature", "Temperature", "0: the likeliest token", (0, 2, 0.05), options.temperature
                     )
                 with gr.Row():
-                    top_k = whole("top_k", "Top-k", "Likeliest tokens; 0: all")
+                    top_k = whole("top_k", "Top-k", 0, info="Likeliest tokens; 0: all")
                     top_p = slider("top_p", "Top-p", "Likeliest share; 1: all", (0.05, 1, 0.05), options.top_p)
-                seed = whole("seed", "Seed", "Of the first image; those after it count on")
+                seed = whole("seed", "Seed", 0, info="Of the first image; those after it count on")
                 with gr.Accordion("Complete a picture", open=False, elem_id=element_id("completion")):
                     picture = gr.Image(
                         label="Picture whose top is kept", height=260, elem_id=element_id("kept_picture")
@@ -112,8 +97,8 @@ class TextToImageLab(Tab):
                         "kept_rows", "Rows kept", "Of tokens, from the top of the picture", (0, rows, 1), rows // 2
                     )
                 with gr.Row():
-                    start = gr.Button("Draw", variant="primary", elem_id=element_id("draw"))
-                    stop = gr.Button("Cancel", interactive=False, elem_id=element_id("draw_cancel"))
+                    start = button("draw", "Draw", variant="primary")
+                    stop = button("draw_cancel", "Cancel", interactive=False)
             with gr.Column():
                 progress = html("draw_progress", "Progress of the drawing")
                 drawn = html("drawn", "Images")
@@ -155,7 +140,7 @@ class TextToImageLab(Tab):
             f"A DALL·E for images of {width} x {height} pixels: {prior.rows} x {prior.columns} tokens of {f} x {f} "
             f"pixels, each of {prior.image_vocab_size:,} kinds. It reads captions of up to {prior.text_length} pieces."
         )
-        return markup.message(line, is_problem=False)
+        return markup.note(line)
 
     def pieces(self, caption: str) -> str:
         """Pieces of each word of a caption."""
@@ -294,4 +279,4 @@ def _sheet(wish: Wish, images: list[Image.Image]) -> str:
         (f"{wish.caption:.200}, image {index}", f"seed {seed}", image)
         for index, (seed, image) in enumerate(zip(wish.seeds, images, strict=True), 1)
     ]
-    return markup.message(wish.note, is_problem=False) + markup.photos(shown, is_sheet=True)
+    return markup.note(wish.note) + markup.photos(shown, is_sheet=True)
