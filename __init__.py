@@ -42,8 +42,7 @@ def __getattr__(name: str) -> Any:
 if "server" in sys.modules:  # ComfyUI's, or that of another program, to which nothing is added
     from .hosts.comfy.encoded_texts import add_texts
     from .nodes import NODE_CLASS_MAPPINGS
-    from .nodes.routes import add_routes
-    from .nodes.ruler import ruler_nodes
+    from .nodes.routes import add_routes, ruler_nodes
 
     add_routes(ruler_nodes(NODE_CLASS_MAPPINGS))
     add_texts(NODE_CLASS_MAPPINGS)

@@ -4,24 +4,8 @@ from __future__ import annotations
 
 # Each module adds its nodes to the menus when it is imported: this order is theirs.
 # isort: off
-from . import (  # noqa: F401
-    text_encode,
-    a1111,
-    mask_control,
-    bind,
-    sdxl,
-    weigh_attention,
-    convert,
-    inspect,
-    load,
-    remember,
-    loras,
-    full_clip,
-    difference,
-    dvae,
-    dalle,
-)
-from .common import NODES
+from . import encode, tools, clip, dalle  # noqa: F401
+from .node import NODES
 # isort: on
 
 NODE_CLASS_MAPPINGS = dict(NODES)

@@ -1,4 +1,9 @@
-"""Routes of the token ruler in ComfyUI's server: ``POST /weighted_clip/inspect`` and ``POST /weighted_clip/convert``.
+"""Routes of the token ruler in ComfyUI's server, ``POST /weighted_clip/inspect`` and ``POST /weighted_clip/convert``.
+
+A node with a ruler marks its prompt boxes and the inputs that affect reading (`node.MARK`), which the page finds in
+the node's description. Its ``options`` makes `EncodeOptions` from the values of those inputs, for itself and for the
+ruler. If it accepts text encoders other than CLIP, its ``reads_as`` reads a prompt for these
+(hosts/comfy/live_tokenizers.py).
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -13,10 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ..web.inspection import RulerNode
+from ..web.inspection import RulerNode, TextReader
+from . import node
 
 PATH = "/weighted_clip/inspect"
 CONVERT_PATH = "/weighted_clip/convert"
@@ -26,6 +31,9 @@ FOLDERS = ("text_encoders", "checkpoints")
 """The host's folders with files of text encoders."""
 MAX_FILES_KNOWN = 64
 """Maximum number of files whose numbers of positions are cached."""
+
+TIMES = ("steps", "counter")
+"""Inputs of a node for timed prompts, named as in a request."""
 
 # not the loop's own threads, which the host uses to serve files
 _threads = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="weighted-clip-ruler")
@@ -141,3 +149,29 @@ def embedding_names() -> list[str]:
     paths = [(name, path) for name in names for path in (name.as_posix(), str(name))]
     # not with_suffix(), which refuses names such as "..pt"
     return sorted({text for name, path in paths for text in (path, path.removesuffix(name.suffix), name.stem)})
+
+
+def ruler_nodes(classes: Mapping[str, Any]) -> dict[str, RulerNode]:
+    """Reading of prompts for the nodes with a prompt box, by id, out of all nodes by id."""
+    return {name: _ruler_node(node_class) for name, node_class in classes.items() if hasattr(node_class, "options")}
+
+
+def _ruler_node(node_class: Any) -> RulerNode:
+    types = node_class.INPUT_TYPES()
+    inputs = {**types.get("required", {}), **types.get("optional", {})}
+    marked = {name: spec[1] for name, spec in inputs.items() if spec[1:] and spec[1].get(node.MARK) == node.COUNTS}
+    defaults = {name: options["default"] for name, options in marked.items() if "default" in options}
+
+    def fields(values: Mapping[str, Any]) -> dict[str, Any]:
+        options = node_class.options(**{name: value for name, value in values.items() if name not in TIMES})
+        return {**vars(options), **{name: values[name] for name in TIMES if name in values}}
+
+    def reader(encoder: str) -> TextReader | None:
+        reads_as = getattr(node_class, "reads_as", None)
+        if reads_as is None:
+            return None
+        from ..hosts.comfy.live_tokenizers import live_reader
+
+        return live_reader(encoder, reads_as)
+
+    return RulerNode(defaults, fields, reader)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.hosts.comfy import live_tokenizers
-from weighted_clip.nodes.ruler import ruler_nodes
+from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import RequestError, inspect, reader_of, request_of
 
 from .test_by_host import Encoder

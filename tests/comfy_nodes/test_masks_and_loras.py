@@ -133,7 +133,7 @@ def test_tags_are_not_encoded() -> None:
 
 def test_a_lora_in_a_comment_is_not_loaded(monkeypatch) -> None:
     text = "a cat # <lora:ink:1>\nin a bowl"
-    monkeypatch.setattr("weighted_clip.nodes.loras.load_loras", lambda _, clip, loras: LoadedLoras(loras, clip, [], []))
+    monkeypatch.setattr("weighted_clip.nodes.tools.load_loras", lambda _, clip, loras: LoadedLoras(loras, clip, [], []))
     load = node("LoadPromptLoras").load
     model, _, bare, report = load(None, None, text)["result"]
     assert (model, bare) == ([], "a cat \nin a bowl")

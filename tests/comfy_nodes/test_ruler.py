@@ -6,8 +6,8 @@ import pytest
 import torch
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.nodes import difference, full_clip
-from weighted_clip.nodes.ruler import ruler_nodes
+from weighted_clip.nodes import clip as clip_nodes
+from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.weighting import pipeline, reading
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkContext
@@ -75,11 +75,10 @@ def read_with(monkeypatch: pytest.MonkeyPatch) -> list[EncodeOptions]:
         return read(text, options, context)
 
     monkeypatch.setattr(reading, "_read", noted)
-    monkeypatch.setattr(full_clip, "encode_images", lambda clip, images, crop: torch.ones(1, 4))
-    for module in (difference, full_clip):
-        monkeypatch.setattr(module, "with_preview", lambda result, chart: result)
+    monkeypatch.setattr(clip_nodes, "encode_images", lambda clip, images, crop: torch.ones(1, 4))
+    monkeypatch.setattr(clip_nodes, "with_preview", lambda result, chart: result)
     monkeypatch.setattr(
-        full_clip,
+        clip_nodes,
         "encode_texts",
         lambda clip, texts, syntax: [
             text_features(text, syntax, default_tokenizer(), CLIP_L_LAYOUT, lambda ids: torch.ones(len(ids), 4))

@@ -26,7 +26,7 @@ from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.nodes import routes
-from weighted_clip.nodes.ruler import ruler_nodes
+from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web import inspection
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.weighting.options import EncodeOptions

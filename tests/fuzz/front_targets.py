@@ -18,8 +18,8 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.settings import Settings, infotext_key, pasted, take, untaken
 from weighted_clip.nodes import routes
-from weighted_clip.nodes.a1111 import EMPHASIS
-from weighted_clip.nodes.ruler import ruler_nodes
+from weighted_clip.nodes.encode import EMPHASIS
+from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import MAX_VIEWS, RequestError, inspect
 from weighted_clip.weighting.convert import TARGETS
 from weighted_clip.weighting.options import EncodeOptions

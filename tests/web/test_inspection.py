@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.nodes import routes
-from weighted_clip.nodes.ruler import ruler_nodes
+from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import (
     MAX_ANSWER,
     MAX_BYTES,

@@ -12,7 +12,7 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.nodes import routes
-from weighted_clip.nodes.ruler import ruler_nodes
+from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import MAX_FILES, RequestError, files_of, inspect, request_of
 from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.encoders import Encoders

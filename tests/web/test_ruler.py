@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS
-from weighted_clip.nodes.ruler import ruler_nodes
+from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.tokens import Chip, strip_items

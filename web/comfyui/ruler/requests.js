@@ -1,6 +1,6 @@
 /**
  * Request to the server (web/inspection.py) for a node: its class, the text of a prompt box, and the values of the
- * relevant inputs, which the node marks itself (MARK of nodes/common.py), and whose meaning the server knows.
+ * relevant inputs, which the node marks itself (MARK of nodes/node.py), and whose meaning the server knows.
  */
 
 import { hostText } from "./host_text.js";

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import torch
+
 from ..encoder.cache import DEFAULT_MEBIBYTES
+from ..hosts.comfy.contract import host
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import OPTIONS
 
@@ -176,3 +179,40 @@ class EncodeNode(Node):
         boxes = {name: spec for name, spec in self.INPUT_TYPES()["required"].items() if spec[1].get(MARK) == PROMPT}
         note_texts(extra_pnginfo, {name: texts[inputs[name]] for name in boxes if inputs[name] in texts})
         return result
+
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DEVICES = ("auto", "cpu")
+
+
+class Loader(Node):
+    """Base of the nodes that load a model from a file in some of the host's folders."""
+
+    folders: tuple[str, ...]
+    suffix = ""
+    """End of the names of the files listed."""
+    file_tooltip: str
+    dtype_tooltip: str
+    device_tooltip: str
+    FUNCTION = "load"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs, with the current files, as ``folder/name``."""
+        list_of = host("folder_paths").get_filename_list
+        files = [f"{folder}/{name}" for folder in cls.folders for name in list_of(folder)]
+        return {
+            "required": {
+                "file": make_input([file for file in files if file.lower().endswith(cls.suffix)], cls.file_tooltip),
+                "dtype": menu(DTYPES, cls.dtype_tooltip),
+                "device": menu(DEVICES, cls.device_tooltip),
+            }
+        }
+
+    @staticmethod
+    def checked(file: str, dtype: str, device: str) -> dict[str, Any]:
+        """Path, type and device from the inputs."""
+        checked("device", device, DEVICES)
+        kind = DTYPES[checked("dtype", dtype, DTYPES)]
+        folder, _, name = file.partition("/")
+        return {"path": host("folder_paths").get_full_path_or_raise(folder, name), "dtype": kind, "device": device}

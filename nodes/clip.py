@@ -1,4 +1,4 @@
-"""Loader of a complete CLIP, text and image, and the nodes that compare images with texts."""
+"""Loader of a complete CLIP, text and image, and the nodes that compare images with texts, or two CLIPs."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ from ..encoder.clip import FullClip
 from ..encoder.config import CROPS, Crop
 from ..encoder.images import best
 from ..encoder.similarity import Over, probabilities, similarity
+from ..hosts.comfy.clip import EitherClip
+from ..hosts.comfy.difference import encode_by_both
 from ..hosts.comfy.models import Hosted, encode_images, encode_texts, load_hosted
 from ..weighting.features import text_options
+from ..weighting.options import EncodeOptions
 from ..weighting.syntax import SYNTAXES
-from . import common
-from .common import Node, Out
-from .load import Loader
-from .results import node_result, to_image, to_picture, with_preview
+from . import node
+from .node import Loader, Node, Out
+from .results import merged_reads, node_result, to_image, to_picture, with_preview
 
 if TYPE_CHECKING:
     from PIL import Image
+
 
 FULL_TYPE = "WEIGHTED_CLIP_FULL"
 """Type name of a link that carries a complete CLIP."""
 ACTIVATIONS = {"as released": None, "quick_gelu": "quick_gelu", "gelu": "gelu"}
 SOFTMAX: dict[str, Over] = {"none": "none", "over texts": "texts", "over images": "images"}
 
-CLIP_FULL_INPUT = common.make_input(FULL_TYPE, "A whole CLIP, from Load CLIP (text + image).")
-IMAGES_INPUT = common.make_input("IMAGE", "The images to compare, a batch of any size.")
-TEXT_INPUT = common.prompt_input(f"What the images are compared with. {common.COMMENTS_AND_CHOICES}")
-CROP_INPUT = common.menu(
+CLIP_FULL_INPUT = node.make_input(FULL_TYPE, "A whole CLIP, from Load CLIP (text + image).")
+IMAGES_INPUT = node.make_input("IMAGE", "The images to compare, a batch of any size.")
+TEXT_INPUT = node.prompt_input(f"What the images are compared with. {node.COMMENTS_AND_CHOICES}")
+CROP_INPUT = node.menu(
     CROPS,
     "How an image becomes square for CLIP. center: cut at both ends of its long side. letterbox: bars along it. "
     "stretch: squeezed.",
 )
-SYNTAX_INPUT = common.menu(
+SYNTAX_INPUT = node.menu(
     SYNTAXES,
     "How weights are written in the text. CLIP itself has no weights: they are read and ignored. none: every "
     "character is "
@@ -66,7 +69,7 @@ class WeightedCLIPLoadFull(Loader):
         return {
             "required": {
                 **super().INPUT_TYPES()["required"],
-                "activation": common.menu(
+                "activation": node.menu(
                     ACTIVATIONS,
                     "The model's non-linearity. as released: that of the config.json beside the file; where there is "
                     "none, quick_gelu for B and L, gelu for H and bigG. OpenCLIP's own B and L mostly want gelu.",
@@ -76,7 +79,7 @@ class WeightedCLIPLoadFull(Loader):
 
     def load(self, file: str, dtype: str, device: str, activation: str) -> tuple[Hosted[FullClip]]:
         """Read the file."""
-        chosen = ACTIVATIONS[common.checked("activation", activation, ACTIVATIONS)]
+        chosen = ACTIVATIONS[node.checked("activation", activation, ACTIVATIONS)]
         return (load_hosted(**self.checked(file, dtype, device), activation=chosen),)
 
 
@@ -103,9 +106,7 @@ class WeightedCLIPRerank(Node):
                 "clip_full": CLIP_FULL_INPUT,
                 "images": IMAGES_INPUT,
                 "text": TEXT_INPUT,
-                "keep": common.make_input(
-                    "INT", "How many of the best to keep.", {"default": 4, "min": 1, "max": 4096}
-                ),
+                "keep": node.make_input("INT", "How many of the best to keep.", {"default": 4, "min": 1, "max": 4096}),
                 "crop": CROP_INPUT,
                 "syntax": SYNTAX_INPUT,
             }
@@ -120,7 +121,7 @@ class WeightedCLIPRerank(Node):
         """Score every image and choose."""
         from ..web.pictures import draw_ranking
 
-        crop = common.checked("crop", crop, CROPS)
+        crop = node.checked("crop", crop, CROPS)
         [described] = encode_texts(clip_full, [text], syntax)  # first, as it may be refused
         features = encode_images(clip_full, images, crop)
         scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
@@ -150,15 +151,15 @@ class WeightedCLIPSimilarity(Node):
             "required": {
                 "clip_full": CLIP_FULL_INPUT,
                 "images": IMAGES_INPUT,
-                "texts": common.make_input(
+                "texts": node.make_input(
                     "STRING", "What to compare them with, one text per line.", {"multiline": True}
                 ),
-                "softmax": common.menu(
+                "softmax": node.menu(
                     SOFTMAX,
                     "none: cosines. over texts: for each image, how probable each text is among these. over images: "
                     "the other way round.",
                 ),
-                "temperature": common.make_input(
+                "temperature": node.make_input(
                     "FLOAT",
                     "With softmax: the smaller, the sharper. 0: as the model was trained, mostly 0.01.",
                     {"default": 0.0, "min": 0.0, "max": 10.0, "step": 0.001},
@@ -184,8 +185,8 @@ class WeightedCLIPSimilarity(Node):
         lines = [line.strip() for line in texts.splitlines() if line.strip()]
         if not lines:
             raise ValueError("there are no texts to compare with: write one per line")
-        over = SOFTMAX[common.checked("softmax", softmax, SOFTMAX)]
-        crop = common.checked("crop", crop, CROPS)
+        over = SOFTMAX[node.checked("softmax", softmax, SOFTMAX)]
+        crop = node.checked("crop", crop, CROPS)
         described = encode_texts(clip_full, lines, syntax)
         features = encode_images(clip_full, images, crop)
         vectors = torch.stack([one.vector for one in described])
@@ -206,3 +207,55 @@ def _thumbnails(images: Tensor, size: int = 192) -> list[Image.Image]:
         thumbnails.append(to_picture(image))
         thumbnails[-1].thumbnail((size, size))
     return thumbnails
+
+
+class WeightedCLIPDifference(Node):
+    """Shows what a LoRA or training has changed in a text encoder: how far each token of a prompt moves between two
+    CLIPs. Weights in the prompt are read and not applied.
+    """
+
+    title = "CLIP Difference"
+    aliases = "compare clip, lora, trained text encoder, finetune, debug"
+    outputs = (
+        Out("IMAGE", "chart", "For each text encoder the change of each token's row, in length and in direction."),
+        Out(
+            "STRING",
+            "report",
+            "The relative change of each token's row, the largest first, of the padding and of the pooled vector; and "
+            "every problem.",
+        ),
+    )
+    FUNCTION = "compare"
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "clip": node.make_input(node.EITHER_CLIP, "The original text encoder."),
+                "clip_changed": node.make_input(
+                    node.EITHER_CLIP,
+                    "The changed one: with a LoRA, or trained. It must be of the same family and have the same clip "
+                    "skip, or different layers would be compared.",
+                ),
+                **node.inputs("text", "syntax"),
+            }
+        }
+
+    @staticmethod
+    def options(syntax: str) -> EncodeOptions:
+        """Options for reading the text; its weights are not applied."""
+        return EncodeOptions(syntax=syntax, scheme="unweighted")
+
+    def compare(self, clip: EitherClip, clip_changed: EitherClip, text: str, syntax: str) -> dict[str, Any]:
+        """Encode the text by both and compare the rows."""
+        from ..web.difference import difference, difference_report, draw_differences
+
+        pair = encode_by_both(clip, clip_changed, text, self.options(syntax))
+        found = [difference(name, *prompts) for name, prompts in pair.prompts.items()]
+        reads = merged_reads(one.read for one in found)
+        lines = [difference_report(found), *(issue.line for read in reads for issue in read.issues)]
+        lines += [f"not compared: {', '.join(pair.left_to_host)}"] if pair.left_to_host else []
+        picture = draw_differences(found)
+        return with_preview(node_result((to_image(picture), "\n".join(lines)), reads), picture)

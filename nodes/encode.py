@@ -1,0 +1,435 @@
+"""Nodes that encode a prompt: by a scheme, by the WebUI's rules, with words hidden or bound, or in the attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..hosts.comfy.clip import EitherClip, encode_text, is_stable_diffusion, towers_of
+from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
+from ..hosts.comfy.timed import encode_timed, timing_of, uniform_timing
+from ..hosts.comfy.types import ModelPatcher
+from ..hosts.comfy.weighing import report_of, weigh_text
+from ..weighting.attention import WAYS
+from ..weighting.convert import TARGETS
+from ..weighting.options import EncodeOptions
+from ..weighting.prompt import Issue, Span
+from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
+from . import node
+from .node import EncodeNode, Out
+from .results import encoded_result, masked_result, timed_result
+
+
+class WeightedCLIPTextEncode(EncodeNode):
+    """Encodes a prompt with the weighting of the program you choose. With everything on comfy it gives exactly what the
+    stock CLIP Text Encode gives. A text encoder that would read weights as text, such as Qwen, gets the prompt without
+    them, and the node says so.
+    """
+
+    title = "CLIP Text Encode (Weighted)"
+    aliases = (
+        "prompt, text encode, weights, a1111, emphasis, down-weight, clip text encode, prompt weight, "
+        "weighted prompt, compel, negative weight, negpip, wildcard"
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                **node.inputs("clip", "text", "syntax", "scheme"),
+                **node.rare_inputs("normalization", "chunking", "padding", "pooled"),
+            },
+            # optional, so that requests saved before it existed stay valid
+            "optional": node.rare_inputs("cleaning", "finest_step"),
+            "hidden": node.METADATA,
+        }
+
+    options = EncodeOptions
+    """Options from the menus, which are named like its fields."""
+    reads_as = staticmethod(as_by_host)
+    """Reading of prompts for T5, Qwen and others."""
+
+    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
+        """Encode; ``choices`` are the menus."""
+        return encoded_result(encode_text(clip, text, self.options(**choices)))
+
+
+EMPHASIS: dict[str, dict[str, Any]] = {
+    "Original": {"syntax": "a1111", "scheme": "a1111"},
+    "No norm": {"syntax": "a1111", "scheme": "a1111_no_norm"},
+    "Ignore": {"syntax": "a1111", "scheme": "unweighted"},
+    "None": {"syntax": "none", "scheme": "unweighted"},
+}
+"""The WebUI's emphasis modes, default first."""
+
+EMPHASIS_INPUT = node.menu(
+    EMPHASIS,
+    "Original: rows are scaled and each chunk's mean restored. No norm: only scaled. Ignore: weights are read and not "
+    "applied. None: brackets are text.",
+    counts=True,
+)
+STEPS_INPUT = node.make_input(
+    "INT",
+    "The sampler's steps, which times such as [cat:dog:10] count. Not used where sigmas are connected.",
+    {"default": 20, "min": 1, "max": MAX_STEPS},
+    counts=True,
+)
+COUNTER_INPUT = node.menu(
+    COUNTERS,
+    "When a text changes. as the WebUI counts: one step later than written, as A1111 and Forge do. as written: "
+    "[cat:dog:10] is ten steps of cat.",
+    counts=True,
+)
+SIGMAS_INPUT = node.make_input(
+    "SIGMAS",
+    "The sampler's noise levels, as from BasicScheduler: texts then change on exactly their step.",
+    counts=True,
+)
+MODEL_INPUT = node.make_input(
+    "MODEL",
+    "Connect it along with sigmas if the model is not Stable Diffusion 1, 2 or XL, or has changed noise levels.",
+)
+
+
+class WeightedCLIPA1111Encode(EncodeNode):
+    """Reads and encodes a prompt as the A1111 WebUI and Forge do: brackets, BREAK, 75-token chunks cut at commas,
+    emphasis modes, embeddings by name, prompt editing [from:to:when], alternation and AND.
+    """
+
+    title = "A1111 Prompt"
+    aliases = (
+        "a1111, webui, forge, emphasis, break, prompt, prompt editing, prompt scheduling, alternation, AND, "
+        "composable, prompt weight, wildcard"
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                **node.inputs("clip", "text"),
+                "emphasis": EMPHASIS_INPUT,
+                **node.inputs("comma_backtrack", "padding"),
+            },
+            # optional, so that requests saved before they existed stay valid
+            "optional": {
+                "steps": STEPS_INPUT,
+                "counter": COUNTER_INPUT,
+                "sigmas": SIGMAS_INPUT,
+                "model": MODEL_INPUT,
+                **node.inputs("cleaning"),
+            },
+            "hidden": node.METADATA,
+        }
+
+    reads_as = staticmethod(as_by_host)
+    """Reading of prompts for T5, Qwen and others."""
+
+    @staticmethod
+    def options(emphasis: str, **choices: Any) -> EncodeOptions:
+        """Options from the inputs, except for times."""
+        mode = EMPHASIS[node.checked("emphasis", emphasis, EMPHASIS)]
+        return EncodeOptions(**mode, chunking="a1111", **choices)
+
+    def encode(
+        self,
+        clip: EitherClip,
+        text: str,
+        emphasis: str,
+        comma_backtrack: int,
+        padding: str,
+        steps: int = 20,
+        counter: Counter = COUNTERS[0],
+        sigmas: Tensor | None = None,
+        model: ModelPatcher | None = None,
+        **choices: Any,
+    ) -> dict[str, Any]:
+        """Encode by the WebUI's rules; ``choices`` are the other menus."""
+        node.checked("counter", counter, COUNTERS)
+        options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, **choices)
+        if sigmas is None:
+            timing = uniform_timing(steps)
+        else:
+            timing = timing_of(sigmas.tolist(), model, is_stable_diffusion=is_stable_diffusion(clip))
+        prompt = read_timed(text, timing.steps, has_comments=options.is_cleaned)
+        return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing, counter)
+
+
+BLEND_SYNTAXES = node.with_first("a1111", TARGETS)
+"""Syntaxes with weights, default first."""
+
+
+class WeightedCLIPMaskedBlend(EncodeNode):
+    """Turns words down so that they really fade: at 0.3 a word is 0.3 present in every row that read it. With
+    mask_method remove it is as if it were typed 0.3 of the time. Weights above 1 act as in ComfyUI.
+    """
+
+    title = "Down-Weight (Masked Blend)"
+    aliases = "down-weight, masked blend, compel, fade, prompt weight, prompt"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                **node.inputs("clip", "text"),
+                "syntax": node.menu(BLEND_SYNTAXES, node.INPUTS["syntax"][1]["tooltip"], counts=True),
+                **node.inputs("law", "mask_method", "filler", "padding", "pooled"),
+            },
+            # optional, so that requests saved before it existed stay valid
+            "optional": node.inputs("cleaning"),
+            "hidden": node.METADATA,
+        }
+
+    reads_as = staticmethod(as_by_host)
+    """Reading of prompts for T5, Qwen and others."""
+
+    @staticmethod
+    def options(**choices: Any) -> EncodeOptions:
+        """Options from the inputs, which are named like the fields of `EncodeOptions`."""
+        return EncodeOptions(scheme="masked_blend", **choices)
+
+    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
+        """Encode with the scheme ``masked_blend``."""
+        return encoded_result(encode_text(clip, text, self.options(**choices)))
+
+
+class WeightedCLIPMaskControl(EncodeNode):
+    """Encodes a prompt with phrases hidden: from everything, from other phrases only, or from the padding rows that the
+    U-Net reads after the prompt. Shows the mask. With nothing hidden it gives what the stock node gives.
+    """
+
+    title = "Mask Control"
+    aliases = "mask, attention mask, hide, causal, bleeding, concept bleed, prompt"
+    outputs = (
+        node.CONDITIONING,
+        Out("IMAGE", "mask", "The mask of the first chunk: which token (row) may see which (column)."),
+        node.ENCODED_REPORT,
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                **node.inputs("clip", "text"),
+                **node.inputs("hide", "hidden_from", "from_phrases"),
+                "causal": node.option_input("is_causal", label_on="on, as trained", label_off="off"),
+                **node.inputs("padding"),
+            },
+            "hidden": node.METADATA,
+        }
+
+    @staticmethod
+    def options(causal: bool, **choices: Any) -> EncodeOptions:
+        """Options from the inputs."""
+        return EncodeOptions(is_causal=causal, **choices)
+
+    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
+        """Encode with the mask, and draw it; ``choices`` are the other inputs."""
+        towers_of(clip)  # raises if there is nothing to mask
+        return masked_result(encode_text(clip, text, self.options(**choices)))
+
+
+class WeightedCLIPBindPhrases(EncodeNode):
+    """Keeps phrases apart, so that the colour of one does not leak into another: each is encoded with the words of all
+    others hidden. Shows the masks. With no phrases it gives what CLIP Text Encode (Weighted) gives.
+    """
+
+    title = "Bind Phrases"
+    aliases = "bind, bleeding, concept bleed, colour bleed, color leak, cutoff, attributes"
+    outputs = (
+        node.CONDITIONING,
+        Out("IMAGE", "mask", "The masks of all passes over the first chunk: which token (row) may see which (column)."),
+        node.ENCODED_REPORT,
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                **node.inputs("clip", "text"),
+                "phrases": node.option_input("bind"),
+                "rest": node.option_input("bind_rest"),
+                "strength": node.option_input("bind_strength", counts=False),
+                **node.inputs("syntax", "scheme", "padding", "cleaning", "finest_step"),
+                "hide": node.option_input("bind_hide"),
+                "words": node.option_input("bind_words"),
+            },
+            "hidden": node.METADATA,
+        }
+
+    @staticmethod
+    def options(phrases: str, rest: str, **choices: Any) -> EncodeOptions:
+        """Options from the inputs, of which some have shorter names than the fields."""
+        named = {f"bind_{name}": choices.pop(name) for name in ("strength", "hide", "words") if name in choices}
+        return EncodeOptions(bind=phrases, bind_rest=rest, **named, **choices)
+
+    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
+        """Encode with the phrases bound, and draw the masks; ``choices`` are the other inputs."""
+        towers_of(clip)  # raises if there is nothing to mask
+        return masked_result(encode_text(clip, text, self.options(**choices)))
+
+
+MAX_SIZE = 16384
+"""Largest size accepted by ComfyUI's nodes, in pixels."""
+
+
+def size_input(tooltip: str, default: int = 1024) -> node.Input:
+    """Make an input for a length in pixels."""
+    return node.make_input("INT", tooltip, {"default": default, "min": 0, "max": MAX_SIZE})
+
+
+class WeightedCLIPSDXLEncode(EncodeNode):
+    """Encodes for SDXL: a text for each of its two encoders, and the sizes it was trained with. With everything on
+    comfy it gives exactly what the stock CLIP Text Encode SDXL gives, and on the refiner's CLIP what the stock node for
+    the refiner gives.
+    """
+
+    title = "CLIP Text Encode SDXL (Weighted)"
+    aliases = "sdxl, refiner, clip text encode sdxl, prompt, weights, size conditioning"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                **node.inputs("clip"),
+                "text_g": node.prompt_input(
+                    "The prompt for CLIP-G, the large encoder. As in the stock node, // starts a comment."
+                ),
+                "text_l": node.prompt_input("The prompt for CLIP-L; usually the same as for CLIP-G."),
+                "width": size_input("Width that SDXL should take the original picture to have had, in pixels."),
+                "height": size_input("Its height."),
+                "crop_w": size_input("How many pixels were cut off at its left; 0: well centred pictures.", 0),
+                "crop_h": size_input("How many at its top.", 0),
+                "target_width": size_input("Width of the picture wanted."),
+                "target_height": size_input("Its height."),
+                **node.inputs("syntax", "scheme"),
+                **node.rare_inputs("normalization", "chunking", "padding", "pooled"),
+            },
+            "optional": {
+                "aesthetic_score": node.make_input(
+                    "FLOAT",
+                    "For the refiner only: 6 for the prompt, 2.5 for the negative prompt.",
+                    {"default": 6.0, "min": 0.0, "max": 1000.0, "step": 0.01},
+                ),
+                **node.rare_inputs("cleaning", "finest_step"),
+            },
+            "hidden": node.METADATA,
+        }
+
+    options = EncodeOptions
+    """Options from the menus, which are named like its fields."""
+
+    def encode(
+        self,
+        clip: EitherClip,
+        text_g: str,
+        text_l: str,
+        width: int,
+        height: int,
+        crop_w: int,
+        crop_h: int,
+        target_width: int,
+        target_height: int,
+        aesthetic_score: float = 6.0,
+        **choices: Any,
+    ) -> dict[str, Any]:
+        """Encode; ``choices`` are the menus."""
+        towers = towers_of(clip)
+        if "clip_g" not in towers:
+            raise ValueError(
+                f"This CLIP holds {' and '.join(towers)}, no clip_g: it is not SDXL's. Use CLIP Text Encode (Weighted) "
+                "for this model."
+            )
+        values: dict[str, Any] = {"width": width, "height": height}
+        issues: list[Issue] = []
+        if towers == ("clip_g",):
+            values["aesthetic_score"] = aesthetic_score
+            if text_l.strip() and text_l != text_g:
+                message = "This is the refiner's CLIP, which has no CLIP-L: text_l is not used."
+                issues.append(Issue("unused-text", message, Span(0, 0)))
+        else:
+            values |= {"crop_w": crop_w, "crop_h": crop_h, "target_width": target_width, "target_height": target_height}
+        texts = {name: text_l if name == "clip_l" else text_g for name in towers}
+        return encoded_result(encode_text(clip, texts, self.options(**choices), values), issues)
+
+
+class WeightedCLIPWeighAttention(EncodeNode):
+    """Encodes the prompt without its weights and lets them act where the image reads it: in the diffusion model's
+    attention. At weight 2 a word gets twice the share of what the image looks at, at 0 it is not read at all. For
+    Stable Diffusion 1, 2, XL and 3, Flux 1 and 2, Chroma, Qwen-Image, Z-Image, Lumina 2, HiDream, Krea 2, Anima and
+    Wan.
+    """
+
+    title = "Weigh Attention"
+    aliases = "attention, weights, cross attention, prompt, emphasis, attention bias, prompt weight, negative weight"
+    outputs = (
+        Out("CONDITIONING", "CONDITIONING", "The encoded prompt, in which the weights travel to the sampler."),
+        Out("STRING", "report", "Each weighed word with its weight and rows, what is not weighed, and every problem."),
+        Out("MODEL", "MODEL", "The model that came in, ready for the weights; nothing if none came in."),
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                **node.inputs("clip", "text"),
+                "syntax": node.menu(
+                    node.with_first("comfy", TARGETS), node.INPUTS["syntax"][1]["tooltip"], counts=True
+                ),
+                "how": node.menu(
+                    WAYS,
+                    "What a weight does. bias: multiplies the share of the image's attention that the word gets; below "
+                    "zero the word is taken away instead of added. value: shares stay, and what is read of the word is "
+                    "multiplied. negpip: as ComfyUI-ppm's CLIP NegPip, for Stable Diffusion 1, 2 and XL, and Anima: "
+                    "rows are moved as by ComfyUI, and below zero what is read of the word is taken away. krea2: as "
+                    "KJNodes' Krea2 Prompt Weight: value up to 1, and a stronger bias above.",
+                ),
+                "strength": node.make_input(
+                    "FLOAT",
+                    "How far weights are taken. 0: not at all. 0.5: half way from 1. 1: as written.",
+                    {"default": 1.0, "min": 0.0, "max": 10.0, "step": 0.05},
+                ),
+            },
+            "optional": {
+                "model": node.make_input(
+                    "MODEL",
+                    "Not needed. Connected, the weights act only in the MODEL output, so use that for sampling; on "
+                    "NVIDIA this saves the second copy of the model that ComfyUI loads for hooks.",
+                ),
+                **node.inputs("cleaning"),
+            },
+            "hidden": {"unique_id": "UNIQUE_ID", **node.METADATA},
+        }
+
+    reads_as = staticmethod(as_weighed)
+    """Reading of prompts for T5, Qwen and others."""
+
+    @staticmethod
+    def options(**choices: Any) -> EncodeOptions:
+        """Options for the text from the inputs, which are named like the fields of `EncodeOptions`."""
+        return EncodeOptions(scheme="unweighted", **choices)
+
+    def encode(
+        self,
+        clip: EitherClip,
+        text: str,
+        how: str,
+        strength: float,
+        model: ModelPatcher | None = None,
+        unique_id: str | None = None,
+        **choices: Any,
+    ) -> dict[str, Any]:
+        """Encode, and attach the weights; ``choices`` are the other menus."""
+        options, how = self.options(**choices), node.checked("how", how, WAYS)
+        weighed = weigh_text(clip, text, options, how, strength, model, unique_id)
+        result = encoded_result(weighed.encoded)
+        conditioning, report = result["result"]
+        report = "\n".join([report, *report_of(weighed, how, strength)])
+        return {**result, "result": (conditioning, report, weighed.model)}

@@ -1,0 +1,247 @@
+"""Nodes around encoding: prompts converted, inspected or read for LoRAs, and text encoders loaded or given a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..encoder.cache import DEFAULT_MEBIBYTES, MEBIBYTE
+from ..encoder.tokenizer import default_tokenizer
+from ..hosts.comfy.cache import with_memory
+from ..hosts.comfy.clip import EitherClip, readers_of, towers_of
+from ..hosts.comfy.loras import load_loras
+from ..hosts.comfy.models import NativeClip, load_native
+from ..hosts.comfy.types import Clip, ModelPatcher
+from ..weighting.convert import TARGETS, convert
+from ..weighting.options import EncodeOptions
+from ..weighting.reading import read_prompt
+from ..weighting.syntax import SYNTAXES
+from ..weighting.tags import bare, comment_issues, read_loras
+from ..weighting.view import token_table, view
+from . import node
+from .node import Loader, Node, Out
+from .results import node_result, to_image
+
+
+class WeightedCLIPConvert(Node):
+    """Rewrites a prompt for another program: every token keeps its id and its weight. What the other syntax cannot say
+    is named.
+    """
+
+    title = "Convert Prompt Syntax"
+    aliases = "convert prompt, syntax, a1111 to comfy, compel, translate prompt"
+    outputs = (
+        Out("STRING", "text", "The prompt in the other syntax."),
+        Out("STRING", "report", "What could not be kept, or that everything was."),
+    )
+    FUNCTION = "convert"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        sources = node.with_first("a1111", SYNTAXES)
+        return {
+            "required": {
+                **node.inputs("text"),
+                "from": node.menu(sources, "The syntax the prompt is in.", counts=True),
+                "to": node.menu(TARGETS, "The syntax wanted."),
+            },
+            # optional, so that requests saved before it existed stay valid
+            "optional": node.inputs("cleaning"),
+        }
+
+    @staticmethod
+    def options(**choices: Any) -> EncodeOptions:
+        """Options for reading the prompt."""
+        return EncodeOptions(**{"syntax" if name == "from" else name: value for name, value in choices.items()})
+
+    def convert(self, text: str, to: str, **choices: Any) -> dict[str, Any]:
+        """Convert; ``choices`` are the other menus, since ``from`` is not a valid Python name."""
+        options = self.options(**choices)
+        is_cleaned = options.cleaning == "as Forge"
+        result = convert(text, options.syntax, to, default_tokenizer(), is_cleaned=is_cleaned)
+        report = "\n".join(issue.line for issue in result.issues) or "Every token keeps its id and its weight."
+        read = read_prompt(text, options, default_tokenizer())
+        return node_result((result.text, report), [read._replace(issues=result.issues)])
+
+
+class WeightedCLIPInspect(Node):
+    """Shows which tokens a prompt becomes, with which weight, in which chunk. Encodes nothing."""
+
+    title = "Inspect Prompt"
+    aliases = "tokens, token count, token counter, tokenizer, prompt, debug"
+    outputs = (
+        Out("IMAGE", "image", "The tokens, as coloured chips."),
+        Out("INT", "count", "Number of tokens, without start, end and padding."),
+        Out("STRING", "report", node.REPORT_TOOLTIP),
+    )
+    FUNCTION = "inspect"
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                **node.inputs("text", "syntax", "chunking"),
+            },
+            "optional": {
+                "clip": node.make_input(
+                    node.EITHER_CLIP, "Whose tokenizer and embeddings to use. Without it: CLIP-L's, as in SD 1.5."
+                ),
+                **node.inputs("cleaning"),
+            },
+        }
+
+    options = EncodeOptions
+    """Options from the menus, which are named like its fields."""
+
+    def inspect(self, text: str, clip: EitherClip | None = None, **choices: Any) -> dict[str, Any]:
+        """Read the prompt and draw it; ``choices`` are the menus."""
+        from ..web.pictures import draw_tokens
+
+        reader = next(iter(readers_of(clip).values()))
+        options = self.options(**choices)
+        read = read_prompt(text, options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
+        data = view(read)
+        picture = to_image(draw_tokens(data))
+        return node_result((picture, data["num_tokens"], token_table(read)), [read])
+
+
+PACKING = ("auto", "off")
+
+
+class WeightedCLIPLoad(Loader):
+    """Loads the CLIP text encoders of Stable Diffusion 1.x, 2.x, SDXL or its refiner as Weighted CLIP's own modules,
+    from a text encoder file or out of a checkpoint. They take every mask; the host's LoRA and hooks do not apply to
+    them.
+    """
+
+    title = "Load CLIP Encoder (native)"
+    aliases = "load clip, text encoder, native, clip loader, clip skip"
+    outputs = (Out(node.NATIVE_TYPE, "clip", "The encoder, for the clip input of our nodes."),)
+    folders = ("text_encoders", "checkpoints")
+    file_tooltip = "A .safetensors file from the text_encoders (clip) or checkpoints folder."
+    dtype_tooltip = "Type of the weights and the arithmetic. fp32 equals the host's numbers."
+    device_tooltip = "auto: where the host runs text encoders."
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs, with the current files."""
+        shared = super().INPUT_TYPES()["required"]
+        return {
+            "required": {
+                "file": shared.pop("file"),
+                "clip_skip": node.make_input(
+                    "INT",
+                    "1: last layer. 2: the one before it, as many anime models want. As in the WebUI. For SD 2.x and "
+                    "SDXL, 1 means 2.",
+                    {"default": 1, "min": 1, "max": 24},
+                ),
+                **shared,
+            },
+            "optional": {
+                **node.inputs("remember"),
+                "pack_weights": node.menu(
+                    PACKING,
+                    "For fp32 on a CPU. auto: keep a second copy of the weights, in the order in which the processor "
+                    "multiplies fastest, where that gains time and there is memory for it. off: no copy.",
+                ),
+            },
+        }
+
+    def load(
+        self,
+        file: str,
+        clip_skip: int,
+        dtype: str,
+        device: str,
+        remember: int = DEFAULT_MEBIBYTES,
+        pack_weights: str = PACKING[0],
+    ) -> tuple[NativeClip]:
+        """Read the file."""
+        return (
+            load_native(
+                **self.checked(file, dtype, device),
+                clip_skip=clip_skip,
+                max_bytes=remember * MEBIBYTE,
+                is_packed=node.checked("pack_weights", pack_weights, PACKING) == "auto",
+            ),
+        )
+
+
+class WeightedCLIPRemember(Node):
+    """Lets Weighted CLIP's nodes remember what this CLIP has encoded: the empty prompt, which most weighted prompts
+    need, and chunks that have not changed. Encodings may then differ in their last digits, because batches of another
+    size round differently. Stock nodes are not affected.
+    """
+
+    title = "Remember Encodings"
+    aliases = "cache, memory, speed, fast, remember"
+    outputs = (
+        Out("CLIP", "CLIP", "The CLIP, for the clip input of our nodes; LoRA loaders and clip skip may follow it."),
+    )
+    FUNCTION = "remember"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "clip": node.make_input("CLIP", "The checkpoint's CLIP. Our native encoder remembers by itself."),
+                **node.inputs("remember"),
+            }
+        }
+
+    def remember(self, clip: Clip, remember: int) -> tuple[Clip]:
+        """Attach the cache."""
+        towers_of(clip)  # raises if there is nothing to cache
+        return (with_memory(clip, remember),)
+
+
+class WeightedCLIPLoadPromptLoras(Node):
+    """Loads the LoRAs that an A1111 prompt names, <lora:name:0.8>, from ComfyUI's loras folder, and gives the text
+    without them. A LoRA that is not there is left out and named as a problem.
+    """
+
+    title = "Load LoRAs from Prompt"
+    aliases = "lora, lora tag, a1111, extra networks, prompt, load lora"
+    outputs = (
+        Out("MODEL", "MODEL", "The model with the LoRAs."),
+        Out("CLIP", "CLIP", "The CLIP with the LoRAs."),
+        Out("STRING", "text", "The prompt without its tags."),
+        Out("STRING", "report", "What was loaded, and every problem."),
+    )
+    FUNCTION = "load"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs."""
+        return {
+            "required": {
+                "model": node.make_input("MODEL", "The diffusion model for the LoRAs."),
+                "clip": node.make_input("CLIP", "The text encoder for the LoRAs."),
+                "text": node.prompt_input(
+                    "The prompt. <lora:name:0.8> is a LoRA at 0.8, <lora:name:0.5:0.8> at 0.5 for the text encoder and "
+                    "0.8 for the model."
+                ),
+            },
+            # optional, so that requests saved before it existed stay valid
+            "optional": node.inputs("cleaning"),
+        }
+
+    @staticmethod
+    def options(**choices: Any) -> EncodeOptions:
+        """Options for reading the prompt."""
+        return EncodeOptions(syntax="a1111", **choices)
+
+    def load(self, model: ModelPatcher, clip: Clip, text: str, **choices: Any) -> dict[str, Any]:
+        """Load the LoRAs; ``choices`` are the menus."""
+        options = self.options(**choices)
+        found = bare(text, has_comments=options.is_cleaned, has_tags=True)
+        loras, issues = read_loras(found.tags)
+        issues += comment_issues(text, found.comments)
+        loaded = load_loras(model, clip, loras)
+        issues += loaded.issues
+        lines = [*(loaded.lines or ["no LoRA loaded"]), *(issue.line for issue in issues)]
+        read = read_prompt(text, options, default_tokenizer())._replace(issues=tuple(issues))
+        return node_result((loaded.model, loaded.clip, found.fragment.text, "\n".join(lines)), [read])
