@@ -2,7 +2,7 @@
 
 Lines are read, encoded and written shard by shard, so that memory does not grow with the file. An existing shard made
 with the same options, weights and texts is not made again. Several processes started by torchrun divide the shards by
-number, without communicating.
+number, without communicating. Prompts with the same beginning are encoded together.
 
 Source: docs/bulk.md.
 """
@@ -13,22 +13,159 @@ import argparse
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .bulk_encoder import BulkEncoder
-from .bulk_report import Report
-from .console import show
-from .loading import DTYPES, dtype_named, embedding_folders, encoders_of, readers_of
+from .console import PROGRESS_SECONDS, show
+from .options import DTYPES, dtype_named, embedding_folders, encoders_of, options_of, readers_of
 from .processes import INTERRUPTED, Place, alone, device_for, place_of
 from .prompt_lines import PromptLines, shards
-from .reading import options_of
 
 if TYPE_CHECKING:
+    import torch
+
+    from ..encoder.encoding import Encoding
     from ..encoder.text_model import TextEncoder
     from ..output.shards import ShardHead
+    from ..weighting.encoders import EncodedTowers, Encoders
+    from ..weighting.options import EncodeOptions
+    from ..weighting.reading import ReadPrompt
+
+MAX_SHOWN = 20
+"""Maximum number of problems printed per process; the rest are only counted."""
+
+
+class Report:
+    """Counts the work of a process, and reports it on the error stream."""
+
+    def __init__(self, lines: PromptLines, place: Place, size: int) -> None:
+        self.lines = lines
+        self.place = place
+        self.size = size
+        self.num_written = self.num_there = self.num_prompts = self.num_problems = 0
+        self._began = self._told = time.monotonic()
+
+    def tell(self, line: int, problems: Sequence[str]) -> None:
+        """Print the problems of a prompt, or only count them if there were many."""
+        for problem in problems:
+            self.num_problems += 1
+            if self.num_problems <= MAX_SHOWN:
+                self._print(f"{self.lines.where(line + 1)}: {problem}")
+            elif self.num_problems == MAX_SHOWN + 1:
+                self._print("further problems are only counted")
+
+    def skip(self) -> None:
+        """Count a shard that already existed."""
+        self.num_there += 1
+
+    def add(self, num_prompts: int) -> None:
+        """Count a written shard, and report from time to time."""
+        self.num_written += 1
+        self.num_prompts += num_prompts
+        if time.monotonic() - self._told >= PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            self._print(self._counts())
+
+    def end(self, how: str) -> None:
+        """Print the last line."""
+        self._print(f"{how}: {self._counts()}")
+
+    def _counts(self) -> str:
+        total = ""
+        if self.lines.num_lines is not None:
+            num_shards = -(-self.lines.num_lines // self.size)
+            total = f" of {len(range(self.place.rank, num_shards, self.place.num_processes))}"
+        there = f" ({self.num_there} were there)" if self.num_there else ""
+        rate = self.num_prompts / max(time.monotonic() - self._began, 1e-9)
+        problems = "1 problem" if self.num_problems == 1 else f"{self.num_problems} problems"
+        return (
+            f"{self.num_written + self.num_there}{total} shards{there}, {self.num_prompts} prompts encoded, "
+            f"{rate:.1f} a second, {problems}"
+        )
+
+    def _print(self, text: str) -> None:
+        show(f"{self.place.name}{text}", sys.stderr, flush=True)
+
+
+WINDOW_CHUNKS = 64
+"""Number of chunks at which prompts are encoded together."""
+
+
+class BulkEncoder:
+    """Encoder of texts for saving."""
+
+    def __init__(self, encoders: Encoders, options: EncodeOptions, dtype: torch.dtype) -> None:
+        self.encoders = encoders
+        self.options = options
+        self.dtype = dtype
+
+    def encode(self, texts: Sequence[str], first: int, report: Report) -> Iterator[Encoding]:
+        """Encode prompts.
+
+        Yields hidden states ``[rows, dim]`` and pooled vectors ``[pooled_dim]``, on the CPU.
+        """
+        reads = list(self._read(texts, first, report))
+        order = sorted(range(len(reads)), key=lambda index: _tokens(reads[index]))
+        done = dict(zip(order, self._in_order(reads, order), strict=True))
+        for index in range(len(reads)):
+            saved, problems = done.pop(index)
+            report.tell(first + index, problems)
+            yield saved
+
+    def _in_order(
+        self, reads: Sequence[dict[str, ReadPrompt]], order: Sequence[int]
+    ) -> Iterator[tuple[Encoding, list[str]]]:
+        """Yield the saved encoding and the problems of each prompt, in the given order."""
+        from ..encoder.encoding import Encoding
+
+        for encoded in self._in_windows(reads[index] for index in order):
+            saved = Encoding(self._saved(encoded.hidden[0]), self._saved(encoded.pooled[0]))
+            problems = [issue.line for prompt in encoded.prompts.values() for issue in prompt.read.issues]
+            if not (saved.hidden.isfinite().all() and saved.pooled.isfinite().all()):
+                problems.append(f"Some of its numbers are too large for {self.dtype}, or not finite.")
+            yield saved, list(dict.fromkeys(problems))
+
+    def _saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy a tensor, so that the batch it is part of can be freed."""
+        return tensor.to("cpu", self.dtype, copy=True).contiguous()
+
+    def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
+        from ..weighting.bind import BindError
+        from ..weighting.encoders import Prepared, TooManyEncodings
+        from ..weighting.prompt import PromptError
+        from ..weighting.schemes.negpip import NegPipError, check_without_signs
+        from ..weighting.schemes.repeat import RepeatError
+
+        for number, text in enumerate(texts, first + 1):
+            try:
+                read = self.encoders.read(text, self.options)
+                check_without_signs(read.values(), "a file")
+                Prepared(self.encoders, {name: [one] for name, one in read.items()})  # refuses it before any is encoded
+            except (PromptError, RepeatError, NegPipError, BindError, TooManyEncodings) as error:
+                raise ValueError(f"{report.lines.where(number)}: {error}") from error
+            yield read
+
+    def _in_windows(self, reads: Iterable[dict[str, ReadPrompt]]) -> Iterator[EncodedTowers]:
+        """Encode prompts together as soon as there are enough chunks."""
+        window: list[dict[str, ReadPrompt]] = []
+        num_chunks = 0
+        for read in reads:
+            window.append(read)
+            num_chunks += max(len(one.chunks) for one in read.values())
+            if num_chunks >= WINDOW_CHUNKS:
+                yield from self.encoders.plan(window).run()
+                window, num_chunks = [], 0
+        yield from self.encoders.plan(window).run()
+
+
+def _tokens(read: dict[str, ReadPrompt]) -> list[tuple[int, ...]]:
+    """Sort key of a prompt, by which prompts with the same beginning become neighbours."""
+    return [chunk.plain_ids for one in read.values() for chunk in one.chunks]
+
 
 SHARD_SIZE = 256
 """Default number of prompts in a file: 60 MB for CLIP-L in float32 if each fits one chunk."""

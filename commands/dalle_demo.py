@@ -268,7 +268,7 @@ def summary_of(results: dict[str, Any]) -> list[str]:
 
 
 def _page(lines: Sequence[str], rows: Sequence[tuple[str, Any]]) -> str:
-    from .report import STYLE
+    from .training import STYLE
 
     parts = [
         "<!doctype html>",

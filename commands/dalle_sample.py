@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import Command
 from .console import Progress, show
-from .loading import DTYPES, device_of, dtype_named
+from .options import DTYPES, device_of, dtype_named
 from .processes import alone
 
 if TYPE_CHECKING:

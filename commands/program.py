@@ -13,21 +13,15 @@ from typing import Any, NoReturn
 
 from . import Command
 from .console import check_texts, drop_unwritable, show, visible, write_anything
-from .convert_dvae import CONVERT_DVAE
-from .convert_rudalle import CONVERT_RUDALLE
-from .dalle import DALLE, DALLE_SHAPES, DALLE_TRAIN_VAE
+from .dalle import DALLE, DALLE_SHAPES, DALLE_TRAIN, DALLE_TRAIN_VAE
 from .dalle_demo import DALLE_DEMO
 from .dalle_sample import DALLE_SAMPLE
-from .dalle_train import DALLE_TRAIN
-from .encode import ENCODE
 from .lab import LAB
-from .processes import INTERRUPTED, TERMINATED, is_of_another, leave, place_of
-from .reading import CONVERT, INSPECT, SCHEDULE
-from .rerank import RERANK
-from .similarity import SIMILARITY
+from .model_files import CONVERT_DVAE, CONVERT_RUDALLE, STRETCH
+from .processes import INTERRUPTED, TERMINATED, is_of_another, leave, place_of, terminable
+from .prompts import CONVERT, ENCODE, INSPECT, SCHEDULE
+from .rerank import RERANK, SIMILARITY
 from .sort import SORT
-from .stopping import terminable
-from .stretch import STRETCH
 from .train import TRAIN
 from .world import WORLD, WORLD_SAMPLE, WORLD_TRAIN
 

@@ -1,21 +1,21 @@
-"""The command ``rerank``: image files sorted by how well they match a text."""
+"""The commands ``rerank`` and ``similarity``: image files compared with texts by a CLIP."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import sys
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import SUFFIXES, open_image
 from . import Command
-from .console import Progress, json_text, show
-from .loading import DTYPES, device_of, dtype_named
-from .reading import text_of
-from .stopping import holding_interrupt
+from .console import Progress, json_text, show, standard_input
+from .images import Files, add_clip_options, clip_of, image_files, put_images, tell_left_out, text_features_of
+from .options import text_of
+from .processes import Place
+from .prompt_lines import PromptLines
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from ..encoder.clip import FullClip
     from ..encoder.config import Crop
-    from ..output.placing import Placed, Placement
-    from ..weighting.features import TextFeatures
 
 MEANING = (
     "A score is the cosine of text and image, from -1 to 1: only the order of scores for one text means something, not "
@@ -32,7 +30,7 @@ MEANING = (
 )
 
 
-def _add_arguments(rerank: argparse.ArgumentParser) -> None:
+def _add_rerank_arguments(rerank: argparse.ArgumentParser) -> None:
     rerank.add_argument("text", help="the text; - reads it from standard input")
     add_paths(rerank)
     add_clip_options(rerank)
@@ -54,30 +52,6 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_clip_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says which CLIP is loaded, and how it reads images and texts."""
-    from ..encoder.config import CROPS
-    from ..weighting.syntax import SYNTAXES
-
-    parser.add_argument(
-        "--weights",
-        type=Path,
-        metavar="FILE",
-        help=".safetensors file of a whole CLIP, such as openai/clip-vit-large-patch14's model.safetensors; required",
-    )
-    parser.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
-    parser.add_argument(
-        "--syntax", choices=list(SYNTAXES), default="none", help="how weights are written, to be left out (%(default)s)"
-    )
-    parser.add_argument("--dtype", choices=DTYPES, default="fp32")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
-    parser.add_argument(
-        "--activation",
-        choices=["quick_gelu", "gelu"],
-        help="of the model (by config.json beside it, or as OpenAI's B and L and OpenCLIP's H and bigG were released)",
-    )
-
-
 def add_result_options(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the forms in which a result is shown, other than text."""
     parser.add_argument("--chart", type=Path, metavar="FILE", help=f"draw the {what} into a .png file")
@@ -94,20 +68,6 @@ def check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:
         )
     if arguments.chart is not None and arguments.chart.suffix.lower() != ".png":
         raise ValueError(f"--chart {arguments.chart}: the chart is a .png file")
-
-
-def clip_of(arguments: argparse.Namespace) -> FullClip:
-    """Load the CLIP among the arguments, and say on the error stream by what its heads and activation are known."""
-    from ..encoder.clip import load_full_clip
-
-    clip = load_full_clip(
-        arguments.weights,
-        dtype=dtype_named(arguments.dtype),
-        device=device_of(arguments),
-        activation=arguments.activation,
-    )
-    show(f"{clip.name}: {clip.origin}", sys.stderr)
-    return clip
 
 
 def features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tensor, list[Path]]:
@@ -134,17 +94,7 @@ def features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tens
     return features, reading.read
 
 
-def tell_left_out(others: Sequence[Path], num_failed: int, num_paths: int) -> int:
-    """Report the skipped files of folders and the number of unreadable ones; return the exit status."""
-    if others:
-        kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in others}))
-        show(f"files of other kinds in folders, not looked at: {len(others)} ({kinds})", sys.stderr)
-    if num_failed:
-        show(f"{num_failed} of {num_paths} files left out", sys.stderr)
-    return 1 if num_failed else 0
-
-
-def _run(arguments: argparse.Namespace) -> int:
+def _rerank(arguments: argparse.Namespace) -> int:
     from ..encoder.images import best
     from ..encoder.similarity import similarity
 
@@ -160,33 +110,14 @@ def _run(arguments: argparse.Namespace) -> int:
     order = best(scores, len(scores))
     kept = order[: arguments.keep]
     ranked = [(rank, scores[index], read[index]) for rank, index in enumerate(kept, 1)]
-    _print(ranked, text, as_json=arguments.json)
+    _print_ranking(ranked, text, as_json=arguments.json)
     for issue in described.read.issues:
         show(f"  {issue.line}", sys.stderr)
     if arguments.copy is not None:
         _copy(ranked, arguments.copy)
     if arguments.chart is not None:
-        _chart(arguments.chart, read, scores, order, len(kept), text)
+        _chart_ranking(arguments.chart, read, scores, order, len(kept), text)
     return tell_left_out(others, len(paths) - len(read), len(paths))
-
-
-def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Images given by paths."""
-    found: dict[Path, None] = {}
-    others: dict[Path, None] = {}
-    for path in paths:
-        if path.is_dir():
-            inside = sorted((file for file in path.iterdir() if file.is_file()), key=lambda file: file.parts)
-            images = [file for file in inside if file.suffix.lower() in SUFFIXES]
-            if not images:
-                raise ValueError(f"{path}: no image in this folder; looked for: {', '.join(SUFFIXES)}")
-            found |= dict.fromkeys(images)
-            others |= dict.fromkeys(file for file in inside if file.suffix.lower() not in SUFFIXES)
-        elif path.exists():
-            found[path] = None
-        else:
-            raise ValueError(f"{path}: there is no such file or folder")
-    return list(found), [file for file in others if file not in found]
 
 
 class _Reading:
@@ -209,16 +140,7 @@ class _Reading:
             yield image
 
 
-def text_features_of(clip: FullClip, text: str, syntax: str) -> TextFeatures:
-    """The vector of a text."""
-    from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.features import text_features
-    from ..weighting.towers import layout_of
-
-    return text_features(text, syntax, default_tokenizer(), layout_of(clip.text.config), clip.text_features)
-
-
-def _print(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: bool) -> None:
+def _print_ranking(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: bool) -> None:
     if as_json:
         images = [
             {"rank": rank, "score": score if math.isfinite(score) else None, "path": str(path)}
@@ -243,42 +165,7 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
         show(f"{len(placed.there):,} were in {folder} already, with the same bytes", sys.stderr)
 
 
-def put_images(placements: Sequence[Placement], *, is_move: bool) -> Placed:
-    """Copy or move images, all or, on an error or Ctrl-C, none of them, counting them on a terminal."""
-    from ..output.placing import place_files
-
-    progress, stopped = Progress(), threading.Event()
-
-    def stop() -> None:
-        progress.clear()
-        show("stopping: either all files are put there or none", sys.stderr)
-        stopped.set()
-
-    def count(done: int) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        progress.tell(f"{done} of {len(placements)} images {'moved' if is_move else 'copied'}")
-
-    with holding_interrupt(stop):
-        placed = place_files(placements, is_move=is_move, on_progress=count)
-    progress.clear()
-    return placed
-
-
-class Files(Sequence["Image.Image"]):
-    """Images that are opened only when drawn."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: Any) -> Any:
-        return open_image(self.paths[index])
-
-
-def _chart(
+def _chart_ranking(
     file: Path, paths: Sequence[Path], scores: Sequence[float], order: Sequence[int], keep: int, text: str
 ) -> None:
     from ..output.files import written_whole
@@ -294,9 +181,115 @@ def _chart(
 RERANK = Command(
     "rerank",
     "sort images by how well they fit a text",
-    _add_arguments,
-    _run,
+    _add_rerank_arguments,
+    _rerank,
     ('"a red cat" images --weights clip.safetensors --keep 4 --chart best.png',),
     description=f"Sort images by how well CLIP says they fit a text. {MEANING}",
     epilog="The exit status is 1 if an image could not be read; the others are ranked all the same.",
+)
+
+
+SOFTMAX = {"none": "none", "over texts": "texts", "over images": "images"}
+"""Choices of the option, as in the node CLIP Similarity Matrix, and the dimension over which probabilities sum to 1."""
+
+
+def _add_similarity_arguments(parser: argparse.ArgumentParser) -> None:
+    add_paths(parser)
+    parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="a text; give it once for each")
+    parser.add_argument(
+        "--texts", type=Path, metavar="FILE", help="a file with a text on each line; - is the standard input"
+    )
+    add_clip_options(parser)
+    parser.add_argument(
+        "--softmax",
+        choices=list(SOFTMAX),
+        default="none",
+        help="probabilities over the texts for each image, or over the images for each text (%(default)s: cosines)",
+    )
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="with --softmax: the smaller, the sharper (as it was trained)"
+    )
+    add_result_options(parser, "matrix")
+
+
+def _similarity(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from ..encoder.similarity import probabilities, similarity
+
+    check_clip(arguments, "similarity", "compare at random")
+    temperature: float | None = arguments.temperature
+    if temperature is not None and not 0 < temperature < math.inf:
+        raise ValueError(f"--temperature must be above 0, got {temperature:g}")
+    if temperature is not None and arguments.softmax == "none":
+        raise ValueError(f"--temperature {temperature:g} counts with --softmax only: cosines have none")
+    texts = _texts(arguments)
+    paths, others = image_files(arguments.paths)
+    clip = clip_of(arguments)
+    described = [text_features_of(clip, text, arguments.syntax) for text in texts]
+    features, read = features_of(clip, paths, arguments.crop)
+    over: Any = SOFTMAX[arguments.softmax]
+    scale = 1.0 if over == "none" else temperature or 1 / clip.logit_scale
+    vectors = torch.stack([one.vector for one in described])
+    values: list[list[float]] = probabilities(similarity(vectors, features, scale), over).tolist()
+    if arguments.json:
+        rows = [[value if math.isfinite(value) else None for value in row] for row in values]
+        data = {"texts": texts, "images": [str(path) for path in read], "softmax": arguments.softmax, "values": rows}
+        show(json_text(data))
+    else:
+        _print_matrix(values, texts, read)
+    for text, one in zip(texts, described, strict=True):
+        for issue in one.read.issues:
+            show(f"  {text[:60]!r}: {issue.line}", sys.stderr)
+    if arguments.chart is not None:
+        _chart_matrix(arguments.chart, values, texts, read, over)
+    return tell_left_out(others, len(paths) - len(read), len(paths))
+
+
+def _texts(arguments: argparse.Namespace) -> list[str]:
+    """Texts among the arguments, in order, those of the file last."""
+    lines: list[str] = list(arguments.text)
+    if arguments.texts is not None:
+        file = str(arguments.texts)
+        given = [standard_input()] if file == "-" else PromptLines(file, Place(), "--texts")
+        lines += [line for text in given for line in text.splitlines()]
+    texts = [line.strip() for line in lines if line.strip()]
+    if not texts:
+        raise ValueError("there is no text to compare with: give --text TEXT, or --texts FILE with one on each line")
+    return texts
+
+
+def _print_matrix(values: Sequence[Sequence[float]], texts: Sequence[str], paths: Sequence[Path]) -> None:
+    """Print the texts with their numbers, then a line for each image."""
+    width = len(str(len(texts)))
+    for number, text in enumerate(texts, 1):
+        show(f"text {number:>{width}}: {text}")
+    show("".join(f"{number:>9}" for number in range(1, len(texts) + 1)))
+    for index, path in enumerate(paths):
+        show("".join(f"{row[index]:9.4f}" for row in values) + f"  {path}")
+
+
+def _chart_matrix(
+    file: Path, values: Sequence[Sequence[float]], texts: Sequence[str], paths: Sequence[Path], over: Any
+) -> None:
+    from ..output.files import written_whole
+    from ..web.pictures import draw_similarity
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    picture = draw_similarity(values, texts, Files(paths), over=over)
+    with written_whole(file) as place:
+        picture.save(place)
+
+
+SIMILARITY = Command(
+    "similarity",
+    "compare images with texts, all with all",
+    _add_similarity_arguments,
+    _similarity,
+    (
+        'images --text "a red cat" --text "a blue dog" --weights clip.safetensors --chart matrix.png',
+        'photo.jpg --texts captions.txt --weights clip.safetensors --softmax "over texts" --json',
+    ),
+    description=f"Compare every image with every text by CLIP. {MEANING} With --softmax they are probabilities.",
+    epilog="The exit status is 1 if an image could not be read; the others are compared all the same.",
 )

@@ -9,8 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from . import Command
 from .processes import alone
-from .report import SCALES, Chart, Entries, Page
-from .training import CAPTIONED, Job, Say, add_compress, add_device, add_out, add_shard, counts, epilog, with_arguments
+from .training import (
+    CAPTIONED,
+    SCALES,
+    Chart,
+    Entries,
+    Job,
+    Page,
+    Say,
+    add_compress,
+    add_device,
+    add_out,
+    add_shard,
+    counts,
+    epilog,
+    with_arguments,
+)
 from .training import train as train_with
 
 if TYPE_CHECKING:

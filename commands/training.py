@@ -1,19 +1,141 @@
-"""Driver of the commands that train: a run that is stopped and resumed at will, its output and its report."""
+"""Driver of the commands that train: a run that is stopped and resumed at will, its output, and a page about it.
+
+The page shows curves of the run's log, measurements before and after, and a montage.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from fnmatch import fnmatchcase
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from .loading import DTYPES
-from .report import MONTAGE_NAME, Page, write_report
-from .stopping import stopping, voice
+from ..output.files import written_whole
+from .options import DTYPES
+from .processes import stopping, voice
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from PIL import Image
+    from torch import Tensor
+
+REPORT_NAME, MONTAGE_NAME = "report.html", "reconstructions.png"
+MAX_CURVES = 6
+"""Maximum number of curves in a chart."""
+STYLE = (
+    "body{font:16px system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}"
+    "table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}"
+    "img{max-width:100%}code{word-break:break-word}"
+    "@media(prefers-color-scheme:dark){body{color:#e7e9ed;background:#2a2c31}}"
+)
+_MOVED = "moved: "
+_ACROSS = 16  # pictures per row
+_WIDTH = 960
+
+Entries = Sequence[Mapping[str, float]]
+"""Entries of a log."""
+
+
+class Chart(NamedTuple):
+    """A chart of a log."""
+
+    heading: str
+    keys: tuple[str, ...]
+    """Names of the values shown, or patterns of names such as ``moved: *``."""
+    top: float | None = None
+    """Upper end of its axis; None: by the values."""
+
+
+SCALES = Chart("Gradient scales of the resblocks, base-2 logarithm", ("lowest scale", "highest scale"))
+
+
+def before_and_after(measured: Entries) -> str:
+    """Table of the first and the last measurement."""
+    rows = "".join(
+        f"<tr><td>{escape(key)}<td>{measured[0][key]:.4g}<td>{measured[-1][key]:.4g}"
+        for key in measured[0]
+        if key != "step"
+    )
+    return f"<h2>Measured</h2><table><tr><th><th>before<th>after{rows}</table>"
+
+
+class Page(NamedTuple):
+    """A page, apart from the run."""
+
+    title: str
+    charts: Mapping[str, Chart]
+    """By file name."""
+    measured: str
+    """Name, or pattern of names, of a value by which measurements are told from steps."""
+    table: Callable[[Entries], str] = before_and_after
+    """Makes a table of the measurements, if there are any."""
+
+
+def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequence[str]) -> Path:
+    """Write curves and page of a run from the log in its folder; a montage there is included. Return the page."""
+    from ..training.log import LOG_NAME
+    from ..web.pictures.curves import draw_curves
+
+    entries = [json.loads(line) for line in (folder / LOG_NAME).read_text(encoding="utf-8").splitlines()]
+    names = list(dict.fromkeys(name for entry in entries for name in entry))
+    pictures = [MONTAGE_NAME] if (folder / MONTAGE_NAME).is_file() else []
+    for file, chart in page.charts.items():
+        shown = [name for key in chart.keys for name in names if fnmatchcase(name, key)][:MAX_CURVES]
+        curves = {
+            name.removeprefix(_MOVED): [(entry["step"], entry[name]) for entry in entries if name in entry]
+            for name in shown
+        }
+        if curves:
+            with written_whole(folder / file) as place:
+                draw_curves(chart.heading, curves, top=chart.top).save(place)
+            pictures.append(file)
+    if count := sum(bool(entry.get("skipped")) for entry in entries):
+        notes = [*notes, f"{count:,} updates were skipped, as a gradient was not finite"]
+    measured = [entry for entry in entries if any(fnmatchcase(name, page.measured) for name in entry)]
+    options = "".join(f"<tr><td>{escape(name)}<td><code>{escape(str(value))}</code>" for name, value in about.items())
+    parts = [
+        "<!doctype html>",
+        f'<html lang="en"><meta charset="utf-8"><title>{escape(page.title)}</title>',
+        f"<style>{STYLE}</style><h1>{escape(page.title)}</h1>",
+        *(f"<p>{escape(note)}</p>" for note in notes),
+        *([page.table(measured)] if measured else []),
+        *(f'<p><img src="{name}" alt="{name.partition(".")[0]}"></p>' for name in pictures),
+        f"<h2>Options</h2><table>{options}</table>",
+    ]
+    with written_whole(folder / REPORT_NAME) as place:
+        place.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    return folder / REPORT_NAME
+
+
+def in_rows(rows: Sequence[Tensor], factor: int | None = None) -> Image.Image:
+    """Pictures of one size in rows, ``[n, 3, h, w]`` each, in 0..1, enlarged; by default as wide as a page."""
+    import torch
+    from PIL import Image
+
+    whole = torch.cat([torch.cat(list(row), 2) for row in rows], 1)
+    whole = (whole * 255).round().byte().permute(1, 2, 0).contiguous()
+    image = Image.fromarray(whole.numpy())
+    factor = max(1, _WIDTH // image.width) if factor is None else factor
+    return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+
+
+def montage(rows: Sequence[Tensor], path: Path) -> None:
+    """Draw `in_rows` into a file."""
+    image = in_rows(rows)
+    with written_whole(path) as place:
+        image.save(place)
+
+
+def in_turn(pictures: Tensor, shown: Tensor) -> list[Tensor]:
+    """Rows of pictures, each followed by one of results, ``[n, 3, h, w]``; an incomplete last row is left out."""
+    count = min(_ACROSS, len(pictures))
+    starts = range(0, len(pictures) - count + 1, count)
+    return [some[start : start + count] for start in starts for some in (pictures, shown)]
+
 
 CAPTIONED = "a folder of images with a .txt beside each, or with metadata.jsonl or .csv; or WebDataset .tar shards"
 """Data of most commands."""

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import Command
 from .console import Progress, show
-from .options import add_arguments
+from .options import add_arguments, options_of
 from .processes import alone
-from .reading import options_of
-from .report import Chart, Page, in_rows
-from .training import Job, Say, add_device, epilog, with_arguments
+from .training import Chart, Job, Page, Say, add_device, epilog, in_rows, with_arguments
 from .training import train as train_with
 
 if TYPE_CHECKING:

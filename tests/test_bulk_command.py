@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from weighted_clip.commands import bulk_encoder, bulk_report
-from weighted_clip.commands.bulk_encoder import WINDOW_CHUNKS, BulkEncoder
+from weighted_clip.commands import bulk
+from weighted_clip.commands.bulk import WINDOW_CHUNKS, BulkEncoder
 from weighted_clip.commands.processes import Place, device_for, place_of
 from weighted_clip.commands.program import main
 from weighted_clip.commands.prompt_lines import MAX_LINE_BYTES, PromptLines, shards
@@ -136,7 +136,7 @@ def is_as_alone(folder: Path, texts: list[str], weights: Path, options: EncodeOp
 
 @pytest.mark.parametrize("scheme", ["a1111", "comfy", "masked_blend", "down_weight", "lpw", "repeat"])
 def test_every_prompt_is_as_alone(scheme: str, prompts: Path, weights: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(bulk_encoder, "WINDOW_CHUNKS", 2)  # several windows in a shard
+    monkeypatch.setattr(bulk, "WINDOW_CHUNKS", 2)  # several windows in a shard
     out = tmp_path / "out"
     assert encode(prompts, weights, out, "--scheme", scheme) == 0
     assert is_as_alone(out, TEXTS, weights, EncodeOptions(syntax="a1111", scheme=scheme))
@@ -343,14 +343,14 @@ def test_a_run_that_died_in_the_second_shard_goes_on_there(
 ) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        tell = bulk_report.Report.tell
+        tell = bulk.Report.tell
 
         def dies(self, line, problems):
             if line == 4:
                 raise Died
             tell(self, line, problems)
 
-        patch.setattr(bulk_report.Report, "tell", dies)
+        patch.setattr(bulk.Report, "tell", dies)
         with pytest.raises(Died):
             encode(prompts, weights, out)
     assert names(out) == ["prompts-00000000.safetensors"]
@@ -369,7 +369,7 @@ def test_ctrl_c_says_how_to_go_on(prompts: Path, weights: Path, tmp_path: Path, 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bulk_report.Report, "add", interrupted)
+    monkeypatch.setattr(bulk.Report, "add", interrupted)
     assert encode(prompts, weights, tmp_path / "out") == 130
     assert "interrupted; the same command goes on from here: " in capsys.readouterr().err
     assert names(tmp_path / "out") == ["prompts-00000000.safetensors"]
@@ -652,7 +652,7 @@ def test_what_cannot_be_done_is_said_without_a_traceback(
 def test_problems_come_with_the_line_and_after_some_are_counted(
     weights: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr(bulk_report, "PROGRESS_SECONDS", 0)
+    monkeypatch.setattr(bulk, "PROGRESS_SECONDS", 0)
     prompts = written(tmp_path, ["a cat", *["(a cat"] * 25])
     assert encode(prompts, weights, tmp_path / "out", "--shard-size", 13) == 0
     lines = capsys.readouterr().err.splitlines()
@@ -877,7 +877,7 @@ def test_prompts_that_begin_alike_are_encoded_together_and_written_in_order(
         return plan(encoders, reads)
 
     monkeypatch.setattr(Encoders, "plan", watched)
-    monkeypatch.setattr(bulk_encoder, "WINDOW_CHUNKS", 4)
+    monkeypatch.setattr(bulk, "WINDOW_CHUNKS", 4)
     texts = [f"{('ink', 'oil')[number % 2]} drawing of {number} foxes" for number in range(8)]
     assert encode(written(tmp_path, texts), weights, tmp_path / "out", "--shard-size", 8) == 0
     assert sorted(map(sorted, filter(None, windows))) == [["ink"], ["oil"]]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from weighted_clip.commands.images import image_files
 from weighted_clip.commands.program import main
-from weighted_clip.commands.rerank import image_files
 from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model

@@ -125,7 +125,7 @@ def test_openais_pickled_modules_are_converted_without_their_package(
     assert main(["convert-dvae", *map(str, paths), str(out)]) == 1
     assert "is there already" in capsys.readouterr().err
     out.write_bytes(b"mine")
-    monkeypatch.setattr("weighted_clip.commands.convert_dvae.check_new_file", lambda path: None)
+    monkeypatch.setattr("weighted_clip.commands.model_files.check_new_file", lambda path: None)
     assert main(["convert-dvae", *map(str, paths), str(out)]) == 1  # as if it had come since
     assert f"{out} cannot be written: File exists" in capsys.readouterr().err
     assert out.read_bytes() == b"mine"

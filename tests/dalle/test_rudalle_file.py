@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.commands import convert_rudalle
+from weighted_clip.commands import model_files
 from weighted_clip.commands.program import main
 from weighted_clip.dalle import published as module
 from weighted_clip.dalle.files import DVAEFileError
@@ -61,7 +61,7 @@ def test_a_file_that_has_come_meanwhile_is_not_overwritten(
 ) -> None:
     given, out = written(tmp_path / "a.bin", OrderedDict(formula_state())), tmp_path / "b.safetensors"
     out.write_bytes(b"mine")
-    monkeypatch.setattr(convert_rudalle, "check_new_file", lambda path: None)  # it was not there then
+    monkeypatch.setattr(model_files, "check_new_file", lambda path: None)  # it was not there then
     assert main(["convert-rudalle", str(given), str(out), "--variant", VARIANTS[0], "--heads", str(HEADS)]) == 1
     assert f"{out} cannot be written: File exists" in capsys.readouterr().err
     assert out.read_bytes() == b"mine"
@@ -220,7 +220,7 @@ def test_the_command_overwrites_nothing_and_asks_for_a_safetensors_name(
     assert main(["convert-rudalle", str(path), str(tmp_path / "out.safetensors"), "--variant", "rudalle-v2"]) == 1
     assert "is there already" in capsys.readouterr().err
     assert (tmp_path / "out.safetensors").read_bytes() == b"mine"
-    assert convert_rudalle.VARIANTS == VARIANTS
+    assert model_files.VARIANTS == VARIANTS
 
 
 def test_files_that_are_no_prior_of_ours_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.commands import stopping
+from weighted_clip.commands import processes
 from weighted_clip.commands.program import main
 from weighted_clip.dalle import shapes
 from weighted_clip.training.loop import Loop
@@ -150,9 +150,9 @@ def test_a_second_signal_ends_a_process_at_once() -> None:
     code = (
         "import runpy, signal, time\n"
         f"runpy.run_path({str(PROGRAM)!r})['load_package']()\n"
-        "from weighted_clip.commands import stopping\n"
-        "stopping.SECONDS_OF_ONE_SIGNAL = 0.2\n"
-        "with stopping.terminable(), stopping.holding_interrupt(lambda: print('held', flush=True)):\n"
+        "from weighted_clip.commands import processes\n"
+        "processes.SECONDS_OF_ONE_SIGNAL = 0.2\n"
+        "with processes.terminable(), processes.holding_interrupt(lambda: print('held', flush=True)):\n"
         "    for _ in range(3):\n"
         "        signal.raise_signal(signal.SIGTERM)\n"
         "    time.sleep(0.3)\n"
@@ -169,7 +169,7 @@ def test_a_signal_that_others_handle_or_ignore_stays_theirs() -> None:
     for theirs in (signal.SIG_IGN, lambda *_: None):
         before = signal.signal(signal.SIGTERM, theirs)
         try:
-            with stopping.terminable():
+            with processes.terminable():
                 assert signal.getsignal(signal.SIGTERM) is theirs
             assert signal.getsignal(signal.SIGTERM) is theirs
         finally:
@@ -179,7 +179,7 @@ def test_a_signal_that_others_handle_or_ignore_stays_theirs() -> None:
 def test_a_program_that_a_shell_runs_in_the_background_is_interrupted_too() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with stopping.terminable() as termination, pytest.raises(KeyboardInterrupt):
+        with processes.terminable() as termination, pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
         assert termination.came is not None
     finally:
