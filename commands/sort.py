@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..encoder.clip import FullClip
     from ..training.data import Example
-    from ..training.probe import Probe
+    from ..training.linear_probe import Probe
 
 TABLE_NAME, UNSURE_NAME = "table.csv", "unsure.png"
 CONFUSION_NAME, MATRIX_NAME = "confusion.csv", "confusion.png"
@@ -210,7 +210,7 @@ def _guessed(
     """Guess labels, write and print the results; return the guesses and the number of unreadable images."""
     folder, out = arguments.folder, arguments.out
     if known:
-        from ..training.probe import check_installed
+        from ..training.linear_probe import check_installed
 
         check_installed()
     clip = clip_of(arguments)
@@ -350,7 +350,7 @@ def _learned(
     reading: _Features, folder: Path, labels: Sequence[str], known: Sequence[Sequence[Path]]
 ) -> tuple[Probe, list[int]]:
     """A probe, and the label index of each readable example."""
-    from ..training.probe import fit_probe
+    from ..training.linear_probe import fit_probe
 
     paths = [path for some in known for path in some]
     features, names = reading.features(folder, paths, "examples")

@@ -222,8 +222,8 @@ def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
 def _make_contrastive(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
+    from ..training.contrastive import Run
     from ..training.data import read_data, summary
-    from ..training.run import Run
     from ..training.torchvision_operators import declare_missing_operators
 
     if options.lora:
@@ -243,7 +243,7 @@ def _is_rotary(run: Any) -> bool:
 
 def _written(run: Any) -> list[str]:
     from ..training.results import LORA_NAME, TEXT_NAME, WHOLE_NAME
-    from ..training.word import file_name
+    from ..training.textual_inversion import file_name
 
     folder, options = run.folder, run.options
     if options.word:

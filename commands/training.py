@@ -164,8 +164,8 @@ class Job(NamedTuple):
 def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     """Train as requested by the arguments and the options made of them; return the exit status."""
     from ..training.checkpoint import check_new
+    from ..training.grad_cache import make_accelerator
     from ..training.log import LOG_NAME
-    from ..training.step import make_accelerator
 
     folder: Path = arguments.out
     if not arguments.resume:

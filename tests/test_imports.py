@@ -35,7 +35,7 @@ ALLOWED = {
         "workshop/bench/precision.py",
     ),
     "peft": ("training/lora.py",),
-    "sklearn": ("training/probe.py",),
+    "sklearn": ("training/linear_probe.py",),
 }
 """Files that may import a module of a host, or one that no host needs."""
 AT_THE_TOP = {

@@ -59,7 +59,7 @@ def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions)
 
 @dataclass(frozen=True)
 class NewWord:
-    """A new word in captions with its own vectors, see `Word` in ``word.py``."""
+    """A new word in captions with its own vectors, see `Word` in ``textual_inversion.py``."""
 
     text: str
     """The word as written in a caption."""

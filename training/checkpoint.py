@@ -17,7 +17,7 @@ from ..output.files import WriteError, written_whole
 from . import log
 
 if TYPE_CHECKING:
-    from .scales import GradientScales
+    from .grad_scaling import GradientScales
 
 NAME = "checkpoint.pt"
 """File name within a run's folder."""

@@ -23,9 +23,9 @@ from .data import Data, Example, Problem
 from .dvae_options import DVAEOptions
 from .dvae_step import TrainedDVAE, negative_elb, noise_of, perplexity
 from .features import NUM_THREADS
+from .grad_cache import over_processes
 from .loop import Loop
 from .pictures import picture_of
-from .step import over_processes
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

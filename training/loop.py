@@ -22,10 +22,10 @@ from .batches import Batches, held_out
 from .checkpoint import NotFiniteError
 from .data import Data, Example, summary
 from .features import NUM_THREADS
+from .fsdp import Sharding, sharding_for
+from .grad_cache import over_processes
+from .grad_scaling import GradientScales
 from .optimizer import Groups, Optimizer
-from .scales import GradientScales
-from .sharding import Sharding, sharding_for
-from .step import over_processes
 from .updates import Updates
 
 if TYPE_CHECKING:

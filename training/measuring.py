@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from .data import Example
-from .evaluation import moved, recalls, rows_of
+from .grad_cache import Part, Towers
 from .images import Images
-from .step import Part, Towers
+from .metrics import moved, recalls, rows_of
 
 MOVED = "moved: "
 """Prefix of a watched prompt in the name of its measurement."""

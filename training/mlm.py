@@ -28,12 +28,12 @@ from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
 from .captions import caption_of, is_too_long, token_ids
 from .data import Data
+from .grad_cache import Towers, over_processes
 from .loop import Loop
 from .masking import IGNORED, Masked, masked
 from .optimizer import BETAS, by_decay, factor
 from .options import TrainOptions
 from .results import Results
-from .step import Towers, over_processes
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -11,7 +11,7 @@ from ..encoder.files.tensor_file import MAX_POSITIONS
 from .augmentation import Augmentation
 from .captions import CaptionOptions
 from .optimizer import Optimizer, Rates
-from .word import MAX_VECTORS, file_name
+from .textual_inversion import MAX_VECTORS, file_name
 
 Trained = Literal["text", "both"]
 TRAINED: tuple[Trained, ...] = get_args(Trained)

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from ..encoder.layers import Block
 from . import checkpoint
-from .scales import GradientScales, Resblock
-from .step import reduce_apart
+from .grad_cache import reduce_apart
+from .grad_scaling import GradientScales, Resblock
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -26,11 +26,11 @@ from . import log
 from .captions import CaptionOptions, caption_of
 from .data import Data, Example, Problem
 from .features import NUM_THREADS
+from .grad_cache import over_processes
 from .loop import Loop
 from .optimizer import by_decay
 from .pictures import picture_of
 from .prior_options import PriorOptions
-from .step import over_processes
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

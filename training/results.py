@@ -16,10 +16,10 @@ from ..output.export import save_tensors
 from ..output.files import written_whole
 from .checkpoint import check_weights
 from .frozen import read_again
+from .grad_cache import Towers
 from .lora import lora_tensors, merged, model_of
 from .options import TrainOptions
-from .step import Towers
-from .word import file_name, word_tensors
+from .textual_inversion import file_name, word_tensors
 
 CONFIG_NAME = "config.json"
 """Heads and activation, for a model that its tensors alone would be taken for another one."""

@@ -15,8 +15,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from . import checkpoint
 from .checkpoint import MOST_IN_A_ROW, NotFiniteError, check_weights, local
-from .scales import GradientScales
-from .step import over_processes
+from .grad_cache import over_processes
+from .grad_scaling import GradientScales
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

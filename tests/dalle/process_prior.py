@@ -17,9 +17,9 @@ def trained(data: Path, folder: Path, ranks: int, steps: int = 5, *, is_sharded:
     from weighted_clip.dalle.config import DVAEConfig
     from weighted_clip.dalle.dvae import DVAE
     from weighted_clip.training.data import read_data
+    from weighted_clip.training.grad_cache import make_accelerator
     from weighted_clip.training.prior import PriorRun
     from weighted_clip.training.prior_options import PriorOptions
-    from weighted_clip.training.step import make_accelerator
 
     AcceleratorState._reset_state(reset_partial_state=True)
     options = PriorOptions(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from weighted_clip.training.run import Run
+from weighted_clip.training.contrastive import Run
 
 from .runs import Start
 

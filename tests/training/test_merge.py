@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from weighted_clip.training.run import Run
+from weighted_clip.training.contrastive import Run
 
 from ..libraries import library
 from .runs import Start, log_of

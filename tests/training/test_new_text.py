@@ -66,7 +66,7 @@ def test_a_new_tower_with_rotary_positions_is_trained_and_goes_on(
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weighted_clip.training.run import Run
+    from weighted_clip.training.contrastive import Run
 
     options = (*NEW, "--positions", "rotary")
     assert start(*options, out="whole") == 0

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.layers import Block
 from weighted_clip.training import run
+from weighted_clip.training.grad_scaling import GradientScales
 from weighted_clip.training.loop import Loop
-from weighted_clip.training.scales import GradientScales
 
 from .runs import Start, log_of, tensors_of
 

@@ -22,8 +22,8 @@ from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training import loop as loop_module
 from weighted_clip.training import run as run_module
-from weighted_clip.training.evaluation import recalls
-from weighted_clip.training.run import Run
+from weighted_clip.training.contrastive import Run
+from weighted_clip.training.metrics import recalls
 from weighted_clip.web.pictures.curves import draw_curves
 from weighted_clip.web.pictures.style import THEMES
 

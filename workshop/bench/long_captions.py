@@ -28,7 +28,7 @@ from ...encoder.similarity import ContrastiveLoss
 from ...encoder.text_model import TextModel
 from ...encoder.tokenizer import default_tokenizer
 from ...encoder.vision_model import VisionModel
-from ...training.evaluation import recalls
+from ...training.metrics import recalls
 from ...training.new_text import new_text_model
 from ...training.packing import pack, projected
 from .machine import machine

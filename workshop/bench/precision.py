@@ -193,7 +193,7 @@ def accelerator_of(precision: str, job: dict[str, Any]) -> Any:
     """An accelerator without state from earlier ones."""
     from accelerate.state import AcceleratorState
 
-    from ...training.step import make_accelerator
+    from ...training.grad_cache import make_accelerator
 
     AcceleratorState._reset_state(reset_partial_state=True)
     return make_accelerator(precision, is_cpu=job["device"] == "cpu", has_scales=True)  # pyright: ignore[reportArgumentType]

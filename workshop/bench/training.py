@@ -155,8 +155,8 @@ def our_loop(text: TextModel, vision: VisionModel | None, num_steps: int) -> Epo
     from ...encoder.similarity import ContrastiveLoss
     from ...encoder.tokenizer import default_tokenizer
     from ...training.captions import token_ids
+    from ...training.grad_cache import Part, Towers, backward, make_accelerator
     from ...training.optimizer import adamw, factor, groups_of
-    from ...training.step import Part, Towers, backward, make_accelerator
     from ..peers.open_clip import RATES
 
     towers = Towers(copy.deepcopy(text), vision, ContrastiveLoss())

@@ -232,8 +232,8 @@ def transformers_loop(text: TextModel, num_steps: int) -> Epoch:
     from transformers import get_cosine_schedule_with_warmup
 
     from ...encoder.similarity import ContrastiveLoss
+    from ...training.grad_cache import make_accelerator
     from ...training.optimizer import adamw
-    from ...training.step import make_accelerator
     from .open_clip import groups_of
 
     class WithScale(nn.Module):

@@ -22,10 +22,10 @@ from ..encoder.linear import widened
 from ..encoder.similarity import ContrastiveLoss
 from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
-from .keeping import Kept
 from .options import Precision
 from .packing import pack, projected
-from .word import Word
+from .retention import Kept
+from .textual_inversion import Word
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -21,19 +21,19 @@ from . import checkpoint
 from .board import board
 from .captions import NewWord, caption_of, is_too_long, token_ids
 from .data import Data, Problem
-from .evaluation import rows_of
+from .grad_cache import Part, Towers, backward, over_processes
 from .images import Images
-from .keeping import Keeping
 from .loop import Loop
 from .lora import add_lora
 from .measuring import Measure
-from .merging import FirstWeights, merge
+from .metrics import rows_of
 from .optimizer import OPTIMIZERS, factor, groups_of
 from .options import TrainOptions
 from .patience import BEST_NAME, Patience
 from .results import Results
-from .step import Part, Towers, backward, over_processes
-from .word import Word
+from .retention import Keeping
+from .textual_inversion import Word
+from .wise_ft import FirstWeights, merge
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
