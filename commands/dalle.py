@@ -32,8 +32,7 @@ from .training import train as train_with
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from ..training.dvae_options import DVAEOptions
-    from ..training.prior_options import PriorOptions
+    from ..training.dalle_options import DVAEOptions, PriorOptions
 
 NUM_PICTURES = 48
 """Number of held-out pictures in the montage."""
@@ -134,11 +133,11 @@ def _unfinished(options: DVAEOptions) -> list[str]:
 
 def _vae_options(arguments: argparse.Namespace) -> DVAEOptions:
     """The recipe, with changes from the arguments."""
-    from ..training.dvae_options import RECIPES
+    from ..training.dalle_options import DVAE_RECIPES
 
     if arguments.steps is not None and arguments.steps < 1:
         raise ValueError(f"steps must be at least 1, got {arguments.steps}")
-    options = RECIPES[arguments.recipe](arguments.steps)
+    options = DVAE_RECIPES[arguments.recipe](arguments.steps)
 
     def changed(part: Any, **values: Any) -> Any:
         return replace(part, **{name: value for name, value in values.items() if value is not None})
@@ -276,12 +275,12 @@ def _draw_prior(run: Any, path: Path, is_broken: bool) -> list[str]:
 
 def _prior_options(arguments: argparse.Namespace) -> PriorOptions:
     """The recipe, with changes from the arguments."""
-    from ..training.prior_options import RECIPES
+    from ..training.dalle_options import PRIOR_RECIPES
 
     if arguments.steps is not None and arguments.steps < 1:
         raise ValueError(f"steps must be at least 1, got {arguments.steps}")
     return with_arguments(
-        RECIPES[arguments.recipe](arguments.steps),
+        PRIOR_RECIPES[arguments.recipe](arguments.steps),
         arguments,
         hidden_dim=arguments.width,
         num_heads=arguments.heads,

@@ -312,7 +312,7 @@ class _Features:
     """Computes features of images or reads them from disk, and reports unreadable images."""
 
     def __init__(self, clip: FullClip, arguments: argparse.Namespace) -> None:
-        from ..training.frozen import digest_of
+        from ..training.images import digest_of
 
         self.clip, self.crop, self.place = clip, arguments.crop, arguments.out / FEATURES_NAME
         self.digest = f"{digest_of(clip.vision.parameters())} {clip.vision.config}"
@@ -323,7 +323,7 @@ class _Features:
         import torch
 
         from ..training.data import Example
-        from ..training.features import cached_features
+        from ..training.images import cached_features
 
         examples: list[Example] = [Example(path.relative_to(folder).as_posix(), path, ()) for path in paths]
         progress = Progress()

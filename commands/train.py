@@ -224,7 +224,7 @@ def _make_contrastive(
 ) -> tuple[Any, list[str]]:
     from ..training.contrastive import Run
     from ..training.data import read_data, summary
-    from ..training.torchvision_operators import declare_missing_operators
+    from ..training.distributed import declare_missing_operators
 
     if options.lora:
         declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA

@@ -164,7 +164,7 @@ class Job(NamedTuple):
 def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     """Train as requested by the arguments and the options made of them; return the exit status."""
     from ..training.checkpoint import check_new
-    from ..training.grad_cache import make_accelerator
+    from ..training.distributed import make_accelerator
     from ..training.log import LOG_NAME
 
     folder: Path = arguments.out

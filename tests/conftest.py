@@ -31,7 +31,7 @@ def _load_package() -> None:
 
 _load_package()
 
-from weighted_clip.training.torchvision_operators import declare_missing_operators  # noqa: E402 - loaded above
+from weighted_clip.training.distributed import declare_missing_operators  # noqa: E402 - loaded above
 
 declare_missing_operators()
 

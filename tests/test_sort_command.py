@@ -22,7 +22,8 @@ from weighted_clip.dalle.shapes import KINDS
 from weighted_clip.encoder.clip import FullClip
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
 from weighted_clip.output import placing
-from weighted_clip.training import features, probe
+from weighted_clip.training import images as training_images
+from weighted_clip.training import linear_probe
 
 from .encoder.shapes import TEXT, VISION, Shape, picture_of, split, trained_clip
 from .libraries import library
@@ -191,8 +192,8 @@ def test_a_probe_equals_scikit_learn_on_transformers_features(
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
     probes = []
-    real = probe.fit_probe
-    monkeypatch.setattr(probe, "fit_probe", lambda *arguments: probes.append(real(*arguments)) or probes[-1])
+    real = linear_probe.fit_probe
+    monkeypatch.setattr(linear_probe, "fit_probe", lambda *arguments: probes.append(real(*arguments)) or probes[-1])
     examples = write_examples(tmp_path / "examples", 12)
     write_shapes(tmp_path / "images", split()[1], seed=3)
     assert sort(tmp_path / "images", trained, "--examples", examples, labels=None) == 0
@@ -315,7 +316,7 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(
     assert sort(images, weights) == 0
     expected = (tmp_path / "out" / "table.csv").read_bytes()
     shutil.rmtree(tmp_path / "out")
-    real, names = features.pixels_of, []
+    real, names = training_images.pixels_of, []
 
     def pixels_of(example, *more):
         names.append(example.name)
@@ -323,7 +324,7 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(
             raise KeyboardInterrupt
         return real(example, *more)
 
-    monkeypatch.setattr(features, "pixels_of", pixels_of)
+    monkeypatch.setattr(training_images, "pixels_of", pixels_of)
     assert sort(images, weights) == 130
     assert not (tmp_path / "out" / "table.csv").exists()
     names.clear()

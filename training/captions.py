@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -125,3 +126,45 @@ def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig,
 def is_too_long(caption: str, tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> bool:
     """Whether a caption is too long for the text tower: over 75 tokens in all released ones."""
     return len(tokens_of(caption, tokenizer, config, word)) > config.context_length - 2
+
+
+class Batches:
+    """Batches of all steps, each a list of indices of examples."""
+
+    def __init__(self, examples: Sequence[Example], size: int, seed: int) -> None:
+        """Prepare the batches; the last, smaller one of an epoch is dropped."""
+        self._repeats = [example.repeats for example in examples]
+        self._size = size
+        self._seed = seed
+        self.per_epoch = sum(self._repeats) // size
+        """Steps per epoch."""
+        if not self.per_epoch:
+            raise ValueError(f"an epoch has {sum(self._repeats)} pairs, fewer than a batch of {size}")
+        self._order = lru_cache(maxsize=1)(self._order_of)
+
+    def __call__(self, step: int) -> tuple[int, list[int]]:
+        """Epoch of a step, counted from 0, and the indices of its examples."""
+        epoch, number = divmod(step, self.per_epoch)
+        return epoch, self._order(epoch)[number * self._size : (number + 1) * self._size]
+
+    def _order_of(self, epoch: int) -> list[int]:
+        """Order of the pairs in an epoch: all images once, then those that repeat once more, and so on.
+
+        So an image is rarely in a batch twice, where it would be its own negative.
+        """
+        rng = random.Random(f"{self._seed}/{epoch}")
+        order: list[int] = []
+        for turn in range(max(self._repeats)):
+            some = [index for index, repeats in enumerate(self._repeats) if repeats > turn]
+            rng.shuffle(some)
+            order += some
+        return order
+
+
+def held_out(examples: Sequence[Example], count: int, seed: int) -> tuple[list[Example], list[Example]]:
+    """Split examples at random."""
+    out = set(random.Random(f"{seed}/held out").sample(range(len(examples)), count))
+    return (
+        [example for index, example in enumerate(examples) if index not in out],
+        [example for index, example in enumerate(examples) if index in out],
+    )

@@ -18,18 +18,17 @@ from ..encoder.files.tensor_file import CheckpointError
 from ..encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
 from ..encoder.tokenizer import default_tokenizer
 from . import checkpoint
-from .board import board
 from .captions import NewWord, caption_of, is_too_long, token_ids
 from .data import Data, Problem
-from .grad_cache import Part, Towers, backward, over_processes
+from .distributed import over_processes
+from .grad_cache import Part, Towers, backward
 from .images import Images
+from .log import board
 from .loop import Loop
 from .lora import add_lora
-from .measuring import Measure
-from .metrics import rows_of
+from .metrics import BEST_NAME, Measure, Patience, rows_of
 from .optimizer import OPTIMIZERS, factor, groups_of
 from .options import TrainOptions
-from .patience import BEST_NAME, Patience
 from .results import Results
 from .retention import Keeping
 from .textual_inversion import Word

@@ -9,79 +9,25 @@ Source: L. Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memor
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from heapq import heapreplace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
+from ..encoder.config import TextConfig
 from ..encoder.linear import widened
+from ..encoder.masks import causal_mask, group_mask
 from ..encoder.similarity import ContrastiveLoss
-from ..encoder.text_model import TextModel
+from ..encoder.text_model import TextModel, Vectors, check_ids, first_eos
 from ..encoder.vision_model import VisionModel
-from .options import Precision
-from .packing import pack, projected
 from .retention import Kept
 from .textual_inversion import Word
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-LONGEST_WAIT = timedelta(minutes=30)
-"""Timeout for processes waiting for one of them, e.g. while it writes a file; NCCL's default is 10 minutes."""
-
-
-def make_accelerator(precision: Precision, *, is_cpu: bool = False, has_scales: bool = False) -> Accelerator:
-    """Create the accelerator: device, precision and processes.
-
-    Args:
-        precision: Precision of the computation.
-        is_cpu: Whether to ignore a GPU.
-        has_scales: Whether `GradientScales` handles float16.
-
-    Raises:
-        ValueError: If accelerate is not installed, or the device does not support the precision.
-    """
-    try:
-        from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
-    except ModuleNotFoundError as error:
-        if error.name != "accelerate":
-            raise
-        raise ValueError("train needs accelerate, which python run.py train installs") from error
-    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)  # its heir broadcasts once
-    # buffers are equal on all processes without being sent, and may be in use
-    distributed = DistributedDataParallelKwargs(broadcast_buffers=False)
-    mixed = "no" if precision == "fp32" or (precision == "fp16" and has_scales) else precision
-    waiting = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
-    return Accelerator(cpu=is_cpu, mixed_precision=mixed, kwargs_handlers=[distributed, waiting])
-
-
-def reduce_apart(model: nn.Module) -> None:
-    """Reduce the gradient of each parameter separately between processes, instead of many in one bucket.
-
-    The rounding of a sum of three or more depends on the place in the bucket, and buckets are rebuilt after the first
-    step: a resumed run would differ in bits.
-    """
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        model.register_comm_hook(None, _reduced_apart)
-
-
-def _reduced_apart(_, bucket):  # pyright: ignore[reportUnknownParameterType] - PyTorch refuses annotations as strings
-    bucket.buffer().div_(distributed.get_world_size())
-    works = [distributed.all_reduce(gradient, async_op=True) for gradient in bucket.gradients()]
-    futures = [cast("Any", work).get_future() for work in works]
-    return torch.futures.collect_all(futures).then(lambda done: (done.wait(), bucket.buffer())[1])
-
-
-def over_processes(accelerator: Accelerator, number: float, how: Literal["mean", "sum"]) -> float:
-    """Mean or sum of a number over processes."""
-    if accelerator.num_processes == 1:
-        return number
-    shared = torch.tensor(number, device=accelerator.device)
-    return float(cast("Tensor", accelerator.reduce(shared, how)).item())
 
 
 class Part(NamedTuple):
@@ -170,3 +116,96 @@ def backward(
                 carried = carried + keep * distance
             accelerator.backward(carried)
     return Losses(loss.item(), 0.0 if distance is None else distance.item())
+
+
+LENGTHS = (1, 2, 4)
+"""Row lengths considered, in multiples of the longest caption. Longer rows fill up better, but cost more in
+attention."""
+
+
+class Packed(NamedTuple):
+    """Captions packed into rows."""
+
+    ids: Tensor
+    """``[rows, length]``, int64."""
+    ends: Tensor
+    """``[captions]``, int64: place of each caption's EOS, counted through all rows."""
+    positions: Tensor | None = None
+    """``[rows, length]``, int64: position of each token in its caption. None if each row is one caption."""
+    captions: Tensor | None = None
+    """``[rows, length]``, int64: number of each token's caption; -1 after the last one of a row. None as above."""
+
+
+def pack(ids: Tensor, config: TextConfig) -> Packed:
+    """Pack captions, each from BOS to its first EOS, into the rows that take the fewest multiplications.
+
+    A caption without EOS is used whole. Captions stay as they are if packing saves nothing; it is deterministic.
+
+    >>> ids = torch.tensor([[1, 5, 9, 9], [1, 6, 7, 9], [1, 9, 9, 9], [1, 8, 9, 9]])
+    >>> packed = pack(ids, TextConfig(bos_id=1, eos_id=9))
+    >>> packed.ids.tolist(), packed.ends.tolist()
+    ([[1, 6, 7, 9, 1, 9], [1, 5, 9, 1, 8, 9]], [8, 3, 5, 11])
+    """
+    check_ids(ids, config)
+    (num_captions, width), device = ids.shape, ids.device
+    last = first_eos(ids, config.eos_id)
+    lengths = [end + 1 for end in last.tolist()]
+    plain = _Rows(num_captions, width, range(0, ids.numel(), width))
+    numbers = sorted({-(-sum(lengths) // (factor * max(lengths))) for factor in LENGTHS})
+    best = min([plain, *(_filled(lengths, number) for number in numbers)], key=lambda rows: rows.cost(config))
+    starts = torch.tensor(best.starts, device=device)
+    if best is plain:
+        return Packed(ids, starts + last)
+    columns = torch.arange(width, device=device)
+    is_caption = columns <= last.unsqueeze(1)  # [captions, s]
+    places = (starts.unsqueeze(1) + columns)[is_caption]
+
+    def laid(values: Tensor, behind: int) -> Tensor:
+        """Arrange values of tokens, ``[captions, s]`` or fewer, in rows."""
+        flat = torch.full((best.num_rows * best.length,), behind, device=device)
+        flat[places] = values.expand_as(ids)[is_caption]
+        return flat.view(best.num_rows, best.length)
+
+    numbered = torch.arange(num_captions, device=device).unsqueeze(1)
+    return Packed(laid(ids, config.pad_id), starts + last, laid(columns, 0), laid(numbered, -1))
+
+
+def projected(model: TextModel, packed: Packed, vectors: Vectors | None = None) -> Tensor:
+    """Project packed captions to ``[captions, p]``, in the original order."""
+    if packed.captions is None:
+        return model(packed.ids, vectors=vectors).projected
+    hidden = model.embeddings(packed.ids, vectors, packed.positions)
+    causal = causal_mask(hidden.shape[1]).to(hidden.device)
+    mask = (causal & group_mask(packed.captions)).unsqueeze(1)  # [rows, 1, length, length]
+    rotate = None if packed.positions is None else model.rotation(packed.positions)
+    last = model.encoder(hidden, mask, is_causal=False, rotate=rotate)[-1]
+    pooled = model.final_layer_norm(last.flatten(0, 1)[packed.ends])  # [rows, length, d] -> [captions, d]
+    return cast("nn.Linear", model.text_projection)(pooled)
+
+
+class _Rows(NamedTuple):
+    """Starts of captions."""
+
+    num_rows: int
+    length: int
+    starts: Sequence[int]
+    """Counted through all rows."""
+
+    def cost(self, config: TextConfig) -> int:
+        """Multiplications per layer, divided by ``2 d``.
+
+        A token takes ``4 d^2 + 2 d m`` in the linear layers, and ``2 d`` in attention for each place in its row.
+        """
+        return self.num_rows * self.length * (2 * config.hidden_dim + config.mlp_dim + self.length)
+
+
+def _filled(lengths: Sequence[int], num_rows: int) -> _Rows:
+    """Distribute captions of given lengths over rows: the longest first, each into the emptiest row."""
+    filled = [(0, row) for row in range(num_rows)]
+    begins = [(0, 0)] * len(lengths)
+    for caption in sorted(range(len(lengths)), key=lambda caption: -lengths[caption]):
+        column, row = filled[0]
+        begins[caption] = row, column
+        heapreplace(filled, (column + lengths[caption], row))
+    longest = max(filled)[0]
+    return _Rows(num_rows, longest, [row * longest + column for row, column in begins])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from ..encoder.similarity import similarity
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
 from .captions import token_ids
+from .data import Example
+from .grad_cache import Part, Towers
+from .images import Images
 
 AT = (1, 5, 10)
 """Numbers of top results considered."""
@@ -52,3 +56,93 @@ def moved(before: Tensor, after: Tensor) -> float:
     0.25
     """
     return ((after - before).norm(dim=-1) / before.norm(dim=-1)).mean().item()
+
+
+MOVED = "moved: "
+"""Prefix of a watched prompt in the name of its measurement."""
+
+
+class Measure:
+    """Evaluation of towers. Its results are shares by name: those of `recalls`, and `MOVED` with a prompt."""
+
+    def __init__(
+        self,
+        held: Sequence[Example],
+        images: Images,
+        token_ids: Callable[[Sequence[str]], Tensor],
+        batch: int,
+        watched: Mapping[str, Tensor],
+    ) -> None:
+        """Define the measurements."""
+        self._held, self._images, self._token_ids, self._batch = held, images, token_ids, batch
+        self._watched = watched
+
+    @torch.no_grad()
+    def __call__(self, towers: Towers) -> dict[str, float]:
+        """Evaluate towers, on their device."""
+        found = self._recall(towers) if self._held else {}
+        rows = rows_of(towers.text, list(self._watched))
+        for (prompt, before), after in zip(self._watched.items(), rows, strict=True):
+            found[f"{MOVED}{prompt}"] = moved(before, after)
+        return found
+
+    def lines(self, found: Mapping[str, float], step: int) -> list[str]:
+        """Readable lines about the measurements after a step."""
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in found.items() if not name.startswith(MOVED))
+        lines = [f"recall of {len(self._held)} held-out pairs after {step:,} steps: {shares}"] if shares else []
+        moves = {prompt: found[f"{MOVED}{prompt}"] for prompt in self._watched}
+        return lines + [f"{prompt!r} has moved by {share:.1%} after {step:,} steps" for prompt, share in moves.items()]
+
+    def _recall(self, towers: Towers) -> dict[str, float]:
+        device = towers.loss.logit_scale.device
+        texts: list[Tensor] = []
+        images: list[Tensor] = []
+        for start in range(0, len(self._held), self._batch):
+            some = self._held[start : start + self._batch]
+            ids = self._token_ids([pair.captions[0] for pair in some])
+            loaded = [self._images(pair) for pair in some]
+            stacked = torch.stack([image for image in loaded if isinstance(image, Tensor)])
+            found = towers(Part(ids.to(device), stacked.to(device)))
+            texts.append(found.texts)
+            images.append(found.images)
+        return recalls(torch.cat(texts), torch.cat(images))
+
+
+BEST_NAME = "best.pt"
+"""Name of the file with the best weights in a run's folder."""
+
+
+@dataclass
+class Patience:
+    """Counter of measurements without improvement."""
+
+    most: int
+    """Number of measurements in a row without improvement that end the run."""
+    best: float = -1.0
+    """Mean of the best recalls, from 0 to 1; -1 before the first."""
+    step: int = 0
+    """Step of the best measurement."""
+    since: int = 0
+    """Measurements since then."""
+
+    def is_better(self, recalls: Mapping[str, float], step: int) -> bool:
+        """Count a measurement, and return whether it is the best so far.
+
+        >>> patience = Patience(2)
+        >>> [patience.is_better({"@1": share}, step) for step, share in enumerate([0.5, 0.6, 0.6, 0.4])]
+        [True, True, False, False]
+        >>> patience.step, patience.is_over
+        (1, True)
+        """
+        shares = [share for name, share in recalls.items() if "@" in name]
+        mean = sum(shares) / len(shares)
+        if mean > self.best:
+            self.best, self.step, self.since = mean, step, 0
+            return True
+        self.since += 1
+        return False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run should end."""
+        return self.since >= self.most

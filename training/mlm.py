@@ -22,15 +22,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..encoder.clip import FullClip
+from ..encoder.config import TextConfig
 from ..encoder.linear import widened
 from ..encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
-from ..encoder.text_model import TextModel
+from ..encoder.text_model import TextModel, first_eos
 from ..encoder.tokenizer import default_tokenizer
 from .captions import caption_of, is_too_long, token_ids
 from .data import Data
-from .grad_cache import Towers, over_processes
+from .distributed import over_processes
+from .grad_cache import Towers
 from .loop import Loop
-from .masking import IGNORED, Masked, masked
 from .optimizer import BETAS, by_decay, factor
 from .options import TrainOptions
 from .results import Results
@@ -197,3 +198,40 @@ class MLMRun(Loop):
             towers = Towers(self.result.text, self.clip.vision, loss)
             Results(self.folder, self.clip, self.weights, self.options, "").write(towers, self.step)
         self.accelerator.wait_for_everyone()
+
+
+CHOSEN, MASKED, REPLACED = 0.15, 0.8, 0.1
+"""Shares: chosen of all tokens, masked and replaced of the chosen ones."""
+IGNORED = -100
+"""Label of tokens not to be predicted, as in PyTorch's cross-entropy."""
+
+
+class Masked(NamedTuple):
+    """Captions with masked tokens; each tensor is ``[captions, s]``."""
+
+    ids: Tensor
+    """int64; ids at masks are ignored."""
+    is_mask: Tensor
+    """bool: True at masks."""
+    labels: Tensor
+    """int64: the token to be predicted, or `IGNORED`."""
+    is_caption: Tensor
+    """bool: True for BOS, tokens and EOS, False for padding."""
+
+
+def masked(ids: Tensor, config: TextConfig, rngs: Sequence[random.Random]) -> Masked:
+    """Mask tokens ``[captions, s]``; the result depends only on the generators, one per caption, not on the padding."""
+    ids, num_words = ids.clone(), min(config.bos_id, config.eos_id)
+    is_mask, labels = torch.zeros_like(ids, dtype=torch.bool), torch.full_like(ids, IGNORED)
+    ends = first_eos(ids, config.eos_id)
+    for row, (end, rng) in enumerate(zip(ends.tolist(), rngs, strict=True)):
+        for place in range(1, end):
+            if rng.random() >= CHOSEN:
+                continue
+            labels[row, place] = ids[row, place]
+            kind = rng.random()
+            if kind < MASKED:
+                is_mask[row, place] = True
+            elif kind < MASKED + REPLACED:
+                ids[row, place] = rng.randrange(num_words)
+    return Masked(ids, is_mask, labels, torch.arange(ids.shape[1]) <= ends.unsqueeze(1))

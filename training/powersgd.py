@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..encoder.layers import Block
 from . import checkpoint
-from .grad_cache import reduce_apart
+from .distributed import reduce_apart
 from .grad_scaling import GradientScales, Resblock
 
 if TYPE_CHECKING:

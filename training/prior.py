@@ -24,13 +24,12 @@ from ..dalle.pieces import clip_pieces, learned_pieces
 from ..dalle.prior import Prior, initialise
 from . import log
 from .captions import CaptionOptions, caption_of
+from .dalle_options import PriorOptions
 from .data import Data, Example, Problem
-from .features import NUM_THREADS
-from .grad_cache import over_processes
+from .distributed import over_processes
+from .images import NUM_THREADS, picture_of
 from .loop import Loop
 from .optimizer import by_decay
-from .pictures import picture_of
-from .prior_options import PriorOptions
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

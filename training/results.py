@@ -15,8 +15,8 @@ from ..encoder.files.tensor_file import CheckpointError
 from ..output.export import save_tensors
 from ..output.files import written_whole
 from .checkpoint import check_weights
-from .frozen import read_again
 from .grad_cache import Towers
+from .images import read_again
 from .lora import lora_tensors, merged, model_of
 from .options import TrainOptions
 from .textual_inversion import file_name, word_tensors

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..encoder.clip import FullClip
 from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
-from .frozen import digest_of, read_again
+from .images import digest_of, read_again
 from .options import TrainOptions
 
 

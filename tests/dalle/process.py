@@ -18,7 +18,7 @@ def trained(name: str, rank: int, ranks: int, steps: int = 3) -> dict:
     from accelerate.state import AcceleratorState
     from weighted_clip.dalle.config import DVAEConfig
     from weighted_clip.dalle.dvae import DVAE
-    from weighted_clip.training.dvae_step import TrainedDVAE, negative_elb, noise_of
+    from weighted_clip.training.dvae import TrainedDVAE, negative_elb, noise_of
 
     AcceleratorState._reset_state(reset_partial_state=True)
     torch.manual_seed(0)

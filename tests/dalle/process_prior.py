@@ -16,10 +16,10 @@ def trained(data: Path, folder: Path, ranks: int, steps: int = 5, *, is_sharded:
     from accelerate.state import AcceleratorState
     from weighted_clip.dalle.config import DVAEConfig
     from weighted_clip.dalle.dvae import DVAE
+    from weighted_clip.training.dalle_options import PriorOptions
     from weighted_clip.training.data import read_data
-    from weighted_clip.training.grad_cache import make_accelerator
+    from weighted_clip.training.distributed import make_accelerator
     from weighted_clip.training.prior import PriorRun
-    from weighted_clip.training.prior_options import PriorOptions
 
     AcceleratorState._reset_state(reset_partial_state=True)
     options = PriorOptions(

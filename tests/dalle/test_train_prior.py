@@ -23,11 +23,11 @@ from weighted_clip.dalle.dalle import load_dalle
 from weighted_clip.dalle.files import load_dvae, save_dvae
 from weighted_clip.dalle.prior import Prior, initialise
 from weighted_clip.dalle.shapes import Style, draw, split
+from weighted_clip.training.dalle_options import PRIOR_RECIPES, PriorOptions
 from weighted_clip.training.data import Example, read_data
+from weighted_clip.training.images import picture_of
 from weighted_clip.training.loop import Loop
-from weighted_clip.training.pictures import picture_of
 from weighted_clip.training.prior import PriorRun
-from weighted_clip.training.prior_options import RECIPES, PriorOptions
 
 from ..launching import launched
 from ..libraries import library
@@ -125,7 +125,7 @@ def test_a_run_writes_a_model_a_log_and_a_page(
 
 
 def test_paper_and_small_recipes_are_as_documented() -> None:
-    paper, small = RECIPES["paper"](None), RECIPES["small"](None)
+    paper, small = PRIOR_RECIPES["paper"](None), PRIOR_RECIPES["small"](None)
     assert (
         PriorConfig(hidden_dim=paper.hidden_dim, num_heads=paper.num_heads, num_layers=paper.num_layers)
         == PriorConfig()

@@ -26,11 +26,10 @@ from weighted_clip.dalle.dvae import DVAE
 from weighted_clip.dalle.files import load_dvae
 from weighted_clip.dalle.layers import MOMENTUM, SCALE, LogitNorm
 from weighted_clip.dalle.shapes import Judge, Shape, Style, draw, right, split, write_shapes
+from weighted_clip.training.dalle_options import DVAE_RECIPES, DVAEOptions
 from weighted_clip.training.data import Example, Problem, read_data
-from weighted_clip.training.dvae import DVAERun
-from weighted_clip.training.dvae_options import RECIPES, DVAEOptions
-from weighted_clip.training.dvae_step import TrainedDVAE, noise_of
-from weighted_clip.training.pictures import picture_of
+from weighted_clip.training.dvae import DVAERun, TrainedDVAE, noise_of
+from weighted_clip.training.images import picture_of
 
 from ..libraries import library
 from ..training.runs import log_of, tensors_of
@@ -98,7 +97,7 @@ def test_a_run_writes_a_model_a_log_and_a_page(
 def test_the_numbers_of_a_step_follow_the_schedules(start: Start, tmp_path: Path) -> None:
     assert start("--steps", "50", "--rate", "4e-3", "--kl-weight", "0.4") == 0
     entries = [entry for entry in log_of(tmp_path / "out") if "loss" in entry]
-    options = RECIPES["small"](50)
+    options = DVAE_RECIPES["small"](50)
     assert options.noiseless == 4
     for step, entry in enumerate(entries):
         assert entry["temperature"] == options.temperature(step)
@@ -109,7 +108,7 @@ def test_the_numbers_of_a_step_follow_the_schedules(start: Start, tmp_path: Path
 
 
 def test_paper_and_small_recipes_are_as_documented() -> None:
-    paper, small = RECIPES["paper"](None), RECIPES["small"](None)
+    paper, small = DVAE_RECIPES["paper"](None), DVAE_RECIPES["small"](None)
     assert (paper.steps, paper.batch * paper.accumulate, paper.betas) == (3_000_000, 512, (0.9, 0.999))
     assert (paper.weight_decay, paper.ema, paper.noiseless, paper.size) == (1e-4, 0.999, 0, 256)
     assert (small.config, small.size, small.steps, small.batch) == (SMALL, 48, 1800, 32)

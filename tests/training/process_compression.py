@@ -37,7 +37,7 @@ def main() -> None:
     from torch.nn.functional import cross_entropy
     from weighted_clip.dalle.config import PriorConfig
     from weighted_clip.dalle.prior import Prior, initialise
-    from weighted_clip.training.grad_cache import make_accelerator
+    from weighted_clip.training.distributed import make_accelerator
     from weighted_clip.training.grad_scaling import GradientScales
     from weighted_clip.training.powersgd import Compression
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.training.augmentation import ASPECTS, Augmentation, random_part
-from weighted_clip.training.torchvision_operators import declare_missing_operators
+from weighted_clip.training.distributed import declare_missing_operators
 
 from ..libraries import library
 from .runs import Start

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.training import loop, run
+from weighted_clip.training import contrastive, loop
 
 from ..fuzz.checkpoints import damages
 from .objectives import OBJECTIVES, start, stopping_after, write_data
@@ -48,7 +48,7 @@ def stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
             assert start(objective, data, folder, *OPTIONS[objective]) == 130
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop.Loop, "resume", lambda self: runs.append(self))
-            for kind in (run.Run, loop.Loop):
+            for kind in (contrastive.Run, loop.Loop):
                 patch.setattr(kind, "train", lambda self: None)
             assert start(objective, data, folder, "--resume", *OPTIONS[objective]) == 0
         return folder, runs[0]

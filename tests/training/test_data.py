@@ -14,8 +14,7 @@ import pytest
 from PIL import Image
 from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.training.batches import Batches, held_out
-from weighted_clip.training.captions import CaptionOptions, caption_of, is_too_long, token_ids
+from weighted_clip.training.captions import Batches, CaptionOptions, caption_of, held_out, is_too_long, token_ids
 from weighted_clip.training.data import Example, Problem, read_captions, read_data, summary
 
 from ..libraries import library

@@ -21,8 +21,7 @@ from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.encoder.vision_model import VisionModel
-from weighted_clip.training.batches import held_out
-from weighted_clip.training.captions import token_ids
+from weighted_clip.training.captions import held_out, token_ids
 from weighted_clip.training.data import Example, read_data
 from weighted_clip.training.metrics import recalls
 from weighted_clip.workshop.bench.page import table

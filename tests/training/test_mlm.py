@@ -17,8 +17,7 @@ from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.captions import token_ids
 from weighted_clip.training.data import read_captions
-from weighted_clip.training.masking import IGNORED, Masked, masked
-from weighted_clip.training.mlm import MLMRun, TrainedMLM
+from weighted_clip.training.mlm import IGNORED, Masked, MLMRun, TrainedMLM, masked
 from weighted_clip.training.retention import PROMPTS
 
 from ..encoder.files import write

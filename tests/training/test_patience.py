@@ -13,8 +13,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from weighted_clip.training.contrastive import Run
+from weighted_clip.training.distributed import declare_missing_operators
 from weighted_clip.training.optimizer import BETAS, EPS, OPTIMIZERS, adafactor
-from weighted_clip.training.torchvision_operators import declare_missing_operators
 
 from ..libraries import is_torch, library
 from .objectives import stopping_after

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.layers import Block
-from weighted_clip.training import run
+from weighted_clip.training import contrastive
 from weighted_clip.training.grad_scaling import GradientScales
 from weighted_clip.training.loop import Loop
 
@@ -190,7 +190,7 @@ def test_a_clips_run_in_float16_goes_on_with_its_scales(
 ) -> None:
     """An update of which a gradient is not finite is skipped; stopped after it and resumed, the bits are the same."""
     options = ["--steps", "5", "--held-out", "4", "--towers", "both", "--precision", "fp16"]
-    real = run.backward
+    real = contrastive.backward
 
     def broken(accelerator: object, model: nn.Module, *more: object) -> object:
         found = real(accelerator, model, *more)
@@ -199,7 +199,7 @@ def test_a_clips_run_in_float16_goes_on_with_its_scales(
         return found
 
     calls = [False, True, False, False, False]
-    monkeypatch.setattr(run, "backward", broken)
+    monkeypatch.setattr(contrastive, "backward", broken)
     assert start(*options, out="whole") == 0
     assert [one["skipped"] for one in log_of(tmp_path / "whole") if "loss" in one] == [0, 1, 0, 0, 0]
     calls = [False, True, False, False, False]

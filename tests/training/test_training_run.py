@@ -20,8 +20,8 @@ from weighted_clip.commands.program import main
 from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.training import contrastive
 from weighted_clip.training import loop as loop_module
-from weighted_clip.training import run as run_module
 from weighted_clip.training.contrastive import Run
 from weighted_clip.training.metrics import recalls
 from weighted_clip.web.pictures.curves import draw_curves
@@ -137,7 +137,7 @@ def test_the_average_of_the_weights_is_written_and_not_the_last_ones(start: Star
             return entry
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "Run", Seeing)
+        patch.setattr(contrastive, "Run", Seeing)
         assert start("--steps", "3", "--ema", str(decay), out="seen") == 0
     for weight in seen:
         expected = weight if expected is None else decay * expected + (1 - decay) * weight

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.training import checkpoint, loop, run
+from weighted_clip.training import checkpoint, contrastive, loop
 from weighted_clip.training.checkpoint import MOST_WEIGHT, NotFiniteError, check_weights
 from weighted_clip.training.dvae import DVAERun
 from weighted_clip.training.mlm import MLMRun
@@ -51,7 +51,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Break:
         if not is_loss:
             monkeypatch.setattr(accelerate.Accelerator, "backward", backward)
             return
-        for kind in (run.Run, MLMRun, DVAERun, PriorRun):
+        for kind in (contrastive.Run, MLMRun, DVAERun, PriorRun):
             monkeypatch.setattr(kind, "_backward", partialmethod(with_loss, of=kind._backward))
 
     return at
@@ -132,7 +132,7 @@ def test_three_in_a_row_end_the_run_with_the_last_good_weights(
     spoil(4, 5, 6)
     seen: dict[str, list[tuple[int, dict[str, torch.Tensor]]]] = {"before step 4": [], "written": []}
     see(monkeypatch, loop.Loop, "_train_on", seen["before step 4"], 3)
-    for kind in (run.Run, MLMRun, DVAERun, PriorRun):
+    for kind in (contrastive.Run, MLMRun, DVAERun, PriorRun):
         see(monkeypatch, kind, "write_results", seen["written"])
     assert start(objective, data, out, *options) == 1
     told = capsys.readouterr().err

@@ -126,7 +126,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     prior = our_prior(job["sizes"])
     about = {"Python": platform.python_version(), "torch": torch.__version__, "threads": torch.get_num_threads()}
     if job["has_peer"]:
-        from ...training.torchvision_operators import declare_missing_operators
+        from ...training.distributed import declare_missing_operators
 
         declare_missing_operators()
         about["dalle-pytorch"] = importlib.metadata.version("dalle-pytorch")

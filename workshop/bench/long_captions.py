@@ -28,9 +28,9 @@ from ...encoder.similarity import ContrastiveLoss
 from ...encoder.text_model import TextModel
 from ...encoder.tokenizer import default_tokenizer
 from ...encoder.vision_model import VisionModel
+from ...training.grad_cache import pack, projected
 from ...training.metrics import recalls
 from ...training.new_text import new_text_model
-from ...training.packing import pack, projected
 from .machine import machine
 
 SHORT, LONG = 77, 248

@@ -320,7 +320,7 @@ def encode_file(job: dict[str, Any]) -> dict[str, Any]:
 
 def _loaded(weights: str) -> Transformers:
     from ...encoder.files.checkpoint import load_text_models
-    from ...training.torchvision_operators import declare_missing_operators
+    from ...training.distributed import declare_missing_operators
 
     declare_missing_operators()
     theirs = transformers_of(load_text_models(Path(weights))[0]["clip_l"])

@@ -175,16 +175,16 @@ def dvae_of(folder: Path, job: dict[str, Any]) -> Any:
 
     from ...dalle.files import load_dvae
     from ...dalle.shapes import write_shapes
+    from ...training.dalle_options import dvae_small
     from ...training.data import read_data
     from ...training.dvae import NAME, DVAERun
-    from ...training.dvae_options import small
 
     place = folder / "dvae"
     if not (place / NAME).is_file():
         size = job["sizes"]["size"]
         write_shapes(folder / "shapes", size, copies=(2, 1))
         place.mkdir()
-        options = replace(small(job["vae_steps"]), size=size)
+        options = replace(dvae_small(job["vae_steps"]), size=size)
         DVAERun(read_data(folder / "shapes" / "train"), place, options, accelerator_of("fp32", job), _quiet).train()
     return load_dvae(place / NAME)
 
@@ -193,7 +193,7 @@ def accelerator_of(precision: str, job: dict[str, Any]) -> Any:
     """An accelerator without state from earlier ones."""
     from accelerate.state import AcceleratorState
 
-    from ...training.grad_cache import make_accelerator
+    from ...training.distributed import make_accelerator
 
     AcceleratorState._reset_state(reset_partial_state=True)
     return make_accelerator(precision, is_cpu=job["device"] == "cpu", has_scales=True)  # pyright: ignore[reportArgumentType]
@@ -203,8 +203,8 @@ def trained(run: dict[str, Any], job: dict[str, Any], dvae: Any, data: Any, fold
     """Train once, and return the measurements."""
     import torch
 
+    from ...training.dalle_options import PriorOptions
     from ...training.prior import PriorRun
-    from ...training.prior_options import PriorOptions
 
     noted: dict[str, Any] = {"loss": [], "seconds": [], "skipped": 0}
     options = PriorOptions(**job["sizes"], precision=run["precision"], compress=run["compress"])

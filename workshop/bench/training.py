@@ -155,7 +155,8 @@ def our_loop(text: TextModel, vision: VisionModel | None, num_steps: int) -> Epo
     from ...encoder.similarity import ContrastiveLoss
     from ...encoder.tokenizer import default_tokenizer
     from ...training.captions import token_ids
-    from ...training.grad_cache import Part, Towers, backward, make_accelerator
+    from ...training.distributed import make_accelerator
+    from ...training.grad_cache import Part, Towers, backward
     from ...training.optimizer import adamw, factor, groups_of
     from ..peers.open_clip import RATES
 

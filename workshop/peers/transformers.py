@@ -232,7 +232,7 @@ def transformers_loop(text: TextModel, num_steps: int) -> Epoch:
     from transformers import get_cosine_schedule_with_warmup
 
     from ...encoder.similarity import ContrastiveLoss
-    from ...training.grad_cache import make_accelerator
+    from ...training.distributed import make_accelerator
     from ...training.optimizer import adamw
     from .open_clip import groups_of
 
