@@ -3,8 +3,6 @@
 A server has a base directory of its own, so that nothing is written into the checkout, and listens on loopback only.
 With WEIGHTED_CLIP_FRONT_END=DIR in the environment it serves the front end in that folder instead of the one that is
 installed with it: a folder with an ``index.html``, or the folder into which pip put ``comfyui-frontend-package``.
-With WEIGHTED_CLIP_PACK=DIR hosts are given that folder as our pack, such as the unpacked archive of a release, instead
-of the repository; the tests themselves compare with the repository.
 """
 
 from __future__ import annotations
@@ -12,31 +10,29 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import socket
-import subprocess
-import time
-import urllib.error
+import threading
 import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
 from weighted_clip.workshop.find_hosts import Host
 from weighted_clip.workshop.job import own_environment, run_in_host
 
-TESTS = Path(__file__).resolve().parent
-REPOSITORY = TESTS.parent.parent
+from .make_checkpoint import write_more_embeddings
+from .server import REPOSITORY, TESTS, Server, free_port, link_folder, pack_folder, started
+
 PACK_FOLDER = "ComfyUI weighted-clip"
 """Name of our folder in custom_nodes: neither an identifier nor a plain word."""
-PROBE_FOLDERS = {"comfy_probe": "weighted_clip_probe", "comfy_probe_faults": "weighted_clip_probe_faults"}
+PROBE_FOLDERS = {"comfy_probe": "weighted_clip_probe"}
 """Node packs for tests, and what they are called in custom_nodes."""
 CACHE_FOLDER = ".weighted_clip_cache"
 CACHE_VERSION = "1"
@@ -53,8 +49,6 @@ TEXT_ENCODER = "seeded-clip-l.safetensors"
 """The files of make_checkpoint.py."""
 FRONT_END = "WEIGHTED_CLIP_FRONT_END"
 """The environment variable with the folder of another front end."""
-PACK = "WEIGHTED_CLIP_PACK"
-"""The environment variable with the folder of another copy of our pack."""
 MODEL_FOLDERS = ("checkpoints", "loras", "text_encoders", "embeddings")
 
 
@@ -77,16 +71,6 @@ def front_end_folder() -> Path | None:
     found = next((place for place in places if (place / "index.html").is_file()), None)
     assert found is not None, f"{FRONT_END}={given}: there is no index.html in it, nor a comfyui_frontend_package"
     return found
-
-
-def pack_folder() -> Path:
-    """Folder that hosts are given as our pack: the one that the environment names, or else the repository."""
-    given = os.environ.get(PACK)
-    if not given:
-        return REPOSITORY
-    folder = Path(given).resolve()
-    assert (folder / "nodes" / "__init__.py").is_file(), f"{PACK}={given}: our pack is not in it"
-    return folder
 
 
 def _environment() -> dict[str, str]:
@@ -128,14 +112,77 @@ def add_checkpoint(graph: Graph, *, number: int = 0) -> tuple[Node, Any, Any]:
     return loader, graph.add("WeightedCLIPTestSameClip", clip=loader[1], number=number), loader[2]
 
 
-def add_picture(graph: Graph, positive: Any, *, number: int = 0, seed: int = 1) -> Node:
-    """Sample a conditioning in two steps, decode and save: the SaveImage node."""
-    model, clip, vae = add_checkpoint(graph, number=number)
-    latent = graph.add("EmptyLatentImage", width=64, height=64, batch_size=1)
-    settings = {"seed": seed, "steps": 2, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0}
-    negative = graph.add("CLIPTextEncode", clip=clip, text="")
-    samples = graph.add("KSampler", model=model, positive=positive, negative=negative, latent_image=latent, **settings)
+def with_clip(*, number: int = 0) -> tuple[Graph, Node]:
+    """A workflow that loads the seeded checkpoint, and its CLIP."""
+    graph = Graph()
+    return graph, add_checkpoint(graph, number=number)[1]
+
+
+def add_picture(
+    graph: Graph,
+    positive: Any,
+    negative: Any = None,
+    *,
+    model: Any = None,
+    number: int = 0,
+    seed: int = 1,
+    steps: int = 2,
+) -> Node:
+    """Sample a conditioning, decode and save: the SaveImage node."""
+    checkpoint, clip, vae = add_checkpoint(graph, number=number)
+    samples = graph.add(
+        "KSampler",
+        model=model or checkpoint,
+        positive=positive,
+        negative=negative or graph.add("CLIPTextEncode", clip=clip, text=""),
+        latent_image=graph.add("EmptyLatentImage", width=64, height=64, batch_size=1),
+        **{"seed": seed, "steps": steps, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0},
+    )
     return graph.add("SaveImage", images=graph.add("VAEDecode", samples=samples, vae=vae), filename_prefix="test")
+
+
+def add_scheduled_lora(graph: Graph, clip: Any, strengths: Mapping[float, float]) -> Node:
+    """A CLIP whose LoRA has a strength from each share of the sampling on."""
+    hooks: Any = graph.add("CreateHookLora", lora_name=LORA, strength_model=0.0, strength_clip=1.0)
+    previous: dict[str, Node] = {}
+    for percent, strength in strengths.items():
+        keyframe = graph.add("CreateHookKeyframe", strength_mult=strength, start_percent=percent, **previous)
+        previous = {"prev_hook_kf": keyframe}
+    hooks = graph.add("SetHookKeyframes", hooks=hooks, hook_kf=previous["prev_hook_kf"])
+    return graph.add("SetClipHooks", clip=clip, hooks=hooks, apply_to_conds=True, schedule_clip=True)
+
+
+def template(name: str) -> Graph:
+    """An example workflow as the page sends it."""
+    workflow = json.loads((REPOSITORY / "example_workflows" / f"{name}.json").read_text(encoding="utf-8"))
+    nodes = [node for node in workflow["nodes"] if node["type"] != "MarkdownNote"]
+    ids = {node["id"]: str(number) for number, node in enumerate(nodes, 1)}
+    origins = {link[0]: [ids[link[1]], link[2]] for link in workflow["links"]}
+    graph = Graph()
+    for node in nodes:
+        values = iter(node.get("widgets_values") or ())
+        inputs: dict[str, Any] = {}
+        for slot in node["inputs"]:
+            if "widget" in slot:
+                inputs[slot["name"]] = next(values)
+            if slot["name"] == "seed":
+                next(values)  # what happens to it after a run
+            if slot["link"] is not None:
+                inputs[slot["name"]] = origins[slot["link"]]
+        graph.nodes[ids[node["id"]]] = {"class_type": node["type"], "inputs": inputs}
+    return graph
+
+
+def pixel_difference(one: np.ndarray, other: np.ndarray) -> float:
+    """The largest difference between two pictures."""
+    return float(np.abs(one.astype(int) - other).max())
+
+
+def assert_is_picture(picture: np.ndarray) -> None:
+    """Random weights draw coloured noise; NaN would be drawn black, and values out of range all black or white."""
+    assert picture.shape == (64, 64, 3)
+    assert picture.std() > 10
+    assert 10 < picture.mean() < 245
 
 
 class PromptError(AssertionError):
@@ -196,33 +243,15 @@ class Conditioning:
 
 
 @dataclass
-class ComfyServer:
+class ComfyServer(Server):
     """A running ComfyUI."""
 
     host: Host
-    port: int
     base: Path
-    log: Path
-    process: subprocess.Popen[bytes]
     count: int = field(default=0)
     """Number of files requested from the probe."""
     info: dict[str, Any] = field(default_factory=dict)
     """The server's information about node classes."""
-
-    def request(self, path: str, data: Any = None, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-        """GET, or POST if there is data, bytes or what is sent as JSON: the status and the body, also of an error."""
-        body = data if data is None or isinstance(data, bytes) else json.dumps(data).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}",
-            data=body,
-            headers={"Content-Type": "application/json", **(headers or {})},
-        )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(request, timeout=60) as response:
-                return response.status, response.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read()
 
     def get(self, path: str) -> Any:
         """A JSON document of the server."""
@@ -230,21 +259,28 @@ class ComfyServer:
         assert status == 200, f"GET {path}: {status}\n{self.log_tail()}"
         return json.loads(body)
 
-    def run(self, graph: Graph) -> Result:
-        """Queue a workflow and wait until it is done.
+    def run(self, graph: Graph, extra: Mapping[str, Any] | None = None) -> Result:
+        """Queue a workflow, with extra data if it has any, and wait until it is done.
 
         Raises:
             PromptError: If it is refused or a node fails.
         """
-        return self.result(self.queue(graph))
+        return self.result(self.queue(graph, extra))
 
-    def queue(self, graph: Graph) -> str:
+    def failure(self, graph: Graph) -> PromptError:
+        """The error of a workflow that is refused, or of which a node fails."""
+        with pytest.raises(PromptError) as caught:
+            self.run(graph)
+        return caught.value
+
+    def queue(self, graph: Graph, extra: Mapping[str, Any] | None = None) -> str:
         """Queue a workflow; its id.
 
         Raises:
             PromptError: If it is refused.
         """
-        status, body = self.request("/prompt", {"prompt": graph.nodes, "client_id": CLIENT})
+        data = {"prompt": graph.nodes, "client_id": CLIENT, "extra_data": extra or {}}
+        status, body = self.request("/prompt", data)
         answer = json.loads(body)
         if status != 200:
             raise PromptError(status, answer, self.log_tail())
@@ -257,21 +293,23 @@ class ComfyServer:
             PromptError: If a node fails or it is interrupted.
         """
         path = f"/history/{prompt_id}"
-        history = _wait(
-            lambda: self.get(path), PROMPT_SECONDS, self.alive, lambda: f"the prompt did not end\n{self.log_tail()}"
-        )
+        history = self.wait(lambda: self.get(path), PROMPT_SECONDS, "the prompt did not end")
         entry = history[prompt_id]
         messages = dict(entry["status"]["messages"])
         if entry["status"]["status_str"] != "success":
             raise PromptError(200, messages.get("execution_error", messages), self.log_tail())
         return Result(entry["outputs"], frozenset(messages.get("execution_cached", {}).get("nodes", ())))
 
-    def add_ours(self, graph: Graph, class_type: str, **inputs: Any) -> Node:
-        """Add a node of our pack; widgets that are not named have their defaults."""
+    def inputs(self, class_type: str) -> dict[str, Any]:
+        """The required inputs of a node class, as the page is told them."""
         if class_type not in self.info:
             self.info[class_type] = self.get(f"/object_info/{class_type}")[class_type]
-        described = self.info[class_type]["input"]["required"]
-        defaults = {name: options["default"] for name, (_, options) in described.items() if "default" in options}
+        return self.info[class_type]["input"]["required"]
+
+    def add_ours(self, graph: Graph, class_type: str, **inputs: Any) -> Node:
+        """Add a node of our pack; widgets that are not named have their defaults."""
+        described = self.inputs(class_type).items()
+        defaults = {name: options["default"] for name, (_, options) in described if "default" in options}
         return graph.add(class_type, **{**defaults, **inputs})
 
     def probe(self, graph: Graph, conditioning: Node) -> Node:
@@ -286,26 +324,27 @@ class ComfyServer:
             names = file.keys()  # it is no dictionary
             return Conditioning({name: file.get_tensor(name) for name in names}, json.loads(file.metadata()["entries"]))
 
+    def conditionings(self, graph: Graph, *nodes: Node) -> list[Conditioning]:
+        """Run a workflow: what some of its nodes made."""
+        probes = [self.probe(graph, node) for node in nodes]
+        result = self.run(graph)
+        return [self.conditioning(result, probe) for probe in probes]
+
     def picture(self, result: Result, node: Node) -> np.ndarray:
-        """The pixels that SaveImage or PreviewImage wrote: ``[height, width, 3]``, bytes."""
-        (image,) = result.outputs[node.id]["images"]
-        status, body = self.request("/view?" + urllib.parse.urlencode(image))
-        assert status == 200, f"/view: {status}"
-        with Image.open(io.BytesIO(body)) as opened:
-            assert opened.format == "PNG"
-            return np.asarray(opened.convert("RGB"))
+        """The only picture that SaveImage or PreviewImage wrote: ``[height, width, 3]``, bytes."""
+        (picture,) = self.pictures(result, node)
+        return picture
 
-    def alive(self) -> bool:
-        """Whether the server still runs."""
-        return self.process.poll() is None
-
-    def log_text(self) -> str:
-        """All that the server wrote."""
-        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-
-    def log_tail(self) -> str:
-        """The last lines that the server wrote."""
-        return self.log_text()[-5000:]
+    def pictures(self, result: Result, node: Node) -> list[np.ndarray]:
+        """All pictures that a node wrote."""
+        found: list[np.ndarray] = []
+        for image in result.outputs[node.id]["images"]:
+            status, body = self.request("/view?" + urllib.parse.urlencode(image))
+            assert status == 200, f"/view: {status}"
+            with Image.open(io.BytesIO(body)) as opened:
+                assert opened.format == "PNG"
+                found.append(np.asarray(opened.convert("RGB")))
+        return found
 
 
 @contextmanager
@@ -338,7 +377,7 @@ def serving(host: Host, models: Path, base: Path) -> Iterator[ComfyServer]:
     """Start ComfyUI as `running_server` does, on folders that are there, and stop it in the end."""
     paths = base / "model_paths.yaml"  # JSON is YAML too
     paths.write_text(json.dumps({"tests": {"base_path": str(models), **{name: name for name in MODEL_FOLDERS}}}))
-    port, log = _free_port(), base / "server.log"
+    port, log = free_port(), base / "server.log"
     command = [
         *(str(host.python), "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(port)),
         *("--base-directory", str(base), "--extra-model-paths-config", str(paths)),
@@ -348,60 +387,99 @@ def serving(host: Host, models: Path, base: Path) -> Iterator[ComfyServer]:
     ]
     if (front_end := front_end_folder()) is not None:
         command += ["--front-end-root", str(front_end)]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command, cwd=host.folder, env=_environment(), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
-        )
-        try:
-            server = ComfyServer(host, port, base, log, process)
-            _wait(lambda: _is_up(server), START_SECONDS, server.alive, lambda: f"no server\n{server.log_tail()}")
-            yield server
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(20)
+    with started(command, log, folder=host.folder, environment=_environment()) as process:
+        server = ComfyServer(port, log, process, host, base)
+        server.wait(lambda: server.answers("/system_stats"), START_SECONDS, "no server")
+        yield server
 
 
 def make_models(host: Host, cache: Path) -> Path:
-    """The folder with the seeded models, made with this host if it is not there yet."""
+    """The folder with the seeded models, made with this host if it is not there yet; small files are written anew."""
     models = cache / f"models-{CACHE_VERSION}"
     if not (models / "complete").exists():
         run_script(host, TESTS / "make_checkpoint.py", models)
         (models / "complete").touch()
+    write_more_embeddings(models)
     return models
 
 
-def _is_up(server: ComfyServer) -> bool:
-    try:
-        return server.request("/system_stats")[0] == 200
-    except OSError:
-        return False
+# Messages to the page: progress and previews, over a WebSocket (RFC 6455)
+
+_TEXT, _BINARY, _CLOSE = 1, 2, 8
+_PREVIEW = 1
+"""Number of a picture event; it is followed by that of the format, then by the file."""
+_KEY = "MDEyMzQ1Njc4OWFiY2RlZg=="
 
 
-def _wait(ask: Callable[[], Any], seconds: float, alive: Callable[[], bool], problem: str | Callable[[], str]) -> Any:
-    """Ask until there is an answer; fail when the time is over or the process has ended."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and alive():
-        answer = ask()
-        if answer:
-            return answer
-        time.sleep(0.05)
-    raise AssertionError(problem if isinstance(problem, str) else problem())
+@dataclass
+class Messages:
+    """Messages so far."""
+
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """Types of the messages in words, with their data."""
+    previews: list[Image.Image] = field(default_factory=list)
+    """The pictures."""
+    has_begun: threading.Event = field(default_factory=threading.Event)
+    """Set by the first progress."""
+
+    def progress(self, node_id: str) -> list[tuple[int, int]]:
+        """Value and end of each progress of a node."""
+        told = (data for kind, data in self.events if kind == "progress")
+        return [(data["value"], data["max"]) for data in told if data["node"] == node_id]
+
+    def _add(self, kind: int, data: bytes) -> None:
+        if kind == _TEXT:
+            message = json.loads(data)
+            self.events.append((message["type"], message["data"]))
+            if message["type"] == "progress":
+                self.has_begun.set()
+        elif kind == _BINARY and int.from_bytes(data[:4], "big") == _PREVIEW:
+            picture = Image.open(io.BytesIO(data[8:]))
+            picture.load()
+            self.previews.append(picture)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@contextmanager
+def listening(port: int, client: str) -> Iterator[Messages]:
+    """Receive what a server tells a client, in a thread of its own.
+
+    Args:
+        port: Port of the server on this machine.
+        client: The client's id, as in the prompts it queues.
+    """
+    messages = Messages()
+    with socket.create_connection(("127.0.0.1", port), 60) as connection, connection.makefile("rb") as stream:
+        connection.sendall(
+            f"GET /ws?clientId={client} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
+            f"Connection: Upgrade\r\nSec-WebSocket-Key: {_KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        status = stream.readline()
+        assert b" 101 " in status, status
+        while stream.readline() != b"\r\n":
+            pass
+        connection.settimeout(None)
+        thread = threading.Thread(target=_receive, args=(stream, messages), daemon=True)
+        thread.start()
+        try:
+            yield messages
+        finally:
+            connection.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
 
 
-def link_folder(source: Path, target: Path) -> None:
-    """Make a folder appear in another place: by a link or, where links are not allowed, as a copy."""
-    try:
-        target.symlink_to(source, target_is_directory=True)
-    except OSError:
-        ignored = shutil.ignore_patterns(".*", "__pycache__", "tests", "build", "dist")
-        shutil.copytree(source, target, ignore=ignored)
+def _receive(stream: io.BufferedReader, messages: Messages) -> None:
+    """Read frames until there are no more; a server's are not masked."""
+    kind, data = 0, b""
+    while len(head := stream.read(2)) == 2:
+        length = head[1] & 127
+        if length >= 126:
+            length = int.from_bytes(stream.read(2 if length == 126 else 8), "big")
+        part = stream.read(length)
+        code = head[0] & 15
+        if code == _CLOSE:
+            return
+        if code > _CLOSE:
+            continue  # a ping
+        kind, data = code or kind, data + part if code == 0 else part
+        if head[0] & 128:
+            messages._add(kind, data)

@@ -18,10 +18,10 @@ from . import comfy_server
 from .browser import running_browser
 from .comfy_server import CACHE_FOLDER, CACHE_VERSION, CHECKPOINT, ComfyServer, make_models, running_server
 from .make_checkpoint import write_more_embeddings
-from .native import native_encoder
 from .parity import Figures, revision_of, write_parity
 from .ruler_page import RulerPage
 from .stock import StockOutputs, run_stock
+from .webui_server import WebUIServer, native_encoder, running_webui
 
 WRITE_PARITY = "WEIGHTED_CLIP_WRITE_PARITY"
 EARLIER = "WEIGHTED_CLIP_EARLIER"
@@ -82,13 +82,21 @@ def webui_models(request: pytest.FixtureRequest) -> Path:
     """The folder with the seeded models, which only a ComfyUI can make."""
     folder = Path(request.config.getoption("--hosts")).resolve()
     models = folder / CACHE_FOLDER / f"models-{CACHE_VERSION}"
-    if not (models / "complete").exists():
-        hosts = find_hosts(folder, "ComfyUI")
-        if not hosts:
-            pytest.skip(f"the seeded models are not in {folder}, and there is no ComfyUI to make them with")
-        make_models(hosts[-1], folder / CACHE_FOLDER)
-    write_more_embeddings(models)
-    return models
+    if (models / "complete").exists():
+        write_more_embeddings(models)
+        return models
+    hosts = find_hosts(folder, "ComfyUI")
+    if not hosts:
+        pytest.skip(f"the seeded models are not in {folder}, and there is no ComfyUI to make them with")
+    return make_models(hosts[-1], folder / CACHE_FOLDER)
+
+
+@pytest.fixture(scope="module")
+def webui(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUIServer]:
+    """A running WebUI with our extension."""
+    base = tmp_path_factory.mktemp("webui") / "data"
+    with running_webui(webui_host, webui_models, base, with_ours=True) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -19,12 +19,14 @@ from .comfy_server import (
     Conditioning,
     Graph,
     Node,
-    PromptError,
     add_checkpoint,
     add_picture,
+    add_scheduled_lora,
+    assert_is_picture,
+    pixel_difference,
     running_server,
+    with_clip,
 )
-from .make_checkpoint import write_more_embeddings
 from .parity import Figures
 from .stock import StockOutputs, run_stock
 
@@ -62,12 +64,6 @@ CHUNKS = {"embedding across chunks": 2, "3 chunks": 3, "3 chunks weighted": 3, "
 SAMPLED = ("weights", "3 chunks weighted", "embedding")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def more_embeddings(models: Path) -> None:
-    """Embeddings that an older folder of models may lack, which would take minutes to make again."""
-    write_more_embeddings(models)
-
-
 def stock_and_ours(
     server: ComfyServer, graph: Graph, clip: Any, text: str
 ) -> tuple[tuple[Node, Node], tuple[Node, Node]]:
@@ -81,14 +77,12 @@ def stock_and_ours(
 
 def encode(server: ComfyServer, class_type: str, text: str = TEXT, *, clip: Any = None, **choices: Any) -> Conditioning:
     """Result of a node for a text, on the checkpoint's CLIP."""
-    graph = Graph()
-    _, checkpoint_clip, _ = add_checkpoint(graph)
+    graph, checkpoint_clip = with_clip()
     if class_type != "CLIPTextEncode":
         node = server.add_ours(graph, class_type, clip=clip or checkpoint_clip, text=text, **choices)
     else:
         node = graph.add(class_type, clip=clip or checkpoint_clip, text=text)
-    probe = server.probe(graph, node)
-    return server.conditioning(server.run(graph), probe)
+    return server.conditionings(graph, node)[0]
 
 
 def native(graph: Graph, server: ComfyServer, file: str, clip_skip: int = 1) -> Node:
@@ -127,16 +121,13 @@ def test_the_defaults_are_those_that_equal_stock(server: ComfyServer) -> None:
 def test_conditioning_equals_stock(
     server: ComfyServer, stock_before: StockOutputs, figures: Figures, name: str
 ) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     nodes = [
         graph.add("CLIPTextEncode", clip=clip, text=PROMPTS[name]),
         server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=PROMPTS[name]),
         server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=PROMPTS[name], chunking="comfy segment"),
     ]
-    probes = [server.probe(graph, node) for node in nodes]
-    result = server.run(graph)
-    expected, *measured = (server.conditioning(result, probe) for probe in probes)
+    expected, *measured = server.conditionings(graph, *nodes)
     for ours in measured:
         figures.add("Conditioning, everything on comfy, with stock", ours.difference(expected))
         assert ours == expected
@@ -148,8 +139,7 @@ def test_conditioning_equals_stock(
 
 @pytest.mark.parametrize("name", SAMPLED)
 def test_pixels_equal_stock(server: ComfyServer, figures: Figures, name: str) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     nodes, _ = stock_and_ours(server, graph, clip, PROMPTS[name])
     saved = [add_picture(graph, node) for node in nodes]
     result = server.run(graph)
@@ -158,16 +148,9 @@ def test_pixels_equal_stock(server: ComfyServer, figures: Figures, name: str) ->
 
 def compare_pictures(figures: Figures, subject: str, server: ComfyServer, result: Any, saved: list[Node]) -> None:
     expected, measured = (server.picture(result, node) for node in saved)
-    figures.add(subject, float(np.abs(expected.astype(int) - measured).max()), required="equal, byte for byte")
+    figures.add(subject, pixel_difference(expected, measured), required="equal, byte for byte")
     assert np.array_equal(expected, measured)
     assert_is_picture(measured)
-
-
-def assert_is_picture(picture: np.ndarray) -> None:
-    """Random weights draw coloured noise; NaN would be drawn black, and values out of range all black or white."""
-    assert picture.shape == (64, 64, 3)
-    assert picture.std() > 10
-    assert 10 < picture.mean() < 245
 
 
 LORAS = (1.0, 0.35, -0.7)
@@ -234,15 +217,8 @@ def compare_patched(server: ComfyServer, figures: Figures, subject: str, patch: 
 
 
 def test_a_scheduled_lora_hook_gives_the_same_list_of_entries_as_stock(server: ComfyServer, figures: Figures) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
-    hooks: Any = graph.add("CreateHookLora", lora_name=LORA, strength_model=0.0, strength_clip=1.0)
-    keyframes: Any = None
-    for percent, strength in ((0.0, 0.2), (0.3, 1.0), (0.7, -0.5)):
-        previous = {"prev_hook_kf": keyframes} if keyframes else {}
-        keyframes = graph.add("CreateHookKeyframe", strength_mult=strength, start_percent=percent, **previous)
-    hooks = graph.add("SetHookKeyframes", hooks=hooks, hook_kf=keyframes)
-    hooked = graph.add("SetClipHooks", clip=clip, hooks=hooks, apply_to_conds=True, schedule_clip=True)
+    graph, clip = with_clip()
+    hooked = add_scheduled_lora(graph, clip, {0.0: 0.2, 0.3: 1.0, 0.7: -0.5})
     _, probes = stock_and_ours(server, graph, hooked, TEXT)
     _, plain_probes = stock_and_ours(server, graph, clip, TEXT)
     result = server.run(graph)
@@ -278,8 +254,7 @@ ENCODE_NODES: dict[str, tuple[str, dict[str, Any], bool]] = {
 @pytest.mark.parametrize("case", ENCODE_NODES)
 def test_every_encode_node_samples(server: ComfyServer, stock_before: StockOutputs, case: str) -> None:
     class_type, choices, is_native = ENCODE_NODES[case]
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     if is_native:
         clip = native(graph, server, f"text_encoders/{TEXT_ENCODER}")
     node = server.add_ours(graph, class_type, clip=clip, text=TEXT, **choices)
@@ -293,7 +268,7 @@ def test_every_encode_node_samples(server: ComfyServer, stock_before: StockOutpu
 
 
 def scheme_names(server: ComfyServer) -> list[str]:
-    return server.get("/object_info/WeightedCLIPTextEncode")["WeightedCLIPTextEncode"]["input"]["required"]["scheme"][0]
+    return server.inputs("WeightedCLIPTextEncode")["scheme"][0]
 
 
 def test_every_other_scheme_differs_from_stock(server: ComfyServer, figures: Figures) -> None:
@@ -301,17 +276,10 @@ def test_every_other_scheme_differs_from_stock(server: ComfyServer, figures: Fig
     # lerp_last and repeat have other rows; negpip is comfy where no weight is below 0
     names = [name for name in scheme_names(server) if name not in ("comfy", "lerp_last", "repeat", "negpip")]
     assert {"a1111", "a1111_no_norm", "masked_blend", "unweighted"} <= set(names)
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
-    _, (stock, _) = stock_and_ours(server, graph, clip, text)
-    probes = {
-        name: server.probe(graph, server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=text, scheme=name))
-        for name in names
-    }
-    result = server.run(graph)
-    expected = server.conditioning(result, stock)
-    for probe in probes.values():
-        measured = server.conditioning(result, probe)
+    graph, clip = with_clip()
+    nodes = [server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=text, scheme=name) for name in names]
+    expected, *others = server.conditionings(graph, graph.add("CLIPTextEncode", clip=clip, text=text), *nodes)
+    for measured in others:
         difference = measured.difference(expected)
         figures.add("Other schemes on a weighted prompt, with stock", difference, required="different")
         assert measured.is_finite()
@@ -320,19 +288,11 @@ def test_every_other_scheme_differs_from_stock(server: ComfyServer, figures: Fig
 
 def test_every_scheme_leaves_a_prompt_without_weights_as_stock_has_it(server: ComfyServer, figures: Figures) -> None:
     names = [name for name in scheme_names(server) if name != "lerp_last"]  # it has no padding
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
-    _, (stock, _) = stock_and_ours(server, graph, clip, PROMPTS["plain"])
-    probes = [
-        server.probe(
-            graph, server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=PROMPTS["plain"], scheme=name)
-        )
-        for name in names
-    ]
-    result = server.run(graph)
-    expected = server.conditioning(result, stock)
-    for probe in probes:
-        measured = server.conditioning(result, probe)
+    graph, clip = with_clip()
+    text = PROMPTS["plain"]
+    nodes = [server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=text, scheme=name) for name in names]
+    expected, *others = server.conditionings(graph, graph.add("CLIPTextEncode", clip=clip, text=text), *nodes)
+    for measured in others:
         figures.add("Every scheme, prompt without weights, with stock", measured.difference(expected))
         assert measured == expected
 
@@ -377,15 +337,10 @@ NATIVE_CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_the_native_encoder_equals_the_hosts(server: ComfyServer, figures: Figures, case: str) -> None:
     class_type, choices = NATIVE_CASES[case]
     for text in NATIVE_TEXTS:
-        graph = Graph()
-        _, clip, _ = add_checkpoint(graph)
+        graph, clip = with_clip()
         clips = clip, native(graph, server, f"text_encoders/{TEXT_ENCODER}")
-        probes = [
-            server.probe(graph, server.add_ours(graph, class_type, clip=either, text=text, **choices))
-            for either in clips
-        ]
-        result = server.run(graph)
-        expected, measured = (server.conditioning(result, probe) for probe in probes)
+        nodes = [server.add_ours(graph, class_type, clip=either, text=text, **choices) for either in clips]
+        expected, measured = server.conditionings(graph, *nodes)
         difference = measured.difference(expected)
         # a1111 multiplies by a ratio of two means of signed numbers, which brings rounding out
         close, required = (1e-4, "at most 1e-4") if class_type == "WeightedCLIPA1111Encode" else (CLOSE, CLOSE_TEXT)
@@ -398,8 +353,7 @@ def test_the_native_encoder_equals_the_hosts(server: ComfyServer, figures: Figur
 def test_the_native_encoder_equals_stock_at_every_clip_skip(
     server: ComfyServer, figures: Figures, file: str, clip_skip: int
 ) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     stock = graph.add(
         "CLIPTextEncode",
         clip=graph.add("CLIPSetLastLayer", clip=clip, stop_at_clip_layer=-clip_skip),
@@ -411,17 +365,14 @@ def test_the_native_encoder_equals_stock_at_every_clip_skip(
         clip=native(graph, server, file, clip_skip),
         text=PROMPTS["3 chunks weighted"],
     )
-    probes = server.probe(graph, stock), server.probe(graph, ours)
-    result = server.run(graph)
-    expected, measured = (server.conditioning(result, probe) for probe in probes)
+    expected, measured = server.conditionings(graph, stock, ours)
     difference = measured.difference(expected)
     figures.add("Native encoder, clip skip 1, 2 and 5, with stock", difference, required=CLOSE_TEXT)
     assert difference <= CLOSE
 
 
 def test_inspect_sends_its_picture_and_its_report(server: ComfyServer) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     for extra in ({}, {"clip": clip}):
         inspect = server.add_ours(graph, "WeightedCLIPInspect", text="a (red:1.3) cat", **extra)
         graph.add("PreviewImage", images=inspect[0])
@@ -441,8 +392,7 @@ def test_inspect_sends_its_picture_and_its_report(server: ComfyServer) -> None:
 
 
 def test_problems_of_a_prompt_reach_the_history(server: ComfyServer) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     broken = server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text="a (red cat")
     whole = server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text="a (red) cat")
     server.probe(graph, broken)
@@ -457,14 +407,12 @@ def test_problems_of_a_prompt_reach_the_history(server: ComfyServer) -> None:
 
 
 def test_a_value_that_is_not_in_the_menu_is_refused(server: ComfyServer) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     node = server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text="a cat", scheme="nonsense")
     server.probe(graph, node)
-    with pytest.raises(PromptError) as caught:
-        server.run(graph)
-    assert caught.value.status == 400
-    (error,) = caught.value.details["node_errors"][node.id]["errors"]
+    error = server.failure(graph)
+    assert error.status == 400
+    (error,) = error.details["node_errors"][node.id]["errors"]
     assert error["type"] == "value_not_in_list"
     assert error["extra_info"]["input_name"] == "scheme"
 
@@ -474,29 +422,25 @@ def test_a_link_of_another_type_is_refused(server: ComfyServer) -> None:
     model, _, _ = add_checkpoint(graph)
     node = server.add_ours(graph, "WeightedCLIPTextEncode", clip=model, text="a cat")
     server.probe(graph, node)
-    with pytest.raises(PromptError) as caught:
-        server.run(graph)
-    assert caught.value.status == 400
-    assert caught.value.details["node_errors"][node.id]["errors"][0]["type"] == "return_type_mismatch"
+    error = server.failure(graph)
+    assert error.status == 400
+    assert error.details["node_errors"][node.id]["errors"][0]["type"] == "return_type_mismatch"
 
 
 def test_an_error_inside_a_node_is_readable_and_leaves_the_host_clean(server: ComfyServer) -> None:
     before = encode(server, "CLIPTextEncode")
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     node = server.add_ours(
         graph, "WeightedCLIPMaskedBlend", clip=clip, text=TEXT, mask_method="token", filler="two words"
     )
     server.probe(graph, node)
-    with pytest.raises(PromptError) as caught:
-        server.run(graph)
-    assert caught.value.status == 200
-    assert caught.value.details["node_id"] == node.id
-    assert caught.value.details["exception_type"] == "ValueError"
-    assert "'two words' is 2" in caught.value.details["exception_message"]
+    error = server.failure(graph)
+    assert error.status == 200
+    assert error.details["node_id"] == node.id
+    assert error.details["exception_type"] == "ValueError"
+    assert "'two words' is 2" in error.details["exception_message"]
 
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph, number=1)
+    graph, clip = with_clip(number=1)
     _, probes = stock_and_ours(server, graph, clip, TEXT)
     result = server.run(graph)
     assert server.conditioning(result, probes[0]) == before
@@ -509,7 +453,7 @@ def assert_same_stock(figures: Figures, subject: str, measured: StockOutputs, ex
     for one, other in zip(measured.conditionings, expected.conditionings, strict=True):
         figures.add(f"{subject}, conditioning", one.difference(other))
         assert one == other
-    pixels = float(np.abs(measured.picture.astype(int) - expected.picture).max())
+    pixels = pixel_difference(measured.picture, expected.picture)
     figures.add(f"{subject}, pixels", pixels, required="equal, byte for byte")
     assert np.array_equal(measured.picture, expected.picture)
 

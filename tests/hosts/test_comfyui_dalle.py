@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,12 @@ from weighted_clip.dalle.dalle import DALLE, save_dalle
 from weighted_clip.dalle.sampling import SampleOptions
 
 from ..dalle.models import PRIOR, TINY_SMALL, pictures, tiny_dalle
-from .comfy_server import CLIENT, ComfyServer, Graph, Node, PromptError, Result
-from .comfy_socket import listening
+from .comfy_server import CLIENT, ComfyServer, Graph, Node, listening, template
 from .make_checkpoint import WHOLE_CLIP, write_whole_clip
 
 pytestmark = pytest.mark.host
 
 FILE, SLOW_FILE = "checkpoints/tiny-dalle.safetensors", "checkpoints/slow-dalle.safetensors"
-TEMPLATE = Path(__file__).parents[2] / "example_workflows" / "Text to image by DALL-E.json"
 CAPTION = "a large red disc"
 F = TINY_SMALL.downsampling
 HEIGHT, WIDTH = PRIOR.rows * F, PRIOR.columns * F
@@ -52,12 +49,6 @@ def sample(server: ComfyServer, graph: Graph, file: str = FILE, **inputs: Any) -
     return loaded, server.add_ours(graph, "WeightedCLIPDalleSample", dalle=loaded, **{"text": CAPTION, **inputs})
 
 
-def shown(server: ComfyServer, result: Result, node: Node) -> list[np.ndarray]:
-    """All pictures of a node, ``[h, w, 3]``, bytes."""
-    images = result.outputs[node.id]["images"]
-    return [server.picture(Result({node.id: {"images": [image]}}, frozenset()), node) for image in images]
-
-
 def as_bytes(images: torch.Tensor) -> list[np.ndarray]:
     """``[n, 3, h, w]`` as ComfyUI writes it: cut off, not rounded."""
     return [(image.movedim(0, -1).numpy() * np.float32(255)).astype(np.uint8) for image in images]
@@ -79,8 +70,8 @@ def test_images_are_those_of_the_model_and_the_page_sees_them_grow(server: Comfy
     tokens = model.tokens(CAPTION, range(11, 16), SampleOptions(0.9, 8, 0.95))
     expected = as_bytes(model.images(tokens))
     assert len({picture.tobytes() for picture in expected}) == 5
-    assert same(shown(server, result, drawn), expected)
-    assert same(shown(server, result, decoded), expected)
+    assert same(server.pictures(result, drawn), expected)
+    assert same(server.pictures(result, decoded), expected)
     lines = result.outputs[report.id]["text"][0].splitlines()
     assert lines[0] == f"5 images of {WIDTH} x {HEIGHT} pixels, drawn by seeds 11 to 15"
     assert lines[2] == f"caption: {len(model.pieces(CAPTION))} pieces, of at most {PRIOR.text_length}"
@@ -105,7 +96,7 @@ def test_an_image_is_completed_and_drawn_again_alone(server: ComfyServer, model:
     result = server.run(graph)
     prefix = model.prefix(pixels[0].float() / 255, 2)
     expected = as_bytes(model.images(model.tokens(CAPTION, range(3, 7), prefix=prefix)))
-    many, alone = (shown(server, result, node) for node in nodes)
+    many, alone = (server.pictures(result, node) for node in nodes)
     assert same(many, expected)
     assert same(alone, expected[2:3])
 
@@ -130,7 +121,7 @@ def test_cancel_ends_it_within_a_token_and_the_next_prompt_runs(server: ComfySer
     graph = Graph()
     drawn = graph.add("PreviewImage", images=sample(server, graph, count=1, seed=2)[1])
     expected = as_bytes(model.images(model.tokens(CAPTION, [2])))
-    assert same(shown(server, server.run(graph), drawn), expected)
+    assert same(server.pictures(server.run(graph), drawn), expected)
 
 
 @pytest.mark.parametrize(
@@ -155,14 +146,13 @@ def test_what_cannot_be_is_refused_in_words(
         clip = (server.base / "models" / WHOLE_CLIP).read_bytes()
         (server.base / "models" / file).write_bytes(clip)
     graph.add("PreviewImage", images=sample(server, graph, file, **given)[1])
-    with pytest.raises(PromptError) as caught:
-        server.run(graph)
-    assert told in caught.value.details["exception_message"]
+    error = server.failure(graph)
+    assert told in error.details["exception_message"]
 
 
 def test_the_template_runs(server: ComfyServer, model: DALLE) -> None:
     """Without a browser: its nodes and links as a prompt, on the tiny models."""
-    graph = template()
+    graph = template("Text to image by DALL-E")
     files = {"WeightedCLIPLoadDalle": FILE, "WeightedCLIPLoadFull": WHOLE_CLIP.as_posix()}
     for node in graph.nodes.values():
         if node["class_type"] in files:
@@ -178,29 +168,8 @@ def test_the_template_runs(server: ComfyServer, model: DALLE) -> None:
     options = SampleOptions(chosen["temperature"], chosen["top_k"], chosen["top_p"])
     seeds = range(chosen["seed"], chosen["seed"] + 16)
     expected = as_bytes(model.images(model.tokens(CAPTION, seeds, options)))
-    assert same(shown(server, result, all_of_them), expected)
+    assert same(server.pictures(result, all_of_them), expected)
     ranked = result.outputs[scores.id]["text"][0].splitlines()
     best = int(ranked[0].removeprefix("1. image ").partition(":")[0])
-    assert same(shown(server, result, found["PreviewImage"]), [expected[best - 1]])
+    assert same(server.pictures(result, found["PreviewImage"]), [expected[best - 1]])
     assert "pieces, of at most 12" in result.outputs[found["PreviewAny"].id]["text"][0]
-
-
-def template() -> Graph:
-    """The template as the page sends it."""
-    workflow = json.loads(TEMPLATE.read_text(encoding="utf-8"))
-    nodes = [node for node in workflow["nodes"] if node["type"] != "MarkdownNote"]
-    ids = {node["id"]: str(number) for number, node in enumerate(nodes, 1)}
-    origins = {link[0]: [ids[link[1]], link[2]] for link in workflow["links"]}
-    graph = Graph()
-    for node in nodes:
-        values = iter(node.get("widgets_values") or ())
-        inputs: dict[str, Any] = {}
-        for slot in node["inputs"]:
-            if "widget" in slot:
-                inputs[slot["name"]] = next(values)
-            if slot["name"] == "seed":
-                next(values)  # what happens to it after a run
-            if slot["link"] is not None:
-                inputs[slot["name"]] = origins[slot["link"]]
-        graph.nodes[ids[node["id"]]] = {"class_type": node["type"], "inputs": inputs}
-    return graph

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from .comfy_server import CLIENT, ComfyServer, Graph, Result, add_checkpoint, add_picture
+from .comfy_server import ComfyServer, Graph, Result, add_checkpoint, add_picture, with_clip
 
 pytestmark = pytest.mark.host
 
@@ -18,12 +18,9 @@ POSITIVE = "a (red:1.3) cat # my notes\n, in a bowl<lora:ink:0.8>"
 ENCODED = "a (red:1.3) cat \n, in a bowl"
 
 
-def run(server: ComfyServer, graph: Graph, extra: dict[str, Any] | None = None) -> Result:
+def run(server: ComfyServer, graph: Graph) -> Result:
     """Run a workflow as the page does, with its workflow for metadata."""
-    info = {"extra_pnginfo": {"workflow": WORKFLOW}} if extra is None else extra
-    status, body = server.request("/prompt", {"prompt": graph.nodes, "client_id": CLIENT, "extra_data": info})
-    assert status == 200, body
-    return server.result(json.loads(body)["prompt_id"])
+    return server.run(graph, {"extra_pnginfo": {"workflow": WORKFLOW}})
 
 
 def texts_of(server: ComfyServer, result: Result) -> list[dict[str, str]]:
@@ -45,15 +42,12 @@ def encoded_in(server: ComfyServer, result: Result) -> dict[str, Any]:
 
 def picture(server: ComfyServer, graph: Graph, text: Any, negative: Any = "blurry") -> dict[str, str]:
     """Two prompts that are encoded by our nodes, and an image from them: the ids of the nodes."""
-    model, clip, vae = add_checkpoint(graph)
+    clip = add_checkpoint(graph)[1]
     first = server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=text, syntax="a1111", scheme="a1111")
     second = server.add_ours(graph, "WeightedCLIPMaskedBlend", clip=clip, text=negative)
-    latent = graph.add("EmptyLatentImage", width=64, height=64, batch_size=1)
-    settings = {"seed": 1, "steps": 1, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0}
-    samples = graph.add("KSampler", model=model, positive=first, negative=second, latent_image=latent, **settings)
-    decoded = graph.add("VAEDecode", samples=samples, vae=vae)
-    save = graph.add("SaveImage", images=decoded, filename_prefix="first")
-    return {"positive": first.id, "negative": second.id, "decoded": decoded.id, "save": save.id}
+    save = add_picture(graph, first, second, steps=1)
+    decoded, _ = graph.nodes[save.id]["inputs"]["images"]
+    return {"positive": first.id, "negative": second.id, "decoded": decoded, "save": save.id}
 
 
 def test_images_hold_both_prompts_as_they_were_encoded(server: ComfyServer) -> None:
@@ -127,8 +121,7 @@ def test_a_list_of_texts_is_told_in_its_order(server: ComfyServer, tmp_path: Pat
 
 
 def test_a_workflow_without_our_nodes_is_saved_as_ever(server: ComfyServer) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     add_picture(graph, graph.add("CLIPTextEncode", clip=clip, text="a stock cat"))
     (texts,) = texts_of(server, run(server, graph))
     assert texts == {"prompt": json.dumps(graph.nodes), "workflow": json.dumps(WORKFLOW)}
@@ -137,8 +130,8 @@ def test_a_workflow_without_our_nodes_is_saved_as_ever(server: ComfyServer) -> N
 def test_a_request_without_metadata_gets_none(server: ComfyServer) -> None:
     graph = Graph()
     ids = picture(server, graph, "a cat by a program")
-    (texts,) = texts_of(server, run(server, graph, {}))
+    (texts,) = texts_of(server, server.run(graph))
     assert texts == {"prompt": json.dumps(graph.nodes)}
     graph.nodes[ids["positive"]]["inputs"]["text"] = "a cat by another program"
-    (texts,) = texts_of(server, run(server, graph, {"extra_pnginfo": {}}))
+    (texts,) = texts_of(server, server.run(graph, {"extra_pnginfo": {}}))
     assert json.loads(texts["weighted_clip"])[ids["positive"]] == {"text": "a cat by another program"}

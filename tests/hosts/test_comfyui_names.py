@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from .comfy_server import LORA, TEXT_ENCODER, ComfyServer, Conditioning, Graph, add_checkpoint, add_picture
-from .make_checkpoint import write_more_embeddings
+from .comfy_server import LORA, TEXT_ENCODER, ComfyServer, Graph, add_checkpoint, add_picture, with_clip
 from .parity import Figures
 
 pytestmark = pytest.mark.host
@@ -18,19 +16,6 @@ pytestmark = pytest.mark.host
 A1111 = "WeightedCLIPA1111Encode"
 NAME = LORA.removesuffix(".safetensors")
 CLOSE = 1e-5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def more_embeddings(models: Path) -> None:
-    """Embeddings that a folder of models from before may lack."""
-    write_more_embeddings(models)
-
-
-def conditionings(server: ComfyServer, graph: Graph, *nodes: Any) -> list[Conditioning]:
-    """Results of some nodes."""
-    probes = [server.probe(graph, node) for node in nodes]
-    result = server.run(graph)
-    return [server.conditioning(result, probe) for probe in probes]
 
 
 TAGGED = {
@@ -53,8 +38,7 @@ def test_tags_load_what_stock_loaders_load(server: ComfyServer, figures: Figures
         loader = graph.add("LoraLoader", model=patched[0], clip=patched[1], lora_name=LORA, **strengths)
         patched = loader[0], loader[1]
     text = "a (red:1.3) cat  on a mat " if "on a mat" in tags else "a (red:1.3) cat "
-    expected, measured, plain = conditionings(
-        server,
+    expected, measured, plain = server.conditionings(
         graph,
         graph.add("CLIPTextEncode", clip=patched[1], text=text),
         graph.add("CLIPTextEncode", clip=ours[1], text=ours[2]),
@@ -81,8 +65,7 @@ def test_a_lora_that_is_not_there_is_named_and_the_image_is_drawn(server: ComfyS
 
 
 def test_a_tag_in_an_a1111_prompt_is_listed_and_not_encoded(server: ComfyServer, figures: Figures) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     tagged = server.add_ours(graph, A1111, clip=clip, text=f"a (red:1.3) <lora:{NAME}:0.8>cat on a [mat]")
     bare = server.add_ours(graph, A1111, clip=clip, text="a (red:1.3) cat on a [mat]")
     probes = [server.probe(graph, node) for node in (bare, tagged)]
@@ -110,13 +93,11 @@ def nested_embedding(server: ComfyServer) -> None:
 @pytest.mark.usefixtures("nested_embedding")
 @pytest.mark.parametrize("name", BARE)
 def test_a_bare_name_is_the_embedding(server: ComfyServer, figures: Figures, name: str) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     native = server.add_ours(graph, "WeightedCLIPLoad", file=f"text_encoders/{TEXT_ENCODER}")
     text = f"a ({name}:1.2) cat and {name}"
     stored = {"seeded-eight": "seeded-eight", "SEEDED-one": "seeded-one", "nested-two": "styles/more/nested-two"}[name]
-    ours, of_native, ignored, stock, words = conditionings(
-        server,
+    ours, of_native, ignored, stock, words = server.conditionings(
         graph,
         server.add_ours(graph, A1111, clip=clip, text=text, emphasis="No norm"),
         server.add_ours(graph, A1111, clip=native, text=text, emphasis="No norm"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from .comfy_server import ComfyServer, Graph, Node, add_checkpoint, add_picture
+from .comfy_server import ComfyServer, Graph, Node, add_checkpoint, add_picture, pixel_difference, with_clip
 from .parity import Figures
 
 pytestmark = pytest.mark.host
@@ -29,8 +28,7 @@ NODES: dict[str, tuple[str, dict[str, Any], list[int]]] = {
 @pytest.mark.parametrize("case", NODES)
 def test_every_encode_node_drops_padding_and_draws(server: ComfyServer, figures: Figures, case: str) -> None:
     class_type, inputs, rows = NODES[case]
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     node = server.add_ours(graph, class_type, clip=clip, **{**inputs, "padding": "drop"})
     attended = server.add_ours(graph, class_type, clip=clip, **inputs)
     probe = server.probe(graph, node)
@@ -40,34 +38,24 @@ def test_every_encode_node_drops_padding_and_draws(server: ComfyServer, figures:
     assert [found.tensors[f"{index}.hidden"].shape[1] for index in range(len(found.others))] == rows
     pictures = [server.picture(result, one) for one in saved]
     assert all(picture.std() > 10 for picture in pictures)
-    pixels = difference(*pictures)
+    pixels = pixel_difference(*pictures)
     figures.add("Pixels, padding dropped, with attended", pixels, required="different")
     assert pixels > 0
 
 
-def difference(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.abs(one.astype(int) - other).max())
-
-
 def test_dropped_padding_draws_what_masked_keys_draw(server: ComfyServer, figures: Figures) -> None:
     graph = Graph()
-    model, clip, vae = add_checkpoint(graph)
+    model, clip, _ = add_checkpoint(graph)
     masked = graph.add("WeightedCLIPTestMaskRows", model=model, rows=11)
 
     def draw(model: Any, padding: str) -> Node:
-        settings = {"seed": 5, "steps": 3, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0}
-        latent = graph.add(
-            "KSampler",
-            model=model,
-            positive=server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=TEXT, padding=padding),
-            negative=graph.add("CLIPTextEncode", clip=clip, text=""),
-            latent_image=graph.add("EmptyLatentImage", width=64, height=64, batch_size=1),
-            **settings,
-        )
-        return graph.add("SaveImage", images=graph.add("VAEDecode", samples=latent, vae=vae), filename_prefix="drop")
+        positive = server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=TEXT, padding=padding)
+        return add_picture(graph, positive, model=model, seed=5, steps=3)
 
     saved = [draw(masked, "attend"), draw(model, "drop"), draw(model, "attend")]
     result = server.run(graph)
     expected, dropped, attended = (server.picture(result, node) for node in saved)
-    figures.add("Pixels, padding dropped, with its keys masked", difference(dropped, expected), required="at most 2")
-    assert difference(dropped, expected) <= 2 < difference(attended, expected)
+    figures.add(
+        "Pixels, padding dropped, with its keys masked", pixel_difference(dropped, expected), required="at most 2"
+    )
+    assert pixel_difference(dropped, expected) <= 2 < pixel_difference(attended, expected)

@@ -6,11 +6,9 @@ and seeded; the other has learned pictures of coloured shapes (tests/encoder/sha
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import random
-import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
 
-from .comfy_server import CHECKPOINT, TEXT_ENCODER, ComfyServer, Graph, Node, PromptError, Result
+from .comfy_server import CHECKPOINT, TEXT_ENCODER, ComfyServer, Graph, Node, Result
 from .make_checkpoint import WHOLE_CLIP, write_whole_clip
 
 pytestmark = pytest.mark.host
@@ -89,17 +87,6 @@ def rerank(graph: Graph, server: ComfyServer, clip: Any, loaded: Node, **choices
     return node, graph.add("PreviewImage", images=node), graph.add("PreviewAny", source=node[1])
 
 
-def fetch(server: ComfyServer, result: Result, node: Node) -> list[np.ndarray]:
-    """The pictures that a node shows, one after another."""
-    found: list[np.ndarray] = []
-    for image in result.outputs[node.id]["images"]:
-        status, body = server.request("/view?" + urllib.parse.urlencode(image))
-        assert status == 200
-        with Image.open(io.BytesIO(body)) as opened:
-            found.append(np.asarray(opened.convert("RGB")))
-    return found
-
-
 def scores_of(result: Result, shown: Node) -> tuple[list[int], list[float]]:
     """Indices of the images, best first, and their scores in the same order, as the node wrote them."""
     order: list[int] = []
@@ -159,13 +146,13 @@ def test_the_best_three_of_eight_come_out_in_order(server: ComfyServer, whole: P
     assert order != sorted(order)
     assert min(before - behind for before, behind in itertools.pairwise(scores)) > 2 * CLOSE
 
-    pictures = fetch(server, result, kept)
+    pictures = server.pictures(result, kept)
     assert len(pictures) == KEEP
     for picture, index in zip(pictures, order, strict=False):
         assert np.abs(picture.astype(int) - np.asarray(images[index])).max() <= 1  # the host cuts off when it saves
 
-    [on_node] = fetch(server, result, node)
-    [of_output] = fetch(server, result, chart)
+    [on_node] = server.pictures(result, node)
+    [of_output] = server.pictures(result, chart)
     assert on_node.shape == of_output.shape
     assert np.abs(on_node.astype(int) - of_output).max() <= 1
     assert {"type": "temp"}.items() <= result.outputs[node.id]["images"][0].items()
@@ -225,14 +212,8 @@ def test_the_matrix_is_that_of_the_model(
         expected = (expected * np.exp(4.0)).softmax(0 if softmax == "over texts" else 1)
     found = torch.tensor([[float(value) for value in row[1:]] for row in table])
     torch.testing.assert_close(found, expected, atol=CLOSE, rtol=0)
-    [picture] = fetch(server, result, node)
+    [picture] = server.pictures(result, node)
     assert picture.std() > 10
-
-
-def failure(server: ComfyServer, graph: Graph) -> PromptError:
-    with pytest.raises(PromptError) as raised:
-        server.run(graph)
-    return raised.value
 
 
 def test_a_file_that_lacks_a_half_is_refused_in_words(server: ComfyServer, whole: Path, models: Path) -> None:
@@ -247,7 +228,7 @@ def test_a_file_that_lacks_a_half_is_refused_in_words(server: ComfyServer, whole
     for file, message in messages.items():
         graph = Graph()
         rerank(graph, server, load(graph, server, file), blank(graph))
-        error = failure(server, graph)
+        error = server.failure(graph)
         assert error.details["node_type"] == "WeightedCLIPLoadFull"
         assert message in error.details["exception_message"]
 
@@ -260,10 +241,10 @@ def test_checkpoints_are_not_offered(server: ComfyServer, whole: Path) -> None:
         load(graph, server, f"checkpoints/{CHECKPOINT}"),
         blank(graph),
     )
-    error = failure(server, graph)
+    error = server.failure(graph)
     assert error.status == 400
     assert "value_not_in_list" in json.dumps(error.details)
-    described = server.get("/object_info/WeightedCLIPLoadFull")["WeightedCLIPLoadFull"]["input"]["required"]["file"][0]
+    described = server.inputs("WeightedCLIPLoadFull")["file"][0]
     assert WHOLE_CLIP.as_posix() in described
     assert f"text_encoders/{TEXT_ENCODER}" in described
 
@@ -277,7 +258,7 @@ def test_links_of_another_type_are_refused_by_the_host(server: ComfyServer, whol
     text = server.add_ours(encoding, "WeightedCLIPTextEncode", clip=load(encoding, server), text=TEXT)
     server.probe(encoding, text)
     for refused in (graph, encoding):
-        error = failure(server, refused)
+        error = server.failure(refused)
         assert error.status == 400
         assert "return_type_mismatch" in json.dumps(error.details)
 
@@ -318,5 +299,5 @@ def test_a_model_that_has_learned_finds_the_picture_of_a_text(server: ComfyServe
     originals = [np.asarray(Image.open(server.base / "input" / f"shape-{number}.png")) for number in range(COUNT)]
     for _, kept, shown in nodes:
         order, _ = scores_of(result, shown)
-        for picture, index in zip(fetch(server, result, kept), order, strict=False):
+        for picture, index in zip(server.pictures(result, kept), order, strict=False):
             assert np.abs(picture.astype(int) - originals[index]).max() <= 1

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
 
-from .comfy_server import ComfyServer, Graph, add_checkpoint, add_picture
+from .comfy_server import ComfyServer, add_picture, with_clip
 
 pytestmark = pytest.mark.host
 
@@ -44,7 +44,7 @@ def words(answer: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_every_syntax_and_chunk_rule_is_answered(server: ComfyServer, path: str) -> None:
-    widgets = server.get("/object_info/WeightedCLIPTextEncode")["WeightedCLIPTextEncode"]["input"]["required"]
+    widgets = server.inputs("WeightedCLIPTextEncode")
     counts: set[int] = set()
     for syntax in widgets["syntax"][0]:
         for chunking in widgets["chunking"][0]:
@@ -141,8 +141,7 @@ def test_of_long_requests_at_once_two_are_read_and_the_others_refused_in_words(s
 
 def test_it_answers_while_an_image_is_drawn(server: ComfyServer) -> None:
     ask(server, text=TEXT)
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     add_picture(graph, server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=TEXT), seed=77)
     prompt_id = server.queue(graph)
     num_answers = 0

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from .comfy_server import (
-    LORA,
     ComfyServer,
     Conditioning,
     Graph,
@@ -16,6 +15,9 @@ from .comfy_server import (
     PromptError,
     add_checkpoint,
     add_picture,
+    add_scheduled_lora,
+    pixel_difference,
+    with_clip,
 )
 from .parity import Figures
 
@@ -49,14 +51,8 @@ def add_timed_picture(server: ComfyServer, graph: Graph, text: str, counter: str
 
 def conditioning(server: ComfyServer, text: str, **inputs: Any) -> Conditioning:
     """Result of the node for a text."""
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
-    probe = server.probe(graph, server.add_ours(graph, A1111, clip=clip, text=text, **inputs))
-    return server.conditioning(server.run(graph), probe)
-
-
-def pixel_difference(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.abs(one.astype(int) - other).max())
+    graph, clip = with_clip()
+    return server.conditionings(graph, server.add_ours(graph, A1111, clip=clip, text=text, **inputs))[0]
 
 
 CAT, DOG = "a cat", "oil painting of (dogs:1.4) in the rain"
@@ -107,8 +103,7 @@ def test_the_webui_counts_one_step_later(
 
 
 def test_without_times_ksampler_gives_the_pixels_of_text_encode(server: ComfyServer, figures: Figures) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     text = "a photo of a (red:1.3) cat on a [mat], oil painting"
     nodes = (
         server.add_ours(graph, A1111, clip=clip, text=text),
@@ -123,8 +118,7 @@ def test_without_times_ksampler_gives_the_pixels_of_text_encode(server: ComfySer
 
 
 def test_ksampler_changes_the_text_at_the_steps_that_the_node_was_told(server: ComfyServer) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     texts = ("a cat", "a dog", "a [cat:dog:1]")
     saved = [
         add_picture(graph, server.add_ours(graph, A1111, clip=clip, text=text, steps=2, counter=WRITTEN))
@@ -137,8 +131,7 @@ def test_ksampler_changes_the_text_at_the_steps_that_the_node_was_told(server: C
 
 
 def test_a_request_from_before_timed_prompts_still_runs(server: ComfyServer) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
+    graph, clip = with_clip()
     node = server.add_ours(graph, A1111, clip=clip, text="")
     required = {"clip", "text", "emphasis", "comma_backtrack", "padding"}
     assert graph.nodes[node.id]["inputs"].keys() == required
@@ -184,15 +177,8 @@ def test_the_report_says_when_each_text_stands(server: ComfyServer) -> None:
 
 
 def test_a_scheduled_lora_hook_gives_an_entry_for_each_text_and_keyframe(server: ComfyServer) -> None:
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph)
-    hooks: Any = graph.add("CreateHookLora", lora_name=LORA, strength_model=0.0, strength_clip=1.0)
-    keyframes: Any = None
-    for percent, strength in ((0.0, 0.2), (0.6, 1.0)):
-        previous = {"prev_hook_kf": keyframes} if keyframes else {}
-        keyframes = graph.add("CreateHookKeyframe", strength_mult=strength, start_percent=percent, **previous)
-    hooks = graph.add("SetHookKeyframes", hooks=hooks, hook_kf=keyframes)
-    hooked = graph.add("SetClipHooks", clip=clip, hooks=hooks, apply_to_conds=True, schedule_clip=True)
+    graph, clip = with_clip()
+    hooked = add_scheduled_lora(graph, clip, {0.0: 0.2, 0.6: 1.0})
     node = server.add_ours(graph, A1111, clip=hooked, text="a [cat:dog:1]", steps=2, counter=WRITTEN)
     probe, saved = server.probe(graph, node), add_picture(graph, node)
     result = server.run(graph)

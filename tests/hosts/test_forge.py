@@ -287,7 +287,7 @@ def test_loopback_uses_one_generation_object_again(webui: WebUIServer) -> None:
     }
 
     def pictures(*script: Any) -> list[str]:
-        answer = webui.request("/sdapi/v1/img2img", {**request, "alwayson_scripts": {TITLE: {"args": list(script)}}})
+        answer = webui.api("/sdapi/v1/img2img", {**request, "alwayson_scripts": {TITLE: {"args": list(script)}}})
         assert len(answer["images"]) >= 3
         return [hashlib.sha256(pixels_of(picture).tobytes()).hexdigest() for picture in answer["images"]]
 
@@ -347,7 +347,7 @@ def test_an_interrupt_leaves_nothing(webui: WebUIServer, bare: dict[str, Generat
     thread.start()
     while thread.is_alive() and progress(webui).get("sampling_step", 0) < 2:
         time.sleep(0.1)
-    webui.request("/sdapi/v1/interrupt", {})
+    webui.api("/sdapi/v1/interrupt", {})
     thread.join()
     (interrupted,) = made
     assert interrupted.seen is not None
@@ -356,7 +356,7 @@ def test_an_interrupt_leaves_nothing(webui: WebUIServer, bare: dict[str, Generat
 
 
 def progress(webui: WebUIServer) -> Mapping[str, Any]:
-    return webui.request("/sdapi/v1/progress?skip_current_image=true")["state"]
+    return webui.api("/sdapi/v1/progress?skip_current_image=true")["state"]
 
 
 # Parameters of an image

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.workshop.find_hosts import Host
 
-from .webui_server import APIError, Generation, WebUIServer, running_webui
+from .webui_server import APIError, Generation, WebUIServer
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
 
@@ -30,13 +27,6 @@ DEFAULTS: dict[str, Any] = {
     **{"bind_hide": "whole phrases", "bind_words": ""},
 }
 """Our script's controls after the first."""
-
-
-@pytest.fixture(scope="module")
-def webui(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUIServer]:
-    base = tmp_path_factory.mktemp("binding") / "data"
-    with running_webui(webui_host, webui_models, base, with_ours=True) as server:
-        yield server
 
 
 def script(**choices: Any) -> tuple[Any, ...]:

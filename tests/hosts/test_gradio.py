@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from weighted_clip.workshop.job import own_environment, run_in_host
 from ..patience import SECONDS
 from ..web.chromium import running_chromium
 from ..web.lab_in_browser import LabPage
-from .comfy_server import _free_port, _wait, pack_folder
+from .server import Server, free_port, pack_folder, started
 
 pytestmark = pytest.mark.host
 
@@ -68,47 +65,27 @@ def results(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 @pytest.fixture(scope="module")
-def lab(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
-    """The page as a tab of a page that this gradio serves."""
+def server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """This gradio with the page as a tab of a larger one."""
     folder = tmp_path_factory.mktemp("gradio-page")
-    port = _free_port()
-    log = folder / "server.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [str(python), str(SCRIPT), str(pack_folder()), str(port)],
-            cwd=folder,
-            env=environment(folder),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        with running_chromium(tmp_path_factory.mktemp("browser")) as tab:
-            address = f"http://127.0.0.1:{port}/"
-            _wait(
-                lambda: answers(address),
-                SECONDS,
-                lambda: process.poll() is None,
-                lambda: log.read_text(encoding="utf-8", errors="replace")[-4000:],
-            )
-            page = LabPage(tab)
-            page.open(address, host_tab="Weighted CLIP")
-            yield page
-            # the rest is what these gradios fetch from elsewhere by themselves
-            ours = [one for one in tab.complaints() if "weighted" in one]
-            assert ours == [], log.read_text(encoding="utf-8", errors="replace")[-4000:]
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+    port, log = free_port(), folder / "server.log"
+    command = [python, SCRIPT, pack_folder(), str(port)]
+    with started(command, log, folder=folder, environment=environment(folder)) as process:
+        server = Server(port, log, process)
+        server.wait(lambda: server.answers("/"), SECONDS, "no page")
+        yield server
 
 
-def answers(address: str) -> bool:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(address, timeout=5) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
+@pytest.fixture(scope="module")
+def lab(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
+    """The page in a browser."""
+    with running_chromium(tmp_path_factory.mktemp("browser")) as tab:
+        page = LabPage(tab)
+        page.open(server.address, host_tab="Weighted CLIP")
+        yield page
+        # the rest is what these gradios fetch from elsewhere by themselves
+        ours = [one for one in tab.complaints() if "weighted" in one]
+        assert ours == [], server.log_tail()
 
 
 def test_handlers_give_the_same(results: dict[str, Any]) -> None:
@@ -139,7 +116,7 @@ def test_strip_is_drawn_and_follows_the_typing(lab: LabPage) -> None:
     lab.tab.wait("return document.querySelector('.wcr-bar').textContent.includes('masked_blend')")
 
 
-def test_parts_work(lab: LabPage, tmp_path: Path) -> None:
+def test_parts_work(server: Server, lab: LabPage, tmp_path: Path) -> None:
     lab.open_part("Masks")
     lab.wait_for_pictures("masks", 3)
     lab.open_part("Compare schemes")
@@ -155,29 +132,19 @@ def test_parts_work(lab: LabPage, tmp_path: Path) -> None:
     lab.click("export")
     link = lab.tab.wait("return document.querySelector('#weighted_clip_file a[href]')?.href")
     path = tmp_path / "downloaded.safetensors"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(link) as answer:
-        path.write_bytes(answer.read())
+    path.write_bytes(server.request(link.removeprefix(server.address))[1])
     with safe_open(path, "pt") as file:
         assert file.get_tensor("hidden").shape == (1, 77, 64)
         assert re.fullmatch("compel", file.metadata()["syntax"])
 
 
-def test_a_file_that_a_request_names_is_not_handed_out(lab: LabPage, tmp_path: Path) -> None:
+def test_a_file_that_a_request_names_is_not_handed_out(server: Server, tmp_path: Path) -> None:
     """At every input of every handler that does not wait in the queue, for which this gradio would take a request."""
     secret = tmp_path / "secret.txt"
     secret.write_text("known to its owner alone", encoding="utf-8")
-    address = lab.tab.run("return location.origin")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def answered(path: str, data: Any = None) -> str:
-        body = None if data is None else json.dumps(data).encode()
-        request = urllib.request.Request(f"{address}{path}", body, {"Content-Type": "application/json"})
-        try:
-            with opener.open(request, timeout=SECONDS) as answer:
-                return answer.read().decode("utf-8", "replace")
-        except urllib.error.HTTPError as error:
-            return error.read().decode("utf-8", "replace")
+        return server.request(path, data, seconds=SECONDS)[1].decode("utf-8", "replace")
 
     config = json.loads(answered("/config"))
     parts = {one["id"]: one for one in config["components"]}

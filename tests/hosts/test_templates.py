@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 from weighted_clip.dalle.dalle import save_dalle
@@ -29,7 +28,7 @@ from weighted_clip.workshop.find_hosts import Host
 from ..dalle.models import PRIOR, TINY_SMALL, palette_dvae, tiny_dalle
 from . import comfy_server
 from .browser import Page, running_browser
-from .comfy_server import CHECKPOINT, REPOSITORY, ComfyServer, Graph, Result, running_server
+from .comfy_server import CHECKPOINT, REPOSITORY, ComfyServer, Graph, Node, running_server
 from .make_checkpoint import WHOLE_CLIP, write_whole_clip
 
 pytestmark = pytest.mark.host
@@ -173,7 +172,7 @@ def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name
     result = web_server.run(graph)
 
     pictures = {
-        node_id: saved_pictures(web_server, result, node_id)
+        node_id: web_server.pictures(result, Node(node_id))
         for node_id, node in graph.nodes.items()
         if node["class_type"] in ("SaveImage", "PreviewImage")
     }
@@ -249,15 +248,6 @@ def on_small_models(nodes: dict[str, Any]) -> dict[str, Any]:
         elif "steps" in inputs:
             inputs["steps"] = STEPS
     return result
-
-
-def saved_pictures(server: ComfyServer, result: Result, node_id: str) -> list[np.ndarray]:
-    """Every picture that a node shows."""
-    images = result.outputs[node_id]["images"]
-    return [
-        server.picture(Result({node_id: {"images": [image]}}, frozenset()), comfy_server.Node(node_id))
-        for image in images
-    ]
 
 
 def test_a_node_is_shown_in_chinese(page: HelpPage, web_server: ComfyServer) -> None:

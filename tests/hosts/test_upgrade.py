@@ -24,18 +24,19 @@ from weighted_clip.workshop.find_hosts import Host
 
 from .browser import Page, running_browser
 from .comfy_server import (
-    REPOSITORY,
     ComfyServer,
     Conditioning,
     Graph,
-    add_checkpoint,
+    Node,
     make_base,
-    pack_folder,
+    pixel_difference,
     serving,
+    with_clip,
 )
 from .make_checkpoint import write_whole_clip
+from .server import REPOSITORY, pack_folder
 from .stock import StockOutputs, run_stock
-from .test_templates import SETTINGS, on_small_models, saved_pictures
+from .test_templates import SETTINGS, on_small_models
 
 pytestmark = pytest.mark.host
 
@@ -107,7 +108,7 @@ def user_file(name: str) -> str:
 
 def choices(server: ComfyServer) -> dict[str, dict[str, str]]:
     """Every scheme, normalisation and padding of CLIP Text Encode (Weighted), the other inputs at their defaults."""
-    inputs = server.get("/object_info/WeightedCLIPTextEncode")["WeightedCLIPTextEncode"]["input"]["required"]
+    inputs = server.inputs("WeightedCLIPTextEncode")
     found: dict[str, dict[str, str]] = {}
     for name in ("syntax", "scheme", "normalization", "padding"):
         kind, options = inputs[name]
@@ -118,14 +119,11 @@ def choices(server: ComfyServer) -> dict[str, dict[str, str]]:
 
 def encode(server: ComfyServer, wanted: Mapping[str, Mapping[str, str]], number: int) -> dict[str, Conditioning]:
     """Conditionings of `PROMPT` by several choices, by their names."""
-    graph = Graph()
-    _, clip, _ = add_checkpoint(graph, number=number)
-    probes = {}
-    for name, chosen in wanted.items():
-        node = server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=PROMPT, **chosen)
-        probes[name] = server.probe(graph, node)
-    result = server.run(graph)
-    return {name: server.conditioning(result, probe) for name, probe in probes.items()}
+    graph, clip = with_clip(number=number)
+    nodes = [
+        server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=PROMPT, **chosen) for chosen in wanted.values()
+    ]
+    return dict(zip(wanted, server.conditionings(graph, *nodes), strict=True))
 
 
 def outputs(
@@ -144,7 +142,7 @@ def outputs(
         graph.nodes = on_small_models(prompts[name])
         result = server.run(graph)
         shown = [key for key, node in graph.nodes.items() if node["class_type"] in ("SaveImage", "PreviewImage")]
-        pictures[name] = {key: saved_pictures(server, result, key) for key in shown}
+        pictures[name] = {key: server.pictures(result, Node(key)) for key in shown}
     return Outputs(prompts, widgets, pictures, encode(server, chosen, number))
 
 
@@ -230,7 +228,7 @@ def test_saved_workflows_draw_the_same_pictures(story: Story) -> None:
         for key, pictures in shown.items():
             now = story.present.pictures[name][key]
             assert len(now) == len(pictures)
-            difference = max(int(np.abs(a.astype(int) - b).max()) for a, b in zip(now, pictures, strict=True))
+            difference = max(map(pixel_difference, now, pictures))
             # the native encoder promises a distance to exact numbers, which its kernels keep with other last digits
             is_native = any(node["class_type"] == "WeightedCLIPLoad" for node in story.present.prompts[name].values())
             assert difference <= is_native, (name, key, difference)

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from weighted_clip.workshop.find_hosts import Host
 
 from ..patience import SECONDS
 from ..web.chromium import Tab, running_chromium
 from ..web.lab_in_browser import LabPage
-from .webui_server import running_webui
+from .webui_server import WebUIServer
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
 
@@ -34,17 +33,12 @@ NUMBER_OF_A_SLIDER = "label: #weighted_clip_bind_strength"
 
 
 @pytest.fixture(scope="module")
-def page(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
-    base = tmp_path_factory.mktemp("access")
-    with (
-        running_webui(webui_host, webui_models, base / "data", with_ours=True) as server,
-        running_chromium(tmp_path_factory.mktemp("browser"), height=1800) as tab,
-    ):
-        page = LabPage(tab)
-        tab.open(server.address)
+def page(webui: WebUIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
+    with running_chromium(tmp_path_factory.mktemp("browser"), height=1800) as tab:
+        tab.open(webui.address)
         tab.wait("return !!document.querySelector('#txt2img_prompt textarea')?.offsetParent")
         tab.wait("return document.readyState === 'complete'")
-        yield page
+        yield LabPage(tab)
 
 
 def found_at_last(tab: Tab, part: str) -> list[str]:

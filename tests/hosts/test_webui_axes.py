@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from weighted_clip.hosts.webui.axes import LABEL, MENUS, WEIGHT
-from weighted_clip.workshop.find_hosts import Host
 
-from .webui_server import TITLE, APIError, WebUIServer, pixels_of, running_webui
+from .webui_server import TITLE, APIError, WebUIServer, pixels_of
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
 
@@ -23,16 +21,9 @@ SMALL = {"steps": 2, "seed": 1, "width": 64, "height": 64, "cfg_scale": 7.0, "sa
 CUT = "a (cat on a mat"
 
 
-@pytest.fixture(scope="module")
-def webui(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUIServer]:
-    base = tmp_path_factory.mktemp("axes") / "data"
-    with running_webui(webui_host, webui_models, base, with_ours=True) as server:
-        yield server
-
-
 def axes_of(webui: WebUIServer) -> list[str]:
     """The choices of the plot's first menu."""
-    scripts = webui.request("/sdapi/v1/script-info")
+    scripts = webui.api("/sdapi/v1/script-info")
     [plot] = [script for script in scripts if script["name"] == PLOT and not script["is_img2img"]]
     return plot["args"][0]["choices"]
 
@@ -51,7 +42,7 @@ def plotted(
     data = {"prompt": PROMPT, **SMALL, **fields, "script_name": PLOT, "script_args": args}
     if script:
         data["alwayson_scripts"] = {TITLE: {"args": list(script)}}
-    return webui.request("/sdapi/v1/txt2img", data)
+    return webui.api("/sdapi/v1/txt2img", data)
 
 
 def test_the_plot_has_our_axes(webui: WebUIServer) -> None:

@@ -21,7 +21,7 @@ from ..door import encode_prompt
 from ..web.chromium import Tab, running_chromium
 from ..web.lab_in_browser import LabPage
 from .comfy_server import CHECKPOINT
-from .webui_server import WebUIServer, running_webui
+from .webui_server import WebUIServer
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
 
@@ -47,22 +47,15 @@ def named(host: Host, value: str, meaning: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUIServer]:
-    base = tmp_path_factory.mktemp("page") / "data"
-    with running_webui(webui_host, webui_models, base, with_ours=True) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def browser(server: WebUIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+def browser(webui: WebUIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
     with running_chromium(tmp_path_factory.mktemp("browser"), width=1280, height=1800) as tab:
         yield tab
 
 
 @pytest.fixture
-def page(server: WebUIServer, browser: Tab) -> LabPage:
+def page(webui: WebUIServer, browser: Tab) -> LabPage:
     page = LabPage(browser)
-    page.open(server.address, host_tab=TAB)
+    page.open(webui.address, host_tab=TAB)
     return page
 
 
@@ -82,12 +75,12 @@ def test_tokens_are_read_while_typing_and_masks_drawn(page: LabPage) -> None:
 
 
 def test_loaded_model_is_named_compared_and_exported(
-    server: WebUIServer, browser: Tab, webui_models: Path, tmp_path: Path
+    webui: WebUIServer, browser: Tab, webui_models: Path, tmp_path: Path
 ) -> None:
     """The first picture loads the model; then the lab has it, and its export is our own encoder's."""
-    server.txt2img("a cat")
+    webui.txt2img("a cat")
     page = LabPage(browser)
-    page.open(server.address, host_tab=TAB)
+    page.open(webui.address, host_tab=TAB)
     page.wait_for_text("model", "as loaded in the WebUI")
     page.fill("prompt", PROMPT)
     page.wait_until_read(PROMPT)
@@ -117,8 +110,8 @@ def test_loaded_model_is_named_compared_and_exported(
         assert file.metadata()["scheme"] == "masked_blend"
 
 
-def test_the_user_chooses_which_text_of_a_prompt_is_taken_apart(server: WebUIServer, page: LabPage) -> None:
-    server.txt2img("a cat")  # which loads the model
+def test_the_user_chooses_which_text_of_a_prompt_is_taken_apart(webui: WebUIServer, page: LabPage) -> None:
+    webui.txt2img("a cat")  # which loads the model
     page.fill("prompt", "a cat AND a (dog:1.4)")
     page.wait_for_text("tokens", "this is number 1")
     page.fill_new("text", "2")
@@ -140,9 +133,9 @@ def test_odd_prompts_leave_the_page_alive(page: LabPage, text: str) -> None:
     page.wait_for_chips(["a", "cat"])
 
 
-def test_pasted_parameters_set_the_script(server: WebUIServer, browser: Tab) -> None:
+def test_pasted_parameters_set_the_script(webui: WebUIServer, browser: Tab) -> None:
     """The arrow below Generate reads the parameters of an image out of the prompt box."""
-    browser.open(server.address)
+    browser.open(webui.address)
     browser.wait("return !!document.querySelector('#txt2img_prompt textarea')?.offsetParent")
     browser.wait("return document.readyState === 'complete'")
     values = (
@@ -151,16 +144,16 @@ def test_pasted_parameters_set_the_script(server: WebUIServer, browser: Tab) -> 
         "  .map((one) => one.matches('input') ? one : one.querySelector('input')).filter(Boolean)[0];"
         "return ['scheme', 'law', 'padding', 'mask_method'].map((name) => find(name)?.value)"
     )
-    nested = named(server.host, "nested", "one after the other")
-    compel = named(server.host, "compel", "as compel shares it")
-    attention = named(server.host, "attention", "no word can see it")
+    nested = named(webui.host, "nested", "one after the other")
+    compel = named(webui.host, "compel", "as compel shares it")
+    attention = named(webui.host, "attention", "no word can see it")
     assert browser.wait(f"const all = (() => {{ {values} }})(); return all.every(Boolean) && all") == [
-        *(named(server.host, "masked_blend", "fade or remove words"), nested, "attend", attention)
+        *(named(webui.host, "masked_blend", "fade or remove words"), nested, "attend", attention)
     ]
     browser.run("const box = document.querySelector('#txt2img_prompt textarea'); box.focus(); box.select()")
     browser.paste(PARAMETERS)
     browser.wait("document.querySelector('#paste').click(); return true")
-    expected = [named(server.host, "comfy", "weights as in ComfyUI"), compel, "mask", attention]
+    expected = [named(webui.host, "comfy", "weights as in ComfyUI"), compel, "mask", attention]
     browser.wait(f"const all = (() => {{ {values} }})(); return all.join() === args[0].join()", expected)
     assert browser.run("return document.querySelector('#txt2img_prompt textarea').value") == "a (dog:0.5)"
     checked = (
@@ -174,12 +167,12 @@ def test_pasted_parameters_set_the_script(server: WebUIServer, browser: Tab) -> 
     browser.wait(f"return String((() => {{ {seen} }})()) === 'false,false,false'")
 
 
-def test_switched_on_the_panel_fades_words_and_shows_what_counts(browser: Tab, server: WebUIServer) -> None:
-    browser.open(server.address)
+def test_switched_on_the_panel_fades_words_and_shows_what_counts(browser: Tab, webui: WebUIServer) -> None:
+    browser.open(webui.address)
     browser.wait("return !!document.querySelector('#txt2img_prompt textarea')?.offsetParent")
     browser.wait("return document.readyState === 'complete' && !!document.querySelector('.input-accordion-checkbox')")
     browser.run("document.querySelector('#script_txt2img_weighted_clip_enabled .label-wrap').click()")
-    begin = named(server.host, "masked_blend", "")
+    begin = named(webui.host, "masked_blend", "")
     browser.wait(f"{PANEL} return find('scheme')?.offsetParent && find('scheme').value.startsWith(args[0])", begin)
     told = "document.querySelector('#tab_txt2img [id$=weighted_clip_note]').innerText"
     assert "blends in encodings without the word" in browser.run(f"return {told}")
@@ -191,7 +184,7 @@ def test_switched_on_the_panel_fades_words_and_shows_what_counts(browser: Tab, s
             "  .find((one) => one.getAttribute('aria-label').startsWith(args[0]));"
             "option?.dispatchEvent(new MouseEvent('mousedown', {bubbles: true, cancelable: true}));"
             "return !!option",
-            named(server.host, scheme, ""),
+            named(webui.host, scheme, ""),
         )
         browser.run("document.activeElement.blur()")
         wanted = str([bool(one) for one in expected]).lower()
@@ -199,15 +192,15 @@ def test_switched_on_the_panel_fades_words_and_shows_what_counts(browser: Tab, s
         assert ("nothing changes" in browser.run(f"return {told}")) == (scheme == "a1111")
 
 
-def test_a_request_without_a_scheme_means_what_it_meant(server: WebUIServer) -> None:
+def test_a_request_without_a_scheme_means_what_it_meant(webui: WebUIServer) -> None:
     """The host fills in what the page begins with."""
     text = "a (dog:0.5)"
-    off, bare, named = (server.txt2img(text, script=script) for script in ((), (True,), (True, "masked_blend")))
+    off, bare, named = (webui.txt2img(text, script=script) for script in ((), (True,), (True, "masked_blend")))
     assert bare.equals(off)
     assert not named.equals(off)
     assert "Weighted CLIP: a1111" in bare.infotext
 
 
-def test_page_has_no_error_of_ours(server: WebUIServer, page: LabPage) -> None:
+def test_page_has_no_error_of_ours(webui: WebUIServer, page: LabPage) -> None:
     found = [line for line in page.tab.complaints() if "weighted" in json.dumps(line).lower()]
     assert not found

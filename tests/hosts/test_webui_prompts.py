@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.workshop.find_hosts import Host
 
 from ..web.chromium import Tab, running_chromium
-from .webui_server import WebUIServer, running_webui
+from .webui_server import WebUIServer
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
 
@@ -33,11 +31,9 @@ COUNTED = (
 
 
 @pytest.fixture(scope="module")
-def server(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUIServer]:
-    base = tmp_path_factory.mktemp("prompts") / "data"
-    with running_webui(webui_host, webui_models, base, with_ours=True) as server:
-        server.txt2img("a cat")  # loads the model, with which the host counts
-        yield server
+def server(webui: WebUIServer) -> WebUIServer:
+    webui.txt2img("a cat")  # loads the model, with which the host counts
+    return webui
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +124,7 @@ def test_the_setting_and_the_script_switch_what_is_shown(server: WebUIServer, pa
         "await new Promise((done) => setTimeout(done, 300)); choose('compel'); document.activeElement.blur()"
     )
     wait_for_chips(page, "txt2img_prompt", [["a", "cat"]])
-    server.request("/sdapi/v1/options", {"weighted_clip_ruler": False})
+    server.api("/sdapi/v1/options", {"weighted_clip_ruler": False})
     try:
         open_page(server, page)
         fill(page, "txt2img_prompt", "a cat")
@@ -138,7 +134,7 @@ def test_the_setting_and_the_script_switch_what_is_shown(server: WebUIServer, pa
         page.run("await new Promise((done) => setTimeout(done, 1500))")
         assert [one for one in page.requests() if "weighted-clip/ruler" in one] == asked
     finally:
-        server.request("/sdapi/v1/options", {"weighted_clip_ruler": True})
+        server.api("/sdapi/v1/options", {"weighted_clip_ruler": True})
 
 
 def test_what_is_typed_quickly_is_asked_once_and_an_empty_box_has_none(page: Tab) -> None:

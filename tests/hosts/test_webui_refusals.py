@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.workshop.find_hosts import Host
 
 from ..web.chromium import Tab, running_chromium
-from .webui_server import TITLE, APIError, WebUIServer, running_webui
+from .webui_server import TITLE, APIError, WebUIServer
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
 
@@ -25,13 +23,6 @@ CUTOFF = (
     "a (dog:0.5)\nSteps: 2, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Weighted CLIP: {}, "
     "Weighted CLIP bind hide: cutoff"
 )
-
-
-@pytest.fixture(scope="module")
-def webui(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUIServer]:
-    base = tmp_path_factory.mktemp("refusals") / "data"
-    with running_webui(webui_host, webui_models, base, with_ours=True) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

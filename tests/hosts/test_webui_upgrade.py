@@ -50,7 +50,7 @@ class Story:
 
 def schemes(server: WebUIServer) -> list[str]:
     """Choices of the first menu of our script."""
-    (ours,) = (one for one in server.request("/sdapi/v1/script-info") if one["name"] == TITLE and not one["is_img2img"])
+    (ours,) = (one for one in server.api("/sdapi/v1/script-info") if one["name"] == TITLE and not one["is_img2img"])
     return next(argument["choices"] for argument in ours["args"] if argument.get("choices"))
 
 
@@ -92,7 +92,7 @@ def story(earlier: str, webui_host: Host, webui_models: Path, tmp_path_factory: 
     copy_repository(extension)
     with serving() as server:
         now = generations(server, names)
-        server.request("/sdapi/v1/options", {SWITCH: False})
+        server.api("/sdapi/v1/options", {SWITCH: False})
     shutil.rmtree(extension)
     with serving() as server:
         after = server.txt2img(PROMPT)

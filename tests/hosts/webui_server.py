@@ -9,15 +9,10 @@ import base64
 import gzip
 import io
 import json
-import os
 import shutil
-import signal
 import subprocess
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +21,18 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors import safe_open
+from weighted_clip.encoder.files.checkpoint import load_text_models
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.workshop.find_hosts import Host
 from weighted_clip.workshop.job import own_environment, run_in_host
 
+from ..door import encode_prompt
 from ..patience import SECONDS
-from .comfy_server import CHECKPOINT, LORA, REPOSITORY, TESTS, _free_port, _wait, link_folder, pack_folder
+from .comfy_server import CHECKPOINT, LORA
+from .server import REPOSITORY, TESTS, Server, free_port, link_folder, pack_folder, started
 
 EXTENSION_FOLDER = "weighted-clip"
 """Name of our folder in extensions."""
@@ -131,38 +133,24 @@ class Generation:
 
 
 @dataclass
-class WebUIServer:
+class WebUIServer(Server):
     """A running WebUI."""
 
     host: Host
-    port: int
     base: Path
-    log: Path
-    process: subprocess.Popen[bytes]
-    start_seconds: float = 0
-    """Time it took to start."""
     count: int = 0
     """Number of files requested from the probe."""
 
-    @property
-    def address(self) -> str:
-        """Address of the page."""
-        return f"http://127.0.0.1:{self.port}"
-
-    def request(self, path: str, data: Any = None) -> Any:
+    def api(self, path: str, data: Any = None) -> Any:
         """GET, or POST if there is data: the answer.
 
         Raises:
             APIError: If it is one.
         """
-        body = None if data is None else json.dumps(data).encode()
-        request = urllib.request.Request(self.address + path, body, {"Content-Type": "application/json"})
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(request, timeout=REQUEST_SECONDS) as response:
-                return json.loads(response.read() or "null")
-        except urllib.error.HTTPError as error:
-            raise APIError(error.code, error.read().decode("utf-8", "replace"), self.log_tail()) from None
+        status, body = self.request(path, data, seconds=REQUEST_SECONDS)
+        if status != 200:
+            raise APIError(status, body.decode("utf-8", "replace"), self.log_tail())
+        return json.loads(body or "null")
 
     def txt2img(
         self, prompt: str, *, script: Sequence[Any] = (), probe: bool = False, fail_at: int = 0, **fields: Any
@@ -195,7 +183,7 @@ class WebUIServer:
         if probe or fail_at:
             scripts[PROBE_TITLE] = {"args": [file, fail_at]}
         way = "img2img" if "init_images" in fields else "txt2img"
-        answer = self.request(f"/sdapi/v1/{way}", {**data, "alwayson_scripts": scripts})
+        answer = self.api(f"/sdapi/v1/{way}", {**data, "alwayson_scripts": scripts})
         info = json.loads(answer["info"])
         pictures = tuple(pixels_of(picture) for picture in answer["images"])
         return Generation(pictures, info, info["infotexts"][0], _seen(Path(file)) if file else None)
@@ -203,25 +191,8 @@ class WebUIServer:
     def reload_ui(self) -> None:
         """Do what the button “Reload UI” does, and wait until the page is there again."""
         starts = self.log_text().count("Startup time:") + 1
-        self.request("/weighted-clip-probe/reload", {})
-        _wait(
-            lambda: is_up(self, starts=starts),
-            START_SECONDS,
-            self.alive,
-            lambda: f"the page did not come back\n{self.log_tail()}",
-        )
-
-    def alive(self) -> bool:
-        """Whether the server still runs."""
-        return self.process.poll() is None
-
-    def log_text(self) -> str:
-        """All that the server wrote."""
-        return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-
-    def log_tail(self) -> str:
-        """The last lines that the server wrote."""
-        return self.log_text()[-5000:]
+        self.api("/weighted-clip-probe/reload", {})
+        self.wait(lambda: is_up(self, starts=starts), START_SECONDS, "the page did not come back")
 
 
 @contextmanager
@@ -268,7 +239,7 @@ def serving_webui(
         environment: Its environment, likewise.
         arguments: More of the command line's.
     """
-    port, log = _free_port(), base / "server.log"
+    port, log = free_port(), base / "server.log"
     command = [
         *(str(host.python), "launch.py", *ON_THE_CPU[host.kind], "--api", "--port", str(port), "--data-dir", str(base)),
         *(
@@ -279,24 +250,10 @@ def serving_webui(
         *("--skip-version-check", "--no-download-sd-model", "--no-hashing", "--disable-console-progressbars"),
         *arguments,
     ]
-    start = time.monotonic()
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command,
-            cwd=host.folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
-        try:
-            server = WebUIServer(host, port, base, log, process)
-            _wait(lambda: is_up(server), START_SECONDS, server.alive, lambda: f"no server\n{server.log_tail()}")
-            server.start_seconds = time.monotonic() - start
-            yield server
-        finally:
-            _stop(process)
+    with started(command, log, folder=host.folder, environment=environment) as process:
+        server = WebUIServer(port, log, process, host, base)
+        server.wait(lambda: is_up(server), START_SECONDS, "no server")
+        yield server
 
 
 def run_in_forge(host: Host, script: Path, folder: Path) -> Any:
@@ -344,7 +301,7 @@ def is_up(server: WebUIServer, *, starts: int = 1) -> bool:
     if server.log_text().count("Startup time:") < starts:
         return False
     try:
-        models = server.request("/sdapi/v1/sd-models")
+        models = server.api("/sdapi/v1/sd-models")
     except (OSError, APIError):
         return False
     assert [model["model_name"] for model in models] == [Path(CHECKPOINT).stem]
@@ -453,18 +410,18 @@ def _seen(path: Path) -> Seen:
     )
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server, and what it has started."""
-    for is_last in (False, True):
-        if hasattr(os, "killpg"):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL if is_last else signal.SIGTERM)
-        elif is_last:
-            process.kill()
-        else:
-            process.terminate()
-        try:
-            process.wait(20)
-            return
-        except subprocess.TimeoutExpired:
-            continue
+def native_encoder(file: Path) -> Callable[..., torch.Tensor]:
+    """A function from a text and options to hidden states, ``[positions, dim]``; the syntax is A1111's by default.
+
+    Args:
+        file: A checkpoint of Stable Diffusion 1.x, or a text encoder of it.
+    """
+    models, _ = load_text_models(file)
+    encoder, tokenize = TextEncoder(models["clip_l"]), default_tokenizer()
+
+    def encode(text: str, **choices: Any) -> torch.Tensor:
+        read = read_prompt(text, EncodeOptions(**{"syntax": "a1111", **choices}), tokenize)
+        with torch.no_grad():
+            return encode_prompt(read, encoder, tokenize).hidden[0]
+
+    return encode

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ..hosts.comfy_probe_faults import ASLEEP
+from ..hosts.comfy_probe import ASLEEP
 from ..hosts.comfy_server import ComfyServer, Conditioning, Graph, Host, PromptError, add_checkpoint, running_server
 from ..hosts.make_checkpoint import write_more_embeddings
 from ..hosts.stock import StockOutputs, run_stock

@@ -1,30 +1,47 @@
-"""A node pack for the tests of Weighted CLIP: it shows what is inside links of a running ComfyUI."""
+"""A node pack for the tests of Weighted CLIP: it shows what is inside links of a running ComfyUI, and makes faults."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import json
+import logging
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+ASLEEP = "WeightedCLIPTestFaultyClip sleeps"
+"""Line in the server's log at that time."""
 
-class WeightedCLIPTestSaveConditioning:
-    """Writes every tensor of a CONDITIONING to a file; all else about it goes to the file's metadata."""
 
-    RETURN_TYPES = ()
-    FUNCTION = "save"
+class TestNode:
+    """A node whose inputs are named where its class is made."""
+
+    RETURN_TYPES: tuple[str, ...] = ()
+    FUNCTION = "run"
     CATEGORY = "Weighted CLIP tests"
-    OUTPUT_NODE = True
+    inputs: Mapping[str, Any]
+
+    def __init_subclass__(cls, **inputs: Any) -> None:
+        cls.inputs = inputs
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"conditioning": ("CONDITIONING",), "file": ("STRING", {"default": "conditioning"})}}
+        return {"required": cls.inputs}
 
-    def save(self, conditioning: list[list[Any]], file: str) -> dict[str, Any]:
+
+class WeightedCLIPTestSaveConditioning(
+    TestNode, conditioning=("CONDITIONING",), file=("STRING", {"default": "conditioning"})
+):
+    """Writes every tensor of a CONDITIONING to a file; all else about it goes to the file's metadata."""
+
+    OUTPUT_NODE = True
+
+    def run(self, conditioning: list[list[Any]], file: str) -> dict[str, Any]:
         import folder_paths  # pyright: ignore[reportMissingImports]
         from safetensors.torch import save_file
 
@@ -43,19 +60,12 @@ class WeightedCLIPTestSaveConditioning:
         return {"ui": {"conditioning": [str(path)]}}
 
 
-class WeightedCLIPTestTrim:
+class WeightedCLIPTestTrim(TestNode, number=("INT", {"default": 0})):
     """Gives back to the system what nothing in the process uses any more, so that what is left can be measured."""
 
-    RETURN_TYPES = ()
-    FUNCTION = "trim"
-    CATEGORY = "Weighted CLIP tests"
     OUTPUT_NODE = True
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"number": ("INT", {"default": 0})}}
-
-    def trim(self, number: int) -> dict[str, Any]:
+    def run(self, number: int) -> dict[str, Any]:
         gc.collect()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
@@ -63,69 +73,44 @@ class WeightedCLIPTestTrim:
         return {"ui": {"trimmed": [number]}}
 
 
-class WeightedCLIPTestShowText:
+class WeightedCLIPTestShowText(TestNode, text=("STRING", {"forceInput": True})):
     """Sends a STRING to the history."""
 
-    RETURN_TYPES = ()
-    FUNCTION = "show"
-    CATEGORY = "Weighted CLIP tests"
     OUTPUT_NODE = True
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"text": ("STRING", {"forceInput": True})}}
-
-    def show(self, text: str) -> dict[str, Any]:
+    def run(self, text: str) -> dict[str, Any]:
         return {"ui": {"shown": [text]}}
 
 
-class WeightedCLIPTestLines:
+class WeightedCLIPTestLines(TestNode, file=("STRING", {"default": ""})):
     """The lines of a file as a list of texts, for each of which ComfyUI runs what follows."""
 
     RETURN_TYPES = ("STRING",)
     OUTPUT_IS_LIST = (True,)
-    FUNCTION = "read"
-    CATEGORY = "Weighted CLIP tests"
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"file": ("STRING", {"default": ""})}}
 
     @classmethod
     def IS_CHANGED(cls, file: str) -> str:
         return Path(file).read_text()
 
-    def read(self, file: str) -> tuple[list[str]]:
+    def run(self, file: str) -> tuple[list[str]]:
         return (Path(file).read_text().splitlines(),)
 
 
-class WeightedCLIPTestSameClip:
+class WeightedCLIPTestSameClip(TestNode, clip=("CLIP",), number=("INT", {"default": 0})):
     """Hands on the very same CLIP; another number makes ComfyUI run again what comes after it."""
 
     RETURN_TYPES = ("CLIP",)
-    FUNCTION = "same"
-    CATEGORY = "Weighted CLIP tests"
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {"clip": ("CLIP",), "number": ("INT", {"default": 0})}}
-
-    def same(self, clip: Any, number: int) -> tuple[Any]:
+    def run(self, clip: Any, number: int) -> tuple[Any]:
         return (clip,)
 
 
-class WeightedCLIPTestTinySDXL:
+class WeightedCLIPTestTinySDXL(TestNode):
     """A model and CLIP of SDXL's classes, with few, narrow layers and random weights."""
 
     RETURN_TYPES = ("MODEL", "CLIP")
-    FUNCTION = "make"
-    CATEGORY = "Weighted CLIP tests"
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"required": {}}
-
-    def make(self) -> tuple[Any, Any]:
+    def run(self) -> tuple[Any, Any]:
         import comfy.sd  # pyright: ignore[reportMissingImports]
         from comfy import (  # pyright: ignore[reportMissingImports]
             model_patcher,
@@ -172,14 +157,48 @@ def _draw(module: torch.nn.Module) -> None:
         parameter.data.copy_(gain + scale * values)
 
 
-NODE_CLASS_MAPPINGS = {
-    node.__name__: node
-    for node in (
-        WeightedCLIPTestSaveConditioning,
-        WeightedCLIPTestTrim,
-        WeightedCLIPTestShowText,
-        WeightedCLIPTestSameClip,
-        WeightedCLIPTestLines,
-        WeightedCLIPTestTinySDXL,
-    )
-}
+class WeightedCLIPTestFaultyClip(TestNode, clip=("CLIP",), seconds=("FLOAT", {"default": 0.0}), error=("STRING", {})):
+    """A clone of a CLIP whose third layer sleeps each time it is used, or raises; the CLIP itself stays as it is."""
+
+    RETURN_TYPES = ("CLIP",)
+
+    def run(self, clip: Any, seconds: float, error: str) -> tuple[Any]:
+        clone = clip.clone()
+        path = "clip_l.transformer.text_model.encoder.layers.2.forward"
+        forward = clone.patcher.get_model_object(path)
+
+        def faulty(*arguments: Any, **options: Any) -> Any:
+            if seconds:
+                logging.info(ASLEEP)
+                time.sleep(seconds)
+            if error:
+                raise RuntimeError(error)
+            return forward(*arguments, **options)
+
+        clone.patcher.add_object_patch(path, faulty)
+        return (clone,)
+
+
+class WeightedCLIPTestMaskRows(TestNode, model=("MODEL",), rows=("INT", {"default": 77})):
+    """A clone of a MODEL whose cross attention sees only the first rows of the positive prompt."""
+
+    RETURN_TYPES = ("MODEL",)
+
+    def run(self, model: Any, rows: int) -> tuple[Any]:
+        from comfy.ldm.modules import attention  # pyright: ignore[reportMissingImports]
+
+        def replace(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+            bias = torch.zeros(len(q), q.shape[1], k.shape[1])
+            for index, which in enumerate(options["cond_or_uncond"]):
+                if which == 0:
+                    bias[index, :, rows:] = -torch.inf
+            return attention.optimized_attention_masked(q, k, v, options["n_heads"], bias)
+
+        clone = model.clone()
+        for name, count in (("input", 12), ("middle", 1), ("output", 12)):
+            for number in range(count):
+                clone.set_model_attn2_replace(replace, name, number)
+        return (clone,)
+
+
+NODE_CLASS_MAPPINGS = {node.__name__: node for node in TestNode.__subclasses__()}

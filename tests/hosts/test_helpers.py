@@ -1,0 +1,99 @@
+"""The helpers of host tests: another front end, another copy of our pack, and the page that they write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from . import parity
+from .comfy_server import FRONT_END, ComfyServer, front_end_folder
+from .parity import Figures
+from .server import PACK, REPOSITORY, pack_folder
+
+
+@pytest.mark.parametrize("place", ["", "static", "comfyui_frontend_package/static"])
+def test_the_folder_is_found_where_pip_or_an_archive_puts_it(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(FRONT_END, raising=False)
+    assert front_end_folder() is None
+    monkeypatch.setenv(FRONT_END, str(tmp_path))
+    with pytest.raises(AssertionError, match=r"no index\.html"):
+        front_end_folder()
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    (tmp_path / place / "index.html").touch()
+    assert front_end_folder() == tmp_path / place
+
+
+@pytest.mark.host
+def test_the_server_serves_it(ruler_server: ComfyServer) -> None:
+    folder = front_end_folder()
+    if folder is None:
+        pytest.skip(f"the front end is the host's own: {FRONT_END} is not set")
+    status, page = ruler_server.request("/")
+    assert status == 200
+    assert page == (folder / "index.html").read_bytes()
+
+
+def test_the_folder_is_the_repository_or_the_one_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PACK, raising=False)
+    assert pack_folder() == REPOSITORY
+    monkeypatch.setenv(PACK, str(tmp_path))
+    with pytest.raises(AssertionError, match="our pack is not in it"):
+        pack_folder()
+    (tmp_path / "nodes").mkdir()
+    (tmp_path / "nodes" / "__init__.py").touch()
+    assert pack_folder() == tmp_path
+
+
+@pytest.mark.host
+def test_comfyui_has_our_pack_from_there(ruler_server: ComfyServer) -> None:
+    (ours,) = (
+        path for path in (ruler_server.base / "custom_nodes").iterdir() if path.resolve() == pack_folder().resolve()
+    )
+    node = ruler_server.get("/object_info/WeightedCLIPTextEncode")["WeightedCLIPTextEncode"]
+    assert node["python_module"] == f"custom_nodes.{ours.name}"
+    script = "ruler.js"
+    status, served = ruler_server.request(f"/extensions/{ours.name}/{script}")
+    assert status == 200
+    assert served == (pack_folder() / "web" / "comfyui" / script).read_bytes()
+
+
+def test_a_run_writes_the_columns_of_its_own_hosts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(parity, "PAGE", page)
+    runs = (
+        ("Forge 2", "Pixels", 0.5),
+        ("ComfyUI 1", "Pixels", 0.25),
+        ("ComfyUI 2", "Rows", 0.0),
+        ("Forge 2", "Pixels", 0.125),
+    )
+    for host, subject, difference in runs:
+        figures = Figures()
+        figures.of(host).about["torch"] = "2"
+        figures.of(host).add(subject, difference, required="at most 1", comparisons=3)
+        parity.write_parity(figures)
+    assert (
+        page.read_text(encoding="utf-8")
+        == parity.HEAD
+        + """
+## ComfyUI
+
+- 1: torch 2
+- 2: torch 2
+
+| Compared | Required | 1 | 2 |
+| --- | --- | ---: | ---: |
+| Pixels | at most 1 | 3: 2.5e-01 | - |
+| Rows | at most 1 | - | 3: 0 |
+
+## Forge
+
+- 2: torch 2
+
+| Compared | Required | 2 |
+| --- | --- | ---: |
+| Pixels | at most 1 | 3: 1.2e-01 |
+"""
+    )
