@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.hosts.webui.settings import Settings
+from weighted_clip.hosts.webui.swap import arm
 
 pytest.importorskip("transformers", "4.46", reason="the stand-ins are made of transformers 4.46 or newer")
 
@@ -273,3 +275,10 @@ class Generation:
         positives = SdConditioning(prompts)
         self.c = self.get_conds_with_caching(get_learned_conditioning, positives, 20, [self.cached_c])
         return self.c
+
+
+def armed(model: Any, *values: Any, **settings: Any) -> Generation:
+    """A generation with our script switched on: at the first of its values, or at these settings."""
+    generation = Generation(model)
+    arm(generation, [True, *values] if values else list({**vars(Settings()), "enabled": True, **settings}.values()))
+    return generation

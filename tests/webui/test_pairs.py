@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.pairs import reading_pairs
-from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.hosts.webui.swap import arm
 
 from . import fake_webui as fake
@@ -67,8 +66,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 
 def generation(model: Any, **settings: Any) -> fake.Generation:
-    p = fake.Generation(model)
-    arm(p, list({**vars(Settings()), "enabled": True, **settings}.values()))
+    p = fake.armed(model, **settings)
     return p
 
 

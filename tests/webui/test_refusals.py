@@ -167,8 +167,7 @@ def test_far_weights_are_named_and_change_nothing_else(
     forge: fake.ForgeModel, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "a (red:10.5) cat, (fog:-11), (dog:10), (mat:-10)"
-    generation = fake.Generation(forge)
-    arm(generation, [True, scheme])
+    generation = fake.armed(forge, scheme)
     [found] = generation.setup_conds(f"{text}=>{text}")
     lines = [line for line in generation.comments if "beyond" in line]
     assert [line.partition("“")[2].partition("”")[0] for line in lines] == ["red", "fog"]
@@ -206,8 +205,7 @@ def test_an_interrupt_while_encoding_ends_as_the_hosts_own(
         setattr(state, pressed, True)
         return encode(self, ids, mask, is_causal=is_causal)
 
-    generation = fake.Generation(forge)
-    arm(generation, [True, scheme])
+    generation = fake.armed(forge, scheme)
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "__call__", interrupted)
         [rows] = generation.setup_conds(words)

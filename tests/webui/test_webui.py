@@ -43,9 +43,7 @@ def expected(encoder: TextEncoder, text: str, **options: Any) -> Tensor:
 
 
 def conditioning(model: Any, *prompts: str, negative: str = "", **settings: Any) -> list[Any]:
-    generation = fake.Generation(model)
-    arm(generation, list({**vars(Settings()), "enabled": True, **settings}.values()))
-    return generation.setup_conds(*prompts, negative=negative)
+    return fake.armed(model, **settings).setup_conds(*prompts, negative=negative)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -148,8 +146,7 @@ def test_an_embedding_for_another_model_is_told(forge: fake.ForgeModel) -> None:
     database = forge.text_processing_engine.embeddings
     database.skipped_embeddings["wide"] = SimpleNamespace(name="wide")
     database.add("only-g", {"clip_g": torch.zeros(1, fake.WIDTH)})
-    generation = fake.Generation(forge)
-    arm(generation, [True])
+    generation = fake.armed(forge)
     generation.setup_conds("a wide only-g cat")
     told = "\n".join(generation.comments)
     assert "“wide” is for another model" in told
@@ -368,16 +365,14 @@ def test_a_host_that_pads_prompts_cannot_repeat_rows_or_pair_them(
 
 @pytest.mark.parametrize("padding", ["attend", "drop"])
 def test_problems_are_shown_below_the_image_once(forge: fake.ForgeModel, padding: str) -> None:
-    generation = fake.Generation(forge)
-    arm(generation, [True, "a1111", "none", "nested", "attention", padding])
+    generation = fake.armed(forge, "a1111", "none", "nested", "attention", padding)
     generation.setup_conds("a ((cat:1.2)=>a ((cat:1.2)")
     assert len(generation.comments) == 1
     assert next(iter(generation.comments)).startswith("Weighted CLIP: at ")
 
 
 def test_many_problems_are_counted(forge: fake.ForgeModel) -> None:
-    generation = fake.Generation(forge)
-    arm(generation, [True, "a1111"])
+    generation = fake.armed(forge, "a1111")
     generation.setup_conds("a ) " * 40)
     assert len(generation.comments) == 21
     assert list(generation.comments)[-1] == "Weighted CLIP: and 20 more problems."
@@ -407,8 +402,7 @@ def test_comma_setting_counts_where_the_hosts_encoder_reads_it(
 def test_wrong_values_of_the_api_stop_the_generation(forge: fake.ForgeModel) -> None:
     with pytest.raises(WebUIError, match=r"scheme must be one of: comfy, a1111.*got 'A1111'"):
         conditioning(forge, PROMPT, scheme="A1111")
-    generation = fake.Generation(forge)
-    arm(generation, [True, *["a1111"] * 14])
+    generation = fake.armed(forge, *["a1111"] * 14)
     with pytest.raises(WebUIError, match=r"takes 13 values .*got 15"):
         generation.setup_conds(PROMPT)
     assert not generation.extra_generation_params

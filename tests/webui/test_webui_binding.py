@@ -9,7 +9,6 @@ import pytest
 import torch
 from weighted_clip.hosts.webui.engines import Engine, WebUIError
 from weighted_clip.hosts.webui.settings import Settings, pasted
-from weighted_clip.hosts.webui.swap import arm
 
 from . import fake_webui as fake
 from .test_webui import KINDS, conditioning, expected, native
@@ -48,8 +47,7 @@ def test_strength_0_is_the_script_without_it(forge: fake.ForgeModel) -> None:
 def test_the_negative_prompt_is_not_bound(forge: fake.ForgeModel) -> None:
     negatives = []
     for bind in ("", PHRASES):
-        generation = fake.Generation(forge)
-        arm(generation, list({**vars(Settings()), "enabled": True, "bind": bind}.values()))
+        generation = fake.armed(forge, bind=bind)
         generation.setup_conds(PROMPT, negative=PROMPT)
         negatives.append(generation.uc[0])
     assert torch.equal(*negatives)
@@ -57,8 +55,7 @@ def test_the_negative_prompt_is_not_bound(forge: fake.ForgeModel) -> None:
 
 
 def test_how_many_passes_there_are_is_told_below_the_image(forge: fake.ForgeModel) -> None:
-    generation = fake.Generation(forge)
-    arm(generation, list({**vars(Settings()), "enabled": True, "bind": PHRASES, "bind_rest": "alone"}.values()))
+    generation = fake.armed(forge, bind=PHRASES, bind_rest="alone")
     generation.setup_conds(PROMPT, negative="ugly")
     assert list(generation.comments) == ["Weighted CLIP: 2 phrases kept apart in 4 passes, 4 encodings"]
 
@@ -79,8 +76,7 @@ def test_all_passes_of_a_text_are_one_call(forge: fake.ForgeModel, monkeypatch: 
 def test_a_phrase_may_be_in_some_texts_of_a_prompt_only(forge: fake.ForgeModel, tmp_path: Path) -> None:
     """As prompt editing has it. Each text binds what it has."""
     texts = ("a red cat and a blue dog", "a green hat and a blue dog")
-    generation = fake.Generation(forge)
-    arm(generation, list({**vars(Settings()), "enabled": True, "bind": PHRASES}.values()))
+    generation = fake.armed(forge, bind=PHRASES)
     [ours] = generation.setup_conds("=>".join(texts))
     for cond, text, bind in zip(ours, texts, (PHRASES, "blue dog"), strict=True):
         torch.testing.assert_close(cond, expected(native(tmp_path), text, bind=bind)[0], atol=2e-5, rtol=0)
@@ -127,8 +123,7 @@ def test_what_reading_can_refuse_is_refused_before_anything_is_encoded(
     words: str,
 ) -> None:
     """Also where only the last of several texts is refused."""
-    generation = fake.Generation(forge)
-    arm(generation, list({**vars(Settings()), "enabled": True, **settings}.values()))
+    generation = fake.armed(forge, **settings)
 
     def never(*_: Any, **__: Any) -> Any:
         pytest.fail("the encoder is called")
@@ -140,8 +135,7 @@ def test_what_reading_can_refuse_is_refused_before_anything_is_encoded(
 
 
 def test_a_prompt_of_hires_fix_may_lack_what_the_first_one_has(forge: fake.ForgeModel) -> None:
-    generation = fake.Generation(forge)
-    arm(generation, list({**vars(Settings()), "enabled": True, "bind": PHRASES}.values()))
+    generation = fake.armed(forge, bind=PHRASES)
     generation.setup_conds(PROMPT)
     generation.setup_conds("a red cat")
     assert "Weighted CLIP: “blue dog” is not in the prompt, or is cut by the end of a chunk." in generation.comments

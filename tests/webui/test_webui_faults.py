@@ -41,9 +41,7 @@ def is_ours(hook: Any) -> bool:
 
 
 def generated(model: Any) -> torch.Tensor:
-    generation = fake.Generation(model)
-    arm(generation, [True, "masked_blend", "none", "nested", "attention", "mask"])
-    return generation.setup_conds(TEXT)[0]
+    return fake.armed(model, "masked_blend", "none", "nested", "attention", "mask").setup_conds(TEXT)[0]
 
 
 def assert_hosts_own(engine: Any) -> None:

@@ -1,4 +1,7 @@
-"""Answers to the rulers below the WebUI's prompt boxes, and the script's handling of tags that are text."""
+"""Answers to the rulers below the WebUI's prompt boxes, and the script's handling of tags that are text.
+
+Also tokens of a host's own tokenizer, with the places that ours knows.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer
+from weighted_clip.hosts.tokenizing import HostTokenize
 from weighted_clip.hosts.webui import ruler
 from weighted_clip.hosts.webui.engines import engines_of
 from weighted_clip.hosts.webui.ruler import FIELDS, IGNORED, NO_CLIP, inspected
@@ -166,3 +171,27 @@ def test_the_script_takes_tags_for_text_as_the_host_has_taken_out_its_own(forge:
     assert read.issues == ()
     kept = read_prompt("a <lora:ink:1> cat", EncodeOptions(syntax="a1111"), reader.tokenize, reader.layout)
     assert len(kept.chunks[0].content) == 2
+
+
+# Tokens of a host
+
+CLEANED = "a “red” caf&eacute;"
+
+
+def places(ids: list[int]) -> list[str]:
+    tokens = HostTokenize(None, lambda _, text: ids)(CLEANED)
+    assert [token_id for token_id, _, _ in tokens] == ids
+    return [CLEANED[start:end] for _, start, end in tokens]
+
+
+def test_a_host_that_cleans_nothing() -> None:
+    assert places([token.id for token in default_tokenizer()(CLEANED)])[:4] == ["a", "“", "“", "red"]
+
+
+def test_a_host_that_cleans_as_forge_does() -> None:
+    cleaned = [token_id for token_id, _, _ in CleaningTokenize(default_tokenizer())(CLEANED)]
+    assert places(cleaned) == ["a", "“", "red", "”", "caf&eacute;"]
+
+
+def test_a_host_with_ids_of_its_own() -> None:
+    assert places([1, 2]) == [CLEANED, CLEANED]
