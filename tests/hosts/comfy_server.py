@@ -32,8 +32,6 @@ from .server import REPOSITORY, TESTS, Server, free_port, link_folder, pack_fold
 
 PACK_FOLDER = "ComfyUI weighted-clip"
 """Name of our folder in custom_nodes: neither an identifier nor a plain word."""
-PROBE_FOLDERS = {"comfy_probe": "weighted_clip_probe"}
-"""Node packs for tests, and what they are called in custom_nodes."""
 CACHE_FOLDER = ".weighted_clip_cache"
 CACHE_VERSION = "1"
 """To be raised when make_checkpoint.py writes other numbers."""
@@ -348,7 +346,15 @@ class ComfyServer(Server):
 
 
 @contextmanager
-def running_server(host: Host, models: Path, base: Path, *, with_pack: bool) -> Iterator[ComfyServer]:
+def running_server(
+    host: Host,
+    models: Path,
+    base: Path,
+    *,
+    with_pack: bool,
+    folder: str = PACK_FOLDER,
+    others: Mapping[str, Path] | None = None,
+) -> Iterator[ComfyServer]:
     """Start ComfyUI on the CPU with float32 everywhere, with our pack or without, and stop it in the end.
 
     Args:
@@ -356,20 +362,22 @@ def running_server(host: Host, models: Path, base: Path, *, with_pack: bool) -> 
         models: Folder with `MODEL_FOLDERS`.
         base: An empty folder for custom_nodes, output, user and so on.
         with_pack: Whether our pack is in custom_nodes; the probe always is.
+        folder: Name of our folder there.
+        others: More packs: the name of each, and its folder.
     """
     make_base(base)
-    if with_pack:
-        link_folder(pack_folder(), base / "custom_nodes" / PACK_FOLDER)
+    packs = {**(others or {}), **({folder: pack_folder()} if with_pack else {})}
+    for name, source in packs.items():
+        link_folder(source, base / "custom_nodes" / name)
     with serving(host, models, base) as server:
         yield server
 
 
 def make_base(base: Path) -> None:
-    """Make the folders in which a server keeps what is its user's, with the probes in custom_nodes."""
+    """Make the folders in which a server keeps what is its user's, with the probe in custom_nodes."""
     for name in ("custom_nodes", "input", "output", "temp", "user", "models"):
         (base / name).mkdir(parents=True)
-    for folder, name in PROBE_FOLDERS.items():
-        link_folder(TESTS / folder, base / "custom_nodes" / name)
+    link_folder(TESTS / "comfy_probe", base / "custom_nodes" / "weighted_clip_probe")
 
 
 @contextmanager

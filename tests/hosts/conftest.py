@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 from weighted_clip.workshop.find_hosts import WEBUIS, Host, find_hosts, find_packs
 
-from . import comfy_server
 from .browser import running_browser
 from .comfy_server import CACHE_FOLDER, CACHE_VERSION, CHECKPOINT, ComfyServer, make_models, running_server
 from .make_checkpoint import write_more_embeddings
 from .parity import Figures, revision_of, write_parity
-from .ruler_page import RulerPage
+from .ruler_page import WEB_FOLDER, RulerPage
 from .stock import StockOutputs, run_stock
 from .webui_server import WebUIServer, native_encoder, running_webui
 
@@ -141,12 +140,10 @@ def webui_figures(webui_host: Host, request: pytest.FixtureRequest) -> Figures:
 @pytest.fixture(scope="session")
 def ruler_server(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
     """A server of our own, as ComfyUI serves no files of a folder with a space in its name."""
-    models = tmp_path_factory.mktemp("models")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comfy_server, "PACK_FOLDER", "ComfyUI-weighted.clip")
-        with running_server(host, models, tmp_path_factory.mktemp("comfyui") / "base", with_pack=True) as server:
-            server.request("/settings", {"Comfy.TutorialCompleted": True})  # no dialog on the first visit
-            yield server
+    models, base = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("comfyui") / "base"
+    with running_server(host, models, base, with_pack=True, folder=WEB_FOLDER) as server:
+        server.request("/settings", {"Comfy.TutorialCompleted": True})  # no dialog on the first visit
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -159,10 +156,7 @@ def ruler_browser(ruler_server: ComfyServer, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(params=[False, True], ids=["canvas", "Nodes 2.0"])
 def page(ruler_browser: RulerPage, request: pytest.FixtureRequest) -> RulerPage:
     """The page, freshly loaded, with nodes drawn in either way."""
-    ruler_browser.open()
-    ruler_browser.set_nodes_2(request.param)
-    if not ruler_browser.can_show():
-        pytest.skip("this front end's Nodes 2.0 shows no DOM widgets at all")
+    ruler_browser.open_drawn(is_nodes_2=request.param)
     return ruler_browser
 
 

@@ -1,6 +1,6 @@
 """Results of the extension sd-webui-cutoff on Forge's own text engine, compared with our binding as Cutoff.
 
-Run by test_forge_cutoff.py in Forge's own Python, with its checkout as working directory:
+Run by test_webui_python.py in Forge's own Python, with its checkout as working directory:
 
     python forge_cutoff.py PACKAGE CUTOFF OUTCOME --always-cpu --data-dir DIR
 
@@ -17,7 +17,6 @@ number; or the message with which ours refuses it.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import random
 import sys
@@ -26,8 +25,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+from webui_engines import draw, load_package, ours
 
-PACKAGE = "weighted_clip_webui"
 LDM = {
     "ldm.modules.diffusionmodules.openaimodel": ("TimestepEmbedSequential", "ResBlock"),
     "ldm.modules.attention": (
@@ -108,14 +107,6 @@ def glued_prompt(generator: random.Random) -> str:
     return text
 
 
-def load_package(root: Path) -> None:
-    """Load our package as scripts/weighted_clip.py does."""
-    spec = importlib.util.spec_from_file_location(PACKAGE, root / "__init__.py", submodule_search_locations=[str(root)])
-    assert spec and spec.loader
-    sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[PACKAGE])
-
-
 def load_extension(folder: Path) -> Any:
     """The extension's script, and what it wants of A1111."""
     for name in ("ldm", "ldm.modules", "ldm.modules.diffusionmodules", *LDM):
@@ -151,12 +142,7 @@ def make_engine() -> Any:
     width = 128
     sizes = {"hidden_size": width, "intermediate_size": 2 * width, "num_attention_heads": 2, "projection_dim": width}
     model = CLIPTextModel(CLIPTextConfig(**sizes, num_hidden_layers=4)).eval()
-    generator = torch.Generator().manual_seed(0)
-    for name, parameter in sorted(model.named_parameters()):
-        values = torch.randn(parameter.shape, generator=generator)
-        gain = 1 if parameter.dim() == 1 and name.endswith("weight") else 0
-        scale = 0.2 if parameter.dim() < 2 or "embedding" in name else parameter.shape[-1] ** -0.5
-        parameter.data.copy_(gain + scale * values)
+    draw(model)
     folder = next(Path("backend", "huggingface").rglob("stable-diffusion-v1-5")) / "tokenizer"
     return ClassicTextProcessingEngine(
         SimpleNamespace(transformer=model), CLIPTokenizer.from_pretrained(folder), embedding_expected_shape=width
@@ -174,11 +160,11 @@ def compared(
     plain = engine([text])
     theirs = with_cutoff(engine, extension, text, words, strong=strong, strength=strength)
     try:
-        ours = with_ours(engine, text, words, strong=strong, strength=strength, scheme=scheme)
+        measured = with_ours(engine, text, words, strong=strong, strength=strength, scheme=scheme)
     except ValueError as error:
         return str(error)
     scale = float(theirs.abs().max())
-    difference, change = (float((one - theirs).abs().max()) / scale for one in (ours, plain))
+    difference, change = (float((one - theirs).abs().max()) / scale for one in (measured, plain))
     return difference, change
 
 
@@ -210,14 +196,12 @@ def with_cutoff(
 
 def with_ours(engine: Any, text: str, words: list[str], *, strong: bool, strength: float, scheme: str) -> torch.Tensor:
     """Our result in the WebUI."""
-    names = ("hosts.webui.engines", "hosts.webui.swap", "weighting.options")
-    engines, swap, all_options = (importlib.import_module(f"{PACKAGE}.{name}") for name in names)
     model = SimpleNamespace(text_processing_engine=engine)
     choices = {"bind_hide": "cutoff", "bind_words": "\n".join(words), "bind_rest": "alone" if strong else "full"}
-    options = all_options.EncodeOptions(
+    options = ours("weighting.options").EncodeOptions(
         syntax="a1111", scheme=scheme, quirks=True, cleaning="none", bind_strength=strength, **choices
     )
-    with swap.swapped(engines.engines_of(model), options):
+    with ours("hosts.webui.swap").swapped(ours("hosts.webui.engines").engines_of(model), options):
         return engine([text])
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from .browser import SECONDS, Page
 
 NODES_2 = "Comfy.VueNodes.Enabled"
@@ -12,6 +14,10 @@ PALETTE = "Comfy.ColorPalette"
 SWITCH = "WeightedCLIP.TokenRuler"
 UNCLOSED = "a (cat"
 INSPECT = "WeightedCLIPInspect"
+WEB_FOLDER = "ComfyUI-weighted.clip"
+"""Name of our folder in custom_nodes: ComfyUI serves no files of one with a space in it."""
+VALUE = "return app.graph.nodes[0].widgets.find(({ name }) => name === 'text').value"
+"""The text of the first node."""
 
 READ = """
 const texts = (root, selector) => [...root.querySelectorAll(selector)].map((element) => element.innerText.trim());
@@ -61,6 +67,13 @@ class RulerPage(Page):
         self.set(NODES_2, is_on)
         self.is_nodes_2 = is_on
 
+    def open_drawn(self, *, is_nodes_2: bool) -> None:
+        """Reload the page, with nodes drawn in either way; skip if it cannot show rulers then."""
+        self.open()
+        self.set_nodes_2(is_nodes_2)
+        if not self.can_show():
+            pytest.skip("this front end's Nodes 2.0 shows no DOM widgets at all")
+
     def can_show(self) -> bool:
         """Whether this front end shows DOM widgets in this mode: Nodes 2.0 has since 1.28."""
         version = self.run("return window.__COMFYUI_FRONTEND_VERSION__ ?? '0.0'")
@@ -74,9 +87,9 @@ class RulerPage(Page):
         self.wait("return document.querySelectorAll('.weighted-clip-ruler').length === args[0]", num_rulers)
         self.run("app.canvas.ds.scale = 1; app.canvas.ds.offset = [0, 0]; app.canvas.setDirty(true, true)")
 
-    def load_inspect(self, *texts: str) -> None:
+    def load_inspect(self, *texts: str, syntax: str = "a1111") -> None:
         """An Inspect node for each text."""
-        self.load(*(inspect_node(text) for text in texts))
+        self.load(*(inspect_node(text, syntax) for text in texts))
 
     def set_widget(self, name: str, value: Any, node: int = 0) -> None:
         """Choose in a menu, as the host does it."""
@@ -93,6 +106,16 @@ class RulerPage(Page):
         self.wait("return [...document.querySelectorAll('textarea')].some((box) => box.checkVisibility())")
         boxes = [box for box in self.driver.find_elements("css selector", "textarea") if box.is_displayed()]
         return boxes[number]
+
+    def press(self, *keys: str, control: bool = False) -> None:
+        """Press keys where the focus is, perhaps with Ctrl; other texts are typed."""
+        from selenium.webdriver import ActionChains
+        from selenium.webdriver.common.keys import Keys
+
+        for key in keys:
+            chain = ActionChains(self.driver)
+            (chain.key_down(Keys.CONTROL) if control else chain).send_keys(getattr(Keys, key, key))
+            (chain.key_up(Keys.CONTROL) if control else chain).perform()
 
     def queue(self) -> None:
         """Run the workflow, as the button does."""
@@ -114,5 +137,5 @@ class RulerPage(Page):
         raise AssertionError(f"never {wanted}\nrulers: {shown}\n{self.driver.get_log('browser')[-10:]}")
 
 
-def inspect_node(text: Any) -> dict[str, Any]:
-    return {"class_type": INSPECT, "inputs": {"text": text, "syntax": "a1111", "chunking": "as syntax"}}
+def inspect_node(text: Any, syntax: str = "a1111") -> dict[str, Any]:
+    return {"class_type": INSPECT, "inputs": {"text": text, "syntax": syntax, "chunking": "as syntax"}}

@@ -286,3 +286,102 @@ def test_the_ruler_survives_a_change_of_how_nodes_are_drawn(page: RulerPage) -> 
             assert {**after, "height": 0} == {**before, "height": 0}
     page.set_widget("text", "a dog")
     page.wait_for(chips=["a", "dog"])
+
+
+def test_problems_and_notes_are_in_chinese(page: RulerPage) -> None:
+    page.set("Comfy.Locale", "zh")
+    try:
+        is_nodes_2 = page.is_nodes_2
+        page.open()
+        page.set_nodes_2(is_nodes_2)
+        page.load(inspect_node("a (cat cat++"))
+        page.wait("return document.querySelectorAll('.wcr-problems p').length === 2")
+        page.wait("return document.querySelector('.wcr-problems p').innerText.includes('没有闭合')")
+        first, second = page.shown()[0]["problems"]
+        assert first == "位置 2：“(” 没有闭合：其后全部内容的权重乘以 1.1。"
+        assert "是 compel 的权重写法" in second
+        assert "从 compel 转换为 a1111" in second
+        page.set_widget("text", "cat " * 80)
+        page.wait_for(count="5 / 75（第 2 块，共 2 块）")
+        convert = {"class_type": "WeightedCLIPConvert", "inputs": {"text": "x", "from": "a1111", "to": "comfy"}}
+        page.load(convert, inspect_node(["1", 0]))
+        page.wait("return [...document.querySelectorAll('.wcr-bar')].some((e) => e.innerText.includes('运行后显示'))")
+        labels = page.run("return app.graph.nodes[0].widgets.map((widget) => widget.label ?? widget.name)")
+        assert "Token 标尺" in labels
+        assert "ruler" not in labels
+    finally:
+        page.set("Comfy.Locale", "en")
+
+
+# Menus that are rarely needed
+
+NODE = "WeightedCLIPTextEncode"
+SHOWN = ["syntax", "scheme"]
+RARE = ["normalization", "chunking", "padding", "pooled", "cleaning", "finest_step"]
+VALUES = ["a cat", "a1111", "compel", "mean", "comfy word", "drop", "weighted", "none", "auto"]
+BUTTON = "[data-testid='advanced-inputs-button']"
+VISIBLE = """
+const node = document.querySelector('[data-node-id]');
+return args[0].filter((name) => [...node.querySelectorAll('*')].some(
+    (element) => element.childElementCount === 0 && element.innerText === name && element.checkVisibility()));
+"""
+
+
+def open_node(page: RulerPage) -> None:
+    """A node of a workflow that was saved before there were advanced inputs."""
+    node = {"id": 1, "type": NODE, "pos": [300, 60], "size": [400, 500], "flags": {}, "order": 0, "mode": 0}
+    slots = {"inputs": [], "outputs": [], "properties": {}, "widgets_values": VALUES}
+    graph = {"last_node_id": 1, "last_link_id": 0, "nodes": [{**node, **slots}], "links": [], "version": 0.4}
+    page.run("await app.loadGraphData(args[0])", graph)
+    page.wait("return app.graph.nodes.length === 1 && document.querySelectorAll('.wcr-chip').length === 2")
+
+
+def test_a_saved_workflow_keeps_its_values(page: RulerPage) -> None:
+    open_node(page)
+    assert page.run("return app.graph.serialize().nodes[0].widgets_values") == VALUES
+    inputs = page.run("return Object.values((await app.graphToPrompt()).output)[0].inputs")
+    assert inputs == dict(zip(["text", *SHOWN, *RARE], VALUES, strict=True))
+
+
+def test_nodes_2_show_the_rare_menus_on_demand(page: RulerPage) -> None:
+    if not page.is_nodes_2:
+        pytest.skip("the canvas shows all")
+    open_node(page)
+    if not page.run(f'return Boolean(document.querySelector("{BUTTON}"))'):
+        pytest.skip("this front end has no advanced inputs")
+    assert page.run(VISIBLE, SHOWN + RARE) == SHOWN
+    page.driver.find_element("css selector", BUTTON).click()
+    page.wait(f"{VISIBLE.strip()[:-1]}.length === args[0].length", SHOWN + RARE)
+
+
+# The search for nodes
+
+FIND = """
+const page = [...document.querySelectorAll('*')].find((element) => element.__vue_app__).__vue_app__;
+const store = page.config.globalProperties.$pinia._s.get('nodeDef');
+return store.nodeSearchService.searchNode(args[0], []).slice(0, 8).map(({ name }) => name);
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes"),
+    [
+        ("prompt weight", {"WeightedCLIPTextEncode", "WeightedCLIPMaskedBlend", "WeightedCLIPWeighAttention"}),
+        ("token counter", {"WeightedCLIPInspect"}),
+        ("clip skip", {"WeightedCLIPLoad"}),
+        ("BREAK", {"WeightedCLIPA1111Encode"}),
+        ("compel", {"WeightedCLIPTextEncode", "WeightedCLIPMaskedBlend", "WeightedCLIPConvert"}),
+        ("wildcard", {"WeightedCLIPTextEncode", "WeightedCLIPA1111Encode"}),
+        ("negative weight", {"WeightedCLIPTextEncode", "WeightedCLIPWeighAttention"}),
+    ],
+)
+def test_a_search_finds_the_right_nodes(ruler_browser: RulerPage, words: str, nodes: set[str]) -> None:
+    page = ruler_browser
+    if "WeightedCLIPInspect" not in page.driver.execute_script(
+        "return Object.keys(window.LiteGraph?.registered_node_types ?? {})"
+    ):
+        page.open()
+    version = page.run("return window.__COMFYUI_FRONTEND_VERSION__ ?? '0.0'")
+    if tuple(map(int, version.split(".")[:2])) < (1, 47):
+        pytest.skip("this front end does not search by aliases")
+    assert nodes <= set(page.run(FIND, words))

@@ -15,11 +15,9 @@ from typing import NamedTuple
 import pytest
 from weighted_clip.workshop.find_hosts import Host, find_packs
 
-from . import comfy_server
 from .browser import running_browser
 from .comfy_server import running_server
-from .ruler_page import RulerPage
-from .test_browser_names import VALUE, press
+from .ruler_page import VALUE, WEB_FOLDER, RulerPage
 
 pytestmark = pytest.mark.host
 
@@ -69,31 +67,23 @@ def beside(host: Host, request: pytest.FixtureRequest, tmp_path_factory: pytest.
     for name, text in request.param.files.items():
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text(text)
-    base = tmp_path_factory.mktemp("comfyui") / "base"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comfy_server, "PACK_FOLDER", "ComfyUI-weighted.clip")
-        patch.setattr(comfy_server, "PROBE_FOLDERS", {**comfy_server.PROBE_FOLDERS, str(copy): request.param.name})
-        models = tmp_path_factory.mktemp("models")
-        with running_server(host, models, base, with_pack=True) as server:
-            server.request("/settings", {"Comfy.TutorialCompleted": True})
-            for name in EMBEDDINGS:
-                path = base / "models" / "embeddings" / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch()
-            with running_browser(tmp_path_factory.mktemp("browser")) as driver:
-                yield RulerPage(driver, server.port)
+    models, base = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("comfyui") / "base"
+    others = {request.param.name: copy}
+    with running_server(host, models, base, with_pack=True, folder=WEB_FOLDER, others=others) as server:
+        server.request("/settings", {"Comfy.TutorialCompleted": True})
+        for name in EMBEDDINGS:
+            path = base / "models" / "embeddings" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        with running_browser(tmp_path_factory.mktemp("browser")) as driver:
+            yield RulerPage(driver, server.port)
 
 
 @pytest.fixture(params=[False, True], ids=["canvas", "Nodes 2.0"])
 def page(beside: RulerPage, request: pytest.FixtureRequest) -> RulerPage:
     """Its page, with nodes drawn in either way."""
-    beside.open()
-    beside.set_nodes_2(request.param)
-    if not beside.can_show():
-        pytest.skip("this front end's Nodes 2.0 shows no DOM widgets at all")
-    beside.load(
-        {"class_type": "WeightedCLIPInspect", "inputs": {"text": "", "syntax": "comfy", "chunking": "as syntax"}}
-    )
+    beside.open_drawn(is_nodes_2=request.param)
+    beside.load_inspect("", syntax="comfy")
     beside.wait("return document.querySelectorAll('.wcr-count').length > 0")
     beside.text_area().click()
     return beside
@@ -116,7 +106,7 @@ def lists(page: RulerPage) -> dict[str, list[str]]:
 
 
 def test_one_list_is_shown_and_theirs_comes_first(page: RulerPage) -> None:
-    press(page, *"easy")
+    page.press(*"easy")
     shown = lists(page)
     if shown["theirs"]:
         assert any("easy chair" in row for row in shown["theirs"])
@@ -127,9 +117,9 @@ def test_one_list_is_shown_and_theirs_comes_first(page: RulerPage) -> None:
 
 
 def test_keys_go_to_the_list_that_is_shown(page: RulerPage) -> None:
-    press(page, *"easy")
+    page.press(*"easy")
     is_theirs = bool(lists(page)["theirs"])
-    press(page, "ARROW_DOWN", "TAB")
+    page.press("ARROW_DOWN", "TAB")
     written = page.run(VALUE)
     assert written.startswith("easy " if is_theirs else "embedding:easynegative"), written
     assert written.count("easy") == 1

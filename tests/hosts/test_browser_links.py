@@ -125,18 +125,6 @@ def far_box(page: RulerPage, text: str) -> Any:
     return page.wait(f"return {boxes}.find(({{ value, readOnly }}) => value === args[0] && !readOnly)", text)
 
 
-def press(page: RulerPage, key: str, *, control: bool = False) -> None:
-    """Press a key where the focus is, perhaps with Ctrl."""
-    from selenium.webdriver import ActionChains
-    from selenium.webdriver.common.keys import Keys
-
-    chain = ActionChains(page.driver)
-    if control:
-        chain = chain.key_down(Keys.CONTROL)
-    chain = chain.send_keys(getattr(Keys, key, key))
-    (chain.key_up(Keys.CONTROL) if control else chain).perform()
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_the_ruler_shows_what_a_run_would_read(page: RulerPage, way: str) -> None:
     build(page, WAYS[way], "a red cat")
@@ -204,12 +192,12 @@ def test_chips_change_the_text_where_it_is_held(page: RulerPage) -> None:
     page.wait_for(chips=["a", "cat"])
     area = far_box(page, "a cat")
     page.run("document.querySelectorAll('.wcr-chip')[1].focus()")
-    press(page, "ARROW_UP")
+    page.press("ARROW_UP")
     page.wait_for(chips=["a", "cat 1.05"])
     assert what_a_run_reads(page) == "a (cat:1.05)"
     assert page.run("return document.activeElement.innerText.includes('cat')")
     area.click()
-    press(page, "z", control=True)
+    page.press("z", control=True)
     page.wait_for(chips=["a", "cat"])
 
 
@@ -219,7 +207,7 @@ def test_keys_write_the_syntax_of_the_node_that_reads(page: RulerPage) -> None:
     page.wait_for(chips=["a", "cat"])
     far_box(page, "a cat").click()
     page.run("document.activeElement.setSelectionRange(3, 3)")
-    press(page, "ARROW_UP", control=True)
+    page.press("ARROW_UP", control=True)
     page.wait_for(chips=["a", "cat 1.05"])
     assert what_a_run_reads(page) == "a (cat)1.05"
     # a box that is read in two syntaxes is ComfyUI's
@@ -233,7 +221,7 @@ def test_keys_write_the_syntax_of_the_node_that_reads(page: RulerPage) -> None:
     page.wait("return document.querySelectorAll('.wcr-chip').length === 4")
     far_box(page, "a cat").click()
     page.run("document.activeElement.setSelectionRange(3, 3)")
-    press(page, "ARROW_UP", control=True)
+    page.press("ARROW_UP", control=True)
     page.wait("return document.activeElement.value === 'a (cat:1.05)'")
 
 
@@ -256,7 +244,7 @@ def test_the_box_of_a_subgraph_is_followed(page: RulerPage) -> None:
     page.wait_for(chips=["a", "{", "red", "}", "cat"])
     assert "text linked: comes from Prompt" in page.shown()[0]["bar"]
     page.run("document.querySelectorAll('.wcr-chip')[4].focus()")
-    press(page, "ARROW_UP")
+    page.press("ARROW_UP")
     page.wait_for(chips=["a", "{", "red", "}", "cat 1.05"])
     assert what_a_run_reads(page) == "a {red} (cat:1.05)"
 

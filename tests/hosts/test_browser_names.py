@@ -14,11 +14,10 @@ from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import parse
 
 from .comfy_server import ComfyServer
-from .ruler_page import PALETTE, RulerPage
+from .ruler_page import PALETTE, VALUE, RulerPage
 
 pytestmark = pytest.mark.host
 
-VALUE = "return app.graph.nodes[0].widgets.find(({ name }) => name === 'text').value"
 SHOWN = """
 const rows = [...document.querySelectorAll('#weighted-clip-names [role=option]')];
 return rows.map((row) => row.innerText.replace('\\n', ' '));
@@ -41,24 +40,11 @@ def files(ruler_server: ComfyServer) -> None:
 
 def load(page: RulerPage, syntax: str, text: str = "") -> Any:
     """An Inspect node; its box, with the focus."""
-    page.load(
-        {"class_type": "WeightedCLIPInspect", "inputs": {"text": text, "syntax": syntax, "chunking": "as syntax"}}
-    )
+    page.load_inspect(text, syntax=syntax)
     page.wait("return document.querySelectorAll('.wcr-count').length > 0")
     area = page.text_area()
     area.click()
     return area
-
-
-def press(page: RulerPage, *keys: str, control: bool = False) -> None:
-    """Press keys where the focus is, perhaps with Ctrl; other texts are typed."""
-    from selenium.webdriver import ActionChains
-    from selenium.webdriver.common.keys import Keys
-
-    for key in keys:
-        chain = ActionChains(page.driver)
-        (chain.key_down(Keys.CONTROL) if control else chain).send_keys(getattr(Keys, key, key))
-        (chain.key_up(Keys.CONTROL) if control else chain).perform()
 
 
 def wait_for(page: RulerPage, *names: str) -> None:
@@ -100,11 +86,11 @@ def embeddings_in(text: str, syntax: str) -> list[str]:
 )
 def test_embeddings_are_written_as_the_node_reads_them(page: RulerPage, syntax: str, name: str, written: str) -> None:
     load(page, syntax)
-    press(page, f"a cat, embedding:{name[:3]}")
+    page.press(f"a cat, embedding:{name[:3]}")
     page.wait(f"return (() => {{{SHOWN}}})().includes(args[0])", f"{name} embedding")
     while page.run(CHOSEN) != name:
-        press(page, "ARROW_DOWN")
-    press(page, "ENTER", " dog")  # not a comma: behind a bracket, A1111 would read it as a part of that
+        page.press("ARROW_DOWN")
+    page.press("ENTER", " dog")  # not a comma: behind a bracket, A1111 would read it as a part of that
     assert page.run(VALUE) == f"a cat, {written} dog"
     assert embeddings_in(f"a cat, {written} dog", syntax) == [name]
     wait_for(page)
@@ -112,44 +98,44 @@ def test_embeddings_are_written_as_the_node_reads_them(page: RulerPage, syntax: 
 
 def test_a_word_that_a_name_begins_with_takes_no_key_until_a_name_is_chosen(page: RulerPage) -> None:
     load(page, "comfy")
-    press(page, "easy")
+    page.press("easy")
     wait_for(page, "easynegative embedding", "easypeasy embedding")
     assert page.run(CHOSEN) == ""
-    press(page, "ENTER", "easy")
+    page.press("ENTER", "easy")
     wait_for(page, "easynegative embedding", "easypeasy embedding")
-    press(page, "ARROW_UP", "TAB")
+    page.press("ARROW_UP", "TAB")
     assert page.run(VALUE) == "easy\nembedding:easypeasy"
     assert page.run("return document.activeElement.tagName") == "TEXTAREA"
 
 
 def test_loras_are_tags_for_a1111(page: RulerPage) -> None:
     load(page, "a1111", "a cat")
-    press(page, "END", "<")
+    page.press("END", "<")
     wait_for(page, "ink LoRA", "ink_wash v1.1 LoRA", "x/detail LoRA", "y/detail LoRA")
-    press(page, "lora:det")
+    page.press("lora:det")
     wait_for(page, "x/detail LoRA", "y/detail LoRA")
-    press(page, "ARROW_DOWN", "ENTER")
+    page.press("ARROW_DOWN", "ENTER")
     assert page.run(VALUE) == "a cat<lora:y/detail:1>"
-    press(page, "<ink")
+    page.press("<ink")
     wait_for(page, "ink LoRA", "ink_wash v1.1 LoRA")
-    press(page, "ENTER")
+    page.press("ENTER")
     assert page.run(VALUE) == "a cat<lora:y/detail:1><lora:ink:1>"
 
 
 def test_a_tag_keeps_its_weight_when_its_name_changes(page: RulerPage) -> None:
     area = load(page, "a1111", "a <lora:in:0.5> cat")
     page.run("args[0].setSelectionRange(10, 10)", area)
-    press(page, "k")
+    page.press("k")
     wait_for(page, "ink_wash v1.1 LoRA")
-    press(page, "ENTER")
+    page.press("ENTER")
     assert page.run(VALUE) == "a <lora:ink_wash v1.1:0.5> cat"
 
 
 def test_loras_are_calls_for_compel(page: RulerPage) -> None:
     load(page, "compel")
-    press(page, "a cat withLora(")
+    page.press("a cat withLora(")
     wait_for(page, "ink LoRA")
-    press(page, "TAB")
+    page.press("TAB")
     assert page.run(VALUE) == "a cat withLora(ink, 1.0)"
     assert parse("a cat withLora(ink, 1.0)", "compel").loras == (Lora("ink", 1.0),)
 
@@ -160,7 +146,7 @@ def test_loras_are_calls_for_compel(page: RulerPage) -> None:
 )
 def test_nothing_is_offered_that_the_node_would_read_as_text(page: RulerPage, syntax: str, typed: str) -> None:
     load(page, syntax)
-    press(page, typed)
+    page.press(typed)
     stays_closed(page)
 
 
@@ -168,36 +154,36 @@ def test_mouse_escape_and_undo(page: RulerPage) -> None:
     from selenium.webdriver import ActionChains
 
     load(page, "comfy")
-    press(page, "a embedding:ea")
+    page.press("a embedding:ea")
     wait_for(page, "easynegative embedding", "easypeasy embedding")
-    press(page, "ESCAPE")
+    page.press("ESCAPE")
     wait_for(page)
     assert page.run("return document.activeElement.tagName") == "TEXTAREA"
-    press(page, "s")
+    page.press("s")
     wait_for(page, "easynegative embedding", "easypeasy embedding")
     ActionChains(page.driver).move_to_element(
         page.driver.find_element("css selector", "#weighted-clip-names-1")
     ).click().perform()
     assert page.run(VALUE) == "a embedding:easypeasy"
     assert page.run("return document.activeElement.tagName") == "TEXTAREA"
-    press(page, "z", control=True)
+    page.press("z", control=True)
     assert page.run(VALUE) == "a embedding:eas"
     wait_for(page)
-    press(page, "y")
+    page.press("y")
     stays_closed(page)
 
 
 def test_keys_of_weights_are_not_taken(page: RulerPage) -> None:
     load(page, "comfy")
-    press(page, "embedding:easy")
+    page.press("embedding:easy")
     wait_for(page, "easynegative embedding", "easypeasy embedding")
-    press(page, "ARROW_UP", control=True)
+    page.press("ARROW_UP", control=True)
     assert page.run(VALUE).endswith(":1.05)")
 
 
 def test_a_screen_reader_is_told(page: RulerPage) -> None:
     area = load(page, "comfy")
-    press(page, "embedding:ea")
+    page.press("embedding:ea")
     wait_for(page, "easynegative embedding", "easypeasy embedding")
     element = page.driver.find_element("css selector", "#weighted-clip-names")
     assert element.get_attribute("role") == "listbox"
@@ -205,17 +191,17 @@ def test_a_screen_reader_is_told(page: RulerPage) -> None:
     assert area.get_attribute("aria-controls") == "weighted-clip-names"
     assert area.get_attribute("aria-autocomplete") == "list"
     assert area.get_attribute("aria-activedescendant") == "weighted-clip-names-0"
-    press(page, "ARROW_DOWN")
+    page.press("ARROW_DOWN")
     assert area.get_attribute("aria-activedescendant") == "weighted-clip-names-1"
     assert "2 names" in page.run("return [...document.querySelectorAll('[role=status]')].map((one) => one.textContent)")
-    press(page, "ESCAPE")
+    page.press("ESCAPE")
     for name in ("aria-controls", "aria-autocomplete", "aria-activedescendant"):
         assert area.get_attribute(name) is None
 
 
 def test_it_closes_when_another_text_comes_into_the_box(page: RulerPage) -> None:
     load(page, "comfy")
-    press(page, "embedding:ea")
+    page.press("embedding:ea")
     wait_for(page, "easynegative embedding", "easypeasy embedding")
     page.set_widget("text", "a dog")
     wait_for(page)
@@ -224,7 +210,7 @@ def test_it_closes_when_another_text_comes_into_the_box(page: RulerPage) -> None
 def test_other_boxes_get_no_list(page: RulerPage) -> None:
     page.load({"class_type": "CLIPTextEncode", "inputs": {"text": ""}})
     page.text_area().click()
-    press(page, "embedding:ea")
+    page.press("embedding:ea")
     stays_closed(page)
 
 
@@ -234,9 +220,9 @@ def test_a_linked_prompt_gets_them_where_it_is_typed(page: RulerPage) -> None:
     page.load(holder, reader)
     page.wait("return document.querySelector('.wcr-bar')?.innerText.includes('text linked: comes from')")
     page.text_area().click()
-    press(page, "<in")
+    page.press("<in")
     wait_for(page, "ink LoRA", "ink_wash v1.1 LoRA")
-    press(page, "ENTER")
+    page.press("ENTER")
     typed = "return app.graph.nodes.map(({ type, widgets }) => [type, widgets[0].value])"
     assert ["PrimitiveStringMultiline", "<lora:ink:1>"] in page.run(typed)
 
@@ -245,11 +231,11 @@ def test_the_setting_switches_it_off(page: RulerPage) -> None:
     load(page, "comfy")
     page.set(SETTING, False)
     try:
-        press(page, "embedding:ea")
+        page.press("embedding:ea")
         stays_closed(page)
     finally:
         page.set(SETTING, True)
-    press(page, "s")
+    page.press("s")
     wait_for(page, "easynegative embedding", "easypeasy embedding")
 
 
@@ -258,7 +244,7 @@ def test_it_works_while_the_ruler_is_off(page: RulerPage) -> None:
     try:
         page.load({"class_type": "WeightedCLIPA1111Encode", "inputs": {"text": ""}})
         page.text_area().click()
-        press(page, "<")
+        page.press("<")
         wait_for(page, "ink LoRA", "ink_wash v1.1 LoRA", "x/detail LoRA", "y/detail LoRA")
     finally:
         page.set("WeightedCLIP.TokenRuler", True)
@@ -271,10 +257,10 @@ def test_there_is_no_list_while_another_pack_shows_one(page: RulerPage, theirs: 
     """By a stand-in for their lists; beside their own code: test_browser_autocompleters.py."""
     load(page, "comfy")
     page.run("document.body.insertAdjacentHTML('beforeend', args[0]); window.theirs = document.body.lastChild", theirs)
-    press(page, "embedding:e")
+    page.press("embedding:e")
     stays_closed(page)
     page.run("window.theirs.style.display = 'none'")
-    press(page, "a")
+    page.press("a")
     wait_for(page, "easynegative embedding", "easypeasy embedding")
     page.run("window.theirs.style.display = 'block'")
     wait_for(page)
@@ -285,7 +271,7 @@ def test_it_stands_at_the_caret_and_can_be_read(page: RulerPage, palette: str) -
     page.set(PALETTE, palette)
     try:
         area = load(page, "comfy", "a cat\n\n")
-        press(page, "PAGE_DOWN", "embedding:ea")
+        page.press("PAGE_DOWN", "embedding:ea")
         wait_for(page, "easynegative embedding", "easypeasy embedding")
         place = page.run(
             "const box = (one) => one.getBoundingClientRect().toJSON();"

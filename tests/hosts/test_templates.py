@@ -26,7 +26,6 @@ from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.workshop.find_hosts import Host
 
 from ..dalle.models import PRIOR, TINY_SMALL, palette_dvae, tiny_dalle
-from . import comfy_server
 from .browser import Page, running_browser
 from .comfy_server import CHECKPOINT, REPOSITORY, ComfyServer, Graph, Node, running_server
 from .make_checkpoint import WHOLE_CLIP, write_whole_clip
@@ -73,20 +72,19 @@ class HelpPage(Page):
 @pytest.fixture(scope="module")
 def web_server(host: Host, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
     """A server with the pack in a folder whose help pages ComfyUI shows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comfy_server, "PACK_FOLDER", FOLDER)
-        with running_server(host, models, tmp_path_factory.mktemp("comfyui") / "base", with_pack=True) as server:
-            server.request("/settings", SETTINGS)
-            write_whole_clip(server.base / "models")
-            (server.base / "models" / "vae").mkdir(exist_ok=True)
-            save_dvae(palette_dvae(), server.base / "models" / DVAE)
-            (server.base / "models" / "checkpoints").mkdir(exist_ok=True)
-            side = SIZE // TINY_SMALL.downsampling
-            # the template's caption has 17 pieces, and PRIOR takes 12
-            config = replace(PRIOR, text_length=36, rows=side, columns=side)
-            save_dalle(tiny_dalle(config), server.base / "models" / DALLE)
-            Image.linear_gradient("L").convert("RGB").save(server.base / "input" / "example.png")
-            yield server
+    base = tmp_path_factory.mktemp("comfyui") / "base"
+    with running_server(host, models, base, with_pack=True, folder=FOLDER) as server:
+        server.request("/settings", SETTINGS)
+        write_whole_clip(base / "models")
+        (base / "models" / "vae").mkdir(exist_ok=True)
+        save_dvae(palette_dvae(), base / "models" / DVAE)
+        (base / "models" / "checkpoints").mkdir(exist_ok=True)
+        side = SIZE // TINY_SMALL.downsampling
+        # the template's caption has 17 pieces, and PRIOR takes 12
+        config = replace(PRIOR, text_length=36, rows=side, columns=side)
+        save_dalle(tiny_dalle(config), base / "models" / DALLE)
+        Image.linear_gradient("L").convert("RGB").save(base / "input" / "example.png")
+        yield server
 
 
 @pytest.fixture(scope="module")

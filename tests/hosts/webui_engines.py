@@ -1,6 +1,6 @@
 """Our encoding with the text encoders of A1111's SDXL and SD2 in hand: the host's classes, small, with random weights.
 
-Run by test_webui_engines.py in A1111's own Python, with its checkout as working directory and its options after ours:
+Run by test_webui_python.py in A1111's own Python, with its checkout as working directory and its options after ours:
 
     python webui_engines.py PACKAGE OUTCOME [--data-dir DIR ...]
 

@@ -256,18 +256,25 @@ def serving_webui(
         yield server
 
 
-def run_in_forge(host: Host, script: Path, folder: Path) -> Any:
-    """Result of one of our programs in Forge's own Python, without a server; it gets our pack and an output file.
+def run_in_webui(host: Host, script: Path, folder: Path, *arguments: Path, models: Path | None = None) -> Any:
+    """Result of one of our programs in a WebUI's own Python, without a server.
 
     Args:
-        host: The Forge.
-        script: The program.
-        folder: For its file.
+        host: The checkout.
+        script: The program; it gets our pack, the arguments, and the file for its result.
+        folder: For its files.
+        arguments: More for the program.
+        models: Folder of make_checkpoint.py, where it needs a data folder.
     """
-    outcome = folder / "outcome.json"
-    environment = {**own_environment(), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    arguments = [script, pack_folder(), outcome, "--always-cpu"]
-    done = run_in_host(host.python, arguments, folder=host.folder, environment=environment, seconds=SECONDS)
+    outcome, data = folder / "outcome.json", folder / "data"
+    environment = {**own_environment(), "PYTHONDONTWRITEBYTECODE": "1"}
+    options: list[Any] = [*ON_THE_CPU[host.kind]]
+    if models is not None:
+        environment = prepare_data_folder(host, models, data)
+        options += ["--data-dir", data]
+    environment = {**environment, "OMP_NUM_THREADS": "1"}
+    given = [script, pack_folder(), *arguments, outcome, *options]
+    done = run_in_host(host.python, given, folder=host.folder, environment=environment, seconds=SECONDS)
     assert done.returncode == 0, done.stdout[-6000:]
     return json.loads(outcome.read_text(encoding="utf-8"))
 

@@ -1,0 +1,86 @@
+"""Our programs in a WebUI's own Python, without a server: its classes at small size, and an extension on its engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from weighted_clip.workshop.find_hosts import Host
+
+from .parity import Figures
+from .server import TESTS
+from .webui_server import run_in_webui
+
+pytestmark = pytest.mark.host
+
+ENGINES = TESTS / "webui_engines.py"
+CHECKS = re.findall(r"^def (check_\w+)", ENGINES.read_text(encoding="utf-8"), re.MULTILINE)
+CLOSE, REQUIRED = 1e-5, "at most 1e-5"
+CUTOFF = "Bind as Cutoff on Forge's text engine, with sd-webui-cutoff, relative to the largest"
+REPEATED = "Scheme repeat, a call of a U-Net, with ln w as a bias, relative to the largest"
+PAIRED = "Scheme negpip, a call of a U-Net, with signs written out, relative to the largest"
+
+
+@pytest.fixture(scope="session")
+def outcomes(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Result of each check of webui_engines.py: nothing, or a traceback."""
+    if webui_host.kind != "A1111":
+        pytest.skip("Forge has one class of engine for all models, which test_forge.py runs")
+    return run_in_webui(webui_host, ENGINES, tmp_path_factory.mktemp("engines"), models=webui_models)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", CHECKS)
+def test_our_encoding_with_the_encoders_of_sdxl_and_sd2(outcomes: dict[str, str], check: str) -> None:
+    assert not outcomes[check], outcomes[check]
+
+
+@pytest.mark.slow
+def test_our_cutoff_is_that_of_the_extension(
+    webui_host: Host,
+    webui_models: Path,
+    webui_figures: Figures,
+    other_pack: Callable[[str, Figures], Path],
+    tmp_path: Path,
+) -> None:
+    if webui_host.kind != "Forge":
+        pytest.skip("the extension runs on Forge's engine here")
+    extension = other_pack("sd-webui-cutoff", webui_figures)
+    found = run_in_webui(webui_host, TESTS / "forge_cutoff.py", tmp_path, extension, models=webui_models)
+    assert len(found) > 100
+    compared = {name: figures for name, figures in found.items() if not isinstance(figures, str)}
+    refused = {name: message for name, message in found.items() if name not in compared}
+    largest = max(difference for difference, _ in compared.values())
+    webui_figures.add(CUTOFF, largest, required=REQUIRED, comparisons=len(compared))
+    assert largest <= CLOSE, compared
+    assert compared["weighted"][1] > 0.01
+    assert sum(change > 0.01 for _, change in compared.values()) > 0.8 * len(found), compared
+    assert not refused
+
+
+@pytest.fixture(scope="module")
+def drawn(webui_host: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Calls of Forge's U-Net: for each scheme texts with their rows, differences, and changes by the weights."""
+    if webui_host.kind != "Forge":
+        pytest.skip("the U-Net of A1111 is another repository's")
+    return run_in_webui(webui_host, TESTS / "forge_unet.py", tmp_path_factory.mktemp("unet"))
+
+
+def test_repeated_rows_equal_a_bias_in_the_cross_attention(drawn: dict[str, Any], webui_figures: Figures) -> None:
+    found = drawn["repeat"]
+    assert [rows for _, rows, _, _ in found] == [159, 309, 773, 78, 77]
+    largest = max(difference for _, _, difference, _ in found)
+    webui_figures.add(REPEATED, largest, required=REQUIRED, comparisons=len(found))
+    assert largest <= CLOSE, found
+    assert all(change > 1e-3 for _, _, _, change in found[:-1]), found
+
+
+def test_pairs_equal_signs_written_out_in_the_cross_attention(drawn: dict[str, Any], webui_figures: Figures) -> None:
+    assert len(drawn["negpip"]) == 3
+    for text, _, difference, change in drawn["negpip"]:
+        webui_figures.add(PAIRED, difference, required=REQUIRED)
+        assert difference <= CLOSE, text
+        assert (change > 1e-3) is ("-" in text), text
