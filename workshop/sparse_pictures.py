@@ -132,8 +132,8 @@ class Drawing:
         canvas.text(x, top + TITLE_SIZE / 2, self.panel.title, LIGHT.text, size=TITLE_SIZE - 3, bold=True)
         above = top + TITLE_SIZE + 14 + AXIS_ROOM / 2 - 4
         canvas.text(x0 + self.side / 2, above, "key", LIGHT.muted, size=SMALL_SIZE, align="center")
-        bottom = y0 + (self.side + text_width("query", SMALL_SIZE)) / 2
-        canvas.upright_text(left + AXIS_ROOM / 2 - 4, bottom, "query", LIGHT.muted, size=SMALL_SIZE)
+        middle = y0 + self.side / 2
+        canvas.upright_text(left + AXIS_ROOM / 2 - 4, middle, "query", LIGHT.muted, size=SMALL_SIZE, align="center")
         self._draw_labels(canvas, x0, y0)
         self._draw_mask(canvas, x0, y0)
         self._draw_view(canvas, x0, y0 + self.side + VIEW_GAP)

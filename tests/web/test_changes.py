@@ -258,7 +258,7 @@ def test_lengths_stand_on_a_logarithmic_axis() -> None:
 @given(ratio=st.floats(0, 1e30), angle=st.floats(0, 180))
 def test_numbers_are_short_and_near(ratio: float, angle: float) -> None:
     text = ratio_text(ratio)
-    assert len(text) <= 7
+    assert len(text) <= 8
     shown = 0.0 if text == "≈0" else float(text.removeprefix("×") or 1)
     assert shown == pytest.approx(ratio, rel=0.06, abs=0.005)
     assert (text == "") == (abs(ratio - 1) < 0.005)

@@ -14,7 +14,6 @@ from PIL import Image
 
 from ...encoder.config import TextConfig
 from .canvas import Canvas, shorten
-from .fonts import text_width
 from .masks import draw_cells
 from .style import MARGIN, SMALL_SIZE, Color, Theme, ThemeName, mix, readable, theme_named
 
@@ -299,8 +298,7 @@ def _draw_stream(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str
         start, end = boxes[first].top - 14, boxes[key]
         canvas.arrow([(STREAM, start), (SKIP, start), (SKIP, end.y), (end.left, end.y)], colors.muted)
         canvas.dot(STREAM, start, 3, colors.muted)
-        middle = (start + end.y) / 2 + text_width("residual", TINY) / 2
-        canvas.upright_text(SKIP - 12, middle, "residual", colors.muted, size=TINY)
+        canvas.upright_text(SKIP - 12, (start + end.y) / 2, "residual", colors.muted, size=TINY, align="center")
 
 
 def _draw_masks(canvas: Canvas, blocks: Mapping[str, Block], boxes: Mapping[str, Box], colors: Theme) -> None:

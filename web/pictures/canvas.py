@@ -56,6 +56,12 @@ class Canvas:
             corners=corners,
         )
 
+    def bar(self, left: float, y: float, width: float, share: float, fill: Color, track: Color) -> None:
+        """Draw a thin bar around a height, of which a share from 0 to 1 is filled."""
+        self.box(left, y - 3, left + width, y + 3, fill=track, radius=3)
+        if share > 0:
+            self.box(left, y - 3, left + max(6.0, width * share), y + 3, fill=fill, radius=3)
+
     def line(self, points: Sequence[tuple[float, float]], fill: Color, *, width: float = 1.5) -> None:
         """Draw a line through points."""
         scaled = [(x * self._scale, y * self._scale) for x, y in points]
@@ -126,14 +132,18 @@ class Canvas:
             self.text(x, y + number * step, line, fill, size=size, bold=bold, align=align)
 
     def upright_text(
-        self, x: float, bottom: float, text: str, fill: Color, *, size: float = FONT_SIZE, bold: bool = False
+        self, x: float, y: float, text: str, fill: Color, *, size: float = FONT_SIZE, align: str = "left"
     ) -> None:
-        """Draw one line of text rotated to read upwards: ``x`` is the centre of its letters, ``bottom`` its start."""
-        scale = self._scale
+        """Draw one line of text rotated to read upwards.
+
+        ``x`` is the centre of its letters, ``y`` its start or centre, depending on ``align``: ``left`` or ``center``.
+        """
+        scale, width = self._scale, text_width(text, size)
+        bottom = y + width / 2 if align == "center" else y
         height = round(size * 1.6 * scale)
-        stencil = Image.new("L", (max(1, math.ceil(text_width(text, size, bold=bold) * scale)), height), 0)
+        stencil = Image.new("L", (max(1, math.ceil(width * scale)), height), 0)
         left, baseline = 0.0, round(height / 2 + _CENTRE * size * scale)
-        for run in runs(text, bold=bold):
+        for run in runs(text):
             draw_run(stencil, run, left, baseline, size * scale, 255)
             left += run_width(run, size) * scale
         stencil = stencil.transpose(Image.Transpose.ROTATE_90)
@@ -159,6 +169,11 @@ def shorten(text: str, width: float, size: float, *, bold: bool = False) -> str:
         return text
     fitting = bisect_right(range(1, len(text) + 1), width, key=lambda n: text_width(text[:n] + "…", size, bold=bold))
     return text[:fitting] + "…"
+
+
+def shorten_start(text: str, width: float, size: float) -> str:
+    """Same as `shorten`, for names of generated files, which differ at their ends: keeps the end."""
+    return shorten(text[::-1], width, size)[::-1]
 
 
 def wrap(text: str, width: float, size: float) -> list[str]:

@@ -319,8 +319,7 @@ class _Sheet:
             canvas.box(self.left, y - 0.5, right, y + 0.5, fill=fill)
             canvas.text(self.left - 6, y, text, colors.muted, size=VALUE_SIZE, align="right")
         for text, middle in (("length", zero), ("angle", floor - FULL_ANGLE / 2)):
-            bottom = middle + text_width(text, VALUE_SIZE) / 2
-            canvas.upright_text(self.left - 56, bottom, text, colors.muted, size=VALUE_SIZE)
+            canvas.upright_text(self.left - 56, middle, text, colors.muted, size=VALUE_SIZE, align="center")
 
     def _draw_length(self, canvas: Canvas, x: float, zero: float, ratio: float) -> None:
         if text := ratio_text(ratio):

@@ -116,8 +116,7 @@ def draw_grid(canvas: Canvas, grid: Grid, left: float, top: float, colors: Theme
     if grid.more_rows and grid.more_columns:
         _dots(canvas, x1 - cell / 2, y1 - cell / 2, (cell / 5, cell / 5), colors)
     canvas.text((x0 + x1) / 2, top + AXIS_ROOM / 2 - 4, "key", colors.muted, size=SMALL_SIZE, align="center")
-    middle = (y0 + y1 + text_width("query", SMALL_SIZE)) / 2
-    canvas.upright_text(left + AXIS_ROOM / 2 - 4, middle, "query", colors.muted, size=SMALL_SIZE)
+    canvas.upright_text(left + AXIS_ROOM / 2 - 4, (y0 + y1) / 2, "query", colors.muted, size=SMALL_SIZE, align="center")
 
 
 def draw_cells(

@@ -172,8 +172,8 @@ class _Matrix:
         above = self.top - cell - 2 - 18 - AXIS_ROOM
         middle = self.left + self.num_columns * cell / 2
         canvas.text(middle, above + AXIS_ROOM / 2 - 2, "image", colors.muted, size=SMALL_SIZE, align="center")
-        bottom = self.top + (self.num_rows * cell + text_width("text", SMALL_SIZE)) / 2
-        canvas.upright_text(MARGIN + 8, bottom, "text", colors.muted, size=SMALL_SIZE)
+        middle = self.top + self.num_rows * cell / 2
+        canvas.upright_text(MARGIN + 8, middle, "text", colors.muted, size=SMALL_SIZE, align="center")
         for column in range(self.num_columns):
             x = self.left + (column + 0.5) * cell
             canvas.text(x, above + AXIS_ROOM + 8, str(column + 1), colors.text, size=SMALL_SIZE, align="center")
@@ -294,8 +294,7 @@ def draw_confusion(
     canvas.lines(MARGIN, MARGIN + 10, titles, colors.text, step=24, size=TEXT_SIZE + 2, bold=True)
     middle = left + num_drawn * cell / 2
     canvas.text(middle, top - room - 20, "given label", colors.muted, size=SMALL_SIZE, align="center")
-    start = (top + bottom + text_width("true label", SMALL_SIZE)) / 2
-    canvas.upright_text(MARGIN + 8, start, "true label", colors.muted, size=SMALL_SIZE)
+    canvas.upright_text(MARGIN + 8, (top + bottom) / 2, "true label", colors.muted, size=SMALL_SIZE, align="center")
     canvas.text(right + SHARE_ROOM - 4, top - 12, "right", colors.muted, size=SMALL_SIZE, align="right")
     for index, name in enumerate(names):
         at = (index + 0.5) * cell

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from .canvas import Canvas, shorten, wrap
+from .canvas import Canvas, shorten, shorten_start, wrap
 from .fonts import text_width
 from .style import FONT_SIZE, LINE_HEIGHT, MARGIN, SMALL_SIZE, Theme, ThemeName, theme_named
 
@@ -240,17 +240,14 @@ class _Ranking:
         if card.is_kept:
             canvas.box(card.left - 4, card.top - 4, right + 4, bottom + 4, fill=colors.accent, radius=5)
         if share is not None:  # no bars if all scores are equal
-            canvas.box(card.left, bottom + 9, right, bottom + 15, fill=colors.line, radius=3)
-        if share is not None and share > 0:
             fill = colors.accent if card.is_kept else colors.muted
-            canvas.box(card.left, bottom + 9, card.left + max(6.0, card.side * share), bottom + 15, fill=fill, radius=3)
+            canvas.bar(card.left, bottom + 12, card.side, share, fill, colors.line)
         size = TEXT_SIZE if card.is_kept else NOTE_SIZE
         y = bottom + 29
         width = canvas.text(card.left, y, f"{card.rank}.", colors.muted, size=size)
         score = _score(self.scores[card.index])
         canvas.text(card.left + width + 6, y, score, colors.text, size=size, bold=card.is_kept)
-        # names of generated files differ at their ends
-        name = shorten(self.names[card.index][::-1], card.side, SMALL_SIZE)[::-1]
+        name = shorten_start(self.names[card.index], card.side, SMALL_SIZE)
         canvas.text(card.left, y + 18, name, colors.muted, size=SMALL_SIZE)
 
 
@@ -309,7 +306,6 @@ def draw_unsure(
             room = KEPT_SIDE - text_width(share, size) - 6
             canvas.text(left, y, shorten(" ".join(label.split()), room, size), ink, size=size)
             canvas.text(left + KEPT_SIDE, y, share, ink, size=size, align="right")
-        # names of generated files differ at their ends
-        name = shorten(card.name[::-1], KEPT_SIDE, SMALL_SIZE)[::-1]
+        name = shorten_start(card.name, KEPT_SIDE, SMALL_SIZE)
         canvas.text(left, top + KEPT_SIDE + 55, name, colors.muted, size=SMALL_SIZE)
     return canvas.image()

@@ -314,9 +314,6 @@ def _draw_item(canvas: Canvas, placed: Placed, colors: Theme) -> None:
 
 def _draw_footer(canvas: Canvas, drawing: Drawing, colors: Theme) -> None:
     y = drawing.footer[0][2] if drawing.footer[0][1] > MARGIN else drawing.footer[0][2] - FOOTER_SIZE
-    canvas.box(MARGIN, y - 3, MARGIN + METER_WIDTH, y + 3, fill=colors.line, radius=3)
-    filled = METER_WIDTH * drawing.fullness
-    if filled:
-        canvas.box(MARGIN, y - 3, MARGIN + max(6.0, filled), y + 3, fill=colors.accent, radius=3)
+    canvas.bar(MARGIN, y, METER_WIDTH, drawing.fullness, colors.accent, colors.line)
     for number, (text, left, middle) in enumerate(drawing.footer):
         canvas.text(left, middle, text, colors.text if number == 0 else colors.muted, size=FOOTER_SIZE)
