@@ -12,41 +12,30 @@ import torch
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.lab.model import LabError
-from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
+from weighted_clip.web.lab.attending import MAX_VERSIONS, Attended, attention_chart
+from weighted_clip.web.lab.attention import AttentionTab
+from weighted_clip.web.lab.handlers import Handlers
+from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import library
+from .handling import CONFIG, no_model, small_model, values_of
 from .lab_in_browser import LabPage
 
-pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
-
-from weighted_clip.web.lab.attending import MAX_VERSIONS, Attended, attention_chart
-from weighted_clip.web.lab.attention import AttentionTab
-from weighted_clip.web.lab.handlers import OPTIONS, Handlers
-from weighted_clip.web.lab.page import build_page
-
-CONFIG = TextConfig(hidden_dim=64, num_heads=4, num_layers=3, mlp_dim=128)
 BASE = EncodeOptions(syntax="a1111", scheme="masked_blend")
 PROMPT = "a red cat and a (dog:0.5) in a bowl"
 
 
-@pytest.fixture(scope="module")
-def model() -> NativeLabModel:
-    return random_model(Settings(), config=CONFIG)
-
-
 @pytest.fixture
-def handlers(model: NativeLabModel) -> AttentionTab:
-    return AttentionTab(Handlers(lambda: model, BASE))
+def handlers() -> AttentionTab:
+    return AttentionTab(Handlers(small_model, BASE))
 
 
 def shown(handlers: AttentionTab, text: str, *numbers: Any, **changes: str) -> tuple[list[Any], str]:
     """Layer, head, version, chunk and tower are ``numbers``; what the numbers may be, and the markup."""
-    values = [changes[name] if name in changes else getattr(BASE, name) for name in OPTIONS]
-    *parts, markup = handlers.show(*(*numbers, 1, 1, 1)[:5], text, *values)
+    *parts, markup = handlers.show(*(*numbers, 1, 1, 1)[:5], text, *values_of(BASE, **changes))
     return parts, unescape(markup)
 
 
@@ -103,7 +92,7 @@ def test_masks_that_hide_from_some_and_causality_are_shown(handlers: AttentionTa
     chosen = {"hide": "red", "hidden_from": "the phrases below", "from_phrases": "bowl", "scheme": "unweighted"}
     rows = rows_of(shown(handlers, "a red cat in a bowl", 1, 1, **chosen)[1])
     assert [row[1][2] == "hidden" for row in rows[2:]] == [False, False, False, False, True, *[False] * 4]
-    free = Handlers(lambda: random_model(Settings(), config=CONFIG), EncodeOptions(is_causal=False))
+    free = Handlers(small_model, EncodeOptions(is_causal=False))
     rows = rows_of(shown(AttentionTab(free), "a red cat", 1, 1, scheme="unweighted")[1])
     assert "later" not in {text for row in rows for text in row[1]}
     for padding in PADDINGS:
@@ -143,30 +132,13 @@ def test_errors_and_encoders_that_show_nothing_are_told(handlers: AttentionTab) 
 
     other = AttentionTab(Handlers(lambda: Host(), BASE))  # type: ignore[arg-type, return-value]
     assert "does not show its attention" in shown(other, PROMPT, 1, 1)[1]
-
-    def none() -> Any:
-        raise LabError("No model is loaded yet.")
-
-    assert "No model is loaded yet." in shown(AttentionTab(Handlers(none, BASE)), PROMPT, 1, 1)[1]
+    assert "No model is loaded yet." in shown(AttentionTab(Handlers(no_model, BASE)), PROMPT, 1, 1)[1]
 
 
 def test_what_users_type_is_escaped() -> None:
     markup = attention_chart(Attended(["<b>", "'\"", " "], [[1, 0, 0]] * 3, [[True] * 3] * 3, False, "<i>"))
     assert not re.search("<b>[^<]|<i>", markup.replace("<b title", ""))
     assert "title=''" not in markup
-
-
-def test_a_page_of_our_own_has_the_tab_and_a_webui_has_not(model: NativeLabModel) -> None:
-    page = build_page(lambda: model, is_alone=True)
-    filling = [one for one in page.fns.values() if "weighted_clip_attention" in [part.elem_id for part in one.outputs]]
-    assert {one.fn.__name__ for one in filling if one.fn} == {"follow", "show"}
-    for listener in filling:
-        assert listener.fn is not None
-        assert len(listener.fn(*(part.value for part in listener.inputs))) == len(listener.outputs)
-    labels = [part.label for part in page.blocks.values() if getattr(part, "elem_id", None) and hasattr(part, "label")]
-    assert len([one for one in labels if one]) == len({one for one in labels if one})
-    ids = [getattr(part, "elem_id", None) for part in build_page(lambda: model).blocks.values()]
-    assert "weighted_clip_attention" not in ids
 
 
 # --- in a browser

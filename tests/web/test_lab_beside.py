@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import re
 from html import unescape
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.lab.model import LabError
-from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
+from weighted_clip.web.lab.beside import MAX_TOKENS, BesideTab, compared
+from weighted_clip.web.lab.handlers import Handlers
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import library
+from .handling import BASE, CONFIG, no_model, noting, small_model, values_of
 from .lab_in_browser import LabPage
 
-pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
-
-from weighted_clip.web.lab.beside import MAX_TOKENS, BesideTab, compared
-from weighted_clip.web.lab.handlers import OPTIONS, Handlers
-
-CONFIG = TextConfig(hidden_dim=64, num_heads=4, num_layers=3, mlp_dim=128)
-BASE = EncodeOptions(syntax="a1111", scheme="a1111")
-VALUES = [getattr(BASE, name) for name in OPTIONS]
-
-
-@pytest.fixture(scope="module")
-def model() -> NativeLabModel:
-    return random_model(Settings(), config=CONFIG)
+VALUES = values_of(BASE)
 
 
 @pytest.fixture
-def handlers(model: NativeLabModel) -> BesideTab:
-    return BesideTab(Handlers(lambda: model, BASE))
+def beside() -> BesideTab:
+    return BesideTab(Handlers(small_model, BASE))
 
 
 def of(one: str, other: str, syntax: str = "a1111") -> list[list[tuple[str, str]]]:
@@ -68,18 +55,18 @@ def test_what_is_in_both_is_the_same_in_both_and_all_else_is_left(one: list[str]
     assert all(kind == "same" for some in of(texts[0], texts[0]) for _, kind in some)
 
 
-def test_the_tab_counts_and_escapes(handlers: BesideTab) -> None:
-    markup = unescape(handlers.show("a red <b>", "a (red:1.4) cat", *VALUES)[0])
+def test_the_tab_counts_and_escapes(beside: BesideTab) -> None:
+    markup = unescape(beside.show("a red <b>", "a (red:1.4) cat", *VALUES)[0])
     assert "2 tokens in both, 1 only in the prompt, 3 only in the other, 1 with another weight." in markup
     assert "The prompt: 3 tokens" in markup
     assert "The other: 5 tokens" in markup
-    assert "<b>" not in handlers.show("a red <b>", "a (red:1.4) cat", *VALUES)[0]
-    assert "Type another prompt" in handlers.show(" ", "a cat", *VALUES)[0]
-    assert "lone surrogate" in handlers.show("a \ud800", "a cat", *VALUES)[0]
-    assert f"the first {MAX_TOKENS:,} are compared" in handlers.show("cat " * 3000, "a cat", *VALUES)[0]
+    assert "<b>" not in beside.show("a red <b>", "a (red:1.4) cat", *VALUES)[0]
+    assert "Type another prompt" in beside.show(" ", "a cat", *VALUES)[0]
+    assert "lone surrogate" in beside.show("a \ud800", "a cat", *VALUES)[0]
+    assert f"the first {MAX_TOKENS:,} are compared" in beside.show("cat " * 3000, "a cat", *VALUES)[0]
 
 
-def test_pooled_vectors_are_compared_as_those_of_transformers(handlers: BesideTab) -> None:
+def test_pooled_vectors_are_compared_as_those_of_transformers(beside: BesideTab) -> None:
     library("transformers", "4.46")
     reference = transformers_text_model(seeded_text_model(CONFIG), "eager")
     pooled = []
@@ -89,35 +76,26 @@ def test_pooled_vectors_are_compared_as_those_of_transformers(handlers: BesideTa
             output = reference(torch.tensor([ids + [CONFIG.eos_id] * (77 - len(ids))]))
         pooled.append(output.pooler_output[0].double())
     expected = torch.nn.functional.cosine_similarity(*pooled, dim=0)
-    markup = handlers.pooled("two dogs", "a (red:1.4) cat", *VALUES)
+    markup = beside.pooled("two dogs", "a (red:1.4) cat", *VALUES)
     found = re.search(r"<td>clip_l</td><td>([-0-9.]+)</td><td>([0-9.]+)°</td>", markup)
     assert found
     assert abs(float(found[1]) - expected.item()) < 6e-5
     assert abs(float(found[2]) - torch.rad2deg(expected.acos()).item()) < 0.06
     assert expected < 0.999
-    same = handlers.pooled("a red cat", "a (red:1.4) cat", *VALUES)
+    same = beside.pooled("a red cat", "a (red:1.4) cat", *VALUES)
     assert "<td>1.0000</td><td>0.0°</td>" in same, "weights do not count"
 
 
-def test_what_needs_weights_goes_through_run_and_errors_are_told(model: NativeLabModel) -> None:
+def test_cosines_go_through_run_and_errors_are_told() -> None:
     calls: list[str] = []
-
-    def run(function: Any, *arguments: Any) -> Any:
-        calls.append(function.__name__)
-        return function(*arguments)
-
-    handlers = BesideTab(Handlers(lambda: model, BASE, run))
-    handlers.show("a dog", "a cat", *VALUES)
+    tab = BesideTab(Handlers(small_model, BASE, noting(calls)))
+    tab.show("a dog", "a cat", *VALUES)
     assert calls == []
-    handlers.pooled("a dog", "a cat", *VALUES)
+    tab.pooled("a dog", "a cat", *VALUES)
     assert calls == ["pooled_cosines"]
-
-    def none() -> Any:
-        raise LabError("No model is loaded yet.")
-
-    handlers = BesideTab(Handlers(none, BASE))
-    assert "No model is loaded yet." in handlers.pooled("a dog", "a cat", *VALUES)
-    assert "1 token in both" in handlers.show("a dog", "a cat", *VALUES)[0]
+    tab = BesideTab(Handlers(no_model, BASE))
+    assert "No model is loaded yet." in tab.pooled("a dog", "a cat", *VALUES)
+    assert "1 token in both" in tab.show("a dog", "a cat", *VALUES)[0]
 
 
 # --- in a browser

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import re
 from collections.abc import Iterator
 from html import unescape
@@ -29,6 +27,7 @@ from weighted_clip.web.lab.text_to_image import MAX_SEED, TextToImageLab, words_
 from ..dalle.models import TINY_SMALL, nearest_colors, palette, pictures, seeded
 from .chromium import Tab
 from .conftest import CAPTION, PRIOR, dalle_of
+from .handling import pictures_in
 from .lab_in_browser import LabPage, running_lab
 
 ROWS, COLUMNS = PRIOR.rows, PRIOR.columns
@@ -68,10 +67,8 @@ def told(progress: str) -> str:
 
 def images(markup: str) -> list[np.ndarray]:
     """The pictures in some markup, a value for each pixel of the model."""
-    found = re.findall(r"<img src='data:image/png;base64,([^']+)'", markup)
-    shown = [np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")) / 255 for data in found]
-    for one in shown:
-        assert one.shape == (4 * ROWS * TIMES, 4 * COLUMNS * TIMES, 3)
+    shown = [picture for _, picture in pictures_in(markup)]
+    assert all(one.shape == (4 * ROWS * TIMES, 4 * COLUMNS * TIMES, 3) for one in shown)
     return [one[::TIMES, ::TIMES] for one in shown]
 
 
@@ -417,38 +414,6 @@ def test_the_command_takes_a_model(dalle: DALLE, tmp_path: Path, monkeypatch: py
     assert main(["lab", "--dalle", str(other)]) == 1
     assert "dvae.safetensors: this is no DALL·E of ours" in capsys.readouterr().err
     assert len(served) == 2
-
-
-def test_the_page_has_the_tab_where_there_is_a_model(lab: TextToImageLab) -> None:
-    gr = pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
-    from weighted_clip.web.lab.components import PREFIX
-    from weighted_clip.web.lab.image_tokens import TokenLab
-    from weighted_clip.web.lab.model import LabError
-    from weighted_clip.web.lab.page import build_page
-
-    def none() -> Any:
-        raise LabError("No model is loaded yet.")
-
-    def tabs(page: Any) -> list[str]:
-        return [part.label for part in page.blocks.values() if isinstance(part, gr.Tab)]
-
-    page = build_page(none, image_tokens=TokenLab(lab.dalle.dvae), text_to_image=lab)
-    assert tabs(page)[-1] == TextToImageLab.title
-    assert TextToImageLab.title not in tabs(build_page(none, image_tokens=TokenLab(None)))
-    kinds = (gr.HTML, gr.Image, gr.Number, gr.Button, gr.Slider, gr.Textbox, gr.Accordion)
-    ids = [part.elem_id for part in page.blocks.values() if isinstance(part, kinds)]
-    assert len(set(ids)) == len(ids)
-    assert all(name and name.startswith(PREFIX) for name in ids)
-    names: list[str] = []
-    for listener in page.fns.values():
-        assert listener.fn is not None
-        if listener.fn.__name__ in ("pieces", "begin", "draw", "cancel"):
-            names.append(listener.fn.__name__)
-            result = listener.fn(*(part.value for part in listener.inputs))
-            results = list(result) if hasattr(result, "__next__") else [result]
-            for one in results:
-                assert len(one if isinstance(one, tuple) else (one,)) == len(listener.outputs)
-    assert sorted(names) == ["begin", "cancel", "cancel", "draw", "pieces"]
 
 
 @pytest.mark.slow

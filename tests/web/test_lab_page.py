@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import re
 import signal
 import subprocess
@@ -13,41 +12,42 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from functools import cache, partial
 from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import gradio as gr
 import pytest
 from safetensors import safe_open
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.lab.model import LabError
-from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, random_model
+from weighted_clip.web.lab import tabs
+from weighted_clip.web.lab.access import MAX_UPLOAD_BYTES
+from weighted_clip.web.lab.components import PREFIX
+from weighted_clip.web.lab.handlers import Handlers
+from weighted_clip.web.lab.image_tokens import TokenLab
+from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, Shelf
+from weighted_clip.web.lab.page import build_page
+from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
+from weighted_clip.web.lab.text_to_image import TextToImageLab
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.timed.schedule import COUNTERS
 
+from ..dalle.models import palette_dvae
 from ..patience import SECONDS
 from .chromium import Browser
+from .conftest import PRIOR, dalle_of
+from .handling import no_model, noting, small_model, strip_of, values_of
 from .lab_in_browser import LabPage
-
-pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
-
-import gradio as gr
-from weighted_clip.web.lab.access import MAX_UPLOAD_BYTES
-from weighted_clip.web.lab.components import PREFIX
-from weighted_clip.web.lab.handlers import OPTIONS, Handlers
-from weighted_clip.web.lab.page import build_page
-from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 BASE = EncodeOptions(syntax="a1111", scheme="masked_blend")
-CONFIG = TextConfig(hidden_dim=64, num_layers=2, num_heads=4, mlp_dim=128)
-INTERACTIVE = (gr.Textbox, gr.Dropdown, gr.Radio, gr.Checkbox, gr.CheckboxGroup, gr.Button, gr.Number, gr.File)
+INTERACTIVE = (gr.Textbox, gr.Dropdown, gr.Radio, gr.CheckboxGroup, gr.Button, gr.Number, gr.Slider, gr.File, gr.Image)
 LONG = "(cat:1.1) dog, " * 1000
 """2,000 words."""
 HARD = {
@@ -73,18 +73,12 @@ window.fetch = async (address, ...rest) => {
 """Answers to whatever does not wait in gradio's queue come five seconds late; the first is that to Cancel."""
 
 
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return random_model(Settings(), config=CONFIG)
-
-
 @pytest.fixture
-def handlers(model: Any) -> Handlers:
-    return Handlers(lambda: model, BASE)
+def handlers() -> Handlers:
+    return Handlers(small_model, BASE)
 
 
-def values(**changes: str) -> list[str]:
-    return [changes[name] if name in changes else getattr(BASE, name) for name in OPTIONS]
+values = partial(values_of, BASE)
 
 
 def show_all(handlers: Handlers, text: str) -> None:
@@ -93,52 +87,76 @@ def show_all(handlers: Handlers, text: str) -> None:
         tab(handlers).show(*own, text, *values())
 
 
-def strip_of(markup: str) -> dict[str, Any]:
-    found = re.search("data-strip='(.*?)'", markup)
-    assert found
-    return json.loads(unescape(found[1]))
+PROMPT_TABS = ["Tokens", "Masks", "Compare schemes", "Convert", "Export", "Schedule", "Two prompts"]
+HANDLERS = {"read", "follow", "open_tab", "compare", "cancel", "export", "_used", "pooled"}
+MORE_HANDLERS = {
+    *("show", "_choose", "_drop", "rank"),
+    *("encode", "point", "swap", "pieces", "begin", "draw"),
+}
+WAYS = ["From txt2img", "From img2img", "Send to txt2img", "Send to img2img"]
+PAGES: dict[str, tuple[list[str], list[str], set[str]]] = {
+    "plain": ([], [], set()),
+    "WebUI": ([], WAYS, set()),
+    "alone": (["Attention", "Pictures", "Image tokens", "Text to image"], [], MORE_HANDLERS),
+}
+"""Further tabs, ways to and from a host's boxes, and further handlers of each kind of page."""
 
 
-def test_components_have_an_id_and_a_label_of_their_own(model: Any) -> None:
-    page = build_page(lambda: model)
-    parts = [part for part in page.blocks.values() if isinstance(part, (*INTERACTIVE, gr.HTML))]
+@cache
+def page_of(kind: str) -> gr.Blocks:
+    more: dict[str, Any] = {
+        "plain": {},
+        "WebUI": {"is_in_webui": True},
+        "alone": {
+            "is_alone": True,
+            "shelf": Shelf(small_model(), "random weights", Settings(), {}),
+            "image_tokens": TokenLab(palette_dvae()),
+            "text_to_image": TextToImageLab(dalle_of(PRIOR)),
+        },
+    }[kind]
+    return build_page(small_model, **more)
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_a_page_has_its_tabs_and_each_component_an_id_and_a_label_of_its_own(kind: str) -> None:
+    blocks = page_of(kind).blocks.values()
+    parts = [part for part in blocks if isinstance(part, (*INTERACTIVE, gr.HTML))]
     ids = [part.elem_id for part in parts]
     labels = [part.value if isinstance(part, gr.Button) else part.label for part in parts]
     assert len(parts) > 25
     assert len(set(ids)) == len(ids)
     assert all(name and name.startswith(PREFIX) for name in ids)
-    assert len(set(labels)) == len(labels)
     assert all(labels)
+    twice = {one for one in labels if labels.count(one) > 1}
+    assert twice == ({"Cancel", "Images"} if kind == "alone" else set())  # of comparing and of drawing
+    more_tabs, ways, _ = PAGES[kind]
+    assert [part.label for part in blocks if isinstance(part, gr.Tab)] == PROMPT_TABS + more_tabs
+    assert [one for one in labels if one in WAYS] == ways
 
 
-def test_every_listener_can_be_called_with_what_the_page_starts_with(model: Any) -> None:
-    page = build_page(lambda: model)
+@pytest.mark.parametrize("kind", PAGES)
+def test_every_listener_can_be_called_with_what_the_page_starts_with(kind: str) -> None:
     names = set()
-    for listener in page.fns.values():
-        given = [part.value for part in listener.inputs]
-        assert listener.fn
-        result = listener.fn(*given)
+    for listener in page_of(kind).fns.values():
+        if listener.fn is None:  # a script of the page
+            continue
+        result = listener.fn(*(part.value for part in listener.inputs))
         results = list(result) if hasattr(result, "__next__") else [result]
         assert results
         for one in results:
             assert len(one if isinstance(one, tuple) else (one,)) == len(listener.outputs), listener.fn
         names.add(listener.fn.__name__)
-    assert names == {
-        *("read", "follow", "open_tab", "compare", "cancel", "export", "_used", "pooled"),
-    }
+    assert names == HANDLERS | PAGES[kind][2]
 
 
 def test_a_page_needs_no_model_to_be_built_and_to_read() -> None:
-    def none() -> Any:
-        raise LabError("No model is loaded yet.")
-
-    handlers = Handlers(none, BASE)
+    handlers = Handlers(no_model, BASE)
     line, strip, *_ = handlers.read(PROMPT, *values())
     assert "No model is loaded yet." in line
     assert strip_of(strip)["view"]["num_tokens"] == 9
     assert "No model is loaded yet." in ExportTab(handlers).export(PROMPT, *values())[1]
     assert "No model is loaded yet." in list(CompareTab(handlers).compare({}, ["comfy"], PROMPT, *values()))[-1][2]
-    assert build_page(none).fns
+    assert build_page(no_model).fns
 
 
 def test_strip_holds_the_view_and_the_same_as_text(handlers: Handlers) -> None:
@@ -193,11 +211,11 @@ def test_a_target_that_is_no_text_is_told(handlers: Handlers, target: Any) -> No
     assert "target syntax must be a text" in ConvertTab(handlers).show(target, PROMPT, *values())[1]
 
 
-def test_an_error_nobody_foresaw_is_told_and_logged(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_nobody_foresaw_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     def run(function: Any, *arguments: Any) -> Any:
         raise RuntimeError("out of memory")
 
-    handlers = Handlers(lambda: model, BASE, run)
+    handlers = Handlers(small_model, BASE, run)
     assert "RuntimeError: out of memory" in ExportTab(handlers).export(PROMPT, *values())[1]
     *_, last = CompareTab(handlers).compare({}, ["comfy"], PROMPT, *values())
     assert "RuntimeError: out of memory" in last[2]
@@ -240,7 +258,7 @@ def test_comparison_shows_more_with_every_scheme_and_can_be_cancelled(handlers: 
     assert "Choose at least one scheme" in next(CompareTab(handlers).compare(job, [], PROMPT, *values()))[2]
 
 
-def test_cancel_ends_a_scheme_that_has_begun(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_ends_a_scheme_that_has_begun(handlers: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
     job: dict[str, Any] = {}
     calls: list[int] = []
     encode = PrefixTextEncoder.__call__
@@ -252,19 +270,14 @@ def test_cancel_ends_a_scheme_that_has_begun(model: Any, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(PrefixTextEncoder, "__call__", cancelling)
     words = " ".join(f"(word{number}:0.{number + 100})" for number in range(200))
-    *_, last = CompareTab(Handlers(lambda: model, BASE)).compare(job, ["masked_blend", "comfy"], words, *values())
+    *_, last = CompareTab(handlers).compare(job, ["masked_blend", "comfy"], words, *values())
     assert "1 of 2 schemes: cancelled" in last[2]  # comfy was done
     assert len(calls) == 6
 
 
-def test_what_needs_weights_and_nothing_else_goes_through_run(model: Any) -> None:
+def test_what_needs_weights_and_nothing_else_goes_through_run() -> None:
     calls: list[str] = []
-
-    def run(function: Any, *arguments: Any) -> Any:
-        calls.append(function.__name__)
-        return function(*arguments)
-
-    handlers = Handlers(lambda: model, BASE, run)
+    handlers = Handlers(small_model, BASE, noting(calls))
     handlers.read(PROMPT, *values())
     show_all(handlers, PROMPT)
     assert calls == []
@@ -508,10 +521,9 @@ def test_only_this_computer_is_answered_and_only_our_files_are_served(address: s
 
 
 @pytest.mark.parametrize("converted", [None, 5, 0.5, True, ["a"], {"a": "b"}, "", " "])
-def test_what_is_no_converted_prompt_leaves_the_prompt_as_it_is(model: Any, converted: Any) -> None:
-    use = next(one.fn for one in build_page(lambda: model).fns.values() if one.fn and one.fn.__name__ == "_used")
-    assert use(converted, "compel", PROMPT, "a1111") == (PROMPT, "a1111")
-    assert use("a cat", "compel", PROMPT, "a1111") == ("a cat", "compel")
+def test_what_is_no_converted_prompt_leaves_the_prompt_as_it_is(converted: Any) -> None:
+    assert tabs._used(converted, "compel", PROMPT, "a1111") == (PROMPT, "a1111")
+    assert tabs._used("a cat", "compel", PROMPT, "a1111") == ("a cat", "compel")
 
 
 def test_phrases_are_kept_apart_and_the_masks_show_how(handlers: Handlers) -> None:

@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 import json
-import re
 from html import unescape
 from typing import Any
 
 import pytest
 from weighted_clip.commands.program import main
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.web.inspection import MAX_VIEWS
-from weighted_clip.web.lab.native import Settings, random_model
-from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.timed.schedule import COUNTERS
-
-from .lab_in_browser import LabPage
-
-pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
-
 from weighted_clip.web.lab.components import PREFIX
-from weighted_clip.web.lab.handlers import OPTIONS, Handlers
+from weighted_clip.web.lab.handlers import Handlers
 from weighted_clip.web.lab.page import build_page
 from weighted_clip.web.lab.tabs import COMPARED, TIMED_EXAMPLE, ScheduleTab
+from weighted_clip.weighting.timed.schedule import COUNTERS
 
-CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
-BASE = EncodeOptions(syntax="a1111", scheme="a1111")
+from .handling import BASE, small_model, strip_of, values_of
+from .lab_in_browser import LabPage
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def handlers() -> Handlers:
-    model = random_model(Settings(), config=CONFIG)
-    return Handlers(lambda: model, BASE)
+    return Handlers(small_model, BASE)
 
 
 def shown(handlers: Handlers, text: str, steps: Any = 20, counter: str = "as written", **changes: str) -> Any:
-    values = [changes.get(name, getattr(BASE, name)) for name in OPTIONS]
-    found = re.search("data-strip='(.*?)'", ScheduleTab(handlers).show(counter, text, *values, 0, steps)[0])
-    assert found
-    return json.loads(unescape(found[1]))
+    return strip_of(ScheduleTab(handlers).show(counter, text, *values_of(BASE, **changes), 0, steps)[0])
 
 
 def test_every_text_has_its_steps_and_tokens(handlers: Handlers) -> None:
@@ -99,7 +86,7 @@ def test_what_cannot_be_counted_is_said(handlers: Handlers, steps: Any, counter:
 
 
 def test_only_the_open_tab_is_filled() -> None:
-    page = build_page(lambda: random_model(Settings(), config=CONFIG))
+    page = build_page(small_model)
     follow = next(one for one in page.fns.values() if one.fn and one.fn.__name__ == "follow")
     assert follow.fn
     fill = follow.fn
@@ -120,8 +107,8 @@ def test_only_the_open_tab_is_filled() -> None:
 
 
 def test_problems_name_what_is_there_where_they_are_shown(handlers: Handlers, capsys) -> None:
-    text, values = "a [cat:dog:0.5] AND b", [getattr(BASE, name) for name in OPTIONS]
-    markup = unescape(handlers.read(text, *values)[1])
+    text = "a [cat:dog:0.5] AND b"
+    markup = unescape(handlers.read(text, *values_of(BASE))[1])
     assert markup.count("The tab Schedule shows how; here") >= 2
     assert "A1111 Prompt node" not in markup
     assert main(["inspect", text]) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 from html import unescape
 from typing import Any
 
@@ -17,6 +16,7 @@ from weighted_clip.web.lab.model import SHOWN_SIDE
 from weighted_clip.web.pictures.token_grid import LEFT, TOP, cell_side
 
 from ..dalle.models import nearest_colors, palette, palette_dvae, pictures
+from .handling import pictures_in
 from .lab_in_browser import LabPage
 
 
@@ -36,10 +36,7 @@ def pixels_of(picture: Image.Image) -> torch.Tensor:
 
 def figures(markup: str) -> dict[str, np.ndarray]:
     """The pictures in some markup, by their titles."""
-    found = re.findall(r"<img src='data:image/png;base64,([^']+)'[^>]*alt='([^.]+)\.", markup)
-    return {
-        title: np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")) / 255 for data, title in found
-    }
+    return dict(pictures_in(markup))
 
 
 def mosaic(ids: torch.Tensor, times: int) -> np.ndarray:
@@ -147,32 +144,6 @@ def test_an_error_nobody_foresaw_is_told_and_logged(
 
 
 # ---- the page
-
-
-def test_the_page_has_the_tab_where_it_is_asked_for() -> None:
-    gr = pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
-    from weighted_clip.web.lab.components import PREFIX
-    from weighted_clip.web.lab.model import LabError
-    from weighted_clip.web.lab.page import build_page
-
-    def none() -> Any:
-        raise LabError("No model is loaded yet.")
-
-    def tabs(page: Any) -> list[str]:
-        return [part.label for part in page.blocks.values() if isinstance(part, gr.Tab)]
-
-    page = build_page(none, image_tokens=TokenLab(palette_dvae()))
-    assert tabs(page)[-1] == TokenLab.title
-    assert TokenLab.title not in tabs(build_page(none))
-    kinds = (gr.HTML, gr.Image, gr.Number, gr.Button)
-    ids = [part.elem_id for part in page.blocks.values() if isinstance(part, kinds)]
-    assert len(set(ids)) == len(ids)
-    assert all(name and name.startswith(PREFIX) for name in ids)
-    for listener in page.fns.values():
-        assert listener.fn is not None
-        if listener.fn.__name__ in ("encode", "point", "swap"):
-            result = listener.fn(*(part.value for part in listener.inputs))
-            assert len(result if isinstance(result, tuple) else (result,)) == len(listener.outputs)
 
 
 @pytest.mark.slow

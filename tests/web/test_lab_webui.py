@@ -4,44 +4,33 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors import safe_open
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.web.lab.native import Settings, random_model
-from weighted_clip.weighting.options import EncodeOptions
-
-pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
-
-import gradio as gr
 from weighted_clip.web.lab.beside import BesideTab
-from weighted_clip.web.lab.handlers import OPTIONS, TAGS_ACT, Handlers
-from weighted_clip.web.lab.page import build_page
+from weighted_clip.web.lab.handlers import TAGS_ACT, Handlers
 from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
 
-CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
-BASE = EncodeOptions(syntax="a1111", scheme="a1111")
+from .handling import BASE, small_model, strip_of, values_of
+
 PROMPT = "a (red:1.4) [cat:dog:0.5] <lora:ink:0.8> AND sky:0.5 # blue"
 FIRST = "a (red:1.4) cat"
 
 
-@pytest.fixture(scope="module")
+values = partial(values_of, BASE)
+
+
+@pytest.fixture
 def handlers() -> Handlers:
-    model = random_model(Settings(), config=CONFIG)
-    return Handlers(lambda: model, BASE, is_in_webui=True)
-
-
-def values(**changes: Any) -> list[Any]:
-    return [changes.get(name, getattr(BASE, name)) for name in OPTIONS]
+    return Handlers(small_model, BASE, is_in_webui=True)
 
 
 def views(markup: str) -> list[dict[str, Any]]:
-    found = re.search("data-strip='(.*?)'", markup)
-    assert found
-    return json.loads(unescape(found[1]))["views"]
+    return strip_of(markup)["views"]
 
 
 def chips(view: dict[str, Any]) -> list[str]:
@@ -89,8 +78,7 @@ def test_the_first_text_is_encoded_and_named(handlers: Handlers, tmp_path: Path)
 
 @pytest.fixture
 def alone() -> Handlers:
-    model = random_model(Settings(), config=CONFIG)
-    return Handlers(lambda: model, BASE)
+    return Handlers(small_model, BASE)
 
 
 def words_of(tokens: str) -> list[str]:
@@ -192,12 +180,3 @@ def test_problems_name_nothing_that_is_not_there(handlers: Handlers) -> None:
 def test_what_cannot_be_read_is_told(handlers: Handlers) -> None:
     assert "steps must be" in unescape(handlers.read("a cat", *values(), 1, 0)[1])
     assert "too many" in unescape(handlers.read("[a|b]" * 2000, *values(), 1, 10_000)[1])
-
-
-@pytest.mark.parametrize("is_in_webui", [True, False])
-def test_only_a_tab_has_ways_to_and_from_the_hosts_boxes(*, is_in_webui: bool) -> None:
-    model = random_model(Settings(), config=CONFIG)
-    page = build_page(lambda: model, is_in_webui=is_in_webui)
-    labels = [block.value for block in page.blocks.values() if isinstance(block, gr.Button)]
-    ways = ["From txt2img", "From img2img", "Send to txt2img", "Send to img2img"]
-    assert [one for one in labels if one in ways] == (ways if is_in_webui else [])
