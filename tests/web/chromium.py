@@ -25,7 +25,7 @@ from ..patience import SECONDS
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--no-proxy-server"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 
 
@@ -43,7 +43,7 @@ def running_browser(profile: Path) -> Iterator[Browser]:
     ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in theirs]
     process = os.posix_spawn(
         browser,
-        [browser, *ARGUMENTS, f"--user-data-dir={profile}", "about:blank"],
+        [browser, *ARGUMENTS, "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"],
         os.environ,
         file_actions=[(os.POSIX_SPAWN_DUP2, end, place) for end, place in zip(ends, (3, 4, 1, 2), strict=True)],
         setpgroup=0,

@@ -1,10 +1,11 @@
-"""The token ruler of web/comfyui without ComfyUI: drawn by headless Chromium from views that `inspect` makes.
+"""The token ruler without its hosts: drawn by headless Chromium from views that `inspect` makes.
 
 One page draws every prompt in every theme, drives a ruler on a made-up node, and writes down what there is to see.
-"""
+Another stands for the WebUI's, with the rulers of javascript/weighted_clip_prompts.mjs."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import itertools
@@ -14,7 +15,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,10 @@ from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.view import view, weight_text
 
 from ..patience import SECONDS
+from .chromium import ARGUMENTS, BROWSERS, Browser, Tab
 
 HERE = Path(__file__).resolve().parent
 COMFYUI = HERE.parent.parent / "web" / "comfyui"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-ARGUMENTS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--no-proxy-server"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=800,600"),
-)
 NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 NUM_REFUSED = 2
 """Requests that the server is too busy for."""
@@ -121,10 +118,46 @@ def cases() -> dict[str, dict[str, Any]]:
     return drawn
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves the scripts, the page's own files and the page; of what the ruler asks, the first requests are refused."""
+class _Page(http.server.SimpleHTTPRequestHandler):
+    """Serves a page at the root, and files."""
 
     page: bytes
+
+    def do_GET(self) -> None:
+        if self.path == "/":
+            self.answer(200, self.page, "text/html; charset=utf-8")
+        else:
+            super().do_GET()
+
+    def asked_for(self) -> dict[str, Any]:
+        """Body of the request."""
+        return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # the base class's names
+        del format, args
+
+
+@contextlib.contextmanager
+def serving(handler: Callable[..., http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Address of a server that runs meanwhile."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+
+
+class _Drawings(_Page):
+    """Serves the page that draws all; of what the ruler asks, the first requests are refused."""
+
     asked: list[tuple[str, int]]
     """Text and status of each request."""
     running: list[str]
@@ -137,31 +170,17 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             return str(COMFYUI / path.removeprefix("/comfyui/"))
         return str(HERE / "ruler" / path.lstrip("/"))
 
-    def do_GET(self) -> None:
-        if self.path != "/":
-            super().do_GET()
-            return
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.end_headers()
-        self.wfile.write(self.page)
-
     def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = self.asked_for()
         self.running.append(request["text"])
         time.sleep(0.05)  # for others to come
         self.num_running.append(len(self.running))
         status = 429 if len(self.asked) < NUM_REFUSED else 200
         self.asked.append((request["text"], status))
-        answer = json.dumps(inspect(request_of(request, NODES)) if status == 200 else {"error": "ask again"}).encode()
+        answer = inspect(request_of(request, NODES)) if status == 200 else {"error": "ask again"}
+        body = json.dumps(answer).encode()
         self.running.remove(request["text"])
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, format: str, *args: Any) -> None:  # the base class's names
-        del format, args
+        self.answer(status, body)
 
 
 @pytest.fixture(scope="module")
@@ -178,24 +197,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     page = page.replace("CASES", as_json(cases()))
     shared = {"weights": WEIGHTS, "themes": rules, "hostTexts": HOST_TEXTS, "definitions": definitions()}
     page = page.replace("WEIGHTS", as_json({**shared, "reweighted": changes()}))
-    handler = type("Handler", (_Handler,), {"page": page.encode(), "asked": [], "running": [], "num_running": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            done = subprocess.run(
-                [
-                    *(browser, *ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"),
-                    *("--virtual-time-budget=60000", "--dump-dom", f"http://127.0.0.1:{server.server_port}/"),
-                ],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                encoding="utf-8",
-                timeout=SECONDS,
-                check=False,
-            )
-        finally:
-            server.shutdown()
+    handler = type("Handler", (_Drawings,), {"page": page.encode(), "asked": [], "running": [], "num_running": []})
+    arguments = (*ARGUMENTS, "--window-size=800,600", f"--user-data-dir={tmp_path_factory.mktemp('browser')}")
+    with serving(handler) as address:
+        done = subprocess.run(
+            [browser, *arguments, "--virtual-time-budget=60000", "--dump-dom", address],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=SECONDS,
+            check=False,
+        )
     found = re.search(r'<script type="application/json" id="results">(.*?)</script>', done.stdout, re.DOTALL)
     assert found, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     results = json.loads(found[1])
@@ -577,3 +590,71 @@ def test_views_of_a_run_have_what_the_ruler_reads() -> None:
     """The route's view and that of a node are made by the same function."""
     read = read_prompt("a (cat:1.2)", EncodeOptions(), default_tokenizer())
     assert view(read) == views_of("a (cat:1.2)")[0]
+
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = """<!doctype html><meta charset=utf-8><script type=module src=/javascript/weighted_clip_prompts.mjs></script>
+<div class=prompt-row><div id=txt2img_prompt><textarea></textarea></div></div>
+<div id=txt2img_token_counter><div class=wrap></div><span>0/75</span></div>
+<div id=script_txt2img_weighted_clip_enabled><input type=checkbox></div>
+<div id=script_txt2img_weighted_clip_syntax><input value=compel></div>"""
+COUNTED = (
+    "return document.querySelector('#weighted_clip_ruler_txt2img_prompt .wcr-bar .wcr-count')?.textContent === args[0]"
+)
+
+
+class _Boxes(_Page):
+    """Serves the page with a prompt box, and reads prompts."""
+
+    page = PAGE.encode()
+
+    def do_POST(self) -> None:
+        request = self.asked_for()
+        views = inspect({"text": request["text"], "syntax": request["syntax"]})["views"]
+        answer = {"views": [{**view, "total": f"{view['num_tokens']}/75"} for view in views], "notes": []}
+        self.answer(200, json.dumps(answer).encode())
+
+
+@pytest.fixture(scope="module")
+def boxes_address() -> Iterator[str]:
+    with serving(functools.partial(_Boxes, directory=str(ROOT))) as address:
+        yield address
+
+
+@pytest.fixture
+def boxes(browser: Browser, boxes_address: str) -> Iterator[Tab]:
+    """The page with a prompt box, newly opened."""
+    with browser.tab(width=800, height=600) as tab:
+        tab.open(boxes_address)
+        tab.wait("return document.readyState === 'complete' && !!document.querySelector('textarea')")
+        yield tab
+
+
+def type_prompt(tab: Tab, text: str) -> None:
+    tab.run("document.querySelector('textarea').focus()")
+    tab.paste(text)
+
+
+def test_seconds_that_gradio_counts_are_no_tokens(boxes: Tab) -> None:
+    count = "document.querySelector('#txt2img_token_counter .wrap').textContent = args[0];"
+    boxes.run(f"{count} document.querySelector('#txt2img_token_counter span').textContent = args[1]", "1.6s ", "3/75")
+    type_prompt(boxes, "a red cat")
+    boxes.wait(COUNTED, "3/75")
+    boxes.run(count, "")
+    boxes.run("document.querySelector('#txt2img_token_counter span').textContent = '?/?'")
+    boxes.wait("return !document.querySelector('.wcr-bar .wcr-count')")
+
+
+def test_a_number_that_comes_later_does_not_keep_the_tokens_from_being_announced(boxes: Tab) -> None:
+    type_prompt(boxes, "a red cat")
+    boxes.wait("return document.querySelectorAll('.wcr-chip').length === 3")
+    boxes.run("document.querySelector('#txt2img_token_counter span').textContent = '3/75'")
+    boxes.wait("return document.querySelector('[role=status]').textContent === '3 / 75 tokens.'")
+
+
+def test_in_another_syntax_it_says_how_many_tokens_that_syntax_reads(boxes: Tab) -> None:
+    boxes.run("document.querySelector('#txt2img_token_counter span').textContent = '3/75'")
+    type_prompt(boxes, "(a:2) cat")
+    boxes.wait(COUNTED, "3/75")
+    boxes.run("document.querySelector('[type=checkbox]').click()")
+    boxes.wait(COUNTED, "4/75")
