@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .dictionary import WORDS, seeds
+from .drawing import WORDS, seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LENGTH = 4096
@@ -71,10 +71,10 @@ def _names() -> list[str]:
     ).stdout.split()
 
 
-def load() -> None:
-    """Load the repository as the package ``weighted_clip``, whatever its folder is called."""
-    place = ROOT / "__init__.py"
-    spec = importlib.util.spec_from_file_location("weighted_clip", place, submodule_search_locations=[str(ROOT)])
+def load(root: Path = ROOT) -> None:
+    """Load a repository as the package ``weighted_clip``, whatever its folder is called."""
+    place = root / "__init__.py"
+    spec = importlib.util.spec_from_file_location("weighted_clip", place, submodule_search_locations=[str(root)])
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)

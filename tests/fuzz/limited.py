@@ -7,7 +7,6 @@ hostile data sets, with what is wrong when it is read, or 0.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
@@ -20,7 +19,8 @@ from pathlib import Path
 from threading import Timer
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from .campaign import ROOT, load
+
 MEMORY = 700 * 2**20
 """Address space that a command may take beyond that of the idle program."""
 
@@ -57,7 +57,8 @@ class Limited:
         """Do a piece of work."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(self._memory), str(self._root), self._work],
+                [sys.executable, "-m", "tests.fuzz.limited", str(self._memory), str(self._root), self._work],
+                cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -122,8 +123,8 @@ def _commands() -> Callable[[list[Any]], Outcome]:
 
 
 def _data_sets() -> Callable[[list[Any]], Outcome]:
-    sys.path.insert(0, str(ROOT))
-    data_sets = import_module("tests.fuzz.data_sets")
+    from . import data_sets
+
     data_sets.load_readers()
     return lambda piece: Outcome(data_sets.finding_of(*piece) or 0, "")
 
@@ -132,13 +133,7 @@ WORK = {"commands": _commands, "data sets": _data_sets}
 
 
 def _answers(memory: int, root: Path, work: str) -> None:
-    spec = importlib.util.spec_from_file_location(
-        "weighted_clip", root / "__init__.py", submodule_search_locations=[str(root)]
-    )
-    assert spec
-    assert spec.loader
-    module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    load(root)
     import resource
 
     work_on = WORK[work]()

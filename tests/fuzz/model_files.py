@@ -25,7 +25,7 @@ from weighted_clip.encoder.text_model import TextModel
 from ..dalle.models import PRIOR, TINY, TINY_SMALL, seeded, tiny_dalle
 from ..dalle.rudalle import formula_state
 from ..encoder.files import hugging_face
-from .files import TEXT
+from .file_targets import TEXT
 
 Write = Callable[[Path], None]
 

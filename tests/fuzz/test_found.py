@@ -28,8 +28,8 @@ from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.timed.schedule import read_timed
 
 from .drawing import Draw
-from .files import Header, checkpoint_header, shard_header
-from .front_targets import post
+from .file_targets import Header, checkpoint_header, shard_header
+from .targets import post
 
 TOKENIZE = default_tokenizer()
 WHOLE = bytes([4])

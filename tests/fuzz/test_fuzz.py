@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .dictionary import SURROGATES, TEXTS, WORDS, seeds
+from .drawing import SURROGATES, TEXTS, WORDS, seeds
 from .targets import TARGETS
 
 EXAMPLES = {"lab": 25, "checkpoint": 30, "whole_clip": 30, "reading": 60, "route": 60, "command": 60, "timed": 80}

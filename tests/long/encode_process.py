@@ -1,6 +1,6 @@
 """Encodes the drawn prompts in a process of its own, as our nodes and commands do, and writes down how it fared.
 
-    python encode_process.py JOB.json RESULT
+    python -m tests.long.encode_process JOB.json RESULT
 
 RESULT is a folder; figures.json is written there. A job is JSON: ``seed`` and ``count`` of the prompts, ``config``
 (fields of `TextConfig`), ``max_bytes``, ``kept`` (the numbers of the prompts whose encodings are written to
@@ -15,55 +15,34 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib.util
 import json
 import sys
 import time
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from weighted_clip.encoder.cache import Memory
-    from weighted_clip.encoder.prefix import PrefixTextEncoder
-    from weighted_clip.encoder.text_model import TextEncoder
+from ..fuzz.campaign import load
 
-    from .course import resident_bytes
-    from .prompts import STEPS, Drawn, draw_prompts
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def load(name: str, file: Path, *, is_package: bool = False) -> Any:
-    """A module by its path, under a name of our choosing."""
-    places = [str(file.parent)] if is_package else None
-    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-if not TYPE_CHECKING:
-    load("weighted_clip", ROOT / "__init__.py", is_package=True)
-    resident_bytes = load("course", Path(__file__).with_name("course.py")).resident_bytes
-    _prompts = load("prompts", Path(__file__).with_name("prompts.py"))
-    Drawn, STEPS, draw_prompts = _prompts.Drawn, _prompts.STEPS, _prompts.draw_prompts
+load()
 
 import numpy as np
 import torch
 from safetensors.numpy import save_file  # the one for tensors keeps Python objects for each new size
 from torch import Tensor
+from weighted_clip.encoder.cache import Memory
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.prefix import encoders_for
+from weighted_clip.encoder.prefix import PrefixTextEncoder, encoders_for
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed, runs
 from weighted_clip.weighting.towers import Reader, layout_of
+
+from .page import resident_bytes
+from .prompts import STEPS, Drawn, draw_prompts
 
 
 class Watched:

@@ -1,8 +1,11 @@
-"""Ten thousand encodings in one process: memory stays flat, and results are those of a fresh process."""
+"""Ten thousand encodings in one process: memory stays flat, and results are those of a fresh process.
+
+First the criteria for this and other runs, and the page they write."""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import random
 import subprocess
@@ -16,11 +19,62 @@ import pytest
 from safetensors.torch import load_file
 from torch import Tensor
 
-from .course import MEBIBYTE, NO_PROC, PROC, Point, growth
-from .page import about, counted_growth, course_table, resident_growth, write_part
+from . import page
+from .page import (
+    MEBIBYTE,
+    NO_PROC,
+    PROC,
+    Point,
+    about,
+    counted_growth,
+    course_table,
+    growth,
+    resident_bytes,
+    resident_growth,
+    tenths,
+    write_part,
+)
 from .prompts import draw_prompts
 
-SCRIPT = Path(__file__).with_name("encode_process.py")
+
+def test_growth_leaves_the_warming_up_out() -> None:
+    warm = [Point(step, 1000.0 * step) for step in range(10)]
+    flat = [Point(step, 9000.0) for step in range(10, 50)]
+    assert growth([*warm, *flat]) == (9000.0, 9000.0, 0.0)
+    rising = [Point(step, 5.0 * step) for step in range(10, 50)]
+    assert growth([*warm, *rising]) == pytest.approx((5 * 14.5, 5 * 44.5, 5.0))
+    assert [point.step for point in tenths([*warm, *flat])] == list(range(4, 50, 5))
+
+
+def test_a_process_has_memory_and_more_of_it_when_it_holds_more() -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("only Linux has /proc")
+    before, size = resident_bytes(), 2**26
+    # a mapping of its own, as the heap may have room that is resident already
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:
+        held.write(b"x" * size)
+        assert resident_bytes() - before > size / 2
+
+
+def test_a_run_writes_its_own_part_of_the_page_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "page.md"
+    monkeypatch.setattr(page, "PAGE", file)
+    monkeypatch.delenv(page.VARIABLE, raising=False)
+    page.write_part("The lab", ["not asked for"])
+    assert not file.exists()
+    monkeypatch.setenv(page.VARIABLE, "1")
+    page.write_part("The lab", ["old"])
+    page.write_part("Encodings, full size", ["full"])
+    page.write_part("Encodings", ["one " * 40, "| two |"])
+    page.write_part("The lab", ["new"])
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith(page.HEAD)
+    first = f"{'one ' * 29}one\n{'one ' * 9}one"
+    expected = f"## Encodings\n\n{first}\n\n| two |\n\n## Encodings, full size\n\nfull\n\n## The lab\n\nnew\n"
+    assert text.removeprefix(page.HEAD) == f"\n{expected}"
+
+
+ROOT = Path(__file__).resolve().parents[2]
 SEED = 1
 SECONDS = 3 * 60 * 60
 """No run may hang longer."""
@@ -63,9 +117,11 @@ def encoded(job: Job, way: str, folder: Path) -> dict[str, Any]:
     """Do a job in a process of its own on one thread: its figures."""
     file = folder / f"{way}.json"
     file.write_text(json.dumps({**asdict(job), "seed": SEED, "kept": job.kept, "way": way}), encoding="utf-8")
-    command = [sys.executable, "-P", str(SCRIPT), str(file), str(folder / way)]
+    command = [sys.executable, "-m", "tests.long.encode_process", str(file), str(folder / way)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads((folder / way / "figures.json").read_text(encoding="utf-8"))
 

@@ -18,8 +18,18 @@ from ..hosts.comfy_probe import ASLEEP
 from ..hosts.comfy_server import ComfyServer, Conditioning, Graph, Host, PromptError, add_checkpoint, running_server
 from ..hosts.make_checkpoint import write_more_embeddings
 from ..hosts.stock import StockOutputs, run_stock
-from .course import MEBIBYTE, NO_PROC, PROC, Point, growth, resident_bytes
-from .page import about, course_table, resident_growth, write_part
+from .page import (
+    MEBIBYTE,
+    NO_PROC,
+    PROC,
+    Point,
+    about,
+    course_table,
+    growth,
+    resident_bytes,
+    resident_growth,
+    write_part,
+)
 from .session import WIDE_EMBEDDING, Queued, draw_workflow
 
 pytestmark = [pytest.mark.host, pytest.mark.long, pytest.mark.skipif(not PROC.is_dir(), reason=NO_PROC)]

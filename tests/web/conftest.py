@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from weighted_clip.dalle.pieces import learned_pieces
 from weighted_clip.dalle.prior import Prior
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.web.pictures.canvas import Canvas
+from weighted_clip.web.pictures.style import Color
 
 from ..dalle.models import palette_dvae
 from .chromium import Browser, Tab, running_browser
@@ -35,6 +38,44 @@ PRIOR = PriorConfig(
     mlp_dim=32,
     kernel_size=3,
 )
+
+
+Boxes = list[tuple[tuple[float, ...], dict[str, Any]]]
+"""Edges and options of each box of a picture."""
+
+
+def watch(patch: pytest.MonkeyPatch, name: str, note: Callable[[tuple[Any, ...], dict[str, Any]], None]) -> None:
+    """Note the arguments of a method of `Canvas` while it is called."""
+    method = getattr(Canvas, name)
+
+    def watched(self: Canvas, *arguments: Any, **options: Any) -> Any:
+        note(arguments, options)
+        return method(self, *arguments, **options)
+
+    patch.setattr(Canvas, name, watched)
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every text that is drawn in pictures, in order."""
+    texts: list[str] = []
+    for name in ("text", "upright_text"):
+        watch(monkeypatch, name, lambda arguments, _: texts.append(arguments[2]))
+    return texts
+
+
+@pytest.fixture
+def boxes(monkeypatch: pytest.MonkeyPatch) -> Boxes:
+    """Every box that is drawn in pictures, in order."""
+    found: Boxes = []
+    watch(monkeypatch, "box", lambda edges, options: found.append((edges, options)))
+    return found
+
+
+def count_color(image: Image.Image, color: Color, box: tuple[float, ...] | None = None) -> int:
+    """Number of pixels of exactly this colour."""
+    part = image.crop(tuple(round(value) for value in box)) if box else image
+    return {value: count for count, value in part.getcolors(part.width * part.height)}.get(color, 0)
 
 
 def dalle_of(prior: PriorConfig) -> DALLE:

@@ -23,7 +23,6 @@ from weighted_clip.web.lab.comparing import CUT, Comparison, compare, comparison
 from weighted_clip.web.lab.native import Settings, random_model
 from weighted_clip.web.lab.study import read
 from weighted_clip.web.pictures import RowChange, SchemeRow, changes, draw_changes, style
-from weighted_clip.web.pictures.canvas import Canvas
 from weighted_clip.web.pictures.changes import CUT_LEGEND, Axes, angle_text, axes_of, ratio_text
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
@@ -89,38 +88,24 @@ def test_blended_prompts_are_told() -> None:
 
 
 @pytest.mark.parametrize("width", [700, 1100])
-def test_bars_that_are_cut_have_a_gap_and_their_value(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_that_are_cut_have_a_gap_and_their_value(
+    width: int, written: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The gap is where the picture differs from one in which no bar counts as cut."""
-    written: list[str] = []
-    text = Canvas.text
-    lines = Canvas.lines
-
-    def noted(self, x, y, shown, *args, **options) -> float:
-        written.append(shown)
-        return text(self, x, y, shown, *args, **options)
-
-    def noted_lines(self, x, y, texts, *args, **options) -> None:
-        written.extend(texts)
-        lines(self, x, y, texts, *args, **options)
-
-    monkeypatch.setattr(Canvas, "text", noted)
-    monkeypatch.setattr(Canvas, "lines", noted_lines)
     factors = torch.ones(1, 77, 1)
     factors[0, 1:4] = torch.tensor([[25.0], [0.02], [9.0]])
     found = changed("a red cat", factors)
     cut = np.asarray(draw_differences([found], width=width)).astype(int)
     assert {"×25", "×0.02", "×9.00"} <= set(written)
     assert CUT_LEGEND in " ".join(written)
-
-    monkeypatch.setattr(Axes, "cuts", lambda axes, ratio: False)
-    plain = np.asarray(draw_differences([found], width=width)).astype(int)
+    with monkeypatch.context() as patch:
+        patch.setattr(Axes, "cuts", lambda axes, ratio: False)
+        plain = np.asarray(draw_differences([found], width=width)).astype(int)
     differing = np.flatnonzero(np.abs(cut[: len(plain) - 60] - plain[:-60]).sum(axis=2).any(axis=0))
     # two bars, not the third that the axis holds
     columns = np.split(differing, np.flatnonzero(np.diff(differing) > 5) + 1)
     assert [len(column) > 8 for column in columns] == [True, True]
     written.clear()
-    monkeypatch.undo()
-    monkeypatch.setattr(Canvas, "lines", noted_lines)
     draw_differences([changed("a red cat", 9.0)], width=width)
     assert CUT_LEGEND not in " ".join(written)
 
@@ -143,17 +128,7 @@ def test_encoders_of_the_same_tokens_share_a_chart_and_others_do_not() -> None:
 
 
 @pytest.mark.parametrize(("factor", "message"), [(1.0, "No row changes."), (1.0001, "All rows change by too little")])
-def test_nothing_to_draw_is_told_in_words(factor: float, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weighted_clip.web.pictures.canvas import Canvas
-
-    written: list[str] = []
-    lines = Canvas.lines
-
-    def noted(self, x, y, texts, *args, **options) -> None:
-        written.extend(texts)
-        lines(self, x, y, texts, *args, **options)
-
-    monkeypatch.setattr(Canvas, "lines", noted)
+def test_nothing_to_draw_is_told_in_words(factor: float, message: str, written: list[str]) -> None:
     image = draw_differences([changed("a cat", factor)])
     assert isinstance(image, Image.Image)
     assert any(text.startswith(message) for text in written)

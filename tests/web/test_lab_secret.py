@@ -351,7 +351,7 @@ def test_a_private_lab_stores_nothing_and_forgets_what_was_stored(lab: LabPage, 
         lab.open(address)
         lab.fill("prompt", TEXT)
         lab.tab.wait("return JSON.stringify(localStorage).includes('fox') && location.hash.includes('fox')")
-    lab.tab.open("about:blank")
+        lab.tab.open("about:blank")
     with running_lab(tmp_path, "--port", port, "--private") as address:
         lab.open(address)
         lab.fill("prompt", "a (blue:1.2) wolf")

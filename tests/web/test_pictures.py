@@ -45,6 +45,8 @@ from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.view import view, weight_text
 
+from .conftest import count_color
+
 EXAMPLE = "a photo of a (red:1.4) cat and a (dog:0.5) in a [wooden] bowl, chiaroscuro"
 TINY = TextConfig(vocab_size=50, context_length=9, hidden_dim=8, num_heads=2, num_layers=3, mlp_dim=16)
 
@@ -72,12 +74,6 @@ def chip_places(view_, width=1200):
         )
         for item in lay_out(view_, width).placed
     }
-
-
-def count_color(image, color, box=None):
-    """Pixels of exactly this colour."""
-    part = image.crop(tuple(round(value) for value in box)) if box else image
-    return dict((value, count) for count, value in part.getcolors(part.width * part.height)).get(color, 0)
 
 
 # --- tokens

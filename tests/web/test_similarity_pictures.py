@@ -1,4 +1,6 @@
-"""The similarity matrix and the ranking: colours, frames, numbers, what is left out, and images of every kind."""
+"""Matrices, rankings, sheets and token grids: colours, frames, numbers, what is left out, images of every kind."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -11,10 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from weighted_clip.web.pictures import draw_ranking, draw_similarity, matrices, style
-from weighted_clip.web.pictures.canvas import Canvas
-from weighted_clip.web.pictures.matrices import Scale, scale_of
-from weighted_clip.web.pictures.sheets import few_lines
+from weighted_clip.web.pictures import draw_ranking, draw_similarity, draw_token_grid, matrices, style
+from weighted_clip.web.pictures.matrices import Scale, draw_confusion, scale_of
+from weighted_clip.web.pictures.sheets import KEPT_SIDE, Card, draw_unsure, few_lines
+from weighted_clip.web.pictures.style import LIGHT, MIN_CONTRAST, contrast, readable
+from weighted_clip.web.pictures.token_grid import LEFT, TOP, cell_at, cell_side, token_color
+
+from .conftest import Boxes, count_color
 
 TEXTS = [
     "",
@@ -44,37 +49,9 @@ def plain(count: int) -> list[Image.Image]:
     return [Image.new("RGB", (20, 20), (3 * (n % 64),) * 3) for n in range(count)]
 
 
-@pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every text that is drawn, in order."""
-    texts: list[str] = []
-
-    def text(self: Canvas, x: float, y: float, text: str, *arguments: object, **options: object) -> float:
-        texts.append(text)
-        return drawn(self, x, y, text, *arguments, **options)
-
-    drawn = Canvas.text
-    monkeypatch.setattr(Canvas, "text", text)
-    return texts
-
-
-@pytest.fixture
-def framed(monkeypatch: pytest.MonkeyPatch) -> list[style.Color]:
+def framed(boxes: Boxes) -> list[style.Color]:
     """Fill of every framed cell, in order."""
-    fills: list[style.Color] = []
-
-    def box(self: Canvas, *arguments: float, **options: object) -> None:
-        if options.get("line_width") == 2.5 and options.get("outline"):
-            fills.append(options["fill"])
-        drawn(self, *arguments, **options)
-
-    drawn = Canvas.box
-    monkeypatch.setattr(Canvas, "box", box)
-    return fills
-
-
-def count_color(image: Image.Image, color: style.Color) -> int:
-    return dict((value, count) for count, value in image.getcolors(image.width * image.height)).get(color, 0)
+    return [options["fill"] for _, options in boxes if options.get("line_width") == 2.5 and options.get("outline")]
 
 
 # --- the scale
@@ -167,17 +144,17 @@ def _box(picture: Image.Image, color: style.Color) -> tuple[int, int, int, int]:
     return box
 
 
-def test_the_largest_of_each_row_is_framed(framed: list[style.Color]) -> None:
+def test_the_largest_of_each_row_is_framed(boxes: Boxes) -> None:
     values = [[0.1, 0.3, 0.2], [0.25, 0.15, 0.25], [math.nan, 0.1, 0.05], [math.nan] * 3]
     draw_similarity(values, list("abcd"), plain(3))
     scale = scale_of(values, "none")
-    assert framed == [scale.color(value, style.LIGHT) for value in (0.3, 0.25, 0.25, 0.1)]
+    assert framed(boxes) == [scale.color(value, style.LIGHT) for value in (0.3, 0.25, 0.25, 0.1)]
 
 
-def test_over_texts_the_largest_of_each_column_is_framed(framed: list[style.Color], written: list[str]) -> None:
+def test_over_texts_the_largest_of_each_column_is_framed(boxes: Boxes, written: list[str]) -> None:
     values = torch.tensor([[0.6, 0.3], [0.4, 0.7]])
     draw_similarity(values, ["a", "b"], plain(2), over="texts")
-    assert framed == [Scale(0, 1, True).color(value, style.LIGHT) for value in (0.6, 0.7)]
+    assert framed(boxes) == [Scale(0, 1, True).color(value, style.LIGHT) for value in (0.6, 0.7)]
     assert {"60 %", "70 %", "framed: largest of its column"} <= set(written)
     written.clear()
     draw_similarity(values, ["a", "b"], plain(2), over="images", theme="dark", title="Probabilities")
@@ -277,17 +254,12 @@ def test_images_stand_best_first_with_score_and_number(written: list[str]) -> No
     assert "from the lowest, −0.0500, to the highest, 0.3100" in " ".join(written)
 
 
-def test_bars_go_from_the_lowest_to_the_highest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_go_from_the_lowest_to_the_highest(boxes: Boxes) -> None:
     widths: dict[style.Color, list[float]] = {}
-    drawn = Canvas.box
-
-    def box(self: Canvas, left: float, top: float, right: float, bottom: float, **options: object) -> None:
+    draw_ranking(plain(5), [0.4, 0.3, 0.2, 0.1, math.nan], [0, 1, 2, 3, 4], 2, "a")
+    for (left, top, right, bottom), options in boxes:
         if bottom - top == 6:
             widths.setdefault(options["fill"], []).append(right - left)
-        drawn(self, left, top, right, bottom, **options)
-
-    monkeypatch.setattr(Canvas, "box", box)
-    draw_ranking(plain(5), [0.4, 0.3, 0.2, 0.1, math.nan], [0, 1, 2, 3, 4], 2, "a")
     assert widths[style.LIGHT.line] == [132, 132, 80, 80, 80]
     assert widths[style.LIGHT.accent] == pytest.approx([132, 88])
     assert widths[style.LIGHT.muted] == pytest.approx([80 / 3])  # the lowest and NaN have none
@@ -360,3 +332,120 @@ def test_large_images_of_any_mode_are_drawn(mode: str) -> None:
         image = image.convert("I").convert("I;16")
     draw_ranking([image] * 3, [0.3, 0.2, 0.1], [0, 1, 2], 1, "a red wall")
     draw_similarity([[0.3]], ["a red wall"], [image])
+
+
+def test_a_matrix_has_the_counts_by_row_and_what_is_right(written: list[str]) -> None:
+    draw_confusion([[3, 1, 0], [0, 7, 5], [0, 0, 0]], ["cat", "dog", "bird"], title="Eleven")
+    labels = [text for text in written if text in ("cat", "dog", "bird")]
+    assert labels == ["cat", "cat", "dog", "dog", "bird", "bird"]  # above its column and next to its row
+    numbers = [text for text in written if text.isdigit() or text.endswith("%") or text == "none"]
+    assert numbers == ["3", "1", "0", "75 %", "0", "7", "5", "58 %", "0", "0", "0", "none"]
+    assert written[0] == "Eleven"
+
+
+def test_a_cell_has_the_colour_of_its_share_of_the_row(boxes: Boxes) -> None:
+    draw_confusion([[10, 0], [1, 1]], ["a", "b"])
+    light = style.LIGHT
+    middle = style.mix(light.surface, light.visible, 0.5)
+    assert [options["fill"] for _, options in boxes] == [light.visible, light.surface, middle, middle]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("count", [1, 2, 9, 17, 40])
+def test_any_labels_are_drawn_and_those_that_are_not_are_counted(count: int, theme: str, written: list[str]) -> None:
+    labels = [(TEXTS[number] if number < len(TEXTS) else f"label {number}") for number in range(count)]
+    picture = draw_confusion([[10**6] * count for _ in labels], labels, title="x " * 90, theme=theme)
+    assert picture.mode == "RGB"
+    assert max(picture.size) < 1500
+    assert ("not drawn: 8 more labels" in written) == (count == 40)
+
+
+@pytest.mark.parametrize(("counts", "labels"), [([], []), ([[1]], ["a", "b"]), ([[1, 2], [3]], ["a", "b"])])
+def test_a_matrix_that_does_not_fit_is_refused(counts: list[list[int]], labels: list[str]) -> None:
+    with pytest.raises(ValueError, match="labels need as many rows and columns of counts"):
+        draw_confusion(counts, labels)
+
+
+def test_unsure_images_have_both_labels_their_probabilities_and_the_end_of_their_name(written: list[str]) -> None:
+    cards = [Card("x" * 60 + "end.png", (("cat", 0.514), ("dog", 0.486))), Card("b.png", (("dog", 0.9), ("cat", 0.1)))]
+    images = [Image.new("RGB", (9, 9), "red"), Image.new("RGB", (9, 9), "blue")]
+    picture = draw_unsure(images, cards, "The title")
+    assert [text for text in written if not text.startswith("…")] == [
+        *("The title", "cat", "51 %", "dog", "49 %"),
+        *("dog", "90 %", "cat", "10 %", "b.png"),
+    ]
+    assert next(text for text in written if text.startswith("…")).endswith("xend.png")
+    assert [count_color(picture, color) for color in ((255, 0, 0), (0, 0, 255))] == [KEPT_SIDE**2] * 2
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_any_images_and_labels_are_drawn(theme: str) -> None:
+    cards = [Card(name, ((name, 1.0), (name, 0.0))) for name in TEXTS[: len(ODD_IMAGES)]]
+    picture = draw_unsure(ODD_IMAGES, cards, "x", theme=theme)
+    assert picture.mode == "RGB"
+    assert picture.width < 1000
+
+
+def test_cards_that_do_not_fit_are_refused() -> None:
+    for images in ([], [Image.new("RGB", (3, 3))]):
+        with pytest.raises(ValueError, match="images need as many cards, and there must be one"):
+            draw_unsure(images, [], "x")
+
+
+IMAGE = Image.fromarray(np.repeat(np.repeat(np.array([[[200, 0, 0], [0, 0, 200]]], np.uint8), 40, 0), 40, 1))
+"""Red on the left, blue on the right."""
+
+
+def test_a_cell_shows_its_part_of_the_image_above_the_colour_of_its_token() -> None:
+    ids = [[3, 8], [8, 1]]
+    picture = np.asarray(draw_token_grid(IMAGE, ids)).astype(int)
+    side = cell_side(2, 2)
+    for row in range(2):
+        for column in range(2):
+            x, y = LEFT + column * side, TOP + row * side
+            assert (
+                np.abs(picture[y + 4, x + side // 3 + column * side // 3] - ([200, 0, 0], [0, 0, 200])[column]).max()
+                < 8
+            )
+            assert tuple(picture[y + side - 4, x + 3]) == token_color(ids[row][column])
+            assert cell_at(x + side / 2, y + side / 2, 2, 2) == (row + 1, column + 1)
+
+
+@pytest.mark.parametrize(("x", "y"), [(0, 60), (60, 0), (LEFT + 2 * 72, 60), (60, TOP + 2 * 72), (-5, -5)])
+def test_beside_the_grid_there_is_no_cell(x: float, y: float) -> None:
+    assert cell_side(2, 2) == 72
+    assert cell_at(x, y, 2, 2) is None
+
+
+def test_marked_tokens_are_framed_and_nothing_else_changes() -> None:
+    ids = [[0] * 6 for _ in range(6)]
+    plain = np.asarray(draw_token_grid(IMAGE, ids)).astype(int)
+    marked = np.asarray(draw_token_grid(IMAGE, ids, marked=[(2, 5)])).astype(int)
+    rows, columns = np.nonzero((plain != marked).any(-1))
+    side = cell_side(6, 6)
+    width = side // 12
+    assert (rows.min() - TOP + width, columns.min() - LEFT + width) == (side, 4 * side)
+    assert (rows.max() - TOP - width, columns.max() - LEFT - width) == (2 * side - 2, 5 * side - 2)
+    assert {tuple(marked[place]) for place in zip(rows, columns, strict=True)} == {LIGHT.wave}
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (64, 3), (3, 65), (200, 300)])
+def test_grids_of_any_size_stay_bounded(rows: int, columns: int) -> None:
+    picture = draw_token_grid(IMAGE, [[8191] * columns] * rows)
+    assert picture.mode == "RGB"
+    assert max(picture.size) < 2500
+    has_number = token_color(8191) in {color for _, color in picture.getcolors(10**6)}
+    assert has_number == (max(rows, columns) <= 64)
+
+
+def test_numbers_can_be_read_on_their_colours_and_neighbours_are_told_apart() -> None:
+    colors = [token_color(number) for number in range(8192)]
+    assert min(contrast(color, readable(color, LIGHT.text)) for color in colors) >= MIN_CONTRAST
+    steps = [max(abs(a - b) for a, b in zip(one, other, strict=True)) for one, other in pairwise(colors)]
+    assert min(steps) > 25
+
+
+@pytest.mark.parametrize("ids", [[], [[]], [[1, 2], [3]]])
+def test_what_is_no_grid_is_refused(ids: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="a grid has rows of one length"):
+        draw_token_grid(IMAGE, ids)
