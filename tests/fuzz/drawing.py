@@ -1,6 +1,7 @@
 """Words that prompts and files are made of, and choices, numbers and texts out of bytes. Needs nothing of the pack.
 
-A coverage-guided fuzzer and hypothesis thus drive the same targets."""
+A coverage-guided fuzzer and hypothesis thus drive the same targets.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Targets that read files: each raises nothing but what is documented, and what it reads is whole and finite.
 
-They read small safetensors files, mutated by bytes that say how: headers that lie, odd types and sizes, cut ends."""
+They read small safetensors files, mutated by bytes that say how: headers that lie, odd types and sizes, cut ends.
+"""
 
 from __future__ import annotations
 

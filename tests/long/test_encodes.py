@@ -1,6 +1,7 @@
 """Ten thousand encodings in one process: memory stays flat, and results are those of a fresh process.
 
-First the criteria for this and other runs, and the page they write."""
+First the criteria for this and other runs, and the page they write.
+"""
 
 from __future__ import annotations
 

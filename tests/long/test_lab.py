@@ -1,6 +1,7 @@
 """Many users of one lab at once: each gets what a single one gets, nothing fails, and memory stays flat.
 
-A user needs no browser: clients send what the page sends when something on it changes, to the same addresses."""
+A user needs no browser: clients send what the page sends when something on it changes, to the same addresses.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The lab's address: nothing is answered without its secret, which others do not see, and it keeps the page's state.
 
-First the filter as a separate ASGI application, then the server as the command starts it."""
+First the filter as a separate ASGI application, then the server as the command starts it.
+"""
 
 from __future__ import annotations
 

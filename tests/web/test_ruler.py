@@ -1,7 +1,8 @@
 """The token ruler without its hosts: drawn by headless Chromium from views that `inspect` makes.
 
 One page draws every prompt in every theme, drives a ruler on a made-up node, and writes down what there is to see.
-Another stands for the WebUI's, with the rulers of javascript/weighted_clip_prompts.mjs."""
+Another stands for the WebUI's, with the rulers of javascript/weighted_clip_prompts.mjs.
+"""
 
 from __future__ import annotations
 
