@@ -17,32 +17,40 @@ from ..hosts.comfy.models import Hosted, encode_images, encode_texts, load_hoste
 from ..weighting.features import text_options
 from ..weighting.options import EncodeOptions
 from ..weighting.syntax import SYNTAXES
-from . import node
-from .node import Loader, Node, Out
+from .node import (
+    COMMENTS_AND_CHOICES,
+    EITHER_CLIP,
+    Loader,
+    Node,
+    Out,
+    checked,
+    inputs,
+    loading_inputs,
+    make_input,
+    number,
+    prompt_input,
+)
 from .results import merged_reads, node_result, to_image, to_picture, with_preview
 
 if TYPE_CHECKING:
     from PIL import Image
-
 
 FULL_TYPE = "WEIGHTED_CLIP_FULL"
 """Type name of a link that carries a complete CLIP."""
 ACTIVATIONS = {"as released": None, "quick_gelu": "quick_gelu", "gelu": "gelu"}
 SOFTMAX: dict[str, Over] = {"none": "none", "over texts": "texts", "over images": "images"}
 
-CLIP_FULL_INPUT = node.make_input(FULL_TYPE, "A whole CLIP, from Load CLIP (text + image).")
-IMAGES_INPUT = node.make_input("IMAGE", "The images to compare, a batch of any size.")
-TEXT_INPUT = node.prompt_input(f"What the images are compared with. {node.COMMENTS_AND_CHOICES}")
-CROP_INPUT = node.menu(
+CLIP_FULL_INPUT = make_input(FULL_TYPE, "A whole CLIP, from Load CLIP (text + image).")
+IMAGES_INPUT = make_input("IMAGE", "The images to compare, a batch of any size.")
+CROP_INPUT = make_input(
     CROPS,
     "How an image becomes square for CLIP. center: cut at both ends of its long side. letterbox: bars along it. "
     "stretch: squeezed.",
 )
-SYNTAX_INPUT = node.menu(
+SYNTAX_INPUT = make_input(
     SYNTAXES,
     "How weights are written in the text. CLIP itself has no weights: they are read and ignored. none: every "
-    "character is "
-    "text.",
+    "character is text.",
     counts=True,
 )
 
@@ -60,26 +68,18 @@ class WeightedCLIPLoadFull(Loader):
         "A .safetensors file from the clip_vision or text_encoders folder, such as the model.safetensors of "
         "openai/clip-vit-large-patch14."
     )
-    dtype_tooltip = "Type of the weights and the arithmetic."
-    device_tooltip = "auto: where the host runs text encoders."
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs, with the current files."""
-        return {
-            "required": {
-                **super().INPUT_TYPES()["required"],
-                "activation": node.menu(
-                    ACTIVATIONS,
-                    "The model's non-linearity. as released: that of the config.json beside the file; where there is "
-                    "none, quick_gelu for B and L, gelu for H and bigG. OpenCLIP's own B and L mostly want gelu.",
-                ),
-            }
-        }
+    required = {
+        **loading_inputs("Type of the weights and the arithmetic.", "auto: where the host runs text encoders."),
+        "activation": make_input(
+            ACTIVATIONS,
+            "The model's non-linearity. as released: that of the config.json beside the file; where there is "
+            "none, quick_gelu for B and L, gelu for H and bigG. OpenCLIP's own B and L mostly want gelu.",
+        ),
+    }
 
     def load(self, file: str, dtype: str, device: str, activation: str) -> tuple[Hosted[FullClip]]:
         """Read the file."""
-        chosen = ACTIVATIONS[node.checked("activation", activation, ACTIVATIONS)]
+        chosen = ACTIVATIONS[checked("activation", activation, ACTIVATIONS)]
         return (load_hosted(**self.checked(file, dtype, device), activation=chosen),)
 
 
@@ -97,20 +97,14 @@ class WeightedCLIPRerank(Node):
     )
     FUNCTION = "rerank"
     OUTPUT_NODE = True
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                "clip_full": CLIP_FULL_INPUT,
-                "images": IMAGES_INPUT,
-                "text": TEXT_INPUT,
-                "keep": node.make_input("INT", "How many of the best to keep.", {"default": 4, "min": 1, "max": 4096}),
-                "crop": CROP_INPUT,
-                "syntax": SYNTAX_INPUT,
-            }
-        }
+    required = {
+        "clip_full": CLIP_FULL_INPUT,
+        "images": IMAGES_INPUT,
+        "text": prompt_input(f"What the images are compared with. {COMMENTS_AND_CHOICES}"),
+        "keep": make_input("INT", "How many of the best to keep.", **number(4, 1, 4096)),
+        "crop": CROP_INPUT,
+        "syntax": SYNTAX_INPUT,
+    }
 
     options = staticmethod(text_options)
     """Options for reading the text."""
@@ -121,7 +115,7 @@ class WeightedCLIPRerank(Node):
         """Score every image and choose."""
         from ..web.pictures import draw_ranking
 
-        crop = node.checked("crop", crop, CROPS)
+        crop = checked("crop", crop, CROPS)
         [described] = encode_texts(clip_full, [text], syntax)  # first, as it may be refused
         features = encode_images(clip_full, images, crop)
         scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
@@ -143,31 +137,23 @@ class WeightedCLIPSimilarity(Node):
     )
     FUNCTION = "compare"
     OUTPUT_NODE = True
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                "clip_full": CLIP_FULL_INPUT,
-                "images": IMAGES_INPUT,
-                "texts": node.make_input(
-                    "STRING", "What to compare them with, one text per line.", {"multiline": True}
-                ),
-                "softmax": node.menu(
-                    SOFTMAX,
-                    "none: cosines. over texts: for each image, how probable each text is among these. over images: "
-                    "the other way round.",
-                ),
-                "temperature": node.make_input(
-                    "FLOAT",
-                    "With softmax: the smaller, the sharper. 0: as the model was trained, mostly 0.01.",
-                    {"default": 0.0, "min": 0.0, "max": 10.0, "step": 0.001},
-                ),
-                "crop": CROP_INPUT,
-                "syntax": SYNTAX_INPUT,
-            }
-        }
+    required = {
+        "clip_full": CLIP_FULL_INPUT,
+        "images": IMAGES_INPUT,
+        "texts": make_input("STRING", "What to compare them with, one text per line.", multiline=True),
+        "softmax": make_input(
+            SOFTMAX,
+            "none: cosines. over texts: for each image, how probable each text is among these. over images: "
+            "the other way round.",
+        ),
+        "temperature": make_input(
+            "FLOAT",
+            "With softmax: the smaller, the sharper. 0: as the model was trained, mostly 0.01.",
+            **number(0.0, 0.0, 10.0, 0.001),
+        ),
+        "crop": CROP_INPUT,
+        "syntax": SYNTAX_INPUT,
+    }
 
     def compare(
         self,
@@ -185,8 +171,8 @@ class WeightedCLIPSimilarity(Node):
         lines = [line.strip() for line in texts.splitlines() if line.strip()]
         if not lines:
             raise ValueError("there are no texts to compare with: write one per line")
-        over = SOFTMAX[node.checked("softmax", softmax, SOFTMAX)]
-        crop = node.checked("crop", crop, CROPS)
+        over = SOFTMAX[checked("softmax", softmax, SOFTMAX)]
+        crop = checked("crop", crop, CROPS)
         described = encode_texts(clip_full, lines, syntax)
         features = encode_images(clip_full, images, crop)
         vectors = torch.stack([one.vector for one in described])
@@ -227,21 +213,15 @@ class WeightedCLIPDifference(Node):
     )
     FUNCTION = "compare"
     OUTPUT_NODE = True
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                "clip": node.make_input(node.EITHER_CLIP, "The original text encoder."),
-                "clip_changed": node.make_input(
-                    node.EITHER_CLIP,
-                    "The changed one: with a LoRA, or trained. It must be of the same family and have the same clip "
-                    "skip, or different layers would be compared.",
-                ),
-                **node.inputs("text", "syntax"),
-            }
-        }
+    required = {
+        "clip": make_input(EITHER_CLIP, "The original text encoder."),
+        "clip_changed": make_input(
+            EITHER_CLIP,
+            "The changed one: with a LoRA, or trained. It must be of the same family and have the same clip "
+            "skip, or different layers would be compared.",
+        ),
+        **inputs("text", "syntax"),
+    }
 
     @staticmethod
     def options(syntax: str) -> EncodeOptions:

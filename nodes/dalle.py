@@ -15,8 +15,7 @@ from ..dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_
 from ..hosts.comfy.dalle import Prefix, decode_tokens, encode_tokens, load_hosted_dalle, load_hosted_dvae, sample_images
 from ..hosts.comfy.models import Hosted
 from ..weighting.view import counted
-from . import node
-from .node import Loader, Node, Out
+from .node import COMMENTS_AND_CHOICES, Loader, Node, Out, loading_inputs, make_input, number
 from .results import shown_result, to_image, to_picture, with_preview
 
 DVAE_TYPE = "WEIGHTED_CLIP_DVAE"
@@ -26,7 +25,7 @@ TOKENS_TYPE = "WEIGHTED_CLIP_DVAE_TOKENS"
 MAX_GRIDS = 16
 """Maximum number of images in a batch whose grids are drawn."""
 
-DVAE_INPUT = node.make_input(DVAE_TYPE, "A discrete VAE, from Load dVAE.")
+DVAE_INPUT = make_input(DVAE_TYPE, "A discrete VAE, from Load dVAE.")
 
 
 class WeightedCLIPLoadDVAE(Loader):
@@ -42,8 +41,10 @@ class WeightedCLIPLoadDVAE(Loader):
         "A .safetensors file of a dVAE in the vae folder. Convert OpenAI's encoder.pkl and decoder.pkl first: python "
         "run.py convert-dvae encoder.pkl decoder.pkl dall-e.safetensors"
     )
-    dtype_tooltip = "Type of the weights and the arithmetic. fp32: as OpenAI's; in others some tokens differ."
-    device_tooltip = "auto: where the host runs VAEs."
+    required = loading_inputs(
+        "Type of the weights and the arithmetic. fp32: as OpenAI's; in others some tokens differ.",
+        "auto: where the host runs VAEs.",
+    )
 
     def load(self, file: str, dtype: str, device: str) -> tuple[Hosted[DVAE]]:
         """Read the file."""
@@ -72,20 +73,14 @@ class WeightedCLIPImageToTokens(Node):
     )
     FUNCTION = "encode"
     OUTPUT_NODE = True
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                "dvae": DVAE_INPUT,
-                "image": node.make_input(
-                    "IMAGE",
-                    "The images. Sides that are not a multiple of a token's (8 pixels in DALL-E) are cropped at "
-                    "both ends, as VAE Encode does; the report says so.",
-                ),
-            }
-        }
+    required = {
+        "dvae": DVAE_INPUT,
+        "image": make_input(
+            "IMAGE",
+            "The images. Sides that are not a multiple of a token's (8 pixels in DALL-E) are cropped at "
+            "both ends, as VAE Encode does; the report says so.",
+        ),
+    }
 
     def encode(self, dvae: Hosted[DVAE], image: Tensor) -> dict[str, Any]:
         """Encode and draw."""
@@ -128,31 +123,27 @@ class WeightedCLIPTokensToImage(Node):
         Out("STRING", "report", "What was swapped, with the numbers that were there before."),
     )
     FUNCTION = "decode"
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                "dvae": DVAE_INPUT,
-                "swap": node.make_input(
-                    "STRING",
-                    "Tokens to replace, one per line: row, column = number, such as 3, 5 = 12. "
-                    "Several rows or columns: 2-4, 7-9 = 12. Rows and columns are counted from 1, as in the grid. "
-                    "In a batch, this applies to every image.",
-                    {"multiline": True, "default": ""},
-                ),
-            },
-            "optional": {
-                "tokens": node.make_input(TOKENS_TYPE, "The tokens, from Image to Tokens."),
-                "numbers": node.make_input(
-                    "STRING",
-                    "Tokens as text, instead of the input tokens: one row of the grid per line, with an empty line "
-                    "between images, as Image to Tokens gives them.",
-                    {"multiline": True, "default": ""},
-                ),
-            },
-        }
+    required = {
+        "dvae": DVAE_INPUT,
+        "swap": make_input(
+            "STRING",
+            "Tokens to replace, one per line: row, column = number, such as 3, 5 = 12. "
+            "Several rows or columns: 2-4, 7-9 = 12. Rows and columns are counted from 1, as in the grid. "
+            "In a batch, this applies to every image.",
+            multiline=True,
+            default="",
+        ),
+    }
+    optional = {
+        "tokens": make_input(TOKENS_TYPE, "The tokens, from Image to Tokens."),
+        "numbers": make_input(
+            "STRING",
+            "Tokens as text, instead of the input tokens: one row of the grid per line, with an empty line "
+            "between images, as Image to Tokens gives them.",
+            multiline=True,
+            default="",
+        ),
+    }
 
     def decode(
         self, dvae: Hosted[DVAE], swap: str, tokens: ImageTokens | None = None, numbers: str = ""
@@ -197,8 +188,10 @@ class WeightedCLIPLoadDalle(Loader):
     file_tooltip = (
         "A .safetensors file of a DALL·E in the checkpoints folder, as the command python run.py dalle train writes it."
     )
-    dtype_tooltip = "Type of the weights and the arithmetic. In others than fp32 some tokens differ."
-    device_tooltip = "auto: where the host runs diffusion models."
+    required = loading_inputs(
+        "Type of the weights and the arithmetic. In others than fp32 some tokens differ.",
+        "auto: where the host runs diffusion models.",
+    )
 
     def load(self, file: str, dtype: str, device: str) -> tuple[Hosted[DALLE], Hosted[DVAE]]:
         """Read the file."""
@@ -219,59 +212,49 @@ class WeightedCLIPDalleSample(Node):
         Out("STRING", "report", "The seeds, how tokens were drawn, and the pieces the caption was split into."),
     )
     FUNCTION = "sample"
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                "dalle": node.make_input(DALLE_TYPE, "A DALL·E, from Load DALL·E."),
-                "text": node.make_input(
-                    "STRING",
-                    "The caption. It has no weights: brackets and numbers are text like any other. "
-                    f"{node.COMMENTS_AND_CHOICES}",
-                    {"multiline": True, "dynamicPrompts": True},
-                ),
-                "count": node.make_input(
-                    "INT", "How many images to draw of it.", {"default": 4, "min": 1, "max": 4096}
-                ),
-                "seed": node.make_input(
-                    "INT",
-                    "The seed of the first image; each one after it has the next number. The same seed draws the "
-                    "same image, "
-                    "however many are drawn with it.",
-                    {"default": 0, "min": 0, "max": MAX_SEED, "control_after_generate": True},
-                ),
-                "temperature": node.make_input(
-                    "FLOAT",
-                    "1: tokens are as probable as the model says. Below: likely ones still more so. 0: always the "
-                    "likeliest.",
-                    {"default": 1.0, "min": 0.0, "max": 10.0, "step": 0.05},
-                ),
-                "top_k": node.make_input(
-                    "INT",
-                    "Only this many of the likeliest tokens can be drawn each time. 0: all of them.",
-                    {"default": 0, "min": 0, "max": 65536},
-                ),
-                "top_p": node.make_input(
-                    "FLOAT",
-                    "Only the likeliest tokens can be drawn that together are this probable. 1: all of them.",
-                    {"default": 1.0, "min": 0.01, "max": 1.0, "step": 0.01},
-                ),
-            },
-            "optional": {
-                "prefix_image": node.make_input(
-                    "IMAGE",
-                    "An image of the size that the model draws; every image begins with its top. Of a batch, the "
-                    "first.",
-                ),
-                "prefix_rows": node.make_input(
-                    "INT",
-                    "With prefix_image: how many rows of its tokens are kept, from the top. The model draws the rest.",
-                    {"default": 4, "min": 1, "max": 1024},
-                ),
-            },
-        }
+    required = {
+        "dalle": make_input(DALLE_TYPE, "A DALL·E, from Load DALL·E."),
+        "text": make_input(
+            "STRING",
+            f"The caption. It has no weights: brackets and numbers are text like any other. {COMMENTS_AND_CHOICES}",
+            multiline=True,
+            dynamicPrompts=True,
+        ),
+        "count": make_input("INT", "How many images to draw of it.", **number(4, 1, 4096)),
+        "seed": make_input(
+            "INT",
+            "The seed of the first image; each one after it has the next number. The same seed draws the "
+            "same image, however many are drawn with it.",
+            **number(0, 0, MAX_SEED),
+            control_after_generate=True,
+        ),
+        "temperature": make_input(
+            "FLOAT",
+            "1: tokens are as probable as the model says. Below: likely ones still more so. 0: always the likeliest.",
+            **number(1.0, 0.0, 10.0, 0.05),
+        ),
+        "top_k": make_input(
+            "INT",
+            "Only this many of the likeliest tokens can be drawn each time. 0: all of them.",
+            **number(0, 0, 65536),
+        ),
+        "top_p": make_input(
+            "FLOAT",
+            "Only the likeliest tokens can be drawn that together are this probable. 1: all of them.",
+            **number(1.0, 0.01, 1.0, 0.01),
+        ),
+    }
+    optional = {
+        "prefix_image": make_input(
+            "IMAGE",
+            "An image of the size that the model draws; every image begins with its top. Of a batch, the first.",
+        ),
+        "prefix_rows": make_input(
+            "INT",
+            "With prefix_image: how many rows of its tokens are kept, from the top. The model draws the rest.",
+            **number(4, 1, 1024),
+        ),
+    }
 
     def sample(
         self,

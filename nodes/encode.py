@@ -16,8 +16,23 @@ from ..weighting.convert import TARGETS
 from ..weighting.options import EncodeOptions
 from ..weighting.prompt import Issue, Span
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
-from . import node
-from .node import EncodeNode, Out
+from .node import (
+    CONDITIONING,
+    ENCODED_REPORT,
+    INPUTS,
+    METADATA,
+    EncodeNode,
+    Input,
+    Out,
+    checked,
+    inputs,
+    make_input,
+    number,
+    option_input,
+    prompt_input,
+    rare_inputs,
+    with_first,
+)
 from .results import encoded_result, masked_result, timed_result
 
 
@@ -32,22 +47,12 @@ class WeightedCLIPTextEncode(EncodeNode):
         "prompt, text encode, weights, a1111, emphasis, down-weight, clip text encode, prompt weight, "
         "weighted prompt, compel, negative weight, negpip, wildcard"
     )
+    required = {
+        **inputs("clip", "text", "syntax", "scheme"),
+        **rare_inputs("normalization", "chunking", "padding", "pooled"),
+    }
+    optional = rare_inputs("cleaning", "finest_step")
 
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                **node.inputs("clip", "text", "syntax", "scheme"),
-                **node.rare_inputs("normalization", "chunking", "padding", "pooled"),
-            },
-            # optional, so that requests saved before it existed stay valid
-            "optional": node.rare_inputs("cleaning", "finest_step"),
-            "hidden": node.METADATA,
-        }
-
-    options = EncodeOptions
-    """Options from the menus, which are named like its fields."""
     reads_as = staticmethod(as_by_host)
     """Reading of prompts for T5, Qwen and others."""
 
@@ -64,34 +69,6 @@ EMPHASIS: dict[str, dict[str, Any]] = {
 }
 """The WebUI's emphasis modes, default first."""
 
-EMPHASIS_INPUT = node.menu(
-    EMPHASIS,
-    "Original: rows are scaled and each chunk's mean restored. No norm: only scaled. Ignore: weights are read and not "
-    "applied. None: brackets are text.",
-    counts=True,
-)
-STEPS_INPUT = node.make_input(
-    "INT",
-    "The sampler's steps, which times such as [cat:dog:10] count. Not used where sigmas are connected.",
-    {"default": 20, "min": 1, "max": MAX_STEPS},
-    counts=True,
-)
-COUNTER_INPUT = node.menu(
-    COUNTERS,
-    "When a text changes. as the WebUI counts: one step later than written, as A1111 and Forge do. as written: "
-    "[cat:dog:10] is ten steps of cat.",
-    counts=True,
-)
-SIGMAS_INPUT = node.make_input(
-    "SIGMAS",
-    "The sampler's noise levels, as from BasicScheduler: texts then change on exactly their step.",
-    counts=True,
-)
-MODEL_INPUT = node.make_input(
-    "MODEL",
-    "Connect it along with sigmas if the model is not Stable Diffusion 1, 2 or XL, or has changed noise levels.",
-)
-
 
 class WeightedCLIPA1111Encode(EncodeNode):
     """Reads and encodes a prompt as the A1111 WebUI and Forge do: brackets, BREAK, 75-token chunks cut at commas,
@@ -103,26 +80,41 @@ class WeightedCLIPA1111Encode(EncodeNode):
         "a1111, webui, forge, emphasis, break, prompt, prompt editing, prompt scheduling, alternation, AND, "
         "composable, prompt weight, wildcard"
     )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                **node.inputs("clip", "text"),
-                "emphasis": EMPHASIS_INPUT,
-                **node.inputs("comma_backtrack", "padding"),
-            },
-            # optional, so that requests saved before they existed stay valid
-            "optional": {
-                "steps": STEPS_INPUT,
-                "counter": COUNTER_INPUT,
-                "sigmas": SIGMAS_INPUT,
-                "model": MODEL_INPUT,
-                **node.inputs("cleaning"),
-            },
-            "hidden": node.METADATA,
-        }
+    required = {
+        **inputs("clip", "text"),
+        "emphasis": make_input(
+            EMPHASIS,
+            "Original: rows are scaled and each chunk's mean restored. No norm: only scaled. Ignore: weights are read "
+            "and not applied. None: brackets are text.",
+            counts=True,
+        ),
+        **inputs("comma_backtrack", "padding"),
+    }
+    optional = {
+        "steps": make_input(
+            "INT",
+            "The sampler's steps, which times such as [cat:dog:10] count. Not used where sigmas are connected.",
+            **number(20, 1, MAX_STEPS),
+            counts=True,
+        ),
+        "counter": make_input(
+            COUNTERS,
+            "When a text changes. as the WebUI counts: one step later than written, as A1111 and Forge do. as written: "
+            "[cat:dog:10] is ten steps of cat.",
+            counts=True,
+        ),
+        "sigmas": make_input(
+            "SIGMAS",
+            "The sampler's noise levels, as from BasicScheduler: texts then change on exactly their step.",
+            counts=True,
+        ),
+        "model": make_input(
+            "MODEL",
+            "Connect it along with sigmas if the model is not Stable Diffusion 1, 2 or XL, or has changed noise "
+            "levels.",
+        ),
+        **inputs("cleaning"),
+    }
 
     reads_as = staticmethod(as_by_host)
     """Reading of prompts for T5, Qwen and others."""
@@ -130,7 +122,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
     @staticmethod
     def options(emphasis: str, **choices: Any) -> EncodeOptions:
         """Options from the inputs, except for times."""
-        mode = EMPHASIS[node.checked("emphasis", emphasis, EMPHASIS)]
+        mode = EMPHASIS[checked("emphasis", emphasis, EMPHASIS)]
         return EncodeOptions(**mode, chunking="a1111", **choices)
 
     def encode(
@@ -147,7 +139,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         **choices: Any,
     ) -> dict[str, Any]:
         """Encode by the WebUI's rules; ``choices`` are the other menus."""
-        node.checked("counter", counter, COUNTERS)
+        checked("counter", counter, COUNTERS)
         options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, **choices)
         if sigmas is None:
             timing = uniform_timing(steps)
@@ -157,10 +149,6 @@ class WeightedCLIPA1111Encode(EncodeNode):
         return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing, counter)
 
 
-BLEND_SYNTAXES = node.with_first("a1111", TARGETS)
-"""Syntaxes with weights, default first."""
-
-
 class WeightedCLIPMaskedBlend(EncodeNode):
     """Turns words down so that they really fade: at 0.3 a word is 0.3 present in every row that read it. With
     mask_method remove it is as if it were typed 0.3 of the time. Weights above 1 act as in ComfyUI.
@@ -168,20 +156,12 @@ class WeightedCLIPMaskedBlend(EncodeNode):
 
     title = "Down-Weight (Masked Blend)"
     aliases = "down-weight, masked blend, compel, fade, prompt weight, prompt"
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                **node.inputs("clip", "text"),
-                "syntax": node.menu(BLEND_SYNTAXES, node.INPUTS["syntax"][1]["tooltip"], counts=True),
-                **node.inputs("law", "mask_method", "filler", "padding", "pooled"),
-            },
-            # optional, so that requests saved before it existed stay valid
-            "optional": node.inputs("cleaning"),
-            "hidden": node.METADATA,
-        }
+    required = {
+        **inputs("clip", "text"),
+        "syntax": make_input(with_first("a1111", TARGETS), INPUTS["syntax"][1]["tooltip"], counts=True),
+        **inputs("law", "mask_method", "filler", "padding", "pooled"),
+    }
+    optional = inputs("cleaning")
 
     reads_as = staticmethod(as_by_host)
     """Reading of prompts for T5, Qwen and others."""
@@ -204,23 +184,16 @@ class WeightedCLIPMaskControl(EncodeNode):
     title = "Mask Control"
     aliases = "mask, attention mask, hide, causal, bleeding, concept bleed, prompt"
     outputs = (
-        node.CONDITIONING,
+        CONDITIONING,
         Out("IMAGE", "mask", "The mask of the first chunk: which token (row) may see which (column)."),
-        node.ENCODED_REPORT,
+        ENCODED_REPORT,
     )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                **node.inputs("clip", "text"),
-                **node.inputs("hide", "hidden_from", "from_phrases"),
-                "causal": node.option_input("is_causal", label_on="on, as trained", label_off="off"),
-                **node.inputs("padding"),
-            },
-            "hidden": node.METADATA,
-        }
+    required = {
+        **inputs("clip", "text"),
+        **inputs("hide", "hidden_from", "from_phrases"),
+        "causal": option_input("is_causal", label_on="on, as trained", label_off="off"),
+        **inputs("padding"),
+    }
 
     @staticmethod
     def options(causal: bool, **choices: Any) -> EncodeOptions:
@@ -241,26 +214,19 @@ class WeightedCLIPBindPhrases(EncodeNode):
     title = "Bind Phrases"
     aliases = "bind, bleeding, concept bleed, colour bleed, color leak, cutoff, attributes"
     outputs = (
-        node.CONDITIONING,
+        CONDITIONING,
         Out("IMAGE", "mask", "The masks of all passes over the first chunk: which token (row) may see which (column)."),
-        node.ENCODED_REPORT,
+        ENCODED_REPORT,
     )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                **node.inputs("clip", "text"),
-                "phrases": node.option_input("bind"),
-                "rest": node.option_input("bind_rest"),
-                "strength": node.option_input("bind_strength", counts=False),
-                **node.inputs("syntax", "scheme", "padding", "cleaning", "finest_step"),
-                "hide": node.option_input("bind_hide"),
-                "words": node.option_input("bind_words"),
-            },
-            "hidden": node.METADATA,
-        }
+    required = {
+        **inputs("clip", "text"),
+        "phrases": option_input("bind"),
+        "rest": option_input("bind_rest"),
+        "strength": option_input("bind_strength", counts=False),
+        **inputs("syntax", "scheme", "padding", "cleaning", "finest_step"),
+        "hide": option_input("bind_hide"),
+        "words": option_input("bind_words"),
+    }
 
     @staticmethod
     def options(phrases: str, rest: str, **choices: Any) -> EncodeOptions:
@@ -278,9 +244,9 @@ MAX_SIZE = 16384
 """Largest size accepted by ComfyUI's nodes, in pixels."""
 
 
-def size_input(tooltip: str, default: int = 1024) -> node.Input:
+def size_input(tooltip: str, default: int = 1024) -> Input:
     """Make an input for a length in pixels."""
-    return node.make_input("INT", tooltip, {"default": default, "min": 0, "max": MAX_SIZE})
+    return make_input("INT", tooltip, **number(default, 0, MAX_SIZE))
 
 
 class WeightedCLIPSDXLEncode(EncodeNode):
@@ -291,39 +257,27 @@ class WeightedCLIPSDXLEncode(EncodeNode):
 
     title = "CLIP Text Encode SDXL (Weighted)"
     aliases = "sdxl, refiner, clip text encode sdxl, prompt, weights, size conditioning"
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                **node.inputs("clip"),
-                "text_g": node.prompt_input(
-                    "The prompt for CLIP-G, the large encoder. As in the stock node, // starts a comment."
-                ),
-                "text_l": node.prompt_input("The prompt for CLIP-L; usually the same as for CLIP-G."),
-                "width": size_input("Width that SDXL should take the original picture to have had, in pixels."),
-                "height": size_input("Its height."),
-                "crop_w": size_input("How many pixels were cut off at its left; 0: well centred pictures.", 0),
-                "crop_h": size_input("How many at its top.", 0),
-                "target_width": size_input("Width of the picture wanted."),
-                "target_height": size_input("Its height."),
-                **node.inputs("syntax", "scheme"),
-                **node.rare_inputs("normalization", "chunking", "padding", "pooled"),
-            },
-            "optional": {
-                "aesthetic_score": node.make_input(
-                    "FLOAT",
-                    "For the refiner only: 6 for the prompt, 2.5 for the negative prompt.",
-                    {"default": 6.0, "min": 0.0, "max": 1000.0, "step": 0.01},
-                ),
-                **node.rare_inputs("cleaning", "finest_step"),
-            },
-            "hidden": node.METADATA,
-        }
-
-    options = EncodeOptions
-    """Options from the menus, which are named like its fields."""
+    required = {
+        **inputs("clip"),
+        "text_g": prompt_input("The prompt for CLIP-G, the large encoder. As in the stock node, // starts a comment."),
+        "text_l": prompt_input("The prompt for CLIP-L; usually the same as for CLIP-G."),
+        "width": size_input("Width that SDXL should take the original picture to have had, in pixels."),
+        "height": size_input("Its height."),
+        "crop_w": size_input("How many pixels were cut off at its left; 0: well centred pictures.", 0),
+        "crop_h": size_input("How many at its top.", 0),
+        "target_width": size_input("Width of the picture wanted."),
+        "target_height": size_input("Its height."),
+        **inputs("syntax", "scheme"),
+        **rare_inputs("normalization", "chunking", "padding", "pooled"),
+    }
+    optional = {
+        "aesthetic_score": make_input(
+            "FLOAT",
+            "For the refiner only: 6 for the prompt, 2.5 for the negative prompt.",
+            **number(6.0, 0.0, 1000.0, 0.01),
+        ),
+        **rare_inputs("cleaning", "finest_step"),
+    }
 
     def encode(
         self,
@@ -373,40 +327,32 @@ class WeightedCLIPWeighAttention(EncodeNode):
         Out("STRING", "report", "Each weighed word with its weight and rows, what is not weighed, and every problem."),
         Out("MODEL", "MODEL", "The model that came in, ready for the weights; nothing if none came in."),
     )
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                **node.inputs("clip", "text"),
-                "syntax": node.menu(
-                    node.with_first("comfy", TARGETS), node.INPUTS["syntax"][1]["tooltip"], counts=True
-                ),
-                "how": node.menu(
-                    WAYS,
-                    "What a weight does. bias: multiplies the share of the image's attention that the word gets; below "
-                    "zero the word is taken away instead of added. value: shares stay, and what is read of the word is "
-                    "multiplied. negpip: as ComfyUI-ppm's CLIP NegPip, for Stable Diffusion 1, 2 and XL, and Anima: "
-                    "rows are moved as by ComfyUI, and below zero what is read of the word is taken away. krea2: as "
-                    "KJNodes' Krea2 Prompt Weight: value up to 1, and a stronger bias above.",
-                ),
-                "strength": node.make_input(
-                    "FLOAT",
-                    "How far weights are taken. 0: not at all. 0.5: half way from 1. 1: as written.",
-                    {"default": 1.0, "min": 0.0, "max": 10.0, "step": 0.05},
-                ),
-            },
-            "optional": {
-                "model": node.make_input(
-                    "MODEL",
-                    "Not needed. Connected, the weights act only in the MODEL output, so use that for sampling; on "
-                    "NVIDIA this saves the second copy of the model that ComfyUI loads for hooks.",
-                ),
-                **node.inputs("cleaning"),
-            },
-            "hidden": {"unique_id": "UNIQUE_ID", **node.METADATA},
-        }
+    required = {
+        **inputs("clip", "text"),
+        "syntax": make_input(with_first("comfy", TARGETS), INPUTS["syntax"][1]["tooltip"], counts=True),
+        "how": make_input(
+            WAYS,
+            "What a weight does. bias: multiplies the share of the image's attention that the word gets; below "
+            "zero the word is taken away instead of added. value: shares stay, and what is read of the word is "
+            "multiplied. negpip: as ComfyUI-ppm's CLIP NegPip, for Stable Diffusion 1, 2 and XL, and Anima: "
+            "rows are moved as by ComfyUI, and below zero what is read of the word is taken away. krea2: as "
+            "KJNodes' Krea2 Prompt Weight: value up to 1, and a stronger bias above.",
+        ),
+        "strength": make_input(
+            "FLOAT",
+            "How far weights are taken. 0: not at all. 0.5: half way from 1. 1: as written.",
+            **number(1.0, 0.0, 10.0, 0.05),
+        ),
+    }
+    optional = {
+        "model": make_input(
+            "MODEL",
+            "Not needed. Connected, the weights act only in the MODEL output, so use that for sampling; on "
+            "NVIDIA this saves the second copy of the model that ComfyUI loads for hooks.",
+        ),
+        **inputs("cleaning"),
+    }
+    hidden = {"unique_id": "UNIQUE_ID", **METADATA}
 
     reads_as = staticmethod(as_weighed)
     """Reading of prompts for T5, Qwen and others."""
@@ -427,7 +373,7 @@ class WeightedCLIPWeighAttention(EncodeNode):
         **choices: Any,
     ) -> dict[str, Any]:
         """Encode, and attach the weights; ``choices`` are the other menus."""
-        options, how = self.options(**choices), node.checked("how", how, WAYS)
+        options, how = self.options(**choices), checked("how", how, WAYS)
         weighed = weigh_text(clip, text, options, how, strength, model, unique_id)
         result = encoded_result(weighed.encoded)
         conditioning, report = result["result"]

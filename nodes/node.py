@@ -14,7 +14,7 @@ import torch
 from ..encoder.cache import DEFAULT_MEBIBYTES
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.encoded_texts import note_texts
-from ..weighting.options import OPTIONS
+from ..weighting.options import OPTIONS, EncodeOptions
 
 NATIVE_TYPE = "WEIGHTED_CLIP"
 """Type name of a link that carries our own encoder."""
@@ -31,22 +31,25 @@ Input = tuple[str | list[str], dict[str, Any]]
 """An input as described to ComfyUI: its type, or the choices of a menu, and its options."""
 
 
-def make_input(
-    kind: str | list[str], tooltip: str, options: Mapping[str, Any] | None = None, *, counts: bool = False
-) -> Input:
-    """Make an input of a type, or a menu of choices. ``counts`` marks it with `COUNTS`."""
-    return kind, {**(options or {}), **({MARK: COUNTS} if counts else {}), "tooltip": tooltip}
+def make_input(kind: str | Iterable[str], tooltip: str, *, counts: bool = False, **options: Any) -> Input:
+    """Make an input of a type, or a menu of choices, whose default is the first. ``counts`` marks it with `COUNTS`."""
+    if not isinstance(kind, str):
+        kind = list(kind)
+        options["default"] = kind[0]
+    if counts:
+        options[MARK] = COUNTS
+    return kind, {**options, "tooltip": tooltip}
+
+
+def number(default: Any, least: float | None, most: float | None, step: float | None = None) -> dict[str, Any]:
+    """Options of an input for a number: its default, range and step, where there are any."""
+    options = {"default": default, "min": least, "max": most, "step": step}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def prompt_input(tooltip: str) -> Input:
     """Make a prompt box."""
-    return make_input("STRING", tooltip, {"multiline": True, "dynamicPrompts": True, MARK: PROMPT})
-
-
-def menu(choices: Iterable[str], tooltip: str, *, counts: bool = False) -> Input:
-    """Make a drop-down input; its default is the first choice. ``counts`` as in `make_input`."""
-    names = list(choices)
-    return make_input(names, tooltip, {"default": names[0]}, counts=counts)
+    return "STRING", {"multiline": True, "dynamicPrompts": True, MARK: PROMPT, "tooltip": tooltip}
 
 
 def with_first(first: str, names: Iterable[str]) -> list[str]:
@@ -63,8 +66,7 @@ def checked(name: str, value: Any, choices: Collection[str]) -> Any:
 
 COMMENTS_AND_CHOICES = (
     "As in the stock node, // starts a comment, and of alternatives in curly brackets, separated by bars, one is "
-    "picked "
-    "at random."
+    "picked at random."
 )
 _TYPES = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
 
@@ -76,12 +78,11 @@ def option_input(name: str, *, counts: bool = True, **limits: Any) -> Input:
     """
     about = OPTIONS[name]
     if about.choices:
-        return menu(about.choices, about.tooltip, counts=counts)
-    ranges = {"min": about.least, "max": about.most, "step": about.step}
-    options = {"default": about.default, **{key: value for key, value in ranges.items() if value is not None}, **limits}
+        return make_input(about.choices, about.tooltip, counts=counts)
+    options = {**number(about.default, about.least, about.most, about.step), **limits}
     if about.is_lines:
         options["multiline"] = True
-    return make_input(_TYPES[type(about.default)], about.tooltip, options, counts=counts)
+    return make_input(_TYPES[type(about.default)], about.tooltip, counts=counts, **options)
 
 
 INPUTS: dict[str, Input] = {
@@ -95,7 +96,7 @@ INPUTS: dict[str, Input] = {
         "INT",
         "MiB of encodings to remember, so that nothing is encoded twice: the empty prompt, "
         "unchanged chunks, the beginning of an edited one. 0: none.",
-        {"default": DEFAULT_MEBIBYTES, "min": 0, "max": 65536},
+        **number(DEFAULT_MEBIBYTES, 0, 65536),
     ),
 }
 """Inputs shared by several nodes, and one for each option."""
@@ -143,6 +144,12 @@ class Node:
     """Display name, which may change."""
     aliases: str
     """Words by which the search finds it too, between commas."""
+    required: Mapping[str, Input] = {}
+    """Inputs by name, in their permanent order."""
+    optional: Mapping[str, Input] = {}
+    """More inputs, which requests saved before they existed may lack."""
+    hidden: Mapping[str, str] = {}
+    """Values that ComfyUI adds by itself, by name."""
     outputs: tuple[Out, ...] = ()
     CATEGORY = "Weighted CLIP"
     FUNCTION = "run"
@@ -163,20 +170,24 @@ class Node:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """ComfyUI's description of the inputs."""
-        raise NotImplementedError
+        kinds = {"required": cls.required, "optional": cls.optional, "hidden": cls.hidden}
+        return {kind: dict(inputs) for kind, inputs in kinds.items() if inputs}
 
 
 class EncodeNode(Node):
     """Base of the encode nodes, which note the encoded texts in saved images."""
 
     outputs = (CONDITIONING, ENCODED_REPORT)
+    hidden = METADATA
     encode: Callable[..., dict[str, Any]]
+    options: Callable[..., EncodeOptions] = EncodeOptions
+    """Options for reading the prompt from the inputs marked with `COUNTS`."""
 
     def run(self, extra_pnginfo: Any = None, **inputs: Any) -> dict[str, Any]:
         """Encode, and note the encoded texts for the metadata of images."""
         result = self.encode(**inputs)
         texts = result.pop("texts")
-        boxes = {name: spec for name, spec in self.INPUT_TYPES()["required"].items() if spec[1].get(MARK) == PROMPT}
+        boxes = {name: spec for name, spec in self.required.items() if spec[1].get(MARK) == PROMPT}
         note_texts(extra_pnginfo, {name: texts[inputs[name]] for name in boxes if inputs[name] in texts})
         return result
 
@@ -185,15 +196,18 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DEVICES = ("auto", "cpu")
 
 
+def loading_inputs(dtype_tooltip: str, device_tooltip: str) -> dict[str, Input]:
+    """Type and device for `Loader.checked`."""
+    return {"dtype": make_input(DTYPES, dtype_tooltip), "device": make_input(DEVICES, device_tooltip)}
+
+
 class Loader(Node):
-    """Base of the nodes that load a model from a file in some of the host's folders."""
+    """Base of the nodes that load a model from a file in some of the host's folders: the first input, ``file``."""
 
     folders: tuple[str, ...]
     suffix = ""
     """End of the names of the files listed."""
     file_tooltip: str
-    dtype_tooltip: str
-    device_tooltip: str
     FUNCTION = "load"
 
     @classmethod
@@ -201,13 +215,9 @@ class Loader(Node):
         """ComfyUI's description of the inputs, with the current files, as ``folder/name``."""
         list_of = host("folder_paths").get_filename_list
         files = [f"{folder}/{name}" for folder in cls.folders for name in list_of(folder)]
-        return {
-            "required": {
-                "file": make_input([file for file in files if file.lower().endswith(cls.suffix)], cls.file_tooltip),
-                "dtype": menu(DTYPES, cls.dtype_tooltip),
-                "device": menu(DEVICES, cls.device_tooltip),
-            }
-        }
+        listed = [file for file in files if file.lower().endswith(cls.suffix)]
+        types = super().INPUT_TYPES()
+        return {**types, "required": {"file": (listed, {"tooltip": cls.file_tooltip}), **types["required"]}}
 
     @staticmethod
     def checked(file: str, dtype: str, device: str) -> dict[str, Any]:

@@ -17,8 +17,21 @@ from ..weighting.reading import read_prompt
 from ..weighting.syntax import SYNTAXES
 from ..weighting.tags import bare, comment_issues, read_loras
 from ..weighting.view import token_table, view
-from . import node
-from .node import Loader, Node, Out
+from .node import (
+    EITHER_CLIP,
+    NATIVE_TYPE,
+    REPORT_TOOLTIP,
+    Loader,
+    Node,
+    Out,
+    checked,
+    inputs,
+    loading_inputs,
+    make_input,
+    number,
+    prompt_input,
+    with_first,
+)
 from .results import node_result, to_image
 
 
@@ -34,20 +47,12 @@ class WeightedCLIPConvert(Node):
         Out("STRING", "report", "What could not be kept, or that everything was."),
     )
     FUNCTION = "convert"
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        sources = node.with_first("a1111", SYNTAXES)
-        return {
-            "required": {
-                **node.inputs("text"),
-                "from": node.menu(sources, "The syntax the prompt is in.", counts=True),
-                "to": node.menu(TARGETS, "The syntax wanted."),
-            },
-            # optional, so that requests saved before it existed stay valid
-            "optional": node.inputs("cleaning"),
-        }
+    required = {
+        **inputs("text"),
+        "from": make_input(with_first("a1111", SYNTAXES), "The syntax the prompt is in.", counts=True),
+        "to": make_input(TARGETS, "The syntax wanted."),
+    }
+    optional = inputs("cleaning")
 
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:
@@ -72,25 +77,15 @@ class WeightedCLIPInspect(Node):
     outputs = (
         Out("IMAGE", "image", "The tokens, as coloured chips."),
         Out("INT", "count", "Number of tokens, without start, end and padding."),
-        Out("STRING", "report", node.REPORT_TOOLTIP),
+        Out("STRING", "report", REPORT_TOOLTIP),
     )
     FUNCTION = "inspect"
     OUTPUT_NODE = True
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                **node.inputs("text", "syntax", "chunking"),
-            },
-            "optional": {
-                "clip": node.make_input(
-                    node.EITHER_CLIP, "Whose tokenizer and embeddings to use. Without it: CLIP-L's, as in SD 1.5."
-                ),
-                **node.inputs("cleaning"),
-            },
-        }
+    required = inputs("text", "syntax", "chunking")
+    optional = {
+        "clip": make_input(EITHER_CLIP, "Whose tokenizer and embeddings to use. Without it: CLIP-L's, as in SD 1.5."),
+        **inputs("cleaning"),
+    }
 
     options = EncodeOptions
     """Options from the menus, which are named like its fields."""
@@ -118,36 +113,29 @@ class WeightedCLIPLoad(Loader):
 
     title = "Load CLIP Encoder (native)"
     aliases = "load clip, text encoder, native, clip loader, clip skip"
-    outputs = (Out(node.NATIVE_TYPE, "clip", "The encoder, for the clip input of our nodes."),)
+    outputs = (Out(NATIVE_TYPE, "clip", "The encoder, for the clip input of our nodes."),)
     folders = ("text_encoders", "checkpoints")
     file_tooltip = "A .safetensors file from the text_encoders (clip) or checkpoints folder."
-    dtype_tooltip = "Type of the weights and the arithmetic. fp32 equals the host's numbers."
-    device_tooltip = "auto: where the host runs text encoders."
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs, with the current files."""
-        shared = super().INPUT_TYPES()["required"]
-        return {
-            "required": {
-                "file": shared.pop("file"),
-                "clip_skip": node.make_input(
-                    "INT",
-                    "1: last layer. 2: the one before it, as many anime models want. As in the WebUI. For SD 2.x and "
-                    "SDXL, 1 means 2.",
-                    {"default": 1, "min": 1, "max": 24},
-                ),
-                **shared,
-            },
-            "optional": {
-                **node.inputs("remember"),
-                "pack_weights": node.menu(
-                    PACKING,
-                    "For fp32 on a CPU. auto: keep a second copy of the weights, in the order in which the processor "
-                    "multiplies fastest, where that gains time and there is memory for it. off: no copy.",
-                ),
-            },
-        }
+    required = {
+        "clip_skip": make_input(
+            "INT",
+            "1: last layer. 2: the one before it, as many anime models want. As in the WebUI. For SD 2.x and "
+            "SDXL, 1 means 2.",
+            **number(1, 1, 24),
+        ),
+        **loading_inputs(
+            "Type of the weights and the arithmetic. fp32 equals the host's numbers.",
+            "auto: where the host runs text encoders.",
+        ),
+    }
+    optional = {
+        **inputs("remember"),
+        "pack_weights": make_input(
+            PACKING,
+            "For fp32 on a CPU. auto: keep a second copy of the weights, in the order in which the processor "
+            "multiplies fastest, where that gains time and there is memory for it. off: no copy.",
+        ),
+    }
 
     def load(
         self,
@@ -164,7 +152,7 @@ class WeightedCLIPLoad(Loader):
                 **self.checked(file, dtype, device),
                 clip_skip=clip_skip,
                 max_bytes=remember * MEBIBYTE,
-                is_packed=node.checked("pack_weights", pack_weights, PACKING) == "auto",
+                is_packed=checked("pack_weights", pack_weights, PACKING) == "auto",
             ),
         )
 
@@ -181,16 +169,10 @@ class WeightedCLIPRemember(Node):
         Out("CLIP", "CLIP", "The CLIP, for the clip input of our nodes; LoRA loaders and clip skip may follow it."),
     )
     FUNCTION = "remember"
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                "clip": node.make_input("CLIP", "The checkpoint's CLIP. Our native encoder remembers by itself."),
-                **node.inputs("remember"),
-            }
-        }
+    required = {
+        "clip": make_input("CLIP", "The checkpoint's CLIP. Our native encoder remembers by itself."),
+        **inputs("remember"),
+    }
 
     def remember(self, clip: Clip, remember: int) -> tuple[Clip]:
         """Attach the cache."""
@@ -212,22 +194,15 @@ class WeightedCLIPLoadPromptLoras(Node):
         Out("STRING", "report", "What was loaded, and every problem."),
     )
     FUNCTION = "load"
-
-    @classmethod
-    def INPUT_TYPES(cls) -> dict[str, Any]:
-        """ComfyUI's description of the inputs."""
-        return {
-            "required": {
-                "model": node.make_input("MODEL", "The diffusion model for the LoRAs."),
-                "clip": node.make_input("CLIP", "The text encoder for the LoRAs."),
-                "text": node.prompt_input(
-                    "The prompt. <lora:name:0.8> is a LoRA at 0.8, <lora:name:0.5:0.8> at 0.5 for the text encoder and "
-                    "0.8 for the model."
-                ),
-            },
-            # optional, so that requests saved before it existed stay valid
-            "optional": node.inputs("cleaning"),
-        }
+    required = {
+        "model": make_input("MODEL", "The diffusion model for the LoRAs."),
+        "clip": make_input("CLIP", "The text encoder for the LoRAs."),
+        "text": prompt_input(
+            "The prompt. <lora:name:0.8> is a LoRA at 0.8, <lora:name:0.5:0.8> at 0.5 for the text encoder and "
+            "0.8 for the model."
+        ),
+    }
+    optional = inputs("cleaning")
 
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:
