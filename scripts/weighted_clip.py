@@ -21,8 +21,8 @@ if NAME not in sys.modules:
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
 
-HOST_PARTS = ("settings", "swap", "lab", "axes", "ruler", "api")
-settings, swap, lab, axes, ruler, api = (import_module(f"{NAME}.hosts.webui.{module}") for module in HOST_PARTS)
+HOST_PARTS = ("settings", "generation", "lab", "axes", "routes")
+settings, generation, lab, axes, routes = (import_module(f"{NAME}.hosts.webui.{module}") for module in HOST_PARTS)
 accordion, markup, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "markup", "page"))
 
 
@@ -50,11 +50,11 @@ class WeightedCLIPScript(scripts.Script):
 
     def process(self, p, *values):
         """Before a generation."""
-        swap.arm(p, values)
+        generation.arm(p, values)
 
     def postprocess(self, p, processed, *values):
         """After a generation that went well."""
-        swap.report(p, processed)
+        generation.report(p, processed)
 
 
 def _tabs():
@@ -65,5 +65,4 @@ def _tabs():
 script_callbacks.on_ui_tabs(_tabs)
 script_callbacks.on_before_ui(axes.add_axes)
 script_callbacks.on_infotext_pasted(lambda _, parameters: settings.take(parameters))
-ruler.add_to(script_callbacks)
-api.add_to(script_callbacks)
+routes.add_to(script_callbacks)

@@ -21,9 +21,8 @@ from ...weighting.options import OPTIONS
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from ...weighting.syntax.record import decimal
-from .engines import WebUIError
+from .engines import Generation, WebUIError
 from .settings import INFOTEXT, Settings
-from .types import Generation
 
 OFF = "off"
 """Value of the scheme axis for images without our script."""

@@ -3,6 +3,10 @@
 Every pass is the host's own ``encode_with_transformers``, so clip skip, LoRA, precision and low-memory loading are the
 host's too. Attention masks are applied by hooks on the attention layers, for that one pass.
 
+The protocols name the parts of the host's objects that we use, as they are called there; they are not checked at run
+time. Methods that we replace on an object are declared as attributes. Attributes of some hosts only are accessed by
+`getattr`.
+
 Source: docs/reference/hosts.md, "In the WebUI"; behaviour of stable-diffusion-webui 1.10 and
 stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
@@ -11,13 +15,13 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import groupby
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +34,87 @@ from ...weighting.options import EncodeOptions
 from ...weighting.syntax import syntax_of
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
-from .types import A1111Engine, EmbeddingDatabase, FixesOwner, ForgeEngine, Model, TextEngine
+
+
+class Embedding(Protocol):
+    """A textual inversion: ``Embedding`` in both."""
+
+    vec: Tensor | dict[str, Tensor]
+
+
+class EmbeddingDatabase(Protocol):
+    """``EmbeddingDatabase`` in both."""
+
+    word_embeddings: Mapping[str, Embedding]
+
+
+class FixesOwner(Protocol):
+    """Object with the positions of vectors in each chunk."""
+
+    fixes: Sequence[Sequence[tuple[int, Any]]] | None
+
+
+class TextEngine(Protocol):
+    """A text encoder, in the form common to both."""
+
+    chunk_length: int
+    id_start: int
+    id_end: int
+    id_pad: int
+    comma_token: int
+    tokenize: Callable[[list[str]], list[list[int]]]
+    encode_with_transformers: Callable[[Tensor], Tensor]
+    process_texts: Callable[[Sequence[str]], Any]
+    process_tokens: Callable[[Any, Any], Tensor]
+
+
+class ForgeDatabase(EmbeddingDatabase, FixesOwner, Protocol):
+    """Forge's ``EmbeddingDatabase``, which is both."""
+
+
+class ForgeEngine(TextEngine, Protocol):
+    """Forge's ``ClassicTextProcessingEngine``."""
+
+    embedding_key: str
+    embeddings: ForgeDatabase
+    text_encoder: Any
+
+
+class Hijack(FixesOwner, Protocol):
+    """A1111's ``StableDiffusionModelHijack``."""
+
+    embedding_db: EmbeddingDatabase
+
+
+class A1111Engine(TextEngine, Protocol):
+    """A1111's ``FrozenCLIPEmbedderWithCustomWordsBase``, around a text encoder of another library."""
+
+    hijack: Hijack
+    wrapped: object
+
+
+class Generation(Protocol):
+    """``StableDiffusionProcessing`` in both; ``comment`` and ``get_conds_with_caching`` since 1.5."""
+
+    extra_generation_params: dict[str, Any]
+    sd_model: Any
+    sample: Callable[..., Any]
+    get_conds_with_caching: Callable[..., Any]
+    comment: Callable[[str], None]
+    script_args: Sequence[Any]
+
+
+class Processed(Protocol):
+    """``Processed`` in both: the result of a generation."""
+
+    extra_generation_params: dict[str, Any]
+
+
+class Model(Protocol):
+    """``sd_model`` in both; the names of its text encoders differ."""
+
+    get_learned_conditioning: Callable[[Sequence[str]], Any]
+
 
 METHODS = ("process_texts", "process_tokens")
 """Methods replaced on an engine for one generation."""
@@ -283,7 +367,7 @@ def _refuse_replaced(owner: TextEngine) -> None:
                 "Switch Weighted CLIP off."
             )
         other = vars(owner).get(name) or vars(home)[name]
-        if getattr(other, "__module__", home.__module__) not in (home.__module__, f"{__package__}.swap"):
+        if getattr(other, "__module__", home.__module__) not in (home.__module__, f"{__package__}.conditioning"):
             raise WebUIError(
                 f"Another extension ({other.__module__}) has replaced {name} of the text encoder, which Weighted CLIP "
                 "would replace too: switch one of the two off."

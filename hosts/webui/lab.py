@@ -14,9 +14,8 @@ from ...encoder.tokenizer import CleaningTokenize, default_tokenizer
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.towers import Reader
-from .engines import WebUIError, comma_backtrack, engines_of, host_option, text_engine_class
-from .swap import swapped
-from .types import Model
+from .conditioning import swapped
+from .engines import Model, WebUIError, comma_backtrack, engines_of, host_option, text_engine_class
 
 
 class LoadedModel:

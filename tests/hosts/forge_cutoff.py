@@ -201,7 +201,7 @@ def with_ours(engine: Any, text: str, words: list[str], *, strong: bool, strengt
     options = ours("weighting.options").EncodeOptions(
         syntax="a1111", scheme=scheme, quirks=True, cleaning="none", bind_strength=strength, **choices
     )
-    with ours("hosts.webui.swap").swapped(ours("hosts.webui.engines").engines_of(model), options):
+    with ours("hosts.webui.conditioning").swapped(ours("hosts.webui.engines").engines_of(model), options):
         return engine([text])
 
 

@@ -198,7 +198,7 @@ def weighted(model: Any, texts: tuple[str, ...], **choices: Any) -> dict[str, to
     """Our result for texts."""
     engines = ours("hosts.webui.engines").engines_of(model)
     options = ours("weighting.options").EncodeOptions(**{"syntax": "a1111", "quirks": True, **choices})
-    with ours("hosts.webui.swap").swapped(engines, options):
+    with ours("hosts.webui.conditioning").swapped(engines, options):
         return stock(model, texts)
 
 

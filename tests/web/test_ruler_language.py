@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from weighted_clip.hosts.webui.ruler import IGNORED, NO_CLIP
+from weighted_clip.hosts.webui.routes import IGNORED, NO_CLIP
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.syntax.a1111 import TIMED_READER
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import Settings
-from weighted_clip.hosts.webui.swap import arm
 
 pytest.importorskip("transformers", "4.46", reason="the stand-ins are made of transformers 4.46 or newer")
 

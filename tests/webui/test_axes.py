@@ -10,8 +10,8 @@ import pytest
 import torch
 from weighted_clip.hosts.webui.axes import LABEL, MENUS, WEIGHT, add_axes, weights, with_weight
 from weighted_clip.hosts.webui.engines import WebUIError
+from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import INFOTEXT
-from weighted_clip.hosts.webui.swap import arm
 from weighted_clip.weighting.syntax import parse
 
 from . import fake_webui as fake

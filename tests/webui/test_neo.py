@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui.engines import engines_of, text_engine_class
+from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import Settings
-from weighted_clip.hosts.webui.swap import arm
 
 from . import fake_webui as fake
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.webui import api
+from weighted_clip.hosts.webui import routes
 from weighted_clip.hosts.webui.engines import Engine, WebUIError
+from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import Settings
-from weighted_clip.hosts.webui.swap import arm
 
 from . import fake_webui as fake
 from .test_webui import conditioning
@@ -86,10 +86,8 @@ def ask() -> Any:
     """Asks the host's API for an image by what stands for our script in a request: the values it finds."""
     host = Api()
     app = SimpleNamespace(routes=[SimpleNamespace(), SimpleNamespace(endpoint=host.text2imgapi)])
-    registered: list[Any] = []
-    api.add_to(SimpleNamespace(on_app_started=registered.append))
     for _ in range(2):
-        registered[0](None, app)
+        routes.look_at_requests(None, app)
 
     def asked(entry: Any, name: str = "weighted clip") -> list[Any]:
         scripts = json.loads(json.dumps({"another script": {"args": "any"}, name: entry}))
@@ -130,9 +128,7 @@ def test_other_requests_reach_the_host_as_they_are(ask: Any) -> None:
 
 
 def test_a_webui_without_an_api_is_left_alone() -> None:
-    registered: list[Any] = []
-    api.add_to(SimpleNamespace(on_app_started=registered.append))
-    registered[0](None, SimpleNamespace(routes=[SimpleNamespace(endpoint=print)]))
+    routes.look_at_requests(None, SimpleNamespace(routes=[SimpleNamespace(endpoint=print)]))
 
 
 # Weights
@@ -173,7 +169,7 @@ def test_far_weights_are_named_and_change_nothing_else(
     assert [line.partition("“")[2].partition("”")[0] for line in lines] == ["red", "fog"]
     assert "10.5" in lines[0]
     assert "-11" in lines[1]
-    monkeypatch.setattr("weighted_clip.hosts.webui.swap.FAR", 1e9)
+    monkeypatch.setattr("weighted_clip.hosts.webui.conditioning.FAR", 1e9)
     [plain] = conditioning(forge, f"{text}=>{text}", scheme=scheme)
     assert torch.equal(found, plain)
     assert torch.isfinite(found).all()

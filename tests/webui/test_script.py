@@ -95,7 +95,7 @@ def test_package_is_loaded_once_under_a_name_of_its_own(
     again = run_script()
     assert sys.modules[PACKAGE] is package
     assert sys.modules["encoder"] is other
-    assert again["swap"] is script["swap"]
+    assert again["generation"] is script["generation"]
     assert len(callbacks) == 2  # the host has forgotten the first one by then
     found = [value for value in again.values() if isinstance(value, type) and hasattr(value, "title")]
     assert found == [again["WeightedCLIPScript"]]

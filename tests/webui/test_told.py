@@ -10,9 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from weighted_clip.hosts.webui.adetailer import SCRIPT
+from weighted_clip.hosts.webui.generation import PROBLEMS, SCRIPT, arm, report
 from weighted_clip.hosts.webui.settings import INFOTEXT
-from weighted_clip.hosts.webui.swap import PROBLEMS, arm, report
 
 from . import fake_webui as fake
 

@@ -15,8 +15,8 @@ from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui.engines import Engine, WebUIError, engines_of
+from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings, infotext_key, pasted
-from weighted_clip.hosts.webui.swap import arm
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
@@ -229,7 +229,7 @@ def test_no_call_follows_an_interrupt(forge: fake.ForgeModel, monkeypatch: pytes
         return Encoding(torch.ones(len(ids), fake.LENGTH, 2), torch.ones(len(ids), 2))
 
     monkeypatch.setattr(Engine, "__call__", counted)
-    monkeypatch.setattr("weighted_clip.hosts.webui.swap.MAX_CHUNKS", 1)
+    monkeypatch.setattr("weighted_clip.hosts.webui.conditioning.MAX_CHUNKS", 1)
     monkeypatch.setattr(shared, "state", SimpleNamespace(interrupted=False), raising=False)
     last = 0
     text = "a (red:0.5) cat, a (blue:1.2) dog=>a (red:0.5) cat, a (blue:1.2) cow"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.hosts.webui.engines import METHODS, WebUIError
+from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.lab import run_in_queue
 from weighted_clip.hosts.webui.settings import Settings
-from weighted_clip.hosts.webui.swap import arm
 
 from ..faults.injection import ERRORS, FailingAt, failure, num_operations
 from . import fake_webui as fake

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from weighted_clip.hosts.webui.conditioning import swapped
 from weighted_clip.hosts.webui.engines import WebUIError, engines_of
 from weighted_clip.hosts.webui.lab import LoadedModel, base_options, run_in_queue
 from weighted_clip.hosts.webui.settings import Settings
-from weighted_clip.hosts.webui.swap import swapped
 from weighted_clip.weighting.options import EncodeOptions
 
 from . import fake_webui as fake

@@ -15,9 +15,9 @@ import pytest
 import torch
 from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer
 from weighted_clip.hosts.tokenizing import HostTokenize
-from weighted_clip.hosts.webui import ruler
+from weighted_clip.hosts.webui import routes
 from weighted_clip.hosts.webui.engines import engines_of
-from weighted_clip.hosts.webui.ruler import FIELDS, IGNORED, NO_CLIP, inspected
+from weighted_clip.hosts.webui.routes import FIELDS, IGNORED, NO_CLIP, inspected
 from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
@@ -134,7 +134,7 @@ def answered(*parts: bytes) -> tuple[int, Any]:
             for part in parts:
                 yield part
 
-    response = asyncio.run(ruler.answer(Request()))
+    response = asyncio.run(routes.answer(Request()))
     return response.status_code, json.loads(response.body)
 
 
@@ -144,7 +144,7 @@ def test_the_route_answers_in_words(models: SimpleNamespace) -> None:
     assert (status, chips(answer["views"][0])) == (200, ["a", "cat"])
     assert answered(b"{")[0] == 400
     assert answered(b"[" * 60_000)[0] == 400
-    status, answer = answered(b"x" * ruler.MAX_BYTES, b"x")
+    status, answer = answered(b"x" * routes.MAX_BYTES, b"x")
     assert (status, answer) == (413, {"error": "longer than 64 KiB: not shown"})
     too_many = json.dumps(dict(zip(FIELDS, ["[a|b]" * 2000, False, 10_000, "a1111"], strict=True))).encode()
     status, answer = answered(too_many)
@@ -155,10 +155,10 @@ def test_the_route_answers_in_words(models: SimpleNamespace) -> None:
 def test_more_than_a_few_at_once_are_told_to_come_back(
     models: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ruler, "_running", ruler.MAX_AT_ONCE)
+    monkeypatch.setattr(routes, "_running", routes.MAX_AT_ONCE)
     status, answer = answered(b"{}")
     assert (status, answer["error"]) == (429, "2 prompts are being read: ask again")
-    assert ruler._running == ruler.MAX_AT_ONCE
+    assert routes._running == routes.MAX_AT_ONCE
 
 
 def test_the_script_takes_tags_for_text_as_the_host_has_taken_out_its_own(forge: fake.ForgeModel) -> None:

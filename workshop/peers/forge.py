@@ -57,8 +57,8 @@ def open_peer(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
 
 def ours(engine: Any, options: dict[str, Any], prompt: str) -> Any:
     """Result of our script for the prompt with this engine."""
+    from ...hosts.webui.conditioning import swapped
     from ...hosts.webui.engines import engines_of
-    from ...hosts.webui.swap import swapped
     from ...weighting.options import EncodeOptions
 
     model: Any = SimpleNamespace(text_processing_engine=engine)

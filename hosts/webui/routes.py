@@ -1,8 +1,12 @@
-"""Route for the rulers below the WebUI's prompt boxes: ``POST /weighted-clip/ruler``.
+"""Additions to the WebUI's server: a route for the rulers, and a look at the API's requests.
 
-A request is an object with ``text``; ``is_negative``; ``steps``, the number of sampling steps; and ``syntax``, for the
-texts that the WebUI makes of the prompt. The answer has ``views``, from `read_as_webui`, and ``notes``. Nothing is
-loaded or encoded for it.
+``POST /weighted-clip/ruler`` is for the rulers below the prompt boxes. A request is an object with ``text``;
+``is_negative``; ``steps``, the number of sampling steps; and ``syntax``, for the texts that the WebUI makes of the
+prompt. The answer has ``views``, from `read_as_webui`, and ``notes``. Nothing is loaded or encoded for it.
+
+The host's API takes no more values for our script than there are controls, says nothing about further ones, and fails
+over anything but a list. So the method by which it reads a request is replaced, on that one object, by one that looks
+first.
 
 Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
@@ -11,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +26,7 @@ from ...weighting.towers import read_for_towers
 from ...weighting.view import least_size
 from .engines import WebUIError, as_emphasized, host_option
 from .lab import LoadedModel, base_options, loaded_model
-from .settings import INFOTEXT
+from .settings import INFOTEXT, NAMES, Settings
 
 PATH = "/weighted-clip/ruler"
 SETTING = "weighted_clip_ruler"
@@ -35,6 +39,8 @@ MAX_AT_ONCE = 2
 """Maximum number of requests handled at once; others are told to ask again."""
 FIELDS = {"text": str, "is_negative": bool, "steps": int, "syntax": str}
 """Fields of a request, with their types."""
+METHOD = "init_script_args"
+"""Method of the host's API that is replaced."""
 NO_CLIP = "no ruler for this model: it has a text encoder that is no CLIP"
 IGNORED = "Emphasis mode Ignore: weights count for nothing"
 
@@ -42,9 +48,10 @@ _running = 0
 
 
 def add_to(callbacks: Any) -> None:
-    """Let the host's ``script_callbacks`` add the setting and the route at the right time."""
+    """Let the host's ``script_callbacks`` call us when its settings, and when its app with the API, are there."""
     callbacks.on_ui_settings(_add_setting)
     callbacks.on_app_started(_add_route)
+    callbacks.on_app_started(look_at_requests)
 
 
 def _add_setting() -> None:
@@ -142,3 +149,39 @@ def _reader(model: LoadedModel, syntax: str) -> Callable[[str], ReadPrompt]:
         return next(iter(read_for_towers(text, options, readers).values()))
 
     return read
+
+
+def check(scripts: Mapping[str, Any]) -> None:
+    """Check what a request has for our script.
+
+    Args:
+        scripts: Its ``alwayson_scripts``.
+
+    Raises:
+        WebUIError: If it is not an object with ``args``, or has too many of them.
+    """
+    for name, given in scripts.items():
+        if name.lower() != INFOTEXT.lower() or given == {}:
+            continue
+        values = given.get("args") if isinstance(given, dict) else None
+        if not isinstance(values, list):
+            raise WebUIError(
+                f"“{INFOTEXT.lower()}” in alwayson_scripts is an object with args, a list of values in this order: "
+                f"{', '.join(NAMES)}; got {given!r:.80}"
+            )
+        Settings.of(values)
+
+
+def look_at_requests(page: object, app: Any) -> None:
+    """Replace the method, if the host has an API."""
+    owners = [getattr(getattr(route, "endpoint", None), "__self__", None) for route in app.routes]
+    owner: Any = next((one for one in owners if hasattr(one, METHOD)), None)
+    if owner is None or METHOD in vars(owner):
+        return
+    inner = getattr(owner, METHOD)
+
+    def init_script_args(request: Any, *others: Any, **named: Any) -> Any:
+        check(request.alwayson_scripts or {})
+        return inner(request, *others, **named)
+
+    setattr(owner, METHOD, init_script_args)

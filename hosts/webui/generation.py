@@ -1,0 +1,278 @@
+"""Our conditioning in one generation of the WebUI, from its script's ``process`` to its ``postprocess``.
+
+The host's caches of conditioning ignore our settings, so our generations get their own caches. The extension ADetailer
+redraws parts of an image with only those scripts that its setting names.
+
+Source: docs/reference/hosts.md, "In the WebUI"; behaviour of stable-diffusion-webui 1.10, stable-diffusion-webui-forge
+dfdcbab6 (2025-06) and adetailer 25.3.0 (36189cb).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...weighting.options import EncodeOptions
+from ...weighting.schemes import SCHEMES
+from .axes import settle
+from .conditioning import swapped
+from .engines import Engine, Generation, Model, Processed, WebUIError, as_emphasized, engines_of, host_option, is_ended
+from .pairs import check_one_unet, is_theirs_active, reading_pairs
+from .settings import INFOTEXT, Settings
+
+logger = logging.getLogger(__name__)
+
+CACHES = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
+"""Attributes in which a generation keeps conditioning: shared with all others, unless replaced."""
+PADDING_SETTINGS = {
+    "pad_cond_uncond": "Pad prompt/negative prompt",
+    "pad_cond_uncond_v0": "Pad prompt/negative prompt (v0)",
+}
+"""Settings by which the host adds rows to prompts, by name and title on its page."""
+THEIRS_ACT = "the extension NegPiP is active: it is what takes words of weights below 0 away, not Weighted CLIP."
+THEIRS_BESIDE_REPEAT = (
+    "The extension NegPiP, which is active, tells rows by how many there are, and the scheme repeat changes that: "
+    "switch one of the two off."
+)
+PROBLEMS = f"{INFOTEXT} problems"
+"""Key in the API's ``info`` for the lines shown below the image."""
+MAX_COMMENTS = 20
+"""Maximum number of problems listed; the rest are only counted."""
+ADETAILER = "ADetailer"
+SCRIPT = "weighted_clip"
+"""File name of our script, by which ADetailer knows it."""
+LEFT_OUT = (
+    f"ADetailer redraws parts of this image without {INFOTEXT}, by the WebUI's own weights. To have both, add "
+    f"{SCRIPT} to its setting “Script names to apply to ADetailer (separated by comma)”."
+)
+
+
+def arm(p: Generation, values: Sequence[Any]) -> None:
+    """Make the coming generation use our conditioning, if the script is enabled. For the script's ``process``.
+
+    Problems are raised when the host requests conditioning, as it swallows exceptions raised here.
+
+    Args:
+        p: The host's generation.
+        values: Values of the script's controls, in the order of `Settings`.
+    """
+    _disarm(p)
+    values, note = settle(p, values)
+    if not values or values[0] is None or values[0] is False:
+        return
+    inner = getattr(p, "get_conds_with_caching", None)
+    if inner is None:
+        _comment(p, f"{INFOTEXT} is not used: this WebUI computes conditioning in a way it does not know.")
+        return
+    _empty_caches(p)
+    notes = [note, LEFT_OUT if leaves_us_out(p) else None]
+    comments: dict[str, None] = dict.fromkeys(filter(None, notes))
+    told: list[str] = []
+    absent: set[str] | None = None
+    pairing = _arm_sampling(p)
+
+    def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        options = Settings.of(values).options()
+        pairing.is_on = SCHEMES[options.scheme].is_signed
+        if pairing.is_on and is_theirs_active(p):
+            pairing.is_on = False
+            comments[THEIRS_ACT] = None
+        if pairing.is_on:
+            check_one_unet(p)
+            _refuse_padded_prompts(options.scheme)
+
+        def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
+            nonlocal absent
+            engines = engines_of(model)
+            reading = _as_host_reads(options, engines)
+            if getattr(prompts, "is_negative_prompt", False):
+                reading = replace(reading, bind_strength=0.0)
+            texts = _texts_of(function, model, prompts, *rest, **named)
+            with swapped(engines, reading, texts, check=_raise_if_ended, in_pairs=pairing.is_on) as run:
+                missing = run.absent()  # these refusals come before anything is encoded
+                if run.is_repeating:
+                    _refuse_padded_prompts(options.scheme)
+                    if is_theirs_active(p):
+                        raise WebUIError(THEIRS_BESIDE_REPEAT)
+                if reading.binds:
+                    absent = missing if absent is None else absent & missing
+                    if absent:
+                        raise WebUIError(f"These phrases cannot be bound: {' '.join(sorted(absent))}")
+                result = function(model, prompts, *rest, **named)
+            if not run.encoded:
+                raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
+            if reading.binds:
+                comments.update(dict.fromkeys([*run.passes(), *sorted(missing)]))
+            comments.update(dict.fromkeys(run.problems()))
+            return result
+
+        is_cut_short = False
+
+        def with_ours(model: Model, *rest: Any, **named: Any) -> Any:
+            nonlocal is_cut_short
+            try:
+                _raise_if_ended()
+                return encoded(model, *rest, **named)
+            except _Ended:
+                # the host's samplers end before they read it
+                pairing.is_on, is_cut_short = False, True
+                return function(model, *rest, **named)
+
+        result = inner(with_ours, *args, **kwargs)
+        if is_cut_short:  # after Skip there may be more images of the same prompts
+            _empty_caches(p)
+        told[:] = _shown(comments)
+        for text in told:
+            _comment(p, f"{INFOTEXT}: {text}")
+        return result
+
+    get_conds.told = told  # pyright: ignore[reportFunctionMemberAccess]
+    p.get_conds_with_caching = get_conds
+    with contextlib.suppress(WebUIError):  # raised again above
+        settings = Settings.of(values)
+        settings.options()
+        # not changed in place: the cells of X/Y/Z plot are copies that share the dictionary
+        p.extra_generation_params = {**p.extra_generation_params, **settings.infotext()}
+
+
+def report(p: Generation, processed: Processed) -> None:
+    """Add the lines shown below the image to the API's ``info``. For the script's ``postprocess``.
+
+    Args:
+        p: The host's generation.
+        processed: Its result; the files are already written and do not change.
+    """
+    told = getattr(vars(p).get("get_conds_with_caching"), "told", ())
+    if told:
+        processed.extra_generation_params = {**processed.extra_generation_params, PROBLEMS: list(told)}
+
+
+def _shown(comments: Iterable[str]) -> list[str]:
+    """The first lines, and the number of further ones."""
+    every = list(comments)
+    rest = len(every) - MAX_COMMENTS
+    return [*every[:MAX_COMMENTS], f"and {rest} more problems."] if rest > 0 else every
+
+
+class _Pairing:
+    """Whether the rows of a generation are in pairs."""
+
+    is_on = False
+
+
+def _arm_sampling(p: Generation) -> _Pairing:
+    """Let the U-Net read rows in pairs while a generation samples, if they turn out to be in pairs."""
+    pairing = _Pairing()
+    inner = p.sample
+
+    def sample(*args: Any, **kwargs: Any) -> Any:
+        with reading_pairs(p.sd_model) if pairing.is_on else contextlib.nullcontext():
+            return inner(*args, **kwargs)
+
+    sample.earlier = vars(p).get("sample")  # pyright: ignore[reportFunctionMemberAccess]
+    p.sample = sample
+    return pairing
+
+
+def _refuse_padded_prompts(scheme: str) -> None:
+    """Raise if the host adds rows to the shorter one of prompt and negative prompt."""
+    for name, title in PADDING_SETTINGS.items():
+        if host_option(name, default=False):
+            raise WebUIError(
+                f"The setting “{title}” adds rows to a prompt, which would change what the rows of the scheme {scheme} "
+                "weigh: switch that setting off, or take another scheme."
+            )
+
+
+class _Ended(Exception):
+    """Raised when the host's user has pressed Interrupt or Skip while a prompt is encoded."""
+
+
+def _raise_if_ended() -> None:
+    """End our work as soon as the host's would end: the host itself looks for that only while it samples."""
+    if is_ended():
+        raise _Ended
+
+
+def _disarm(p: Generation) -> None:
+    """Undo an earlier `arm`: img2img batches and loops reuse one generation object many times.
+
+    A copy of an armed object is disarmed too: its functions are bound to the original. Our parameters are removed from
+    both: copies share them with the armed generation.
+    """
+    if any(key.startswith(INFOTEXT) for key in p.extra_generation_params):
+        params = p.extra_generation_params.items()
+        p.extra_generation_params = {key: value for key, value in params if not key.startswith(INFOTEXT)}
+    if getattr(vars(p).get("get_conds_with_caching"), "__module__", None) != __name__:
+        return
+    del p.get_conds_with_caching
+    sample: Any = vars(p).get("sample")
+    if getattr(sample, "__module__", None) == __name__:
+        del p.sample
+        if sample.earlier is not None:
+            p.sample = sample.earlier
+    _empty_caches(p)
+
+
+def _empty_caches(p: Generation) -> None:
+    """Give a generation its own caches."""
+    for name in CACHES:
+        if hasattr(p, name):
+            setattr(p, name, [None] * len(getattr(p, name)))
+
+
+def _as_host_reads(options: EncodeOptions, engines: Mapping[str, Engine]) -> EncodeOptions:
+    """Options with the host's own settings for reading prompts."""
+    return as_emphasized(replace(options, comma_backtrack=next(iter(engines.values())).comma_backtrack))
+
+
+class _Recorder:
+    """A model that records the texts it is to encode, in groups that are encoded together."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.texts: list[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def get_learned_conditioning(self, texts: Sequence[str]) -> Tensor:
+        self.texts.append(list(texts))
+        return torch.zeros(len(texts), 1, 1)
+
+
+def _texts_of(function: Callable[..., Any], model: Model, prompts: Any, *args: Any, **kwargs: Any) -> list[list[str]]:
+    """All texts that a function of the host has a model encode, found by running it on one that only records them."""
+    recorder = _Recorder(model)
+    function(recorder, prompts, *args, **kwargs)
+    return recorder.texts
+
+
+def _comment(p: Generation, text: str) -> None:
+    """Show a line below the image, if possible, and in the host's console; once per generation and its copies."""
+    if text not in getattr(p, "comments", {}):
+        logger.warning(text)
+    if hasattr(p, "comment"):
+        p.comment(text)
+
+
+def leaves_us_out(p: Generation) -> bool:
+    """Whether ADetailer will redraw parts of a generation's image without our script."""
+    if not host_option("ad_only_selected_scripts", default=True):
+        return False
+    names = str(host_option("ad_script_names", default="")).split(",")
+    if SCRIPT in (name.strip() for name in names) or getattr(p, "_ad_disabled", False):
+        return False
+    scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
+    for script in scripts:
+        if script.title() == ADETAILER:
+            with contextlib.suppress(Exception):  # its values are its own business, and may change
+                values = list(getattr(p, "script_args", ()))[script.args_from : script.args_to]
+                return bool(script.is_ad_enabled(*values))
+    return False
