@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from ...weighting.syntax.record import decimal
 from .engines import Generation, WebUIError
-from .settings import INFOTEXT, Settings
+from .settings import INFOTEXT, NAMES, Settings
 
 OFF = "off"
 """Value of the scheme axis for images without our script."""
@@ -91,12 +90,11 @@ def on_axes(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | 
         return values, None
     if axes.get("scheme") == OFF:
         return [False], None
-    names = [field.name for field in fields(Settings)]
     defaults = list(vars(Settings()).values())
     found = [True, *values[1:], *defaults[max(1, len(values)) :]]
     for name, value in axes.items():
-        found[names.index(name)] = value
-    scheme = found[names.index("scheme")]
+        found[NAMES.index(name)] = value
+    scheme = found[NAMES.index("scheme")]
     unread = [
         MENUS[option][0] for name, one in SCHEMES.items() for option in one.options if option in axes and name != scheme
     ]
@@ -218,7 +216,7 @@ def _syntax_of(p: Generation) -> str:
     """Syntax of a generation's prompts: the script's, if it is on or will be."""
     ours = _our_values(p)
     values, _ = on_axes(p, [] if ours is None else p.script_args[ours])
-    index = [field.name for field in fields(Settings)].index("syntax")
+    index = NAMES.index("syntax")
     return values[index] if values and values[0] and len(values) > index else Settings.syntax
 
 

@@ -42,6 +42,12 @@ MAX_CHUNKS = 32
 """Chunks per call of the host's encoder, except for columns of chunks that the host itself would encode."""
 
 
+STACKED = (
+    "Texts that this WebUI stacks must have the same number of rows, or it fills the shorter ones with copies of their "
+    "last row: the prompts of a batch, the parts between ANDs, and what prompt editing makes of a prompt."
+)
+
+
 class Run:
     """Encodings made while the encoders were ours."""
 
@@ -105,10 +111,8 @@ class Run:
         if len(counts) > 1 and self.is_repeating:
             raise WebUIError(
                 f"By their weights the scheme repeat makes {counts[0]} rows of one text and {counts[-1]} of another. "
-                "Texts that this WebUI stacks must have the same number of rows, or it fills the shorter ones with "
-                "copies of their last row: the prompts of a batch, the parts between ANDs, and what prompt editing "
-                "makes of a prompt. Use the same weights on as many tokens in all of them, one prompt a batch, or "
-                "another scheme."
+                f"{STACKED} Use the same weights on as many tokens in all of them, one prompt a batch, or another "
+                "scheme."
             )
 
     def _check_signs(self, reads: Sequence[ReadPrompt]) -> None:
@@ -125,9 +129,7 @@ class Run:
         if len(counts) > 1 and any(self._num_rows.values()):
             raise WebUIError(
                 f"By the terms that the scheme negpip_apart appends, one text has {counts[0]} rows and another "
-                f"{counts[-1]}. Texts that this WebUI stacks must have the same number of rows, or it fills the "
-                "shorter ones with copies of their last row: the prompts of a batch, the parts between ANDs, and what "
-                "prompt editing makes of a prompt. Use terms of as many tokens in all of them, or the scheme negpip."
+                f"{counts[-1]}. {STACKED} Use terms of as many tokens in all of them, or the scheme negpip."
             )
 
     def encode(self, tower: str, texts: Sequence[str]) -> list[EncodedPrompt]:

@@ -141,17 +141,10 @@ WebUIError.__name__ = "Weighted CLIP"  # which the host's page and API write bef
 
 
 def engines_of(model: Model) -> dict[str, Engine]:
-    """CLIP text encoders of a loaded model.
+    """CLIP text encoders of a loaded model, by tower (``clip_l``, ``clip_g``, ...), in the host's order.
 
-    Args:
-        model: The host's ``sd_model``.
-
-    Returns:
-        Engines by tower (``clip_l``, ``clip_g``, ...), in the order in which the host joins them.
-
-    Raises:
-        WebUIError: If none are known, if there are others too, or if another extension has replaced the methods that
-            ours would replace.
+    Raises `WebUIError` if none are known, if there are others too, or if another extension has replaced the methods
+    that ours would replace.
     """
     owners: list[Any] = [getattr(model, name) for name in FORGE_NAMES if getattr(model, name, None) is not None]
     if not owners:

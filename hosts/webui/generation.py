@@ -56,11 +56,8 @@ LEFT_OUT = (
 def arm(p: Generation, values: Sequence[Any]) -> None:
     """Make the coming generation use our conditioning, if the script is enabled. For the script's ``process``.
 
-    Problems are raised when the host requests conditioning, as it swallows exceptions raised here.
-
-    Args:
-        p: The host's generation.
-        values: Values of the script's controls, in the order of `Settings`.
+    Problems are raised when the host requests conditioning, as it swallows exceptions raised here. ``values`` are those
+    of the script's controls, in the order of `Settings`.
     """
     _disarm(p)
     values, note = settle(p, values)
@@ -144,9 +141,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
 def report(p: Generation, processed: Processed) -> None:
     """Add the lines shown below the image to the API's ``info``. For the script's ``postprocess``.
 
-    Args:
-        p: The host's generation.
-        processed: Its result; the files are already written and do not change.
+    Files are already written and do not change.
     """
     told = getattr(vars(p).get("get_conds_with_caching"), "told", ())
     if told:

@@ -30,12 +30,8 @@ SAME_MODEL = (None, "", "None", "none", "Use same checkpoint")
 def reading_pairs(model: Model) -> Iterator[None]:
     """Let the cross attention of a model's U-Net read rows in pairs for the duration of the context.
 
-    Args:
-        model: The host's ``sd_model``.
-
-    Raises:
-        WebUIError: If its U-Net is unknown, a ControlNet is active, or nothing was read within the context although
-            nobody has interrupted it.
+    Raises `WebUIError` if the U-Net is unknown, a ControlNet is active, or nothing was read within the context although
+    nobody has interrupted it.
     """
     unet = _unet_of(model)
     num_calls = 0

@@ -152,14 +152,7 @@ def _reader(model: LoadedModel, syntax: str) -> Callable[[str], ReadPrompt]:
 
 
 def check(scripts: Mapping[str, Any]) -> None:
-    """Check what a request has for our script.
-
-    Args:
-        scripts: Its ``alwayson_scripts``.
-
-    Raises:
-        WebUIError: If it is not an object with ``args``, or has too many of them.
-    """
+    """Check what the ``alwayson_scripts`` of a request have for our script: an object with ``args``, not too many."""
     for name, given in scripts.items():
         if name.lower() != INFOTEXT.lower() or given == {}:
             continue

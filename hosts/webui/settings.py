@@ -127,13 +127,9 @@ def untaken(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
-    """Value of a setting's control after pasting the parameters of an image.
+    """Value of a setting's control after pasting the parameters of an image; raises `WebUIError` if a number is none.
 
-    Returns:
-        Its value, or None, which changes nothing, if the image was made without us. ``enabled`` is then False.
-
-    Raises:
-        WebUIError: If a number is none.
+    If the image was made without us, ``enabled`` is False and others are None, which changes nothing.
     """
     if name == "enabled":
         return INFOTEXT in parameters
