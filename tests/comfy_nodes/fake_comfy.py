@@ -10,17 +10,14 @@ import torch
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
+
+from ..door import encode_prompt
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
-BASE = {
-    "syntax": "comfy",
-    "scheme": "comfy",
-    "normalization": "none",
-    "chunking": "as syntax",
-    "padding": "attend",
-    "pooled": "unweighted",
-}
 
 
 def node(name: str):
@@ -28,14 +25,77 @@ def node(name: str):
     return NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]()
 
 
-def install(monkeypatch, files: dict[str, dict[str, str]] | None = None) -> None:
-    """Put fake host modules where the nodes look for them. ``files``: folder kind to file name to path."""
+def inputs_of(name: str) -> dict[str, tuple]:
+    """Type and options of each input of a node, by its whole id."""
+    types = NODE_CLASS_MAPPINGS[name].INPUT_TYPES()
+    return types["required"] | types.get("optional", {})
+
+
+def defaults(name: str) -> dict:
+    """Values of the widgets of a node dropped into a graph."""
+    return {
+        key: options["default"]
+        for key, (_, options) in inputs_of(f"WeightedCLIP{name}").items()
+        if "default" in options
+    }
+
+
+def encode(name: str, clip=None, text: str = "", **inputs) -> dict:
+    """Result of an encode node whose other widgets have their defaults."""
+    return node(name).encode(clip=clip or FakeClip(), text=text, **defaults(name) | inputs)
+
+
+def rows(clip, text: str, name: str = "TextEncode", **inputs) -> torch.Tensor:
+    """Rows of a text by an encode node: those of its first entry."""
+    return encode(name, clip, text, **inputs)["result"][0][0][0]
+
+
+def native(text: str, **options) -> torch.Tensor:
+    """Rows of a text by our own encoder with the weights of `FakeClip`."""
+    encoder, tokenize = TextEncoder(seeded_text_model(CONFIG)), default_tokenizer()
+    return encode_prompt(read_prompt(text, EncodeOptions(**options), tokenize), encoder, tokenize).hidden
+
+
+def load_tiny():
+    """Our native encoder with the weights of `FakeClip`."""
+    return node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto")[0]
+
+
+def remembering(clip=None, mebibytes: int = 8):
+    """A CLIP, or another one, that remembers what it has encoded."""
+    return node("Remember").remember(clip or FakeClip(), mebibytes)[0]
+
+
+def interrupt(monkeypatch, after: int = 0) -> list[int]:
+    """Let the host interrupt once it has been asked so many times; how often it was is returned."""
+    asked: list[int] = []
+
+    def check() -> None:
+        asked.append(len(asked))
+        if len(asked) > after:
+            raise InterruptedError
+
+    monkeypatch.setattr(sys.modules["comfy.model_management"], "throw_exception_if_processing_interrupted", check)
+    return asked
+
+
+def install(monkeypatch, files: dict[str, dict[str, str]] | None = None, temp: str = "temp") -> None:
+    """Put fake host modules where the nodes look for them.
+
+    ``files``: folder kind to file name to path. ``temp``: folder of the pictures on nodes.
+    """
     files = files or {}
     management = ModuleType("comfy.model_management")
     management.intermediate_device = lambda: torch.device("cpu")
-    management.text_encoder_device = management.text_encoder_offload_device = management.intermediate_device
-    management.load_models_gpu = lambda patchers, memory_required=0, force_full_load=False: None
+    for name in ("text_encoder", "vae", "unet"):
+        for device in (f"{name}_device", f"{name}_offload_device"):
+            setattr(management, device, management.intermediate_device)
+    management.get_torch_device = management.intermediate_device
+    management.loaded = loaded = []
+    management.load_models_gpu = lambda patchers, **options: loaded.append((patchers, options))
     management.throw_exception_if_processing_interrupted = lambda: None
+    utils = ModuleType("comfy.utils")
+    utils.ProgressBar = type("ProgressBar", (FakeProgressBar,), {"seen": []})
     patching = ModuleType("comfy.model_patcher")
     patching.ModelPatcher = lambda model, load_device, offload_device: SimpleNamespace(model=model)
     embeddings = ModuleType("comfy.sd1_clip")
@@ -47,6 +107,7 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None) -> None
     paths.get_filename_list = lambda kind: sorted(files.get(kind, {}))
     paths.get_full_path_or_raise = lambda kind, name: files[kind][name]
     paths.get_folder_paths = lambda kind: [f"models/{kind}"]
+    paths.get_temp_directory = lambda: str(temp)
     comfy = ModuleType("comfy")
     comfy.__path__ = []
     loaders = ModuleType("nodes")
@@ -56,10 +117,28 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None) -> None
     hooks.HookGroup, hooks.TransformerOptionsHook = HookGroup, transformer_options_hook
     hooks.EnumHookScope = SimpleNamespace(AllConditioning="all")
     hooks.set_hooks_for_conditioning = lambda cond, group: [[rows, {**values, "hooks": group}] for rows, values in cond]
-    for module in (comfy, management, patching, embeddings, ops, paths, loaders, conds, hooks):
+    for module in (comfy, management, utils, patching, embeddings, ops, paths, loaders, conds, hooks):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         if module.__name__.startswith("comfy."):
             setattr(comfy, module.__name__.split(".")[1], module)
+
+
+class FakeProgressBar:
+    """The host's; notes what it shows."""
+
+    seen: list[tuple]
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+    def update_absolute(self, value: int, total=None, preview=None) -> None:
+        assert value <= self.total
+        self.seen.append((value, self.total, preview))
+
+
+def progress() -> list[tuple]:
+    """Value, total and preview that the progress bars have shown, one entry a step."""
+    return sys.modules["comfy.utils"].ProgressBar.seen
 
 
 def transformer_options_hook(options, hook_scope):

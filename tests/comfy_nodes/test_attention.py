@@ -24,8 +24,6 @@ from weighted_clip.hosts.comfy.attention_layers import (
 )
 from weighted_clip.weighting.attention import RowEffect
 
-from .fake_comfy import install
-
 ROWS, QUERIES, DIM = 5, 4, 8
 BIAS = torch.tensor([[0.0, math.log(2), -math.inf, 0.0, 0.0]])
 FACTOR = torch.tensor([[1.0, -1.0, 1.0, 0.5, 1.0]])
@@ -301,7 +299,6 @@ def test_an_unknown_model_is_refused_by_name() -> None:
 @pytest.fixture
 def known(monkeypatch) -> None:
     """`Network` reads text in its cross attention."""
-    install(monkeypatch)
     name = f"{Network.__module__}.{Network.__qualname__}"
     monkeypatch.setattr(families, "WEIGHERS", {name: in_cross_attention})
     monkeypatch.setattr(contract, "OBJECTS", {**contract.OBJECTS, name: ()})

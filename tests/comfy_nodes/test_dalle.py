@@ -1,42 +1,35 @@
-"""The nodes of DALL·E on a fake host, with a tiny model of random weights."""
+"""The nodes of DALL·E on a fake host, with a tiny model of random weights; those of its discrete VAE with a model whose
+tokens are known: the nearest of 125 colours.
+"""
 
 import json
 import sys
 from math import inf
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from weighted_clip.dalle import dvae as hosts_dvae
+from weighted_clip.dalle.config import DVAEConfig
 from weighted_clip.dalle.dalle import DALLE, save_dalle
 from weighted_clip.dalle.files import save_dvae
 from weighted_clip.dalle.sampling import SampleOptions, bytes_per_image, sample
-from weighted_clip.hosts.comfy import dalle as module
+from weighted_clip.dalle.tokens import write_tokens
+from weighted_clip.hosts.comfy import dalle as hosts_dalle
 
-from ..dalle.models import PRIOR, TINY_SMALL, pictures, seeded, tiny_dalle
-from .fake_comfy import install, node
+from ..dalle.models import PRIOR, TINY_SMALL, nearest_colors, palette, palette_dvae, pictures, seeded, tiny_dalle
+from .fake_comfy import FakeProgressBar, defaults, install, interrupt, node, progress
 
 CAPTION = "a large Red disc"
 LENGTH = PRIOR.num_image_tokens
 F = TINY_SMALL.downsampling
 HEIGHT, WIDTH = PRIOR.rows * F, PRIOR.columns * F
-
-
-class ProgressBar:
-    """The host's; records its calls."""
-
-    seen: list[tuple[int, int, Any]] = []  # noqa: RUF012
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-
-    def update_absolute(self, value: int, total: int | None = None, preview: Any = None) -> None:
-        ProgressBar.seen.append((value, self.total, preview))
 
 
 @pytest.fixture
@@ -51,16 +44,6 @@ def hosted(model: DALLE, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     save_dvae(seeded(TINY_SMALL), Path(files["dvae.safetensors"]))
     Path(files["sd.ckpt"]).write_bytes(b"\x80\x04.")
     install(monkeypatch, {"checkpoints": files})
-    management = sys.modules["comfy.model_management"].__dict__
-    management["get_torch_device"] = management["unet_offload_device"] = lambda: torch.device("cpu")
-    management["vae_device"] = management["vae_offload_device"] = lambda: torch.device("cpu")
-    management["loaded"] = loaded = []
-    management["load_models_gpu"] = lambda patchers, **options: loaded.append((patchers, options))
-    utils = ModuleType("comfy.utils")
-    utils.__dict__["ProgressBar"] = ProgressBar
-    ProgressBar.seen.clear()
-    monkeypatch.setitem(sys.modules, "comfy.utils", utils)
-    monkeypatch.setattr(sys.modules["comfy"], "utils", utils, raising=False)
     found, _ = node("LoadDalle").load("checkpoints/dalle.safetensors", "fp32", "auto")
     return found
 
@@ -70,21 +53,7 @@ TOO_MANY_ROWS = {"prefix_image": torch.zeros(1, HEIGHT, WIDTH, 3), "prefix_rows"
 
 def sampled(hosted: Any, text: str = CAPTION, **changed: Any) -> dict[str, Any]:
     """Result of the node; widgets not named have their default values."""
-    given = {"count": 2, "seed": 5, "temperature": 1.0, "top_k": 0, "top_p": 1.0, **changed}
-    return node("DalleSample").sample(hosted, text, **given)
-
-
-def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> list[int]:
-    """Let the host interrupt once it has been asked so many times; how often it was is returned."""
-    asked: list[int] = []
-
-    def check() -> None:
-        asked.append(len(asked))
-        if len(asked) > after:
-            raise InterruptedError
-
-    monkeypatch.setattr(sys.modules["comfy.model_management"], "throw_exception_if_processing_interrupted", check)
-    return asked
+    return node("DalleSample").sample(hosted, text, **{**defaults("DalleSample"), "count": 2, "seed": 5, **changed})
 
 
 @pytest.mark.parametrize(
@@ -186,22 +155,22 @@ def test_the_host_makes_room_for_the_model_and_its_keys_and_values(hosted: Any, 
 def test_progress_counts_the_tokens_of_all_images(hosted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sampled(hosted, count=3)
     told = [(3 * k, 3 * LENGTH) for k in (*range(1, LENGTH + 1), LENGTH)]  # at last with the images
-    assert [(value, total) for value, total, _ in ProgressBar.seen] == told
-    ProgressBar.seen.clear()
+    assert [(value, total) for value, total, _ in progress()] == told
+    progress().clear()
     monkeypatch.setitem(sample.__kwdefaults__, "memory_budget", 0)  # one image after the other
     sampled(hosted, count=2, prefix_image=pictures(1, HEIGHT, WIDTH).movedim(1, -1), prefix_rows=1)
     one = [*range(PRIOR.columns, LENGTH + 1)]
-    assert [value for value, *_ in ProgressBar.seen] == [*one, *(LENGTH + value for value in one), 2 * LENGTH]
+    assert [value for value, *_ in progress()] == [*one, *(LENGTH + value for value in one), 2 * LENGTH]
 
 
 def test_an_interrupt_ends_it_within_a_token(hosted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for after in (0, 4, LENGTH):  # the last while the images are decoded
-        asked = interrupted(monkeypatch, after)
+        asked = interrupt(monkeypatch, after)
         with pytest.raises(InterruptedError):
             sampled(hosted)
         assert len(asked) == after + 1
     with monkeypatch.context() as patch:
-        interrupted(patch, 0)
+        interrupt(patch)
         patch.setattr(type(hosted.model), "tokens", lambda *_, **__: pytest.fail("it went on"))
         with pytest.raises(InterruptedError):
             sampled(hosted, prefix_image=pictures(1, HEIGHT, WIDTH).movedim(1, -1), prefix_rows=1)
@@ -209,11 +178,11 @@ def test_an_interrupt_ends_it_within_a_token(hosted: Any, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_previews_show_the_images_grow(hosted: Any, model: DALLE, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PREVIEW_SECONDS", 0)
-    monkeypatch.setattr(module, "monotonic", lambda: 1.0)
-    monkeypatch.setattr(module, "MAX_PREVIEWED", 5)
+    monkeypatch.setattr(hosts_dalle, "PREVIEW_SECONDS", 0)
+    monkeypatch.setattr(hosts_dalle, "monotonic", lambda: 1.0)
+    monkeypatch.setattr(hosts_dalle, "MAX_PREVIEWED", 5)
     images, tokens, _ = sampled(hosted, count=count)["result"]
-    shown = {value // count: preview for value, _, preview in ProgressBar.seen if preview}
+    shown = {value // count: preview for value, _, preview in progress() if preview}
     assert list(shown) == [PRIOR.columns * row for row in (1, 2, 3)]
     across, down = {1: (1, 1), 3: (2, 2), 20: (3, 2)}[count]
     for number, (kind, picture, size) in shown.items():
@@ -242,9 +211,9 @@ def test_previews_take_a_tenth_of_the_time_at_most(
 ) -> None:
     """On a clock that goes on by a second where a row is drawn, and where it is decoded as given."""
     now = [100.0]
-    monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    monkeypatch.setattr(module, "PREVIEW_SECONDS", seconds)
-    monkeypatch.setattr(module, "PREVIEW_SHARE", 1.0)
+    monkeypatch.setattr(hosts_dalle, "monotonic", lambda: now[0])
+    monkeypatch.setattr(hosts_dalle, "PREVIEW_SECONDS", seconds)
+    monkeypatch.setattr(hosts_dalle, "PREVIEW_SHARE", 1.0)
     images = type(hosted.model).images
 
     def slow(model: DALLE, tokens: Tensor, check: Any = None) -> Tensor:
@@ -252,15 +221,15 @@ def test_previews_take_a_tenth_of_the_time_at_most(
         return images(model, tokens, check)
 
     monkeypatch.setattr(type(hosted.model), "images", slow)
-    update = ProgressBar.update_absolute
+    update = FakeProgressBar.update_absolute
 
-    def passing(bar: ProgressBar, value: int, total: int | None = None, preview: Any = None) -> None:
+    def passing(bar: FakeProgressBar, value: int, total: int | None = None, preview: Any = None) -> None:
         now[0] += 1 / PRIOR.columns
         update(bar, value, total, preview)
 
-    monkeypatch.setattr(ProgressBar, "update_absolute", passing)
+    monkeypatch.setattr(FakeProgressBar, "update_absolute", passing)
     sampled(hosted, count=1)
-    *growing, (*_, last) = ProgressBar.seen
+    *growing, (*_, last) = progress()
     assert sum(preview is not None for *_, preview in growing) == shown
     assert last is not None
 
@@ -321,3 +290,142 @@ def test_what_is_refused_takes_no_memory(hosted: Any) -> None:
 def test_the_loader_lists_what_can_be_one(hosted: Any) -> None:
     files = type(node("LoadDalle")).INPUT_TYPES()["required"]["file"][0]
     assert files == ["checkpoints/dalle.safetensors", "checkpoints/dvae.safetensors"]
+
+
+# ---- the discrete VAE alone
+
+
+@pytest.fixture
+def dvae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    files = {name: str(tmp_path / name) for name in ("colors.safetensors", "decoder.pkl", "small.safetensors")}
+    save_dvae(palette_dvae(), Path(files["colors.safetensors"]))
+    save_dvae(seeded(DVAEConfig("small", vocab_size=16, hidden_dim=8)), Path(files["small.safetensors"]))
+    Path(files["decoder.pkl"]).write_bytes(b"\x80\x04.")
+    install(monkeypatch, {"vae": files}, tmp_path / "temp")
+    [found] = node("LoadDVAE").load("vae/colors.safetensors", "fp32", "auto")
+    return found
+
+
+def some_images(count: int, height: int = 24, width: int = 16, channels: int = 3) -> Tensor:
+    return torch.rand(count, height, width, channels, generator=torch.Generator().manual_seed(0))
+
+
+def mosaic(ids: Tensor) -> Tensor:
+    """Expected decoding of tokens, ``[b, h, w, 3]``."""
+    return palette()[ids].repeat_interleave(4, 1).repeat_interleave(4, 2)
+
+
+def test_an_image_goes_to_tokens_and_back(dvae: Any, tmp_path: Path) -> None:
+    images = some_images(2)
+    result = node("ImageToTokens").encode(dvae, images)
+    tokens, grid, numbers, report = result["result"]
+    expected = nearest_colors(images.movedim(-1, 1))
+    assert torch.equal(tokens.ids, expected)
+    assert (tokens.downsampling, tokens.vocab_size) == (4, 125)
+    assert numbers == write_tokens(expected)
+    different = len(expected.unique())
+    assert report == f"2 images, each 6 x 4 tokens of 4 x 4 pixels\n{different} different tokens of 125"
+    assert grid.shape[0] == 2
+    assert not torch.equal(grid[0], grid[1])
+    [preview] = result["ui"]["images"]
+    with Image.open(tmp_path / "temp" / preview["filename"]) as picture:
+        assert picture.size == (grid.shape[2], grid.shape[1])
+    image, same, told = node("TokensToImage").decode(dvae, "", tokens)["result"]
+    assert image.dtype == torch.float32
+    torch.testing.assert_close(image, mosaic(expected), rtol=0, atol=1e-6)
+    assert torch.equal(same.ids, expected)
+    assert told == "nothing swapped"
+    assert sys.modules["comfy.model_management"].__dict__["loaded"] == [([dvae.patcher], {})] * 2
+
+
+def test_swapped_tokens_change_their_squares_alone(dvae: Any) -> None:
+    images = some_images(1)
+    tokens, *_ = node("ImageToTokens").encode(dvae, images)["result"]
+    result = node("TokensToImage").decode(dvae, "2, 3 = 124\n5-6, 1 = 0", tokens)
+    image, changed, report = result["result"]
+    expected = nearest_colors(images.movedim(-1, 1))
+    before = expected[0, 1, 2].item()
+    expected[0, 1, 2] = 124
+    expected[0, 4:6, 0] = 0
+    torch.testing.assert_close(image, mosaic(expected), rtol=0, atol=1e-6)
+    assert torch.equal(changed.ids, expected)
+    assert report.splitlines()[0] == f"row 2, column 3: {before} -> 124"
+    assert result["ui"]["text"] == report.splitlines()
+    assert torch.equal(tokens.ids, nearest_colors(images.movedim(-1, 1))), "what came in stays as it was"
+
+
+def test_tokens_can_be_typed(dvae: Any) -> None:
+    image, tokens, _ = node("TokensToImage").decode(dvae, "1, 1 = 7", numbers="0 1 2\n122 123 124")["result"]
+    assert tokens.ids.tolist() == [[[7, 1, 2], [122, 123, 124]]]
+    torch.testing.assert_close(image, mosaic(tokens.ids), rtol=0, atol=1e-6)
+
+
+def test_what_is_cut_off_is_said(dvae: Any) -> None:
+    images = some_images(1, 27, 18)
+    result = node("ImageToTokens").encode(dvae, images)
+    tokens, *_, report = result["result"]
+    assert torch.equal(tokens.ids, nearest_colors(images[:, 1:25, 1:17].movedim(-1, 1)))
+    told = "cut from 18 x 27 to 16 x 24 pixels, multiples of 4, at both ends"
+    assert report.splitlines()[-1] == told
+    assert result["ui"]["text"] == [told]
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_images_with_alpha_and_of_one_channel_are_taken(dvae: Any, channels: int) -> None:
+    images = some_images(1, channels=channels)
+    tokens, *_ = node("ImageToTokens").encode(dvae, images)["result"]
+    assert torch.equal(tokens.ids, nearest_colors(images[..., :3].expand(-1, -1, -1, 3).movedim(-1, 1)))
+
+
+def test_of_many_images_some_grids_are_drawn_and_all_are_encoded(dvae: Any) -> None:
+    tokens, grid, _, report = node("ImageToTokens").encode(dvae, some_images(18))["result"]
+    assert len(tokens.ids) == 18
+    assert len(grid) == 16
+    assert report.splitlines()[-1] == "of 18 images the grids of the first 16 are drawn"
+
+
+def test_other_types_of_weights_of_a_dvae_change_little(dvae: Any) -> None:
+    [half] = node("LoadDVAE").load("vae/colors.safetensors", "bf16", "cpu")
+    assert {parameter.dtype for parameter in half.model.parameters()} == {torch.bfloat16}
+    image, *_ = node("TokensToImage").decode(half, "", numbers="0 62 124")["result"]
+    assert image.dtype == torch.float32
+    torch.testing.assert_close(image, mosaic(torch.tensor([[[0, 62, 124]]])), rtol=0, atol=0.02)
+
+
+def test_tokens_that_cannot_be_are_refused_in_words(dvae: Any) -> None:
+    with pytest.raises(ValueError, match=r"decoder\.pkl: pickled.*python run\.py convert-dvae"):
+        node("LoadDVAE").load("vae/decoder.pkl", "fp32", "auto")
+    with pytest.raises(ValueError, match="the batch is empty"):
+        node("ImageToTokens").encode(dvae, some_images(0))
+    with pytest.raises(ValueError, match="no side may be shorter than a token, 4 pixels"):
+        node("ImageToTokens").encode(dvae, some_images(1, 3, 40))
+    tokens, *_ = node("ImageToTokens").encode(dvae, some_images(1))["result"]
+    decode = node("TokensToImage").decode
+    with pytest.raises(ValueError, match="there are no tokens: connect"):
+        decode(dvae, "")
+    with pytest.raises(ValueError, match="disconnect the link or empty numbers"):
+        decode(dvae, "", tokens, "1 2")
+    with pytest.raises(ValueError, match="swap, line 1, “7, 1 = 3”: there is no row 7; this grid has rows 1 to 6"):
+        decode(dvae, "7, 1 = 3", tokens)
+    [other] = node("LoadDVAE").load("vae/small.safetensors", "fp32", "auto")
+    with pytest.raises(ValueError, match="of a dVAE with 125 tokens of 4 pixels; this one has 16 tokens of 4 pixels"):
+        decode(other, "", tokens)
+    with pytest.raises(ValueError, match="dtype must be one of: fp32, fp16, bf16; got 'int8'"):
+        node("LoadDVAE").load("vae/colors.safetensors", "int8", "auto")
+
+
+def test_progress_is_shown_and_an_interrupt_ends_the_work(dvae: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_dvae, "MAX_PIXELS", 24 * 16 // 32)  # one image at once, of this narrow model
+    progress().clear()
+    tokens, *_ = node("ImageToTokens").encode(dvae, some_images(3))["result"]
+    assert [(value, total) for value, total, _ in progress()] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    interrupt(monkeypatch)
+    with pytest.raises(InterruptedError):
+        node("ImageToTokens").encode(dvae, some_images(3))
+    with pytest.raises(InterruptedError):
+        node("TokensToImage").decode(dvae, "", tokens)
+
+
+def test_the_loader_lists_the_folder_of_vaes(dvae: Any) -> None:
+    files = type(node("LoadDVAE")).INPUT_TYPES()["required"]["file"][0]
+    assert files == ["vae/colors.safetensors", "vae/decoder.pkl", "vae/small.safetensors"]

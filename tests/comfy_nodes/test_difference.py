@@ -1,7 +1,6 @@
 """The node CLIP Difference on a fake host: its numbers compared with the host's own call and with transformers."""
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,6 @@ from .fake_comfy import CONFIG, FakeClip, Tower, install, node
 
 TEXT = "a (red:1.4) photorealistic cat"
 TOKENS = ["BOS", "a", "red", "photo", "realistic", "cat", "EOS"]
-
-
-@pytest.fixture(autouse=True)
-def temp(host: None, tmp_path: Path) -> Path:
-    """The host's folder for pictures on nodes."""
-    folder = tmp_path / "temp"
-    sys.modules["folder_paths"].__dict__["get_temp_directory"] = lambda: str(folder)
-    return folder
 
 
 def trained(towers: tuple[str, ...] = ("clip_l",), amount: float = 0.1) -> FakeClip:
@@ -116,8 +107,7 @@ def test_native_encoders_differ_as_in_transformers(tmp_path: Path, monkeypatch: 
         with torch.no_grad():
             out = model(torch.tensor([[*ids, *[49407] * (77 - len(ids))]]))
         states.append((out.last_hidden_state[0], out.pooler_output))
-    install(monkeypatch, {"text_encoders": files})
-    sys.modules["folder_paths"].__dict__["get_temp_directory"] = lambda: str(tmp_path / "temp")
+    install(monkeypatch, {"text_encoders": files}, tmp_path / "temp")
     for name in files:
         clips += node("Load").load(f"text_encoders/{name}", 1, "fp32", "cpu", 0)
     (before, pooled), (after, pooled_after) = states
@@ -128,7 +118,9 @@ def test_native_encoders_differ_as_in_transformers(tmp_path: Path, monkeypatch: 
     assert found == {key: pytest.approx(value, rel=6e-4) for key, value in expected.items()}
 
 
-def test_the_chart_is_of_these_encodings_and_is_shown_on_the_node(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chart_is_of_these_encodings_and_is_shown_on_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clip, changed = FakeClip(), trained()
     [(before, _)], [(after, _)] = (stock_rows(one, "a red photorealistic cat") for one in (clip, changed))
     drawn: list[Any] = []
@@ -150,7 +142,7 @@ def test_the_chart_is_of_these_encodings_and_is_shown_on_the_node(temp: Path, mo
         assert change.angle == pytest.approx(np.degrees(np.arccos(cosine)), rel=1e-3)
     picture, _ = result["result"]
     [shown] = result["ui"]["images"]
-    with Image.open(temp / shown["filename"]) as opened:
+    with Image.open(tmp_path / "temp" / shown["filename"]) as opened:
         assert np.array_equal(np.asarray(opened, dtype=np.float32) / 255, picture[0].numpy())
 
 
@@ -183,8 +175,7 @@ def test_rows_that_clip_negpip_adds_are_left_out() -> None:
 def native(config: TextConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     file = tmp_path / f"{config.context_length}.safetensors"
     save_file({"text_model." + key: value for key, value in seeded_text_model(config).state_dict().items()}, file)
-    install(monkeypatch, {"text_encoders": {file.name: str(file)}})
-    sys.modules["folder_paths"].__dict__["get_temp_directory"] = lambda: str(tmp_path / "temp")
+    install(monkeypatch, {"text_encoders": {file.name: str(file)}}, tmp_path / "temp")
     return node("Load").load(f"text_encoders/{file.name}", 1, "fp32", "cpu", 0)[0]
 
 

@@ -13,7 +13,7 @@ from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.hosts.comfy import encoded_texts
 from weighted_clip.hosts.comfy.encoded_texts import EncodedTexts, TextMemory, add_texts, with_texts
 
-from .fake_comfy import FakeClip, node
+from .fake_comfy import FakeClip, defaults, node
 
 OURS = {"WeightedCLIPTextEncode"}
 
@@ -164,11 +164,8 @@ def test_every_node_that_encodes_is_known(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_the_text_is_without_comments_and_loras(kind: str, given: dict[str, str], encoded: str) -> None:
-    cls = NODE_CLASS_MAPPINGS[f"WeightedCLIP{kind}"]
-    spec = {**cls.INPUT_TYPES()["required"], **cls.INPUT_TYPES().get("optional", {})}
-    defaults = {name: one[1]["default"] for name, one in spec.items() if "default" in one[1]}
     info: dict[str, Any] = {}
-    result = node(kind).run(clip=FakeClip(), extra_pnginfo=info, **{**defaults, **given})
+    result = node(kind).run(clip=FakeClip(), extra_pnginfo=info, **{**defaults(kind), **given})
     assert result.keys() == {"ui", "result"}
     assert json.loads(json.dumps(info)) == {"weighted_clip": {"2": {"text": encoded}}}
     assert result["result"][1].startswith(f"prompt as encoded: “{encoded}”\n")

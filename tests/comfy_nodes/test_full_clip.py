@@ -1,8 +1,6 @@
 """The nodes for whole CLIPs on a fake host, with a tiny seeded model: what they choose, write and refuse."""
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.encoder.vision_model import VisionModel
 
-from .fake_comfy import install, node
+from .fake_comfy import install, interrupt, node, progress
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=32)
 VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=32)
@@ -45,23 +43,11 @@ def clip_full(models: tuple[TextModel, VisionModel], tmp_path: Path, monkeypatch
     save_file({**transformers_names(*models), "logit_scale": torch.tensor(4.0)}, file)
     alone = tmp_path / "text.safetensors"
     save_file({key: t for key, t in transformers_names(*models).items() if "vision" not in key}, alone)
-    install(monkeypatch, {"clip_vision": {file.name: str(file)}, "text_encoders": {alone.name: str(alone)}})
-    sys.modules["folder_paths"].__dict__["get_temp_directory"] = lambda: str(tmp_path / "temp")
-    utils = ModuleType("comfy.utils")
-
-    class ProgressBar:
-        done = 0
-
-        def __init__(self, total: int) -> None:
-            self.total = total
-
-        def update_absolute(self, count: int) -> None:
-            assert count <= self.total
-            ProgressBar.done = count
-
-    utils.__dict__["ProgressBar"] = ProgressBar
-    monkeypatch.setitem(sys.modules, "comfy.utils", utils)
-    monkeypatch.setattr(sys.modules["comfy"], "utils", utils, raising=False)
+    install(
+        monkeypatch,
+        {"clip_vision": {file.name: str(file)}, "text_encoders": {alone.name: str(alone)}},
+        tmp_path / "temp",
+    )
     [loaded] = node("LoadFull").load("clip_vision/whole.safetensors", "fp32", "auto", "as released")
     return loaded
 
@@ -98,7 +84,7 @@ def test_rerank_keeps_the_best_in_order(clip_full: Any, models: tuple[TextModel,
     [preview] = result["ui"]["images"]
     with Image.open(tmp_path / "temp" / preview["filename"]) as picture:
         assert picture.size == (chart.shape[2], chart.shape[1])
-    assert sys.modules["comfy.utils"].__dict__["ProgressBar"].done == 9
+    assert progress()[-1][0] == 9
 
 
 def test_rerank_reads_weights_and_leaves_them_out(clip_full: Any, models: tuple[TextModel, VisionModel]) -> None:
@@ -144,10 +130,7 @@ def test_what_cannot_be_compared_is_refused_in_words(clip_full: Any) -> None:
 
 
 def test_an_interrupt_ends_the_work(clip_full: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt() -> None:
-        raise InterruptedError
-
-    monkeypatch.setattr(sys.modules["comfy.model_management"], "throw_exception_if_processing_interrupted", interrupt)
+    interrupt(monkeypatch)
     with pytest.raises(InterruptedError):
         node("Rerank").rerank(clip_full, some_images(3), "a cat", 1, "center", "comfy")
 

@@ -1,33 +1,26 @@
-"""Mask Control, dropped padding and LoRAs from the prompt, on a fake host."""
+"""Words hidden and phrases bound by the nodes, dropped padding, and LoRAs from the prompt, on a fake host."""
+
+import sys
 
 import pytest
 import torch
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.hosts.comfy.clip import encode_texts
 from weighted_clip.hosts.comfy.loras import LoadedLoras
+from weighted_clip.hosts.comfy.weighing import weigh_text
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.schemes import SCHEMES
 
-from ..door import encode_prompt
-from .fake_comfy import BASE, CONFIG, FakeClip, install, node
+from .fake_comfy import FakeClip, Transformer, encode, install, load_tiny, native, node, rows
 
 TEXT = "a red cat and a dog"
-NOTHING_HIDDEN = {"hide": "", "hidden_from": "everything", "from_phrases": "", "causal": True, "padding": "attend"}
 
 
-def native(text: str, **options) -> torch.Tensor:
-    encoder, tokenize = TextEncoder(seeded_text_model(CONFIG)), default_tokenizer()
-    return encode_prompt(read_prompt(text, EncodeOptions(**options), tokenize), encoder, tokenize).hidden
-
-
-def control(text: str = TEXT, clip=None, **inputs) -> dict:
-    return node("MaskControl").encode(clip or FakeClip(), text, **NOTHING_HIDDEN | inputs)
+def control(clip=None, **inputs) -> dict:
+    return encode("MaskControl", clip, TEXT, **inputs)
 
 
 def test_with_nothing_hidden_it_is_the_plain_encoding() -> None:
-    plain = node("TextEncode").encode(FakeClip(), TEXT, **BASE)["result"][0]
-    assert torch.equal(control()["result"][0][0][0], plain[0][0])
+    assert torch.equal(control()["result"][0][0][0], rows(FakeClip(), TEXT))
 
 
 @pytest.mark.parametrize(
@@ -44,8 +37,7 @@ def test_with_nothing_hidden_it_is_the_plain_encoding() -> None:
 )
 @pytest.mark.parametrize("is_native", [False, True])
 def test_every_choice_is_the_native_encoders(inputs: dict, is_native: bool) -> None:
-    clip = node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto")[0] if is_native else None
-    ((hidden, _),), picture, _ = control(clip=clip, **inputs)["result"]
+    ((hidden, _),), picture, _ = control(load_tiny() if is_native else None, **inputs)["result"]
     options = {("is_causal" if name == "causal" else name): value for name, value in inputs.items()}
     torch.testing.assert_close(hidden, native(TEXT, **options), rtol=0, atol=1e-5)
     assert picture.ndim == 4
@@ -67,11 +59,122 @@ def test_a_phrase_that_is_not_there_is_a_problem() -> None:
 @pytest.mark.parametrize("towers", [("clip_l",), ("clip_l", "clip_g")])
 def test_dropped_padding_shortens_every_tower_alike(towers: tuple[str, ...]) -> None:
     clip = FakeClip(towers=towers)
-    ((hidden, _),) = node("TextEncode").encode(clip, TEXT, **BASE | {"padding": "drop"})["result"][0]
+    hidden = rows(clip, TEXT, padding="drop")
     assert hidden.shape == (1, 8, 64 * len(towers))
-    ((full, _),) = node("TextEncode").encode(clip, TEXT, **BASE)["result"][0]
-    assert torch.equal(hidden, full[:, :8])
+    assert torch.equal(hidden, rows(clip, TEXT)[:, :8])
 
+
+# ---- bound phrases
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+def test_bound_phrases_are_the_native_encoders(is_native: bool) -> None:
+    text, phrases = "a (red:0.5) cat and a blue dog", "red cat\nblue dog"
+    inputs = {"rest": "alone", "strength": 0.5, "scheme": "masked_blend"}
+    clip = load_tiny() if is_native else None
+    ((hidden, _),), picture, report = encode("BindPhrases", clip, text, phrases=phrases, **inputs)["result"]
+    expected = native(text, bind=phrases, bind_rest="alone", bind_strength=0.5, scheme="masked_blend")
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
+    assert picture.shape[0] == 1
+    assert "6 encodings" in report  # of 8, as the second phrase and the rest do not see what fades
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "told"),
+    [
+        (
+            {"phrases": "red cat\nblue dog", "hide": "these words", "words": "red, blue"},
+            {"bind": "red cat\nblue dog", "bind_hide": "these words", "bind_words": "red\nblue"},
+            "clip_l: comfy, 2 phrases kept apart in 3 passes, 4 encodings",
+        ),
+        (
+            {"phrases": "", "hide": "cutoff", "words": "red\nblue", "strength": 0.5, "rest": "alone"},
+            {"bind_hide": "cutoff", "bind_words": "red\nblue", "bind_strength": 0.5, "bind_rest": "alone"},
+            "clip_l: comfy, 2 phrases kept apart in 4 passes, 5 encodings",
+        ),
+    ],
+)
+def test_words_and_cutoff_are_the_native_encoders(
+    inputs: dict[str, object], options: dict[str, object], told: str
+) -> None:
+    text = "a (red:1.3) cat, a blue dog"
+    if inputs["hide"] == "these words":
+        inputs = {**inputs, "phrases": "red cat\nblue dog"}
+    ((hidden, _),), _, report = encode("BindPhrases", text=text, **inputs)["result"]
+    torch.testing.assert_close(hidden, native(text, scheme="comfy", **options), rtol=0, atol=1e-5)
+    assert told in report
+
+
+def test_without_the_new_inputs_whole_phrases_are_hidden() -> None:
+    """As a workflow has it that was saved before they were there."""
+    text, phrases = "a red cat and a blue dog", "red cat\nblue dog"
+    given = {"rest": "full", "strength": 1.0, "syntax": "comfy", "scheme": "comfy", "padding": "attend"}
+    ((hidden, _),), _, _ = node("BindPhrases").encode(FakeClip(), text, phrases=phrases, **given)["result"]
+    torch.testing.assert_close(hidden, native(text, scheme="comfy", bind=phrases), rtol=0, atol=1e-5)
+
+
+def never(*_: object, **__: object) -> None:
+    pytest.fail("the encoder is called")
+
+
+def test_a_refused_text_is_refused_before_others_are_encoded(monkeypatch) -> None:
+    monkeypatch.setattr(Transformer, "forward", never)
+    with pytest.raises(ValueError, match="“red cat” is not in the prompt"):
+        encode_texts(FakeClip(), ["a red cat", "a blue dog"], EncodeOptions(bind="red cat"))
+    two = FakeClip(towers=("clip_l", "clip_g"))
+    texts = {"clip_l": "a (cat:-1)", "clip_g": "a big (cat:-1)"}
+    with pytest.raises(ValueError, match="same rows of clip_l and clip_g"):
+        encode_texts(two, ["a", texts], EncodeOptions(scheme="negpip"))
+    for how in ("negpip", "bias"):
+        with pytest.raises(ValueError, match=r"does not take \.and and \.blend"):
+            weigh_text(two, '("a cat", "a dog").and()', EncodeOptions(syntax="compel"), how)
+
+
+@pytest.mark.parametrize("binding", [{}, {"phrases": "red cat\nblue dog", "rest": "alone"}], ids=["", "bound"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_no_call_follows_an_interrupt(scheme: str, binding: dict[str, str], monkeypatch) -> None:
+    """The host is asked before each call, of every pass and every tower."""
+    events: list[str] = []
+
+    def interrupt() -> None:
+        events.append("asked")
+        if events.count("asked") - 1 == last:
+            raise InterruptedError
+
+    def forward(self: object, *_: object, embeds: torch.Tensor, **__: object) -> tuple[torch.Tensor, ...]:
+        events.append("call")
+        rows = torch.ones_like(embeds)
+        return rows, rows, rows[:, 0], rows[:, 0]
+
+    monkeypatch.setattr(Transformer, "forward", forward)
+    monkeypatch.setattr("weighted_clip.hosts.comfy.clip.MAX_CHUNKS_CPU", 1)
+    monkeypatch.setattr(sys.modules["comfy.model_management"], "throw_exception_if_processing_interrupted", interrupt)
+    inputs = {**binding, "scheme": scheme, "padding": "clean"}
+    clip = FakeClip(towers=("clip_l", "clip_g"))
+    last = -1
+    encode("BindPhrases", clip, "a (red:0.5) cat, a (blue:1.2) dog", **inputs)
+    whole = list(events)
+    assert whole == ["asked", "call"] * (len(whole) // 2) and len(whole) >= 4
+    for last in range(len(whole) // 2):
+        events.clear()
+        with pytest.raises(InterruptedError):
+            encode("BindPhrases", clip, "a (red:0.5) cat, a (blue:1.2) dog", **inputs)
+        assert events == [*whole[: 2 * last], "asked"]
+
+
+def test_the_picture_shows_every_pass() -> None:
+    """In rows of four; of the passes beyond the sixteenth it says how many they are."""
+    names = ["cat", "dog", "bird", "mat", "bowl", "house", "red", "blue", "green"]
+
+    def height_of(count: int) -> int:
+        text, phrases = ", ".join(names[:count]), "\n".join(names[:count])
+        return encode("BindPhrases", text=text, phrases=phrases)["result"][1].shape[1]
+
+    few, more = height_of(3), height_of(4)
+    assert more > 1.7 * few
+
+
+# ---- LoRAs
 
 FILES = {"loras": {name: name for name in ("ink.safetensors", "sub/Paint.safetensors", "a/twice.pt", "b/twice.pt")}}
 
@@ -121,14 +224,12 @@ def test_what_cannot_be_loaded_is_a_problem_and_no_crash(monkeypatch, text: str,
     assert result["result"][2] == " a"
 
 
-def test_tags_are_not_encoded() -> None:
-    for encode in (
-        lambda text: node("A1111Encode").encode(FakeClip(), text, "Original", 20, "attend"),
-        lambda text: node("TextEncode").encode(FakeClip(), text, **BASE | {"syntax": "a1111"}),
-    ):
-        tagged = encode("a <lora:ink:0.8>(red:1.2) cat")
-        assert torch.equal(tagged["result"][0][0][0], encode("a (red:1.2) cat")["result"][0][0][0])
-        assert "“ink” at 0.8" in tagged["ui"]["text"][0]
+@pytest.mark.parametrize("inputs", [{"name": "A1111Encode"}, {"syntax": "a1111"}])
+def test_tags_are_not_encoded(inputs: dict) -> None:
+    given = {"name": "TextEncode", **inputs}
+    tagged = encode(text="a <lora:ink:0.8>(red:1.2) cat", **given)
+    assert torch.equal(tagged["result"][0][0][0], rows(FakeClip(), "a (red:1.2) cat", **given))
+    assert "“ink” at 0.8" in tagged["ui"]["text"][0]
 
 
 def test_a_lora_in_a_comment_is_not_loaded(monkeypatch) -> None:
@@ -140,15 +241,3 @@ def test_a_lora_in_a_comment_is_not_loaded(monkeypatch) -> None:
     assert "is a comment" in report
     model, _, bare, _ = load(None, None, text, cleaning="none")["result"]
     assert ([lora.name for lora in model], bare) == (["ink"], "a cat # \nin a bowl")
-
-
-@pytest.mark.parametrize("is_native", [False, True])
-def test_bound_phrases_are_the_native_encoders(is_native: bool) -> None:
-    clip = node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto")[0] if is_native else FakeClip()
-    text, phrases = "a (red:0.5) cat and a blue dog", "red cat\nblue dog"
-    inputs = {"rest": "alone", "strength": 0.5, "syntax": "comfy", "scheme": "masked_blend", "padding": "attend"}
-    ((hidden, _),), picture, report = node("BindPhrases").encode(clip, text, phrases=phrases, **inputs)["result"]
-    expected = native(text, bind=phrases, bind_rest="alone", bind_strength=0.5, scheme="masked_blend")
-    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
-    assert picture.shape[0] == 1
-    assert "6 encodings" in report  # of 8, as the second phrase and the rest do not see what fades

@@ -19,22 +19,10 @@ from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 
 from ..door import encode_prompt
-from .fake_comfy import BASE, CONFIG, FakeClip, install, node
+from .fake_comfy import CONFIG, FakeClip, defaults, encode, inputs_of, install, load_tiny, native, node, rows
 
 ROOT = Path(__file__).parents[2]
 PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
-
-
-def patched(patches: dict) -> FakeClip:
-    """A CLIP with object patches."""
-    clip = FakeClip()
-    clip.patcher.object_patches.update(patches)
-    return clip
-
-
-def all_inputs(cls) -> dict:
-    types = cls.INPUT_TYPES()
-    return types["required"] | types.get("optional", {})
 
 
 @pytest.mark.parametrize("name", NODE_CLASS_MAPPINGS)
@@ -47,37 +35,26 @@ def test_every_node_fulfils_the_hosts_contract(name: str) -> None:
     assert cls.DESCRIPTION
     assert cls.SEARCH_ALIASES
     assert len(cls.RETURN_TYPES) == len(cls.RETURN_NAMES) == len(cls.OUTPUT_TOOLTIPS)
-    for kind, options in all_inputs(cls).values():
+    for kind, options in inputs_of(name).values():
         assert options["tooltip"].strip()
         if isinstance(kind, list) and kind:
             assert options.get("default", kind[0]) == kind[0]
 
 
-def names_of(cls) -> dict:
+def names_of(node_id: str) -> dict:
     """Inputs of a node with the choices of each menu, and the types of its outputs, in their order."""
-    kinds = {name: kind for name, (kind, _) in all_inputs(cls).items()}
+    kinds = {name: kind for name, (kind, _) in inputs_of(node_id).items()}
     are_files = {name for name, kind in kinds.items() if isinstance(kind, list) and "safetensors" in "".join(kind)}
     inputs = {name: "files" if name in are_files else kind for name, kind in kinds.items()}
-    return {"inputs": inputs, "outputs": list(cls.RETURN_TYPES)}
+    return {"inputs": inputs, "outputs": list(NODE_CLASS_MAPPINGS[node_id].RETURN_TYPES)}
 
 
 def test_names_and_order_are_those_that_saved_workflows_hold() -> None:
     kept = json.loads((ROOT / "tests" / "data" / "names.json").read_text(encoding="utf-8"))
-    now = {name: names_of(cls) for name, cls in NODE_CLASS_MAPPINGS.items()}
+    now = {name: names_of(name) for name in NODE_CLASS_MAPPINGS}
     assert now == kept, "write what is new into tests/data/names.json; nothing in it goes, see docs/releasing.md"
     assert list(now) == list(kept)
     assert [list(node["inputs"]) for node in now.values()] == [list(kept[name]["inputs"]) for name in now]
-
-
-def defaults(cls) -> dict:
-    """Widget values of a node dropped into a graph."""
-    values = {}
-    for name, (kind, options) in cls.INPUT_TYPES()["required"].items():
-        if isinstance(kind, list):
-            values[name] = options.get("default", kind[0])
-        elif "default" in options:
-            values[name] = options["default"]
-    return values
 
 
 def test_dropped_in_unchanged_it_gives_what_the_stock_node_gives() -> None:
@@ -85,24 +62,16 @@ def test_dropped_in_unchanged_it_gives_what_the_stock_node_gives() -> None:
     for text in ("a red cat", ""):
         ids = [(i, 1.0) for i in read_prompt(text, EncodeOptions(), default_tokenizer()).chunks[0].ids]
         stock = clip.encode_from_tokens_scheduled({"l": [ids]})
-        cls = NODE_CLASS_MAPPINGS["WeightedCLIPTextEncode"]
-        ((hidden, extra),) = cls().encode(clip=clip, text=text, **defaults(cls))["result"][0]
+        ((hidden, extra),) = encode("TextEncode", clip, text)["result"][0]
         assert torch.equal(hidden, stock[0][0])
         assert torch.equal(extra["pooled_output"], stock[0][1]["pooled_output"])
-
-
-def native(text: str, **options) -> torch.Tensor:
-    encoder, tokenize = TextEncoder(seeded_text_model(CONFIG)), default_tokenizer()
-    return encode_prompt(read_prompt(text, EncodeOptions(**options), tokenize), encoder, tokenize).hidden
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_text_encode_runs_every_scheme_on_the_hosts_tower(scheme: str, padding: str) -> None:
-    result = node("TextEncode").encode(FakeClip(), PROMPT, **BASE | {"scheme": scheme, "padding": padding})
-    ((hidden, _),) = result["result"][0]
-    expected = native(PROMPT, scheme=scheme, padding=padding)
-    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
+    hidden = rows(FakeClip(), PROMPT, scheme=scheme, padding=padding)
+    torch.testing.assert_close(hidden, native(PROMPT, scheme=scheme, padding=padding), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -126,32 +95,25 @@ def test_a1111_encode_is_the_webuis_emphasis_mode(emphasis: str, syntax: str, sc
 @pytest.mark.parametrize("law", ["nested", "compel"])
 def test_masked_blend_equals_the_native_encoder(law: str, mask_method: str) -> None:
     choices = {"syntax": "a1111", "law": law, "mask_method": mask_method, "filler": "+", "padding": "attend"}
-    result = node("MaskedBlend").encode(FakeClip(), PROMPT, **choices, pooled="weighted")
-    expected = native(PROMPT, scheme="masked_blend", **choices)
-    torch.testing.assert_close(result["result"][0][0][0], expected, rtol=0, atol=1e-5)
+    hidden = rows(FakeClip(), PROMPT, "MaskedBlend", **choices, pooled="weighted")
+    torch.testing.assert_close(hidden, native(PROMPT, scheme="masked_blend", **choices), rtol=0, atol=1e-5)
 
 
-def test_the_native_encoder_takes_the_same_nodes(caplog) -> None:
-    (clip,) = node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto")
+@pytest.mark.parametrize("name", ["TextEncode", "MaskedBlend"])
+def test_the_native_encoder_takes_the_same_nodes(name: str) -> None:
     (skipped,) = node("Load").load("checkpoints/sub/sd.safetensors", 2, "fp32", "cpu")
-    for name, arguments in (
-        ("TextEncode", BASE),
-        ("MaskedBlend", defaults(NODE_CLASS_MAPPINGS["WeightedCLIPMaskedBlend"])),
-    ):
-        ours = node(name).encode(clip, PROMPT, **arguments)["result"][0][0][0]
-        hosts = node(name).encode(FakeClip(), PROMPT, **arguments)["result"][0][0][0]
-        torch.testing.assert_close(ours, hosts, rtol=0, atol=1e-5)
-        other = node(name).encode(skipped, PROMPT, **arguments)["result"][0][0][0]
-        assert not torch.allclose(ours, other, atol=1e-3)
+    ours = rows(load_tiny(), PROMPT, name)
+    torch.testing.assert_close(ours, rows(FakeClip(), PROMPT, name), rtol=0, atol=1e-5)
+    assert not torch.allclose(ours, rows(skipped, PROMPT, name), atol=1e-3)
 
 
 @pytest.mark.skipif(ONEDNN is None, reason="needs oneDNN on x86")
 @pytest.mark.parametrize(("pack_weights", "told"), [("auto", "on a copy of the weights, "), ("off", "without a copy")])
 def test_the_report_tells_how_the_native_encoder_computed(pack_weights: str, told: str) -> None:
     (clip,) = node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto", 64, pack_weights)
-    report = node("TextEncode").encode(clip, PROMPT, **BASE)["result"][-1]
+    report = encode("TextEncode", clip, PROMPT)["result"][-1]
     assert f"\nclip_l: matrix products by oneDNN {told}" in report
-    assert "matrix products" not in node("TextEncode").encode(FakeClip(), PROMPT, **BASE)["result"][-1]
+    assert "matrix products" not in encode("TextEncode", text=PROMPT)["result"][-1]
 
 
 def test_clip_skip_is_the_hosts() -> None:
@@ -159,7 +121,7 @@ def test_clip_skip_is_the_hosts() -> None:
     tower = clip.cond_stage_model.clip_l
     tower.layer, tower.layer_idx = "hidden", -2
     for padding in ("attend", "mask"):
-        hidden = node("TextEncode").encode(clip, PROMPT, **BASE | {"padding": padding})["result"][0][0][0]
+        hidden = rows(clip, PROMPT, padding=padding)
         model = seeded_text_model(CONFIG)
         encoder, tokenize = TextEncoder(model, clip_skip=2), default_tokenizer()
         expected = encode_prompt(read_prompt(PROMPT, EncodeOptions(padding=padding), tokenize), encoder, tokenize)
@@ -175,27 +137,23 @@ def test_problems_reach_the_front_end_and_the_report() -> None:
 
 
 def test_embeddings_come_from_the_host() -> None:
-    known = node("TextEncode").encode(FakeClip(), "a (embedding:known:1.2) cat", **BASE)
+    known = encode("TextEncode", text="a (embedding:known:1.2) cat")
     assert known["ui"]["text"] == []
     chips = known["ui"]["weighted_clip"][0]["chunks"][0]["chips"]
     assert [chip["ids"] for chip in chips] == [[320], ["known[0]", "known[1]"], [2368]]
-    missing = node("TextEncode").encode(FakeClip(), "a embedding:nothing cat", **BASE)
+    missing = encode("TextEncode", text="a embedding:nothing cat")
     assert "no embedding “nothing”" in missing["ui"]["text"][0]
-    plain = node("TextEncode").encode(FakeClip(), "a cat", **BASE)
-    assert torch.equal(missing["result"][0][0][0], plain["result"][0][0][0])
+    assert torch.equal(missing["result"][0][0][0], rows(FakeClip(), "a cat"))
 
 
-def test_the_clip_that_came_in_is_left_as_it_was() -> None:
-    clip = patched({"clip_l.encode_token_weights": sorted})
-    node("MaskedBlend").encode(clip, PROMPT, **defaults(NODE_CLASS_MAPPINGS["WeightedCLIPMaskedBlend"]))
-    assert clip.patcher.object_patches == {"clip_l.encode_token_weights": sorted}
-
-
-def test_replacing_another_packs_patch_is_logged(caplog) -> None:
-    clip = patched({"clip_l.encode_token_weights": sorted})
+@pytest.mark.parametrize("name", ["TextEncode", "MaskedBlend"])
+def test_another_packs_patch_is_replaced_aloud_and_the_clip_left_as_it_was(name: str, caplog) -> None:
+    clip, patches = FakeClip(), {"clip_l.encode_token_weights": sorted}
+    clip.patcher.object_patches.update(patches)
     with caplog.at_level(logging.WARNING):
-        node("TextEncode").encode(clip, "a", **BASE)
+        encode(name, clip, PROMPT)
     assert "another pack's patch of clip_l.encode_token_weights" in caplog.text
+    assert clip.patcher.object_patches == patches
 
 
 def test_a_host_that_does_not_ask_us_is_an_error_and_not_wrong_conditioning() -> None:
@@ -207,18 +165,16 @@ def test_a_host_that_does_not_ask_us_is_an_error_and_not_wrong_conditioning() ->
 
     clip.clone = lambda: Deaf(clip.cond_stage_model)
     with pytest.raises(RuntimeError, match=r"without asking Weighted CLIP \(clip_l\)"):
-        node("TextEncode").encode(clip, "a", **BASE)
+        encode("TextEncode", clip, "a")
 
 
 def test_a_clip_of_another_family_is_refused_by_name() -> None:
     model = torch.nn.Module()
     model.t5xxl = torch.nn.Linear(1, 1)
     with pytest.raises(ValueError, match=r"holds no CLIP text encoder, only: t5xxl"):
-        node("MaskControl").encode(
-            FakeClip(model), "a", hide="", hidden_from="everything", from_phrases="", causal=True, padding="attend"
-        )
+        encode("MaskControl", FakeClip(model), "a")
     with pytest.raises(ValueError, match="clip input is None"):
-        node("TextEncode").encode(None, "a", **BASE)
+        node("TextEncode").encode(None, "a", **defaults("TextEncode"))
 
 
 def test_inspect_counts_and_draws() -> None:
@@ -276,3 +232,67 @@ print(json.dumps([list(module.NODE_CLASS_MAPPINGS), list(sys.modules)]))
     nodes, modules = json.loads(run.stdout)
     assert nodes == list(NODE_CLASS_MAPPINGS)
     assert not {"transformers", "gradio", "compel", "tokenizers", "PIL", "weighted_clip"} & set(modules)
+
+
+# ---- SDXL: two towers
+
+SIZES = {"width": 1024, "height": 768, "crop_w": 8, "crop_h": 16, "target_width": 512, "target_height": 640}
+LONG = "a red cat, " * 40
+
+
+def encode_sdxl(text_g: str, text_l: str, towers=("clip_l", "clip_g"), **choices) -> dict:
+    inputs = defaults("SDXLEncode") | SIZES | choices
+    return node("SDXLEncode").encode(FakeClip(towers=towers), text_g, text_l, **inputs)
+
+
+def test_each_tower_has_its_own_text_and_the_sizes_go_along() -> None:
+    ((hidden, values),) = encode_sdxl("a (dog:1.2)", "a cat")["result"][0]
+    assert hidden.shape == (1, 77, 128)
+    assert {key: values[key] for key in SIZES} == SIZES
+    only_l = rows(FakeClip(), "a cat")
+    ((only_g, g_values),) = encode("TextEncode", FakeClip(towers=("clip_g",)), "a (dog:1.2)")["result"][0]
+    assert torch.equal(hidden, torch.cat([only_l, only_g], dim=-1))
+    assert torch.equal(values["pooled_output"], g_values["pooled_output"])
+
+
+@pytest.mark.parametrize(("text_g", "text_l"), [(LONG, "a cat"), ("a dog", LONG), ("", LONG)])
+@pytest.mark.parametrize("scheme", ["comfy", "a1111", "masked_blend"])
+def test_the_shorter_text_is_followed_by_empty_chunks(text_g: str, text_l: str, scheme: str) -> None:
+    ((hidden, _),) = encode_sdxl(text_g, text_l, scheme=scheme)["result"][0]
+    assert hidden.shape[1] == 77 * 3
+    short, columns = (text_l, slice(0, 64)) if text_g == LONG else (text_g, slice(64, 128))
+    ((empty, _),) = encode_sdxl("", "")["result"][0]
+    ((alone, _),) = encode_sdxl(short, short, scheme=scheme)["result"][0]
+    torch.testing.assert_close(hidden[:, :77, columns], alone[..., columns], rtol=0, atol=1e-5)
+    torch.testing.assert_close(hidden[:, 77:154, columns], empty[..., columns], rtol=0, atol=1e-5)
+
+
+def test_blends_of_unequal_length_are_filled_too() -> None:
+    text = f'("{LONG}", "a cat").blend(1, 1) '
+    ((hidden, _),) = encode_sdxl(text, "a dog", syntax="compel")["result"][0]
+    assert hidden.shape[1] % 77 == 0
+    ((empty, _),) = encode_sdxl("", "")["result"][0]
+    torch.testing.assert_close(hidden[:, 77:154, :64], empty[..., :64], rtol=0, atol=1e-5)
+
+
+def test_the_refiner_takes_one_text_and_a_score() -> None:
+    result = encode_sdxl("a cat", "a cat", towers=("clip_g",), aesthetic_score=2.5)
+    ((hidden, values),) = result["result"][0]
+    assert hidden.shape == (1, 77, 64)
+    assert values.keys() == {"pooled_output", "width", "height", "aesthetic_score"}
+    assert values["aesthetic_score"] == 2.5
+    assert result["ui"]["text"] == []
+    assert "text_l is not used" in encode_sdxl("a cat", "a dog", towers=("clip_g",))["ui"]["text"][0]
+
+
+def test_a_clip_without_clip_g_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="holds clip_l, no clip_g: it is not SDXL's"):
+        encode_sdxl("a", "a", towers=("clip_l",))
+
+
+def test_two_texts_are_two_views_and_one_text_is_one() -> None:
+    assert [view["text"] for view in encode_sdxl("a dog", "a cat")["ui"]["weighted_clip"]] == ["a cat", "a dog"]
+    result = encode_sdxl("a (cat", "a (cat")
+    assert len(result["ui"]["weighted_clip"]) == len(result["ui"]["text"]) == 1
+    assert "clip_l: comfy" in result["result"][1]
+    assert "clip_g: comfy" in result["result"][1]

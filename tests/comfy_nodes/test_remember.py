@@ -5,31 +5,18 @@ import logging
 import pytest
 import torch
 
-from .fake_comfy import BASE, FakeClip, Patcher, Tower, install, node
+from .fake_comfy import FakeClip, Patcher, Tower, encode, node, remembering, rows
 
 
 @pytest.fixture
 def encoded(monkeypatch):
     """The chunks that the host is given, as they come; cleared by the reader."""
-    install(monkeypatch)
     chunks: list = []
     prepare = Tower.process_tokens
     monkeypatch.setattr(
         Tower, "process_tokens", lambda self, tokens, device: chunks.extend(tokens) or prepare(self, tokens, device)
     )
     return chunks
-
-
-def encode(clip, text, **options):
-    return node("TextEncode").encode(clip, text, **{**BASE, **options})["result"][0]
-
-
-def hidden(clip, text, **options):
-    return encode(clip, text, **options)[0][0]
-
-
-def remembering(clip=None, mebibytes=64):
-    return node("Remember").remember(clip or FakeClip(), mebibytes)[0]
 
 
 def count(encoded: list) -> int:
@@ -50,13 +37,13 @@ def test_only_what_is_new_is_encoded(encoded) -> None:
         (f"{long} (fin:1.2)", 1),
         ("a (red:0.5) cat", 0),
     ):
-        result = hidden(clip, text)
+        result = rows(clip, text)
         assert count(encoded) == number, text
-        assert torch.equal(result, hidden(plain, text))
+        assert torch.equal(result, rows(plain, text))
         encoded.clear()
-    encode(clip, "a (red:0.5) cat", scheme="masked_blend")
+    rows(clip, "a (red:0.5) cat", scheme="masked_blend")
     assert count(encoded) == 1  # the one in which red is hidden
-    encode(clip.clone(), "a (red:0.3) cat", scheme="masked_blend")
+    rows(clip.clone(), "a (red:0.3) cat", scheme="masked_blend")
     assert count(encoded) == 0
 
 
@@ -64,7 +51,7 @@ def test_what_is_remembered_under_a_mask_is_found_under_that_mask_alone(encoded)
     clip = remembering()
     plain = FakeClip(clip.cond_stage_model)
     for options in ({"padding": "mask"}, {"padding": "attend"}, {"padding": "mask EOS too"}, {"padding": "mask"}):
-        assert torch.equal(hidden(clip, "a cat", **options), hidden(plain, "a cat", **options))
+        assert torch.equal(rows(clip, "a cat", **options), rows(plain, "a cat", **options))
 
 
 def test_nothing_old_is_given_after_a_change(encoded) -> None:
@@ -73,10 +60,10 @@ def test_nothing_old_is_given_after_a_change(encoded) -> None:
     tower = clip.cond_stage_model.clip_l
 
     def as_without_memory() -> None:
-        assert torch.equal(hidden(clip, text), hidden(FakeClip(clip.cond_stage_model), text))
+        assert torch.equal(rows(clip, text), rows(FakeClip(clip.cond_stage_model), text))
 
     as_without_memory()
-    before = hidden(clip, text)
+    before = rows(clip, text)
     with torch.no_grad():
         tower.transformer.text_model.encoder.layers.layers[0].mlp.fc1.weight.mul_(2)
     as_without_memory()
@@ -92,18 +79,18 @@ def test_nothing_old_is_given_after_a_change(encoded) -> None:
 
     sd1_clip.load_embed = lambda name, *rest: torch.full((2, 64), 0.7)
     as_without_memory()
-    assert not torch.equal(hidden(clip, text), before)
+    assert not torch.equal(rows(clip, text), before)
 
     encoded.clear()
     lora = clip.clone()
     lora.patcher.patches_uuid = "a LoRA"  # of a partly loaded model, whose weights stay as they are
-    encode(lora, text)
+    rows(lora, text)
     assert count(encoded) == 2
     other = clip.clone()
     other.patcher.object_patches["clip_l.transformer.text_model.encoder"] = object()
-    encode(other, text)
+    rows(other, text)
     assert count(encoded) == 2
-    encode(other, text)
+    rows(other, text)
     assert count(encoded) == 0
 
 
@@ -113,8 +100,8 @@ def test_what_acts_on_calls_of_modules_is_seen(encoded) -> None:
     layer = text_model.encoder.layers.layers[0].mlp
 
     def numbers() -> torch.Tensor:
-        expected = hidden(FakeClip(clip.cond_stage_model, Patcher(clip.cond_stage_model)), "a (red:1.3) cat")
-        assert torch.equal(hidden(clip, "a (red:1.3) cat"), expected)
+        expected = rows(FakeClip(clip.cond_stage_model, Patcher(clip.cond_stage_model)), "a (red:1.3) cat")
+        assert torch.equal(rows(clip, "a (red:1.3) cat"), expected)
         return expected
 
     plain = numbers()
@@ -131,7 +118,7 @@ def test_what_acts_on_calls_of_modules_is_seen(encoded) -> None:
     bypassed = clip.clone()
     bypassed.patcher.injections = {"bypass_lora": [object()]}  # as the stock node Load LoRA (Bypass) does
     bypassed.clone = lambda: bypassed
-    encode(bypassed, "a (red:1.3) cat")
+    rows(bypassed, "a (red:1.3) cat")
     assert count(encoded) == 2
 
 
@@ -141,14 +128,13 @@ def test_nothing_is_remembered_under_hooks_or_in_no_bytes(encoded) -> None:
     hooked.patcher.forced_hooks = object()
     clip.clone = hooked.clone = lambda: hooked
     for _ in range(2):
-        encode(clip, "a (red:1.3) cat")
+        rows(clip, "a (red:1.3) cat")
         assert count(encoded) == 2
-    inputs = {"emphasis": "Original", "comma_backtrack": 20, "padding": "attend", "steps": 8}
-    node("A1111Encode").encode(hooked, "a [cat|dog|cow] by the sea", **inputs)
+    encode("A1111Encode", hooked, "a [cat|dog|cow] by the sea", steps=8)
     assert count(encoded) == 3
     off = remembering(mebibytes=0)
     for _ in range(2):
-        encode(off, "a (red:1.3) cat")
+        rows(off, "a (red:1.3) cat")
         assert count(encoded) == 2
 
 
@@ -160,7 +146,7 @@ def test_weights_that_cannot_be_compared_are_not_remembered(encoded, monkeypatch
     clip = remembering()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            encode(clip, "a (red:1.3) cat")
+            rows(clip, "a (red:1.3) cat")
             assert count(encoded) == 2
     assert "no numbers here" in caplog.text
 
@@ -171,12 +157,11 @@ def test_the_texts_of_a_timed_prompt_are_encoded_together(encoded, monkeypatch) 
     monkeypatch.setattr(
         Tower, "process_tokens", lambda self, tokens, device: calls.append(len(tokens)) or prepare(self, tokens, device)
     )
-    inputs = {"emphasis": "Original", "comma_backtrack": 20, "padding": "attend", "steps": 8}
     text = "a [cat|dog|cow] by the sea"
     clip = remembering()
-    together = node("A1111Encode").encode(clip, text, **inputs)["result"][0]
+    together = encode("A1111Encode", clip, text, steps=8)["result"][0]
     assert calls == [3]
-    alone = node("A1111Encode").encode(FakeClip(clip.cond_stage_model), text, **inputs)["result"][0]
+    alone = encode("A1111Encode", FakeClip(clip.cond_stage_model), text, steps=8)["result"][0]
     assert calls == [3, 1, 1, 1]
     assert len(together) == len(alone)
     for (one, about), (other, its_about) in zip(together, alone, strict=True):
@@ -191,5 +176,5 @@ def test_a_clip_without_clip_is_refused(encoded) -> None:
 
 def test_a_patcher_without_attachments_encodes_as_ever(encoded, monkeypatch) -> None:
     monkeypatch.delattr(Patcher, "get_attachment")
-    encode(FakeClip(), "a (red:1.3) cat")
+    rows(FakeClip(), "a (red:1.3) cat")
     assert count(encoded) == 2

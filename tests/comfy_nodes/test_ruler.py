@@ -16,7 +16,7 @@ from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.plan import Ask
 from weighted_clip.weighting.schemes import SCHEMES
 
-from .fake_comfy import FakeClip
+from .fake_comfy import FakeClip, inputs_of
 
 NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 TEXT = "a (red:1.4) cat, [dog] and a [fox:owl:0.5] by (the sea:0.5), " * 8
@@ -25,11 +25,6 @@ OTHERS = {
     **{"filler": "cat", "comma_backtrack": 3, "steps": 7, "words": "sea"},
 }
 """Other values of inputs that are no menus."""
-
-
-def inputs_of(name: str) -> dict[str, tuple[Any, dict[str, Any]]]:
-    types = NODE_CLASS_MAPPINGS[name].INPUT_TYPES()
-    return {**types["required"], **types.get("optional", {})}
 
 
 def choices() -> list[Any]:

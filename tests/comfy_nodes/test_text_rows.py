@@ -12,7 +12,11 @@ import torch
 from weighted_clip.hosts.comfy.attention_layers import in_cross_attention
 from weighted_clip.hosts.comfy.families import Family
 from weighted_clip.hosts.comfy.text_rows import num_rows_read, read_rows
+from weighted_clip.hosts.comfy.token_offsets import NoSuchEmbedding, as_id, pieces
+from weighted_clip.weighting.embeddings import EmbeddingError
 from weighted_clip.weighting.options import EncodeOptions
+
+from .fake_comfy import CONFIG
 
 BOS, EOS, PAD = 99, 1, 0
 FAMILY = Family("Toy", in_cross_attention, (), {"types.SimpleNamespace": "toy"})
@@ -260,3 +264,57 @@ def test_a_tokenizer_whose_places_leave_out_letters_is_refused() -> None:
         toy_tokenizer(text) | {"offset_mapping": [(0, 1), (0, 0)]}
     )
     assert weights("\uff76\uff9e", clip=clip)[0] == 1
+
+
+# ---- positions of tokens and embedding vectors
+
+
+def words(tokenizer, text):
+    return [(len(match.group()), *match.span()) for match in re.finditer(r"\S+", text)]
+
+
+def offsets(text, size=CONFIG.hidden_dim, folder="embeddings"):
+    tokenizer = SimpleNamespace(embedding_directory=folder, embedding_size=size, embedding_key="t5xxl")
+    found = pieces(tokenizer, text, words)
+    return [(token if isinstance(token, int) else f"{token.name}[{token.index}]", text[a:b]) for token, a, b in found]
+
+
+VECTORS = [("known[0]", "embedding:known"), ("known[1]", "embedding:known")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a cat", [(1, "a"), (3, "cat")]),
+        ("embedding:known", VECTORS),
+        ("a embedding:known cat", [(1, "a"), *[(id_, f"{text} ") for id_, text in VECTORS], (3, "cat")]),
+        ("a embedding:known, a   cat", [(1, "a"), *VECTORS, (1, ","), (1, "a"), (3, "cat")]),
+        ("\nembedding:known<end> cat", [*VECTORS, (5, "<end>"), (3, "cat")]),
+        ("aembedding:known", [(16, "aembedding:known")]),  # no white space before it
+    ],
+)
+def test_vectors_stand_where_their_name_was_and_words_where_they_were(text, expected) -> None:
+    assert offsets(text) == expected
+
+
+def test_two_embeddings_in_a_row_are_told_apart() -> None:
+    assert [token for token, _ in offsets("embedding:known embedding:known")] == ["known[0]", "known[1]"] * 2
+
+
+def test_without_a_folder_a_name_is_text() -> None:
+    assert offsets("a embedding:known cat", folder=None) == [(1, "a"), (15, "embedding:known"), (3, "cat")]
+
+
+def test_a_name_without_an_embedding_and_one_for_another_model_are_named() -> None:
+    with pytest.raises(NoSuchEmbedding, match="no embedding “other” for t5xxl"):
+        offsets("a embedding:other cat")
+    with pytest.raises(EmbeddingError, match="64 wide, t5xxl takes 32"):
+        offsets("a embedding:known cat", size=32)
+
+
+def test_vectors_are_compared_by_their_content() -> None:
+    tokenizer = SimpleNamespace(embedding_directory="x", embedding_size=CONFIG.hidden_dim, embedding_key="t5xxl")
+    (first, _, _), _ = pieces(tokenizer, "embedding:known", words)
+    assert as_id(first) == as_id(first.vector)
+    assert as_id(first) != as_id(first.vector + 1)
+    assert as_id(7) == 7

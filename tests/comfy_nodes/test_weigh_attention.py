@@ -1,13 +1,11 @@
 """The node Weigh Attention on a fake host: what it attaches to a conditioning, what it says, and what it refuses."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from weighted_clip.hosts.comfy.attention import MARKER, _hooks
+from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.weighting.attention import effect_of
 
-from .fake_comfy import BASE, FakeClip, install, node
+from .fake_comfy import FakeClip, encode, node, rows
 
 PROMPT = "a (red:1.4) cat and a (photorealistic dog:0.5)"
 WRAPPED = ("outer_sample", "sampler_sample", "calc_cond_batch", "apply_model")
@@ -30,30 +28,21 @@ class Model:
         self.wrappers.pop((kind, key), None)
 
 
-@pytest.fixture(autouse=True)
-def host(monkeypatch) -> Iterator[None]:
-    """The host's modules."""
-    install(monkeypatch)
-    _hooks.cache_clear()
-    yield
-    _hooks.cache_clear()
-
-
-def run(clip=None, text=PROMPT, syntax="comfy", how="bias", strength=1.0, model=None):
-    return node("WeighAttention").encode(clip or FakeClip(), text, how, strength, model, syntax=syntax)["result"]
+def run(clip=None, text=PROMPT, **inputs):
+    return encode("WeighAttention", clip, text, **inputs)["result"]
 
 
 def unweighted(clip, text):
     """Result of the node for unweighted rows."""
-    return node("TextEncode").encode(clip, text, **BASE | {"scheme": "unweighted"})["result"][0]
+    return encode("TextEncode", clip, text, scheme="unweighted")["result"][0]
 
 
 @pytest.mark.parametrize(("how", "strength"), [("bias", 1.0), ("value", 1.0), ("bias", 0.5)])
 def test_each_row_carries_what_its_weight_does(how, strength) -> None:
     clip = FakeClip()
-    ((rows, values),), _, model = run(clip, how=how, strength=strength)
+    ((found, values),), _, model = run(clip, how=how, strength=strength)
     assert model is None
-    assert torch.equal(rows, unweighted(clip, PROMPT)[0][0])
+    assert torch.equal(found, unweighted(clip, PROMPT)[0][0])
     (hook,) = values["hooks"].hooks
     assert hook.transformers_dict["wrappers"].keys() == set(WRAPPED)
     effects = [effect_of(ROWS.get(row, 1.0), how, strength) for row in range(77)]
@@ -65,13 +54,12 @@ def test_each_row_carries_what_its_weight_does(how, strength) -> None:
 @pytest.mark.parametrize("strength", [1.0, 0.5])
 def test_by_negpip_rows_are_those_of_the_scheme_and_carry_its_signs(strength) -> None:
     clip, text = FakeClip(), "a (red:1.4) cat, (oil painting:-2) in (snow:-0.5)"
-    ((rows, values),), report, _ = run(clip, text, how="negpip", strength=strength)
+    ((found, values),), report, _ = run(clip, text, how="negpip", strength=strength)
     taken = {weight: 1 + strength * (weight - 1) for weight in (1.4, -2, -0.5)}
     by_comfy = text
     for weight, other in taken.items():
         by_comfy = by_comfy.replace(f":{weight})", f":{abs(other)})")
-    expected = node("TextEncode").encode(clip, by_comfy, **BASE | {"scheme": "comfy"})["result"][0]
-    torch.testing.assert_close(rows, expected[0][0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(found, rows(clip, by_comfy), rtol=0, atol=1e-6)
     bias, factor = values["model_conds"][MARKER].cond.view(2, 77)
     assert not bias.any()
     negative = {5, 6, 8} if strength == 1 else {5, 6}
@@ -80,15 +68,13 @@ def test_by_negpip_rows_are_those_of_the_scheme_and_carry_its_signs(strength) ->
 
 
 def test_the_scheme_negpip_carries_signs_in_every_node() -> None:
-    ((_, values),) = node("TextEncode").encode(FakeClip(), "a (cat:-1)", **BASE | {"scheme": "negpip"})["result"][0]
+    ((_, values),) = encode("TextEncode", text="a (cat:-1)", scheme="negpip")["result"][0]
     assert values["model_conds"][MARKER].cond.view(2, 77)[1].tolist() == [1.0, 1.0, -1.0, *[1.0] * 74]
-    ((rows, values),) = node("TextEncode").encode(
-        FakeClip(), "a (cat:-1)", **BASE | {"scheme": "negpip_apart", "syntax": "a1111"}
-    )["result"][0]
-    assert rows.shape[1] == 79
+    ((apart, values),) = encode("TextEncode", text="a (cat:-1)", scheme="negpip_apart", syntax="a1111")["result"][0]
+    assert apart.shape[1] == 79
     assert values["model_conds"][MARKER].cond.view(2, 79)[1].tolist() == [1.0] * 77 + [-1.0, -1.0]
     for scheme in ("negpip", "negpip_apart"):
-        ((_, values),) = node("TextEncode").encode(FakeClip(), "a (cat:2)", **BASE | {"scheme": scheme})["result"][0]
+        ((_, values),) = encode("TextEncode", text="a (cat:2)", scheme=scheme)["result"][0]
         assert "model_conds" not in values and "hooks" not in values
 
 
@@ -105,17 +91,16 @@ def test_with_a_model_the_wrappers_are_on_its_clone_once() -> None:
 @pytest.mark.parametrize(("text", "strength"), [("a red cat", 1.0), ("a (red:1) cat", 1.0), (PROMPT, 0.0)])
 def test_without_an_effect_nothing_is_attached(text, strength) -> None:
     clip, model = FakeClip(), Model()
-    ((rows, values),), report, same = run(clip, text, strength=strength, model=model)
+    ((found, values),), report, same = run(clip, text, strength=strength, model=model)
     ((plain, plain_values),) = unweighted(clip, text)
     assert same is model
-    assert torch.equal(rows, plain)
+    assert torch.equal(found, plain)
     assert values.keys() == plain_values.keys()
     assert "no word is weighed" in report
 
 
 def test_the_node_travels_with_its_weights_and_they_reach_no_model_without_the_wrappers() -> None:
-    given = {"clip": FakeClip(), "text": PROMPT, "how": "bias", "strength": 1.0, "syntax": "comfy"}
-    conditioning = node("WeighAttention").encode(**given, unique_id="3:9")["result"][0]
+    conditioning = run(unique_id="3:9")[0]
     marker = conditioning[0][1]["model_conds"][MARKER]
     assert marker.node_id == marker._copy_with(marker.cond).node_id == "3:9"
     with pytest.raises(ValueError, match="would be lost: another node has replaced the hooks"):
@@ -123,8 +108,8 @@ def test_the_node_travels_with_its_weights_and_they_reach_no_model_without_the_w
 
 
 def test_words_in_later_chunks_have_their_own_rows() -> None:
-    ((rows, values),), report, _ = run(text="word " * 76 + "(cat:2)")
-    assert rows.shape[1] == 154
+    ((found, values),), report, _ = run(text="word " * 76 + "(cat:2)")
+    assert found.shape[1] == 154
     bias = values["model_conds"][MARKER].cond.view(2, 154)[0]
     assert bias.nonzero().flatten().tolist() == [77 + 2]
     assert "'cat' 2: row 79" in report
@@ -143,7 +128,7 @@ def test_reports_name_the_regions_of_other_packs_in_which_nothing_acts(how) -> N
     assert run(text="a cat, (snow:-1.5)", how=how)[1].count("Attention Couple") == 1
     assert "Attention Couple" not in run(text="a cat, snow", how=how)[1]
     for text, count in (("(snow:-1.5)", 1), ("(snow:1.5)", 0)):
-        report = node("TextEncode").encode(FakeClip(), text, **BASE | {"scheme": "negpip"})["result"][1]
+        report = encode("TextEncode", text=text, scheme="negpip")["result"][1]
         assert report.count("Attention Couple") == count
 
 

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.web.lab.native import NativeLabModel, Settings
+
+from ..comfy_nodes import fake_comfy
+from .disks import CONFIG
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny text encoder in a file."""
     path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
-    config = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
-    save_file({f"text_model.{name}": tensor for name, tensor in seeded_text_model(config).state_dict().items()}, path)
+    save_file({f"text_model.{name}": tensor for name, tensor in seeded_text_model(CONFIG).state_dict().items()}, path)
     return path
 
 
@@ -26,3 +28,16 @@ def no_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture
+def lab_model() -> NativeLabModel:
+    """The lab's model of that encoder."""
+    return NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
+
+
+@pytest.fixture
+def clip(monkeypatch: pytest.MonkeyPatch) -> fake_comfy.FakeClip:
+    """A CLIP of ComfyUI with a memory, on a fake host."""
+    fake_comfy.install(monkeypatch)
+    return fake_comfy.remembering()

@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from weighted_clip.encoder.config import TextConfig
 
 from ..patience import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
+CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
+"""Sizes of the tiny text encoder that is written, loaded and run."""
 
 
 @contextmanager

@@ -23,7 +23,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from weighted_clip import NODE_CLASS_MAPPINGS
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.nodes import routes
 from weighted_clip.nodes.routes import ruler_nodes
@@ -33,10 +32,9 @@ from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 
 from ..patience import SECONDS
-from .disks import ROOT, environment
+from .disks import CONFIG, ROOT, environment
 from .test_threads import at_once
 
-CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
 NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 BODY = json.dumps({"node": "WeightedCLIPTextEncode", "text": "a (red:1.3) cat", "values": {}}).encode()
 NUM_SLOW = 200
@@ -175,10 +173,15 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_whole() -> None:
     served(work)
 
 
-def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
-    tabs = pytest.importorskip("weighted_clip.web.lab.tabs", reason="needs gradio")
+def option_values() -> list[Any]:
+    """Values of the lab's controls for options: their defaults."""
     from weighted_clip.web.lab.handlers import OPTIONS
 
+    return [getattr(EncodeOptions(), name) for name in OPTIONS]
+
+
+def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
+    tabs = pytest.importorskip("weighted_clip.web.lab.tabs", reason="needs gradio")
     encoded: list[str] = []
     kept: list[weakref.ref[torch.Tensor]] = []
 
@@ -191,7 +194,7 @@ def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
 
     model = Model("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
     tab = tabs.CompareTab(tabs.Handlers(lambda: model, EncodeOptions()))
-    values = [getattr(EncodeOptions(), name) for name in OPTIONS]
+    values = option_values()
     job = {"is_cancelled": False}
     steps = tab.compare(job, ["comfy", "a1111", "compel", "lpw"], "a (red:1.3) cat", *values)
     next(steps)
@@ -207,13 +210,10 @@ def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
     assert "done" in last[2]
 
 
-def test_two_sessions_compare_at_once_and_only_one_is_cancelled() -> None:
+def test_two_sessions_compare_at_once_and_only_one_is_cancelled(lab_model: NativeLabModel) -> None:
     tabs = pytest.importorskip("weighted_clip.web.lab.tabs", reason="needs gradio")
-    from weighted_clip.web.lab.handlers import OPTIONS
-
-    model = NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
-    tab = tabs.CompareTab(tabs.Handlers(lambda: model, EncodeOptions()))
-    values = [getattr(EncodeOptions(), name) for name in OPTIONS]
+    tab = tabs.CompareTab(tabs.Handlers(lambda: lab_model, EncodeOptions()))
+    values = option_values()
     jobs = [{"is_cancelled": False}, {"is_cancelled": False}]
     runs = [tab.compare(job, ["comfy", "a1111", "lpw"], "a (red:1.3) cat", *values) for job in jobs]
     for run in runs:
@@ -223,13 +223,10 @@ def test_two_sessions_compare_at_once_and_only_one_is_cancelled() -> None:
     assert ["cancelled" in list(run)[-1][2] for run in runs] == [True, False]
 
 
-def test_sessions_that_export_at_once_each_get_their_own_file() -> None:
+def test_sessions_that_export_at_once_each_get_their_own_file(lab_model: NativeLabModel) -> None:
     tabs = pytest.importorskip("weighted_clip.web.lab.tabs", reason="needs gradio")
-    from weighted_clip.web.lab.handlers import OPTIONS
-
-    model = NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
-    tab = tabs.ExportTab(tabs.Handlers(lambda: model, EncodeOptions()))
-    values = [getattr(EncodeOptions(), name) for name in OPTIONS]
+    tab = tabs.ExportTab(tabs.Handlers(lambda: lab_model, EncodeOptions()))
+    values = option_values()
     exported = at_once(lambda index: tab.export(f"a cat and {index} dogs", *values)[0])
     assert len(set(exported)) == len(exported)
     for index, path in enumerate(exported):

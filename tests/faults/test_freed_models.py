@@ -151,7 +151,7 @@ def test_a_model_deleted_while_another_thread_encodes_lives_until_that_is_done(
     assert model() is None
 
 
-def test_a_memory_keeps_no_model_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_keeps_no_model_alive() -> None:
     encoder = PrefixTextEncoder(seeded_text_model(CONFIG), max_bytes=MAX_BYTES)
     encoded(encoder)
     memories, model = (encoder.encodings, encoder.trunks), weakref.ref(encoder.model)
@@ -160,8 +160,10 @@ def test_a_memory_keeps_no_model_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(map(len, memories))
     assert model() is None
 
+
+def test_the_memory_of_a_clip_of_comfyui_keeps_no_model_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_comfy.install(monkeypatch)
-    clip = fake_comfy.node("Remember").remember(fake_comfy.FakeClip(), 8)[0]
+    clip = fake_comfy.remembering()
     comfy.encode_text(clip, TEXT, EncodeOptions())
     memory, model = memory_of(clip), weakref.ref(clip.cond_stage_model)
     assert memory
@@ -171,10 +173,8 @@ def test_a_memory_keeps_no_model_alive(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_clip_of_comfyui_whose_lora_comes_and_goes_has_the_numbers_of_each_time(
-    monkeypatch: pytest.MonkeyPatch,
+    clip: Any,
 ) -> None:
-    fake_comfy.install(monkeypatch)
-    clip = fake_comfy.node("Remember").remember(fake_comfy.FakeClip(), 8)[0]
     weight = clip.cond_stage_model.clip_l.transformer.text_model.encoder.layers.layers[0].mlp.fc1.weight
     plain = fake_comfy.FakeClip(clip.cond_stage_model)
     before = weight.detach().clone()
@@ -193,9 +193,9 @@ def test_a_clip_of_comfyui_whose_lora_comes_and_goes_has_the_numbers_of_each_tim
             assert torch.equal(numbers(), first)
 
 
-def test_a_clip_of_comfyui_remembers_nothing_that_was_changed_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_comfy.install(monkeypatch)
-    clip = fake_comfy.node("Remember").remember(fake_comfy.FakeClip(), 8)[0]
+def test_a_clip_of_comfyui_remembers_nothing_that_was_changed_in_the_middle(
+    clip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weight = clip.cond_stage_model.clip_l.transformer.text_model.encoder.layers.layers[0].mlp.fc1.weight
     prepare, memory = fake_comfy.Tower.process_tokens, memory_of(clip)
     assert memory is not None

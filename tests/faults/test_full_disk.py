@@ -1,7 +1,8 @@
-"""A full disk or a kill while a file is written: the old file stays whole and alone, and what is wrong is said."""
+"""Full disks, folders that are read-only or not there, and kills: old files stay whole, and what is wrong is said."""
 
 import errno
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -24,15 +25,15 @@ from weighted_clip.nodes import results
 from weighted_clip.output.export import write_conditioning
 from weighted_clip.output.files import TEMPORARY_SUFFIX, WriteError, written_whole
 from weighted_clip.web.lab.model import LabError
-from weighted_clip.web.lab.native import NativeLabModel, Settings
+from weighted_clip.web.lab.native import NativeLabModel
 from weighted_clip.web.lab.study import export
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.workshop.bench import page as benchmarks_page
 from weighted_clip.workshop.parity import native, report
 
-from .disks import ROOT, environment, file_limit, filled, mounted, program, snapshot
+from ..patience import SECONDS
+from .disks import ROOT, environment, file_limit, filled, mounted, program, read_only, snapshot
 
-CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
 VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
 ROWS = Encoding(torch.ones(1, 77, 64), torch.ones(1, 64))
@@ -231,10 +232,9 @@ def test_a_chart_replaces_the_old_one_whole(disk: Disk, images: tuple[Path, Path
     assert snapshot(disk.folder) == {"chart.png": b"the old one"}
 
 
-def test_the_lab_says_it_on_its_page(disk: Disk) -> None:
-    model = NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
+def test_the_lab_says_it_on_its_page(disk: Disk, lab_model: NativeLabModel) -> None:
     with disk.full(), pytest.raises(LabError, match=r"prompt\.safetensors cannot be written: "):
-        export(model, "a cat", EncodeOptions(), disk.folder / "prompt.safetensors")
+        export(lab_model, "a cat", EncodeOptions(), disk.folder / "prompt.safetensors")
     assert list(disk.folder.iterdir()) == []
 
 
@@ -298,3 +298,115 @@ def test_an_output_stream_without_room_is_told_and_ends_the_program(tmp_path: Pa
         done = program("inspect", "a cat", capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 1
     assert done.stderr.strip() == "weighted-clip: [Errno 28] No space left on device"
+
+
+# ---- folders that cannot be written to
+
+
+@pytest.mark.parametrize("inner", ["", "new"])
+@pytest.mark.parametrize("command", [["a cat"], ["--batch", "prompts.txt"]])
+def test_an_output_folder_that_cannot_be_written_to_is_named(
+    command: list[str], inner: str, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.txt").write_text("a cat\n", encoding="utf-8")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "prompt.safetensors").write_bytes(b"old")
+    with read_only(out):
+        assert main(["encode", *command, "--weights", str(weights), "--out", str(out / inner)]) == 1
+    shown, error = capsys.readouterr()
+    assert str(out) in error
+    assert "Traceback" not in shown + error
+    assert snapshot(out) == {"prompt.safetensors": b"old"}
+
+
+def test_a_file_in_a_folder_that_cannot_be_written_to_is_named_and_stays(tmp_path: Path) -> None:
+    chart = tmp_path / "out" / "chart.png"
+    chart.parent.mkdir()
+    chart.write_bytes(b"old")
+    refused = pytest.raises(OSError, match=r"chart\.png cannot be written: (Read-only|Permission)")
+    with read_only(chart.parent), refused, written_whole(chart):
+        pytest.fail("there is no place to write at")
+    assert snapshot(tmp_path) == {"out/chart.png": b"old"}
+
+
+PACK = """
+import sys
+sys.dont_write_bytecode = False
+import weighted_clip
+from weighted_clip.commands.program import main
+assert weighted_clip.NODE_CLASS_MAPPINGS
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def copied_pack(folder: Path) -> Path:
+    """The pack as an installer leaves it: no tests, no caches."""
+    kept = shutil.ignore_patterns("tests", "docs", "__pycache__", ".*", "out", "example_workflows")
+    return Path(shutil.copytree(ROOT, folder / "weighted_clip", ignore=kept))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="mounts and modes of POSIX")
+def test_a_pack_in_a_read_only_folder_works_without_a_home_and_writes_nothing(weights: Path, tmp_path: Path) -> None:
+    place = tmp_path / "custom_nodes"
+    pack = copied_pack(place)
+    before = snapshot(pack)
+    nowhere = {name: "/nonexistent" for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR")}
+    given = environment(PYTHONPATH=str(place), **nowhere)
+    given.pop("PYTHONDONTWRITEBYTECODE")
+    command = [
+        sys.executable,
+        "-c",
+        PACK,
+        "encode",
+        "a (red:1.3) cat",
+        "--weights",
+        str(weights),
+        "--figures",
+        "--out",
+        "out",
+    ]
+    with read_only(place):
+        done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert snapshot(pack) == before
+    assert len(snapshot(tmp_path / "out")) == 5
+
+
+def test_the_lab_says_that_there_is_no_place_for_temporary_files(tmp_path: Path) -> None:
+    pytest.importorskip("gradio")
+    blocker = "import tempfile; tempfile.tempdir = '/nonexistent'; "
+    code = f"import sys; {blocker}sys.argv = ['x', 'lab', '--no-browser', '--port', '0']; import runpy; "
+    code += f"runpy.run_path({str(ROOT / '__main__.py')!r}, run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 1
+    assert "weighted-clip: [Errno 2] No such file or directory: '/nonexistent/" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_lack_of_memory_is_said_without_a_traceback(monkeypatch: pytest.MonkeyPatch, weights: Path, capsys) -> None:
+    for error in (
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory"),
+    ):
+
+        def fail(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("weighted_clip.encoder.files.checkpoint.load_text_models", fail)
+        assert main(["encode", "a cat", "--weights", str(weights)]) == 1
+        message = capsys.readouterr().err
+        assert message.startswith("weighted-clip: there is not enough memory (")
+        assert str(error) in message
+    monkeypatch.setattr("weighted_clip.encoder.files.checkpoint.load_text_models", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # a fault of ours is shown as one
+        main(["encode", "a cat", "--weights", str(weights)])

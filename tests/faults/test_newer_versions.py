@@ -27,9 +27,7 @@ UNKNOWN = "quantum"
 
 
 def menus_of(name: str) -> list[str]:
-    inputs = NODE_CLASS_MAPPINGS[name].INPUT_TYPES()
-    every = {**inputs["required"], **inputs.get("optional", {})}
-    return [key for key, spec in every.items() if isinstance(spec[0], list) and key != "file"]
+    return [key for key, (kind, _) in fake_comfy.inputs_of(name).items() if isinstance(kind, list) and key != "file"]
 
 
 def given_to(name: str) -> dict[str, Any]:
@@ -64,7 +62,7 @@ def test_the_menus_of_a_node_refuse_what_they_do_not_have(name: str, monkeypatch
             continue  # looked at where the text is read, which needs a model
         with pytest.raises(ValueError, match=UNKNOWN) as caught:
             getattr(node(), node.FUNCTION)(**{**given, menu: UNKNOWN})
-        allowed = {**node.INPUT_TYPES()["required"], **node.INPUT_TYPES().get("optional", {})}[menu][0]
+        allowed = fake_comfy.inputs_of(name)[menu][0]
         assert allowed[0] in str(caught.value)
         assert allowed[-1] in str(caught.value)
 

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import save_file
 from weighted_clip.encoder import tokenizer as tokenizer_module
 from weighted_clip.encoder.cache import VARIABLE, num_bytes
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import Tokenizer, default_tokenizer
@@ -29,8 +28,8 @@ from weighted_clip.weighting.view import view
 from ..comfy_nodes import fake_comfy
 from ..door import encode_prompt
 from ..patience import SECONDS
+from .disks import CONFIG
 
-CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
 NUM_THREADS = 8
 TEXTS = ["a (red:1.3) cat", "(wet:0.4) sand", "one, two, [three]", "((deep)) snow", "by the sea", ""]
 
@@ -107,7 +106,7 @@ def test_threads_that_go_on_from_each_others_states_agree_but_for_rounding() -> 
 def test_one_clip_of_comfyui_that_remembers_gives_every_thread_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_comfy.install(monkeypatch)
     options = EncodeOptions(scheme="comfy")
-    clip = fake_comfy.node("Remember").remember(fake_comfy.FakeClip(), 1)[0]
+    clip = fake_comfy.remembering(mebibytes=1)
     plain = fake_comfy.FakeClip(clip.cond_stage_model)
     expected = [comfy.encode_text(plain, text, options).conditioning[0][0] for text in TEXTS]
 
