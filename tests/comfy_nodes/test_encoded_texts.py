@@ -150,6 +150,7 @@ def test_every_node_that_encodes_is_known(monkeypatch: pytest.MonkeyPatch) -> No
         encodes = "CONDITIONING" in cls.RETURN_TYPES
         asked = {"prompt": {"1": {"class_type": name}}, "extra_data": {"extra_pnginfo": {}}}
         assert ("weighted_clip" in handler(asked)["extra_data"]["extra_pnginfo"]) == encodes, name
+        assert (cls.INPUT_TYPES().get("hidden", {}).get("extra_pnginfo") == "EXTRA_PNGINFO") == encodes, name
 
 
 @pytest.mark.parametrize(
