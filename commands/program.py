@@ -24,6 +24,7 @@ from .rerank import RERANK, SIMILARITY
 from .sort import SORT
 from .train import TRAIN
 from .world import WORLD, WORLD_SAMPLE, WORLD_TRAIN
+from .world_measure import WORLD_MEASURE
 
 DEFAULT_COMMAND = ["lab"]
 PROGRAM = "weighted-clip"
@@ -174,6 +175,7 @@ COMMANDS = (
     WORLD,
     WORLD_TRAIN,
     WORLD_SAMPLE,
+    WORLD_MEASURE,
     CONVERT_DVAE,
     CONVERT_RUDALLE,
     LAB,

@@ -54,7 +54,7 @@ def noting(calls: list[str]) -> Callable[..., Any]:
 
 
 def strip_of(markup: str) -> dict[str, Any]:
-    """What the page's script is to draw."""
+    """Drawing instructions for the page's script."""
     found = re.search("data-strip='(.*?)'", markup)
     assert found
     return json.loads(unescape(found[1]))

@@ -42,6 +42,7 @@ from weighted_clip.world.scenes import (
 from weighted_clip.world.unet import Text, UNet
 
 from ..libraries import library
+from .worlds import random_world
 
 CAPTION = "a red circle and a blue square"
 
@@ -54,13 +55,7 @@ def scenes() -> list[Scene]:
 
 @pytest.fixture(scope="module")
 def world() -> World:
-    """Random weights, none of them 0."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        world = World()
-        for parameter in world.parameters():
-            torch.nn.init.normal_(parameter, std=0.08)
-    return world.eval().requires_grad_(False)
+    return random_world()
 
 
 @pytest.fixture

@@ -65,8 +65,8 @@ def draw_curves(
         y = bottom - (bottom - _TOP) * number / _NUM_LINES
         canvas.line([(_LEFT, y), (right, y)], colors.line, width=1)
         canvas.text(_LEFT - 8, y, f"{ceiling * number / _NUM_LINES:.4g}", colors.muted, size=SMALL_SIZE, align="right")
-    canvas.text(_LEFT, bottom + 18, f"{low:,.0f}", colors.muted, size=SMALL_SIZE)
-    last = f"{across} {high:,.0f}"
+    canvas.text(_LEFT, bottom + 18, f"{low:,.6g}", colors.muted, size=SMALL_SIZE)
+    last = f"{across} {high:,.6g}"
     canvas.text(right - text_width(last, SMALL_SIZE), bottom + 18, last, colors.muted, size=SMALL_SIZE)
 
     def at(point: tuple[float, float]) -> tuple[float, float]:

@@ -1,0 +1,16 @@
+"""Small worlds for tests."""
+
+from __future__ import annotations
+
+import torch
+from weighted_clip.world.model import World
+
+
+def random_world() -> World:
+    """Random weights, none of them 0."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        world = World()
+        for parameter in world.parameters():
+            torch.nn.init.normal_(parameter, std=0.08)
+    return world.eval().requires_grad_(False)

@@ -1,0 +1,399 @@
+"""What weights do to the small world's pictures: prompts drawn at several weights, each picture judged by its pixels.
+
+All points of a question draw the same prompts from the same noise, so pictures are compared one by one. A point is
+written as soon as it is judged; what a folder holds is not drawn again.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..output.files import written_whole
+from ..weighting.attention import PLAIN, WAYS, effect_of, way_of
+from ..weighting.encoders import Encoders
+from ..weighting.options import EncodeOptions
+from ..weighting.padding import PADDINGS
+from ..weighting.schemes import SCHEMES
+from .judge import Found, assigned, things_in
+from .model import World, noise_of, sampled, to_pictures
+from .scenes import Scene, Thing, random_scene
+from .unet import Text
+
+WEIGHTS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+FEW_WEIGHTS = (0.0, 0.5, 1.0, 1.5)
+SEEDS = 8
+"""Pictures of each prompt at each weight."""
+FIRST_SEED = 20_000
+BATCH = 64
+"""Pictures drawn together."""
+FORMAT = "weighted-clip-measured-world-1"
+
+
+class Way(NamedTuple):
+    """A way of weighting."""
+
+    name: str
+    options: Mapping[str, Any] = {}
+    """Fields of `EncodeOptions`."""
+    how: str = ""
+    """Weigh Attention's way, for weights that act in the U-Net."""
+    binds: bool = False
+    """Whether the phrases of the prompt are bound."""
+
+
+class Question(NamedTuple):
+    """Prompts and weights by which ways are compared."""
+
+    name: str
+    title: str
+    ways: tuple[Way, ...]
+    weights: tuple[float, ...] = FEW_WEIGHTS
+    part: str = "phrase"
+    """Part of a thing's words that is weighted: ``phrase``, ``color`` or ``kind``."""
+    num_things: int = 2
+    num_prompts: int = 13
+    """Prompts, of `SEEDS` pictures each."""
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """Prompts about things of different colours; the weighted one is the first, and every other time the last."""
+        rng = random.Random(f"{self.num_things}/prompts")
+        scenes = [random_scene(rng, self.num_things, colors_differ=True) for _ in range(self.num_prompts)]
+        return [Prompt(scene, -(index % 2) % self.num_things) for index, scene in enumerate(scenes)]
+
+
+class Prompt(NamedTuple):
+    """A scene, and the number of the thing in it whose words are weighted."""
+
+    scene: Scene
+    target: int
+
+    def text(self, weight: float = 1.0, part: str = "phrase") -> str:
+        """The caption with a weight, in ComfyUI's syntax.
+
+        >>> Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 1).text(0.5, "color")
+        'a red circle and a (blue:0.5) square'
+        """
+        phrases = [thing.phrase for thing in self.scene.things]
+        thing = self.scene.things[self.target]
+        word = getattr(thing, part)
+        phrases[self.target] = thing.phrase.replace(word, f"({word}:{weight:g})")
+        return " and ".join(phrases)
+
+
+class Judged(NamedTuple):
+    """The judge's answers for one picture."""
+
+    present: bool
+    """There is a thing of the target's colour."""
+    right: bool
+    """It is of the target's kind, too."""
+    others: bool
+    """All other things are there, with colour and kind."""
+    leaked: bool
+    """A thing that nobody asked for has the colour of one of the prompt's things and the kind of another."""
+    moved: float
+    """Mean change of a channel, 0..1, outside the target here and at weight 1."""
+    sureness: float
+    """Mean overlap of what is there with shapes; 0 for an empty picture."""
+    area: int
+    """Pixels of the target."""
+
+
+Point = list[list[Judged]]
+"""Answers by prompt and seed."""
+
+
+class Painter:
+    """Draws prompts with a world, weighted by the pack's own code."""
+
+    def __init__(self, world: World) -> None:
+        self.unet = world.unet
+        self.encoders = Encoders.of_models({"clip_l": world.whole_text()})
+
+    @cached_property
+    def empty(self) -> Text:
+        """The empty prompt, for guidance."""
+        return Text(self.encoders("").hidden)
+
+    def text(self, prompt: str, way: Way, phrases: Iterable[str] = ()) -> Text:
+        """Rows of a prompt, and what its weights do where they are read."""
+        options = EncodeOptions(**way.options)
+        if way.how:
+            options = replace(options, scheme=way_of(way.how).scheme)
+        if way.binds:
+            options = replace(options, bind="\n".join(phrases))
+        [encoded] = self.encoders.prepare([prompt], options).run()
+        rows, read = encoded.hidden, encoded.prompts["clip_l"]
+        effects = [PLAIN] * rows.shape[1]
+        if way.how:
+            effects = [effect_of(token.weight, way.how) for chunk in read.read.chunks for token in chunk.tokens]
+        elif read.signs:
+            effects = [PLAIN._replace(factor=sign) for sign in read.signs]
+        if all(effect == PLAIN for effect in effects):
+            return Text(rows)
+        bias, factor = zip(*effects, strict=True)
+        return Text(rows, torch.tensor([bias]), torch.tensor([factor]))
+
+    def pictures(self, texts: Sequence[Text], seeds: Sequence[Sequence[int]]) -> Tensor:
+        """Pictures of each text from each of its seeds, ``[texts, seeds, 3, 32, 32]`` in 0..1, in 8-bit steps."""
+        drawn: list[Tensor] = []
+        for some in _alike(texts, max(1, BATCH // SEEDS)):
+            first = len(drawn)
+            counts = [len(one) for one in seeds[first : first + len(some)]]
+            noise = noise_of([seed for one in seeds[first : first + len(some)] for seed in one])
+            *_, latents = sampled(self.unet, noise, _stacked(some, counts), self.empty)
+            drawn += ((to_pictures(latents) * 255).round() / 255).split(counts)
+        return torch.stack(drawn)
+
+
+def _alike(texts: Sequence[Text], most: int) -> Iterator[list[Text]]:
+    """Texts in order, at most so many together, with equal numbers of rows."""
+    some: list[Text] = []
+    for text in texts:
+        if some and (len(some) == most or text.rows.shape != some[0].rows.shape):
+            yield some
+            some = []
+        some.append(text)
+    if some:
+        yield some
+
+
+def _stacked(texts: Sequence[Text], counts: Sequence[int]) -> Text:
+    """One text for each picture."""
+    times = torch.tensor(counts)
+    rows = torch.cat([text.rows for text in texts]).repeat_interleave(times, 0)
+    if all(text.bias is None for text in texts):
+        return Text(rows)
+    none = torch.zeros(1, rows.shape[1])
+    biases = torch.cat([none if text.bias is None else text.bias for text in texts])
+    factors = torch.cat([none + 1 if text.factor is None else text.factor for text in texts])
+    return Text(rows, biases.repeat_interleave(times, 0), factors.repeat_interleave(times, 0))
+
+
+class Sitting:
+    """One question's prompts and their pictures without weights, with which all other pictures are compared."""
+
+    def __init__(self, painter: Painter, question: Question) -> None:
+        self.painter, self.question, self.prompts = painter, question, question.prompts
+        numbers = range(len(self.prompts))
+        self.seeds = [[FIRST_SEED + number * SEEDS + seed for seed in range(SEEDS)] for number in numbers]
+
+    @cached_property
+    def plain_texts(self) -> list[Text]:
+        """Texts of the prompts at weight 1."""
+        return [self.painter.text(prompt.text(), Way("comfy")) for prompt in self.prompts]
+
+    @cached_property
+    def plain(self) -> tuple[Tensor, list[list[list[Found]]]]:
+        """Pictures at weight 1, and the things in them."""
+        pictures = self.painter.pictures(self.plain_texts, self.seeds)
+        return pictures, [things_in(some) for some in pictures]
+
+    def draw(self, way: Way, weight: float) -> Tensor:
+        """Pictures of all prompts; those whose text is that of weight 1 are not drawn again."""
+        texts = [
+            self.painter.text(
+                prompt.text(weight, self.question.part), way, [thing.phrase for thing in prompt.scene.things]
+            )
+            for prompt in self.prompts
+        ]
+        same = [
+            text.bias is None and torch.equal(text.rows, plain.rows)
+            for text, plain in zip(texts, self.plain_texts, strict=True)
+        ]
+        pictures = self.plain[0].clone()
+        other = [index for index, is_same in enumerate(same) if not is_same]
+        if other:
+            pictures[other] = self.painter.pictures(
+                [texts[index] for index in other], [self.seeds[index] for index in other]
+            )
+        return pictures
+
+    def judge(self, pictures: Tensor) -> Point:
+        """Answers for pictures of all prompts, ``[prompts, seeds, 3, 32, 32]``."""
+        plain, plain_things = self.plain
+        return [
+            [
+                judged(prompt, *four)
+                for four in zip(pictures[index], things_in(pictures[index]), plain[index], before, strict=True)
+            ]
+            for index, (prompt, before) in enumerate(zip(self.prompts, plain_things, strict=True))
+        ]
+
+
+def judged(
+    prompt: Prompt, picture: Tensor, things: Sequence[Found], plain: Tensor, plain_things: Sequence[Found]
+) -> Judged:
+    """Answers for a picture ``[3, 32, 32]`` and the things in it, beside the same at weight 1."""
+    wanted = prompt.scene.things
+    there = assigned(things, wanted)
+    own, before = there[prompt.target], assigned(plain_things, wanted)[prompt.target]
+    is_right = [one is not None and one.thing.kind == thing.kind for one, thing in zip(there, wanted, strict=True)]
+    outside = torch.ones(picture.shape[1:], dtype=torch.bool)
+    for found in (own, before):
+        if found is not None:
+            outside &= ~found.area
+    return Judged(
+        own is not None,
+        is_right[prompt.target],
+        all(right for index, right in enumerate(is_right) if index != prompt.target),
+        _has_leaked(things, wanted),
+        float((picture - plain).abs().mean(0)[outside].mean()),
+        sum(one.sureness for one in things) / max(1, len(things)),
+        0 if own is None else int(own.area.sum()),
+    )
+
+
+def _has_leaked(things: Sequence[Found], wanted: Sequence[Thing]) -> bool:
+    asked = {thing[:2] for thing in wanted}
+    colors, kinds = {thing.color for thing in wanted}, {thing.kind for thing in wanted}
+    return any(one.thing[:2] not in asked and one.thing.color in colors and one.thing.kind in kinds for one in things)
+
+
+class Interval(NamedTuple):
+    """A mean with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interval(values: Sequence[Sequence[float]], *, resamples: int = 2000) -> Interval:
+    """Mean of values by prompt and seed, with its 95 % interval by bootstrap over prompts, and seeds within them."""
+    array = np.asarray(values, float)
+    rng = np.random.default_rng(0)
+    prompts = rng.integers(array.shape[0], size=(resamples, array.shape[0], 1))
+    seeds = rng.integers(array.shape[1], size=(resamples, *array.shape))
+    low, high = np.quantile(array[prompts, seeds].mean((1, 2)), (0.025, 0.975)).tolist()
+    return Interval(float(array.mean()), low, high)
+
+
+def of_point(point: Point, name: str) -> Interval:
+    """Mean of one of the answers, with its interval."""
+    return interval([[getattr(one, name) for one in seeds] for seeds in point])
+
+
+# ---- the whole measurement
+
+Points = dict[tuple[str, str, float], Point]
+"""Points by the names of question and way, and the weight."""
+
+
+def missing(folder: Path, questions: Sequence[Question]) -> int:
+    """Number of pictures that a folder does not hold yet."""
+    return sum(
+        question.num_prompts * SEEDS
+        for question in questions
+        for way in question.ways
+        for weight in question.weights
+        if not _path(folder, question, way, weight).exists()
+    )
+
+
+def measure(
+    painter: Painter,
+    folder: Path,
+    questions: Sequence[Question],
+    recipe: Mapping[str, Any],
+    say: Callable[[int], None] = lambda drawn: None,
+) -> Points:
+    """Draw and judge what the folder does not hold yet; ``say`` is told the number of pictures of each new point.
+
+    Raises:
+        ValueError: If the folder holds points of another world or measurement, or damaged ones.
+        OSError: If it cannot be written.
+    """
+    points = Points()
+    for question in questions:
+        sitting = Sitting(painter, question)
+        for way in question.ways:
+            for weight in question.weights:
+                path = _path(folder, question, way, weight)
+                about = {
+                    **{"format": FORMAT, "recipe": dict(recipe), "question": question.name, "part": question.part},
+                    **{"prompts": [prompt.text() for prompt in sitting.prompts], "seeds": SEEDS},
+                    **{"way": {**way._asdict(), "options": dict(way.options)}},
+                }
+                point = _read(path, about)
+                if point is None:
+                    point = sitting.judge(sitting.draw(way, weight))
+                    _write(path, about, point)
+                    say(len(point) * SEEDS)
+                points[question.name, way.name, weight] = point
+    return points
+
+
+def _path(folder: Path, question: Question, way: Way, weight: float) -> Path:
+    return folder / f"{question.name} {way.name} {weight:g}.json"
+
+
+def _read(path: Path, about: Mapping[str, Any]) -> Point | None:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        point = [[Judged(*one) for one in seeds] for seeds in stored.pop("judged")]
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): remove it, or choose another folder") from error
+    if stored != about or {len(seeds) for seeds in point} != {SEEDS} or len(point) != len(about["prompts"]):
+        raise ValueError(f"{path} is of another world or another measurement: choose another folder")
+    return point
+
+
+def _write(path: Path, about: Mapping[str, Any], point: Point) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(path) as place:
+        place.write_text(json.dumps({**about, "judged": point}), encoding="utf-8")
+
+
+# ---- the questions
+
+EVERY_WAY = (
+    *(Way(name, {"scheme": name}) for name in SCHEMES),
+    *(Way(f"attention {how}", how=how) for how in WAYS),
+)
+"""Every scheme, and every way of Weigh Attention."""
+_NAMED = {way.name: way for way in EVERY_WAY}
+FEW_WAYS = tuple(_NAMED[name] for name in ("comfy", "compel", "masked_blend", "attention bias"))
+SOME_WAYS = (*FEW_WAYS, _NAMED["a1111"], _NAMED["attention value"])
+"""Ways in charts, grids and smaller tables."""
+ABSENCES = tuple(
+    Way(f"{law} {method}", {"scheme": "masked_blend", "law": law, "mask_method": method})
+    for law in ("nested", "compel")
+    for method in ("attention", "token", "remove")
+)
+QUESTIONS = (
+    Question("phrase", "A whole phrase of two", EVERY_WAY, WEIGHTS, num_prompts=25),
+    Question("color", "A colour word", SOME_WAYS, part="color"),
+    Question("kind", "A kind word", SOME_WAYS, part="kind"),
+    Question("one", "The only phrase", SOME_WAYS, num_things=1),
+    Question("three", "A phrase of three", SOME_WAYS, num_things=3),
+    Question("absence", "masked_blend: law and mask method", ABSENCES),
+    Question("padding", "Padding", tuple(Way(name, {"padding": name}) for name in PADDINGS)),
+    Question(
+        "apart",
+        "Phrases kept apart, and causality",
+        (
+            Way("as always"),
+            Way("bind", binds=True),
+            Way("bind, rest alone", {"bind_rest": "alone"}, binds=True),
+            Way("not causal", {"is_causal": False}),
+        ),
+        (1.0,),
+        num_prompts=25,
+    ),
+)
+"""The whole measurement."""
+QUICK = (Question("quick", "A whole phrase of two", FEW_WAYS, num_prompts=6),)
+"""A table within two minutes."""

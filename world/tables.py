@@ -1,0 +1,110 @@
+"""Tables of what was measured: a row for each way of weighting, a column for each weight, means with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from .measure import Interval, Points, Question, of_point
+
+ANSWERS = {
+    "present": "Its colour is there",
+    "right": "With its kind",
+    "others": "All others are right",
+    "leaked": "Colour and kind crossed",
+    "sureness": "Sureness",
+    "moved": "Change elsewhere",
+    "area": "Pixels",
+}
+"""Titles of the answers of `Judged`."""
+SHARES = ("present", "right", "others", "leaked", "sureness", "moved")
+"""Answers told in percent."""
+
+
+class Table(NamedTuple):
+    """Cells of a table with its head."""
+
+    head: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def markdown(self) -> str:
+        """The table in Markdown."""
+        rule = ("---", *("---:" for _ in self.head[1:]))
+        return "".join(f"| {' | '.join(row)} |\n" for row in (self.head, rule, *self.rows))
+
+    def lines(self) -> Iterator[str]:
+        """The table in columns of equal width."""
+        widths = [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
+        for row in (self.head, *self.rows):
+            first, *others = (
+                cell.ljust(width) if not index else cell.rjust(width)
+                for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            yield "  ".join([first, *others]).rstrip()
+
+
+def of_answer(points: Points, question: Question, answer: str) -> Table:
+    """Means of one answer with their intervals, by way and weight."""
+    head = (f"{question.title}: {ANSWERS[answer].lower()}", *(f"{weight:g}" for weight in question.weights))
+    rows = [
+        (
+            f"`{way.name}`",
+            *(
+                _cell(of_point(points[question.name, way.name, weight], answer), answer in SHARES)
+                for weight in question.weights
+            ),
+        )
+        for way in question.ways
+    ]
+    return Table(head, rows)
+
+
+def _cell(found: Interval, is_share: bool) -> str:
+    """Mean and interval, in percent if it is a share.
+
+    >>> _cell(Interval(0.5, 0.412, 0.6), True), _cell(Interval(0.031, 0.02, 0.04), True)
+    ('50 (41–60)', '3 (2–4)')
+    """
+    mean, low, high = ((100 if is_share else 1) * value for value in found)
+    return f"{mean:.0f} ({low:.0f}–{high:.0f})" if round(low) < round(high) else f"{mean:.0f}"
+
+
+def summary(points: Points, question: Question) -> Table:
+    """Answers to the question when it fades, whether it reaches zero, and what breaks first, by way."""
+    head = (question.title, "there at 0", "half at", "not there from", "others wrong from", "shapes worse from")
+    rows: list[tuple[str, ...]] = []
+    for way in question.ways:
+        present, others, sureness = (
+            {weight: of_point(points[question.name, way.name, weight], answer) for weight in question.weights}
+            for answer in ("present", "others", "sureness")
+        )
+        falling = [weight for weight in sorted(question.weights) if weight <= 1]
+        rising = [weight for weight in sorted(question.weights) if weight > 1]
+        rows.append(
+            (
+                f"`{way.name}`",
+                _cell(present[0.0], True),
+                _half({weight: present[weight].mean for weight in falling}),
+                _first([weight for weight in reversed(falling) if present[weight].high < 0.05]),
+                _first([weight for weight in rising if others[weight].high < others[1.0].low]),
+                _first([weight for weight in rising if sureness[weight].high < sureness[1.0].low]),
+            )
+        )
+    return Table(head, rows)
+
+
+def _half(means: dict[float, float]) -> str:
+    """Weight below 1 at which half of the pictures have it, between two weights measured.
+
+    >>> _half({0.0: 0.0, 0.5: 0.25, 1.0: 0.75}), _half({0.0: 0.9, 1.0: 1.0})
+    ('0.75', '—')
+    """
+    for (high_weight, high), (low_weight, low) in pairwise(sorted(means.items(), reverse=True)):
+        if low <= 0.5 < high:
+            return f"{low_weight + (high_weight - low_weight) * (0.5 - low) / (high - low):.2f}"
+    return "—"
+
+
+def _first(weights: Sequence[float]) -> str:
+    return f"{weights[0]:g}" if weights else "—"
