@@ -2,8 +2,8 @@
 
     python SCRIPT.py FOLDER_OF_THE_PACK RESULTS.json
 
-Each ``check_...`` of a script returns the largest difference it saw, or None where it compares nothing by number, or
-raises. The text encoders are of ComfyUI's real classes with few, narrow layers and random weights.
+Each ``check_...`` of a script notes the differences it sees, if it `compares` by number, or raises. The text
+encoders are of ComfyUI's real classes with few, narrow layers and random weights.
 """
 
 # pyright: reportMissingImports=false
@@ -18,7 +18,7 @@ import math
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -33,8 +33,9 @@ WIDTHS = {"l": 128, "g": 192, "h": 192}
 T5_SIZES = {"num_layers": 2, "d_model": 64, "d_kv": 16, "num_heads": 4, "d_ff": 128}
 T5_SIZES_OF_SD3 = {**T5_SIZES, "num_layers": 1, "d_model": 4096, "vocab_size": 8192}
 """Stable Diffusion 3 joins its encoders at a width of 4096. The words of `TEXTS` are among T5's first 8192."""
-comparisons = 0
-"""Number of calls of `difference` in the current check."""
+CLOSE = 1e-5
+measured: list[float] = []
+"""Differences noted in the current check."""
 
 
 def make_clip(
@@ -154,10 +155,31 @@ def issues_in(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [issue for view in result["ui"]["weighted_clip"] for issue in view["issues"]]
 
 
+def compares(subject: str | None = None, *, limit: float = 0.0) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Give a check its subject, in the words of docs/evidence/parity.md, and the largest difference it may find."""
+
+    def mark(check: Callable[[], None]) -> Callable[[], None]:
+        check.subject, check.limit = subject, limit  # type: ignore[attr-defined]
+        return check
+
+    return mark
+
+
+def note(found: float) -> float:
+    """Count a difference among those of the current check."""
+    measured.append(found)
+    return found
+
+
 def difference(one: Any, other: Any) -> float:
-    """The largest absolute difference; asserts that all else is the same."""
-    global comparisons
-    comparisons += 1
+    """The largest absolute difference of two tensors or conditionings, noted for the current check."""
+    return note(apart(one, other))
+
+
+def apart(one: Any, other: Any) -> float:
+    """The largest absolute difference of two tensors or conditionings; asserts that all else is the same."""
+    if isinstance(one, torch.Tensor):
+        one, other = [[one, {}]], [[other, {}]]
     assert len(one) == len(other)
     largest = 0.0
     for (hidden_a, values_a), (hidden_b, values_b) in zip(one, other, strict=True):
@@ -193,6 +215,11 @@ def refusal(action: Any) -> str:
     raise AssertionError("it was not refused")
 
 
+def pack_of(name: str) -> Path:
+    """Folder of another pack, which is next to ComfyUI or among its custom nodes."""
+    return next(folder for folder in (Path.cwd().parent / name, Path("custom_nodes", name)) if folder.is_dir())
+
+
 def load_pack() -> None:
     """Let ComfyUI load our nodes."""
     importlib.import_module("utils.extra_config")  # as in main.py, before nodes.py prepends comfy/ to the path
@@ -208,7 +235,6 @@ def main(script: Mapping[str, Any], *, is_loaded: bool = True) -> None:
         script: Its globals.
         is_loaded: Whether our pack is loaded before the first check.
     """
-    global comparisons
     sys.path.insert(0, str(Path.cwd()))
     # the checkout's own, not this folder
     sys.path.remove(str(Path(__file__).resolve().parent))
@@ -220,9 +246,16 @@ def main(script: Mapping[str, Any], *, is_loaded: bool = True) -> None:
         if is_loaded:
             load_pack()
         for name in [name for name in script if name.startswith("check_")]:
-            comparisons = 0
+            measured.clear()
+            check = script[name]
             try:
-                outcome[name] = {"difference": script[name](), "comparisons": comparisons}
+                check()
+                outcome[name] = {
+                    "difference": max(measured, default=None),
+                    "comparisons": len(measured),
+                    "subject": getattr(check, "subject", None),
+                    "limit": getattr(check, "limit", None),
+                }
             except BaseException:
                 outcome[name] = {"error": traceback.format_exc()}
     Path(sys.argv[2]).write_text(json.dumps(outcome), encoding="utf-8")

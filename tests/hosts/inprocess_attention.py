@@ -13,10 +13,22 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from inprocess import WIDTHS, difference, draw, main, make_clip, make_lora, refusal, run_ours, stock
+from inprocess import (
+    CLOSE,
+    WIDTHS,
+    compares,
+    difference,
+    draw,
+    main,
+    make_clip,
+    make_lora,
+    note,
+    refusal,
+    run_ours,
+    stock,
+)
 
 NODE = "WeightedCLIPWeighAttention"
-CLOSE = 1e-5
 TEXT = "a (red:1.7) cat on a (mat:0.4), (oil painting:-0.6) in (snow:0)"
 PLAIN = "a red cat on a mat, oil painting in snow"
 NEGATIVE = "blurry, ugly"
@@ -153,22 +165,18 @@ def weighed(clip: Any, text: str = TEXT, **inputs: Any) -> Any:
     return run_ours(NODE, clip=clip, text=text, **inputs)["result"][0]
 
 
-def is_close(ours: torch.Tensor, reference: torch.Tensor, without: torch.Tensor, name: str = "") -> float:
+def is_close(ours: torch.Tensor, reference: torch.Tensor, without: torch.Tensor, name: str = "") -> None:
     """Distance of ours from the reference, which is far from the result without weights."""
-    import inprocess
-
-    inprocess.comparisons += 1
     assert rel(without, reference) > 100 * CLOSE, (name, rel(without, reference))
-    distance = rel(ours, reference)
+    distance = note(rel(ours, reference))
     assert distance <= CLOSE, (name, distance)
-    return distance
 
 
 # ---- what is drawn
 
 
-def check_weight_one_gives_the_stock_conditioning_and_model() -> float:
-    largest = 0.0
+@compares("Weigh Attention at weight 1, small, with stock")
+def check_weight_one_gives_the_stock_conditioning_and_model() -> None:
     for family in ("SD1", "SD2", "SDXL"):
         clip, model = make_clip(family), make_model(family)
         expected = stock(clip, PLAIN)
@@ -176,34 +184,37 @@ def check_weight_one_gives_the_stock_conditioning_and_model() -> float:
             conditioning, report, same = run_ours(NODE, clip=clip, model=model, **{"text": TEXT, **inputs})["result"]
             assert same is model
             assert "no word is weighed" in report
-            largest = max(largest, difference(conditioning, expected))
-    return largest
+            difference(conditioning, expected)
 
 
-def check_weighed_attention_equals_one_written_out() -> float:
-    largest = 0.0
+@compares(
+    "Weigh Attention on SD1, SD2 and SDXL, small, KSampler, with a softmax written out, relative to the largest",
+    limit=CLOSE,
+)
+def check_weighed_attention_equals_one_written_out() -> None:
     for family in ("SD1", "SD2", "SDXL"):
         clip, model = make_clip(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
         without = sampled(model, plain, negative)
         for how in ("bias", "value"):
             reference = sampled(written_out(family, how, (plain, WEIGHTS)), plain, negative)
-            largest = max(largest, is_close(sampled(model, weighed(clip, how=how), negative), reference, without))
+            is_close(sampled(model, weighed(clip, how=how), negative), reference, without)
             conditioning, _, with_wrappers = run_ours(NODE, clip=clip, text=TEXT, how=how, model=model)["result"]
             assert "hooks" not in conditioning[0][1]
-            largest = max(largest, is_close(sampled(with_wrappers, conditioning, negative), reference, without))
-    return largest
+            is_close(sampled(with_wrappers, conditioning, negative), reference, without)
 
 
-def check_strength_takes_weights_part_of_the_way() -> float:
+@compares("Weigh Attention, strength 0.5, likewise", limit=CLOSE)
+def check_strength_takes_weights_part_of_the_way() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
     half = {row: 1 + 0.5 * (weight - 1) for row, weight in WEIGHTS.items()}
     reference = sampled(written_out("SD1", "bias", (plain, half)), plain, negative)
-    return is_close(sampled(model, weighed(clip, strength=0.5), negative), reference, sampled(model, plain, negative))
+    is_close(sampled(model, weighed(clip, strength=0.5), negative), reference, sampled(model, plain, negative))
 
 
-def check_weights_stay_with_their_entry_in_areas_masks_and_time() -> float:
+@compares("Weigh Attention in areas, masks, two conditionings and time ranges, likewise", limit=CLOSE)
+def check_weights_stay_with_their_entry_in_areas_masks_and_time() -> None:
     import nodes
 
     clip, model = make_clip("SD1"), make_model("SD1")
@@ -231,39 +242,36 @@ def check_weights_stay_with_their_entry_in_areas_masks_and_time() -> float:
         "two": lambda one, two: [*one, *two],
         "times": lambda one, two: [*timed(one, 0.0, 0.2), *timed(two, 0.2, 1.0)],
     }
-    largest = 0.0
     for name, layout in layouts.items():
         without = sampled(model, layout(plain, other), negative)
         for one, two in ((left, other), (plain, turned), (left, turned)):
             by_hand = [(plain, WEIGHTS if one is left else {}), (other, {2: 2.5} if two is turned else {})]
             reference_model = written_out("SD1", "bias", *by_hand)
             reference = sampled(reference_model, layout(plain, other), negative)
-            largest = max(largest, is_close(sampled(model, layout(one, two), negative), reference, without, name))
+            is_close(sampled(model, layout(one, two), negative), reference, without, name)
     # on the side of the negative, and an area that only the positive has
     for positive, ours, stocks in ((area(other, 0) + other, left, plain), (other, area(left, 40) + other, None)):
         against = area(plain, 40) + other if stocks is None else stocks
         reference = sampled(written_out("SD1", "bias", (plain, WEIGHTS)), positive, against)
-        largest = max(largest, is_close(sampled(model, positive, ours), reference, sampled(model, positive, against)))
-    return largest
+        is_close(sampled(model, positive, ours), reference, sampled(model, positive, against))
 
 
-def check_batches_and_texts_of_other_lengths_are_weighed_alike() -> float:
+@compares("Weigh Attention, batches, long prompts, likewise", limit=CLOSE)
+def check_batches_and_texts_of_other_lengths_are_weighed_alike() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative = stock(clip, PLAIN), stock(clip, "blurry, " * 60)
     assert negative[0][0].shape[1] == 2 * 77
-    largest = 0.0
     for batch in (2, 3):
         reference = sampled(written_out("SD1", "bias", (plain, WEIGHTS)), plain, negative, batch=batch)
         without = sampled(model, plain, negative, batch=batch)
-        largest = max(largest, is_close(sampled(model, weighed(clip), negative, batch=batch), reference, without))
+        is_close(sampled(model, weighed(clip), negative, batch=batch), reference, without)
     for text in ("a photo, " * 40 + "(cat:2)", "(a:0.3) photo, " * 40):
         long_plain = stock(clip, text.replace("(", "").replace(":2)", "").replace(":0.3)", ""))
         # 75 tokens a chunk, three in each "a photo,": the last word is in the second chunk
         rows = {77 + 1 + 120 - 75: 2.0} if "cat" in text else {i + 1 + 2 * (i // 75): 0.3 for i in range(0, 120, 3)}
         reference = sampled(written_out("SD1", "bias", (long_plain, rows)), long_plain, plain)
         without = sampled(model, long_plain, plain)
-        largest = max(largest, is_close(sampled(model, weighed(clip, text), plain), reference, without))
-    return largest
+        is_close(sampled(model, weighed(clip, text), plain), reference, without)
 
 
 def check_weights_take_no_more_passes_than_stock() -> None:
@@ -280,7 +288,8 @@ def check_weights_take_no_more_passes_than_stock() -> None:
 # ---- together with other packs
 
 
-def check_anothers_function_around_the_attention_is_called_as_well() -> float:
+@compares("Weigh Attention with another pack's attention, likewise", limit=CLOSE)
+def check_anothers_function_around_the_attention_is_called_as_well() -> None:
     from comfy.ldm.modules.attention import attention_basic
 
     clip, model = make_clip("SD1"), make_model("SD1")
@@ -304,10 +313,11 @@ def check_anothers_function_around_the_attention_is_called_as_well() -> float:
         if name.endswith("attn2"):  # what theirs does, here between the attention and its projection
             module.to_out.register_forward_pre_hook(lambda _, inputs: (inputs[0] * 1.25,))
     expected = sampled(foreign_model(reference), plain, negative)
-    return is_close(ours, expected, sampled(foreign_model(model), plain, negative))
+    is_close(ours, expected, sampled(foreign_model(model), plain, negative))
 
 
-def check_lora_hooks_and_weights_act_together() -> float:
+@compares("Weigh Attention with LoRA hooks, likewise", limit=CLOSE)
+def check_lora_hooks_and_weights_act_together() -> None:
     import comfy.hooks
 
     clip, model = make_clip("SD1"), make_model("SD1")
@@ -318,17 +328,16 @@ def check_lora_hooks_and_weights_act_together() -> float:
         hooked, _, hooks = comfy.hooks.load_hook_lora_for_models(model, None, lora, 1.0, 0.0)
         return hooked, comfy.hooks.set_hooks_for_conditioning(conditioning, hooks)
 
-    largest = 0.0
     for ours, stocks in ((weighed(clip), plain), ([*weighed(clip), *negative], [*plain, *negative])):
         reference_model, positive = with_hooked_lora(written_out("SD1", "bias", (plain, WEIGHTS)), stocks)
         reference = sampled(reference_model, positive, negative)
         without = sampled(*with_hooked_lora(model, stocks), negative)
         assert rel(without, sampled(model, stocks, negative)) > 100 * CLOSE
-        largest = max(largest, is_close(sampled(*with_hooked_lora(model, ours), negative), reference, without))
-    return largest
+        is_close(sampled(*with_hooked_lora(model, ours), negative), reference, without)
 
 
-def check_a_compiled_model_is_weighed_as_well() -> float:
+@compares("Weigh Attention in a compiled model, likewise", limit=CLOSE)
+def check_a_compiled_model_is_weighed_as_well() -> None:
     from comfy_api.torch_helpers import set_torch_compile_wrapper
 
     clip, model = make_clip("SD1"), make_model("SD1")
@@ -336,23 +345,24 @@ def check_a_compiled_model_is_weighed_as_well() -> float:
     reference = sampled(written_out("SD1", "bias", (plain, WEIGHTS)), plain, negative)
     compiled = model.clone()
     set_torch_compile_wrapper(compiled, backend="eager")
-    return is_close(sampled(compiled, weighed(clip), negative), reference, sampled(compiled, plain, negative))
+    is_close(sampled(compiled, weighed(clip), negative), reference, sampled(compiled, plain, negative))
 
 
-def check_two_nodes_on_one_model_both_act() -> float:
+@compares("Weigh Attention twice, positive and negative, likewise", limit=CLOSE)
+def check_two_nodes_on_one_model_both_act() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, bad = stock(clip, PLAIN), stock(clip, "blurry, ugly")
     positive, _, once = run_ours(NODE, clip=clip, text=TEXT, model=model)["result"]
     negative, _, twice = run_ours(NODE, clip=clip, text="(blurry:2), ugly", model=once)["result"]
     reference = sampled(written_out("SD1", "bias", (plain, WEIGHTS), (bad, {1: 2.0})), plain, bad)
     without = sampled(model, plain, bad)
-    largest = is_close(sampled(twice, positive, negative), reference, without)
+    is_close(sampled(twice, positive, negative), reference, without)
     # one of them by hooks, the other through the model: our wrappers are there twice
-    return max(largest, is_close(sampled(once, positive, weighed(clip, "(blurry:2), ugly")), reference, without))
+    is_close(sampled(once, positive, weighed(clip, "(blurry:2), ugly")), reference, without)
 
 
-def check_stock_is_stock_afterwards() -> float:
-    largest = 0.0
+@compares("Stock after Weigh Attention on the same model and CLIP, with before")
+def check_stock_is_stock_afterwards() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
     before = sampled(model, plain, negative)
@@ -362,10 +372,9 @@ def check_stock_is_stock_afterwards() -> float:
         drawn = sampled(with_wrappers or model, conditioning, negative)
         assert not torch.equal(drawn, before)
         for one in (model, with_wrappers or model):
-            largest = max(largest, difference([[sampled(one, plain, negative), {}]], [[before, {}]]))
-        largest = max(largest, difference(stock(clip, PLAIN), plain))
+            difference(sampled(one, plain, negative), before)
+        difference(stock(clip, PLAIN), plain)
     assert options == (repr(model.model_options), repr(model.wrappers), repr(model.object_patches))
-    return largest
 
 
 # ---- what is refused, and what is said

@@ -21,9 +21,8 @@ import inprocess_attention_cross
 import inprocess_attention_joint
 import inprocess_attention_several
 import torch
-from inprocess import difference, main, make_clip, refusal, run_ours, stock
+from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, refusal, run_ours, stock
 from inprocess_attention import (
-    CLOSE,
     LATENT,
     NEGATIVE,
     NODE,
@@ -53,12 +52,13 @@ def sampled(model: Any, positive: Any, negative: Any, cfg: float = 4.0, batch: i
 # ---- what acts
 
 
-def check_weights_act_beside_nodes_of_the_host_that_change_attention() -> float:
+@compares("Weigh Attention with PAG, SAG, ToMe, likewise", limit=CLOSE)
+def check_weights_act_beside_nodes_of_the_host_that_change_attention() -> None:
     from comfy_extras.nodes_pag import PerturbedAttentionGuidance
     from comfy_extras.nodes_sag import SelfAttentionGuidance
     from comfy_extras.nodes_tomesd import TomePatchModel
 
-    clip, model, largest = make_clip("SD1"), make_model("SD1"), 0.0
+    clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
     reference = written_out("SD1", "bias", (plain, WEIGHTS))
     for node, inputs in (
@@ -70,12 +70,12 @@ def check_weights_act_beside_nodes_of_the_host_that_change_attention() -> float:
         for batch in (1, 4):
             expected, without = (sampled(one, plain, negative, batch=batch) for one in (theirs, ours))
             drawn = sampled(ours, weighed(clip), negative, batch=batch)
-            largest = max(largest, is_close(drawn, expected, without, node.__name__))
-    return largest
+            is_close(drawn, expected, without, node.__name__)
 
 
-def check_weights_act_at_cfg_1_and_in_tiles() -> float:
-    clip, model, largest = make_clip("SD1"), make_model("SD1"), 0.0
+@compares("Weigh Attention at CFG 1, whole and in tiles, likewise", limit=CLOSE)
+def check_weights_act_at_cfg_1_and_in_tiles() -> None:
+    clip, model = make_clip("SD1"), make_model("SD1")
     plain = stock(clip, PLAIN)
     reference = written_out("SD1", "bias", (plain, WEIGHTS))
 
@@ -90,8 +90,7 @@ def check_weights_act_at_cfg_1_and_in_tiles() -> float:
         for one in (ours, theirs) if is_tiled else ():
             one.set_model_unet_function_wrapper(in_tiles)
         expected, without = (sampled(one, plain, plain, cfg=1.0) for one in (theirs, ours))
-        largest = max(largest, is_close(sampled(ours, weighed(clip), plain, cfg=1.0), expected, without))
-    return largest
+        is_close(sampled(ours, weighed(clip), plain, cfg=1.0), expected, without)
 
 
 # ---- rows that have changed since they were weighed
@@ -115,10 +114,10 @@ def toys(family: str) -> tuple[Any, Any, Callable[..., torch.Tensor]]:
     return make(family), module.make_model(family), module.sampled
 
 
-def check_rows_of_zeros_have_no_weights() -> float:
+@compares("Weigh Attention, then Zero Out, seven families, small, with stock zeroed")
+def check_rows_of_zeros_have_no_weights() -> None:
     import nodes
 
-    largest = 0.0
     for family in TOYS:
         clip, model, draw_with = toys(family)
         plain, other = stock(clip, PLAIN), stock(clip, "a dog")
@@ -129,12 +128,11 @@ def check_rows_of_zeros_have_no_weights() -> float:
             (zeroed,) = nodes.ConditioningZeroOut().zero_out(ours)
             drawn = [draw_with(ready or model, zeroed, other), draw_with(ready or model, other, zeroed)]
             for one, expected in zip(drawn, (without, draw_with(model, other, zeros)), strict=True):
-                largest = max(largest, difference([[one, {}]], [[expected, {}]]))
+                difference(one, expected)
             # the usual workflow: a weighed prompt, and the same one zeroed
             weights = draw_with(ready or model, ours, zeros)
-            largest = max(largest, difference([[draw_with(ready or model, ours, zeroed), {}]], [[weights, {}]]))
+            difference(draw_with(ready or model, ours, zeroed), weights)
             assert rel(weights, draw_with(model, plain, zeros)) > 100 * CLOSE
-    return largest
 
 
 def check_changed_rows_are_refused_and_others_are_not() -> None:
@@ -189,11 +187,6 @@ def check_weights_of_any_size_give_numbers_or_an_error() -> None:
 
 
 # ---- what would act on the rows of others
-
-
-def pack_of(name: str) -> Path:
-    """Folder of another pack."""
-    return next(folder for folder in (Path.cwd().parent / name, Path("custom_nodes", name)) if folder.is_dir())
 
 
 def package(name: str, folder: Path) -> None:

@@ -14,14 +14,13 @@ import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from inprocess import T5_SIZES, draw, main, make_lora, refusal, run_ours, stock
-from inprocess_attention import CLOSE, NEGATIVE, NODE, PLAIN, TEXT, Weights, is_close, logged, rel, weighed
+from inprocess import CLOSE, T5_SIZES, compares, draw, main, make_lora, pack_of, refusal, run_ours, stock
+from inprocess_attention import NEGATIVE, NODE, PLAIN, TEXT, Weights, is_close, logged, rel, weighed
 from inprocess_attention_joint import WORDS
 from inprocess_attention_joint import sampled as sampled_at
 from inprocess_families import (
@@ -39,8 +38,6 @@ TEXT_ENCODERS = FAMILIES[:3]
 LATENT = (32, 64)
 """Half of it is 16 by 32 places: 512, as many as Anima and Wan have rows of text; no shape tells them apart."""
 WIDTH = 64
-KJNODES = "ComfyUI-KJNodes"
-"""Folder of a checkout, next to ComfyUI's or in its ``custom_nodes``."""
 
 sampled = partial(sampled_at, size=LATENT)
 
@@ -257,16 +254,22 @@ TOYS = Toys(make_text_encoder, make_model, rows_by_hand, written_out, sampled)
 # ---- what is drawn
 
 
-def check_cross_families_at_weight_one_are_stock() -> float:
-    return weight_one_is_stock(TOYS, TEXT_ENCODERS)
+@compares("Weigh Attention at weight 1, Krea 2, Anima and Wan, small, with stock")
+def check_cross_families_at_weight_one_are_stock() -> None:
+    weight_one_is_stock(TOYS, TEXT_ENCODERS)
 
 
-def check_weighed_cross_families_equal_one_written_out() -> float:
-    return weights_equal_ones_written_out(TOYS, FAMILIES, ("value", "krea2", "bias"))
+@compares(
+    "Weigh Attention on Krea 2, Anima and Wan (text, image, VACE and Camera to video), small, "
+    "KSampler, with a softmax written out, likewise",
+    limit=CLOSE,
+)
+def check_weighed_cross_families_equal_one_written_out() -> None:
+    weights_equal_ones_written_out(TOYS, FAMILIES, ("value", "krea2", "bias"))
 
 
-def check_an_image_to_be_moved_is_read_without_weights() -> float:
-    largest = 0.0
+@compares("The same on Wan with an image that CLIP saw, likewise", limit=CLOSE)
+def check_an_image_to_be_moved_is_read_without_weights() -> None:
     for family in ("Wan image to video", "Wan Camera"):
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = with_image(stock(clip, PLAIN)), with_image(stock(clip, NEGATIVE))
@@ -275,11 +278,11 @@ def check_an_image_to_be_moved_is_read_without_weights() -> float:
             with written_out(model, how, (plain, rows_by_hand(family, clip))):
                 reference = sampled(model, plain, negative)
             ours = sampled(model, with_image(weighed(clip, how=how)), negative)
-            largest = max(largest, is_close(ours, reference, without, f"{family}, {how}"))
-    return largest
+            is_close(ours, reference, without, f"{family}, {how}")
 
 
-def check_reference_images_behind_the_text_are_none_of_it() -> float:
+@compares("The same on Krea 2 with a reference image, likewise", limit=CLOSE)
+def check_reference_images_behind_the_text_are_none_of_it() -> None:
     import node_helpers
 
     clip, model = make_text_encoder("Krea 2"), make_model("Krea 2")
@@ -291,14 +294,16 @@ def check_reference_images_behind_the_text_are_none_of_it() -> float:
     plain, negative = with_images(stock(clip, PLAIN)), stock(clip, NEGATIVE)
     with written_out(model, "bias", (plain, rows_by_hand("Krea 2", clip))):
         reference = sampled(model, plain, negative)
-    return is_close(sampled(model, with_images(weighed(clip)), negative), reference, sampled(model, plain, negative))
+    is_close(sampled(model, with_images(weighed(clip)), negative), reference, sampled(model, plain, negative))
 
 
-def check_cross_weights_stay_with_their_entry() -> float:
-    return weights_stay_with_their_entry(TOYS, TEXT_ENCODERS, layouts(LATENT, left=30))
+@compares("Krea 2, Anima and Wan in masks, two conditionings, time ranges and batches, likewise", limit=CLOSE)
+def check_cross_weights_stay_with_their_entry() -> None:
+    weights_stay_with_their_entry(TOYS, TEXT_ENCODERS, layouts(LATENT, left=30))
 
 
-def check_each_window_of_a_long_video_is_weighed() -> float:
+@compares("Wan in context windows, likewise", limit=CLOSE)
+def check_each_window_of_a_long_video_is_weighed() -> None:
     from comfy_extras.nodes_context_windows import WanContextWindowsManualNode
 
     import nodes
@@ -322,17 +327,17 @@ def check_each_window_of_a_long_video_is_weighed() -> float:
     with written_out(model, "bias", (plain, rows_by_hand("Wan", clip))):
         reference = drawn(plain)
     assert calls == 2 * [3, 4, 4], calls
-    return is_close(drawn(weighed(clip)), reference, drawn(plain))
+    is_close(drawn(weighed(clip)), reference, drawn(plain))
 
 
 # ---- together with other packs
 
 
-def check_cross_weights_and_lora_hooks_act_together() -> float:
+@compares("Krea 2, Anima and Wan with LoRA hooks, likewise", limit=CLOSE)
+def check_cross_weights_and_lora_hooks_act_together() -> None:
     import comfy.hooks
 
     layers = {"Krea 2": r"blocks.*attn\.w[kv]", "Anima": r"cross_attn\.[kv]_proj", "Wan": r"cross_attn\.[kv]"}
-    largest = 0.0
     for family, pattern in layers.items():
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
@@ -347,12 +352,11 @@ def check_cross_weights_and_lora_hooks_act_together() -> float:
         without = sampled(hooked, with_lora(plain), negative)
         assert rel(without, sampled(model, plain, negative)) > 100 * CLOSE
         ours = sampled(hooked, with_lora(weighed(clip)), negative)
-        largest = max(largest, is_close(ours, reference, without, family))
-    return largest
+        is_close(ours, reference, without, family)
 
 
-def check_two_nodes_and_anothers_attention_all_act() -> float:
-    largest = 0.0
+@compares("Krea 2, Anima and Wan, positive and negative weighed, with another pack's attention, likewise", limit=CLOSE)
+def check_two_nodes_and_anothers_attention_all_act() -> None:
     for family in TEXT_ENCODERS:
         clip, model = make_text_encoder(family), make_model(family)
         plain, bad = stock(clip, PLAIN), stock(clip, "a dog")
@@ -375,16 +379,15 @@ def check_two_nodes_and_anothers_attention_all_act() -> float:
             weighed(clip, "a (dog:2)"),
             run_ours(NODE, clip=clip, text="a (dog:2)", model=once)["result"][0],
         ):
-            largest = max(largest, is_close(sampled(once, positive, negative), reference, without, family))
+            is_close(sampled(once, positive, negative), reference, without, family)
             assert calls == expected, (family, calls, expected)
             calls = 0
-    return largest
 
 
-def check_compiled_cross_families_are_weighed_as_well() -> float:
+@compares("Krea 2, Anima and Wan compiled, likewise", limit=CLOSE)
+def check_compiled_cross_families_are_weighed_as_well() -> None:
     from comfy_api.torch_helpers import set_torch_compile_wrapper
 
-    largest = 0.0
     for family in TEXT_ENCODERS:
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
@@ -394,20 +397,21 @@ def check_compiled_cross_families_are_weighed_as_well() -> float:
         for keys in (["diffusion_model"], [f"diffusion_model.blocks.{index}" for index in range(2)]):
             compiled = model.clone()
             set_torch_compile_wrapper(compiled, backend="eager", keys=keys)
-            largest = max(largest, is_close(sampled(compiled, weighed(clip), negative), reference, without, family))
-    return largest
+            is_close(sampled(compiled, weighed(clip), negative), reference, without, family)
 
 
-def check_krea2_equals_the_node_of_kjnodes() -> float:
-    beside = (Path.cwd().parent / KJNODES, Path("custom_nodes", KJNODES))
-    place = next(folder for folder in beside if folder.is_dir())
-    module = place / "nodes" / "model_optimization_nodes.py"
+@compares(
+    "Weigh Attention at krea2 on Krea 2, small, one pass, with Krea2PromptWeight of ComfyUI-KJNodes, likewise",
+    limit=CLOSE,
+)
+def check_krea2_equals_the_node_of_kjnodes() -> None:
+    module = pack_of("ComfyUI-KJNodes") / "nodes" / "model_optimization_nodes.py"
     described = importlib.util.spec_from_file_location("kjnodes_model_optimization", module)
     assert described is not None and described.loader is not None
     theirs = importlib.util.module_from_spec(described)
     described.loader.exec_module(theirs)
     clip, model = make_text_encoder("Krea 2"), make_model("Krea 2")
-    plain, largest = stock(clip, PLAIN), 0.0
+    plain = stock(clip, PLAIN)
     without = forward(model, plain)
     for text in (
         "a (red:1.7) cat on a (mat:0.4), (oil painting:-0.6) in (snow:0)",
@@ -418,9 +422,8 @@ def check_krea2_equals_the_node_of_kjnodes() -> float:
             reference_model, conditioning = theirs.Krea2PromptWeight().encode(clip, model, text, strength)
             assert torch.equal(conditioning[0][0], plain[0][0])
             ours = forward(model, weighed(clip, text, how="krea2", strength=strength))
-            largest = max(largest, is_close(ours, forward(reference_model, conditioning), without, text))
+            is_close(ours, forward(reference_model, conditioning), without, text)
     assert torch.equal(forward(model, plain), without)
-    return largest
 
 
 def forward(model: Any, positive: Any) -> torch.Tensor:

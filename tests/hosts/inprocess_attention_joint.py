@@ -16,8 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from inprocess import T5_SIZES, WIDTHS, draw, main, make_clip, make_lora, refusal, run_ours, stock
-from inprocess_attention import CLOSE, NEGATIVE, NODE, PLAIN, TEXT, Weights, is_close, logged, rel, weighed
+from inprocess import CLOSE, T5_SIZES, WIDTHS, compares, draw, main, make_clip, make_lora, refusal, run_ours, stock
+from inprocess_attention import NEGATIVE, NODE, PLAIN, TEXT, Weights, is_close, logged, rel, weighed
 from inprocess_families import (
     Toys,
     layouts,
@@ -204,22 +204,28 @@ def rows_by_hand(family: str, clip: Any, text: str = PLAIN) -> Weights:
 TOYS = Toys(make_text_encoder, make_model, rows_by_hand, written_out, sampled)
 
 
-def check_joint_families_at_weight_one_are_stock() -> float:
-    return weight_one_is_stock(TOYS, FAMILIES)
+@compares("Weigh Attention at weight 1, Flux, Chroma, Qwen-Image and Z-Image, small, with stock")
+def check_joint_families_at_weight_one_are_stock() -> None:
+    weight_one_is_stock(TOYS, FAMILIES)
 
 
-def check_weighed_joint_attention_equals_one_written_out() -> float:
-    return weights_equal_ones_written_out(TOYS, FAMILIES, ("value", "bias"))
+@compares(
+    "Weigh Attention on Flux, Chroma, Qwen-Image and Z-Image, small, KSampler, with a softmax written out, likewise",
+    limit=CLOSE,
+)
+def check_weighed_joint_attention_equals_one_written_out() -> None:
+    weights_equal_ones_written_out(TOYS, FAMILIES, ("value", "bias"))
 
 
-def check_refiners_of_equal_shapes_are_told_apart() -> float:
+@compares("The same on Z-Image with as many rows as patches, likewise", limit=CLOSE)
+def check_refiners_of_equal_shapes_are_told_apart() -> None:
     clip, model = make_text_encoder("Z-Image"), make_model("Z-Image")
     plain, negative = stock(clip, PLAIN + FILLED), stock(clip, NEGATIVE)
     assert 64 < plain[0][0].shape[1] <= 96
     with written_out(model, "bias", (plain, rows_by_hand("Z-Image", clip))):
         reference = sampled(model, plain, negative)
     ours = sampled(model, weighed(clip, TEXT + FILLED), negative)
-    return is_close(ours, reference, sampled(model, plain, negative))
+    is_close(ours, reference, sampled(model, plain, negative))
 
 
 def check_reference_images_are_refused_where_they_stand_before_the_text() -> None:
@@ -231,11 +237,13 @@ def check_reference_images_are_refused_where_they_stand_before_the_text() -> Non
     assert "reference images" in refusal(lambda: sampled(model, positive, positive))
 
 
-def check_joint_weights_stay_with_their_entry() -> float:
-    return weights_stay_with_their_entry(TOYS, FAMILIES, layouts(LATENT, left=12))
+@compares("The same in masks, two conditionings, time ranges and batches, likewise", limit=CLOSE)
+def check_joint_weights_stay_with_their_entry() -> None:
+    weights_stay_with_their_entry(TOYS, FAMILIES, layouts(LATENT, left=12))
 
 
-def check_joint_weights_and_lora_hooks_act_together() -> float:
+@compares("The same with LoRA hooks, likewise", limit=CLOSE)
+def check_joint_weights_and_lora_hooks_act_together() -> None:
     import comfy.hooks
 
     layers = {
@@ -244,7 +252,6 @@ def check_joint_weights_and_lora_hooks_act_together() -> float:
         "Qwen-Image": r"attn\.to_[kv]",
         "Z-Image": "qkv",
     }
-    largest = 0.0
     for family, pattern in layers.items():
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
@@ -259,14 +266,13 @@ def check_joint_weights_and_lora_hooks_act_together() -> float:
         without = sampled(hooked, with_lora(plain), negative)
         assert rel(without, sampled(model, plain, negative)) > 100 * CLOSE, family
         ours = sampled(hooked, with_lora(weighed(clip)), negative)
-        largest = max(largest, is_close(ours, reference, without, family))
-    return largest
+        is_close(ours, reference, without, family)
 
 
-def check_compiled_joint_families_are_weighed_as_well() -> float:
+@compares("The same in compiled models, likewise", limit=CLOSE)
+def check_compiled_joint_families_are_weighed_as_well() -> None:
     from comfy_api.torch_helpers import set_torch_compile_wrapper
 
-    largest = 0.0
     for family in FAMILIES:
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
@@ -275,11 +281,11 @@ def check_compiled_joint_families_are_weighed_as_well() -> float:
         compiled = model.clone()
         set_torch_compile_wrapper(compiled, backend="eager")
         without = sampled(compiled, plain, negative)
-        largest = max(largest, is_close(sampled(compiled, weighed(clip), negative), reference, without, family))
-    return largest
+        is_close(sampled(compiled, weighed(clip), negative), reference, without, family)
 
 
-def check_a_cache_that_answers_for_steps_is_let_be() -> float:
+@compares("The same on Flux with EasyCache, likewise", limit=CLOSE)
+def check_a_cache_that_answers_for_steps_is_let_be() -> None:
     from comfy_extras.nodes_easycache import EasyCacheNode
 
     clip, model = make_text_encoder("Flux"), make_model("Flux")
@@ -289,7 +295,7 @@ def check_a_cache_that_answers_for_steps_is_let_be() -> float:
         reference = sampled(cached, plain, negative, steps=6)
         assert not torch.equal(sampled(model, plain, negative, steps=6), reference)  # it did answer
     ours = sampled(cached, weighed(clip), negative, steps=6)
-    return is_close(ours, reference, sampled(cached, plain, negative, steps=6))
+    is_close(ours, reference, sampled(cached, plain, negative, steps=6))
 
 
 def check_joint_families_say_what_acts_and_refuse_what_does_not() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from inprocess import T5_SIZES, WIDTHS, draw, main, make_clip, refusal, run_ours, stock
+from inprocess import CLOSE, T5_SIZES, WIDTHS, compares, draw, main, make_clip, refusal, run_ours, stock
 from inprocess_attention import NODE, PLAIN, TEXT, Weights, is_close, logged, weighed
 from inprocess_attention_joint import LATENT, WORDS
 from inprocess_families import (
@@ -396,24 +396,32 @@ TOYS = Toys(make_text_encoder, make_model, rows_by_hand, written_out, sampled, N
 # ---- checks
 
 
-def check_other_families_at_weight_one_are_stock() -> float:
-    return weight_one_is_stock(TOYS, families())
+@compares("Weigh Attention at weight 1, SD3, Lumina 2, Flux 2 and HiDream, small, with stock")
+def check_other_families_at_weight_one_are_stock() -> None:
+    weight_one_is_stock(TOYS, families())
 
 
-def check_weights_in_other_families_equal_ones_written_out() -> float:
-    return weights_equal_ones_written_out(TOYS, families(), ("value", "bias"))
+@compares(
+    "Weigh Attention on SD3, SD3.5, Lumina 2, Flux 2 and HiDream, small, KSampler, with a softmax "
+    "written out, likewise",
+    limit=CLOSE,
+)
+def check_weights_in_other_families_equal_ones_written_out() -> None:
+    weights_equal_ones_written_out(TOYS, families(), ("value", "bias"))
 
 
-def check_weights_in_other_families_stay_with_their_entry() -> float:
+@compares("The same in areas, masks, two conditionings, time ranges and batches, likewise", limit=CLOSE)
+def check_weights_in_other_families_stay_with_their_entry() -> None:
     import nodes
 
     def area(one: Any, two: Any) -> Any:
         return [*nodes.ConditioningSetArea().append(one, 88, 112, 0, 0, 1.0)[0], *two]
 
-    return weights_stay_with_their_entry(TOYS, families(), {"areas": area, **layouts(LATENT, left=12)})
+    weights_stay_with_their_entry(TOYS, families(), {"areas": area, **layouts(LATENT, left=12)})
 
 
-def check_blocks_that_another_pack_leaves_out_do_not_confuse() -> float:
+@compares("The same on SD3.5 with a block left out, likewise", limit=CLOSE)
+def check_blocks_that_another_pack_leaves_out_do_not_confuse() -> None:
     """As Skip Layer Guidance does it, and one that calls the block of Stable Diffusion 3.5 itself."""
     clip, model = make_text_encoder("SD 3.5"), make_model("SD 3.5")
     plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
@@ -430,18 +438,17 @@ def check_blocks_that_another_pack_leaves_out_do_not_confuse() -> float:
 
     with written_out(model, "bias", (plain, rows_by_hand("SD 3.5", clip))):
         reference = sampled(model, plain, negative)
-    largest = is_close(
-        sampled(with_patch(0, call), weighed(clip), negative), reference, sampled(model, plain, negative)
-    )
+    is_close(sampled(with_patch(0, call), weighed(clip), negative), reference, sampled(model, plain, negative))
     assert called
     skipping = with_patch(0, lambda block, extra: block)
     with written_out(model, "bias", (plain, rows_by_hand("SD 3.5", clip)), skipped=(0,)):
         reference = sampled(skipping, plain, negative)
     without = sampled(skipping, plain, negative)
-    return max(largest, is_close(sampled(skipping, weighed(clip), negative), reference, without))
+    is_close(sampled(skipping, weighed(clip), negative), reference, without)
 
 
-def check_a_compiled_stable_diffusion_3_is_weighed_as_well() -> float:
+@compares("The same on SD3.5, compiled, likewise", limit=CLOSE)
+def check_a_compiled_stable_diffusion_3_is_weighed_as_well() -> None:
     from comfy_api.torch_helpers import set_torch_compile_wrapper
 
     clip, model = make_text_encoder("SD 3.5"), make_model("SD 3.5")
@@ -450,24 +457,25 @@ def check_a_compiled_stable_diffusion_3_is_weighed_as_well() -> float:
         reference = sampled(model, plain, negative)
     compiled = model.clone()
     set_torch_compile_wrapper(compiled, backend="eager")
-    return is_close(sampled(compiled, weighed(clip), negative), reference, sampled(compiled, plain, negative))
+    is_close(sampled(compiled, weighed(clip), negative), reference, sampled(compiled, plain, negative))
 
 
-def check_as_many_rows_as_patches_do_not_confuse_lumina() -> float | None:
+@compares("The same on Lumina 2, as many rows as patches, likewise", limit=CLOSE)
+def check_as_many_rows_as_patches_do_not_confuse_lumina() -> None:
     clip, model = make_text_encoder("Lumina 2"), make_model("Lumina 2")
     if "Lumina 2" not in families():
         assert "too old to tell" in refusal(lambda: sampled(model, weighed(clip), stock(clip, NEGATIVE)))
-        return None
+        return
     filler = next(" a" * count for count in range(100) if stock(clip, PLAIN + " a" * count)[0][0].shape[1] == 77)
     plain, negative = stock(clip, PLAIN + filler), stock(clip, NEGATIVE)
     with written_out(model, "bias", (plain, rows_by_hand("Lumina 2", clip, PLAIN + filler))):
         reference = sampled(model, plain, negative)
-    return is_close(sampled(model, weighed(clip, TEXT + filler), negative), reference, sampled(model, plain, negative))
+    is_close(sampled(model, weighed(clip, TEXT + filler), negative), reference, sampled(model, plain, negative))
 
 
-def check_long_prompts_are_weighed_in_every_chunk() -> float:
+@compares("The same on SD3.5 and HiDream with long prompts, likewise", limit=CLOSE)
+def check_long_prompts_are_weighed_in_every_chunk() -> None:
     """A chunk of CLIP has 75 tokens; T5 of HiDream reads no more than 128."""
-    largest = 0.0
     for family, count in (("SD 3.5", 76), ("SD 3 without T5", 76), ("HiDream", 130)):
         clip, model = make_text_encoder(family), make_model(family)
         photos = "photo " * count
@@ -485,8 +493,7 @@ def check_long_prompts_are_weighed_in_every_chunk() -> float:
         with written_out(model, "bias", (plain, rows)):
             reference = sampled(model, plain, negative)
         without = sampled(model, plain, negative)
-        largest = max(largest, is_close(sampled(model, conditioning, negative), reference, without, family))
-    return largest
+        is_close(sampled(model, conditioning, negative), reference, without, family)
 
 
 def check_encoders_that_are_not_loaded_leave_no_gap() -> None:

@@ -19,7 +19,21 @@ from unittest.mock import patch
 
 import inprocess_attention_cross
 import torch
-from inprocess import T5_SIZES, TEXTS, difference, draw, issues_in, main, make_clip, ours, refusal, run_ours, stock
+from inprocess import (
+    CLOSE,
+    T5_SIZES,
+    TEXTS,
+    compares,
+    difference,
+    draw,
+    issues_in,
+    main,
+    make_clip,
+    ours,
+    refusal,
+    run_ours,
+    stock,
+)
 from inprocess_attention import is_close, make_model, sampled
 from inprocess_attention_joint import make_model as make_flux
 from inprocess_attention_joint import make_text_encoder, written_out
@@ -80,40 +94,36 @@ def chips(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [(chip["text"], chip["note"]) for chip in result["ui"]["weighted_clip"][0]["chunks"][0]["chips"]]
 
 
-def check_encoders_that_weigh_rows_equal_stock() -> float:
-    largest = 0.0
+@compares("T5 alone, Chroma's and SD3's, small, with stock")
+def check_encoders_that_weigh_rows_equal_stock() -> None:
     for family in WEIGHING:
         clip = make(family)
         for text in TEXTS if "SD3" in family else (*TEXTS, TEXT):  # which has a small vocabulary
-            largest = max(largest, difference(ours(clip, text), stock(clip, text)))
+            difference(ours(clip, text), stock(clip, text))
         for scheme in ("unweighted", "comfy") if family == "Chroma" else ():
             expected = stock(clip, r"a cat \(on a mat:0.4\)")
-            largest = max(
-                largest, difference(ours(clip, "a cat (on a mat:0.4)", syntax="none", scheme=scheme), expected)
-            )
-        largest = max(largest, difference(ours(clip, "a (cat:0.4)", scheme="unweighted"), stock(clip, "a cat")))
-    return largest
+            difference(ours(clip, "a cat (on a mat:0.4)", syntax="none", scheme=scheme), expected)
+        difference(ours(clip, "a (cat:0.4)", scheme="unweighted"), stock(clip, "a cat"))
 
 
-def check_other_syntaxes_are_weighed_like_the_same_weights_in_comfys() -> float:
-    largest = 0.0
+@compares("T5 alone, prompts in A1111's and compel's syntax, with stock and the same weights in its own")
+def check_other_syntaxes_are_weighed_like_the_same_weights_in_comfys() -> None:
     for family in WEIGHING:
         clip = make(family)
         for syntax, text, same in (
             ("a1111", "a ((red)) [cat] on <lora:x:1>", f"a (red:{1.1 * 1.1!r}) (cat:{1 / 1.1!r}) on "),
             ("compel", "a (red)1.5 cat++", f"a (red:1.5) (cat:{1.1**2!r})"),
         ):
-            largest = max(largest, difference(ours(clip, text, syntax=syntax), stock(clip, same)))
-    return largest
+            difference(ours(clip, text, syntax=syntax), stock(clip, same))
 
 
-def check_encoders_that_read_weights_as_text_get_the_prompt_without_them() -> float:
-    largest = 0.0
+@compares("Qwen-Image's Qwen, and Z-Image's where it is there, small, with stock and the prompt without its syntax")
+def check_encoders_that_read_weights_as_text_get_the_prompt_without_them() -> None:
     for family in there(*READING):
         clip = make(family)
         for scheme in ("comfy", "unweighted"):
             result = run_ours(NODE, clip=clip, text=TEXT, scheme=scheme)
-            largest = max(largest, difference(result["result"][0], stock(clip, PLAIN)))
+            difference(result["result"][0], stock(clip, PLAIN))
             codes = [issue["code"] for issue in issues_in(result)]
             assert codes == ["weights-left-out"] * (scheme == "comfy"), codes
         assert "Weigh Attention applies them" in run_ours(NODE, clip=clip, text=TEXT)["result"][1]
@@ -121,14 +131,13 @@ def check_encoders_that_read_weights_as_text_get_the_prompt_without_them() -> fl
             result = run_ours(NODE, clip=clip, text=text)
             assert [issue["code"] for issue in issues_in(result)] == ["foreign-syntax"] * ("[" in text)
             expected = stock(clip, text.replace("(red:1)", "red"))
-            largest = max(largest, difference(result["result"][0], expected))
+            difference(result["result"][0], expected)
         # as typed
-        largest = max(largest, difference(ours(clip, TEXT, syntax="none"), stock(clip, TEXT)))
-    return largest
+        difference(ours(clip, TEXT, syntax="none"), stock(clip, TEXT))
 
 
-def check_prompts_that_change_are_encoded_text_by_text() -> float:
-    largest = 0.0
+@compares("T5 and Qwen, timed prompts, with stock and each text")
+def check_prompts_that_change_are_encoded_text_by_text() -> None:
     for family in there(*WEIGHING, *READING):
         clip = make(family)
         conditioning = run_ours("WeightedCLIPA1111Encode", clip=clip, text="a [cat:dog:0.5]")["result"][0]
@@ -136,19 +145,17 @@ def check_prompts_that_change_are_encoded_text_by_text() -> float:
         for (rows, values), text in zip(conditioning, ("a cat", "a dog"), strict=True):
             ((expected, stock_values),) = stock(clip, text)
             assert values.keys() == {*stock_values, "start_percent", "end_percent"}
-            largest = max(largest, difference([[rows, {}]], [[expected, {}]]))
-    return largest
+            difference(rows, expected)
 
 
-def check_unknown_encoders_are_left_to_comfyui() -> float:
-    largest = 0.0
+@compares("Mochi's T5, and Ovis's Qwen where it is there, small, with stock")
+def check_unknown_encoders_are_left_to_comfyui() -> None:
     for clip, is_weighing in zip(make_unknown(), (True, False), strict=False):
         result = run_ours(NODE, clip=clip, text=TEXT)
-        largest = max(largest, difference(result["result"][0], stock(clip, TEXT if is_weighing else PLAIN)))
+        difference(result["result"][0], stock(clip, TEXT if is_weighing else PLAIN))
         assert result["ui"]["weighted_clip"][0]["notes"] == ["encoded as by ComfyUI's own node"]
         assert "encoded as by ComfyUI's own node" in result["result"][1]
         assert [issue["code"] for issue in issues_in(result)] == ["weights-left-out"] * (not is_weighing)
-    return largest
 
 
 def check_the_encoders_own_tokens_are_shown() -> None:
@@ -201,8 +208,11 @@ def with_embeddings(folder: Path) -> Any:
     return clip
 
 
-def check_rows_of_embeddings_are_counted_and_weighed() -> float:
-    largest = 0.0
+@compares(
+    "Weigh Attention on Flux, small, with embeddings for T5, with a softmax written out, relative to the largest",
+    limit=CLOSE,
+)
+def check_rows_of_embeddings_are_counted_and_weighed() -> None:
     model = make_flux("Flux")
     with TemporaryDirectory() as name:
         clip = with_embeddings(Path(name))
@@ -226,7 +236,7 @@ def check_rows_of_embeddings_are_counted_and_weighed() -> float:
             with written_out(model, "bias", (encoded, weights)):
                 reference = draw_flux(model, encoded, negative)
             without = draw_flux(model, encoded, negative)
-            largest = max(largest, is_close(draw_flux(model, conditioning, negative), reference, without, text))
+            is_close(draw_flux(model, conditioning, negative), reference, without, text)
         report = run_ours(WEIGH, clip=clip, text="a (embedding:style:0.4)")["result"][1]
         assert "'embedding:style' 0.4: rows 2-4" in report, report
         assert ("embedding:style", "×3") in chips(run_ours(WEIGH, clip=clip, text="a embedding:style cat"))
@@ -244,11 +254,10 @@ def check_rows_of_embeddings_are_counted_and_weighed() -> float:
         assert "takes no embeddings with Anima" in message
         for name, message in (("nothing", "no embedding “nothing” for t5xxl"), ("narrow", "32 wide, t5xxl takes 64")):
             assert message in refusal(lambda name=name: run_ours(WEIGH, clip=clip, text=f"a embedding:{name} (cat:2)"))
-    return largest
 
 
-def check_embeddings_in_t5_alone_equal_stock() -> float:
-    largest = 0.0
+@compares("Chroma's T5, small, with embeddings, with stock")
+def check_embeddings_in_t5_alone_equal_stock() -> None:
     with TemporaryDirectory() as name:
         embeddings = with_embeddings(Path(name)).tokenizer.t5xxl.embedding_directory
         clip = make("Chroma")
@@ -260,10 +269,9 @@ def check_embeddings_in_t5_alone_equal_stock() -> float:
             ("a embedding:narrow cat", ["unusable-embedding"]),
         ):
             result = run_ours(NODE, clip=clip, text=text)
-            largest = max(largest, difference(result["result"][0], stock(clip, text)))
+            difference(result["result"][0], stock(clip, text))
             assert [issue["code"] for issue in issues_in(result)] == codes
         assert chips(run_ours(NODE, clip=clip, text="(embedding:style:1.3), a cat"))[0] == ("embedding:style", "×3 1.3")
-    return largest
 
 
 def check_what_takes_a_clip_text_tower_is_refused_by_name() -> None:

@@ -16,9 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from inprocess import OURS, PACK, TEXTS, WIDTHS, difference, issues_in, main, make_clip, ours, run_ours, stock
+from inprocess import (
+    CLOSE,
+    OURS,
+    PACK,
+    TEXTS,
+    WIDTHS,
+    compares,
+    difference,
+    issues_in,
+    main,
+    make_clip,
+    ours,
+    run_ours,
+    stock,
+)
 from inprocess_models import PLAIN, our_sdxl, stock_sdxl
-from inprocess_native import CLOSE, checkpoint, conditioning, load
+from inprocess_native import checkpoint, conditioning, load
 from safetensors.torch import save_file
 
 LONG = 248
@@ -37,8 +51,8 @@ ROWS = {
 """Texts, and their rows in ComfyUI: with a Long-CLIP alone, and with one together with a CLIP-G of 77."""
 
 
-def check_long_clip_equals_stock() -> float:
-    largest = 0.0
+@compares("Long-CLIP in SD1, in SDXL and in SD3 without T5, small, with stock")
+def check_long_clip_equals_stock() -> None:
     for family in ("SD1", "SDXL", "SD3 without T5"):
         clip = make_clip(family, long_l=LONG)
         for layer in (None, -1, -2):
@@ -46,30 +60,24 @@ def check_long_clip_equals_stock() -> float:
             for text, rows in ROWS.items():
                 expected = stock(clip, text)
                 assert expected[0][0].shape[1] == rows[family != "SD1"], (family, text, expected[0][0].shape)
-                largest = max(largest, difference(ours(clip, text), expected))
-    assert largest == 0
-    return largest
+                difference(ours(clip, text), expected)
 
 
-def check_long_clip_beside_t5_equals_stock() -> float:
-    largest = 0.0
+@compares("Long-CLIP in Flux and SD3, small, with stock")
+def check_long_clip_beside_t5_equals_stock() -> None:
     for family in ("Flux", "SD3"):
         clip = make_clip(family, long_l=LONG)
         for text in TEXTS:  # of words that the small T5 knows
-            largest = max(largest, difference(ours(clip, text), stock(clip, text)))
-    assert largest == 0
-    return largest
+            difference(ours(clip, text), stock(clip, text))
 
 
-def check_the_sdxl_node_with_long_clip_equals_stock() -> float:
+@compares("SDXL node, small, with a Long-CLIP, two texts, with stock")
+def check_the_sdxl_node_with_long_clip_equals_stock() -> None:
     clip = make_clip("SDXL", long_l=LONG)
-    largest = 0.0
     for text_g in ROWS:
         for text_l in ROWS:
             expected = stock_sdxl(clip, text_g, text_l)
-            largest = max(largest, difference(our_sdxl(clip, text_g, text_l), expected))
-    assert largest == 0
-    return largest
+            difference(our_sdxl(clip, text_g, text_l), expected)
 
 
 def check_what_stock_cuts_is_named() -> None:
@@ -89,7 +97,8 @@ def check_what_stock_cuts_is_named() -> None:
     assert not torch.isclose(one[..., :border], other[..., :border]).all()
 
 
-def check_an_embedding_longer_in_one_tower_equals_stock() -> float:
+@compares("SDXL, small, embedding longer in one encoder, with stock")
+def check_an_embedding_longer_in_one_tower_equals_stock() -> None:
     """Stock cuts here too, with towers of one length: only one of them needs a second chunk."""
     with tempfile.TemporaryDirectory() as folder:
         generator = torch.Generator().manual_seed(4)
@@ -101,18 +110,16 @@ def check_an_embedding_longer_in_one_tower_equals_stock() -> float:
         expected = stock(clip, text)
         assert expected[0][0].shape[1] == 77
         result = run_ours(OURS, clip=clip, text=text)
-        largest = difference(result["result"][0], expected)
+        difference(result["result"][0], expected)
         (message,) = (issue["message"] for issue in issues_in(result))
         assert "clip_g ends at row 77: the last 5 of clip_l's tokens" in message, message
         both = stock_sdxl(clip, text, text)
         assert both[0][0].shape[1] == 154
-        largest = max(largest, difference(our_sdxl(clip, text, text), both))
-    assert largest == 0
-    return largest
+        difference(our_sdxl(clip, text, text), both)
 
 
-def check_the_native_encoder_of_long_clip_equals_stock() -> float:
-    largest = 0.0
+@compares("Native encoder, Long-CLIP in SD1 and SDXL, with stock", limit=CLOSE)
+def check_the_native_encoder_of_long_clip_equals_stock() -> None:
     for family in ("SD1", "SDXL"):
         clip = make_clip(family, long_l=LONG)
         with checkpoint(family, clip) as file:
@@ -122,26 +129,23 @@ def check_the_native_encoder_of_long_clip_equals_stock() -> float:
                 for text in ROWS:
                     expected = stock(clip, text)
                     assert expected[0][0].abs().mean() > 0.1
-                    largest = max(largest, difference(conditioning(native, text=text), expected))
-    assert largest <= CLOSE, largest
-    return largest
+                    difference(conditioning(native, text=text), expected)
 
 
-def check_the_native_long_clip_in_the_sdxl_node_equals_stock() -> float:
+@compares("Native encoder, Long-CLIP, SDXL node, with stock", limit=CLOSE)
+def check_the_native_long_clip_in_the_sdxl_node_equals_stock() -> None:
     clip = make_clip("SDXL", long_l=LONG)
     with checkpoint("SDXL", clip) as file:
         native = load(file)
     clip.clip_layer(-2)
-    largest = 0.0
     for text_g in ROWS:
         for text_l in ROWS:
             measured, expected = our_sdxl(native, text_g, text_l), stock_sdxl(clip, text_g, text_l)
-            largest = max(largest, difference(measured, expected))
-    assert largest <= CLOSE, largest
-    return largest
+            difference(measured, expected)
 
 
-def check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding() -> float:
+@compares("Native encoder, Long-CLIP in SDXL, every scheme and padding, with the host's", limit=2 * CLOSE)
+def check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding() -> None:
     import nodes
 
     required: dict[str, Any] = nodes.NODE_CLASS_MAPPINGS[OURS].INPUT_TYPES()["required"]
@@ -149,7 +153,6 @@ def check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding() ->
     with checkpoint("SDXL", clip) as file:
         native = load(file)
     clip.clip_layer(-2)
-    largest = 0.0
     short, long = TEXTS[1], "a (photo:1.2) of a (cat:0.5) on a mat, BREAK oil painting, " + "red fox, " * 30
     for choices in (
         # repeat takes towers of one length only
@@ -160,12 +163,11 @@ def check_the_native_long_clip_equals_the_hosts_in_every_scheme_and_padding() ->
             inputs = {"text": text, "syntax": "a1111", **choices}
             expected, measured = (conditioning(either, **inputs) for either in (clip, native))
             assert expected[0][0].isfinite().all()
-            largest = max(largest, difference(measured, expected))
-    assert largest <= 2 * CLOSE, largest
-    return largest
+            difference(measured, expected)
 
 
-def check_a_stretched_clip_gives_the_native_encoders_rows() -> float:
+@compares("Native encoder, stretched CLIP-L, small, with stock", limit=CLOSE)
+def check_a_stretched_clip_gives_the_native_encoders_rows() -> None:
     """Output of the command `stretch`, read by the host's own loader."""
     import comfy.sd
     import folder_paths
@@ -175,7 +177,6 @@ def check_a_stretched_clip_gives_the_native_encoders_rows() -> float:
     pack, _, _ = nodes.NODE_CLASS_MAPPINGS[OURS].__module__.rpartition(".nodes.")
     routes = importlib.import_module(f"{pack}.nodes.routes")
     sizes = {"num_hidden_layers": 4, "hidden_size": WIDTHS["l"], "num_attention_heads": WIDTHS["l"] // 64}
-    largest = 0.0
     with tempfile.TemporaryDirectory() as folder:
         folder_paths.add_model_folder_path("text_encoders", folder, is_default=True)
         state = make_clip("SD1").cond_stage_model.clip_l.transformer.state_dict()
@@ -199,9 +200,7 @@ def check_a_stretched_clip_gives_the_native_encoders_rows() -> float:
                 assert expected[0][0].abs().mean() > 0.1
                 assert expected[0][0].shape[1] == positions * (rows or len(tokens))
                 assert difference(ours(clip, text), expected) == 0
-                largest = max(largest, difference(conditioning(native, text=text), expected))
-    assert largest <= CLOSE, largest
-    return largest
+                difference(conditioning(native, text=text), expected)
 
 
 if __name__ == "__main__":

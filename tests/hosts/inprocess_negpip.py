@@ -1,7 +1,6 @@
 """Checks of NegPip in ComfyUI: what small diffusion models draw with ours and with CLIP NegPip of ComfyUI-ppm.
 
-Run by test_comfyui_negpip.py in ComfyUI's own Python, with ComfyUI-ppm's folder after the other arguments; see
-inprocess.py.
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
 
 # pyright: reportMissingImports=false
@@ -11,13 +10,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import inprocess_attention_cross as anima
 import torch
-from inprocess import difference, issues_in, main, make_clip, ours, refusal, run_ours, stock
-from inprocess_attention import CLOSE, NEGATIVE, NODE, is_close, make_model, num_calls, rel, sampled
+from inprocess import CLOSE, compares, difference, issues_in, main, make_clip, ours, pack_of, refusal, run_ours, stock
+from inprocess_attention import NEGATIVE, NODE, is_close, make_model, num_calls, rel, sampled
 
 TEXTS = (
     "a red cat on a mat, (oil painting:-1)",
@@ -35,7 +33,7 @@ def clip_negpip() -> Any:
 
     if not hasattr(predict2, "apply_rotary_pos_emb"):
         predict2.apply_rotary_pos_emb = None
-    folder = Path(sys.argv[3])
+    folder = pack_of("ComfyUI-ppm")
     spec = importlib.util.spec_from_file_location(
         "comfyui_ppm", folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
@@ -59,8 +57,8 @@ def by_theirs(family: str, text: str, negative: str) -> tuple[torch.Tensor, torc
     return expected, sampled(model, stock(clip, text), stock(clip, negative))
 
 
-def check_the_scheme_negpip_draws_what_theirs_draws() -> float:
-    largest = 0.0
+@compares("Scheme negpip on SD1 and SDXL, small, with CLIP NegPip of ComfyUI-ppm, relative to the largest", limit=CLOSE)
+def check_the_scheme_negpip_draws_what_theirs_draws() -> None:
     for family in ("SD1", "SDXL"):
         clip, model = make_clip(family), make_model(family)
         encode = partial(ours, clip, scheme="negpip")
@@ -68,12 +66,14 @@ def check_the_scheme_negpip_draws_what_theirs_draws() -> float:
             for negative in NEGATIVES:
                 expected, without = by_theirs(family, text, negative)
                 drawn = sampled(model, encode(text=text), encode(text=negative))
-                largest = max(largest, is_close(drawn, expected, without, f"{family} {text} {negative}"))
-    return largest
+                is_close(drawn, expected, without, f"{family} {text} {negative}")
 
 
-def check_the_rows_are_theirs_with_signs() -> float:
-    largest = 0.0
+@compares(
+    "Rows and signs of scheme negpip on SD1 and SDXL, small, with CLIP NegPip of ComfyUI-ppm, relative to the largest",
+    limit=CLOSE,
+)
+def check_the_rows_are_theirs_with_signs() -> None:
     for family in ("SD1", "SDXL"):
         clip = make_clip(family)
         _, patched = theirs(make_model(family), clip)
@@ -83,31 +83,34 @@ def check_the_rows_are_theirs_with_signs() -> float:
             marker = others.get("model_conds", {}).get("weighted_clip_attention")
             factor = torch.ones(rows.shape[1]) if marker is None else marker.cond.view(2, -1)[1]
             given = {"pooled_output": others["pooled_output"]}
-            largest = max(largest, difference([[rows, given]], [[pairs[:, 0::2], values]]))
+            difference([[rows, given]], [[pairs[:, 0::2], values]])
             signed = rows * factor[:, None]
-            largest = max(largest, difference([[signed, given]], [[pairs[:, 1::2], values]]))
+            difference([[signed, given]], [[pairs[:, 1::2], values]])
             assert (marker is None) is ("-" not in text)
-    return largest
 
 
-def check_weigh_attention_by_negpip_draws_what_theirs_draws() -> float:
-    largest = 0.0
+@compares(
+    "Weigh Attention at negpip on SD1 and SDXL, small, with CLIP NegPip of ComfyUI-ppm, relative to the largest",
+    limit=CLOSE,
+)
+def check_weigh_attention_by_negpip_draws_what_theirs_draws() -> None:
     for family in ("SD1", "SDXL"):
         clip, model = make_clip(family), make_model(family)
         for text in TEXTS:
             expected, without = by_theirs(family, text, NEGATIVE)
             negative = stock(clip, NEGATIVE)
             weighed = run_ours(NODE, clip=clip, text=text, how="negpip")["result"][0]
-            largest = max(largest, is_close(sampled(model, weighed, negative), expected, without, text))
+            is_close(sampled(model, weighed, negative), expected, without, text)
             conditioning, _, ready = run_ours(NODE, clip=clip, text=text, how="negpip", model=model)["result"]
             assert "hooks" not in conditioning[0][1]
-            largest = max(largest, is_close(sampled(ready, conditioning, negative), expected, without, text))
+            is_close(sampled(ready, conditioning, negative), expected, without, text)
             assert num_calls(model, weighed, negative) == num_calls(model, stock(clip, text), negative)
-    return largest
 
 
-def check_anima_draws_what_theirs_draws() -> float:
-    largest = 0.0
+@compares(
+    "Weigh Attention at negpip on Anima, small, with CLIP NegPip of ComfyUI-ppm, relative to the largest", limit=CLOSE
+)
+def check_anima_draws_what_theirs_draws() -> None:
     clip, model = anima.make_text_encoder("Anima"), anima.make_model("Anima")
     patched_model, patched_clip = theirs(model, clip)
     assert patched_model.object_patches
@@ -117,40 +120,40 @@ def check_anima_draws_what_theirs_draws() -> float:
             ours = [run_ours(NODE, clip=clip, text=one, how="negpip")["result"][0] for one in (text, negative)]
             drawn, without = anima.sampled(model, *ours), anima.sampled(model, stock(clip, text), stock(clip, negative))
             if "-" in text + negative:
-                largest = max(largest, is_close(drawn, expected, without, f"{text} {negative}"))
+                is_close(drawn, expected, without, f"{text} {negative}")
             else:
                 assert torch.equal(drawn, without)
-                largest = max(largest, rel(drawn, expected))
-    return largest
+                assert rel(drawn, expected) <= CLOSE
 
 
-def check_strength_takes_weights_part_of_the_way() -> float:
+@compares(limit=CLOSE)
+def check_strength_takes_weights_part_of_the_way() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     expected, without = by_theirs("SD1", "a (red:1.5) cat, (oil painting:-2)", NEGATIVE)
     text = "a (red:2) cat, (oil painting:-5)"
     weighed = run_ours(NODE, clip=clip, text=text, how="negpip", strength=0.5)["result"][0]
-    return is_close(sampled(model, weighed, stock(clip, NEGATIVE)), expected, without)
+    is_close(sampled(model, weighed, stock(clip, NEGATIVE)), expected, without)
 
 
-def check_on_their_clip_every_scheme_gives_rows_for_their_model() -> float:
-    largest = 0.0
+@compares(limit=CLOSE)
+def check_on_their_clip_every_scheme_gives_rows_for_their_model() -> None:
     for family in ("SD1", "SDXL"):
         clip, model = make_clip(family), make_model(family)
         patched_model, patched = theirs(model, clip)
         for text in TEXTS:
             result = run_ours("WeightedCLIPTextEncode", clip=patched, text=text, scheme="negpip")
             assert [issue["code"] for issue in issues_in(result)][:1] == ["negpip-of-ppm"]
-            largest = max(largest, difference(result["result"][0], stock(patched, text)))
+            difference(result["result"][0], stock(patched, text))
         plain = "a (red:1.5) cat on a (mat:0.3)"
         result = run_ours("WeightedCLIPTextEncode", clip=patched, text=plain)
         assert issues_in(result) == []
-        largest = max(largest, difference(result["result"][0], stock(patched, plain)))
+        difference(result["result"][0], stock(patched, plain))
         drawn = sampled(patched_model, result["result"][0], ours(patched, NEGATIVE))
-        largest = max(largest, rel(drawn, sampled(model, stock(clip, plain), stock(clip, NEGATIVE))))
-    return largest
+        assert rel(drawn, sampled(model, stock(clip, plain), stock(clip, NEGATIVE))) <= CLOSE
 
 
-def check_what_is_appended_apart_is_what_is_encoded_apart() -> float:
+@compares(limit=CLOSE)
+def check_what_is_appended_apart_is_what_is_encoded_apart() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     text = "a red cat, (oil painting:-1.3) on a (mat:1.2)"
     encode = partial(ours, clip, syntax="a1111", cleaning="none")
@@ -159,7 +162,7 @@ def check_what_is_appended_apart_is_what_is_encoded_apart() -> float:
     ((term, _),) = encode("(oil painting:1.3)", scheme="a1111")
     given = {"pooled_output": values["pooled_output"]}
     joined = torch.cat([left, term[:, 1:4]], dim=1)
-    largest = difference([[rows, given]], [[joined, pooled]])
+    difference([[rows, given]], [[joined, pooled]])
 
     # by their MODEL, which takes values from odd rows
     patched_model, _ = theirs(model, clip)
@@ -170,7 +173,7 @@ def check_what_is_appended_apart_is_what_is_encoded_apart() -> float:
     expected = sampled(patched_model, [[pairs, pooled]], [[negative.repeat_interleave(2, dim=1), uncond[0][1]]])
     drawn = sampled(model, encode(text, scheme="negpip_apart"), uncond)
     without = sampled(model, [[joined, pooled]], uncond)
-    return max(largest, is_close(drawn, expected, without))
+    is_close(drawn, expected, without)
 
 
 def check_where_words_cannot_be_taken_away_it_is_refused() -> None:
@@ -187,14 +190,15 @@ def check_where_words_cannot_be_taken_away_it_is_refused() -> None:
     assert "clip_l" in told and "clip_g" in told
 
 
-def check_stock_is_stock_afterwards() -> float:
+@compares(limit=CLOSE)
+def check_stock_is_stock_afterwards() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     positive, negative = stock(clip, TEXTS[0]), stock(clip, NEGATIVE)
     before = sampled(model, positive, negative)
     assert rel(sampled(model, ours(clip, TEXTS[0], scheme="negpip"), negative), before) > 100 * CLOSE
     after = sampled(model, stock(clip, TEXTS[0]), negative)
     assert torch.equal(before, after)
-    return difference(stock(clip, TEXTS[0]), positive)
+    difference(stock(clip, TEXTS[0]), positive)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from inprocess import WIDTHS, difference, draw, main, make_clip, ours, run_ours, stock
+from inprocess import CLOSE, WIDTHS, compares, difference, draw, main, make_clip, ours, run_ours, stock
 from inprocess_sampling import make_model
 
-CLOSE = 1e-5
 EOS = 49407
 SHORT, LONG = "a (red:1.3) cat on a mat", "a photo of a (red:1.3) cat on a mat, oil painting, " * 14
 SDXL_OURS = "WeightedCLIPSDXLEncode"
@@ -76,18 +75,13 @@ def sampled(model: Any, positive: Any, negative: Any) -> tuple[torch.Tensor, int
     return result["samples"], passes
 
 
-def distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    """As `difference` has it."""
-    return difference([[one, {}]], [[other, {}]])
-
-
 def differs(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two results are farther from each other than any rounding is."""
     return float((one - other).abs().max()) > 0.01 * float(other.abs().max())
 
 
-def check_dropped_rows_are_the_others_bit_for_bit() -> float:
-    largest = 0.0
+@compares("Padding dropped, small: rows that stay, with attended")
+def check_dropped_rows_are_the_others_bit_for_bit() -> None:
     for family in ("SD1", "SDXL"):
         clip = make_clip(family)
         for text in ("", SHORT, LONG):
@@ -96,27 +90,23 @@ def check_dropped_rows_are_the_others_bit_for_bit() -> float:
                 ((dropped, kept),) = ours(clip, text, scheme=scheme, padding="drop")
                 rows = rows_of_text(clip, text)
                 assert not rows.all()
-                largest = max(largest, difference([[dropped, kept]], [[full[:, rows], values]]))
-    assert largest == 0
-    return largest
+                difference([[dropped, kept]], [[full[:, rows], values]])
 
 
-def check_the_towers_of_sdxl_drop_the_same_rows() -> float:
+@compares("Padding dropped, SDXL node, two texts: rows that stay, likewise")
+def check_the_towers_of_sdxl_drop_the_same_rows() -> None:
     clip = make_clip("SDXL")
-    largest = 0.0
     for texts in ((SHORT, "a dog"), ("a dog", SHORT), (SHORT, LONG), (LONG, SHORT), ("", "")):
         inputs = dict(zip(("text_g", "text_l"), texts, strict=True))
         ((full, values),) = run_ours(SDXL_OURS, clip=clip, **inputs)["result"][0]
         ((dropped, kept),) = run_ours(SDXL_OURS, clip=clip, **inputs, padding="drop")["result"][0]
         assert dropped.shape[2] == WIDTHS["l"] + WIDTHS["g"]
         rows = rows_of_text(clip, *texts)
-        largest = max(largest, difference([[dropped, kept]], [[full[:, rows], values]]))
-    assert largest == 0
-    return largest
+        difference([[dropped, kept]], [[full[:, rows], values]])
 
 
-def check_clean_rows_are_those_of_stocks_empty_prompt_bit_for_bit() -> float:
-    largest = 0.0
+@compares("Padding clean, small: words, padding, with stock")
+def check_clean_rows_are_those_of_stocks_empty_prompt_bit_for_bit() -> None:
     for family in ("SD1", "SDXL"):
         clip = make_clip(family)
         ((empty, _),) = stock(clip, "")
@@ -129,16 +119,14 @@ def check_clean_rows_are_those_of_stocks_empty_prompt_bit_for_bit() -> float:
                 ((clean, others),) = ours(clip, text, scheme="a1111_no_norm", padding=padding)
                 expected = torch.where(kept[:, None], full[0], empty[0].repeat(len(kept) // 77, 1)).unsqueeze(0)
                 assert differs(full, expected)
-                largest = max(largest, difference([[clean, others]], [[expected, values]]))
-    assert largest == 0
-    return largest
+                difference([[clean, others]], [[expected, values]])
 
 
-def check_dropped_rows_equal_masked_keys_in_a_layer_of_full_size() -> float:
+@compares("Dropped rows in cross attention, with masked keys", limit=CLOSE)
+def check_dropped_rows_equal_masked_keys_in_a_layer_of_full_size() -> None:
     import comfy.ops
     from comfy.ldm.modules.attention import CrossAttention
 
-    largest = 0.0
     for query, context, heads, size in ((320, 768, 8, 1024), (1280, 768, 8, 64), (1280, 2048, 20, 256)):
         layer = CrossAttention(query, context, heads, query // heads, operations=comfy.ops.disable_weight_init)
         draw(layer)
@@ -148,28 +136,24 @@ def check_dropped_rows_equal_masked_keys_in_a_layer_of_full_size() -> float:
         for kept in ([*range(4)], [*range(77), *range(77, 90)], [*range(20), *range(77, 154)]):
             bias = torch.full((154,), -torch.inf).index_fill(0, torch.tensor(kept), 0.0).expand(1, size, -1)
             expected, attended = layer(x, hidden, mask=bias), layer(x, hidden)
-            found = distance(layer(x, hidden[:, kept]), expected)
+            found = difference(layer(x, hidden[:, kept]), expected)
             assert found <= CLOSE and differs(attended, expected), found
-            largest = max(largest, found)
-    return largest
 
 
-def check_dropped_rows_equal_masked_keys_in_one_call_of_the_unet() -> float:
+@compares("Dropped rows, a call of a U-Net, with masked keys", limit=CLOSE)
+def check_dropped_rows_equal_masked_keys_in_one_call_of_the_unet() -> None:
     clip, model = make_clip("SD1"), make_model()
-    largest = 0.0
     for text in ("", SHORT, LONG):
         full, dropped = ours(clip, text), ours(clip, text, padding="drop")
         expected = predicted(masked(model, rows_of_text(clip, text), None), full)
-        found = distance(predicted(model, dropped), expected)
+        found = difference(predicted(model, dropped), expected)
         assert found <= CLOSE, (text, found)
         assert differs(predicted(model, full), expected)
-        largest = max(largest, found)
-    return largest
 
 
-def check_dropped_rows_equal_masked_keys_through_the_sampler() -> float:
+@compares("Dropped rows, KSampler with a small U-Net, with masked keys, relative to the largest", limit=CLOSE)
+def check_dropped_rows_equal_masked_keys_through_the_sampler() -> None:
     clip, model = make_clip("SD1"), make_model()
-    largest = 0.0
     for text, negative, paddings, passes in (
         (SHORT, "", ("drop", "attend"), 8),  # 8 and 77 rows: two passes a step
         (SHORT, "", ("drop", "drop"), 4),  # 8 and 2 rows, repeated to 8: one pass a step
@@ -186,10 +170,8 @@ def check_dropped_rows_equal_masked_keys_through_the_sampler() -> float:
         measured, counted = sampled(model, *dropped)
         assert counted == passes, (text, paddings, counted)
         largest_value = float(expected.abs().max())
-        found = distance(measured / largest_value, expected / largest_value)
+        found = difference(measured / largest_value, expected / largest_value)
         assert found <= CLOSE and differs(attended, expected), (text, paddings, found)
-        largest = max(largest, found)
-    return largest
 
 
 if __name__ == "__main__":

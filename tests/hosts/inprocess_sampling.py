@@ -143,16 +143,14 @@ def entries_of(text_of: TextAt, steps: int) -> list[tuple[int, str]]:
     return [(step, text_of(step, steps)) for step in range(1, steps + 1)]
 
 
-def assert_positives(call: Call, expected: Sequence[torch.Tensor], where: Any) -> float:
-    """Exactly these encodings, bit for bit, took part in a call, one for each part between ANDs; their difference."""
+def assert_positives(call: Call, expected: Sequence[torch.Tensor], where: Any) -> None:
+    """Exactly these encodings, bit for bit, took part in a call, one for each part between ANDs."""
     assert len(call.positives) == len(expected), (where, len(call.positives), len(expected))
     left = list(call.positives)
-    largest = 0.0
     for tensor in expected:
         match = next((index for index, other in enumerate(left) if torch.equal(other, tensor)), None)
         assert match is not None, (where, "an encoding is missing")
-        largest = max(largest, difference([[left.pop(match), {}]], [[tensor, {}]]))
-    return largest
+        difference(left.pop(match), tensor)
 
 
 def step_of(sigma: float, sigmas: Sequence[float]) -> int:

@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from inprocess import difference, issues_in, main, make_clip, run_ours, stock
+from inprocess import (
+    apart,
+    compares,
+    issues_in,
+    main,
+    make_clip,
+    note,
+    run_ours,
+    stock,
+)
 from inprocess_sampling import (
     COUNTERS,
     Encodings,
@@ -60,7 +69,6 @@ class Bench:
         self.clip, self.model = make_clip("SD1"), make_model()
         self.encodings = Encodings(self.clip)
         self.negative = stock(self.clip, "")
-        self.largest = 0.0
 
     def check(
         self,
@@ -80,12 +88,12 @@ class Bench:
         for call in calls:
             step = step_of(call.sigma, levels.tolist())
             expected = [self.encodings.of(text_at(entries, step, counter)) for entries in branches]
-            found = assert_positives(call, expected, (prompt, sampler, counter, step, call.sigma))
-            self.largest = max(self.largest, found)
+            assert_positives(call, expected, (prompt, sampler, counter, step, call.sigma))
         return len(calls)
 
 
-def check_each_step_uses_its_texts() -> float:
+@compares("Timed prompts, every scheduler: each denoiser call, with its text alone")
+def check_each_step_uses_its_texts() -> None:
     import comfy.samplers
 
     bench = Bench()
@@ -99,10 +107,10 @@ def check_each_step_uses_its_texts() -> float:
                 for counter in COUNTERS:
                     entries = [entries_of(branch, steps) for branch in branches]
                     bench.check(prompt, sigmas, counter, entries, sigmas=sigmas)
-    return bench.largest
 
 
-def check_each_step_of_a_part_of_the_way_uses_its_texts() -> float:
+@compares("Timed prompts, second half of the steps, likewise")
+def check_each_step_of_a_part_of_the_way_uses_its_texts() -> None:
     bench = Bench()
     for scheduler in ("normal", "karras"):
         sigmas = sigmas_of(bench.model, scheduler, 8, denoise=0.5)
@@ -111,10 +119,10 @@ def check_each_step_of_a_part_of_the_way_uses_its_texts() -> float:
         for prompt, branches in PROMPTS.items():
             entries = [entries_of(branch, 8) for branch in branches]
             bench.check(prompt, sigmas, COUNTERS[1], entries, sigmas=sigmas)
-    return bench.largest
 
 
-def check_the_prompts_of_the_case_file_step_by_step() -> float:
+@compares("Timed prompts, 100 with the WebUI's own texts, likewise")
+def check_the_prompts_of_the_case_file_step_by_step() -> None:
     bench = Bench()
     cases = [
         case
@@ -130,10 +138,10 @@ def check_the_prompts_of_the_case_file_step_by_step() -> float:
         assert len(sigmas) == case["steps"] + 1
         for counter in COUNTERS:
             bench.check(case["prompt"], sigmas, counter, [case["expected"]], sigmas=sigmas)
-    return bench.largest
 
 
-def check_samplers_of_second_order_find_the_texts_of_their_step() -> float:
+@compares("Timed prompts, samplers of second order, likewise")
+def check_samplers_of_second_order_find_the_texts_of_their_step() -> None:
     bench = Bench()
     for scheduler in ("normal", "karras"):
         sigmas = sigmas_of(bench.model, scheduler, 7)
@@ -142,7 +150,6 @@ def check_samplers_of_second_order_find_the_texts_of_their_step() -> float:
                 entries = [entries_of(branch, 7) for branch in branches]
                 num_calls = bench.check(prompt, sigmas, COUNTERS[1], entries, sampler=sampler, sigmas=sigmas)
                 assert num_calls > 7
-    return bench.largest
 
 
 def check_samplers_with_levels_of_their_own_find_one_text_of_each_part() -> None:
@@ -160,7 +167,8 @@ def check_samplers_with_levels_of_their_own_find_one_text_of_each_part() -> None
                     assert sum(found) == 1, (sampler, call.sigma)
 
 
-def check_without_sigmas_even_steps_use_their_texts() -> float:
+@compares("Timed prompts, no SIGMAS, even schedulers, likewise")
+def check_without_sigmas_even_steps_use_their_texts() -> None:
     bench = Bench()
     for scheduler in ("simple", "sgm_uniform"):
         for steps in (7, 20):
@@ -169,7 +177,6 @@ def check_without_sigmas_even_steps_use_their_texts() -> float:
                 for counter in COUNTERS:
                     entries = [entries_of(branch, steps) for branch in branches]
                     bench.check(prompt, sigmas, counter, entries, steps=steps)
-    return bench.largest
 
 
 def check_without_sigmas_no_step_of_any_scheduler_is_without_its_texts() -> None:
@@ -185,10 +192,11 @@ def check_without_sigmas_no_step_of_any_scheduler_is_without_its_texts() -> None
                     assert len(call.positives) == len(branches), (scheduler, steps, call.sigma, len(call.positives))
 
 
-def check_and_guides_as_the_webui_does() -> float:
+@compares("AND: guidance, with the WebUI's sum of answers, relative to the largest", limit=5e-5)
+def check_and_guides_as_the_webui_does() -> None:
     bench = Bench()
     sigmas = sigmas_of(bench.model, "karras", 4)[1:]
-    scale, largest = 7.0, 0.0
+    scale = 7.0
     for prompt, parts in (
         ("a cat AND a dog in the rain", [("a cat", 1.0), (" a dog in the rain", 1.0)]),
         (
@@ -206,10 +214,7 @@ def check_and_guides_as_the_webui_does() -> float:
             assert torch.isclose(alone.unguided, first.unguided, rtol=1e-5, atol=1e-5).all()
             assert not torch.isclose(alone.positive, first.unguided, rtol=1e-3).all()
             expected += scale * weight * (alone.positive - alone.unguided)
-        absolute = difference([[first.guided, {}]], [[expected, {}]])
-        largest = max(largest, absolute / float(expected.abs().max()))
-    assert largest <= 5e-5, largest
-    return largest
+        note(apart(first.guided, expected) / float(expected.abs().max()))
 
 
 def check_without_times_the_node_gives_one_entry_that_text_encode_gives() -> None:
