@@ -17,9 +17,8 @@ from .parity import Figures
 pytestmark = pytest.mark.host
 
 NAMES = (
-    *("harmless", "checks", "memory", "models", "native", "long", "masks", "padding", "repeat", "loras", "timed"),
-    *("levels", "remember", "attention", "attention_joint", "attention_cross", "attention_several", "attention_beside"),
-    *("beyond", "bind", "difference", "world", "negpip"),
+    *("harmless", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond"),
+    *("attention", "attention_joint", "attention_cross", "attention_several", "attention_beside"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
