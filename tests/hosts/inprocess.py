@@ -66,13 +66,7 @@ def make_clip(
         "Flux": (flux.flux_clip(dtype_t5=dtype), flux.FluxTokenizer),
     }[family]
     options: dict[str, Any] = {"t5xxl_model_config": T5_SIZES_OF_SD3 if "SD3" in family else T5_SIZES}
-    for tower, width in WIDTHS.items():
-        options[f"clip_{tower}_model_config"] = {
-            "num_hidden_layers": 4,
-            "hidden_size": width,
-            "num_attention_heads": width // 64,
-            "intermediate_size": 2 * width,
-        }
+    options |= {f"{tower}_model_config": sizes for tower, sizes in tower_sizes().items()}
     tokenizer_data: dict[str, Any] = {}
     if long_l is not None:
         table = torch.empty(long_l, WIDTHS["l"])
@@ -94,6 +88,19 @@ def make_clip(
             getattr(clip.tokenizer, f"clip_{tower}").embedding_size = width
     draw(clip.cond_stage_model)
     return clip
+
+
+def tower_sizes() -> dict[str, dict[str, int]]:
+    """Sizes of the small CLIP towers, by the host's names for them."""
+    return {
+        f"clip_{tower}": {
+            "num_hidden_layers": 4,
+            "hidden_size": width,
+            "num_attention_heads": width // 64,
+            "intermediate_size": 2 * width,
+        }
+        for tower, width in WIDTHS.items()
+    }
 
 
 def draw(module: torch.nn.Module) -> None:

@@ -1,6 +1,7 @@
 """Checks of Weigh Attention: small diffusion models draw what a softmax written out draws, and stock stays stock.
 
-Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
+The first part is for every family of models, the second for Stable Diffusion 1, 2 and XL. Run by
+test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
 
 # pyright: reportMissingImports=false
@@ -8,135 +9,200 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
-from inprocess import (
-    CLOSE,
-    WIDTHS,
-    compares,
-    difference,
-    draw,
-    main,
-    make_clip,
-    make_lora,
-    note,
-    refusal,
-    run_ours,
-    stock,
+from inprocess import CLOSE, compares, difference, main, make_clip, make_lora, note, refusal, run_ours, stock
+from toys import (
+    LATENT,
+    NEGATIVE,
+    PLAIN,
+    TEXT,
+    TOYS,
+    WORDS,
+    Weights,
+    make_model,
+    make_text_encoder,
+    rows_by_hand,
+    sampled,
 )
+from written_out import written_out
 
 NODE = "WeightedCLIPWeighAttention"
-TEXT = "a (red:1.7) cat on a (mat:0.4), (oil painting:-0.6) in (snow:0)"
-PLAIN = "a red cat on a mat, oil painting in snow"
-NEGATIVE = "blurry, ugly"
-LATENT = (14, 22)
-"""Half of it is 7 by 11 places: 77, as many as a chunk has rows. What tells text by its shape fails."""
-Weights = dict[int, float]
-"""Weight of each row that has one, determined by hand from the words of a text: BOS is row 0."""
 WEIGHTS: Weights = {2: 1.7, 6: 0.4, 8: -0.6, 9: -0.6, 11: 0.0}
-"""Weights of `TEXT`, one word per row."""
+"""Weights of `TEXT` in Stable Diffusion, one word per row."""
+Layout = Callable[[Any, Any], Any]
+"""From two conditionings to a list of entries."""
 
 
-# ---- models
+# ---- what is drawn by every family
 
 
-def make_model(family: str) -> Any:
-    """A MODEL of a family with a few narrow layers."""
-    from comfy import model_patcher, supported_models
-
-    config_class, context_dim, adm = {
-        "SD1": (supported_models.SD15, WIDTHS["l"], None),
-        "SD2": (supported_models.SD20, WIDTHS["h"], None),
-        "SDXL": (supported_models.SDXL, WIDTHS["l"] + WIDTHS["g"], WIDTHS["g"] + 6 * 256),
-    }[family]
-    config = config_class(
-        {
-            **config_class.unet_config,
-            "image_size": 32,
-            "in_channels": 4,
-            "out_channels": 4,
-            "model_channels": 64,
-            "num_res_blocks": [1, 1],
-            "channel_mult": [1, 2],
-            "transformer_depth": [1, 2],
-            "transformer_depth_middle": 1,
-            "transformer_depth_output": [1, 1, 2, 2],
-            "use_spatial_transformer": True,
-            "context_dim": context_dim,
-            "num_classes": None if adm is None else "sequential",
-            "adm_in_channels": adm,
-            "legacy": False,
-            "dtype": torch.float32,
-        }
-    )
-    cpu = torch.device("cpu")
-    model = config.get_model({}, device=cpu)
-    draw(model.diffusion_model)
-    return model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu)
-
-
-def written_out(family: str, how: str, *texts: tuple[Any, Weights]) -> Any:
-    """A MODEL whose cross attention is written out, in float64, with weights for the rows of known encodings.
+def draws_as_written_out(
+    model: Any,
+    weighed: Any,
+    plain: Any,
+    negative: Any,
+    *texts: tuple[Any, Weights],
+    how: str = "bias",
+    on: Any = None,
+    name: str = "",
+    **settings: Any,
+) -> None:
+    """A weighed prompt draws what stock's draws with the attention written out.
 
     Args:
-        family: As in `make_model`, whose weights it has.
-        how: ``bias`` or ``value``.
-        texts: Stock conditionings and their weights; all other text has none.
+        model: The MODEL whose attention is written out.
+        weighed: Our conditioning.
+        plain: Stock's.
+        negative: The negative prompt of both.
+        texts: As in `written_out`.
+        how: As in our node.
+        on: The MODEL to sample with, if it is another one.
+        name: What is said if they differ.
+        settings: As in `sampled`.
     """
-    from comfy.ldm.modules.attention import CrossAttention
-
-    model = make_model(family)
-
-    def weights_of(context: torch.Tensor) -> torch.Tensor:
-        weights = torch.ones(context.shape[0], dtype=torch.float64)
-        for conditioning, by_row in texts:
-            rows = conditioning[0][0][0]
-            if context.shape[0] % rows.shape[0] == 0 and torch.equal(
-                context, rows.repeat(context.shape[0] // rows.shape[0], 1)
-            ):
-                for row, weight in by_row.items():
-                    weights[row :: rows.shape[0]] = weight
-        return weights
-
-    def replace(module: CrossAttention) -> Callable[..., torch.Tensor]:
-        def forward(x: torch.Tensor, context: torch.Tensor, **_: Any) -> torch.Tensor:
-            weights = torch.stack([weights_of(one) for one in context])[:, None]  # [batch, 1, keys]
-            heads = module.heads
-            q, k, v = (
-                part(tensor).double().unflatten(-1, (heads, -1)).transpose(1, 2)
-                for part, tensor in ((module.to_q, x), (module.to_k, context), (module.to_v, context))
-            )
-            logits = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-            shares = torch.exp(logits - logits.amax(-1, keepdim=True))
-            if how == "bias":
-                shares = shares * weights.abs()[:, None]
-                v = v * weights.sign().masked_fill(weights == 0, 1)[..., None]
-            else:
-                v = v * weights[..., None]
-            shares = shares / shares.sum(-1, keepdim=True)
-            return module.to_out((shares @ v).transpose(1, 2).flatten(2).to(x.dtype))
-
-        return forward
-
-    for name, module in model.model.diffusion_model.named_modules():
-        if name.endswith("attn2"):
-            assert isinstance(module, CrossAttention)
-            module.forward = replace(module)
-    return model
+    work = on or model
+    with written_out(model, how, *texts):
+        reference = sampled(work, plain, negative, **settings)
+    without = sampled(work, plain, negative, **settings)
+    is_close(sampled(work, weighed, negative, **settings), reference, without, name)
 
 
-# ---- sampling
+def weight_one_is_stock(families: Iterable[str]) -> None:
+    """Prompts without an effect give what the stock node gives, and the MODEL that came in."""
+    for family in families:
+        clip, model = make_text_encoder(family), make_model(family)
+        expected = stock(clip, PLAIN)
+        for inputs in ({"text": PLAIN}, {"text": "a (red:1) cat on a mat, oil painting in snow"}, {"strength": 0.0}):
+            conditioning, report, same = run_ours(NODE, clip=clip, model=model, **{"text": TEXT, **inputs})["result"]
+            assert same is model and "no word is weighed" in report
+            difference(conditioning, expected)
 
 
-def sampled(model: Any, positive: Any, negative: Any, *, batch: int = 1, steps: int = 3) -> torch.Tensor:
-    """Output of the node KSampler."""
+def weights_equal_ones_written_out(families: Iterable[str], hows: Iterable[str]) -> None:
+    """In every way of weighing, as hooks and on the MODEL; stock is stock afterwards."""
+    for family in families:
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
+        rows = rows_by_hand(family, clip)
+        without = sampled(model, plain, negative)
+        for how in hows:
+            with written_out(model, how, (plain, rows)):
+                reference = sampled(model, plain, negative)
+            ours = sampled(model, weighed(clip, how=how), negative)
+            is_close(ours, reference, without, f"{family}, {how}")
+            conditioning, _, wrapped = run_ours(NODE, clip=clip, text=TEXT, how=how, model=model)["result"]
+            assert "hooks" not in conditioning[0][1]
+            is_close(sampled(wrapped, conditioning, negative), reference, without, family)
+        assert torch.equal(sampled(model, plain, negative), without)
+
+
+def area(conditioning: Any, x: int) -> Any:
+    """A conditioning in a part of the picture that begins at a column."""
     import nodes
 
-    latent = {"samples": torch.zeros(batch, 4, *LATENT)}
-    return nodes.KSampler().sample(model, 1, steps, 4.0, "euler", "normal", positive, negative, latent)[0]["samples"]
+    return nodes.ConditioningSetArea().append(conditioning, 88, 112, x, 0, 1.0)[0]
+
+
+def masked(conditioning: Any, where: torch.Tensor, bounds: str = "default") -> Any:
+    """A conditioning in a mask."""
+    import nodes
+
+    return nodes.ConditioningSetMask().append(conditioning, where, bounds, 1.0)[0]
+
+
+def timed(conditioning: Any, start: float, end: float) -> Any:
+    """A conditioning in a part of the steps."""
+    import nodes
+
+    return nodes.ConditioningSetTimestepRange().set_range(conditioning, start, end)[0]
+
+
+def left_of(size: tuple[int, int], columns: int) -> torch.Tensor:
+    """The mask of the first columns of a latent."""
+    mask = torch.zeros(1, *(8 * one for one in size))
+    mask[:, :, : 8 * columns] = 1
+    return mask
+
+
+def layouts(size: tuple[int, int], columns: int) -> dict[str, Layout]:
+    """Ways in which two conditionings share a picture, of which the first has so many columns of the latent."""
+    mask = left_of(size, columns)
+    return {
+        "masks": lambda one, two: [*masked(one, mask), *masked(two, 1 - mask)],
+        "times": lambda one, two: [*timed(one, 0.0, 0.3), *timed(two, 0.3, 1.0)],
+        "two": lambda one, two: [*one, *two],
+    }
+
+
+def weights_stay_with_their_entry(families: Iterable[str], ways: Mapping[str, Layout]) -> None:
+    """In a picture that two conditionings share, and where it is the negative prompt that is weighed."""
+    for family in families:
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, other, negative = (stock(clip, text) for text in (PLAIN, "a dog", TOYS[family].negative))
+        known = (plain, rows_by_hand(family, clip))
+        for name, layout in ways.items():
+            for batch in (1, 2):
+                ours, stocks = layout(weighed(clip), other), layout(plain, other)
+                draws_as_written_out(model, ours, stocks, negative, known, batch=batch, name=f"{family}, {name}")
+        with written_out(model, "bias", known):
+            reference = sampled(model, other, plain)
+        ours, without = sampled(model, other, weighed(clip)), sampled(model, other, plain)
+        is_close(ours, reference, without, f"{family}, the negative prompt")
+
+
+def lora_hooks_and_weights_act(families: Iterable[str], *, joined: bool = False) -> None:
+    """With LoRA hooks on the weighed prompt, and if ``joined`` on a prompt of it and another."""
+    import comfy.hooks
+
+    for family in families:
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
+        lora = make_lora(model.model, TOYS[family].lora)
+        hooked, _, hooks = comfy.hooks.load_hook_lora_for_models(model, None, lora, 1.0, 0.0)
+        pairs = [(weighed(clip), plain)]
+        if joined:
+            pairs.append(([*weighed(clip), *negative], [*plain, *negative]))
+        for pair in pairs:
+            ours, stocks = (comfy.hooks.set_hooks_for_conditioning(one, hooks) for one in pair)
+            assert rel(sampled(hooked, stocks, negative), sampled(model, pair[1], negative)) > 100 * CLOSE, family
+            known = (plain, rows_by_hand(family, clip))
+            draws_as_written_out(model, ours, stocks, negative, known, on=hooked, name=family)
+
+
+def compiled_models_are_weighed(families: Iterable[str], *, by_block: bool = False) -> None:
+    """Compiled as a whole, and if ``by_block`` block by block."""
+    from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+    parts = [["diffusion_model"]]
+    if by_block:
+        parts.append([f"diffusion_model.blocks.{index}" for index in range(2)])
+    for family in families:
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
+        with written_out(model, "bias", (plain, rows_by_hand(family, clip))):
+            reference = sampled(model, plain, negative)
+        for keys in parts:
+            compiled = model.clone()
+            set_torch_compile_wrapper(compiled, backend="eager", keys=keys)
+            without = sampled(compiled, plain, negative)
+            is_close(sampled(compiled, weighed(clip), negative), reference, without, family)
+
+
+def what_acts_is_said(family: str, clip: Any, model: Any, negative: Any) -> Any:
+    """Report and log name rows and layers; our conditioning."""
+    conditioning, report, _ = run_ours(NODE, clip=clip, text=TEXT)["result"]
+    rows = rows_by_hand(family, clip)
+    for word in ("red", "mat", "snow"):
+        found = [str(row) for row, weight in rows.items() if weight == WORDS[word]]
+        assert f"{word!r} {WORDS[word]:g}: row{'s' if len(found) > 1 else ''} {', '.join(found)}\n" in report, report
+    assert logged(lambda: sampled(model, conditioning, negative)) == [
+        f"Weigh Attention: {len(rows)} rows in {TOYS[family].num_layers} attention layers"
+    ]
+    return conditioning
 
 
 def num_calls(model: Any, positive: Any, negative: Any) -> int:
@@ -172,19 +238,31 @@ def is_close(ours: torch.Tensor, reference: torch.Tensor, without: torch.Tensor,
     assert distance <= CLOSE, (name, distance)
 
 
-# ---- what is drawn
+def logged(action: Callable[[], Any]) -> list[str]:
+    """Log messages of our modules within the context."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    root = logging.getLogger()
+    root.addHandler(handler)
+    level = root.level
+    root.setLevel(logging.INFO)
+    try:
+        action()
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+    return [record.getMessage() for record in records if "Weigh Attention" in record.getMessage()]
+
+
+# ---- what Stable Diffusion 1, 2 and XL draw
+
+STABLE_DIFFUSION = ("SD1", "SD2", "SDXL")
 
 
 @compares("Weigh Attention at weight 1, small, with stock")
 def check_weight_one_gives_the_stock_conditioning_and_model() -> None:
-    for family in ("SD1", "SD2", "SDXL"):
-        clip, model = make_clip(family), make_model(family)
-        expected = stock(clip, PLAIN)
-        for inputs in ({"text": PLAIN}, {"text": "a (red:1) cat on a mat, oil painting in snow"}, {"strength": 0.0}):
-            conditioning, report, same = run_ours(NODE, clip=clip, model=model, **{"text": TEXT, **inputs})["result"]
-            assert same is model
-            assert "no word is weighed" in report
-            difference(conditioning, expected)
+    weight_one_is_stock(STABLE_DIFFUSION)
 
 
 @compares(
@@ -192,16 +270,7 @@ def check_weight_one_gives_the_stock_conditioning_and_model() -> None:
     limit=CLOSE,
 )
 def check_weighed_attention_equals_one_written_out() -> None:
-    for family in ("SD1", "SD2", "SDXL"):
-        clip, model = make_clip(family), make_model(family)
-        plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
-        without = sampled(model, plain, negative)
-        for how in ("bias", "value"):
-            reference = sampled(written_out(family, how, (plain, WEIGHTS)), plain, negative)
-            is_close(sampled(model, weighed(clip, how=how), negative), reference, without)
-            conditioning, _, with_wrappers = run_ours(NODE, clip=clip, text=TEXT, how=how, model=model)["result"]
-            assert "hooks" not in conditioning[0][1]
-            is_close(sampled(with_wrappers, conditioning, negative), reference, without)
+    weights_equal_ones_written_out(STABLE_DIFFUSION, ("bias", "value"))
 
 
 @compares("Weigh Attention, strength 0.5, likewise", limit=CLOSE)
@@ -209,50 +278,33 @@ def check_strength_takes_weights_part_of_the_way() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
     half = {row: 1 + 0.5 * (weight - 1) for row, weight in WEIGHTS.items()}
-    reference = sampled(written_out("SD1", "bias", (plain, half)), plain, negative)
-    is_close(sampled(model, weighed(clip, strength=0.5), negative), reference, sampled(model, plain, negative))
+    draws_as_written_out(model, weighed(clip, strength=0.5), plain, negative, (plain, half))
 
 
 @compares("Weigh Attention in areas, masks, two conditionings and time ranges, likewise", limit=CLOSE)
 def check_weights_stay_with_their_entry_in_areas_masks_and_time() -> None:
-    import nodes
-
     clip, model = make_clip("SD1"), make_model("SD1")
     left, plain, other, negative = weighed(clip), *(stock(clip, text) for text in (PLAIN, "a dog", NEGATIVE))
     turned = weighed(clip, "a (dog:2.5)")
-    reference_model = written_out("SD1", "bias", (plain, WEIGHTS), (other, {2: 2.5}))
-    mask = torch.zeros(1, *(8 * size for size in LATENT))
-    mask[:, :, : 8 * 12] = 1
-
-    def area(conditioning: Any, x: int) -> Any:
-        return nodes.ConditioningSetArea().append(conditioning, 88, 112, x, 0, 1.0)[0]
-
-    def masked(conditioning: Any, where: torch.Tensor, bounds: str) -> Any:
-        return nodes.ConditioningSetMask().append(conditioning, where, bounds, 1.0)[0]
-
-    def timed(conditioning: Any, start: float, end: float) -> Any:
-        return nodes.ConditioningSetTimestepRange().set_range(conditioning, start, end)[0]
-
-    layouts: dict[str, Callable[[Any, Any], Any]] = {
+    mask = left_of(LATENT, 12)
+    ways: dict[str, Layout] = {
         "areas": lambda one, two: [*area(one, 0), *area(two, 88)],
         "areas, turned": lambda one, two: [*area(two, 0), *area(one, 88)],
         "area over a whole": lambda one, two: [*two, *area(one, 40)],
-        "masks": lambda one, two: [*masked(one, mask, "default"), *masked(two, 1 - mask, "default")],
+        "masks": lambda one, two: [*masked(one, mask), *masked(two, 1 - mask)],
         "bounds": lambda one, two: [*masked(one, mask, "mask bounds"), *two],
         "two": lambda one, two: [*one, *two],
         "times": lambda one, two: [*timed(one, 0.0, 0.2), *timed(two, 0.2, 1.0)],
     }
-    for name, layout in layouts.items():
-        without = sampled(model, layout(plain, other), negative)
+    for name, layout in ways.items():
         for one, two in ((left, other), (plain, turned), (left, turned)):
             by_hand = [(plain, WEIGHTS if one is left else {}), (other, {2: 2.5} if two is turned else {})]
-            reference_model = written_out("SD1", "bias", *by_hand)
-            reference = sampled(reference_model, layout(plain, other), negative)
-            is_close(sampled(model, layout(one, two), negative), reference, without, name)
+            draws_as_written_out(model, layout(one, two), layout(plain, other), negative, *by_hand, name=name)
     # on the side of the negative, and an area that only the positive has
     for positive, ours, stocks in ((area(other, 0) + other, left, plain), (other, area(left, 40) + other, None)):
         against = area(plain, 40) + other if stocks is None else stocks
-        reference = sampled(written_out("SD1", "bias", (plain, WEIGHTS)), positive, against)
+        with written_out(model, "bias", (plain, WEIGHTS)):
+            reference = sampled(model, positive, against)
         is_close(sampled(model, positive, ours), reference, sampled(model, positive, against))
 
 
@@ -262,16 +314,12 @@ def check_batches_and_texts_of_other_lengths_are_weighed_alike() -> None:
     plain, negative = stock(clip, PLAIN), stock(clip, "blurry, " * 60)
     assert negative[0][0].shape[1] == 2 * 77
     for batch in (2, 3):
-        reference = sampled(written_out("SD1", "bias", (plain, WEIGHTS)), plain, negative, batch=batch)
-        without = sampled(model, plain, negative, batch=batch)
-        is_close(sampled(model, weighed(clip), negative, batch=batch), reference, without)
+        draws_as_written_out(model, weighed(clip), plain, negative, (plain, WEIGHTS), batch=batch)
     for text in ("a photo, " * 40 + "(cat:2)", "(a:0.3) photo, " * 40):
         long_plain = stock(clip, text.replace("(", "").replace(":2)", "").replace(":0.3)", ""))
         # 75 tokens a chunk, three in each "a photo,": the last word is in the second chunk
         rows = {77 + 1 + 120 - 75: 2.0} if "cat" in text else {i + 1 + 2 * (i // 75): 0.3 for i in range(0, 120, 3)}
-        reference = sampled(written_out("SD1", "bias", (long_plain, rows)), long_plain, plain)
-        without = sampled(model, long_plain, plain)
-        is_close(sampled(model, weighed(clip, text), plain), reference, without)
+        draws_as_written_out(model, weighed(clip, text), long_plain, plain, (long_plain, rows))
 
 
 def check_weights_take_no_more_passes_than_stock() -> None:
@@ -301,51 +349,27 @@ def check_anothers_function_around_the_attention_is_called_as_well() -> None:
         kwargs.pop("transformer_options", None)
         return attention_basic(*args, **kwargs) * 1.25
 
-    def foreign_model(model: Any) -> Any:
-        work = model.clone()
-        work.model_options["transformer_options"]["optimized_attention_override"] = foreign
-        return work
-
-    ours = sampled(foreign_model(model), weighed(clip), negative)
+    theirs = model.clone()
+    theirs.model_options["transformer_options"]["optimized_attention_override"] = foreign
+    ours = sampled(theirs, weighed(clip), negative)
     assert any(seen) and not all(seen)
-    reference = written_out("SD1", "bias", (plain, WEIGHTS))
-    for name, module in reference.model.diffusion_model.named_modules():
-        if name.endswith("attn2"):  # what theirs does, here between the attention and its projection
-            module.to_out.register_forward_pre_hook(lambda _, inputs: (inputs[0] * 1.25,))
-    expected = sampled(foreign_model(reference), plain, negative)
-    is_close(ours, expected, sampled(foreign_model(model), plain, negative))
+    layers = [module for name, module in model.model.diffusion_model.named_modules() if name.endswith("attn2")]
+    with written_out(model, "bias", (plain, WEIGHTS)), ExitStack() as hooks:
+        for layer in layers:  # what theirs does, here between the attention and its projection
+            handle = layer.to_out.register_forward_pre_hook(lambda _, inputs: (inputs[0] * 1.25,))
+            hooks.callback(handle.remove)
+        expected = sampled(theirs, plain, negative)
+    is_close(ours, expected, sampled(theirs, plain, negative))
 
 
 @compares("Weigh Attention with LoRA hooks, likewise", limit=CLOSE)
 def check_lora_hooks_and_weights_act_together() -> None:
-    import comfy.hooks
-
-    clip, model = make_clip("SD1"), make_model("SD1")
-    plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
-
-    def with_hooked_lora(model: Any, conditioning: Any) -> tuple[Any, Any]:
-        lora = make_lora(model.model, r"attn2\.to_[kv]")
-        hooked, _, hooks = comfy.hooks.load_hook_lora_for_models(model, None, lora, 1.0, 0.0)
-        return hooked, comfy.hooks.set_hooks_for_conditioning(conditioning, hooks)
-
-    for ours, stocks in ((weighed(clip), plain), ([*weighed(clip), *negative], [*plain, *negative])):
-        reference_model, positive = with_hooked_lora(written_out("SD1", "bias", (plain, WEIGHTS)), stocks)
-        reference = sampled(reference_model, positive, negative)
-        without = sampled(*with_hooked_lora(model, stocks), negative)
-        assert rel(without, sampled(model, stocks, negative)) > 100 * CLOSE
-        is_close(sampled(*with_hooked_lora(model, ours), negative), reference, without)
+    lora_hooks_and_weights_act(["SD1"], joined=True)
 
 
 @compares("Weigh Attention in a compiled model, likewise", limit=CLOSE)
 def check_a_compiled_model_is_weighed_as_well() -> None:
-    from comfy_api.torch_helpers import set_torch_compile_wrapper
-
-    clip, model = make_clip("SD1"), make_model("SD1")
-    plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
-    reference = sampled(written_out("SD1", "bias", (plain, WEIGHTS)), plain, negative)
-    compiled = model.clone()
-    set_torch_compile_wrapper(compiled, backend="eager")
-    is_close(sampled(compiled, weighed(clip), negative), reference, sampled(compiled, plain, negative))
+    compiled_models_are_weighed(["SD1"])
 
 
 @compares("Weigh Attention twice, positive and negative, likewise", limit=CLOSE)
@@ -354,7 +378,8 @@ def check_two_nodes_on_one_model_both_act() -> None:
     plain, bad = stock(clip, PLAIN), stock(clip, "blurry, ugly")
     positive, _, once = run_ours(NODE, clip=clip, text=TEXT, model=model)["result"]
     negative, _, twice = run_ours(NODE, clip=clip, text="(blurry:2), ugly", model=once)["result"]
-    reference = sampled(written_out("SD1", "bias", (plain, WEIGHTS), (bad, {1: 2.0})), plain, bad)
+    with written_out(model, "bias", (plain, WEIGHTS), (bad, {1: 2.0})):
+        reference = sampled(model, plain, bad)
     without = sampled(model, plain, bad)
     is_close(sampled(twice, positive, negative), reference, without)
     # one of them by hooks, the other through the model: our wrappers are there twice
@@ -412,23 +437,6 @@ def check_what_would_lose_the_weights_is_refused_in_words() -> None:
         other.tokenizer.__class__ = type("Unheard", (type(other.tokenizer),), {})
         assert message in refusal(lambda other=other: weighed(other))
     assert ".and and .blend" in refusal(lambda: weighed(clip, '("a cat", "a dog").blend(1, 1)', syntax="compel"))
-
-
-def logged(action: Callable[[], Any]) -> list[str]:
-    """Log messages of our modules within the context."""
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
-    root = logging.getLogger()
-    root.addHandler(handler)
-    level = root.level
-    root.setLevel(logging.INFO)
-    try:
-        action()
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
-    return [record.getMessage() for record in records if "Weigh Attention" in record.getMessage()]
 
 
 def check_report_and_log_say_what_acts() -> None:

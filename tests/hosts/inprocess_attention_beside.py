@@ -16,37 +16,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import inprocess_attention
-import inprocess_attention_cross
-import inprocess_attention_joint
-import inprocess_attention_several
 import torch
 from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, refusal, run_ours, stock
-from inprocess_attention import (
-    LATENT,
-    NEGATIVE,
-    NODE,
-    PLAIN,
-    TEXT,
-    WEIGHTS,
-    is_close,
-    make_model,
-    rel,
-    weighed,
-    written_out,
-)
+from inprocess_attention import NODE, WEIGHTS, draws_as_written_out, rel, weighed
+from toys import LATENT, NEGATIVE, PLAIN, TEXT, make_model, make_text_encoder, sampled
 
 REGION = "a dog in a forest"
 Coupled = Callable[[Any, Any, Any], tuple[Any, Any]]
 """From a MODEL, a base prompt and a region's to the MODEL and the base prompt to sample with."""
 
 
-def sampled(model: Any, positive: Any, negative: Any, cfg: float = 4.0, batch: int = 1) -> torch.Tensor:
-    """Output of the node KSampler."""
-    import nodes
-
-    latent = {"samples": torch.zeros(batch, 4, *LATENT)}
-    return nodes.KSampler().sample(model, 1, 2, cfg, "euler", "normal", positive, negative, latent)[0]["samples"]
+in_two_steps = partial(sampled, steps=2)
 
 
 # ---- what acts
@@ -60,24 +40,21 @@ def check_weights_act_beside_nodes_of_the_host_that_change_attention() -> None:
 
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
-    reference = written_out("SD1", "bias", (plain, WEIGHTS))
     for node, inputs in (
         (PerturbedAttentionGuidance, {"scale": 3.0}),
         (SelfAttentionGuidance, {"scale": 0.5, "blur_sigma": 2.0}),
         (TomePatchModel, {"ratio": 0.3}),
     ):
-        ours, theirs = (node.execute(model=one, **inputs).args[0] for one in (model, reference))
+        work = node.execute(model=model, **inputs).args[0]
         for batch in (1, 4):
-            expected, without = (sampled(one, plain, negative, batch=batch) for one in (theirs, ours))
-            drawn = sampled(ours, weighed(clip), negative, batch=batch)
-            is_close(drawn, expected, without, node.__name__)
+            given = {"on": work, "name": node.__name__, "steps": 2, "batch": batch}
+            draws_as_written_out(model, weighed(clip), plain, negative, (plain, WEIGHTS), **given)
 
 
 @compares("Weigh Attention at CFG 1, whole and in tiles, likewise", limit=CLOSE)
 def check_weights_act_at_cfg_1_and_in_tiles() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain = stock(clip, PLAIN)
-    reference = written_out("SD1", "bias", (plain, WEIGHTS))
 
     def in_tiles(apply_model: Any, arguments: dict[str, Any]) -> torch.Tensor:
         halves = arguments["input"].chunk(2, dim=3)
@@ -85,61 +62,45 @@ def check_weights_act_at_cfg_1_and_in_tiles() -> None:
         drawn = apply_model(torch.cat(halves), arguments["timestep"].repeat(2), **{**arguments["c"], **known})
         return torch.cat(drawn.chunk(2), dim=3)
 
-    for is_tiled in (False, True):
-        ours, theirs = model.clone(), reference.clone()
-        for one in (ours, theirs) if is_tiled else ():
-            one.set_model_unet_function_wrapper(in_tiles)
-        expected, without = (sampled(one, plain, plain, cfg=1.0) for one in (theirs, ours))
-        is_close(sampled(ours, weighed(clip), plain, cfg=1.0), expected, without)
+    tiled = model.clone()
+    tiled.set_model_unet_function_wrapper(in_tiles)
+    for work in (model, tiled):
+        given = {"on": work, "steps": 2, "cfg": 1.0}
+        draws_as_written_out(model, weighed(clip), plain, plain, (plain, WEIGHTS), **given)
 
 
 # ---- rows that have changed since they were weighed
 
-TOYS = {
-    "SD1": inprocess_attention,
-    "Flux": inprocess_attention_joint,
-    "Chroma": inprocess_attention_joint,
-    "SD 3.5": inprocess_attention_several,
-    "HiDream": inprocess_attention_several,
-    "Flux 2 Klein": inprocess_attention_several,
-    "Anima": inprocess_attention_cross,
-}
-"""Module with the small models of a family."""
-
-
-def toys(family: str) -> tuple[Any, Any, Callable[..., torch.Tensor]]:
-    """CLIP, MODEL and the way to sample of a family that this ComfyUI has."""
-    module = TOYS[family]
-    make = make_clip if module is inprocess_attention else module.make_text_encoder
-    return make(family), module.make_model(family), module.sampled
+CHANGING = ("SD1", "Flux", "Chroma", "SD 3.5", "HiDream", "Flux 2 Klein", "Anima")
+"""Families of every way of reading text."""
 
 
 @compares("Weigh Attention, then Zero Out, seven families, small, with stock zeroed")
 def check_rows_of_zeros_have_no_weights() -> None:
     import nodes
 
-    for family in TOYS:
-        clip, model, draw_with = toys(family)
+    for family in CHANGING:
+        clip, model = make_text_encoder(family), make_model(family)
         plain, other = stock(clip, PLAIN), stock(clip, "a dog")
         (zeros,) = nodes.ConditioningZeroOut().zero_out(plain)
-        without = draw_with(model, zeros, other)
+        without = sampled(model, zeros, other)
         for given in (None, model):
             ours, _, ready = run_ours(NODE, clip=clip, text=TEXT, model=given)["result"]
             (zeroed,) = nodes.ConditioningZeroOut().zero_out(ours)
-            drawn = [draw_with(ready or model, zeroed, other), draw_with(ready or model, other, zeroed)]
-            for one, expected in zip(drawn, (without, draw_with(model, other, zeros)), strict=True):
+            drawn = [sampled(ready or model, zeroed, other), sampled(ready or model, other, zeroed)]
+            for one, expected in zip(drawn, (without, sampled(model, other, zeros)), strict=True):
                 difference(one, expected)
             # the usual workflow: a weighed prompt, and the same one zeroed
-            weights = draw_with(ready or model, ours, zeros)
-            difference(draw_with(ready or model, ours, zeroed), weights)
-            assert rel(weights, draw_with(model, plain, zeros)) > 100 * CLOSE
+            weights = sampled(ready or model, ours, zeros)
+            difference(sampled(ready or model, ours, zeroed), weights)
+            assert rel(weights, sampled(model, plain, zeros)) > 100 * CLOSE
 
 
 def check_changed_rows_are_refused_and_others_are_not() -> None:
     import nodes
 
-    for family in TOYS:
-        clip, model, draw_with = toys(family)
+    for family in CHANGING:
+        clip, model = make_text_encoder(family), make_model(family)
         plain, other = stock(clip, PLAIN), stock(clip, "a dog")
         ours = weighed(clip)
         multiplied = [[rows * 1.1, values] for rows, values in ours]
@@ -148,18 +109,18 @@ def check_changed_rows_are_refused_and_others_are_not() -> None:
             nodes.ConditioningConcat().concat(ours, other)[0],
             multiplied,
         ):
-            message = refusal(partial(draw_with, model, changed, other))
+            message = refusal(partial(sampled, model, changed, other))
             assert "has changed them" in message, (family, message)
-        expected = draw_with(model, ours, other)
+        expected = sampled(model, ours, other)
         (same,) = nodes.ConditioningAverage().addWeighted(ours, other, 1.0)
-        assert torch.equal(draw_with(model, same, other), expected)
+        assert torch.equal(sampled(model, same, other), expected)
         for kind in (torch.float16, torch.bfloat16):
             cast = [[rows.to(kind).float(), values] for rows, values in ours]
-            assert 0 < rel(draw_with(model, cast, other), expected) < 0.1
+            assert 0 < rel(sampled(model, cast, other), expected) < 0.1
         # an area on one side: the host gives the other side an entry with the one's rows and the other's inputs
         area = nodes.ConditioningSetArea().append(other, 88, 112, 0, 0, 1.0)[0] + other
-        without = draw_with(model, area, plain)
-        assert rel(draw_with(model, area, ours), without) > CLOSE
+        without = sampled(model, area, plain)
+        assert rel(sampled(model, area, ours), without) > CLOSE
 
 
 # ---- weights beyond what a number type holds
@@ -167,12 +128,12 @@ def check_changed_rows_are_refused_and_others_are_not() -> None:
 
 def check_weights_of_any_size_give_numbers_or_an_error() -> None:
     for family in ("SD1", "Flux"):  # the second makes 0 of what is no number
-        clip, model, draw_with = toys(family)
+        clip, model = make_text_encoder(family), make_model(family)
         negative = stock(clip, "a dog")
         network = model.model.diffusion_model
 
         def drawn(how: str, weight: str) -> torch.Tensor:
-            return draw_with(model, weighed(clip, f"a (red:{weight}) cat", how=how), negative)  # noqa: B023
+            return sampled(model, weighed(clip, f"a (red:{weight}) cat", how=how), negative)  # noqa: B023
 
         whole = drawn("krea2", "40000")
         for kind in (torch.float32, torch.float16):
@@ -212,11 +173,11 @@ def refused_beside(coupled: Coupled) -> None:
                 base, _, ready = run_ours(NODE, clip=clip, text=TEXT, how=how, model=given)["result"]
                 for cfg, batch in ((1.0, 1), (1.0, 2), (4.0, 1), (4.0, 2)):
                     theirs, positive = coupled(ready or model, base, region)
-                    message = refusal(partial(sampled, theirs, positive, negative, cfg, batch))
+                    message = refusal(partial(in_two_steps, theirs, positive, negative, cfg=cfg, batch=batch))
                     assert "Attention Couple" in message, (family, how, cfg, batch, message)
         theirs, positive = coupled(model, plain, region)
-        without = sampled(theirs, positive, negative)
-        assert not torch.equal(without, sampled(model, plain, negative))
+        without = in_two_steps(theirs, positive, negative)
+        assert not torch.equal(without, in_two_steps(model, plain, negative))
 
 
 def check_regions_of_attention_couple_are_refused_beside_ppm() -> None:
@@ -247,7 +208,9 @@ def check_regions_of_attention_couple_are_refused_beside_prompt_control() -> Non
     refused_beside(coupled)
     clip, model = make_clip("SD1"), make_model("SD1")  # here the negative prompt runs apart, and its weights act
     theirs, positive = coupled(model, stock(clip, PLAIN), stock(clip, REGION))
-    assert not torch.equal(sampled(theirs, positive, weighed(clip)), sampled(theirs, positive, stock(clip, PLAIN)))
+    assert not torch.equal(
+        in_two_steps(theirs, positive, weighed(clip)), in_two_steps(theirs, positive, stock(clip, PLAIN))
+    )
 
 
 def check_regions_of_attention_couple_are_refused_beside_forge_couple() -> None:

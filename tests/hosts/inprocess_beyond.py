@@ -8,7 +8,6 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,15 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import inprocess_attention_cross
 import torch
 from inprocess import (
     CLOSE,
-    T5_SIZES,
     TEXTS,
     compares,
     difference,
-    draw,
     issues_in,
     main,
     make_clip,
@@ -34,17 +30,13 @@ from inprocess import (
     run_ours,
     stock,
 )
-from inprocess_attention import is_close, make_model, sampled
-from inprocess_attention_joint import make_model as make_flux
-from inprocess_attention_joint import make_text_encoder, written_out
-from inprocess_attention_joint import sampled as draw_flux
+from inprocess_attention import draws_as_written_out
+from toys import make_model, make_text_encoder, sampled, there
 
 NODE = "WeightedCLIPTextEncode"
 WEIGH = "WeightedCLIPWeighAttention"
 WEIGHING = ("Chroma", "SD3 with T5 alone")
 READING = ("Qwen-Image", "Z-Image")
-NEWER = {"Z-Image": "z_image", "Krea 2": "krea2", "Anima": "anima", "Ovis": "ovis"}
-"""Families that an older ComfyUI lacks, and the module that it lacks then."""
 PHRASES = {
     "WeightedCLIPMaskControl": {"hidden_from": "everything"},
     "WeightedCLIPBindPhrases": {"rest": "full"},
@@ -54,42 +46,6 @@ TEXT = r"a (red:1.3) cat, (photo:1.2)graph of \(it\), embedding:nothing"
 PLAIN = "a red cat, photograph of (it), embedding:nothing"
 
 
-def there(*families: str) -> tuple[str, ...]:
-    """Those of some families that this ComfyUI has."""
-    modules = {family: f"comfy.text_encoders.{NEWER.get(family, 'sd3_clip')}" for family in families}
-    return tuple(family for family, module in modules.items() if importlib.util.find_spec(module))
-
-
-def make(family: str) -> Any:
-    if family in ("Krea 2", "Anima", "Wan"):
-        return inprocess_attention_cross.make_text_encoder(family)
-    return make_clip(family) if "SD3" in family else make_text_encoder(family)
-
-
-def make_unknown() -> list[Any]:
-    """Small text encoders that have no table of rows: Mochi's T5 and, where it is there, Ovis's Qwen."""
-    import comfy.sd
-    from comfy.text_encoders import genmo
-
-    qwen = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes = {"t5xxl_model_config": T5_SIZES, "qwen3_2b_model_config": qwen | {"num_key_value_heads": 2}}
-    made = [(genmo.mochi_te(), genmo.MochiT5Tokenizer)]
-    if there("Ovis"):
-        from comfy.text_encoders import ovis
-
-        made.append((ovis.te(), ovis.OvisTokenizer))
-    clips = [
-        comfy.sd.CLIP(
-            target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
-            model_options={**sizes, "dtype": torch.float32},
-        )
-        for model, tokenizer in made
-    ]
-    for clip in clips:
-        draw(clip.cond_stage_model)
-    return clips
-
-
 def chips(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [(chip["text"], chip["note"]) for chip in result["ui"]["weighted_clip"][0]["chunks"][0]["chips"]]
 
@@ -97,7 +53,7 @@ def chips(result: dict[str, Any]) -> list[tuple[str, str]]:
 @compares("T5 alone, Chroma's and SD3's, small, with stock")
 def check_encoders_that_weigh_rows_equal_stock() -> None:
     for family in WEIGHING:
-        clip = make(family)
+        clip = make_text_encoder(family)
         for text in TEXTS if "SD3" in family else (*TEXTS, TEXT):  # which has a small vocabulary
             difference(ours(clip, text), stock(clip, text))
         for scheme in ("unweighted", "comfy") if family == "Chroma" else ():
@@ -109,7 +65,7 @@ def check_encoders_that_weigh_rows_equal_stock() -> None:
 @compares("T5 alone, prompts in A1111's and compel's syntax, with stock and the same weights in its own")
 def check_other_syntaxes_are_weighed_like_the_same_weights_in_comfys() -> None:
     for family in WEIGHING:
-        clip = make(family)
+        clip = make_text_encoder(family)
         for syntax, text, same in (
             ("a1111", "a ((red)) [cat] on <lora:x:1>", f"a (red:{1.1 * 1.1!r}) (cat:{1 / 1.1!r}) on "),
             ("compel", "a (red)1.5 cat++", f"a (red:1.5) (cat:{1.1**2!r})"),
@@ -120,7 +76,7 @@ def check_other_syntaxes_are_weighed_like_the_same_weights_in_comfys() -> None:
 @compares("Qwen-Image's Qwen, and Z-Image's where it is there, small, with stock and the prompt without its syntax")
 def check_encoders_that_read_weights_as_text_get_the_prompt_without_them() -> None:
     for family in there(*READING):
-        clip = make(family)
+        clip = make_text_encoder(family)
         for scheme in ("comfy", "unweighted"):
             result = run_ours(NODE, clip=clip, text=TEXT, scheme=scheme)
             difference(result["result"][0], stock(clip, PLAIN))
@@ -139,7 +95,7 @@ def check_encoders_that_read_weights_as_text_get_the_prompt_without_them() -> No
 @compares("T5 and Qwen, timed prompts, with stock and each text")
 def check_prompts_that_change_are_encoded_text_by_text() -> None:
     for family in there(*WEIGHING, *READING):
-        clip = make(family)
+        clip = make_text_encoder(family)
         conditioning = run_ours("WeightedCLIPA1111Encode", clip=clip, text="a [cat:dog:0.5]")["result"][0]
         assert len(conditioning) == 2
         for (rows, values), text in zip(conditioning, ("a cat", "a dog"), strict=True):
@@ -150,7 +106,8 @@ def check_prompts_that_change_are_encoded_text_by_text() -> None:
 
 @compares("Mochi's T5, and Ovis's Qwen where it is there, small, with stock")
 def check_unknown_encoders_are_left_to_comfyui() -> None:
-    for clip, is_weighing in zip(make_unknown(), (True, False), strict=False):
+    for family in there("Mochi", "Ovis"):
+        clip, is_weighing = make_text_encoder(family), family == "Mochi"
         result = run_ours(NODE, clip=clip, text=TEXT)
         difference(result["result"][0], stock(clip, TEXT if is_weighing else PLAIN))
         assert result["ui"]["weighted_clip"][0]["notes"] == ["encoded as by ComfyUI's own node"]
@@ -159,12 +116,12 @@ def check_unknown_encoders_are_left_to_comfyui() -> None:
 
 
 def check_the_encoders_own_tokens_are_shown() -> None:
-    chroma = run_ours(NODE, clip=make("Chroma"), text="a (photo:1.2)graph BREAK of it")
+    chroma = run_ours(NODE, clip=make_text_encoder("Chroma"), text="a (photo:1.2)graph BREAK of it")
     assert chips(chroma)[:3] == [("a", "×2"), ("photo", "1.2"), ("graph", "")]
     (view,) = chroma["ui"]["weighted_clip"]
     assert view["notes"] == ["ComfyUI's own node weighs rows here"]
     assert view["chunks"][0]["capacity"] is None
-    qwen = run_ours(NODE, clip=make("Qwen-Image"), text="a photo BREAK of it", syntax="a1111")
+    qwen = run_ours(NODE, clip=make_text_encoder("Qwen-Image"), text="a photo BREAK of it", syntax="a1111")
     assert chips(qwen) == [("a", ""), ("photo", ""), ("of", ""), ("it", "")]
     assert [issue["code"] for issue in issues_in(qwen)] == ["break-is-a-space"]
     assert qwen["ui"]["weighted_clip"][0]["notes"] == ["ComfyUI's own node reads weights as text here"]
@@ -178,7 +135,7 @@ def check_what_is_shown_while_typing_is_what_a_run_shows() -> None:
     inspection = importlib.import_module(f"{ruler.__name__.removesuffix('.nodes.routes')}.web.inspection")
     ruler_nodes = ruler.ruler_nodes({name: nodes.NODE_CLASS_MAPPINGS[name] for name in (NODE, WEIGH)})
     for family in there("Flux", "Chroma", "Krea 2", "Anima", *READING):
-        clip = make(family)
+        clip = make_text_encoder(family)
         for node in (NODE, WEIGH) if family != "Flux" else (WEIGH,):
             bracketed = TEXT.partition(", embedding")[0]
             for text, syntax in ((bracketed, "comfy"), ("a ((red)) [cat] BREAK", "a1111"), ("", "compel")):
@@ -189,7 +146,7 @@ def check_what_is_shown_while_typing_is_what_a_run_shows() -> None:
                 assert typed == {key: run[key] for key in typed}, (family, typed, run)
                 assert typed["encoder"].endswith("Tokenizer") and typed["notes"]
     # its vocabulary is in the checkpoint
-    (run,) = run_ours(WEIGH, clip=make("Wan"), text="a cat")["ui"]["weighted_clip"]
+    (run,) = run_ours(WEIGH, clip=make_text_encoder("Wan"), text="a cat")["ui"]["weighted_clip"]
     asked = {"node": WEIGH, "text": "a cat", "values": {}, "encoder": run["encoder"]}
     assert run["encoder"].endswith("WanT5Tokenizer") and inspection.reader_of(asked, ruler_nodes) is None
 
@@ -213,7 +170,7 @@ def with_embeddings(folder: Path) -> Any:
     limit=CLOSE,
 )
 def check_rows_of_embeddings_are_counted_and_weighed() -> None:
-    model = make_flux("Flux")
+    model = make_model("Flux")
     with TemporaryDirectory() as name:
         clip = with_embeddings(Path(name))
         negative = stock(clip, "")
@@ -233,14 +190,11 @@ def check_rows_of_embeddings_are_counted_and_weighed() -> None:
             encoded = stock(clip, plain)
             assert torch.equal(conditioning[0][0], encoded[0][0]), text
             assert "'red' 1.7: row" in report, report
-            with written_out(model, "bias", (encoded, weights)):
-                reference = draw_flux(model, encoded, negative)
-            without = draw_flux(model, encoded, negative)
-            is_close(draw_flux(model, conditioning, negative), reference, without, text)
+            draws_as_written_out(model, conditioning, encoded, negative, (encoded, weights), name=text)
         report = run_ours(WEIGH, clip=clip, text="a (embedding:style:0.4)")["result"][1]
         assert "'embedding:style' 0.4: rows 2-4" in report, report
         assert ("embedding:style", "×3") in chips(run_ours(WEIGH, clip=clip, text="a embedding:style cat"))
-        z_image = make("Z-Image")
+        z_image = make_text_encoder("Z-Image")
         inner = z_image.tokenizer.qwen3_4b
         inner.embedding_directory, inner.embedding_size = [name], 64
         result = run_ours(WEIGH, clip=z_image, text="a (embedding:style:0.4), (red:2) cat")
@@ -248,7 +202,7 @@ def check_rows_of_embeddings_are_counted_and_weighed() -> None:
         style = ("embedding:style", "×3 0.4")
         assert chips(result) == [("a", ""), space, style, (",", ""), ("red", "2"), ("cat", "")]
         assert torch.equal(result["result"][0][0][0], stock(z_image, "a embedding:style, red cat")[0][0])
-        anima = make("Anima")
+        anima = make_text_encoder("Anima")
         anima.tokenizer.t5xxl.embedding_directory, anima.tokenizer.t5xxl.embedding_size = [name], 64
         message = refusal(lambda: run_ours(WEIGH, clip=anima, text="a embedding:style (cat:2)"))
         assert "takes no embeddings with Anima" in message
@@ -260,7 +214,7 @@ def check_rows_of_embeddings_are_counted_and_weighed() -> None:
 def check_embeddings_in_t5_alone_equal_stock() -> None:
     with TemporaryDirectory() as name:
         embeddings = with_embeddings(Path(name)).tokenizer.t5xxl.embedding_directory
-        clip = make("Chroma")
+        clip = make_text_encoder("Chroma")
         inner = clip.tokenizer.clip_t5xxl
         inner.embedding_directory, inner.embedding_size = embeddings, 64
         for text, codes in (
@@ -276,7 +230,7 @@ def check_embeddings_in_t5_alone_equal_stock() -> None:
 
 def check_what_takes_a_clip_text_tower_is_refused_by_name() -> None:
     for family in there(*WEIGHING, *READING):
-        clip = make(family)
+        clip = make_text_encoder(family)
 
         def message(node: str = NODE, clip: Any = clip, **inputs: Any) -> str:
             return refusal(lambda: run_ours(node, **{"clip": clip, "text": "a (cat:0.5)", **inputs}))

@@ -12,10 +12,10 @@ import sys
 from functools import cache, partial
 from typing import Any
 
-import inprocess_attention_cross as anima
 import torch
 from inprocess import CLOSE, compares, difference, issues_in, main, make_clip, ours, pack_of, refusal, run_ours, stock
-from inprocess_attention import NEGATIVE, NODE, is_close, make_model, num_calls, rel, sampled
+from inprocess_attention import NODE, is_close, num_calls, rel
+from toys import NEGATIVE, make_model, make_text_encoder, sampled
 
 TEXTS = (
     "a red cat on a mat, (oil painting:-1)",
@@ -111,14 +111,14 @@ def check_weigh_attention_by_negpip_draws_what_theirs_draws() -> None:
     "Weigh Attention at negpip on Anima, small, with CLIP NegPip of ComfyUI-ppm, relative to the largest", limit=CLOSE
 )
 def check_anima_draws_what_theirs_draws() -> None:
-    clip, model = anima.make_text_encoder("Anima"), anima.make_model("Anima")
+    clip, model = make_text_encoder("Anima"), make_model("Anima")
     patched_model, patched_clip = theirs(model, clip)
     assert patched_model.object_patches
     for text in ("a red cat", *TEXTS[:2]):
         for negative in NEGATIVES[:2]:
-            expected = anima.sampled(patched_model, stock(patched_clip, text), stock(patched_clip, negative))
+            expected = sampled(patched_model, stock(patched_clip, text), stock(patched_clip, negative))
             ours = [run_ours(NODE, clip=clip, text=one, how="negpip")["result"][0] for one in (text, negative)]
-            drawn, without = anima.sampled(model, *ours), anima.sampled(model, stock(clip, text), stock(clip, negative))
+            drawn, without = sampled(model, *ours), sampled(model, stock(clip, text), stock(clip, negative))
             if "-" in text + negative:
                 is_close(drawn, expected, without, f"{text} {negative}")
             else:

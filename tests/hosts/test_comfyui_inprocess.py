@@ -18,7 +18,7 @@ pytestmark = pytest.mark.host
 
 NAMES = (
     *("harmless", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond"),
-    *("attention", "attention_joint", "attention_cross", "attention_several", "attention_beside"),
+    *("attention", "attention_joint", "attention_several", "attention_beside"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -69,7 +69,7 @@ def test_with_the_hosts_objects(
     script: Path,
     check: str,
 ) -> None:
-    if script.stem in ("inprocess_attention_joint", "inprocess_attention_cross") or check in ON_FLUX:
+    if script.stem == "inprocess_attention_joint" or check in ON_FLUX:
         flux = host.folder / "comfy" / "ldm" / "flux" / "model.py"
         if '"block_type"' not in flux.read_text(encoding="utf-8"):
             pytest.skip("this ComfyUI does not tell its blocks apart: Weigh Attention refuses it")

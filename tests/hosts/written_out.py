@@ -1,0 +1,242 @@
+"""Attention that reads text written out in float64, with weights for the rows of known encodings.
+
+For scripts that test_comfyui_inprocess.py runs in ComfyUI's own Python; see inprocess.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from toys import Weights
+
+FUNCTIONS = {
+    "comfy.ldm.flux.math": "optimized_attention",
+    "comfy.ldm.hidream.model": "optimized_attention",
+    "comfy.ldm.lumina.model": "optimized_attention_masked",
+    "comfy.ldm.modules.diffusionmodules.mmdit": "optimized_attention",
+    "comfy.ldm.qwen_image.model": "optimized_attention_masked",
+}
+"""Functions of the host by which text and image read each other."""
+
+
+def read_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: str, weights: torch.Tensor) -> torch.Tensor:
+    """Attention written out, in float64.
+
+    Args:
+        q: ``[batch, heads, queries, dim]``.
+        k: The same with keys.
+        v: As ``k``.
+        how: As in our node.
+        weights: ``[batch, rows]``, of the first keys; the others weigh 1.
+
+    Returns:
+        ``[batch, queries, heads * dim]``.
+    """
+    ones = torch.ones(len(weights), k.shape[2] - weights.shape[1], dtype=torch.float64)
+    weights = torch.cat([weights, ones], 1)[:, None]  # [batch, 1, keys]
+    logits = q.double() @ k.double().transpose(-1, -2) / q.shape[-1] ** 0.5
+    shares = torch.exp(logits - logits.amax(-1, keepdim=True))
+    times, factor = {
+        "bias": (weights.abs(), weights.sign().masked_fill(weights == 0, 1)),
+        "value": (torch.ones_like(weights), weights),
+        "krea2": (torch.exp(2 * (weights - 1).clamp(min=0)), weights.clamp(max=1)),
+    }[how]
+    shares = shares * times[:, None]
+    shares = shares / shares.sum(-1, keepdim=True)
+    return (shares @ (v.double() * factor[..., None])).transpose(1, 2).flatten(2).float()
+
+
+def split(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """``[batch, rows, heads * dim]`` to ``[batch, heads, rows, dim]``."""
+    return tensor.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+@contextmanager
+def written_out(model: Any, how: str, *texts: tuple[Any, Weights], skipped: tuple[int, ...] = ()) -> Iterator[None]:
+    """Let a MODEL read text by the attention written out here.
+
+    Args:
+        model: The MODEL; all its clones read so too.
+        how: As in our node.
+        texts: Stock conditionings and the weights of their rows; all other text has none.
+        skipped: Blocks of Stable Diffusion 3 that do not run.
+    """
+    network = model.model.diffusion_model
+    with ExitStack() as replaced:
+        if hasattr(network, "input_blocks"):
+            for name, module in network.named_modules():
+                if name.endswith("attn2"):
+                    replaced.enter_context(patch.object(module, "forward", _cross_of_unet(module, how, texts)))
+        else:
+            written = _WrittenOut(network, how, texts, skipped)
+            replaced.enter_context(patch.object(network, "forward", written.forward))
+            for module, function in FUNCTIONS.items():
+                if module in sys.modules:
+                    replaced.enter_context(patch.object(sys.modules[module], function, written.attend))
+            for module, name, by_hand in (
+                ("comfy.ldm.wan.model", "WanT2VCrossAttention", written.wan),
+                ("comfy.ldm.wan.model", "WanI2VCrossAttention", written.wan),
+                ("comfy.ldm.cosmos.predict2", "Attention", written.anima),
+                ("comfy.ldm.krea2.model", "Attention", written.krea2),
+            ):
+                if module in sys.modules:
+                    kind = getattr(sys.modules[module], name)
+                    replaced.enter_context(patch.object(kind, "forward", _as_method(by_hand, kind.forward)))
+        yield
+
+
+def _as_method(by_hand: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(module: Any, *inputs: Any, **named: Any) -> torch.Tensor:
+        return by_hand(module, theirs, *inputs, **named)
+
+    return forward
+
+
+def _cross_of_unet(module: Any, how: str, texts: tuple[tuple[Any, Weights], ...]) -> Callable[..., torch.Tensor]:
+    """The forward of a layer of Stable Diffusion 1, 2 or XL, where the host repeats text to the length of another."""
+
+    def weights_of(context: torch.Tensor) -> torch.Tensor:
+        weights = torch.ones(context.shape[0], dtype=torch.float64)
+        for conditioning, by_row in texts:
+            rows = conditioning[0][0][0]
+            times = context.shape[0] // rows.shape[0]
+            if context.shape[0] == times * rows.shape[0] and torch.equal(context, rows.repeat(times, 1)):
+                for row, weight in by_row.items():
+                    weights[row :: rows.shape[0]] = weight
+        return weights
+
+    def forward(x: torch.Tensor, context: torch.Tensor, **_: Any) -> torch.Tensor:
+        weights = torch.stack([weights_of(one) for one in context])
+        q, k, v = (
+            split(part(tensor).double(), module.heads)
+            for part, tensor in ((module.to_q, x), (module.to_k, context), (module.to_v, context))
+        )
+        return module.to_out(read_out(q, k, v, how, weights).to(x.dtype))
+
+    return forward
+
+
+class _WrittenOut:
+    """The attention of a network of transformer blocks; which one it is, is known by its place in the network.
+
+    A model with refiners asks for text alone first, then for the image alone, then for both; of weights only 0 counts
+    in the text alone.
+    """
+
+    def __init__(
+        self, network: Any, how: str, texts: tuple[tuple[Any, Weights], ...], skipped: tuple[int, ...]
+    ) -> None:
+        self.how = how
+        self.theirs = network.forward
+        self.known = [(rows_read(network, conditioning), by_row) for conditioning, by_row in texts]
+        self.weights = torch.ones(1, 1)
+        self.parts: list[str] = []
+        self.order = [f"{part} alone" for part in ("text", "image") for _ in getattr(network, "context_refiner", ())]
+        for blocks in ("layers", "double_blocks", "single_blocks", "transformer_blocks"):
+            self.order += ["both"] * len(getattr(network, blocks, ()))
+        for index, block in enumerate(getattr(network, "joint_blocks", ())):
+            if index not in skipped:
+                self.order += ["both", "image alone"] if block.x_block.x_block_self_attn else ["both"]
+        if hasattr(network, "num_single_layers"):  # HiDream
+            self.order = ["image first"] * (network.num_layers + network.num_single_layers)
+        self.joint = {id(block.attn) for block in getattr(network, "blocks", ()) if hasattr(block, "attn")}
+        fusion = getattr(network, "txtfusion", None)
+        self.refined = {id(block.attn) for block in getattr(fusion, "refiner_blocks", ())}
+
+    def forward(self, x: torch.Tensor, timestep: torch.Tensor, context: torch.Tensor, **named: Any) -> torch.Tensor:
+        """The network's own, after noting which rows weigh what."""
+        self.parts[:] = self.order
+        llama = named.get("encoder_hidden_states_llama3")
+        num_rows = context.shape[1] + (0 if llama is None else llama.shape[2])
+        self.weights = torch.ones(len(context), num_rows, dtype=torch.float64)
+        for index, one in enumerate(context):
+            for rows, by_row in self.known:
+                start = len(one) - len(rows)  # Flux 2 has rows of zeros in front
+                if start >= 0 and torch.equal(one[start:], rows):
+                    assert not one[:start].any()
+                    for row, weight in by_row.items():
+                        self.weights[index, start + row] = weight
+        if llama is not None:
+            self.weights = torch.cat([self.weights, self.weights[:, context.shape[1] :]], 1)
+        return self.theirs(x, timestep, context=context, **named)
+
+    def attend(self, q: Any, k: Any, v: Any, heads: int, mask: Any = None, skip_reshape: bool = False, **_: Any) -> Any:
+        """Attention of text and image with each other."""
+        assert mask is None
+        if not skip_reshape:
+            q, k, v = (split(one, heads) for one in (q, k, v))
+        part = self.parts.pop(0)
+        own = self.of_zeros() if part == "text alone" else self.weights
+        if part == "image alone" or (part == "text alone" and self.how == "value"):
+            own = torch.ones(len(q), 0)
+        num_others = k.shape[2] - own.shape[1]
+        assert part == "text alone" or num_others >= 35, "the image, or an area of it, is missing"
+        if part == "image first":
+            own = torch.cat([torch.ones(len(own), num_others), own], 1)
+        return read_out(q, k, v, self.how, own)
+
+    def of_zeros(self) -> torch.Tensor:
+        """The weights where only 0 counts."""
+        return torch.where(self.weights == 0, 0.0, 1.0).double()
+
+    def wan(
+        self, module: Any, _: Any, x: Any, context: Any, transformer_options: Any = None, **named: Any
+    ) -> torch.Tensor:
+        """Cross attention of Wan, to text and to an image that CLIP saw."""
+        heads, length = module.num_heads, named.get("context_img_len")
+        has_eyes = hasattr(module, "k_img")
+        text = context[:, length:] if has_eyes else context
+        q = split(module.norm_q(module.q(x)), heads)
+        k, v = module.norm_k(module.k(text)), module.v(text)
+        read = read_out(q, split(k, heads), split(v, heads), self.how, self.weights)
+        if has_eyes:
+            image = context[:, :length]
+            k, v = module.norm_k_img(module.k_img(image)), module.v_img(image)
+            own = self.weights if length is None else torch.ones(len(context), 0, dtype=torch.float64)
+            read = read + read_out(q, split(k, heads), split(v, heads), self.how, own)
+        return module.o(read)
+
+    def anima(self, module: Any, theirs: Any, x: Any, context: Any = None, **named: Any) -> torch.Tensor:
+        """Cross attention of Anima."""
+        if module.is_selfattn:
+            return theirs(module, x, context, **named)
+        q, k, v = (
+            split(part(tensor), module.n_heads)
+            for part, tensor in ((module.q_proj, x), (module.k_proj, context), (module.v_proj, context))
+        )
+        return module.output_proj(read_out(module.q_norm(q), module.k_norm(k), v, self.how, self.weights))
+
+    def krea2(
+        self, module: Any, theirs: Any, x: Any, freqs: Any = None, mask: Any = None, **named: Any
+    ) -> torch.Tensor:
+        """Attention of Krea 2: of text and image with each other, or of the text alone."""
+        from comfy.ldm.flux.math import apply_rope
+
+        if id(module) not in self.joint | self.refined:
+            return theirs(module, x, freqs, mask, **named)
+        own = self.weights
+        if id(module) in self.refined:
+            own = self.of_zeros() if self.how == "bias" else torch.ones_like(own)
+        q, k = module.qknorm(split(module.wq(x), module.heads), split(module.wk(x), module.kvheads))
+        if freqs is not None:
+            q, k = apply_rope(q, k, freqs)
+        each = module.heads // module.kvheads
+        k, v = (one.repeat_interleave(each, 1) for one in (k, split(module.wv(x), module.kvheads)))
+        return module.wo(read_out(q, k, v, self.how, own) * torch.sigmoid(module.gate(x)))
+
+
+def rows_read(network: Any, conditioning: Any) -> torch.Tensor:
+    """The rows of text that a model gets of a stock conditioning; Anima's makes them itself."""
+    rows, values = conditioning[0]
+    if "t5xxl_ids" in values:
+        ids, weights = values["t5xxl_ids"][None], values["t5xxl_weights"][None, :, None]
+        rows = network.preprocess_text_embeds(rows, ids, t5xxl_weights=weights)
+        assert rows.shape[1] == 512
+    return rows[0]
