@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from inprocess import WIDTHS, compares, difference, main, make_clip, make_lora, ours, refusal, stock, with_lora
 from inprocess_padding import differs, sampled
-from inprocess_sampling import make_model
 from safetensors.torch import save_file
+from toys import make_unet
 
 LAYERS = r"layers\.\d+\.mlp\.fc1\.weight"
 ATTENTION = r"attn\d\.to_(v|out\.0)\.weight"
@@ -53,7 +53,7 @@ def check_lora_tags_equal_stock_loaders_on_model_and_clip() -> None:
     import nodes
 
     for family in ("SD1", "SDXL"):
-        clip, model = make_clip(family), make_model()
+        clip, model = make_clip(family), make_unet()
         positive, negative = (ours(make_clip("SD1"), text) for text in ("a cat", ""))
         plain, _ = sampled(model, positive, negative)
         with lora_files(model, clip):

@@ -31,7 +31,7 @@ from inprocess import (
     stock,
     with_lora,
 )
-from inprocess_sampling import encode_timed
+from inprocess_timed import encode_timed
 
 LINEAR = r"layers\.\d+\.(self_attn\.\w+|mlp\.fc[12])\.weight|text_projection\.weight"
 """Weights that LoRAs change; everything else that loads in part is as good as one of these."""

@@ -30,8 +30,8 @@ from inprocess import (
     run_ours,
     stock,
 )
-from inprocess_sampling import make_model
 from make_checkpoint import VAE
+from toys import make_unet
 
 EOS = 49407
 SHORT, LONG = "a (red:1.3) cat on a mat", "a photo of a (red:1.3) cat on a mat, oil painting, " * 14
@@ -162,7 +162,7 @@ def check_dropped_rows_equal_masked_keys_in_a_layer_of_full_size() -> None:
 
 @compares("Dropped rows, a call of a U-Net, with masked keys", limit=CLOSE)
 def check_dropped_rows_equal_masked_keys_in_one_call_of_the_unet() -> None:
-    clip, model = make_clip("SD1"), make_model()
+    clip, model = make_clip("SD1"), make_unet()
     for text in ("", SHORT, LONG):
         full, dropped = ours(clip, text), ours(clip, text, padding="drop")
         expected = predicted(masked(model, rows_of_text(clip, text), None), full)
@@ -173,7 +173,7 @@ def check_dropped_rows_equal_masked_keys_in_one_call_of_the_unet() -> None:
 
 @compares("Dropped rows, KSampler with a small U-Net, with masked keys, relative to the largest", limit=CLOSE)
 def check_dropped_rows_equal_masked_keys_through_the_sampler() -> None:
-    clip, model = make_clip("SD1"), make_model()
+    clip, model = make_clip("SD1"), make_unet()
     for text, negative, paddings, passes in (
         (SHORT, "", ("drop", "attend"), 8),  # 8 and 77 rows: two passes a step
         (SHORT, "", ("drop", "drop"), 4),  # 8 and 2 rows, repeated to 8: one pass a step
@@ -238,7 +238,7 @@ def refused(what: Any, *named: str) -> None:
 
 @compares("Scheme repeat, a call of a U-Net, with ln w as a bias", limit=CLOSE)
 def check_repeated_rows_equal_a_bias_in_one_call_of_the_unet() -> None:
-    clip, model = make_clip("SD1"), make_model()
+    clip, model = make_clip("SD1"), make_unet()
     for text, rows in ((UP, 159), (DOWN, 307), (MANY, None), ("a (cat:2)", 78), ("a (cat:0) (dog:0.5)", 151)):
         plain, repeated = ours(clip, text, scheme="unweighted"), ours(clip, text, scheme="repeat")
         assert rows is None or repeated[0][0].shape[1] == rows, (text, repeated[0][0].shape)
@@ -251,7 +251,7 @@ def check_repeated_rows_equal_a_bias_in_one_call_of_the_unet() -> None:
 
 @compares("Scheme repeat, KSampler with a small U-Net, with ln w as a bias, relative to the largest", limit=CLOSE)
 def check_repeated_rows_equal_a_bias_through_the_sampler() -> None:
-    clip, model = make_clip("SD1"), make_model()
+    clip, model = make_clip("SD1"), make_unet()
     for text, negative, passes in ((UP, "", 8), (DOWN, "bad (hands:1.5)", 8), ("a (cat:2)", "a (dog:2)", 4)):
         texts = (text, negative)
         weights = [weights_of(clip, one) for one in texts]
@@ -279,7 +279,7 @@ def picture_of(latent: torch.Tensor) -> torch.Tensor:
     limit=1.0,
 )
 def check_pictures_with_repeated_rows_are_those_of_a_bias() -> None:
-    clip, model = make_clip("SD1"), make_model()
+    clip, model = make_clip("SD1"), make_unet()
     for text in (UP, DOWN, "a (red:2.7) cat"):
         positive = ours(clip, text, scheme="unweighted")
         expected, _ = sampled(biased(model, weights_of(clip, text)), positive, stock(clip, ""))

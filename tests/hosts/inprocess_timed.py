@@ -1,6 +1,6 @@
 """Checks of timed prompts: at each call of the denoiser exactly the texts of its step take part, with their weights.
 
-The second part is about models with noise levels of their own, and CLIP hooks.
+The last part is about models with noise levels of their own, and CLIP hooks.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -11,25 +11,129 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from inprocess import WIDTHS, apart, compares, issues_in, main, make_clip, note, ours, run_ours, stock
-from inprocess_sampling import (
-    COUNTERS,
-    Encodings,
-    TextAt,
-    assert_positives,
-    encode_timed,
-    entries_of,
-    make_model,
-    sample,
-    sigmas_of,
-    step_of,
-    text_at,
-)
+from inprocess import WIDTHS, apart, compares, difference, issues_in, main, make_clip, note, ours, run_ours, stock
+from toys import make_unet
+
+COUNTERS = ("as the WebUI counts", "as written")
+TextAt = Callable[[int, int], str]
+"""Text of a part of a prompt between ANDs, from the step, counted from 1, and the number of steps."""
+
+
+class Call(NamedTuple):
+    """Input of the denoiser in one call."""
+
+    sigma: float
+    positives: tuple[torch.Tensor, ...]
+    """Cross-attention tensor of each positive entry that took part."""
+    guided: torch.Tensor
+    """Result of guidance from its answers: the expected image."""
+    unguided: torch.Tensor
+    """Its answer for the negative prompt."""
+    positive: torch.Tensor
+    """Its answer for the positive prompt."""
+
+
+def sigmas_of(model: Any, scheduler: str, steps: int, denoise: float = 1.0) -> torch.Tensor:
+    """Output of the node BasicScheduler."""
+    from comfy_extras.nodes_custom_sampler import BasicScheduler
+
+    # in 0.3.64 it is no class method yet
+    return BasicScheduler().get_sigmas(model, scheduler, steps, denoise)[0]
+
+
+def sample(
+    model: Any, positive: Any, negative: Any, sigmas: torch.Tensor, sampler: str = "euler", cfg: float = 7.0
+) -> list[Call]:
+    """Sample as the node SamplerCustom does: every call of the denoiser."""
+    import comfy.sample
+    import comfy.samplers
+
+    calls: list[Call] = []
+    seen: list[torch.Tensor] = []
+
+    def spy(apply_model: Any, arguments: dict[str, Any]) -> Any:
+        which = arguments["cond_or_uncond"]
+        rows = arguments["c"]["c_crossattn"].chunk(len(which))
+        seen.extend(row for row, index in zip(rows, which, strict=True) if index == 0)
+        return apply_model(arguments["input"], arguments["timestep"], **arguments["c"])
+
+    def after_a_call(arguments: dict[str, Any]) -> Any:
+        answers = (arguments[name].clone() for name in ("denoised", "uncond_denoised", "cond_denoised"))
+        calls.append(Call(float(arguments["sigma"][0]), tuple(seen), *answers))
+        seen.clear()
+        return arguments["denoised"]
+
+    spied = model.clone()
+    spied.set_model_unet_function_wrapper(spy)
+    spied.set_model_sampler_post_cfg_function(after_a_call)
+    latent = torch.zeros(1, 4, 8, 8)
+    noise = comfy.sample.prepare_noise(latent, 1)
+    chosen = comfy.samplers.sampler_object(sampler)
+    comfy.sample.sample_custom(spied, noise, cfg, chosen, sigmas, positive, negative, latent, disable_pbar=True, seed=1)
+    return calls
+
+
+def encode_timed(clip: Any, text: str, **inputs: Any) -> Any:
+    """The conditioning of our A1111 node; its information on the sampler's steps is accepted without a problem."""
+    result = run_ours("WeightedCLIPA1111Encode", clip=clip, text=text, **inputs)
+    codes = {issue["code"] for issue in issues_in(result)}
+    assert "sigmas" not in inputs or not codes & {"no-timing", "uniform-steps"}, issues_in(result)
+    return result["result"][0]
+
+
+class Encodings:
+    """A text alone, as our node without times encodes it; each once."""
+
+    def __init__(self, clip: Any) -> None:
+        self.clip = clip
+        self.known: dict[str, torch.Tensor] = {}
+
+    def of(self, text: str) -> torch.Tensor:
+        if text not in self.known:
+            ((self.known[text], _),) = ours(self.clip, text, syntax="a1111", scheme="a1111")
+        return self.known[text]
+
+
+def text_at(entries: Sequence[Sequence[Any]], call: int, counter: str) -> str:
+    """Text used by a call of the denoiser.
+
+    Args:
+        entries: ``[last step, text]``, steps counted from 1, as in the case files.
+        call: Counted from 0.
+        counter: The WebUI compares its count of calls, from 0, with the steps, from 1; as written, call 0 is step 1.
+
+    Returns:
+        The text of the first entry that has not ended.
+    """
+    step = call if counter == "as the WebUI counts" else call + 1
+    return next((text for last, text in entries if step <= last), entries[0][1])
+
+
+def entries_of(text_of: TextAt, steps: int) -> list[tuple[int, str]]:
+    """An entry for each step."""
+    return [(step, text_of(step, steps)) for step in range(1, steps + 1)]
+
+
+def assert_positives(call: Call, expected: Sequence[torch.Tensor], where: Any) -> None:
+    """Exactly these encodings, bit for bit, took part in a call, one for each part between ANDs."""
+    assert len(call.positives) == len(expected), (where, len(call.positives), len(expected))
+    left = list(call.positives)
+    for tensor in expected:
+        match = next((index for index, other in enumerate(left) if torch.equal(other, tensor)), None)
+        assert match is not None, (where, "an encoding is missing")
+        difference(left.pop(match), tensor)
+
+
+def step_of(sigma: float, sigmas: Sequence[float]) -> int:
+    """The step, counted from 0, that a noise level belongs to: the last whose own level is not below it."""
+    return max(index for index, level in enumerate(sigmas[:-1]) if level >= sigma * (1 - 1e-5) or index == 0)
+
 
 AND_WEIGHT = re.compile(r"\bAND\b|:\s*[+-]?(\d+\.?|\d*\.\d+)\s*$")
 CASES = Path(__file__).resolve().parent.parent / "cases" / "a1111_schedule.json"
@@ -60,7 +164,7 @@ class Bench:
     """A small CLIP and model, and the texts encoded alone."""
 
     def __init__(self) -> None:
-        self.clip, self.model = make_clip("SD1"), make_model()
+        self.clip, self.model = make_clip("SD1"), make_unet()
         self.encodings = Encodings(self.clip)
         self.negative = stock(self.clip, "")
 
@@ -233,7 +337,7 @@ def models() -> dict[str, Any]:
     """The small model with noise levels of Stable Diffusion, and with others, by the host's own nodes."""
     from comfy_extras import nodes_model_advanced as advanced
 
-    model = make_model()
+    model = make_unet()
     return {
         "Stable Diffusion": model,
         "zsnr": advanced.ModelSamplingDiscrete().patch(model, "v_prediction", True)[0],
@@ -284,7 +388,7 @@ def check_keyframes_of_a_hook_and_times_of_a_prompt_go_together() -> None:
     import comfy.samplers
     from comfy_extras.nodes_hooks import SetClipHooks
 
-    clip, model = make_clip("SD1"), make_model()
+    clip, model = make_clip("SD1"), make_unet()
     key = "lora_te_text_model_encoder_layers_1_mlp_fc1"
     generator = torch.Generator().manual_seed(4)
     lora = {

@@ -459,6 +459,11 @@ def build(config: str, sizes: dict[str, Any]) -> Any:
     return model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu)
 
 
+def make_unet() -> Any:
+    """A MODEL of Stable Diffusion 1 with fewer and narrower layers, for checks of what it is given."""
+    return build("SD15", unet_sizes(WIDTHS["l"], channels=32, depth=1))
+
+
 def sampled(
     model: Any, positive: Any, negative: Any, *, batch: int = 1, steps: int | None = None, cfg: float | None = None
 ) -> torch.Tensor:
