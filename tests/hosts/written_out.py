@@ -54,8 +54,8 @@ def read_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: str, weight
 
 
 def split(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """``[batch, rows, heads * dim]`` to ``[batch, heads, rows, dim]``."""
-    return tensor.unflatten(-1, (heads, -1)).transpose(1, 2)
+    """``[batch, rows, heads * dim]``, or with heads and dim apart, to ``[batch, heads, rows, dim]``."""
+    return tensor.reshape(*tensor.shape[:2], heads, -1).transpose(1, 2)
 
 
 @contextmanager
