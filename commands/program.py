@@ -130,7 +130,7 @@ def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], C
     """Functions of a command in a package of its own, which the archive of the Comfy Registry leaves out."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        if Path(__file__).resolve().parents[1].joinpath(*package.split("."), "command.py").is_file():
+        if Path(__file__).resolve().parents[1].joinpath(*package.split("."), "__init__.py").is_file():
             import_module(f"...{package}", __name__).add_arguments(parser)
             return
         from .. import REPOSITORY

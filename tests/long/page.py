@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from weighted_clip.workshop.bench.machine import machine
 from weighted_clip.workshop.bench.page import table
+from weighted_clip.workshop.bench.timing import machine
 
 MEBIBYTE = 2**20
 PROC = Path("/proc")

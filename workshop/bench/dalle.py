@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..find_hosts import python_of
 from ..job import HostFailed, run_job
-from .machine import load
 from .page import NOT_FOUND, Goal, Request, Section, table, times
-from .timing import compare, times_in_turn
+from .timing import compare, load, times_in_turn
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

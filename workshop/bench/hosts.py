@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 from ..find_hosts import HostReference, find_references
 from ..job import HostFailed, run_job
 from ..peers.transformers import sizes_of
-from .machine import load
 from .page import COMPARISON_HEAD, NOT_FOUND, Goal, Request, Section, comparison, missing, rows_of, table, times
 from .texts import PROMPTS, fresh
-from .timing import Run, compare, times_in_turn
+from .timing import Run, compare, load, times_in_turn
 
 if TYPE_CHECKING:
     from ...encoder.text_model import TextModel

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..job import HostFailed, run_job
 from ..peers.transformers import open_image_tower
-from .machine import MIB, MemoryPeak, measured
 from .page import NOT_FOUND, Request, Section, small, table, times
 from .scale import Scale
-from .timing import compare, times_in_turn
+from .timing import MIB, MemoryPeak, compare, measured, times_in_turn
 
 if TYPE_CHECKING:
     from PIL import Image

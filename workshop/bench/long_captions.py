@@ -31,7 +31,8 @@ from ...encoder.vision_model import VisionModel
 from ...training.grad_cache import pack, projected
 from ...training.metrics import recalls
 from ...training.new_text import new_text_model
-from .machine import machine
+from ...training.packing import pack, projected
+from .timing import machine
 
 SHORT, LONG = 77, 248
 """Positions of CLIP, and of Long-CLIP."""

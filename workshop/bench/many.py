@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..job import HostFailed, run_job
 from ..peers.transformers import Transformers, transformers_of
-from .machine import MIB, MemoryPeak, measured
 from .page import NOT_FOUND, Request, Section, table, times
 from .scale import Scale
 from .texts import made_prompts
-from .timing import TRANSFORMERS, Ratio, Run, best_batch, compare, times_in_turn
+from .timing import MIB, TRANSFORMERS, MemoryPeak, Ratio, Run, best_batch, compare, measured, times_in_turn
 
 if TYPE_CHECKING:
     from ...weighting.reading import ReadPrompt

@@ -16,8 +16,8 @@ from typing import Any
 
 from ...output.files import written_whole
 from ..job import HostFailed, run_job
-from .machine import measured
 from .page import Request, Section, milliseconds, table
+from .timing import measured
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "precision.png"
 SECONDS = 7200

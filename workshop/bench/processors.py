@@ -16,11 +16,21 @@ from ..peers.transformers import Transformers, transformers_of
 from .encoding import COMPEL, peers
 from .hosts import STOCK, WAYS, find_places, job_for, run_in
 from .images import memory_rows, tower_times
-from .machine import processor, with_torch
 from .page import NOT_FOUND, Request, Section, table, table_rows
 from .scale import Scale
 from .texts import PROMPTS, fresh, grids, typed
-from .timing import TRANSFORMERS, Run, best_batch, compare, native, ours, ours_together, times_in_turn
+from .timing import (
+    TRANSFORMERS,
+    Run,
+    best_batch,
+    compare,
+    native,
+    ours,
+    ours_together,
+    processor,
+    times_in_turn,
+    with_torch,
+)
 
 if TYPE_CHECKING:
     from ...encoder.text_model import TextModel

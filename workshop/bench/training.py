@@ -13,11 +13,10 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
-from .machine import measured
 from .page import NOT_FOUND, Goal, Request, Section, small, table, times
 from .scale import SEED, TINY, Scale
 from .texts import words
-from .timing import compare, times_in_turn
+from .timing import compare, measured, times_in_turn
 
 if TYPE_CHECKING:
     from torch import Tensor
