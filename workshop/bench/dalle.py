@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..find_hosts import python_of
-from ..job import HostFailed, run_job
-from .page import NOT_FOUND, Goal, Request, Section, table, times
+from .page import NOT_FOUND, Goal, Request, Section, in_process, table, times
 from .timing import compare, load, times_in_turn
 
 if TYPE_CHECKING:
@@ -29,7 +26,6 @@ TOP_SHARE = 0.1
 """Share of the likeliest values that can be drawn, by all contestants."""
 SEED = 0
 ENVIRONMENT = "dalle-venv"
-SECONDS = 7200
 DRAWING, TRAINING = "drawing", "training"
 HEAD = (
     *("Work", "Images", "Peer", "Ours, ms", "Peer, ms", "Ours / peer", "Middle half"),
@@ -47,9 +43,9 @@ def dalle_block(request: Request) -> str:
     busy = load("the minute before")
     job = {**request.scale.dalle, "has_peer": python is not None}
     try:
-        found = run_job(run, job, python or Path(sys.executable), seconds=SECONDS)
-    except HostFailed as error:
-        say(f"dalle-pytorch did not run:\n{str(error)[-3000:]}" if python else f"failed:\n{str(error)[-3000:]}")
+        found = in_process("dalle-pytorch did not run" if python else "failed", run, job, python)
+    except ValueError as error:
+        say(str(error))
         return table(HEAD, _rows(job, None, "failed"), num_left=3)
     names = {OURS: "ours", FULL: "dalle-pytorch", SPARSE: "dalle-pytorch with row and column attention"}
     sizes = ", ".join(f"{names[name]} {number / 1e6:.2f} million" for name, number in found["parameters"].items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +14,15 @@ from .page import (
     Goal,
     Request,
     Section,
-    comparison,
+    in_turn,
     milliseconds,
-    missing,
     rows_of,
     table,
     times,
 )
 from .scale import Scale
 from .texts import PROMPTS, TEXTS, fresh, text_of
-from .timing import TRANSFORMERS, best_time, compare, growth, native, ours, times_in_turn, without_collector
+from .timing import TRANSFORMERS, Run, best_time, compare, growth, native, ours, times_in_turn, without_collector
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -165,25 +165,18 @@ def encode_block(request: Request) -> str:
 
     scale = request.scale
     model = scale.model()
-    others = peers(model)
+    peer_of = open_peers(model)
     rows: list[list[str]] = []
     with torch.no_grad():
         for prompt, ways in WAYS.items():
+            pairs = [(way, name, is_same) for of, way, name, is_same in PAIRS if of == prompt]
             runs = {way: _ours(model, prompt, way, options) for way, options in ways.items()}
-            pairs = [pair for pair in PAIRS if pair[0] == prompt]
-            runs |= {f"peer {name}": others[name](prompt) for _, _, name, _ in pairs if name in others}
-            results = {name: run() for name, run in runs.items()}  # all for the first text in the sequence
-            times = times_in_turn(runs, repetitions=scale.repetitions)
-            for _, way, name, is_same in pairs:
-                if name not in others:
-                    rows.append(missing(prompt, way, name))
-                    continue
-                difference = float((results[way] - results[f"peer {name}"]).abs().max()) if is_same else None
-                rows.append(comparison(prompt, way, name, compare(times[way], times[f"peer {name}"]), difference))
+            peers = {name: peer_of(name, prompt) for _, name, _ in pairs}
+            rows += in_turn(prompt, runs, peers, scale.repetitions, pairs)
     return table(COMPARISON_HEAD, rows, num_left=3)
 
 
-def _ours(model: TextModel, prompt: str, way: str, choices: dict[str, str]) -> Callable[[], Tensor]:
+def _ours(model: TextModel, prompt: str, way: str, choices: dict[str, str]) -> Run:
     """One of our ways, with its own cache and its own sequence of texts."""
     from ...encoder.text_model import TextEncoder
 
@@ -191,25 +184,24 @@ def _ours(model: TextModel, prompt: str, way: str, choices: dict[str, str]) -> C
     return ours(encoder, fresh(PROMPTS[prompt], choices["syntax"]), **choices)
 
 
-def peers(model: TextModel) -> dict[str, Callable[[str], Callable[[], Any]]]:
-    """For each installed peer, a function from the name of a prompt to one that encodes its next text."""
-    theirs = transformers_of(model)
-    if theirs is None:
-        return {}
-    found: dict[str, Callable[[str], Callable[[], Any]]] = {
-        TRANSFORMERS: lambda prompt: theirs.one(fresh(PROMPTS[prompt], "none"))
-    }
-    if find_spec("compel") is not None:
+def open_peers(model: TextModel) -> Callable[[str, str], Run | None]:
+    """From the names of a peer and a prompt to a function that encodes its next text; None if it is not installed."""
+    theirs, compel = transformers_of(model), None
+    if theirs is not None and find_spec("compel") is not None:
         from ..peers.compel import open_peer
 
-        encode = open_peer(model)
+        compel = open_peer(model)
 
-        def with_compel(prompt: str) -> Callable[[], Any]:
-            texts: Iterator[str] = fresh(PROMPTS[prompt], "compel")
-            return lambda: encode({}, next(texts))
+    def peer_of(name: str, prompt: str) -> Run | None:
+        if name == TRANSFORMERS:
+            return theirs and theirs.one(fresh(PROMPTS[prompt], "none"))
+        return compel and partial(_next, compel, fresh(PROMPTS[prompt], "compel"))
 
-        found[COMPEL] = with_compel
-    return found
+    return peer_of
+
+
+def _next(encode: Callable[[dict[str, Any], str], Tensor], prompts: Iterator[str]) -> Tensor:
+    return encode({}, next(prompts))
 
 
 ENCODE = Section(

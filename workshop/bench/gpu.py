@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..peers.transformers import Transformers, transformers_of
-from .page import COMPARISON_HEAD, Goal, Request, Section, comparison, milliseconds, missing, table
+from .page import COMPARISON_HEAD, Goal, Request, Section, in_turn, milliseconds, missing, table
 from .scale import Scale
 from .texts import ONE_UP, fresh
-from .timing import TRANSFORMERS, compare, native, ours, times_in_turn
+from .timing import TRANSFORMERS, Run, native, ours
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,53 +59,39 @@ def gpu_block(scale: Scale, device: str) -> str:
     passes: list[list[str]] = []
     for kind in TYPES:
         placed = copy.deepcopy(model).to(device, getattr(torch, kind))
-        peers = {attention: transformers_of(placed, attention) for attention in ATTENTIONS}
-        passes += _pass_rows(placed, peers[FUSED], kind, device, scale.gpu_repetitions)
-        runs = {"ours": _finished(ours(native(placed), fresh(ONE_UP, "comfy")), device)}
-        runs |= {name: _finished(weighted(peer), device) for name, peer in peers.items() if peer is not None}
-        with torch.no_grad():
-            start = time.perf_counter()
-            results = {"ours": runs["ours"]()}
-            first = milliseconds(time.perf_counter() - start)
-            results |= {name: run() for name, run in runs.items() if name != "ours"}
-            taken = times_in_turn(runs, repetitions=scale.gpu_repetitions)
-        for attention, peer in peers.items():
-            names = (kind, "comfy", f"{TRANSFORMERS}, {attention}")
-            if peer is None:
-                rows.append([*missing(*names), first])
-                continue
-            difference = float((results["ours"] - results[attention]).abs().max())
-            rows.append([*comparison(*names, compare(taken["ours"], taken[attention]), difference), first])
+        peers = {f"{TRANSFORMERS}, {attention}": transformers_of(placed, attention) for attention in ATTENTIONS}
+        for name, how in PASSES.items():
+            fused = {f"{TRANSFORMERS}, {FUSED}": peers[f"{TRANSFORMERS}, {FUSED}"]}
+            passes += _rows(kind, name, whole_passes(placed, how), fused, device, scale.gpu_repetitions)
+        rows += _rows(kind, "comfy", native(placed), peers, device, scale.gpu_repetitions)
     return "\n\n".join([table(HEAD, rows, num_left=3), table(HEAD, passes, num_left=3)])
 
 
-def _pass_rows(
-    model: TextModel, theirs: Transformers | None, kind: str, device: str, repetitions: int
+def _rows(
+    kind: str, name: str, encode: EncodeFn, peers: dict[str, Transformers | None], device: str, repetitions: int
 ) -> list[list[str]]:
-    """Rows of whole passes by this model, which is on the device in that type, beside the peer."""
+    """Rows of `HEAD` for one of our encoders, which is on the device in that type, beside some peers."""
     import torch
 
-    peer = f"{TRANSFORMERS}, {FUSED}"
-    rows: list[list[str]] = []
-    for name, how in PASSES.items():
-        if theirs is None:
-            rows.append([*missing(kind, name, peer), "-"])
-            continue
-        expected = _finished(weighted(theirs), device)
-        run = _finished(ours(whole_passes(model, how), fresh(ONE_UP, "comfy")), device)
+    if not any(peers.values()):
+        return [[*missing(kind, name, peer), "-"] for peer in peers]
+    run = _finished(ours(encode, fresh(ONE_UP, "comfy")), device)
+    calls: list[float] = []
+
+    def noted() -> Any:
+        start = time.perf_counter()
+        result = run()
+        calls.append(time.perf_counter() - start)
+        return result
+
+    runs = {peer: _finished(weighted(theirs), device) for peer, theirs in peers.items() if theirs is not None}
+    try:
         with torch.no_grad():
-            start = time.perf_counter()
-            try:
-                result = run()
-            except RuntimeError as error:  # no compiler, or none for this device
-                why = " ".join(str(error).splitlines()[:2])  # the backend's name and its own message
-                rows.append([*missing(kind, name, peer, why), "-"])
-                continue
-            first = milliseconds(time.perf_counter() - start)
-            difference = float((result - expected()).abs().max())
-            taken = times_in_turn({"ours": run, peer: expected}, repetitions=repetitions)
-        rows.append([*comparison(kind, name, peer, compare(taken["ours"], taken[peer]), difference), first])
-    return rows
+            rows = in_turn(kind, {name: noted}, {peer: runs.get(peer) for peer in peers}, repetitions)
+    except RuntimeError as error:  # no compiler, or none for this device
+        why = " ".join(str(error).splitlines()[:2])  # the backend's name and its own message
+        return [[*missing(kind, name, peer, why), "-"] for peer in peers]
+    return [[*row, milliseconds(calls[0])] for row in rows]
 
 
 def whole_passes(model: TextModel, how: tuple[Backend, str | None] | None) -> EncodeFn:
@@ -148,7 +134,7 @@ def weighted(theirs: Transformers) -> Callable[[], Tensor]:
     return run
 
 
-def _finished(run: Callable[[], Any], device: str) -> Callable[[], Any]:
+def _finished(run: Run, device: str) -> Run:
     """Function that waits until its device has finished."""
     import torch
 

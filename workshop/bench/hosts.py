@@ -16,14 +16,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..find_hosts import HostReference, find_references
-from ..job import HostFailed, run_job
 from ..peers.transformers import sizes_of
-from .page import COMPARISON_HEAD, NOT_FOUND, Goal, Request, Section, comparison, missing, rows_of, table, times
+from .page import (
+    COMPARISON_HEAD,
+    NOT_FOUND,
+    Goal,
+    Request,
+    Section,
+    comparison,
+    in_process,
+    missing,
+    rows_of,
+    table,
+    times,
+)
 from .texts import PROMPTS, fresh
 from .timing import Run, compare, load, times_in_turn
 
 if TYPE_CHECKING:
-    from ...encoder.text_model import TextModel
+    pass
 
 SECONDS = 1800
 STOCK, ADV = "stock CLIP Text Encode", "ADV_CLIP_emb"
@@ -63,30 +74,18 @@ def ways_of(peer: str, prompt: str, name: str) -> list[str]:
 
 def host_block(request: Request) -> str:
     """Section in Markdown: what ran in which process, and a row for each peer, prompt and way of ours."""
-    from ..parity.native import save_model
-
-    model = request.scale.model()
-    places = find_places(request.hosts)
     about: list[str] = []
     rows: list[list[str]] = []
-    with tempfile.TemporaryDirectory() as temporary:
-        weights = Path(temporary) / "model.safetensors"
-        for peer, prompts in PLAN.items():
-            result, why = None, NOT_FOUND
-            if peer in places:
-                if not weights.exists():
-                    save_model(model, weights)
-                job = job_for(model, weights, places[peer], peer, request.scale.repetitions)
-                try:
-                    result = run_in(places[peer], job)
-                    about.append(
-                        f"- {peer}: " + ", ".join(f"{name} {value}" for name, value in result["about"].items())
-                    )
-                except HostFailed as error:
-                    why = "failed"
-                    request.say(f"{peer} did not run:\n{str(error)[-3000:]}")
-            rows += _host_rows(peer, prompts, result, why)
+    for peer in PLAN:
+        result, why = run_in_host(request, peer, prompts_for(peer))
+        if result is not None:
+            about.append(f"- {peer}: {_versions(result)}")
+        rows += _host_rows(peer, result, why)
     return "\n\n".join(["\n".join(about), table(COMPARISON_HEAD, rows, num_left=3)]).strip()
+
+
+def _versions(result: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in result["about"].items())
 
 
 def find_places(folder: Path | None) -> dict[str, HostReference]:
@@ -103,38 +102,47 @@ def find_places(folder: Path | None) -> dict[str, HostReference]:
     return {peer: place for peer, places in ways.items() for place in places}
 
 
-def job_for(model: TextModel, weights: Path, place: HostReference, peer: str, repetitions: int) -> dict[str, Any]:
-    """Job for `time_in_host`: all prompts and ways of a peer."""
-    return {
-        "weights": str(weights),
-        "sizes": sizes_of(model.config),
-        "adv": str(place.folder) if peer == ADV else None,
-        "repetitions": repetitions,
-        "prompts": {
-            prompt: {
-                "template": PROMPTS[prompt],
-                "peer": setting,
-                "ours": {
-                    f"{name}, {WAYS[way]}": {"way": way, "options": {"syntax": "comfy", **options}}
-                    for name, options in ours.items()
-                    for way in ways_of(peer, prompt, name)
-                },
-            }
-            for prompt, (setting, ours) in PLAN[peer].items()
-        },
+def prompts_for(peer: str) -> dict[str, Any]:
+    """Task for `time_in_host`: all prompts and ways of a peer."""
+    prompts = {
+        prompt: {
+            "template": PROMPTS[prompt],
+            "peer": setting,
+            "ours": {
+                f"{name}, {WAYS[way]}": {"way": way, "options": {"syntax": "comfy", **options}}
+                for name, options in ours.items()
+                for way in ways_of(peer, prompt, name)
+            },
+        }
+        for prompt, (setting, ours) in PLAN[peer].items()
     }
+    return {"prompts": prompts}
 
 
-def run_in(place: HostReference, job: dict[str, Any]) -> dict[str, Any]:
-    """Have `time_in_host` run a job in a host."""
-    return run_job(time_in_host, job, place.python, folder=place.host, seconds=SECONDS)
+def run_in_host(request: Request, peer: str, task: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Result of `time_in_host` for one of its tasks, in the process of a peer; or None and the reason for that."""
+    from ..parity.native import save_model
+
+    place = find_places(request.hosts).get(peer)
+    if place is None:
+        return None, NOT_FOUND
+    model = request.scale.model()
+    with tempfile.TemporaryDirectory() as temporary:
+        weights = Path(temporary, "model.safetensors")
+        save_model(model, weights)
+        about: dict[str, Any] = {"weights": str(weights), "sizes": sizes_of(model.config)}
+        about |= {"adv": str(place.folder) if peer == ADV else None, "repetitions": request.scale.repetitions}
+        try:
+            how: dict[str, Any] = {"folder": place.host, "seconds": SECONDS}
+            return in_process(f"{peer} did not run", time_in_host, {**about, **task}, place.python, **how), ""
+        except ValueError as error:
+            request.say(str(error))
+            return None, "failed"
 
 
-def _host_rows(
-    peer: str, prompts: dict[str, tuple[str, dict[str, Any]]], result: dict[str, Any] | None, why: str
-) -> list[list[str]]:
+def _host_rows(peer: str, result: dict[str, Any] | None, why: str) -> list[list[str]]:
     rows: list[list[str]] = []
-    for prompt, (setting, ours) in prompts.items():
+    for prompt, (setting, ours) in PLAN[peer].items():
         label = f"{peer}: {setting}" if setting else peer
         for name in ours:
             for way in ways_of(peer, prompt, name):
@@ -217,34 +225,20 @@ def sampling_block(request: Request) -> str:
 
     Stable Diffusion 1.5's U-Net and CLIP have their full size, with seeded random weights.
     """
-    from ..parity.native import save_model
-
     scale = request.scale
-    place = find_places(request.hosts).get(STOCK)
-    if place is None:
-        return table(SAMPLING_HEAD, _missing(NOT_FOUND), num_left=4)
     busy = load("the minute before")
-    model = scale.model()
-    with tempfile.TemporaryDirectory() as temporary:
-        weights = Path(temporary, "model.safetensors")
-        save_model(model, weights)
-        job = {
-            "weights": str(weights),
-            "sizes": sizes_of(model.config),
-            "unet": scale.unet_sizes | {"context_dim": model.config.hidden_dim},
-            "side": scale.latent_side,
-            "repetitions": scale.sampling_repetitions,
-            "stock": STOCK_PROMPT,
-            "sampling": {", ".join(names): way for names, way in NODES.items()},
-        }
-        try:
-            found = run_in(place, job)
-        except HostFailed as error:
-            request.say(f"ComfyUI did not run:\n{str(error)[-3000:]}")
-            return table(SAMPLING_HEAD, _missing("failed"), num_left=4)
-    about = f"{STOCK}: " + ", ".join(f"{name} {value}" for name, value in found["about"].items())
+    task = {
+        "unet": scale.unet_sizes | {"context_dim": scale.model().config.hidden_dim},
+        "side": scale.latent_side,
+        "stock": STOCK_PROMPT,
+        "sampling": {", ".join(names): way for names, way in NODES.items()},
+    }
+    found, why = run_in_host(request, STOCK, {**task, "repetitions": scale.sampling_repetitions})
+    if found is None:
+        rows = [[*names, "-", work, "-", "-", "-", why] for work in TIMED for names in NODES]
+        return table(SAMPLING_HEAD, rows, num_left=4)
     pixels = f"a step of KSampler at {8 * scale.latent_side} x {8 * scale.latent_side} pixels, negative prompt empty"
-    lines = [f"- {line}" for line in (about, pixels, *busy)]
+    lines = [f"- {line}" for line in (f"{STOCK}: {_versions(found)}", pixels, *busy)]
     return "\n".join([*lines, "", table(SAMPLING_HEAD, _sampling_rows(found["sampling"]), num_left=4)])
 
 
@@ -256,10 +250,6 @@ def _sampling_rows(found: dict[str, Any]) -> list[list[str]]:
             compared = compare(found[work][name], found[work]["peer"])
             rows.append([*names, str(found["rows"][name]), work, *times(compared)])
     return rows
-
-
-def _missing(why: str) -> list[list[str]]:
-    return [[*names, "-", work, "-", "-", "-", why] for work in TIMED for names in NODES]
 
 
 SAMPLING = Section("sampling", sampling_block)

@@ -6,27 +6,21 @@ Memory is measured in a separate process, on Linux: peak resident memory, minus 
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..job import HostFailed, run_job
 from ..peers.transformers import open_image_tower
-from .page import NOT_FOUND, Request, Section, small, table, times
+from .page import NOT_FOUND, Request, Section, in_process, small, table, times
 from .scale import Scale
-from .timing import MIB, MemoryPeak, compare, measured, times_in_turn
+from .timing import MIB, MemoryPeak, Run, compare, measured, times_in_turn
 
 if TYPE_CHECKING:
     from PIL import Image
-    from torch import Tensor
 
     from ...encoder.config import VisionConfig
     from ...encoder.vision_model import VisionModel
 
 PEER = "transformers CLIPModel"
-SECONDS = 7200
 
 WORKS = ("images to features", "images to pixels", "pixels to features")
 """Timed work: all of it, and its two parts."""
@@ -60,33 +54,34 @@ def _pictures(count: int, side: int) -> list[Image.Image]:
 # ---- speed
 
 
-def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int) -> list[list[str]]:
-    import torch
-
+def _runs(model: VisionModel, images: list[Image.Image]) -> dict[str, tuple[Run, Run]] | None:
+    """For each of `WORKS`, ours and the peer's way to do it; None without the peer."""
     from ...encoder.clip import FullClip
     from ...encoder.images import image_features, preprocess
 
-    size = model.config.image_size
-    clip = FullClip(None, model)  # pyright: ignore[reportArgumentType] - no text is read
-    pixels = preprocess(images, size)
-    ours: dict[str, Callable[[], Tensor]] = {
-        WORKS[0]: lambda: image_features(clip, images, memory_budget=2**62),  # in one batch, like the peer
-        WORKS[1]: lambda: preprocess(images, size),
-        WORKS[2]: lambda: clip.image_features(pixels),
-    }
     if find_spec("transformers") is None:
+        return None
+    size = model.config.image_size
+    clip, tower = FullClip(None, model), open_image_tower(model)  # pyright: ignore[reportArgumentType] - no text is read
+    pixels = preprocess(images, size)
+    # ours in one batch, like the peer
+    whole = (lambda: image_features(clip, images, memory_budget=2**62), lambda: tower.encode(tower.pixels(images)))
+    to_pixels = (lambda: preprocess(images, size), lambda: tower.pixels(images))
+    to_features = (lambda: clip.image_features(pixels), lambda: tower.encode(pixels))
+    return dict(zip(WORKS, (whole, to_pixels, to_features), strict=True))
+
+
+def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int) -> list[list[str]]:
+    import torch
+
+    runs = _runs(model, images)
+    if runs is None:
         return [[work, PEER, *["-"] * 4, NOT_FOUND] for work in WORKS]
-    tower = open_image_tower(model)
-    theirs: dict[str, Callable[[], Tensor]] = {
-        WORKS[0]: lambda: tower.encode(tower.pixels(images)),
-        WORKS[1]: lambda: tower.pixels(images),
-        WORKS[2]: lambda: tower.encode(pixels),
-    }
     rows: list[list[str]] = []
     with torch.no_grad():
-        for work, run in ours.items():
-            difference = float((run() - theirs[work]()).abs().max())
-            taken = times_in_turn({"ours": run, "peer": theirs[work]}, repetitions=repetitions)
+        for work, (ours, theirs) in runs.items():
+            difference = float((ours() - theirs()).abs().max())
+            taken = times_in_turn({"ours": ours, "peer": theirs}, repetitions=repetitions)
             cells = times(compare(taken["ours"], taken["peer"]), lambda seconds: f"{len(images) / seconds:.3g}")
             rows.append([work, PEER, *cells, small(difference)])
     return rows
@@ -96,20 +91,14 @@ def tower_times(scale: Scale, count: int, repetitions: int) -> dict[str, list[fl
     """Times of the image tower alone on so many images at once, ours and the peer's in turn; None without the peer."""
     import torch
 
-    from ...encoder.clip import FullClip
     from ...encoder.files.checkpoint import seeded_vision_model
-    from ...encoder.images import preprocess
 
-    model = seeded_vision_model(scale.vision())
-    images = _pictures(count, scale.image_side)
-    pixels = preprocess(images, model.config.image_size)
-    if find_spec("transformers") is None:
+    runs = _runs(seeded_vision_model(scale.vision()), _pictures(count, scale.image_side))
+    if runs is None:
         return None
-    theirs = open_image_tower(model)
-    clip = FullClip(None, model)  # pyright: ignore[reportArgumentType]  # no text is read
+    ours, theirs = runs["pixels to features"]
     with torch.no_grad():
-        runs = {"ours": lambda: clip.image_features(pixels), "peer": lambda: theirs.encode(pixels)}
-        return times_in_turn(runs, repetitions=repetitions, warm_up=2)
+        return times_in_turn({"ours": ours, "peer": theirs}, repetitions=repetitions)
 
 
 # ---- memory
@@ -121,10 +110,8 @@ def memory_rows(config: VisionConfig, num_images: int, side: int) -> list[list[s
     It raises ValueError if that process fails.
     """
     job = {"config": dataclasses.asdict(config), "num_images": num_images, "side": side}
-    try:
-        found: dict[str, int | None] = run_job(memory_of, job, Path(sys.executable), seconds=SECONDS)
-    except HostFailed as error:
-        raise ValueError(f"the memory of {num_images} images could not be measured:\n{str(error)[-3000:]}") from error
+    failed = f"the memory of {num_images} images could not be measured"
+    found: dict[str, int | None] = in_process(failed, memory_of, job)
     mib = {name: "not measured" if value is None else f"{value / MIB:.0f}" for name, value in found.items()}
     numbers = [f"{num_images}", f"{side} x {side}", str(found["batch"])]
     return [[*numbers, mib["model"], mib["images"], mib["peak"], mib["budget"]]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +16,8 @@ from itertools import pairwise, repeat, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..job import HostFailed, run_job
 from ..peers.transformers import Transformers, transformers_of
-from .page import NOT_FOUND, Request, Section, table, times
+from .page import NOT_FOUND, Request, Section, in_process, table, times
 from .scale import Scale
 from .texts import made_prompts
 from .timing import MIB, TRANSFORMERS, MemoryPeak, Ratio, Run, best_batch, compare, measured, times_in_turn
@@ -227,14 +225,6 @@ def write_prompts(texts: Sequence[str], path: Path) -> Path:
     return path
 
 
-def _in_process(function: Callable[[dict[str, Any]], Any], job: Mapping[str, Any], name: str) -> Any:
-    """Result of a job in a new process of this Python; ValueError with what it said if it fails."""
-    try:
-        return run_job(function, job, Path(sys.executable), seconds=SECONDS)
-    except HostFailed as error:
-        raise ValueError(f"{name} did not run:\n{str(error)[-3000:]}") from error
-
-
 def ours(prompts: Path, weights: Path, folder: Path, shard_size: int) -> dict[str, Any]:
     """Run ``encode --batch`` on a file of prompts in a new process, and remove what it wrote.
 
@@ -245,7 +235,7 @@ def ours(prompts: Path, weights: Path, folder: Path, shard_size: int) -> dict[st
     out = folder / "ours"
     given = {"--batch": prompts, "--weights": weights, "--out": out, "--shard-size": shard_size}
     arguments = [str(part) for option in given.items() for part in option]
-    found = _in_process(run_command, {"arguments": arguments}, OURS)
+    found = in_process(f"{OURS} did not run", run_command, {"arguments": arguments}, seconds=SECONDS)
     num_prompts = sum(len(read_head(path).texts) for _, path in shard_files(out))
     return {**found, "disk": _removed(out), "prompts": num_prompts}
 
@@ -255,7 +245,8 @@ def theirs(prompts: Path, weights: Path, folder: Path, shard_size: int, batch: i
     out = folder / "theirs"
     out.mkdir()
     job = {"prompts": str(prompts), "weights": str(weights), "out": str(out), "batch": batch, "shard_size": shard_size}
-    return {**_in_process(encode_file, job, TRANSFORMERS), "disk": _removed(out)}
+    found = in_process(f"{TRANSFORMERS} did not run", encode_file, job, seconds=SECONDS)
+    return {**found, "disk": _removed(out)}
 
 
 def _removed(folder: Path) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...output.files import written_whole
+from ..job import HostFailed, run_job
 from .scale import Scale
-from .timing import Ratio
+from .timing import Ratio, Run, compare, times_in_turn
 
 PAGE = Path(__file__).resolve().parents[2] / "BENCHMARKS.md"
 
@@ -39,6 +41,23 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, num_left: int) 
 
     rules = ["-" * width if column < num_left else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
     return "\n".join([line(head), line(rules), *map(line, rows)])
+
+
+def in_process(
+    failed: str,
+    function: Callable[[dict[str, Any]], Any],
+    job: Mapping[str, Any],
+    python: Path | None = None,
+    **how: Any,
+) -> Any:
+    """Result of one of our functions in a new process; ``how`` are arguments of `run_job`.
+
+    It raises ValueError with ``failed`` and the end of what the process said.
+    """
+    try:
+        return run_job(function, job, python or Path(sys.executable), **{"seconds": 7200, **how})
+    except HostFailed as error:
+        raise ValueError(f"{failed}:\n{str(error)[-3000:]}") from error
 
 
 def milliseconds(seconds: float) -> str:
@@ -76,6 +95,32 @@ def small(difference: float) -> str:
 def missing(prompt: str, ours: str, peer: str, why: str = NOT_FOUND) -> list[str]:
     """Row of a peer that was not timed."""
     return [prompt, ours, peer, *["-"] * 4, why]
+
+
+def in_turn(
+    prompt: str,
+    ways: Mapping[str, Run],
+    peers: Mapping[str, Run | None],
+    repetitions: int,
+    pairs: Iterable[tuple[str, str, bool]] = (),
+) -> list[list[str]]:
+    """Rows of `COMPARISON_HEAD`: our ways and the peers, all timed in turn; a peer that is not installed is None.
+
+    ``pairs`` are a way, a peer, and whether both compute the same; by default every way and every peer, which do.
+    """
+    runs = {f"ours {name}": run for name, run in ways.items()}
+    runs |= {f"peer {name}": run for name, run in peers.items() if run is not None}
+    results = {name: run() for name, run in runs.items()}  # all for the first text of their sequences
+    taken = times_in_turn(runs, repetitions=repetitions)
+    rows: list[list[str]] = []
+    for way, peer, is_same in pairs or ((way, peer, True) for way in ways for peer in peers):
+        if peers[peer] is None:
+            rows.append(missing(prompt, way, peer))
+            continue
+        own, other = f"ours {way}", f"peer {peer}"
+        difference = float((results[own] - results[other]).abs().max()) if is_same else None
+        rows.append(comparison(prompt, way, peer, compare(taken[own], taken[other]), difference))
+    return rows
 
 
 def table_rows(markdown: str) -> Iterator[dict[str, str]]:

@@ -15,12 +15,10 @@ from statistics import mean, median
 from typing import Any
 
 from ...output.files import written_whole
-from ..job import HostFailed, run_job
-from .page import Request, Section, milliseconds, table
+from .page import Request, Section, in_process, milliseconds, table
 from .timing import measured
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "precision.png"
-SECONDS = 7200
 SHARE = 2.0**-12
 """Factor of the loss, in runs of one process: here it is the mean over some 400 tokens, in the paper over 1.3
 million."""
@@ -67,8 +65,8 @@ def precision_block(request: Request) -> str:
             try:
                 shared = {**sizes, "batch": max(1, sizes["batch"] // count)}
                 found |= _run({**job, "sizes": shared, "folder": temporary, "runs": asked}, count)
-            except HostFailed as error:
-                say(f"failed:\n{str(error)[-3000:]}")
+            except ValueError as error:
+                say(str(error))
     if picture is not None and found:
         _draw(found, picture)
     rows = [_row(name, found) for name in (*ALONE, *TOGETHER)]
@@ -78,16 +76,10 @@ def precision_block(request: Request) -> str:
 def _run(job: dict[str, Any], processes: int) -> dict[str, Any]:
     """Results of a job's runs, by name."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    done = run_job(
-        run,
-        job,
-        Path(sys.executable),
-        folder=Path(job["folder"]),
-        seconds=SECONDS,
-        launcher=torchrun if processes > 1 else [],
-        **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
-    )
-    return done["runs"]
+    how: dict[str, Any] = {"folder": Path(job["folder"]), "launcher": torchrun if processes > 1 else []}
+    if sys.platform == "linux":
+        how["GLOO_SOCKET_IFNAME"] = "lo"
+    return in_process("failed", run, job, **how)["runs"]
 
 
 def _row(name: str, found: Mapping[str, Any]) -> list[str]:

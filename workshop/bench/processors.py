@@ -6,15 +6,12 @@ Columns of other machines stay as they are on the page; only this one's is repla
 from __future__ import annotations
 
 import datetime
-import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..job import HostFailed
 from ..peers.transformers import Transformers, transformers_of
-from .encoding import COMPEL, peers
-from .hosts import STOCK, WAYS, find_places, job_for, run_in
+from .encoding import COMPEL, open_peers
+from .hosts import STOCK, WAYS, prompts_for, run_in_host
 from .images import memory_rows, tower_times
 from .page import NOT_FOUND, Request, Section, table, table_rows
 from .scale import Scale
@@ -73,7 +70,7 @@ def processor_block(request: Request) -> str:
         found = dict(_text_rows(model, scale))
     found[IMAGES] = _ratio(tower_times(scale, NUM_IMAGES, min(IMAGE_REPETITIONS, scale.image_repetitions)))
     found[MEMORY] = memory_rows(scale.vision(), scale.num_images, scale.image_side)[0][-2]
-    found[WEIGHTED] = _hosted(model, request)
+    found[WEIGHTED] = _hosted(request)
     day = str(datetime.datetime.now(datetime.timezone.utc).date())
     column = {work.name: found[work] for work in WORKS} | dict(zip(ABOUT, (day, with_torch()), strict=True))
     return merged(request.before, processor(), column)
@@ -97,15 +94,12 @@ def merged(before: str, name: str, column: Mapping[str, str]) -> str:
 
 
 def _text_rows(model: TextModel, scale: Scale) -> Iterable[tuple[Work, str]]:
-    theirs, others = transformers_of(model), peers(model)
+    theirs, peer_of = transformers_of(model), open_peers(model)
 
     def timed(run: Run, peer: Run | None, repetitions: int) -> str:
         if peer is None:
             return NOT_FOUND
         return _ratio(times_in_turn({"ours": run, "peer": peer}, repetitions=repetitions))
-
-    def peer_of(name: str, prompt: str) -> Run | None:
-        return others[name](prompt) if name in others else None
 
     plain = ours(native(model), fresh(PROMPTS["plain"], "comfy"), syntax="comfy", scheme="comfy")
     yield PLAIN, timed(plain, peer_of(TRANSFORMERS, "plain"), scale.repetitions)
@@ -123,26 +117,15 @@ def _best(theirs: Transformers, count: int) -> Run:
     return theirs.batch(grids(count), best_batch(theirs, lambda: grids(count), BATCHES, repetitions=1, warm_up=0))
 
 
-def _hosted(model: TextModel, request: Request) -> str:
-    from ..parity.native import save_model
-
-    place = find_places(request.hosts).get(STOCK)
-    if place is None:
-        return NOT_FOUND
-    with tempfile.TemporaryDirectory() as temporary:
-        weights = Path(temporary, "model.safetensors")
-        save_model(model, weights)
-        job: dict[str, Any] = job_for(model, weights, place, STOCK, request.scale.repetitions)
-        prompt = job["prompts"]["one word up"]
-        prompt["ours"] = {name: how for name, how in prompt["ours"].items() if name.endswith(WAYS["native"])}
-        job["prompts"] = {"one word up": prompt}
-        try:
-            times = run_in(place, job)["prompts"]["one word up"]["times"]
-        except HostFailed as error:
-            request.say(f"{STOCK} did not run:\n{str(error)[-3000:]}")
-            return "failed"
-        ((_, own),) = ((name, taken) for name, taken in times.items() if name != "peer")
-        return _ratio({"ours": own, "peer": times["peer"]})
+def _hosted(request: Request) -> str:
+    prompt = prompts_for(STOCK)["prompts"]["one word up"]
+    prompt["ours"] = {name: how for name, how in prompt["ours"].items() if name.endswith(WAYS["native"])}
+    found, why = run_in_host(request, STOCK, {"prompts": {"one word up": prompt}})
+    if found is None:
+        return why
+    times = found["prompts"]["one word up"]["times"]
+    ((_, own),) = ((name, taken) for name, taken in times.items() if name != "peer")
+    return _ratio({"ours": own, "peer": times["peer"]})
 
 
 def _ratio(times: Mapping[str, list[float]] | None) -> str:

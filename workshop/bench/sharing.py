@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..peers.transformers import Transformers, transformers_of
-from .page import COMPARISON_HEAD, Goal, Request, Section, comparison, missing, rows_of, table
+from .page import COMPARISON_HEAD, Goal, Request, Section, in_turn, missing, rows_of, table
 from .scale import Scale
 from .texts import FOUR_DOWN, NEGATIVE, ONE_UP, TIMED, fresh, grids, typed
-from .timing import TRANSFORMERS, Run, best_batch, compare, native, ours, ours_together, times_in_turn
+from .timing import TRANSFORMERS, Run, best_batch, native, ours, ours_together
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,27 +40,12 @@ def sharing_block(request: Request) -> str:
     return "\n\n".join([table(COMPARISON_HEAD, rows, num_left=3), table(POSITIONS_HEAD, counts, num_left=2)])
 
 
-def _compared(prompt: str, way: str, run: Run, peers: dict[str, Run | None], repetitions: int) -> list[list[str]]:
-    """A row for each peer; a missing one is None."""
-    runs = {way: run} | {name: peer for name, peer in peers.items() if peer is not None}
-    results: dict[str, Tensor] = {name: run() for name, run in runs.items()}
-    times = times_in_turn(runs, repetitions=repetitions)
-    return [
-        missing(prompt, way, name)
-        if peers[name] is None
-        else comparison(
-            prompt, way, name, compare(times[way], times[name]), float((results[way] - results[name]).abs().max())
-        )
-        for name in peers
-    ]
-
-
 def _typed_rows(model: TextModel, theirs: Transformers | None, scale: Scale) -> list[list[str]]:
     peers: dict[str, Run | None] = {
         NO_MEMORY: ours(native(model, 0), typed()),
         f"{TRANSFORMERS}, a batch of 3": None if theirs is None else theirs.long(typed()),
     }
-    return _compared(TYPED, "remembering", ours(native(model), typed()), peers, scale.repetitions)
+    return in_turn(TYPED, {"remembering": ours(native(model), typed())}, peers, scale.repetitions)
 
 
 def _grid_row(model: TextModel, theirs: Transformers | None, scale: Scale) -> list[str]:
@@ -70,7 +55,7 @@ def _grid_row(model: TextModel, theirs: Transformers | None, scale: Scale) -> li
     best = best_batch(theirs, lambda: grids(count), scale.batches)
     peers: dict[str, Run | None] = {f"{TRANSFORMERS}, batches of {best}": theirs.batch(grids(count), best)}
     run = ours_together(native(model, 0), grids(count))
-    return _compared(GRID, way, run, peers, scale.grid_repetitions)[0]
+    return in_turn(GRID, {way: run}, peers, scale.grid_repetitions)[0]
 
 
 def _faded_rows(model: TextModel, scale: Scale) -> list[list[str]]:
@@ -79,7 +64,7 @@ def _faded_rows(model: TextModel, scale: Scale) -> list[list[str]]:
     rows: list[list[str]] = []
     for law in LAWS:
         runs = [_faded(encoder, law) for encoder in (native(model, 0), TextEncoder(model))]
-        rows += _compared(FADED, _law(law), runs[0], {FULL_PASSES: runs[1]}, scale.repetitions)
+        rows += in_turn(FADED, {_law(law): runs[0]}, {FULL_PASSES: runs[1]}, scale.repetitions)
     return rows
 
 
@@ -101,7 +86,7 @@ def _together_rows(model: TextModel, scale: Scale) -> list[list[str]]:
             ours_together(native(model), make(), is_together=is_together, syntax=syntax)
             for is_together in (True, False)
         )
-        rows += _compared(prompt, "together", together, {ONE_BY_ONE: alone}, scale.repetitions)
+        rows += in_turn(prompt, {"together": together}, {ONE_BY_ONE: alone}, scale.repetitions)
     return rows
 
 
