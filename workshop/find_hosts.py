@@ -93,7 +93,7 @@ class HostReference:
     """A reference that was found, and its place."""
 
     module: str
-    """Its module in peers."""
+    """Its key in ``peers.OPENERS``."""
     python: Path
     host: Path
     """Working directory: the host's checkout."""

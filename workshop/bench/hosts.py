@@ -293,8 +293,7 @@ def time_in_host(job: dict[str, Any]) -> dict[str, Any]:
 
 def _encode(job: dict[str, Any], clip: Any) -> dict[str, Any]:
     """For each prompt, seconds of the peer and of ours, and the difference of ours from the peer."""
-    from ..peers.adv_clip_emb import encode_with
-    from ..peers.comfyui import ours
+    from ..peers.comfyui import encode_with, ours
 
     clips = {"host": clip, "native": open_native(job)}
     node = importlib.import_module("nodes").CLIPTextEncode()

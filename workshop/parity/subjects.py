@@ -61,7 +61,7 @@ REFERENCES = {
     "ppm": "ComfyUI-ppm",
     "forge": "Forge",
 }
-"""References: the module that runs each, and its name. Those from ``diffusers`` on need --hosts."""
+"""Names of the references. Those from ``diffusers`` on need --hosts."""
 
 HOST_REFERENCES = ("comfyui", "adv_clip_emb", "prompt_control", "ppm", "forge")
 

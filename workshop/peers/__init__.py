@@ -2,12 +2,12 @@
 
 A module opens one program by ``open_peer``, which returns a function from ``(settings, prompt)`` to hidden states
 ``[1, rows, dim]``. A library that runs in this process is given our model. A program that lives in a host is given the
-job below and also returns its versions; it runs in the host's own Python, with the host's checkout as working
-directory.
+job below, runs in the host's own Python with the host's checkout as working directory, and also returns its versions,
+and a function from ``(options, prompt)`` to our result in that host, with fields of `EncodeOptions`.
 
-A job has ``reference`` (a module of this folder), ``weights`` (a safetensors file), ``embeddings`` and ``folder``
-(folders), ``subjects``, each with ``key``, ``settings`` and ``prompts``, and ``tensors``, the safetensors file to be
-written: a tensor ``key/number`` for each prompt.
+A job has ``reference`` (a key of `OPENERS`), ``weights`` (a safetensors file), ``embeddings`` and ``folder`` (folders),
+``subjects``, each with ``key``, ``prompts`` and ``settings`` (or ``options`` in them, for our result), and ``tensors``,
+the safetensors file to be written: a tensor ``key/number`` for each prompt.
 """
 
 from __future__ import annotations
@@ -18,6 +18,16 @@ import importlib.util
 import platform
 from typing import Any
 
+from . import comfyui, forge
+
+OPENERS = {
+    "comfyui": comfyui.open_peer,
+    "adv_clip_emb": comfyui.open_adv_clip_emb,
+    "prompt_control": comfyui.open_prompt_control,
+    "ppm": comfyui.open_ppm,
+    "forge": forge.open_peer,
+}
+"""Programs in hosts."""
 PACKAGES = {"open_clip": "open_clip_torch"}
 """Names of distributions that are not those of their modules."""
 
@@ -35,17 +45,16 @@ def version_of(module: str) -> str | None:
 
 def run(job: dict[str, Any]) -> dict[str, str]:
     """Encode the prompts of a job with a program in a host, write the results, and return the versions."""
-    peer = importlib.import_module(f".{job['reference']}", __name__)
-
     import torch
     from safetensors.torch import save_file
 
     tensors: dict[str, torch.Tensor] = {}
     with torch.inference_mode():
-        about, encode = peer.open_peer(job)
+        about, encode, ours = OPENERS[job["reference"]](job)
         for subject in job["subjects"]:
+            settings = subject["settings"]
             for number, prompt in enumerate(subject["prompts"]):
-                hidden = encode(subject["settings"], prompt)
+                hidden = ours(settings["options"], prompt) if "options" in settings else encode(settings, prompt)
                 tensors[f"{subject['key']}/{number}"] = hidden.detach().clone().float().contiguous()
     save_file(tensors, job["tensors"])
     return dict(sorted({**about, "torch": torch.__version__, "Python": platform.python_version()}.items()))

@@ -1,22 +1,29 @@
-"""ComfyUI: its own loader, tokenizer and encode; and our nodes' path through the same CLIP object.
+"""ComfyUI and packs of nodes in it: its own loader, tokenizer and encode, and our nodes' path through the same CLIP.
 
-Settings: none, or ``options`` (fields of `EncodeOptions`) for our host path in the same process.
+Settings of ComfyUI_ADV_CLIP_emb and comfyui-prompt-control are ``style`` and ``normalization``, by their own names; the
+others have none.
 """
 
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
 
+import importlib
+import re
+import runpy
 import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
-def open_peer(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
+def open_peer(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
     """The weights in ComfyUI's CLIP-L, in float32 on the CPU."""
     clip, about = open_clip(job)
-    return about, or_ours(clip, lambda settings, prompt: stock(clip, prompt))
+    return about, partial(stock, clip), partial(ours, clip)
 
 
 def open_clip(job: dict[str, Any]) -> tuple[Any, dict[str, str]]:
@@ -47,18 +54,9 @@ def open_clip(job: dict[str, Any]) -> tuple[Any, dict[str, str]]:
     return clip, about
 
 
-def stock(clip: Any, prompt: str) -> Any:
+def stock(clip: Any, settings: dict[str, Any], prompt: str) -> Any:
     """Hidden states of the host's own encode."""
     return clip.encode_from_tokens_scheduled(clip.tokenize(prompt))[0][0]
-
-
-def or_ours(clip: Any, theirs: Callable[[dict[str, Any], str], Any]) -> Callable[[dict[str, Any], str], Any]:
-    """A program's function, but our nodes' result with this CLIP where the settings ask for that."""
-
-    def encode(settings: dict[str, Any], prompt: str) -> Any:
-        return ours(clip, settings["options"], prompt) if "options" in settings else theirs(settings, prompt)
-
-    return encode
 
 
 def ours(clip: Any, options: dict[str, Any], prompt: str) -> Any:
@@ -81,6 +79,73 @@ def open_unet(sizes: dict[str, Any]) -> Any:
     for parameter in model.diffusion_model.parameters():
         parameter.normal_(std=0.02, generator=generator)
     return model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu)
+
+
+# ---- packs
+
+
+def open_adv_clip_emb(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
+    """ComfyUI's CLIP, and the single module of ComfyUI_ADV_CLIP_emb."""
+    clip, about = open_clip(job)
+    about["ADV_CLIP_emb"] = commit_of(Path(job["folder"]))
+    return about, encode_with(clip, job["folder"]), partial(ours, clip)
+
+
+def encode_with(clip: Any, folder: str) -> Callable[[dict[str, Any], str], Any]:
+    """The function that the pack's node CLIP Text Encode (Advanced) calls, with a CLIP."""
+    advanced_encode = runpy.run_path(str(Path(folder, "adv_encode.py")))["advanced_encode"]
+    return lambda settings, prompt: advanced_encode(clip, prompt, settings["normalization"], settings["style"])[0]
+
+
+def open_prompt_control(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
+    """ComfyUI's CLIP, and the encoder of comfyui-prompt-control without its nodes."""
+    clip, about = open_clip(job)
+    folder = Path(job["folder"])
+    prompts = module_of_pack(folder, "prompt_control.prompts")
+    found = re.search(r'^version = "(.+)"', (folder / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    about["prompt-control"] = found[1] if found else "unknown"
+
+    def encode(settings: dict[str, Any], prompt: str) -> Any:
+        text = f"STYLE({settings['style']}, {settings['normalization']}){prompt}"
+        return prompts.encode_prompt(clip, text, 0.0, 1.0, {}, None)[0][0]
+
+    return about, encode, partial(ours, clip)
+
+
+def open_ppm(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
+    """ComfyUI's CLIP as the node CLIP NegPip of ComfyUI-ppm patches it.
+
+    Hidden states are pairs of rows, one to be read as key and one as value.
+    """
+    from comfy.ldm.cosmos import predict2
+
+    clip, about = open_clip(job)
+    folder = Path(job["folder"])
+    if not hasattr(predict2, "apply_rotary_pos_emb"):
+        predict2.apply_rotary_pos_emb = None  # the pack imports it for another model; ComfyUI 0.29.0 no longer has it
+    node = module_of_pack(folder, "src.nodes_ppm.clip_negpip").CLIPNegPip
+    _, patched = node.execute(model=_model(), clip=clip).args
+    return {**about, "ComfyUI-ppm": commit_of(folder)}, partial(stock, patched), partial(ours, patched)
+
+
+def _model() -> Any:
+    """A MODEL of Stable Diffusion's class without the U-Net, as that node checks the class."""
+    import torch
+    from comfy.model_base import BaseModel
+    from comfy.model_patcher import ModelPatcher
+
+    model = BaseModel.__new__(BaseModel)
+    torch.nn.Module.__init__(model)
+    model.diffusion_model = torch.nn.Identity()
+    cpu = torch.device("cpu")
+    return ModelPatcher(model, cpu, cpu)
+
+
+def module_of_pack(folder: Path, name: str) -> Any:
+    """A module of a node pack, imported without the pack's own ``__init__``."""
+    parent = sys.modules["reference_pack"] = ModuleType("reference_pack")
+    parent.__path__ = [str(folder)]
+    return importlib.import_module(f"reference_pack.{name}")
 
 
 def commit_of(folder: Path) -> str:

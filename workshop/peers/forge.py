@@ -1,8 +1,8 @@
 """stable-diffusion-webui-forge: its ClassicTextProcessingEngine on its IntegratedCLIP, in float32 on the CPU.
 
-Settings: ``emphasis``, a name of the WebUI's option; or ``options`` (fields of `EncodeOptions`) for our script's path
-through the same engine. Comments are removed by Forge's own function, as in its default settings.
-``modules.shared`` is replaced by the two options needed, because the real one starts the user interface.
+Settings: ``emphasis``, a name of the WebUI's option. Our script's path leads through the same engine. Comments are
+removed by Forge's own function, as in its default settings. ``modules.shared`` is replaced by the two options needed,
+because the real one starts the user interface.
 """
 
 # pyright: reportMissingImports=false
@@ -16,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
-def open_peer(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
+def open_peer(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
     """Load the weights into Forge's text encoder and build the engine; the working directory is its checkout."""
     sys.path.insert(0, str(Path("packages_3rdparty").resolve()))  # as its launcher does
     sys.argv.append("--always-cpu")
@@ -45,14 +45,12 @@ def open_peer(job: dict[str, Any]) -> tuple[dict[str, str], Any]:
     assert engine.embeddings.word_embeddings.keys() == names, engine.embeddings.skipped_embeddings
 
     def encode(settings: dict[str, Any], prompt: str) -> torch.Tensor:
-        prompt = strip_comments(prompt)
-        if "options" in settings:
-            return ours(engine, settings["options"], prompt)
         options.emphasis = settings["emphasis"]
-        return engine([prompt])
+        return engine([strip_comments(prompt)])
 
     found = re.search(r"version = '(.+)'", Path("modules_forge", "forge_version.py").read_text(encoding="utf-8"))
-    return {"Forge": found[1] if found else "unknown", "transformers": transformers.__version__}, encode
+    about = {"Forge": found[1] if found else "unknown", "transformers": transformers.__version__}
+    return about, encode, lambda given, prompt: ours(engine, given, strip_comments(prompt))
 
 
 def ours(engine: Any, options: dict[str, Any], prompt: str) -> Any:
