@@ -14,7 +14,18 @@ from weighted_clip.encoder.files.checkpoint import seeded_vision_model
 from weighted_clip.encoder.images import bytes_per_image
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.workshop.bench import SECTIONS, add_arguments, gpu, images, page, run
-from weighted_clip.workshop.bench.encoding import PAIRS, SYNTAXES, encode_block, token_block
+from weighted_clip.workshop.bench.encoding import (
+    FADED,
+    GRID,
+    PAIR,
+    PAIRS,
+    SYNTAXES,
+    TIMES,
+    TYPED,
+    encode_block,
+    sharing_block,
+    token_block,
+)
 from weighted_clip.workshop.bench.gpu import ATTENTIONS, NO_DEVICE, TYPES, gpu_block, gpu_section
 from weighted_clip.workshop.bench.hosts import ADV, HOSTS, NODES, PLAN, STOCK, TIMED, WAYS, find_places, ways_of
 from weighted_clip.workshop.bench.images import WORKS, image_block, memory_rows
@@ -22,7 +33,6 @@ from weighted_clip.workshop.bench.page import NOT_FOUND, Request, goal_block, ta
 from weighted_clip.workshop.bench.processors import HEAD, WEIGHTED, merged
 from weighted_clip.workshop.bench.processors import WORKS as OF_PROCESSORS
 from weighted_clip.workshop.bench.scale import QUICK
-from weighted_clip.workshop.bench.sharing import FADED, GRID, PAIR, TIMES, TYPED, sharing_block
 from weighted_clip.workshop.bench.texts import TEXTS
 from weighted_clip.workshop.bench.timing import processor, times_in_turn
 

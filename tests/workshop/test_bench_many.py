@@ -20,7 +20,7 @@ from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.workshop.bench import timing
-from weighted_clip.workshop.bench.encoding import SYNTAXES
+from weighted_clip.workshop.bench.encoding import SYNTAXES, timed
 from weighted_clip.workshop.bench.many import (
     HEAD,
     OURS,
@@ -38,7 +38,6 @@ from weighted_clip.workshop.bench.many import (
 )
 from weighted_clip.workshop.bench.page import Request, table_rows
 from weighted_clip.workshop.bench.scale import FULL, QUICK
-from weighted_clip.workshop.bench.sharing import timed
 from weighted_clip.workshop.bench.texts import (
     BEGINNING,
     FEWEST_WORDS,

@@ -14,7 +14,7 @@ from pathlib import Path
 from ...training.torchvision_operators import declare_missing_operators
 from . import page
 from .dalle import DALLE
-from .encoding import ENCODE, PARSE, TOKENS
+from .encoding import ENCODE, PARSE, SHARING, TOKENS
 from .gpu import GPU
 from .hosts import HOSTS, SAMPLING
 from .images import IMAGES
@@ -23,7 +23,6 @@ from .page import Request, Section, goal_block
 from .precision import PICTURE, PRECISION
 from .processors import PROCESSORS
 from .scale import FULL, QUICK
-from .sharing import SHARING
 from .timing import machine
 from .training import TRAINING
 
