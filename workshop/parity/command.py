@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,18 +40,17 @@ LIBRARIES = {"transformers": transformers.open_peer, "compel": compel.open_peer}
 TOKENIZERS = {"transformers": transformers.ids_of_transformers, "open_clip": open_clip.ids_of_open_clip}
 
 Line = Result | Absence
-Native = dict[str, list[Tensor]]
-"""Our hidden states by `Subject.key`, in the order of the prompts."""
-
-
-class HostOutput(NamedTuple):
-    """Results of a reference in a host."""
-
-    about: dict[str, str]
-    """Versions."""
-    hidden: dict[str, Tensor]
-    """Hidden states by ``subject key/number of the prompt``, prefixed with ``host/`` for our path through its
-    encoder."""
+Hidden = dict[str, Tensor]
+"""Hidden states by keys of `Subject.asked`; of our path through a host's encoder by the same keys after `HOST`."""
+HOST = "host/"
+LABELS = {
+    "comfyui": "ComfyUI {ComfyUI}",
+    "adv_clip_emb": "ComfyUI_ADV_CLIP_emb {ADV_CLIP_emb}, numpy {numpy}",
+    "prompt_control": "prompt-control {prompt-control}, numpy {numpy}",
+    "ppm": "ComfyUI-ppm {ComfyUI-ppm}",
+    "forge": "Forge {Forge}",
+}
+"""Names of references in hosts, with versions."""
 
 
 def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int:
@@ -63,7 +62,7 @@ def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int
     torch.set_num_threads(1)  # here and in the hosts: a mean is summed in one part per thread
     model = seeded_model()
     lines: list[Line] = []
-    kept: dict[str, Tensor] = {}
+    kept: Hidden = {}
     versions: dict[str, str] = {}
     _say(f"one CLIP-L with seeded random weights, torch {torch.__version__}")
     lines += _tokenizers()
@@ -117,9 +116,7 @@ def _libraries(model: TextModel, step: int) -> Iterator[Line]:
         encode = open_peer(model)
         subjects = [subject for subject in SUBJECTS if subject.reference == name]
         theirs = {
-            f"{subject.key}/{number}": encode(subject.settings, prompt)
-            for subject in subjects
-            for number, prompt in enumerate(PROMPTS[subject.prompts][::step])
+            key: encode(subject.settings, prompt) for subject in subjects for key, prompt in subject.asked(step).items()
         }
         native = _native(model, subjects, step)
         yield from (_compared(label, subject, theirs, native, step) for subject in subjects)
@@ -152,7 +149,7 @@ def _beside_pipeline(
     name = settings.pop("pipeline")
     options = EncodeOptions(**subject.options)
     noting = replace(options, scheme=diffusers.SCHEME_OF[name])
-    for prompt in filter(None, PROMPTS[subject.prompts][::step]):
+    for prompt in filter(None, subject.asked(step).values()):
         if any(issue.code == CODE for issue in encoders.read(prompt, noting)["clip_l"].issues):
             continue
         (ours,) = encoders.prepare([prompt], options).run()
@@ -162,9 +159,8 @@ def _beside_pipeline(
         yield prompt, next(filter(math.isnan, found), max(found))
 
 
-def _hosts(
-    folder: Path | None, model: TextModel, step: int, kept: dict[str, Tensor], versions: dict[str, str]
-) -> Iterator[Line]:
+def _hosts(folder: Path | None, model: TextModel, step: int, kept: Hidden, versions: dict[str, str]) -> Iterator[Line]:
+    """Lines of all references in hosts; their results go into ``kept``, their versions into ``versions``."""
     if folder is None:
         yield from (Absence(REFERENCES[name], "not looked for: no --hosts") for name in HOST_REFERENCES)
         return
@@ -175,18 +171,17 @@ def _hosts(
     with tempfile.TemporaryDirectory(prefix="weighted-clip-parity-") as name:
         work = Path(name)
         save_model(model, work / WEIGHTS)
-        embeddings = write_embeddings(work / "ours", work / EMBEDDINGS)
-        native = _native(model, subjects, step, embeddings)
-        through_comfyui: dict[str, Mapping[str, Tensor]] = {}
+        native = _native(model, subjects, step, write_embeddings(work / "ours", work / EMBEDDINGS))
+        through_comfyui: dict[str, Hidden] = {}
         for reference in HOST_REFERENCES:
             if not found[reference]:
                 yield Absence(REFERENCES[reference], "not found, or without a Python of its own")
             asked = [subject for subject in subjects if subject.reference == reference]
-            for index, instance in enumerate(found[reference]):
-                if index > 0 and reference in PEERS:  # the same with another numpy, to show the effect briefly
+            for instance in found[reference]:
+                if reference in PEERS and instance is not found[reference][0]:
+                    # the same with another numpy, to show the effect briefly
                     again = [replace(s, host_limit=None) for s in asked if s.name in AFFECTED_BY_NUMPY_2]
-                    fewer = {s.key: native[s.key][::QUICK_STEP] for s in again}
-                    yield from _one_host(instance, again, fewer, work, step * QUICK_STEP, {}, {})
+                    yield from _one_host(instance, again, native, work, step * QUICK_STEP, {}, {}, {})
                 else:
                     yield from _one_host(instance, asked, native, work, step, kept, versions, through_comfyui)
 
@@ -194,51 +189,52 @@ def _hosts(
 def _one_host(
     instance: HostReference,
     subjects: Sequence[Subject],
-    native: Native,
+    native: Hidden,
     work: Path,
     step: int,
-    kept: dict[str, Tensor],
+    kept: Hidden,
     versions: dict[str, str],
-    through_comfyui: dict[str, Mapping[str, Tensor]] | None = None,
+    through_comfyui: dict[str, Hidden],
 ) -> Iterator[Line]:
-    """Lines of a reference; its results go into ``kept``, its versions into ``versions``.
+    """Lines of a reference.
 
     Results of our nodes in ComfyUI for other references' prompts go into ``through_comfyui``, by its label, and are
     used when those references run.
     """
     name = REFERENCES[instance.module]
     _say(f"{name} in {instance.host.name}, {len(subjects)} ways of weighting ...")
+    is_comfyui = instance.module == "comfyui"
+    guests = [subject for subject in SUBJECTS if subject.comfyui_limit is not None] if is_comfyui else []
     try:
-        is_comfyui = instance.module == "comfyui" and through_comfyui is not None
-        guests = [subject for subject in SUBJECTS if subject.comfyui_limit is not None] if is_comfyui else []
-        output = run_reference(instance, subjects, work, step, guests)
+        about, hidden = _run_reference(instance, subjects, work, step, guests)
     except HostFailed as error:
         yield Absence(name, "\n".join(str(error).splitlines()[-12:]), is_failure=True)
         return
-    label = _label(instance, output.about)
-    if is_comfyui and through_comfyui is not None:
-        through_comfyui[label] = output.hidden
-    kept.update({key: tensor for key, tensor in output.hidden.items() if not key.startswith("host/")})
-    versions[label] = ", ".join(f"{part} {version}" for part, version in output.about.items())
-    is_numpy_2 = instance.module in PEERS and not output.about["numpy"].startswith(("0.", "1."))
+    label = LABELS[instance.module].format(**about)
+    if is_comfyui:
+        through_comfyui[label] = hidden
+    kept.update({key: tensor for key, tensor in hidden.items() if not key.startswith(HOST)})
+    versions[label] = ", ".join(f"{part} {version}" for part, version in about.items())
+    is_numpy_2 = instance.module in PEERS and not about["numpy"].startswith(("0.", "1."))
     for subject in subjects:
+        line = _compared(label, subject, hidden, native, step)
         if is_numpy_2 and subject.name in AFFECTED_BY_NUMPY_2:
-            yield replace(_compared(label, subject, output.hidden, native, step), limit=None)
+            yield replace(line, limit=None)
             continue
-        yield _compared(label, subject, output.hidden, native, step)
+        yield line
         if subject.host_limit is not None:
-            line = _compared(label, subject, output.hidden, _through_host(subject, output.hidden, step), step)
+            line = _compared(label, subject, hidden, hidden, step, HOST)
             yield replace(line, encoder="the host's", limit=subject.host_limit)
         if subject.comfyui_limit is not None:
-            for other, hidden in (through_comfyui or {}).items():
-                line = _compared(label, subject, output.hidden, _through_host(subject, hidden, step), step)
+            for other, ours in through_comfyui.items():
+                line = _compared(label, subject, hidden, ours, step, HOST)
                 yield replace(line, encoder=f"{other}'s", limit=subject.comfyui_limit)
 
 
-def run_reference(
-    reference: HostReference, subjects: Sequence[Subject], work: Path, step: int, guests: Sequence[Subject] = ()
-) -> HostOutput:
-    """Encode every n-th prompt of some subjects with a reference, from the files in a folder, in which results are put.
+def _run_reference(
+    reference: HostReference, subjects: Sequence[Subject], work: Path, step: int, guests: Sequence[Subject]
+) -> tuple[dict[str, str], Hidden]:
+    """Versions of a reference and its results, from the files in a folder, in which results are put, too.
 
     Guests are subjects of other references, run only on our path through this reference's encoder. Raises `HostFailed`.
     """
@@ -246,52 +242,38 @@ def run_reference(
 
     jobs: list[dict[str, Any]] = []
     for subject in (*subjects, *guests):
-        prompts = PROMPTS[subject.prompts][::step]
+        prompts = subject.asked(step)
         if subject not in guests:
-            jobs.append({"key": subject.key, "settings": subject.settings, "prompts": prompts})
+            jobs.append({"settings": subject.settings, "prompts": prompts})
         if subject in guests or subject.host_limit is not None:
-            settings = {"options": subject.options}
-            jobs.append({"key": f"host/{subject.key}", "settings": settings, "prompts": prompts})
+            through = {f"{HOST}{key}": prompt for key, prompt in prompts.items()}
+            jobs.append({"settings": {"options": subject.options}, "prompts": through})
     paths = {"weights": work / WEIGHTS, "embeddings": work / EMBEDDINGS, "folder": reference.folder}
     paths["tensors"] = work / "result.safetensors"
     job = {"reference": reference.module, "subjects": jobs, **{name: str(path) for name, path in paths.items()}}
     about = run_job(peers.run, job, reference.python, folder=reference.host, seconds=SECONDS, OMP_NUM_THREADS="1")
     with safe_open(paths["tensors"], framework="pt") as file:
         # copies: the next reference overwrites the file that safetensors maps
-        return HostOutput(about, {key: file.get_tensor(key).clone() for key in file.keys()})  # noqa: SIM118
+        return about, {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
 
 
-def _through_host(subject: Subject, hidden: Mapping[str, Tensor], step: int) -> Native:
-    """Results of our path through a host's encoder, among all that ran in it."""
-    return {subject.key: [hidden[f"host/{key}"] for key in _keys(subject, step)]}
-
-
-def _label(instance: HostReference, about: Mapping[str, str]) -> str:
-    if instance.module == "comfyui":
-        return f"ComfyUI {about['ComfyUI']}"
-    if instance.module == "forge":
-        return f"Forge {about['Forge']}"
-    if instance.module == "ppm":
-        return f"ComfyUI-ppm {about['ComfyUI-ppm']}"
-    version = about.get("prompt-control", about.get("ADV_CLIP_emb", ""))
-    return f"{REFERENCES[instance.module]} {version}, numpy {about['numpy']}"
-
-
-def _native(model: TextModel, subjects: Sequence[Subject], step: int, embeddings: Embeddings | None = None) -> Native:
+def _native(model: TextModel, subjects: Sequence[Subject], step: int, embeddings: Embeddings | None = None) -> Hidden:
     """Our hidden states for some subjects, prompt by prompt, so that each chunk is encoded once."""
-    native: Native = {subject.key: [] for subject in subjects}
+    native: Hidden = {}
     for family, prompts in PROMPTS.items():
         asked = [subject for subject in subjects if subject.prompts == family]
-        for prompt in prompts[::step] if asked else ():
-            encoded = encode_natively(model, prompt, [subject.options for subject in asked], embeddings)
-            for subject, hidden in zip(asked, encoded, strict=True):
-                native[subject.key].append(hidden)
+        for number in range(0, len(prompts) if asked else 0, step):
+            encoded = encode_natively(model, prompts[number], [subject.options for subject in asked], embeddings)
+            native |= {f"{subject.key}/{number}": hidden for subject, hidden in zip(asked, encoded, strict=True)}
     return native
 
 
-def _compared(label: str, subject: Subject, theirs: Mapping[str, Tensor], ours: Native, step: int) -> Result:
-    keyed = zip(PROMPTS[subject.prompts][::step], _keys(subject, step), ours[subject.key], strict=True)
-    return _worst(label, subject, ((prompt, largest_difference(mine, theirs[key])) for prompt, key, mine in keyed))
+def _compared(label: str, subject: Subject, theirs: Hidden, ours: Hidden, step: int, prefix: str = "") -> Result:
+    """Line that compares with our results, whose keys have a prefix."""
+    asked = subject.asked(step).items()
+    return _worst(
+        label, subject, ((text, largest_difference(ours[f"{prefix}{key}"], theirs[key])) for key, text in asked)
+    )
 
 
 def _worst(label: str, subject: Subject, differences: Iterable[tuple[str, float]]) -> Result:
@@ -303,10 +285,6 @@ def _worst(label: str, subject: Subject, differences: Iterable[tuple[str, float]
             worst, worst_prompt = difference, prompt
     words = in_words(subject.options)
     return Result(label, subject.name, words, "native", count, subject.limit, worst, worst_prompt)
-
-
-def _keys(subject: Subject, step: int) -> list[str]:
-    return [f"{subject.key}/{number}" for number in range(len(PROMPTS[subject.prompts][::step]))]
 
 
 def _say(text: str) -> None:

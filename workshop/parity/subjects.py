@@ -9,6 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .prompts import PROMPTS
+
 LIMIT = 1e-5
 """Rounding of float32 through twelve layers by kernels with another order of summation."""
 RATIO_LIMIT = 3e-5
@@ -48,6 +50,11 @@ class Subject:
     def key(self) -> str:
         """Its name in files of tensors."""
         return f"{self.reference}/{self.name}"
+
+    def asked(self, step: int) -> dict[str, str]:
+        """Every n-th prompt by its name in files of tensors."""
+        prompts = PROMPTS[self.prompts]
+        return {f"{self.key}/{number}": prompts[number] for number in range(0, len(prompts), step)}
 
 
 REFERENCES = {

@@ -6,8 +6,8 @@ job below, runs in the host's own Python with the host's checkout as working dir
 and a function from ``(options, prompt)`` to our result in that host, with fields of `EncodeOptions`.
 
 A job has ``reference`` (a key of `OPENERS`), ``weights`` (a safetensors file), ``embeddings`` and ``folder`` (folders),
-``subjects``, each with ``key``, ``prompts`` and ``settings`` (or ``options`` in them, for our result), and ``tensors``,
-the safetensors file to be written: a tensor ``key/number`` for each prompt.
+``subjects``, each with ``settings`` (or ``options`` in them, for our result) and ``prompts`` by key, and ``tensors``,
+the safetensors file to be written: a tensor for each key.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def run(job: dict[str, Any]) -> dict[str, str]:
         about, encode, ours = OPENERS[job["reference"]](job)
         for subject in job["subjects"]:
             settings = subject["settings"]
-            for number, prompt in enumerate(subject["prompts"]):
+            for key, prompt in subject["prompts"].items():
                 hidden = ours(settings["options"], prompt) if "options" in settings else encode(settings, prompt)
-                tensors[f"{subject['key']}/{number}"] = hidden.detach().clone().float().contiguous()
+                tensors[key] = hidden.detach().clone().float().contiguous()
     save_file(tensors, job["tensors"])
     return dict(sorted({**about, "torch": torch.__version__, "Python": platform.python_version()}.items()))
