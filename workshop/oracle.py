@@ -26,11 +26,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "weighted_clip"
-FORMER = {
-    "workshop.bench.timing": "benchmarks.runs",
-    "workshop.bench.texts": "benchmarks.texts",
-}
-"""Modules with another name in older states of the code."""
 OTHERS: dict[str, tuple[Any, ...]] = {
     "is_causal": (True, False),
     "hide": ("", "cat\nblue house", "a"),
@@ -76,12 +71,8 @@ def load_package(root: Path) -> None:
 
 
 def part(name: str) -> Any:
-    """A module of the loaded package, wherever this state of the code has it."""
-    former = FORMER.get(name, name)
-    try:
-        return importlib.import_module(f"{PACKAGE}.{name}")
-    except ModuleNotFoundError:
-        return importlib.import_module(f"{PACKAGE}.{former}")
+    """A module of the loaded package."""
+    return importlib.import_module(f"{PACKAGE}.{name}")
 
 
 # ---- prompts under options
@@ -145,7 +136,6 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
     new_options, read_prompt = part("weighting.options").EncodeOptions, part("weighting.reading").read_prompt
     encode = _encoder(is_batched=is_batched)
     tokenize = part("encoder.tokenizer").default_tokenizer()
-    run = _door()
     results: list[Any] = []
     for job in json.loads(jobs.read_text(encoding="utf-8")):
         try:
@@ -155,7 +145,7 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
             continue
         try:
             reads = [read_prompt(text, options, tokenize) for text in job["texts"]]
-            encoded = run(reads, encode, tokenize, job["way"])
+            encoded = _encoded(reads, encode, tokenize, job["way"])
             results.append([(one.hidden, one.pooled, [issue.line for issue in one.read.issues]) for one in encoded])
         except ValueError as error:
             results.append(str(error))
@@ -169,9 +159,7 @@ def _encoder(*, is_batched: bool) -> Any:
     seeded = part("encoder.files.checkpoint").seeded_text_model
     model = seeded(config(hidden_dim=16, num_heads=2, num_layers=2, mlp_dim=32), seed=1)
     if is_batched:
-        home = part("encoder.prefix")
-        home = home if hasattr(home, "encoders_for") else part("encoder.families")  # until 0.2.0
-        return home.encoders_for({"clip_l": model}, max_bytes=0)[1]["clip_l"]
+        return part("encoder.prefix").encoders_for({"clip_l": model}, max_bytes=0)[1]["clip_l"]
     text_model = part("encoder.text_model")
     encoder = text_model.TextEncoder(model)
 
@@ -185,23 +173,20 @@ def _encoder(*, is_batched: bool) -> Any:
     return one_by_one
 
 
-def _door() -> Any:
-    """Function that encodes prompts in that state of the code."""
-    encoders = part("weighting.encoders")
-    towers = part("weighting.towers")
-
-    def run(reads: Any, encode: Any, tokenize: Any, way: str) -> Any:
-        door = encoders.Encoders(
-            {"clip_l": towers.Reader(tokenize)}, {"clip_l": encode}, max_chunks=5, keeps_calls=way != "together"
-        )
-        if way == "alone":
-            return [one for read in reads for one in door.plan([{"clip_l": read}]).run_tower("clip_l")]
-        if way == "together":
-            return door.plan([{"clip_l": read} for read in reads]).run_tower("clip_l")
-        prepared = door.prepare_together([read.prompt.source for read in reads], reads[0].options)
-        return prepared.run_tower("clip_l")
-
-    return run
+def _encoded(reads: Any, encode: Any, tokenize: Any, way: str) -> Any:
+    """Encode prompts in one of the ways."""
+    encoders = part("weighting.encoders").Encoders(
+        {"clip_l": part("weighting.towers").Reader(tokenize)},
+        {"clip_l": encode},
+        max_chunks=5,
+        keeps_calls=way != "together",
+    )
+    if way == "alone":
+        return [one for read in reads for one in encoders.plan([{"clip_l": read}]).run_tower("clip_l")]
+    if way == "together":
+        return encoders.plan([{"clip_l": read} for read in reads]).run_tower("clip_l")
+    prepared = encoders.prepare_together([read.prompt.source for read in reads], reads[0].options)
+    return prepared.run_tower("clip_l")
 
 
 def compare(theirs: Sequence[Any], ours: Sequence[Any], jobs: Sequence[Any], tolerance: float) -> int:

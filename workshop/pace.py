@@ -44,10 +44,7 @@ def rows() -> dict[str, Callable[[], Any]]:
         return runs.ours(encoder, texts.fresh(prompt, choices["syntax"]), **choices)
 
     def read(syntax: str) -> Callable[[], Any]:
-        options, sequence = (
-            new_options(syntax=syntax),
-            cycle(islice(texts.fresh(texts.FOUR_DOWN, syntax), 1000)),
-        )
+        options, sequence = new_options(syntax=syntax), cycle(islice(texts.fresh(texts.FOUR_DOWN, syntax), 1000))
         return lambda: [strip_items(view(read_prompt(next(sequence), options, tokenize))) for _ in range(TEXTS_READ)]
 
     one, other = texts.fresh(texts.ONE_UP, "a1111"), texts.fresh(texts.NEGATIVE, "a1111")

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, repeat, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..peers.transformers import Transformers, transformers_of
 from .page import NOT_FOUND, Request, Section, in_process, table, times
 from .scale import Scale
 from .texts import made_prompts
-from .timing import MIB, TRANSFORMERS, MemoryPeak, Ratio, Run, best_batch, compare, measured, times_in_turn
+from .timing import MIB, TRANSFORMERS, MemoryPeak, Run, best_batch, compare, measured, times_in_turn
 
 if TYPE_CHECKING:
     from ...weighting.reading import ReadPrompt
@@ -32,32 +32,6 @@ HEAD = (
 )
 NOT_MEASURED = "not measured"
 SECONDS = 36_000
-
-
-class Figures(NamedTuple):
-    """Measurements of one program on one file of prompts."""
-
-    num_prompts: int
-    num_tokens: int
-    """Tokens encoded, without BOS, EOS and padding."""
-    seconds: list[float]
-    """Time of each round, from the loaded model to the last prompt written."""
-    peak: float | None
-    """Largest peak of resident memory beside the loaded model, MiB; None if it cannot be measured here."""
-    disk: float
-    """Size of the files written, MiB."""
-    whole: float | None = None
-    """Median time of the whole process, seconds."""
-
-    def cells(self, name: str, ratio: Ratio | None) -> list[str]:
-        """Cells of `HEAD`."""
-        seconds = statistics.median(self.seconds)
-        speeds = (f"{number / seconds:.3g}" for number in (self.num_tokens, self.num_prompts))
-        compared = ("-", "-") if ratio is None else times(ratio)[2:]
-        peak = NOT_MEASURED if self.peak is None else f"{self.peak:.0f}"
-        whole = "-" if self.whole is None else f"{self.whole:.3g}"
-        counts = (f"{number:,}" for number in (self.num_prompts, self.num_tokens))
-        return [name, *counts, *speeds, *compared, peak, f"{self.disk:.3g}", whole]
 
 
 def many_block(request: Request) -> str:
@@ -169,17 +143,28 @@ def _measured(
             runs[TRANSFORMERS] = partial(theirs, file, weights, folder, scale.shard_size, best)
         results, taken = _in_turn(runs, scale.many[size])
         num_tokens = sum(map(count_tokens, reads[:size]))
-        own = _figures(results[OURS], results[OURS][0]["prompts"], num_tokens)
-        own = own._replace(whole=statistics.median(taken[OURS]))
+        beside = [[result["seconds"] for result in rounds] for rounds in results.values()]
+        ratio = times(compare(*beside))[2:] if len(beside) > 1 else ("-", "-")
+        own = results[OURS]
+        rows.append([*_cells(OURS, own, own[0]["prompts"], num_tokens, ratio), f"{statistics.median(taken[OURS]):.3g}"])
         if TRANSFORMERS in results:
-            other = _figures(results[TRANSFORMERS], size, results[TRANSFORMERS][0]["tokens"])
-            rows.append(own.cells(OURS, compare(own.seconds, other.seconds)))
-            rows.append(other.cells(f"{TRANSFORMERS}, batches of {best}", None))
-            continue
-        rows.append(own.cells(OURS, None))
-        if is_compared:
+            other = results[TRANSFORMERS]
+            name = f"{TRANSFORMERS}, batches of {best}"
+            rows.append([*_cells(name, other, size, other[0]["tokens"], ("-", "-")), "-"])
+        elif is_compared:
             rows.append([TRANSFORMERS, f"{size:,}", *["-"] * (len(HEAD) - 3), NOT_FOUND])
     return rows
+
+
+def _cells(
+    name: str, rounds: Sequence[Mapping[str, Any]], num_prompts: int, num_tokens: int, ratio: Sequence[str]
+) -> list[str]:
+    """Cells of `HEAD` but the last, from what each round of a program found on a file; tokens without BOS and EOS."""
+    seconds = statistics.median(found["seconds"] for found in rounds)
+    speeds = (f"{number / seconds:.3g}" for number in (num_tokens, num_prompts))
+    peaks = [found["peak"] for found in rounds if found["peak"] is not None]
+    peak = f"{max(peaks) / MIB:.0f}" if peaks else NOT_MEASURED
+    return [name, f"{num_prompts:,}", f"{num_tokens:,}", *speeds, *ratio, peak, f"{rounds[-1]['disk'] / MIB:.3g}"]
 
 
 def _best_batch(peer: Transformers, texts: Sequence[str], scale: Scale) -> int:
@@ -200,17 +185,6 @@ def _in_turn(
         return lambda: results[name].append(runs[name]())
 
     return results, times_in_turn({name: kept(name) for name in runs}, repetitions=repetitions, warm_up=0)
-
-
-def _figures(results: Sequence[Mapping[str, Any]], num_prompts: int, num_tokens: int) -> Figures:
-    peaks = [result["peak"] for result in results if result["peak"] is not None]
-    return Figures(
-        num_prompts,
-        num_tokens,
-        [result["seconds"] for result in results],
-        max(peaks) / MIB if peaks else None,
-        results[-1]["disk"] / MIB,
-    )
 
 
 MANY = Section("many", many_block)
