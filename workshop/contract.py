@@ -11,25 +11,16 @@ from __future__ import annotations
 
 import argparse
 import ast
+import runpy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import util
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def load_contract() -> ModuleType:
-    """Load the module without the package around it."""
-    spec = util.spec_from_file_location("weighted_clip_contract", ROOT / "hosts" / "comfy" / "contract.py")
-    assert spec
-    assert spec.loader
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @dataclass
@@ -142,7 +133,7 @@ def attributes_of(node: ast.ClassDef) -> set[str]:
     return found
 
 
-def compare(folder: Path, contract: ModuleType) -> Compared:
+def compare(folder: Path, contract: Any) -> Compared:
     """Check the contract against the files of a ComfyUI."""
     checkout = Checkout(folder)
     compared = Compared(checkout.version)
@@ -182,7 +173,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Print each ComfyUI's part of the contract."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="+", metavar="DIR", help="a checkout, or some of its files")
-    contract, status = load_contract(), 0
+    contract = SimpleNamespace(**runpy.run_path(str(ROOT / "hosts" / "comfy" / "contract.py")))  # without the pack
+    status = 0
     for folder in parser.parse_args(arguments).folder:
         compared = compare(folder, contract)
         lines = [f"ComfyUI {compared.version}: {compared.num_found} names found, {len(compared.missing)} missing"]

@@ -12,6 +12,7 @@ from weighted_clip.encoder.config import POSITIONS, Positions
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.new_text import new_text_model
 from weighted_clip.workshop.bench.long_captions import LONG, QUICK, Words, block, longer, make_block
+from weighted_clip.workshop.bench.page import table_rows
 
 from ..libraries import library
 
@@ -66,14 +67,15 @@ def test_longer_towers_read_short_captions_as_before(positions: Positions) -> No
 def test_the_table_has_a_row_for_each_way_of_reading() -> None:
     library("accelerate")
     lines: list[str] = []
-    rows = [line for line in make_block(QUICK, lines.append).splitlines() if line.startswith(("| learned", "| rotary"))]
-    assert len(rows) == 6
-    assert all(line.count("%") == 5 for line in rows)
+    rows = list(table_rows(make_block(QUICK, lines.append)))
+    assert [row["Positions"] for row in rows] == ["learned"] * 3 + ["rotary"] * 3
+    assert all("".join(row.values()).count("%") == 5 for row in rows)
     assert len(lines) == 7
 
 
 def test_several_seeds_are_shown_by_their_mean_and_spread() -> None:
     rows = [("rotary", "all", [share] * 5) for share in (0.2, 0.4)]
     found = block(rows, replace(QUICK, seeds=(0, 1)), 1.0, "- a machine")
-    assert "| rotary | all | 30.0% (20.0% to 40.0%) |" in found
+    (row,) = table_rows(found)
+    assert list(row.values()) == ["rotary", "all", *["30.0% (20.0% to 40.0%)"] * 5]
     assert "for each of 2 seeds" in found

@@ -15,13 +15,14 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ...dalle.shapes import Shape, Style, combinations, draw, split
-from ...encoder.config import POSITIONS, Positions, TextConfig, VisionConfig
+from ...encoder.config import POSITIONS, TextConfig, VisionConfig
 from ...encoder.files.stretching import stretched
 from ...encoder.images import preprocess
 from ...encoder.similarity import ContrastiveLoss
@@ -32,6 +33,7 @@ from ...training.grad_cache import pack, projected
 from ...training.metrics import recalls
 from ...training.new_text import new_text_model
 from ...training.packing import pack, projected
+from .page import table
 from .timing import machine
 
 SHORT, LONG = 77, 248
@@ -194,31 +196,18 @@ def compare(plan: Plan, say: Callable[[str], None] = print) -> Iterator[Row]:
     words = Words()
     features, of_held = picture_features(words, plan)
     say("the image tower has learned")
-    for seed in plan.seeds:
-        for positions in POSITIONS:
-            yield from _rows(positions, seed, words, features, of_held, plan, say)
-
-
-def _rows(
-    positions: Positions,
-    seed: int,
-    words: Words,
-    features: Tensor,
-    of_held: Tensor,
-    plan: Plan,
-    say: Callable[[str], None],
-) -> Iterator[Row]:
-    model = new_text_model(replace(words.config, positions=positions), seed)
-    train(model, words, features, plan, plan.steps, seed)
-    further = f"trained {plan.further} steps more, on captions of up to {LONG}"
-    way = f"stretched to {LONG}" if positions == "learned" else f"all of up to {LONG}"
-    long = longer(model)
-    for name, tower, num_steps in ((READ, model, 0), (way, long, 0), (f"{way}, {further}", long, plan.further)):
-        if num_steps:
-            train(tower, words, features, plan, num_steps, seed + 100)
-        found = measured(tower, words, of_held, plan)
-        say(f"seed {seed}, {positions}, {name}: {', '.join(f'{share:.1%}' for share in found)}")
-        yield positions, name, found
+    for seed, positions in product(plan.seeds, POSITIONS):
+        model = new_text_model(replace(words.config, positions=positions), seed)
+        train(model, words, features, plan, plan.steps, seed)
+        way = f"stretched to {LONG}" if positions == "learned" else f"all of up to {LONG}"
+        further = f"{way}, trained {plan.further} steps more, on captions of up to {LONG}"
+        long = longer(model)
+        for name, tower, num_steps in ((READ, model, 0), (way, long, 0), (further, long, plan.further)):
+            if num_steps:
+                train(tower, words, features, plan, num_steps, seed + 100)
+            found = measured(tower, words, of_held, plan)
+            say(f"seed {seed}, {positions}, {name}: {', '.join(f'{share:.1%}' for share in found)}")
+            yield positions, name, found
 
 
 def _texts(model: TextModel, ids: Tensor) -> Tensor:
@@ -250,33 +239,20 @@ def _train(models: Sequence[nn.Module], batch: Callable[[], tuple[Tensor, Tensor
 
 # ---- the page
 
-BLOCK = """{machine}
-- {minutes:.0f} minutes on one thread; {steps} steps of {batch} captions; {captions:,} captions in each cell, {seeds}
-
-{table}"""
-
 
 def block(rows: Sequence[Row], plan: Plan, minutes: float, about: str) -> str:
     """Markdown for the page: the machine and a table."""
     by_name: dict[tuple[str, str], list[list[float]]] = {}
-    for positions, name, found in rows:
-        by_name.setdefault((positions, name), []).append(found)
-    heads = [f"{fewest} to {most} clauses" for fewest, most in plan.groups]
-    lines = [f"| Positions | Read | {' | '.join(heads)} |", f"| --- | --- |{' ---: |' * len(heads)}"]
-    for (positions, name), found in sorted(by_name.items(), key=lambda one: POSITIONS.index(one[0][0])):  # pyright: ignore[reportArgumentType]
-        cells = [_share(column) for column in zip(*found, strict=True)]
-        lines.append(f"| {positions} | {name} | {' | '.join(cells)} |")
-    count = len(plan.seeds)
+    for positions in POSITIONS:
+        for of, name, found in rows:
+            if of == positions:
+                by_name.setdefault((positions, name), []).append(found)
+    head = ["Positions", "Read", *(f"{fewest} to {most} clauses" for fewest, most in plan.groups)]
+    lines = [[*names, *map(_share, zip(*found, strict=True))] for names, found in by_name.items()]
+    count, captions = len(plan.seeds), plan.rounds * len(split()[1])
     seeds = "of one seed" if count == 1 else f"for each of {count} seeds: the mean, the lowest and the highest one"
-    return BLOCK.format(
-        minutes=minutes,
-        machine=about,
-        captions=plan.rounds * len(split()[1]),
-        seeds=seeds,
-        steps=plan.steps,
-        batch=plan.batch,
-        table="\n".join(lines),
-    )
+    work = f"{minutes:.0f} minutes on one thread; {plan.steps} steps of {plan.batch} captions"
+    return f"{about}\n- {work}; {captions:,} captions in each cell, {seeds}\n\n{table(head, lines, num_left=2)}"
 
 
 def _share(column: Sequence[float]) -> str:
