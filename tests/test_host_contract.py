@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
 import json
 import logging
 import re
@@ -22,6 +21,7 @@ import torch
 from PIL import Image
 from weighted_clip.hosts.comfy import attention, attention_layers, contract, families, live_tokenizers, models, schemes
 from weighted_clip.hosts.comfy.contract import CLIP, HostError, checked_object, host
+from weighted_clip.workshop import contract as workshop_contract
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("dalle", "encoder", "hosts", "nodes", "output", "weighting", "web")
@@ -71,15 +71,6 @@ NOT_IN_3_64 = {
     *(f'"{key}" in comfy.model_base' for key in ("t5xxl_ids", "t5xxl_weights")),
 }
 """Additions since ComfyUI 0.3.64: models that Weigh Attention knows, and the kinds of Flux's blocks."""
-
-
-def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("weighted_clip_contract_tool", ROOT / "workshop" / "contract.py")
-    assert spec
-    assert spec.loader
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def trees(paths: list[Path]) -> list[ast.Module]:
@@ -233,7 +224,7 @@ def test_the_tool_finds_what_is_there_and_names_what_is_not(checkout: Path) -> N
         OBJECTS={"comfy.more.Named": ("own", "inner", "method", "read"), "comfy.more.Renamed": ("inner",)},
         KEYS={"comfy.more": ("a key", "no key")},
     )
-    compared = load_tool().compare(checkout, tables)
+    compared = workshop_contract.compare(checkout, tables)
     assert compared.version == "1.2.3"
     assert compared.missing == ["comfy.more.gone", "comfy.more.Named.read", '"no key" in comfy.more']
     assert compared.unread == ["comfy.away"]
@@ -249,7 +240,7 @@ def test_every_name_is_in_the_real_host(request: pytest.FixtureRequest) -> None:
     if not hosts:
         pytest.skip("no ComfyUI in --hosts DIR")
     for found in hosts:
-        compared = load_tool().compare(found.folder, contract)
+        compared = workshop_contract.compare(found.folder, contract)
         is_old = found.version == "0.3.64"
         assert set(compared.missing) == (NOT_IN_3_64 if is_old else set()), found.version
         assert is_old or not compared.unread

@@ -7,7 +7,7 @@ read these rules; here they are read a third time, by code of our own.
 from __future__ import annotations
 
 import fnmatch
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -18,19 +18,10 @@ from types import ModuleType
 
 import pytest
 import weighted_clip
+from weighted_clip.workshop import archive as workshop_archive
 
 ROOT = Path(__file__).resolve().parents[2]
 NEVER = ("tests", "workshop", "docs/evidence", "docs/images", ".github", ".venv")
-
-
-def load(path: Path, name: str) -> ModuleType:
-    """A file as a module, as ComfyUI loads packs: by path, under a name of the host's choosing."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +29,7 @@ def tool() -> ModuleType:
     """workshop/archive.py, where this is a checkout by git."""
     if not (ROOT / ".git").exists():
         pytest.skip("this folder is no checkout by git")
-    return load(ROOT / "workshop" / "archive.py", "weighted_clip_archive")
+    return workshop_archive
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +144,9 @@ def test_commands_that_are_left_out_say_where_they_are(unpacked: Path, arguments
 
 @pytest.mark.parametrize("name", ["lab", "train"])
 def test_run_py_has_the_lists_of_what_it_installs(unpacked: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = load(unpacked / "run.py", "weighted_clip_run_of_the_archive")
+    monkeypatch.syspath_prepend(unpacked)
+    monkeypatch.delitem(sys.modules, "run", raising=False)
+    program = importlib.import_module("run")
     pins = program.read_requirements(unpacked / f"requirements-{name}.txt")
     assert pins
     there = {"python": program.PYTHON, "pip": True, "torch": "2.13.0", "site": ""}

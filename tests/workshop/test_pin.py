@@ -1,12 +1,8 @@
 """workshop/pin.py: the hashes that it writes into lists of requirements. Asks no index."""
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
+from weighted_clip.workshop import pin
 
-ROOT = Path(__file__).resolve().parents[2]
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
 FILES = {
     "pyyaml": {
@@ -19,21 +15,11 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module")
-def pin() -> ModuleType:
-    """workshop/pin.py, loaded by path."""
-    spec = importlib.util.spec_from_file_location("weighted_clip_pin", ROOT / "workshop" / "pin.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def files_of(name: str) -> list[dict]:
     return [{"filename": filename, "hashes": {"sha256": one}} for filename, one in FILES[name].items()]
 
 
-def test_each_requirement_gets_the_hashes_of_its_version_and_all_else_stays(pin: ModuleType) -> None:
+def test_each_requirement_gets_the_hashes_of_its_version_and_all_else_stays() -> None:
     text = (
         "# why\n-r other.txt\ntorch==2.13.0\npyyaml[all]==6.0.3 ; os_name == 'nt'\n\n# below\nopen_clip-torch==3.3.0\n"
     )
@@ -48,6 +34,6 @@ def test_each_requirement_gets_the_hashes_of_its_version_and_all_else_stays(pin:
     assert pin.pinned(older, files_of).count(THREE) == 2 and TWO not in pin.pinned(older, files_of)
 
 
-def test_a_version_that_nobody_has_published_is_named(pin: ModuleType) -> None:
+def test_a_version_that_nobody_has_published_is_named() -> None:
     with pytest.raises(SystemExit, match=r"pyyaml==9\.9: the index has no file of this version"):
         pin.pinned("pyyaml==9.9\n", files_of)
