@@ -292,35 +292,29 @@ def house(side: int) -> Image.Image:
     return picture.resize((side, side), Image.Resampling.BOX)
 
 
-def palette_tokens(side: int) -> tuple[DVAE, torch.Tensor, torch.Tensor]:
-    """The tests' dVAE of plain colours, a picture, and its tokens."""
+def palette_tokens(side: int) -> tuple[DVAE, torch.Tensor]:
+    """The tests' dVAE of plain colours, and the tokens of a picture."""
     dvae = load_of_tests("dalle", "models").palette_dvae()
-    pixels = pictures_of([house(side)])
-    return dvae, pixels, dvae.tokens(pixels)
+    pixels = torch.from_numpy(np.asarray(house(side)) / 255).float().movedim(-1, 0)  # [3, h, w]
+    return dvae, dvae.tokens(pixels.unsqueeze(0))
 
 
-def pictures_of(images: Sequence[Image.Image]) -> torch.Tensor:
-    """``[b, 3, h, w]``, 0 to 1."""
-    return torch.stack(
-        [torch.from_numpy(np.asarray(one.convert("RGB")) / 255).float().movedim(-1, 0) for one in images]
-    )
-
-
-def as_picture(pixels: torch.Tensor) -> Image.Image:
-    """The first image of ``[b, 3, h, w]``."""
-    return Image.fromarray((pixels[0].movedim(0, -1) * 255).round().byte().numpy())
+def as_picture(pixels: torch.Tensor, side: int) -> Image.Image:
+    """The first image of ``[b, 3, h, w]`` with so many pixels a side."""
+    picture = Image.fromarray((pixels[0].movedim(0, -1) * 255).round().byte().numpy())
+    return picture.resize((side, side), Image.Resampling.NEAREST)
 
 
 def token_grid() -> Image.Image:
     """The grid of the node Image to Tokens."""
-    _, _, tokens = palette_tokens(32)
+    _, tokens = palette_tokens(32)
     with patch.multiple(pictures.token_grid, MAX_CELL=37, MIN_CELL=37):
         return pictures.draw_token_grid(house(512), tokens[0].tolist())
 
 
 def swapped_tokens(swap: str) -> Image.Image:
     """A picture of tokens, and one with swapped tokens."""
-    dvae, _, tokens = palette_tokens(64)
+    dvae, tokens = palette_tokens(64)
     _, rows, columns = tokens.shape
     changed, _ = swapped(tokens, read_swaps(swap, rows, columns, dvae.config.vocab_size))
     side, gap = 152, 36
@@ -331,14 +325,13 @@ def swapped_tokens(swap: str) -> Image.Image:
     canvas.arrow([(side + 8, middle), (side + gap - 6, middle)], DARK.muted)
     picture = canvas.image()
     for left, ids in ((0, tokens), (HELP_WIDTH - side, changed)):
-        decoded = as_picture(dvae.images(ids)).resize((side, side), Image.Resampling.NEAREST)
-        picture.paste(decoded, (left, 32))
+        picture.paste(as_picture(dvae.images(ids), side), (left, 32))
     return picture
 
 
 def parts_of_dalle(caption: str, side: int) -> Image.Image:
     """The way from a caption to an image."""
-    dvae, _, tokens = palette_tokens(4 * side)
+    dvae, tokens = palette_tokens(4 * side)
     canvas = Canvas(HELP_WIDTH, 338, DARK.background)
     middle, cell, top = HELP_WIDTH / 2, 9, 192
     canvas.text(middle, 18, f"“{caption}”", DARK.text, size=14, align="center")
@@ -369,14 +362,13 @@ def parts_of_dalle(caption: str, side: int) -> Image.Image:
     text = f"{dvae.config.downsampling * side} × {dvae.config.downsampling * side} pixels"
     canvas.text(picture_left + picture_side / 2, top + picture_side + 18, text, DARK.text, size=14, align="center")
     picture = canvas.image()
-    image = as_picture(dvae.images(tokens)).resize((picture_side, picture_side), Image.Resampling.NEAREST)
-    picture.paste(image, (picture_left, top))
+    picture.paste(as_picture(dvae.images(tokens), picture_side), (picture_left, top))
     return picture
 
 
 def growing_images(side: int) -> Image.Image:
     """An image as in its preview, each time with more rows of tokens."""
-    dvae, _, tokens = palette_tokens(4 * side)
+    dvae, tokens = palette_tokens(4 * side)
     pixels, gap = dvae.images(tokens), 12
     shown, width = [side // 4, side // 2, side], (HELP_WIDTH - 2 * gap) // 3
     canvas = Canvas(HELP_WIDTH, width + 30, DARK.background)
@@ -388,8 +380,7 @@ def growing_images(side: int) -> Image.Image:
         drawn = torch.full_like(pixels, 0.5)
         top = rows * dvae.config.downsampling
         drawn[:, :, :top] = pixels[:, :, :top]
-        whole = as_picture(drawn).resize((width, width), Image.Resampling.NEAREST)
-        picture.paste(whole, (index * (width + gap), 28))
+        picture.paste(as_picture(drawn, width), (index * (width + gap), 28))
     return picture
 
 
