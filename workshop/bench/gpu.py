@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ..peers.transformers import Transformers, transformers_of
@@ -62,20 +63,25 @@ def gpu_block(scale: Scale, device: str) -> str:
         peers = {f"{TRANSFORMERS}, {attention}": transformers_of(placed, attention) for attention in ATTENTIONS}
         for name, how in PASSES.items():
             fused = {f"{TRANSFORMERS}, {FUSED}": peers[f"{TRANSFORMERS}, {FUSED}"]}
-            passes += _rows(kind, name, whole_passes(placed, how), fused, device, scale.gpu_repetitions)
-        rows += _rows(kind, "comfy", native(placed), peers, device, scale.gpu_repetitions)
+            passes += _rows(kind, name, partial(whole_passes, placed, how), fused, device, scale.gpu_repetitions)
+        rows += _rows(kind, "comfy", partial(native, placed), peers, device, scale.gpu_repetitions)
     return "\n\n".join([table(HEAD, rows, num_left=3), table(HEAD, passes, num_left=3)])
 
 
 def _rows(
-    kind: str, name: str, encode: EncodeFn, peers: dict[str, Transformers | None], device: str, repetitions: int
+    kind: str,
+    name: str,
+    open_ours: Callable[[], EncodeFn],
+    peers: dict[str, Transformers | None],
+    device: str,
+    repetitions: int,
 ) -> list[list[str]]:
     """Rows of `HEAD` for one of our encoders, which is on the device in that type, beside some peers."""
     import torch
 
     if not any(peers.values()):
         return [[*missing(kind, name, peer), "-"] for peer in peers]
-    run = _finished(ours(encode, fresh(ONE_UP, "comfy")), device)
+    run = _finished(ours(open_ours(), fresh(ONE_UP, "comfy")), device)
     calls: list[float] = []
 
     def noted() -> Any:
