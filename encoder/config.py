@@ -190,3 +190,13 @@ VISION_TOWERS = {
     "bigG/14": VisionConfig(hidden_dim=1664, num_layers=48, mlp_dim=8192, activation="gelu", projection_dim=1280),
 }
 """Released image encoders by their usual names. B and L are OpenAI's; H, g and bigG are OpenCLIP's."""
+
+
+def sizes_of(config: TextConfig | VisionConfig) -> dict[str, int]:
+    """Sizes of a tower by Hugging Face's names."""
+    return {
+        "hidden_size": config.hidden_dim,
+        "intermediate_size": config.mlp_dim,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+    }

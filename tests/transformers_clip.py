@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
-from weighted_clip.encoder.config import TextConfig, VisionConfig
+from weighted_clip.encoder.config import TextConfig, VisionConfig, sizes_of
 
 from .libraries import library
 
@@ -31,8 +31,19 @@ class Reference:
         # of transformers 4 the one of this name works on Pillow's images too
         self._processor = getattr(transformers, "CLIPImageProcessorPil", None) or transformers.CLIPImageProcessor
         config = transformers.CLIPConfig(
-            text_config={**_sizes(text), "vocab_size": text.vocab_size, "bos_token_id": 49406, "eos_token_id": 49407},
-            vision_config={**_sizes(vision), "image_size": vision.image_size, "patch_size": vision.patch_size},
+            text_config={
+                **sizes_of(text),
+                "hidden_act": text.activation,
+                "vocab_size": text.vocab_size,
+                "bos_token_id": 49406,
+                "eos_token_id": 49407,
+            },
+            vision_config={
+                **sizes_of(vision),
+                "hidden_act": vision.activation,
+                "image_size": vision.image_size,
+                "patch_size": vision.patch_size,
+            },
             projection_dim=text.projection_dim,
         )
         self._model: Any = transformers.CLIPModel(config).eval()
@@ -63,13 +74,3 @@ class Reference:
     def scale(self) -> float:
         """Factor of cosines."""
         return self._model.logit_scale.exp().item()
-
-
-def _sizes(config: TextConfig | VisionConfig) -> dict[str, Any]:
-    return {
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "hidden_size": config.hidden_dim,
-        "intermediate_size": config.mlp_dim,
-        "hidden_act": config.activation,
-    }

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..config import CLIP_L, HEAD_DIM, VISION_TOWERS, Activation, TextConfig, VisionConfig
+from ..config import CLIP_L, HEAD_DIM, VISION_TOWERS, Activation, TextConfig, VisionConfig, sizes_of
 from ..layers import ABOUT
 from ..linear import overflow
 from ..text_model import TextModel
@@ -257,10 +257,7 @@ def config_of(text: TextConfig, vision: VisionConfig) -> dict[str, Any] | None:
 
     def shared(config: TextConfig | VisionConfig) -> dict[str, Any]:
         return {
-            "hidden_size": config.hidden_dim,
-            "intermediate_size": config.mlp_dim,
-            "num_hidden_layers": config.num_layers,
-            "num_attention_heads": config.num_heads,
+            **sizes_of(config),
             "hidden_act": config.activation,
             "layer_norm_eps": config.layer_norm_eps,
             "projection_dim": config.projection_dim,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...encoder.config import sizes_of
 from ..find_hosts import HostReference, find_references
-from ..peers.transformers import sizes_of
 from .page import (
     COMPARISON_HEAD,
     NOT_FOUND,

@@ -14,13 +14,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...encoder.config import sizes_of
 from ...encoder.tokenizer import default_tokenizer, read_merges
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from ...encoder.config import TextConfig, VisionConfig
     from ...encoder.text_model import TextModel
     from ...encoder.vision_model import VisionModel
     from .open_clip import Batch, Epoch
@@ -89,16 +89,6 @@ def transformers_of(model: TextModel, attention: str = "sdpa") -> Transformers |
         return None
     theirs = transformers_text_model(model, attention)
     return Transformers(transformers_tokenizer(), theirs.to(model.final_layer_norm.weight.device))
-
-
-def sizes_of(config: TextConfig | VisionConfig) -> dict[str, int]:
-    """Sizes of a tower by Hugging Face's names."""
-    return {
-        "hidden_size": config.hidden_dim,
-        "intermediate_size": config.mlp_dim,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-    }
 
 
 def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
