@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ...training.torchvision_operators import declare_missing_operators
+from ...training.distributed import declare_missing_operators
 from . import page
 from .dalle import DALLE
 from .encoding import ENCODE, PARSE, SHARING, TOKENS

@@ -32,7 +32,6 @@ from ...encoder.vision_model import VisionModel
 from ...training.grad_cache import pack, projected
 from ...training.metrics import recalls
 from ...training.new_text import new_text_model
-from ...training.packing import pack, projected
 from .page import table
 from .timing import machine
 
