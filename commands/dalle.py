@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import Command
 from .console import show
+from .options import add_value
 from .processes import alone
 from .training import (
     CAPTIONED,
@@ -67,7 +68,7 @@ def _add_vae_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("--ema", type=float, metavar="X", help="decay of the average that is written (0.999; none)")
     train.add_argument("--clip", type=float, metavar="X", help="largest norm of the gradients (none; 1)")
     train.add_argument("--held-out", type=int, metavar="N", help="pictures to measure by (a tenth, at most 256)")
-    train.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, order and noise (%(default)s)")
+    add_value(train, "--seed", 0, "N", "of weights, order and noise (%(default)s)")
     add_device(train)
 
 
@@ -220,7 +221,7 @@ def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("--checkpointing", action="store_true", help="less memory for a third more time")
     add_shard(train)
     train.add_argument("--held-out", type=int, metavar="N", help="pairs to measure by (a tenth, at most 256)")
-    train.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and order (%(default)s)")
+    add_value(train, "--seed", 0, "N", "of weights and order (%(default)s)")
     add_device(train)
     add_compress(train)
 

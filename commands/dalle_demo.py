@@ -14,8 +14,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..output.files import written_whole
 from . import Command
 from .console import show
+from .images import write_picture
+from .options import add_value
 from .processes import alone
 
 if TYPE_CHECKING:
@@ -26,21 +29,9 @@ if TYPE_CHECKING:
 
 NUM_IMAGES = 64
 """Number of images per caption."""
-SMALL = ("--recipe", "small", "--device", "cpu")
-CLIP_OPTIONS = (
-    "--towers",
-    "both",
-    "--batch",
-    "128",
-    "--accumulate",
-    "1",
-    "--rate",
-    "1e-3",
-    "--warmup",
-    "50",
-    "--device",
-    "cpu",
-)
+ON_CPU = ("--device", "cpu")
+SMALL = ("--recipe", "small", *ON_CPU)
+CLIP_OPTIONS = ("--towers", "both", "--batch", "128", "--accumulate", "1", "--rate", "1e-3", "--warmup", "50", *ON_CPU)
 """Options of a CLIP that starts with random weights."""
 BEST_OF = (1, 2, 4, 8, 16, 32, 64)
 GAIN_OF = 16
@@ -54,11 +45,9 @@ RESULTS_NAME, MONTAGE_NAME, CURVE_NAME, PAGE_NAME = "results.json", "montage.png
 def _add_arguments(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")
     demo.add_argument("--vae-steps", type=int, metavar="N", help="updates of the discrete VAE (1,800)")
-    demo.add_argument("--clip-steps", type=int, default=1_000, metavar="N", help="steps of the CLIP (%(default)s)")
+    add_value(demo, "--clip-steps", 1_000, "N", "steps of the CLIP (%(default)s)")
     demo.add_argument("--prior-steps", type=int, metavar="N", help="updates of the prior (3,000)")
-    demo.add_argument(
-        "--captions", type=int, default=64, metavar="N", help="captions that are judged, up to 64 (%(default)s)"
-    )
+    add_value(demo, "--captions", 64, "N", "captions that are judged, up to 64 (%(default)s)")
 
 
 @alone
@@ -135,7 +124,6 @@ def _first_clip(folder: Path) -> Path:
     from ..encoder.text_model import TextModel
     from ..encoder.vision_model import VisionModel
     from ..output.export import save_tensors
-    from ..output.files import written_whole
 
     path = folder / "clip_at_first.safetensors"
     if path.is_file():
@@ -159,7 +147,6 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[
     from ..dalle.dalle import load_dalle
     from ..dalle.shapes import split
     from ..encoder.clip import load_full_clip
-    from ..output.files import written_whole
     from ..web.pictures.curves import draw_curves
     from ..web.pictures.sheets import draw_samples
 
@@ -169,17 +156,15 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[
     _write(folder / "times.json", taken)
     results["seconds"] = {name: round(seconds, 1) for name, seconds in taken.items()}
     _write(folder / RESULTS_NAME, results)
-    with written_whole(folder / MONTAGE_NAME) as place:
-        draw_samples(rows, chosen).save(place)
+    write_picture(draw_samples(rows, chosen), folder / MONTAGE_NAME)
     best = results["best of"]
     wrong = {name: [(math.log2(n), 1 - best[str(n)][name]) for n in BEST_OF] for name in ("all", "kind", "place")}
-    with written_whole(folder / CURVE_NAME) as place:
-        draw_curves("Share that is not right of the best of N by CLIP", wrong, across="log2 N").save(place)
+    curves = draw_curves("Share that is not right of the best of N by CLIP", wrong, across="log2 N")
+    write_picture(curves, folder / CURVE_NAME)
     lines = summary_of(results)
     for line in lines:
         show(line)
-    with written_whole(folder / PAGE_NAME) as place:
-        place.write_text(_page(lines, rows), encoding="utf-8")
+    _write_text(folder / PAGE_NAME, _page(lines, rows))
     show(f"page: {folder / PAGE_NAME}")
 
 
@@ -188,6 +173,7 @@ def _judged(
 ) -> tuple[dict[str, Any], list[tuple[str, list[Any]]], list[Any]]:
     """Draw and judge images of captions: results by number of images, rows of the montage, and CLIP's choices."""
     import numpy as np
+    import torch
 
     from ..dalle.sampling import SampleOptions
     from ..dalle.shapes import Judge
@@ -204,7 +190,7 @@ def _judged(
         images, is_whole = draw_all(model, shape.caption, range(NUM_IMAGES), options)
         if not is_whole:
             raise KeyboardInterrupt
-        found = judge(_stacked(images))
+        found = judge(torch.stack(images))
         right[number] = [[getattr(one, part) == getattr(shape, part) for part in parts] for one in found]
         scores[number] = clip_scores(clip, shape.caption, images)
         if number < NUM_CAPTIONS_SHOWN:
@@ -284,22 +270,18 @@ def _page(lines: Sequence[str], rows: Sequence[tuple[str, Any]]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _stacked(images: Sequence[Any]) -> Any:
-    import torch
-
-    return torch.stack(list(images))
-
-
 def _times(folder: Path) -> dict[str, float]:
     path = folder / "times.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:
-    from ..output.files import written_whole
+    _write_text(path, json.dumps(data, indent=1))
 
+
+def _write_text(path: Path, text: str) -> None:
     with written_whole(path) as place:
-        place.write_text(json.dumps(data, indent=1), encoding="utf-8")
+        place.write_text(text, encoding="utf-8")
 
 
 def _minutes(seconds: float) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import Command
 from .console import Progress, show
-from .options import DTYPES, device_of, dtype_named
+from .images import clip_of, text_features_of, write_picture
+from .options import add_arithmetic_options, add_value, device_of, dtype_named
 from .processes import alone
 
 if TYPE_CHECKING:
@@ -27,28 +28,23 @@ def _add_arguments(sample: argparse.ArgumentParser) -> None:
     sample.add_argument("model", type=Path, metavar="MODEL", help="dalle.safetensors, from dalle train")
     sample.add_argument("caption", metavar="CAPTION", help="what to draw")
     sample.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the images")
-    sample.add_argument("--count", type=int, default=16, metavar="N", help="how many images (%(default)s)")
-    sample.add_argument("--seed", type=int, default=0, metavar="N", help="of the first; others count on (%(default)s)")
-    sample.add_argument(
-        "--temperature", type=float, default=1.0, metavar="X", help="lower: likelier tokens (%(default)s)"
-    )
-    sample.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest tokens (all)")
-    sample.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest P of them (all)")
+    add_value(sample, "--count", 16, "N", "how many images (%(default)s)")
+    add_value(sample, "--seed", 0, "N", "of the first; others count on (%(default)s)")
+    add_value(sample, "--temperature", 1.0, "X", "lower: likelier tokens (%(default)s)")
+    add_value(sample, "--top-k", 0, "K", "draw from the K likeliest tokens (all)")
+    add_value(sample, "--top-p", 1.0, "P", "draw from the likeliest P of them (all)")
     sample.add_argument("--prefix", type=Path, metavar="IMAGE", help="image to complete, of the model's size")
     sample.add_argument("--rows", type=int, metavar="N", help="rows of its tokens that are kept (half of them)")
     sample.add_argument("--clip", type=Path, metavar="FILE", help="whole CLIP that ranks the images, best first")
     sample.add_argument("--keep", type=int, metavar="N", help="write only the best N; needs --clip")
-    sample.add_argument("--dtype", choices=DTYPES, default=DTYPES[0])
-    sample.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+    add_arithmetic_options(sample)
 
 
 @alone
 def _run(arguments: argparse.Namespace) -> int:
     from ..dalle.dalle import load_dalle
     from ..dalle.sampling import SampleOptions
-    from ..encoder.clip import load_full_clip
     from ..encoder.images import best
-    from ..output.files import written_whole
     from ..web.pictures.sheets import draw_samples
 
     options = SampleOptions(arguments.temperature, arguments.top_k, arguments.top_p)
@@ -59,11 +55,8 @@ def _run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.out
     if any(folder.glob("*.png")):
         raise ValueError(f"{folder} has .png files already, which are not overwritten; choose another folder")
-    dtype, device = dtype_named(arguments.dtype), device_of(arguments)
-    model = load_dalle(arguments.model, dtype=dtype, device=device)
-    clip = None if arguments.clip is None else load_full_clip(arguments.clip, dtype=dtype, device=device)
-    if clip is not None:
-        show(f"{clip.name}: {clip.origin}", sys.stderr)
+    model = load_dalle(arguments.model, dtype=dtype_named(arguments.dtype), device=device_of(arguments))
+    clip = None if arguments.clip is None else clip_of(arguments, arguments.clip)
     prefix = None if arguments.prefix is None else _prefix(model, arguments.prefix, arguments.rows)
     show(f"{arguments.caption!r} as pieces: {_pieces(model, arguments.caption)}")
     seeds = range(arguments.seed, arguments.seed + arguments.count)
@@ -75,13 +68,12 @@ def _run(arguments: argparse.Namespace) -> int:
     pictures = [_picture(image) for image in images]
     for rank, index in enumerate(order, 1):
         name = f"seed{seeds[index]}.png" if scores is None else f"{rank:03}-seed{seeds[index]}.png"
-        with written_whole(folder / name) as place:
-            pictures[index].save(place)
+        write_picture(pictures[index], folder / name)
         if scores is not None:
             show(f"{rank:>3}  {scores[index]:7.4f}  {folder / name}")
     if order:
-        with written_whole(folder / MONTAGE_NAME) as place:
-            draw_samples([(arguments.caption, [pictures[index] for index in order])]).save(place)
+        montage = draw_samples([(arguments.caption, [pictures[index] for index in order])])
+        write_picture(montage, folder / MONTAGE_NAME)
     show(f"written: {len(order)} images to {folder}")
     if not is_whole:
         raise KeyboardInterrupt
@@ -126,11 +118,8 @@ def clip_scores(clip: FullClip, caption: str, images: Sequence[Tensor]) -> list[
 
     from ..encoder.images import image_features
     from ..encoder.similarity import similarity
-    from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.features import text_features
-    from ..weighting.towers import layout_of
 
-    described = text_features(caption, "none", default_tokenizer(), layout_of(clip.text.config), clip.text_features)
+    described = text_features_of(clip, caption, "none")
     features = image_features(clip, torch.stack(list(images)).movedim(1, -1))
     return similarity(described.vector.unsqueeze(0), features)[0].tolist()
 

@@ -10,35 +10,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import SUFFIXES, open_image
+from ..output.files import written_whole
 from .console import Progress, show
-from .options import DTYPES, device_of, dtype_named
+from .options import device_of, dtype_named
 from .processes import holding_interrupt
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from ..encoder.clip import FullClip
+    from ..encoder.config import Activation
     from ..output.placing import Placed, Placement
     from ..weighting.features import TextFeatures
 
 
-def add_clip_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says which CLIP is loaded, and how it reads images and texts."""
-    from ..encoder.config import CROPS
-    from ..weighting.syntax import SYNTAXES
+WHOLE_CLIP = ".safetensors file of a whole CLIP, such as openai/clip-vit-large-patch14's model.safetensors"
+"""Help of the option ``--weights``."""
 
-    parser.add_argument(
-        "--weights",
-        type=Path,
-        metavar="FILE",
-        help=".safetensors file of a whole CLIP, such as openai/clip-vit-large-patch14's model.safetensors; required",
-    )
+
+def add_crop_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option about images that are not square."""
+    from ..encoder.config import CROPS
+
     parser.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
-    parser.add_argument(
-        "--syntax", choices=list(SYNTAXES), default="none", help="how weights are written, to be left out (%(default)s)"
-    )
-    parser.add_argument("--dtype", choices=DTYPES, default="fp32")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
+
+
+def add_activation_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option about the activation of a CLIP."""
     parser.add_argument(
         "--activation",
         choices=["quick_gelu", "gelu"],
@@ -46,27 +44,23 @@ def add_clip_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def clip_of(arguments: argparse.Namespace) -> FullClip:
-    """Load the CLIP among the arguments, and say on the error stream by what its heads and activation are known."""
+def clip_of(arguments: argparse.Namespace, path: Path, activation: Activation | None = None) -> FullClip:
+    """Load a CLIP, and say on the error stream by what its heads and activation are known."""
     from ..encoder.clip import load_full_clip
 
-    clip = load_full_clip(
-        arguments.weights,
-        dtype=dtype_named(arguments.dtype),
-        device=device_of(arguments),
-        activation=arguments.activation,
-    )
+    dtype, device = dtype_named(arguments.dtype), device_of(arguments)
+    clip = load_full_clip(path, dtype=dtype, device=device, activation=activation)
     show(f"{clip.name}: {clip.origin}", sys.stderr)
     return clip
 
 
-def tell_left_out(others: Sequence[Path], num_failed: int, num_paths: int) -> int:
+def tell_left_out(others: Sequence[Path], folders: str, num_failed: int, among: str = "") -> int:
     """Report the skipped files of folders and the number of unreadable ones; return the exit status."""
     if others:
         kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in others}))
-        show(f"files of other kinds in folders, not looked at: {len(others)} ({kinds})", sys.stderr)
+        show(f"files of other kinds in {folders}, not looked at: {len(others)} ({kinds})", sys.stderr)
     if num_failed:
-        show(f"{num_failed} of {num_paths} files left out", sys.stderr)
+        show(f"{num_failed}{among} files left out", sys.stderr)
     return 1 if num_failed else 0
 
 
@@ -118,6 +112,12 @@ def put_images(placements: Sequence[Placement], *, is_move: bool) -> Placed:
         placed = place_files(placements, is_move=is_move, on_progress=count)
     progress.clear()
     return placed
+
+
+def write_picture(picture: Image.Image, path: Path) -> None:
+    """Write a picture atomically."""
+    with written_whole(path) as place:
+        picture.save(place)
 
 
 class Files(Sequence["Image.Image"]):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from . import Command
 from .console import show
-from .options import check_new_file
+from .options import add_value, check_new_file
 
 
 def _add_dvae_arguments(convert: argparse.ArgumentParser) -> None:
@@ -92,12 +92,12 @@ def _add_stretch_arguments(stretch: argparse.ArgumentParser) -> None:
     stretch.add_argument(
         "weights", type=Path, metavar="FILE", help=".safetensors file of a CLIP text encoder or of a whole CLIP"
     )
-    stretch.add_argument(
+    add_value(
+        stretch,
         "--positions",
-        type=int,
-        default=248,
-        metavar="N",
-        help="how many it shall have (%(default)s, as Long-CLIP); of 77 can be made 134, 191, 248, 305, ...: 20 + 57 k",
+        248,
+        "N",
+        "how many it shall have (%(default)s, as Long-CLIP); of 77 can be made 134, 191, 248, 305, ...: 20 + 57 k",
     )
     stretch.add_argument(
         "--out",

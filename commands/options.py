@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from ..weighting.towers import Reader
 
 
+def add_value(parser: argparse._ActionsContainer, flag: str, default: float, metavar: str, help: str) -> None:
+    """Add a flag with a number of the type of its default."""
+    parser.add_argument(flag, type=type(default), default=default, metavar=metavar, help=help)
+
+
 def add_arguments(
     parser: argparse._ActionsContainer, declared: Mapping[str, Option], *names: str, **defaults: Any
 ) -> None:
@@ -57,9 +62,12 @@ DTYPES = ("fp32", "fp16", "bf16")
 
 def add_loading_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for loading weights."""
-    parser.add_argument(
-        "--clip-skip", type=int, default=1, metavar="N", help="1 = last layer (1); SD 2.x, SDXL: from 2"
-    )
+    add_value(parser, "--clip-skip", 1, "N", "1 = last layer (1); SD 2.x, SDXL: from 2")
+    add_arithmetic_options(parser)
+
+
+def add_arithmetic_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options about data type and device."""
     parser.add_argument("--dtype", choices=DTYPES, default="fp32")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
 

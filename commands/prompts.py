@@ -18,6 +18,7 @@ from .options import (
     add_loading_options,
     add_options,
     add_reading_options,
+    add_value,
     embedding_folders,
     embeddings_of,
     encoders_of,
@@ -39,12 +40,8 @@ MAX_POSITIONS = 16384
 
 def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
     add_reading_options(inspect)
-    inspect.add_argument(
-        "--positions",
-        type=int,
-        default=77,
-        metavar="N",
-        help="positions of a chunk (77); 248 for a Long-CLIP, or as many as `stretch` made",
+    add_value(
+        inspect, "--positions", 77, "N", "positions of a chunk (77); 248 for a Long-CLIP, or as many as `stretch` made"
     )
     inspect.add_argument("--json", action="store_true", help="print all that is known of them as JSON")
     inspect.add_argument(
@@ -52,8 +49,8 @@ def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
         metavar="WORD",
         help="also how much of each other token a layer takes into this one; loads a CLIP",
     )
-    inspect.add_argument("--layer", type=int, default=1, metavar="N", help="--attention: 1 = the first (1)")
-    inspect.add_argument("--head", type=int, default=0, metavar="N", help="--attention: 0 = the mean of all (0)")
+    add_value(inspect, "--layer", 1, "N", "--attention: 1 = the first (1)")
+    add_value(inspect, "--head", 0, "N", "--attention: 0 = the mean of all (0)")
     inspect.add_argument(
         "--weights", type=Path, metavar="FILE", help="--attention: .safetensors file with the text encoders (random)"
     )
@@ -63,7 +60,7 @@ def _add_schedule_arguments(timed: argparse.ArgumentParser) -> None:
     from ..weighting.timed.schedule import COUNTERS
 
     timed.add_argument("text", help="a prompt with [from:to:when], [a|b] or AND; - reads it from standard input")
-    timed.add_argument("--steps", type=int, default=20, metavar="N", help="sampling steps (20)")
+    add_value(timed, "--steps", 20, "N", "sampling steps (20)")
     timed.add_argument("--counter", choices=COUNTERS, default=COUNTERS[0], help="how steps are counted (%(default)s)")
     add_options(timed, "cleaning")
 

@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING, Any
 from ..encoder.image_file import SUFFIXES, open_image
 from . import Command
 from .console import Progress, json_text, show, standard_input
-from .images import Files, add_clip_options, clip_of, image_files, put_images, tell_left_out, text_features_of
-from .options import text_of
+from .images import (
+    WHOLE_CLIP,
+    Files,
+    add_activation_option,
+    add_crop_option,
+    clip_of,
+    image_files,
+    put_images,
+    tell_left_out,
+    text_features_of,
+    write_picture,
+)
+from .options import add_arithmetic_options, text_of
 from .processes import Place
 from .prompt_lines import PromptLines
 
@@ -32,16 +43,16 @@ MEANING = (
 
 def _add_rerank_arguments(rerank: argparse.ArgumentParser) -> None:
     rerank.add_argument("text", help="the text; - reads it from standard input")
-    add_paths(rerank)
-    add_clip_options(rerank)
+    _add_paths(rerank)
+    _add_clip_options(rerank)
     rerank.add_argument("--keep", type=int, metavar="N", help="only the N best (all)")
     rerank.add_argument(
         "--copy", type=Path, metavar="DIR", help="copy the best there, their rank first in the name; never overwrites"
     )
-    add_result_options(rerank, "ranking")
+    _add_result_options(rerank, "ranking")
 
 
-def add_paths(parser: argparse.ArgumentParser) -> None:
+def _add_paths(parser: argparse.ArgumentParser) -> None:
     """Add the images."""
     parser.add_argument(
         "paths",
@@ -52,13 +63,26 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_result_options(parser: argparse.ArgumentParser, what: str) -> None:
+def _add_clip_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which CLIP is loaded, and how it reads images and texts."""
+    from ..weighting.syntax import SYNTAXES
+
+    parser.add_argument("--weights", type=Path, metavar="FILE", help=f"{WHOLE_CLIP}; required")
+    add_crop_option(parser)
+    parser.add_argument(
+        "--syntax", choices=list(SYNTAXES), default="none", help="how weights are written, to be left out (%(default)s)"
+    )
+    add_arithmetic_options(parser)
+    add_activation_option(parser)
+
+
+def _add_result_options(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the forms in which a result is shown, other than text."""
     parser.add_argument("--chart", type=Path, metavar="FILE", help=f"draw the {what} into a .png file")
     parser.add_argument("--json", action="store_true", help=f"print the {what} as JSON")
 
 
-def check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:
+def _check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:
     """Raise ValueError if no weights are given, or the chart is not to be a .png file."""
     if arguments.weights is None:
         raise ValueError(
@@ -70,7 +94,7 @@ def check_clip(arguments: argparse.Namespace, command: str, why: str) -> None:
         raise ValueError(f"--chart {arguments.chart}: the chart is a .png file")
 
 
-def features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tensor, list[Path]]:
+def _features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tensor, list[Path]]:
     """Encode image files; those that cannot be read are named and left out.
 
     Returns:
@@ -81,31 +105,41 @@ def features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Tens
     """
     from ..encoder.images import image_features
 
-    progress = Progress()
-    reading = _Reading(paths, progress)
+    progress, read = Progress(), list[Path]()
+
+    def images() -> Iterator[Image.Image]:
+        for path in paths:
+            try:
+                image = open_image(path)
+            except ValueError as error:
+                progress.clear()
+                show(f"weighted-clip: {error}", sys.stderr)
+                continue
+            read.append(path)
+            yield image
 
     def count(done: int) -> None:
         progress.tell(f"{done} of {len(paths)} images")
 
-    features = image_features(clip, reading, crop, on_progress=count)
+    features = image_features(clip, images(), crop, on_progress=count)
     progress.clear()
-    if not reading.read:
+    if not read:
         raise ValueError(f"none of the {len(paths)} images could be read")
-    return features, reading.read
+    return features, read
 
 
 def _rerank(arguments: argparse.Namespace) -> int:
     from ..encoder.images import best
     from ..encoder.similarity import similarity
 
-    check_clip(arguments, "rerank", "sort at random")
+    _check_clip(arguments, "rerank", "sort at random")
     if arguments.keep is not None and arguments.keep < 1:
         raise ValueError(f"--keep must be at least 1, got {arguments.keep}")
     paths, others = image_files(arguments.paths)
     text = text_of(arguments).strip("\n")
-    clip = clip_of(arguments)
+    clip = clip_of(arguments, arguments.weights, arguments.activation)
     described = text_features_of(clip, text, arguments.syntax)
-    features, read = features_of(clip, paths, arguments.crop)
+    features, read = _features_of(clip, paths, arguments.crop)
     scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
     order = best(scores, len(scores))
     kept = order[: arguments.keep]
@@ -116,28 +150,11 @@ def _rerank(arguments: argparse.Namespace) -> int:
     if arguments.copy is not None:
         _copy(ranked, arguments.copy)
     if arguments.chart is not None:
-        _chart_ranking(arguments.chart, read, scores, order, len(kept), text)
-    return tell_left_out(others, len(paths) - len(read), len(paths))
+        from ..web.pictures import draw_ranking
 
-
-class _Reading:
-    """Iterates over images, keeps track of the readable ones and reports the others."""
-
-    def __init__(self, paths: Sequence[Path], progress: Progress) -> None:
-        self.paths = paths
-        self.progress = progress
-        self.read: list[Path] = []
-
-    def __iter__(self) -> Iterator[Image.Image]:
-        for path in self.paths:
-            try:
-                image = open_image(path)
-            except ValueError as error:
-                self.progress.clear()
-                show(f"weighted-clip: {error}", sys.stderr)
-                continue
-            self.read.append(path)
-            yield image
+        names = [path.stem for path in read]
+        _write_chart(draw_ranking(Files(read), scores, order, len(kept), text, names=names), arguments.chart)
+    return tell_left_out(others, "folders", len(paths) - len(read), f" of {len(paths)}")
 
 
 def _print_ranking(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: bool) -> None:
@@ -165,17 +182,9 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
         show(f"{len(placed.there):,} were in {folder} already, with the same bytes", sys.stderr)
 
 
-def _chart_ranking(
-    file: Path, paths: Sequence[Path], scores: Sequence[float], order: Sequence[int], keep: int, text: str
-) -> None:
-    from ..output.files import written_whole
-    from ..web.pictures import draw_ranking
-
-    names = [path.stem for path in paths]
+def _write_chart(chart: Image.Image, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    picture = draw_ranking(Files(paths), scores, order, keep, text, names=names)
-    with written_whole(file) as place:
-        picture.save(place)
+    write_picture(chart, file)
 
 
 RERANK = Command(
@@ -194,12 +203,12 @@ SOFTMAX = {"none": "none", "over texts": "texts", "over images": "images"}
 
 
 def _add_similarity_arguments(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
+    _add_paths(parser)
     parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="a text; give it once for each")
     parser.add_argument(
         "--texts", type=Path, metavar="FILE", help="a file with a text on each line; - is the standard input"
     )
-    add_clip_options(parser)
+    _add_clip_options(parser)
     parser.add_argument(
         "--softmax",
         choices=list(SOFTMAX),
@@ -209,7 +218,7 @@ def _add_similarity_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="with --softmax: the smaller, the sharper (as it was trained)"
     )
-    add_result_options(parser, "matrix")
+    _add_result_options(parser, "matrix")
 
 
 def _similarity(arguments: argparse.Namespace) -> int:
@@ -217,7 +226,7 @@ def _similarity(arguments: argparse.Namespace) -> int:
 
     from ..encoder.similarity import probabilities, similarity
 
-    check_clip(arguments, "similarity", "compare at random")
+    _check_clip(arguments, "similarity", "compare at random")
     temperature: float | None = arguments.temperature
     if temperature is not None and not 0 < temperature < math.inf:
         raise ValueError(f"--temperature must be above 0, got {temperature:g}")
@@ -225,9 +234,9 @@ def _similarity(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--temperature {temperature:g} counts with --softmax only: cosines have none")
     texts = _texts(arguments)
     paths, others = image_files(arguments.paths)
-    clip = clip_of(arguments)
+    clip = clip_of(arguments, arguments.weights, arguments.activation)
     described = [text_features_of(clip, text, arguments.syntax) for text in texts]
-    features, read = features_of(clip, paths, arguments.crop)
+    features, read = _features_of(clip, paths, arguments.crop)
     over: Any = SOFTMAX[arguments.softmax]
     scale = 1.0 if over == "none" else temperature or 1 / clip.logit_scale
     vectors = torch.stack([one.vector for one in described])
@@ -242,8 +251,10 @@ def _similarity(arguments: argparse.Namespace) -> int:
         for issue in one.read.issues:
             show(f"  {text[:60]!r}: {issue.line}", sys.stderr)
     if arguments.chart is not None:
-        _chart_matrix(arguments.chart, values, texts, read, over)
-    return tell_left_out(others, len(paths) - len(read), len(paths))
+        from ..web.pictures import draw_similarity
+
+        _write_chart(draw_similarity(values, texts, Files(read), over=over), arguments.chart)
+    return tell_left_out(others, "folders", len(paths) - len(read), f" of {len(paths)}")
 
 
 def _texts(arguments: argparse.Namespace) -> list[str]:
@@ -267,18 +278,6 @@ def _print_matrix(values: Sequence[Sequence[float]], texts: Sequence[str], paths
     show("".join(f"{number:>9}" for number in range(1, len(texts) + 1)))
     for index, path in enumerate(paths):
         show("".join(f"{row[index]:9.4f}" for row in values) + f"  {path}")
-
-
-def _chart_matrix(
-    file: Path, values: Sequence[Sequence[float]], texts: Sequence[str], paths: Sequence[Path], over: Any
-) -> None:
-    from ..output.files import written_whole
-    from ..web.pictures import draw_similarity
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    picture = draw_similarity(values, texts, Files(paths), over=over)
-    with written_whole(file) as place:
-        picture.save(place)
 
 
 SIMILARITY = Command(

@@ -17,8 +17,18 @@ from ..encoder.image_file import SUFFIXES
 from ..output.files import written_whole
 from . import Command
 from .console import Progress, show
-from .images import Files, clip_of, image_files, put_images
-from .options import DTYPES
+from .images import (
+    WHOLE_CLIP,
+    Files,
+    add_activation_option,
+    add_crop_option,
+    clip_of,
+    image_files,
+    put_images,
+    tell_left_out,
+    write_picture,
+)
+from .options import add_arithmetic_options, add_value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,8 +94,7 @@ def write_unsure(folder: Path, images: Path, guesses: Sequence[Guess]) -> Path:
         Card(one.name, ((one.label, one.probability), (one.runner_up, one.runner_up_probability))) for one in least
     ]
     title = f"The least sure of {len(guesses):,} images: given label and runner-up"
-    with written_whole(folder / UNSURE_NAME) as place:
-        draw_unsure(Files([images / one.name for one in least]), cards, title).save(place)
+    write_picture(draw_unsure(Files([images / one.name for one in least]), cards, title), folder / UNSURE_NAME)
     return folder / UNSURE_NAME
 
 
@@ -102,8 +111,7 @@ def write_confusion(folder: Path, probe: Probe, targets: Sequence[int]) -> list[
     show(f"{words}, by {probe.num_folds}-fold cross-validation; strength C = {probe.strength:g}")
     rows = [["true label", *labels], *([label, *map(str, row)] for label, row in zip(labels, counts, strict=True))]
     written = [_write_csv(folder / CONFUSION_NAME, rows), folder / MATRIX_NAME]
-    with written_whole(folder / MATRIX_NAME) as place:
-        draw_confusion(counts, labels, title=words).save(place)
+    write_picture(draw_confusion(counts, labels, title=words), folder / MATRIX_NAME)
     return written
 
 
@@ -135,8 +143,6 @@ MAX_LABEL_BYTES = 120
 
 
 def _add_arguments(sort: argparse.ArgumentParser) -> None:
-    from ..encoder.config import CROPS
-
     sort.allow_abbrev = False  # run.py looks for --examples, to install its requirements
     sort.add_argument(
         "folder",
@@ -157,7 +163,7 @@ def _add_arguments(sort: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help=".safetensors file of a whole CLIP, such as openai/clip-vit-large-patch14's model.safetensors",
+        help=WHOLE_CLIP,
     )
     sort.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for all that is written")
     sort.add_argument(
@@ -169,21 +175,12 @@ def _add_arguments(sort: argparse.ArgumentParser) -> None:
     put = sort.add_mutually_exclusive_group()
     put.add_argument("--copy", type=Path, metavar="INTO", help="copy each image into INTO/LABEL; never overwrites")
     put.add_argument("--move", type=Path, metavar="INTO", help="move each image into INTO/LABEL; never overwrites")
-    sort.add_argument(
-        "--sure",
-        type=float,
-        default=0.0,
-        metavar="P",
-        help="copy or move only images whose label has this probability or more, e.g. 0.9 (all)",
+    add_value(
+        sort, "--sure", 0.0, "P", "copy or move only images whose label has this probability or more, e.g. 0.9 (all)"
     )
-    sort.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
-    sort.add_argument("--dtype", choices=DTYPES, default="fp32")
-    sort.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")
-    sort.add_argument(
-        "--activation",
-        choices=["quick_gelu", "gelu"],
-        help="of the model (by config.json beside it, or as OpenAI's B and L and OpenCLIP's H and bigG were released)",
-    )
+    add_crop_option(sort)
+    add_arithmetic_options(sort)
+    add_activation_option(sort)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -196,12 +193,7 @@ def _run(arguments: argparse.Namespace) -> int:
     with alone_in(arguments.out):
         guesses, num_failed = _guessed(arguments, paths, labels, known)
     _put(arguments, folder, guesses)
-    if others:
-        kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in others}))
-        show(f"files of other kinds in {folder}, not looked at: {len(others)} ({kinds})", sys.stderr)
-    if num_failed:
-        show(f"{num_failed} files left out", sys.stderr)
-    return 1 if num_failed else 0
+    return tell_left_out(others, str(folder), num_failed)
 
 
 def _guessed(
@@ -213,7 +205,7 @@ def _guessed(
         from ..training.linear_probe import check_installed
 
         check_installed()
-    clip = clip_of(arguments)
+    clip = clip_of(arguments, arguments.weights, arguments.activation)
     reading = _Features(clip, arguments)
     written: list[Path] = []
     if known:

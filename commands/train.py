@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import Command
+from .images import add_activation_option, add_crop_option
+from .options import add_value
 from .processes import alone
 from .training import (
     CAPTIONED,
@@ -38,7 +40,7 @@ _PARTS = "layers, embeddings, projection (of the text tower), image, scale"
 
 
 def _add_arguments(train: argparse.ArgumentParser) -> None:
-    from ..encoder.config import CROPS, POSITIONS
+    from ..encoder.config import POSITIONS
 
     train.add_argument("data", type=Path, metavar="DATA", help=CAPTIONED)
     train.add_argument(
@@ -46,13 +48,13 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     )
     add_out(train)
     train.add_argument("--towers", choices=["text", "both"], default="text", help="which are trained (%(default)s)")
-    train.add_argument("--batch", type=int, default=32, metavar="N", help="pairs in memory at once (%(default)s)")
-    train.add_argument(
+    add_value(train, "--batch", 32, "N", "pairs in memory at once (%(default)s)")
+    add_value(
+        train,
         "--accumulate",
-        type=int,
-        default=8,
-        metavar="N",
-        help="such parts in a batch; the pairs of all of them are told from each other (%(default)s)",
+        8,
+        "N",
+        "such parts in a batch; the pairs of all of them are told from each other (%(default)s)",
     )
     train.add_argument(
         "--objective",
@@ -61,11 +63,11 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         help="mlm: find hidden words of captions, without images, as a warm-up of the text encoder (%(default)s)",
     )
     length = train.add_mutually_exclusive_group()
-    length.add_argument("--epochs", type=int, default=10, metavar="N", help="how often each image comes (%(default)s)")
+    add_value(length, "--epochs", 10, "N", "how often each image comes (%(default)s)")
     length.add_argument("--steps", type=int, metavar="N", help="how many batches, in place of --epochs")
-    train.add_argument("--seed", type=int, default=0, metavar="N", help="of order, captions and tags (%(default)s)")
+    add_value(train, "--seed", 0, "N", "of order, captions and tags (%(default)s)")
     add_device(train)
-    train.add_argument("--rate", type=float, default=1e-5, metavar="X", help="highest learning rate (%(default)s)")
+    add_value(train, "--rate", 1e-5, "X", "highest learning rate (%(default)s)")
     train.add_argument(
         "--rate-of",
         action="append",
@@ -73,15 +75,11 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         metavar="PART=X",
         help=f"another rate for a part, 0 freezes it; parts: {_PARTS}",
     )
-    train.add_argument("--freeze-layers", type=int, default=0, metavar="N", help="freeze the first N text layers")
-    train.add_argument("--warmup", type=int, default=0, metavar="N", help="steps in which the rate rises (%(default)s)")
-    train.add_argument("--weight-decay", type=float, default=0.1, metavar="X", help="of matrices (%(default)s)")
-    train.add_argument(
-        "--ema", type=float, default=0.0, metavar="X", help="write a moving average of the weights, e.g. 0.999 (none)"
-    )
-    train.add_argument(
-        "--lora", type=int, default=0, metavar="RANK", help="train a LoRA, and write lora.safetensors too"
-    )
+    add_value(train, "--freeze-layers", 0, "N", "freeze the first N text layers")
+    add_value(train, "--warmup", 0, "N", "steps in which the rate rises (%(default)s)")
+    add_value(train, "--weight-decay", 0.1, "X", "of matrices (%(default)s)")
+    add_value(train, "--ema", 0.0, "X", "write a moving average of the weights, e.g. 0.999 (none)")
+    add_value(train, "--lora", 0, "RANK", "train a LoRA, and write lora.safetensors too")
     train.add_argument(
         "--lora-for",
         choices=["sd1", "sd2", "sdxl_l", "sdxl_g", "refiner"],
@@ -95,12 +93,12 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         metavar="PROMPT",
         help="measure how far the rows of this prompt move; may be given several times",
     )
-    train.add_argument(
+    add_value(
+        train,
         "--keep",
-        type=float,
-        default=0.0,
-        metavar="W",
-        help="hold general prompts near their old token states, with this weight in the loss, against forgetting (0)",
+        0.0,
+        "W",
+        "hold general prompts near their old token states, with this weight in the loss, against forgetting (0)",
     )
     train.add_argument(
         "--optimizer", choices=["adamw", "adafactor", "adamw8bit"], default="adamw", help="(%(default)s)"
@@ -111,34 +109,32 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         metavar="N",
         help="end after N measurements of recall without a better one, and write the best weights",
     )
-    train.add_argument(
+    add_value(
+        train,
         "--merge",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="write the weights from before and so much of their change (%(default)s); others by --resume afterwards",
+        1.0,
+        "X",
+        "write the weights from before and so much of their change (%(default)s); others by --resume afterwards",
     )
     train.add_argument("--word", metavar="WORD", help="train one new embedding alone, for this word in the captions")
-    train.add_argument("--word-vectors", type=int, default=1, metavar="N", help="vectors that it has (%(default)s)")
+    add_value(train, "--word-vectors", 1, "N", "vectors that it has (%(default)s)")
     train.add_argument(
         "--word-from", default="*", metavar="TEXT", help="text whose tokens it begins with (%(default)s)"
     )
-    train.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
-    train.add_argument(
+    add_crop_option(train)
+    add_value(
+        train,
         "--random-crop",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="train on random parts of images, of at least this share of their area, e.g. 0.9 (the whole)",
+        1.0,
+        "X",
+        "train on random parts of images, of at least this share of their area, e.g. 0.9 (the whole)",
     )
     train.add_argument(
         "--mirror", action="store_true", help="mirror half of the images, at random (captions may say left and right)"
     )
     train.add_argument("--shuffle-tags", action="store_true", help="mix what stands between a caption's commas")
-    train.add_argument("--keep-tags", type=int, default=0, metavar="N", help="leave the first N tags as they are")
-    train.add_argument(
-        "--tag-dropout", type=float, default=0.0, metavar="X", help="leave out each other tag with this probability"
-    )
+    add_value(train, "--keep-tags", 0, "N", "leave the first N tags as they are")
+    add_value(train, "--tag-dropout", 0.0, "X", "leave out each other tag with this probability")
     train.add_argument(
         "--checkpointing", action="store_true", help="less memory for a third more time, and the same numbers"
     )
@@ -157,11 +153,7 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         "--context-length", type=int, metavar="N", help="positions of a new text encoder, with start and end (77)"
     )
     add_shard(train)
-    train.add_argument(
-        "--activation",
-        choices=["quick_gelu", "gelu"],
-        help="of the model (by config.json beside it, or as OpenAI's B and L and OpenCLIP's H and bigG were released)",
-    )
+    add_activation_option(train)
     add_compress(train)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..output.files import written_whole
+from .images import write_picture
 from .options import DTYPES
 from .processes import stopping, voice
 
@@ -90,8 +91,7 @@ def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequ
             for name in shown
         }
         if curves:
-            with written_whole(folder / file) as place:
-                draw_curves(chart.heading, curves, top=chart.top).save(place)
+            write_picture(draw_curves(chart.heading, curves, top=chart.top), folder / file)
             pictures.append(file)
     if count := sum(bool(entry.get("skipped")) for entry in entries):
         notes = [*notes, f"{count:,} updates were skipped, as a gradient was not finite"]
@@ -125,9 +125,7 @@ def in_rows(rows: Sequence[Tensor], factor: int | None = None) -> Image.Image:
 
 def montage(rows: Sequence[Tensor], path: Path) -> None:
     """Draw `in_rows` into a file."""
-    image = in_rows(rows)
-    with written_whole(path) as place:
-        image.save(place)
+    write_picture(in_rows(rows), path)
 
 
 def in_turn(pictures: Tensor, shown: Tensor) -> list[Tensor]:

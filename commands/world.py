@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import Command
 from .console import Progress, show
-from .options import add_arguments, options_of
+from .images import write_picture
+from .options import add_arguments, add_value, options_of
 from .processes import alone
 from .training import Chart, Job, Page, Say, add_device, epilog, in_rows, with_arguments
 from .training import train as train_with
@@ -42,7 +43,7 @@ def _add_train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("--steps", type=int, metavar="N", help="how many updates (3,000)")
     train.add_argument("--batch", type=int, metavar="N", help="pictures of each (64)")
     train.add_argument("--rate", type=float, metavar="X", help="highest step size (1e-3)")
-    train.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, pictures and noise (%(default)s)")
+    add_value(train, "--seed", 0, "N", "of weights, pictures and noise (%(default)s)")
     add_device(train)
 
 
@@ -73,16 +74,15 @@ def _add_sample_arguments(sample: argparse.ArgumentParser) -> None:
     sample.add_argument("text", metavar="CAPTION", help='what to draw: "a (red:0.5) circle and a blue square"')
     add_arguments(sample, OPTIONS, "syntax", "scheme", "padding", "law", "mask_method")
     sample.add_argument("--out", type=Path, required=True, metavar="FILE", help="the .png file to write")
-    sample.add_argument("--count", type=int, default=8, metavar="N", help="how many pictures (%(default)s)")
-    sample.add_argument("--seed", type=int, default=0, metavar="N", help="of the first; others count on (%(default)s)")
-    sample.add_argument("--steps", type=int, default=20, metavar="N", help="steps of Euler's method (%(default)s)")
-    sample.add_argument("--guidance", type=float, default=3.0, metavar="X", help="classifier-free (%(default)s)")
+    add_value(sample, "--count", 8, "N", "how many pictures (%(default)s)")
+    add_value(sample, "--seed", 0, "N", "of the first; others count on (%(default)s)")
+    add_value(sample, "--steps", 20, "N", "steps of Euler's method (%(default)s)")
+    add_value(sample, "--guidance", 3.0, "X", "classifier-free (%(default)s)")
 
 
 def _sample(arguments: argparse.Namespace) -> int:
     import torch
 
-    from ..output.files import written_whole
     from ..training.world import NAME
     from ..weighting.chunks import plain_id
     from ..weighting.encoders import Encoders
@@ -118,8 +118,7 @@ def _sample(arguments: argparse.Namespace) -> int:
     across = min(ACROSS, len(pictures))
     white = pictures.new_ones(-len(pictures) % across, *pictures.shape[1:])
     image = in_rows(torch.cat([pictures, white]).split(across), ENLARGED)
-    with written_whole(arguments.out) as path:
-        image.save(path)
+    write_picture(image, arguments.out)
     show(f"written: {arguments.out}, {arguments.count} pictures, seeds {arguments.seed} and on")
     return 0
 
