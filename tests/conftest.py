@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -38,6 +39,9 @@ declare_missing_operators()
 from weighted_clip.encoder.kernels import VARIABLE  # noqa: E402 - loaded above
 from weighted_clip.encoder.linear import ONEDNN  # noqa: E402
 
+if TYPE_CHECKING:
+    from weighted_clip.encoder.clip import FullClip
+
 # not measured: the same numbers in every run, and no files in the user's folders
 os.environ.setdefault(VARIABLE, "plain" if ONEDNN is None else "onednn")
 
@@ -57,6 +61,23 @@ def _font() -> Iterator[None]:
         patch.setattr(fonts, "REGULAR_FONTS", (str(FONT),))
         patch.setattr(fonts, "BOLD_FONTS", ())
         yield
+
+
+@pytest.fixture(scope="session")
+def trained_clip(tmp_path_factory: pytest.TempPathFactory) -> "FullClip":
+    """A CLIP that has learned coloured shapes; nobody may change it. One worker trains it, the others read its file."""
+    from filelock import FileLock  # which torch requires
+
+    from .encoder.shapes import read_clip, train_clip
+
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # that of all workers
+    path = folder / "trained_clip.pt"
+    with FileLock(path.with_suffix(".lock")):
+        if not path.exists():
+            train_clip(path)
+    return read_clip(path)
 
 
 # a slow machine is not a failure

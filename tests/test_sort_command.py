@@ -25,7 +25,7 @@ from weighted_clip.output import placing
 from weighted_clip.training import images as training_images
 from weighted_clip.training import linear_probe
 
-from .encoder.shapes import TEXT, VISION, Shape, picture_of, split, trained_clip
+from .encoder.shapes import TEXT, VISION, Shape, picture_of, split
 from .libraries import library
 from .test_placing import state
 from .transformers_clip import Reference
@@ -49,9 +49,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, trained_clip: FullClip) -> Path:
     """A CLIP that knows coloured shapes."""
-    return write_clip(tmp_path_factory.mktemp("trained") / "clip.safetensors", trained_clip())
+    return write_clip(tmp_path_factory.mktemp("trained") / "clip.safetensors", trained_clip)
 
 
 def write_noise(folder: Path, count: int, seed: int = 0) -> list[Path]:

@@ -1,50 +1,84 @@
-"""Files of discrete VAEs: there and back, OpenAI's pickles converted without their code, and what is refused."""
+"""Model files there and back: discrete VAEs, priors and whole models; what is refused."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
-from weighted_clip.commands.program import main
-from weighted_clip.dalle.files import DVAEFileError, load_dvae, save_dvae
-from weighted_clip.dalle.published import read_published
+from weighted_clip.dalle.config import PriorConfig
+from weighted_clip.dalle.dalle import DALLE, DALLE_FORMAT, load_dalle, save_dalle
+from weighted_clip.dalle.files import DVAE_FORMAT, DVAEFileError, Format
+from weighted_clip.dalle.pieces import clip_pieces
+from weighted_clip.dalle.prior import Prior
+from weighted_clip.dalle.prior_file import PRIOR_FORMAT
 
-from ..libraries import is_torch
-from .models import TINY, TINY_SMALL, pictures, reference, seeded
+from .models import PRIOR, TINY, TINY_SMALL, pictures, seeded, tiny_dalle
 
-needs_safe_globals = pytest.mark.skipif(not is_torch("2.5"), reason="this torch has no list of allowed globals")
+Tensors = dict[str, torch.Tensor]
+Change = Callable[[Tensors], object] | None
+CAPTION = "a small red ring"
 
-# ---- safetensors
+
+class Kind(NamedTuple):
+    format: Format[Any]
+    make: Callable[[], nn.Module]
 
 
-@pytest.mark.parametrize("config", [TINY, TINY_SMALL], ids=["dall-e", "small"])
-def test_a_model_that_is_written_and_read_is_the_same(config: object, tmp_path: Path) -> None:
-    model = seeded(config)
-    save_dvae(model, tmp_path / "dvae.safetensors", {"by": "a test"})
-    again = load_dvae(tmp_path / "dvae.safetensors")
-    assert again.config == config
-    images = pictures(2, 32, 32)
-    assert torch.equal(again.tokens(images), model.tokens(images))
-    assert torch.equal(again.images(model.tokens(images)), model.images(model.tokens(images)))
+KINDS = {
+    "dvae": Kind(DVAE_FORMAT, lambda: seeded(TINY_SMALL)),
+    "OpenAI's dvae": Kind(DVAE_FORMAT, lambda: seeded(TINY)),
+    "prior": Kind(PRIOR_FORMAT, lambda: tiny_dalle().prior),
+    "dalle": Kind(DALLE_FORMAT, tiny_dalle),
+}
+
+
+def described(model: Any) -> list[object]:
+    """All that a model is, but its weights."""
+    if isinstance(model, DALLE):
+        return [model.prior.config, model.dvae.config, model.pieces.merges]
+    return [model.config]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_that_is_written_and_read_is_the_same(kind: str, tmp_path: Path) -> None:
+    (form, make), path = KINDS[kind], tmp_path / "model.safetensors"
+    model = make()
+    form.save(model, path, {"by": "a test"})
+    again = form.load(path)
+    assert described(again) == described(model)
+    ours, theirs = model.state_dict(), again.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert not again.training
     assert not any(parameter.requires_grad for parameter in again.parameters())
-    with safe_open(tmp_path / "dvae.safetensors", framework="pt") as file:
+    wide = form.load(path, dtype=torch.float64)
+    assert {tensor.dtype for tensor in wide.state_dict().values()} == {torch.float64}
+    with safe_open(path, framework="pt") as file:
         assert file.metadata()["by"] == "a test"
-    wide = load_dvae(tmp_path / "dvae.safetensors", dtype=torch.float64)
-    assert wide.images(model.tokens(images)).dtype == torch.float64
 
 
-def written(folder: Path, change: object = None, **metadata: str) -> Path:
-    model, path = seeded(TINY_SMALL), folder / "dvae.safetensors"
-    save_dvae(model, path)
+def test_clips_pieces_are_not_written_out(tmp_path: Path) -> None:
+    pieces = clip_pieces()
+    sizes = PriorConfig(**{**vars(PRIOR), "text_vocab_size": pieces.vocab_size})
+    save_dalle(DALLE(Prior(sizes), seeded(TINY_SMALL), pieces), tmp_path / "dalle.safetensors")
+    with safe_open(tmp_path / "dalle.safetensors", framework="pt") as file:
+        assert file.metadata()["merges"] == "clip"
+    assert load_dalle(tmp_path / "dalle.safetensors").pieces.merges == pieces.merges
+
+
+# ---- what is refused
+
+
+def written(kind: str, path: Path, change: Change, metadata: dict[str, str]) -> Path:
+    """A file of which tensors or entries are changed; an empty entry is left out."""
+    KINDS[kind].format.save(KINDS[kind].make(), path)
     with safe_open(path, framework="pt") as file:
         tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
         about = file.metadata()
@@ -54,176 +88,133 @@ def written(folder: Path, change: object = None, **metadata: str) -> Path:
     return path
 
 
-def config_with(**changes: object) -> str:
-    return json.dumps({**vars(TINY_SMALL), **changes})
+def dvae_with(**changes: object) -> dict[str, str]:
+    return {"config": json.dumps({**vars(TINY_SMALL), **changes})}
+
+
+def prior_with(**changes: object) -> dict[str, str]:
+    return {"prior": json.dumps({**vars(PRIOR), **changes})}
 
 
 @pytest.mark.parametrize(
-    ("change", "metadata", "message"),
+    ("kind", "change", "metadata", "message"),
     [
-        (lambda tensors: tensors.pop("decoder.up.bias"), {}, "key 'decoder.up.bias' is missing"),
-        (lambda tensors: tensors.update(x=torch.zeros(1)), {}, "key 'x' is no part of a dVAE"),
+        ("dvae", lambda tensors: tensors.pop("decoder.up.bias"), {}, "key 'decoder.up.bias' is missing"),
+        ("dvae", lambda tensors: tensors.update(x=torch.zeros(1)), {}, "key 'x' is no part of a dVAE"),
         (
+            "dvae",
             lambda tensors: tensors.update({"encoder.input.bias": torch.zeros(9)}),
             {},
             r"'encoder.input.bias' has shape \[9\], expected \[8\] by the sizes in its metadata",
         ),
-        (lambda tensors: tensors["encoder.input.bias"].fill_(torch.nan), {}, "values that are NaN or infinite"),
-        (lambda tensors: tensors.update({"encoder.input.bias": torch.ones(8).int()}), {}, "holds I32, expected one of"),
-        (None, {"format": ""}, "no dVAE of ours.*python run.py convert-dvae"),
-        (None, {"config": "[1"}, "the sizes in its metadata cannot be used"),
-        (None, {"config": "{}"}, "expected the entries architecture, hidden_dim"),
-        (None, {"config": config_with(vocab_size=10**9)}, "vocab_size must be a whole number from 2 to 65536"),
-        (None, {"config": config_with(hidden_dim="16")}, "hidden_dim must be a whole number"),
+        ("dvae", lambda tensors: tensors["encoder.input.bias"].fill_(torch.nan), {}, "values that are NaN or infinite"),
+        (
+            "dvae",
+            lambda tensors: tensors.update({"encoder.input.bias": torch.ones(8).int()}),
+            {},
+            "holds I32, expected one of",
+        ),
+        ("dvae", None, {"format": ""}, "no dVAE of ours.*python run.py convert-dvae"),
+        ("dvae", None, {"config": "[1"}, "the sizes in its metadata cannot be used"),
+        ("dvae", None, {"config": "{}"}, "expected the entries architecture, hidden_dim"),
+        ("dvae", None, dvae_with(vocab_size=10**9), "vocab_size must be a whole number from 2 to 65536"),
+        ("dvae", None, dvae_with(hidden_dim="16"), "hidden_dim must be a whole number"),
+        ("prior", None, {"format": ""}, "this is no prior of ours: its metadata has no sizes of one.*convert-rudalle"),
+        ("prior", None, {"prior": '{"rows": 3}'}, "the sizes in its metadata cannot be used: expected the entries"),
+        ("dalle", lambda tensors: tensors.pop("prior.image_head.bias"), {}, "key 'prior.image_head.bias' is missing"),
+        ("dalle", lambda tensors: tensors.update(x=torch.zeros(1)), {}, "key 'x' is no part of a DALL·E"),
+        ("dalle", lambda tensors: tensors["dvae.encoder.input.bias"].fill_(torch.nan), {}, "values that are NaN or"),
+        ("dalle", None, {"format": "dvae"}, "this is no DALL·E of ours"),
+        ("dalle", None, {"merges": ""}, "this is no DALL·E of ours"),
+        ("dalle", None, {"merges": "a b c"}, "its merges have a line that is no pair: 'a b c'"),
+        ("dalle", None, {"merges": "ab c"}, r"merge \('ab', 'c'\) joins symbols"),
+        ("dalle", None, {"merges": "clip"}, "the prior knows 530 pieces of text, the merges make 49406"),
+        ("dalle", None, {"prior": "[1"}, "the sizes in its metadata cannot be used"),
+        ("dalle", None, {"prior": "{}"}, "expected the entries activation, columns"),
+        ("dalle", None, prior_with(num_layers=10**9), "num_layers must be a whole number from 1 to 256"),
+        ("dalle", None, prior_with(activation=["gelu"]), "activation must be one of quick_gelu, gelu"),
+        ("dalle", None, prior_with(variant={}), "variant must be one of dalle, rudalle-v2"),
+        ("dalle", None, prior_with(rows=10**4), "at most 5,120 are allowed"),
+        ("dalle", None, prior_with(kernel_size=20_001), "kernel_size must be at most 11 for 3 x 4 image tokens"),
+        ("dalle", None, prior_with(kernel_size="9" * 5000), r"from 1 to 131072, got '9{79}$"),
+        ("dalle", None, prior_with(hidden_dim=32), r"has shape .*, expected \[.*32\] by the sizes in its metadata"),
     ],
 )
 def test_files_that_cannot_be_used_are_refused_by_name(
-    tmp_path: Path, change: object, metadata: dict[str, str], message: str
+    kind: str, change: Change, metadata: dict[str, str], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(DVAEFileError, match=rf"(?s)dvae\.safetensors.*{message}"):
-        load_dvae(written(tmp_path, change, **metadata))
+    path = written(kind, tmp_path / "model.safetensors", change, metadata)
+    with pytest.raises(DVAEFileError, match=message) as caught:
+        KINDS[kind].format.load(path)
+    assert str(caught.value).startswith(f"{path}: ")
 
 
-@pytest.mark.parametrize("name", ["encoder.pkl", "decoder.PT", "dvae.ckpt"])
-def test_a_pickle_is_refused_unopened_and_the_command_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()  # which no reader could open
-    with pytest.raises(DVAEFileError, match=r"can run code. Convert it first: python run.py convert-dvae ENCODER"):
-        load_dvae(tmp_path / name)
-
-
-def test_a_missing_file_and_a_broken_one_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DVAEFileError, match="there is no such file"):
-        load_dvae(tmp_path / "dvae.safetensors")
-    (tmp_path / "dvae.safetensors").write_bytes(b"no file")
-    with pytest.raises(DVAEFileError, match="not a readable safetensors file"):
-        load_dvae(tmp_path / "dvae.safetensors")
-
-
-# ---- OpenAI's pickles
-
-
-@needs_safe_globals
-def test_openais_pickled_modules_are_converted_without_their_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    halves = reference(TINY)
-    model = seeded(TINY)
-    paths = [tmp_path / "encoder.pkl", tmp_path / "decoder.pkl"]
-    for half, ours, path in zip(halves, (model.encoder, model.decoder), paths, strict=True):
-        half.load_state_dict(ours.state_dict())
-        torch.save(half, path)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "dall_e"]:
-        monkeypatch.setitem(sys.modules, name, None)  # from here on it cannot be imported
-    out = tmp_path / "dvae.safetensors"
-    assert main(["convert-dvae", *map(str, paths), str(out)]) == 0
-    assert "512 tokens, 8 pixels along each side" in capsys.readouterr().out
-    again = load_dvae(out)
-    assert again.config == TINY
-    ours, theirs = model.state_dict(), again.state_dict()
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-    assert main(["convert-dvae", *map(str, paths), str(out)]) == 1
-    assert "is there already" in capsys.readouterr().err
-    out.write_bytes(b"mine")
-    monkeypatch.setattr("weighted_clip.commands.model_files.check_new_file", lambda path: None)
-    assert main(["convert-dvae", *map(str, paths), str(out)]) == 1  # as if it had come since
-    assert f"{out} cannot be written: File exists" in capsys.readouterr().err
-    assert out.read_bytes() == b"mine"
-    assert main(["convert-dvae", *map(str, reversed(paths)), str(tmp_path / "b.safetensors")]) == 1
-    assert "decoder.pkl: it holds Decoder, expected dall_e's Encoder" in capsys.readouterr().err
-
-
-class Hostile:
-    """Writes a file when it is unpickled by a reader that trusts it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.mkdir, (str(self.path),)
-
-
-class Evaluating(Hostile):
-    def __reduce__(self) -> tuple[object, ...]:
-        return eval, (f"__import__('os').mkdir({str(self.path)!r})",)
-
-
-def stand_in(module: str, name: str, **attributes: object) -> object:
-    """An object that is pickled as one of a class of this name."""
-    holder = sys.modules.setdefault(module, ModuleType(module))
-    kind = type(name, (), {"__module__": module})
-    setattr(holder, name, kind)
-    one = kind()
-    vars(one).update(attributes)
-    return one
-
-
-@needs_safe_globals
-@pytest.mark.parametrize("kind", [Hostile, Evaluating])
-@pytest.mark.parametrize("is_hidden", [False, True], ids=["bare", "within an encoder"])
-def test_a_hostile_pickle_is_refused_and_runs_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    kind: type[Hostile],
-    is_hidden: bool,
-) -> None:
-    ran, path = tmp_path / "ran", tmp_path / "encoder.pkl"
-    given: object = kind(ran)
-    if is_hidden:
-        for name in ("dall_e", "dall_e.encoder"):  # a pickler imports what a package is in first
-            monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        given = stand_in("dall_e.encoder", "Encoder", _modules=OrderedDict(x=given))
-    torch.save(given, path)
-    assert main(["convert-dvae", str(path), str(path), str(tmp_path / "out.safetensors")]) == 1
-    told = capsys.readouterr().err
-    assert "encoder.pkl: refused, because it is not made of the parts of OpenAI's dVAE alone" in told
-    assert "add_safe_globals" not in told
-    assert len(told.splitlines()) == 1
-    assert not ran.exists()
-    assert not (tmp_path / "out.safetensors").exists()
-    torch.load(path, weights_only=False)  # the file is what it is said to be
-    assert ran.exists()
-
-
-@needs_safe_globals
-def test_a_module_of_torch_that_is_not_on_the_list_is_refused(tmp_path: Path) -> None:
-    torch.save(nn.Linear(2, 2), tmp_path / "encoder.pkl")
-    with pytest.raises(DVAEFileError, match=r"refused.*torch\.nn.modules\.linear\.Linear"):
-        read_published(tmp_path / "encoder.pkl", tmp_path / "encoder.pkl")
-
-
-@needs_safe_globals
+@pytest.mark.parametrize("name", ["encoder.pkl", "decoder.PT", "dvae.ckpt", "model.bin"])
 @pytest.mark.parametrize(
-    ("attributes", "message"),
+    ("kind", "advice"),
     [
-        ({}, "there is no convolution 'encoder.blocks.output.conv.w'"),
-        ({"_parameters": [1]}, "_parameters of .* is no dict by names"),
-        ({"_parameters": {"w": "text"}}, "w is no tensor of numbers"),
-        ({"_parameters": {"w": torch.tensor([torch.inf])}}, "w holds values that are NaN or infinite"),
-        ({"_modules": {"blocks": 3}}, r"blocks\. is no module of OpenAI's"),
+        ("dvae", r"can run code\. Convert it first: python run\.py convert-dvae ENCODER"),
+        ("prior", r"can run code\. Convert ru-DALL-E's first: python run\.py convert-rudalle"),
+        ("dalle", "can run code$"),
     ],
 )
-def test_a_file_of_allowed_parts_that_is_no_dvae_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attributes: dict[str, object], message: str
+def test_a_pickle_is_refused_unopened_and_the_command_named(kind: str, advice: str, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()  # which no reader could open
+    with pytest.raises(DVAEFileError, match=rf"{name}: pickled models are not loaded.*{advice}"):
+        KINDS[kind].format.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["dvae", "prior", "dalle"])
+def test_a_missing_file_and_a_broken_one_are_refused(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(DVAEFileError, match=r"x\.safetensors: there is no such file"):
+        KINDS[kind].format.load(path)
+    path.write_bytes(b"no file")
+    with pytest.raises(DVAEFileError, match=r"x\.safetensors: not a readable safetensors file"):
+        KINDS[kind].format.load(path)
+
+
+def test_no_mask_is_made_of_sizes_that_are_not_those_of_the_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for half in ("Encoder", "Decoder"):
-        module = f"dall_e.{half.lower()}"
-        for name in ("dall_e", module):
-            monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        torch.save(stand_in(module, half, **attributes), tmp_path / f"{half}.pkl")
-    with pytest.raises(DVAEFileError, match=message):
-        read_published(tmp_path / "Encoder.pkl", tmp_path / "Decoder.pkl")
+    path = written("dalle", tmp_path / "model.safetensors", None, prior_with(rows=2, columns=2_500))
+    monkeypatch.setattr(Prior, "_mask", lambda *_: pytest.fail("made a mask"))
+    with pytest.raises(DVAEFileError, match=r"has shape .*, expected \[2, 16\] by the sizes in its metadata"):
+        load_dalle(path)
 
 
-@needs_safe_globals
-def test_what_is_no_pickle_or_not_there_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "encoder.pkl"
-    with pytest.raises(DVAEFileError, match="there is no such file"):
-        read_published(path, path)
-    path.write_bytes(b"PK\x03\x04")
-    with pytest.raises(DVAEFileError, match="no whole file of OpenAI's"):
-        read_published(path, path)
-    torch.save(nn.ReLU(), path, _use_new_zipfile_serialization=False)
-    with pytest.raises(DVAEFileError, match=r"no zip file, as PyTorch has written since 1\.6"):
-        read_published(path, path)
+def test_parts_that_do_not_fit_each_other_are_refused() -> None:
+    prior, pieces = Prior(PRIOR), tiny_dalle().pieces
+    with pytest.raises(ValueError, match="the prior knows 16 image tokens, the dVAE 512"):
+        DALLE(prior, seeded(TINY), pieces)
+    with pytest.raises(ValueError, match=r"the prior knows 530 pieces of text, the merges make 49406"):
+        DALLE(prior, seeded(TINY_SMALL), clip_pieces())
+
+
+# ---- a whole model
+
+
+def test_images_differ_by_caption_and_seed() -> None:
+    model = tiny_dalle()
+    tokens = model.tokens(CAPTION, range(4))
+    assert len({tuple(one.flatten().tolist()) for one in tokens}) == 4
+    assert not torch.equal(model.tokens("a large blue cross", range(4)), tokens)
+    assert model.prior.mask(0).dtype == torch.bool
+
+
+def test_a_caption_that_is_too_long_is_refused_and_quoted() -> None:
+    with pytest.raises(ValueError, match=r"the caption 'x x x .*' has 13 pieces: this model reads at most 12"):
+        tiny_dalle().tokens("x " * 13, [0])
+
+
+def test_the_top_of_an_image_is_kept() -> None:
+    model, [image] = tiny_dalle(), pictures(1, 12, 16)
+    given = model.prefix(image, 2)
+    assert torch.equal(given, model.dvae.tokens(image[None])[0, :2].flatten())
+    tokens = model.tokens(CAPTION, range(3), prefix=given)
+    assert torch.equal(tokens[:, :2], given.view(1, 2, 4).expand(3, -1, -1))
+    assert model.prefix(image, 0).shape == (0,)
+    with pytest.raises(ValueError, match="an image of 24 x 12 pixels cannot be completed: this model draws 16 x 12"):
+        model.prefix(pictures(1, 12, 24)[0], 2)
+    with pytest.raises(ValueError, match="from 0 to 3 rows of an image can be given, got 4"):
+        model.prefix(image, 4)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
-import signal
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -22,22 +20,21 @@ from weighted_clip.dalle.config import PriorConfig
 from weighted_clip.dalle.dalle import load_dalle
 from weighted_clip.dalle.files import load_dvae, save_dvae
 from weighted_clip.dalle.prior import Prior, initialise
-from weighted_clip.dalle.shapes import Style, draw, split
 from weighted_clip.training.dalle_options import PRIOR_RECIPES, PriorOptions
 from weighted_clip.training.data import Example, read_data
 from weighted_clip.training.images import picture_of
-from weighted_clip.training.loop import Loop
 from weighted_clip.training.prior import PriorRun
 
 from ..launching import launched
 from ..libraries import library
 from ..training.models import accelerator
+from ..training.objectives import stopping_after
 from ..training.runs import log_of, tensors_of
 from .models import TINY_SMALL, seeded
-from .process_prior import trained
+from .process import trained_prior
 
 Start = Callable[..., int]
-PROCESS = Path(__file__).with_name("process_prior.py")
+PROCESS = Path(__file__).with_name("process.py")
 TINY_PRIOR: dict[str, Any] = {
     "hidden_dim": 16,
     "num_heads": 2,
@@ -54,17 +51,6 @@ TINY_PRIOR: dict[str, Any] = {
     "is_augmented": False,
     "held_out": 4,
 }
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of 24 shapes with captions."""
-    folder, rng = tmp_path_factory.mktemp("shapes") / "data", random.Random(0)
-    folder.mkdir()
-    for number, shape in enumerate(split()[0][:24]):
-        draw(shape, rng, Style()).resize((48, 48), Image.Resampling.BOX).save(folder / f"{number:02}.png")
-        (folder / f"{number:02}.txt").write_text(shape.caption, encoding="utf-8")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -267,28 +253,13 @@ def test_augmented_pictures_are_encoded_for_each_update(data: Path, tmp_path: Pa
 # ---- stopped and resumed
 
 
-@pytest.mark.parametrize("options", [[], [*PAPER, "--bpe-dropout", "0.3"]], ids=["small", "paper with an average"])
-def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
-    start: Start,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-) -> None:
+def test_a_run_with_an_average_is_resumed_to_the_same_bits(start: Start, tmp_path: Path) -> None:
+    """The small recipe is resumed in tests/training/test_termination.py."""
+    options = [*PAPER, "--bpe-dropout", "0.3"]
     assert start(*options, out="whole") == 0
-    real = Loop._train_on
-
-    def stop(self: Loop, loaded: Any) -> dict[str, float]:
-        if self.step == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-        return real(self, loaded)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_train_on", stop)
+    with stopping_after(5):
         assert start(*options) == 130
-    assert "stopped after step 5 of 8: --resume goes on from here" in capsys.readouterr().out
     assert start(*options, "--resume") == 0
-    assert "goes on after step 5 of 8" in capsys.readouterr().out
     whole, resumed = (tensors_of(tmp_path / name / "dalle.safetensors") for name in ("whole", "out"))
     assert all(torch.equal(whole[key], resumed[key]) for key in whole)
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "out")
@@ -301,8 +272,6 @@ def test_a_run_is_not_resumed_with_another_dvae(
     save_dvae(seeded(TINY_SMALL, 5), tmp_path / "other.safetensors")
     assert start("--steps", "2", "--resume", dvae=tmp_path / "other.safetensors") == 1
     assert "is of a run with other tokens" in capsys.readouterr().err
-    assert start("--steps", "2") == 1
-    assert "there is a run in it" in capsys.readouterr().err
 
 
 def test_float16_has_a_scale_for_each_resblock(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,13 +319,13 @@ def test_float16_has_a_scale_for_each_resblock(start: Start, tmp_path: Path, mon
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_several_processes_equal_one(tmp_path: Path, data: Path, ranks: int) -> None:
-    done = launched(ranks, PROCESS, data, tmp_path)
+    done = launched(ranks, PROCESS, "prior", tmp_path, data)
     assert done.returncode == 0, done.stderr
-    one, before = trained(data, tmp_path / "one", 1), trained(data, tmp_path / "none", 1, steps=1)
-    for name in (f"{how}{rank}.pt" for how in ("", "sharded-") for rank in range(ranks)):
-        other = torch.load(tmp_path / name)
-        assert one.keys() == other.keys()
-        assert max((one[key] - other[key]).abs().max() for key in one) <= 1e-10, name
+    one, before = trained_prior(data, tmp_path / "one", 1), trained_prior(data, tmp_path / "none", 1, steps=1)
+    for rank in range(ranks):
+        for how, other in torch.load(tmp_path / f"{rank}.pt").items():
+            assert one.keys() == other.keys()
+            assert max((one[key] - other[key]).abs().max() for key in one) <= 1e-10, (rank, how)
     once, sharded = (load_dalle(tmp_path / name / "dalle.safetensors").prior for name in ("shared", "sharded"))
     for key, tensor in once.state_dict().items():
         assert (tensor - sharded.state_dict()[key]).abs().max() <= 1e-7, key  # files are in float32

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
-import signal
-import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -19,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import distributed, nn
+from torch import nn
 from weighted_clip.commands.program import main
 from weighted_clip.dalle.config import SMALL, DVAEConfig
 from weighted_clip.dalle.dvae import DVAE
@@ -28,26 +24,19 @@ from weighted_clip.dalle.layers import MOMENTUM, SCALE, LogitNorm
 from weighted_clip.dalle.shapes import Judge, Shape, Style, draw, right, split, write_shapes
 from weighted_clip.training.dalle_options import DVAE_RECIPES, DVAEOptions
 from weighted_clip.training.data import Example, Problem, read_data
-from weighted_clip.training.dvae import DVAERun, TrainedDVAE, noise_of
+from weighted_clip.training.dvae import TrainedDVAE, noise_of
 from weighted_clip.training.images import picture_of
 
+from ..launching import launched
 from ..libraries import library
+from ..training.objectives import stopping_after
 from ..training.runs import log_of, tensors_of
 from .models import TINY, TINY_SMALL, pictures, seeded
-from .process import RANKS, trained
+from .process import trained_dvae
 
 Start = Callable[..., int]
 PROCESS = Path(__file__).with_name("process.py")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of 24 shapes, without captions."""
-    folder, rng = tmp_path_factory.mktemp("shapes") / "data", random.Random(0)
-    folder.mkdir()
-    for number, shape in enumerate(split()[0][:24]):
-        draw(shape, rng, Style()).resize((48, 48), Image.Resampling.BOX).save(folder / f"{number:02}.png")
-    return folder
+RANKS = 2
 
 
 @pytest.fixture
@@ -190,45 +179,16 @@ def test_pictures_in_shards_need_no_captions_either(tmp_path: Path, data: Path) 
 # ---- stopped and resumed
 
 
-@pytest.mark.parametrize("options", [[], [*PAPER, "--ema", "0.9"]], ids=["small", "paper with an average"])
-def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
-    start: Start,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-) -> None:
+def test_a_run_with_an_average_is_resumed_to_the_same_bits(start: Start, tmp_path: Path) -> None:
+    """The small recipe is resumed in tests/training/test_termination.py."""
+    options = [*PAPER, "--ema", "0.9"]
     assert start(*options, out="whole") == 0
-    real = DVAERun._train_on
-
-    def stop(self: DVAERun, pictures: Any) -> dict[str, float]:
-        if self.step == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-        return real(self, pictures)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DVAERun, "_train_on", stop)
+    with stopping_after(5):
         assert start(*options) == 130
-    assert "stopping after this step" in capsys.readouterr().out
-    with (tmp_path / "out" / "log.jsonl").open("a") as file:  # as a kill after the checkpoint would leave it
-        file.write('{"step": 6, "loss": 1.0}\n{"step": 7, "lo')
     assert start(*options, "--resume") == 0
-    assert "goes on after step 5 of 8" in capsys.readouterr().out
     whole, resumed = (tensors_of(tmp_path / name / "dvae.safetensors") for name in ("whole", "out"))
     assert all(torch.equal(whole[key], resumed[key]) for key in whole)
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "out")
-
-
-def test_a_run_is_not_begun_over_another_and_not_resumed_with_other_options(
-    start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert start("--resume") == 1
-    assert "nothing to go on with" in capsys.readouterr().err
-    assert start("--steps", "2") == 0
-    assert start("--steps", "2") == 1
-    assert "there is a run in it" in capsys.readouterr().err
-    assert start("--steps", "2", "--resume", "--seed", "1") == 1
-    assert "is of a run with other seed (0 then, 1 now)" in capsys.readouterr().err
 
 
 # ---- several processes
@@ -236,20 +196,10 @@ def test_a_run_is_not_begun_over_another_and_not_resumed_with_other_options(
 
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
-    library("accelerate")
-    if not distributed.is_available() or not distributed.is_gloo_available():
-        pytest.skip("this torch has no gloo")
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    done = subprocess.run(
-        [sys.executable, *launch, str(PROCESS), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = launched(RANKS, PROCESS, "dvae", tmp_path)
     assert done.returncode == 0, done.stderr
     for name in ("dall-e", "small"):
-        one, before = trained(name, 0, 1), trained(name, 0, 1, steps=0)
+        one, before = trained_dvae(name, 0, 1), trained_dvae(name, 0, 1, steps=0)
         for rank in range(RANKS):
             other = torch.load(tmp_path / f"{rank}.pt")[name]
             assert one.keys() == other.keys()

@@ -11,7 +11,7 @@ import random
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from pathlib import Path
 
 import torch
 from PIL import Image
@@ -55,18 +55,22 @@ def chunk_of(caption: str) -> TokenChunk:
     return chunk
 
 
-@cache
-def trained_clip(seed: int = 0) -> FullClip:
-    """A CLIP that has learned the training part, in evaluation mode without gradients.
-
-    Args:
-        seed: Seed of initial weights and batches.
-
-    Returns:
-        The model; the same for the same seed on the same machine. Nobody may change it.
-    """
+def train_clip(path: Path) -> None:
+    """Let a CLIP learn the training part, and write it; the same on the same machine."""
     with _one_thread():
-        return _trained_clip(seed)
+        clip = _trained_clip(0)
+    state = {"text": clip.text.state_dict(), "vision": clip.vision.state_dict(), "scale": clip.logit_scale}
+    torch.save(state, path)
+
+
+def read_clip(path: Path) -> FullClip:
+    """Read what `train_clip` wrote, in evaluation mode without gradients."""
+    state = torch.load(path, weights_only=True)
+    text, vision = TextModel(TEXT), VisionModel(VISION)
+    for name, model in (("text", text), ("vision", vision)):
+        model.load_state_dict(state[name])
+        model.eval().requires_grad_(False)
+    return FullClip(text, vision, state["scale"], "shapes")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from weighted_clip.encoder.clip import load_full_clip
+from weighted_clip.encoder.clip import FullClip, load_full_clip
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
@@ -264,11 +264,9 @@ def test_links_of_another_type_are_refused_by_the_host(server: ComfyServer, whol
 
 
 @pytest.fixture(scope="module")
-def learned(server: ComfyServer) -> str:
+def learned(server: ComfyServer, trained_clip: FullClip) -> str:
     """A CLIP that has learned coloured shapes, in the server's models."""
-    from ..encoder.shapes import trained_clip
-
-    clip = trained_clip()
+    clip = trained_clip
     renamed = {"pre_layer_norm": "pre_layrnorm", "post_layer_norm": "post_layernorm"}
     tensors: dict[str, Tensor] = {"logit_scale": torch.tensor(clip.logit_scale).log()}
     for prefix, model in (("text_model", clip.text), ("vision_model", clip.vision)):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from weighted_clip.commands.program import main
+from weighted_clip.encoder.clip import FullClip
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.vision_model import VisionModel
@@ -18,7 +19,7 @@ from weighted_clip.training import loop
 from weighted_clip.training.data import Example
 
 from ..encoder.files import write
-from ..encoder.shapes import BATCH, NUM_PICTURES, NUM_STEPS, _models, _one_thread, picture_of, split, trained_clip
+from ..encoder.shapes import BATCH, NUM_PICTURES, NUM_STEPS, _models, _one_thread, picture_of, split
 from ..libraries import library
 
 
@@ -50,8 +51,10 @@ def train(data: Path, weights: Path, out: Path, *options: str) -> dict[str, floa
 
 
 @pytest.mark.slow
-def test_a_new_text_tower_learns_what_an_image_tower_sees(pictures: Path, tmp_path: Path) -> None:
-    weights = write_clip(tmp_path / "clip.safetensors", _models(1)[0], trained_clip().vision)
+def test_a_new_text_tower_learns_what_an_image_tower_sees(
+    pictures: Path, trained_clip: FullClip, tmp_path: Path
+) -> None:
+    weights = write_clip(tmp_path / "clip.safetensors", _models(1)[0], trained_clip.vision)
     found = train(pictures, weights, tmp_path / "out", "--batch", "119", "--steps", "60", "--warmup", "10")
     assert found["text to image @1"] >= 60 / 64
     assert found["image to text @1"] >= 60 / 64

@@ -1,26 +1,165 @@
-"""ru-DALL-E's pickled weights as a safetensors file, and the files that are none of them."""
+"""Published weights, converted without their code: OpenAI's pickled modules, ru-DALL-E's tensors; what is refused."""
 
 from __future__ import annotations
 
 import os
+import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from weighted_clip.commands import model_files
 from weighted_clip.commands.program import main
 from weighted_clip.dalle import published as module
-from weighted_clip.dalle.files import DVAEFileError
-from weighted_clip.dalle.prior_file import load_prior, save_prior
-from weighted_clip.dalle.published import VARIANTS, prior_of, read_rudalle
+from weighted_clip.dalle.files import DVAEFileError, load_dvae
+from weighted_clip.dalle.prior_file import load_prior
+from weighted_clip.dalle.published import VARIANTS, prior_of, read_published, read_rudalle
 from weighted_clip.encoder.sparse_masks import MaskVariant, column_mask, convolutional_mask, row_mask
 
+from ..libraries import is_torch
+from .models import TINY, reference, seeded
 from .rudalle import SIZES, formula_ids, formula_state, their_logits, their_model
 from .test_rudalle import both, expected
+
+needs_safe_globals = pytest.mark.skipif(not is_torch("2.5"), reason="this torch has no list of allowed globals")
+
+
+# ---- OpenAI's pickles
+
+
+@needs_safe_globals
+def test_openais_pickled_modules_are_converted_without_their_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    halves = reference(TINY)
+    model = seeded(TINY)
+    paths = [tmp_path / "encoder.pkl", tmp_path / "decoder.pkl"]
+    for half, ours, path in zip(halves, (model.encoder, model.decoder), paths, strict=True):
+        half.load_state_dict(ours.state_dict())
+        torch.save(half, path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "dall_e"]:
+        monkeypatch.setitem(sys.modules, name, None)  # from here on it cannot be imported
+    out = tmp_path / "dvae.safetensors"
+    assert main(["convert-dvae", *map(str, paths), str(out)]) == 0
+    assert "512 tokens, 8 pixels along each side" in capsys.readouterr().out
+    again = load_dvae(out)
+    assert again.config == TINY
+    ours, theirs = model.state_dict(), again.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert main(["convert-dvae", *map(str, paths), str(out)]) == 1
+    assert "is there already" in capsys.readouterr().err
+    out.write_bytes(b"mine")
+    monkeypatch.setattr("weighted_clip.commands.model_files.check_new_file", lambda path: None)
+    assert main(["convert-dvae", *map(str, paths), str(out)]) == 1  # as if it had come since
+    assert f"{out} cannot be written: File exists" in capsys.readouterr().err
+    assert out.read_bytes() == b"mine"
+    assert main(["convert-dvae", *map(str, reversed(paths)), str(tmp_path / "b.safetensors")]) == 1
+    assert "decoder.pkl: it holds Decoder, expected dall_e's Encoder" in capsys.readouterr().err
+
+
+class Hostile:
+    """Writes a file when it is unpickled by a reader that trusts it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+class Evaluating(Hostile):
+    def __reduce__(self) -> tuple[object, ...]:
+        return eval, (f"__import__('os').mkdir({str(self.path)!r})",)
+
+
+def stand_in(module: str, name: str, **attributes: object) -> object:
+    """An object that is pickled as one of a class of this name."""
+    holder = sys.modules.setdefault(module, ModuleType(module))
+    kind = type(name, (), {"__module__": module})
+    setattr(holder, name, kind)
+    one = kind()
+    vars(one).update(attributes)
+    return one
+
+
+@needs_safe_globals
+@pytest.mark.parametrize("kind", [Hostile, Evaluating])
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["bare", "within an encoder"])
+def test_a_hostile_pickle_is_refused_and_runs_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kind: type[Hostile],
+    is_hidden: bool,
+) -> None:
+    ran, path = tmp_path / "ran", tmp_path / "encoder.pkl"
+    given: object = kind(ran)
+    if is_hidden:
+        for name in ("dall_e", "dall_e.encoder"):  # a pickler imports what a package is in first
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        given = stand_in("dall_e.encoder", "Encoder", _modules=OrderedDict(x=given))
+    torch.save(given, path)
+    assert main(["convert-dvae", str(path), str(path), str(tmp_path / "out.safetensors")]) == 1
+    told = capsys.readouterr().err
+    assert "encoder.pkl: refused, because it is not made of the parts of OpenAI's dVAE alone" in told
+    assert "add_safe_globals" not in told
+    assert len(told.splitlines()) == 1
+    assert not ran.exists()
+    assert not (tmp_path / "out.safetensors").exists()
+    torch.load(path, weights_only=False)  # the file is what it is said to be
+    assert ran.exists()
+
+
+@needs_safe_globals
+def test_a_module_of_torch_that_is_not_on_the_list_is_refused(tmp_path: Path) -> None:
+    torch.save(nn.Linear(2, 2), tmp_path / "encoder.pkl")
+    with pytest.raises(DVAEFileError, match=r"refused.*torch\.nn.modules\.linear\.Linear"):
+        read_published(tmp_path / "encoder.pkl", tmp_path / "encoder.pkl")
+
+
+@needs_safe_globals
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({}, "there is no convolution 'encoder.blocks.output.conv.w'"),
+        ({"_parameters": [1]}, "_parameters of .* is no dict by names"),
+        ({"_parameters": {"w": "text"}}, "w is no tensor of numbers"),
+        ({"_parameters": {"w": torch.tensor([torch.inf])}}, "w holds values that are NaN or infinite"),
+        ({"_modules": {"blocks": 3}}, r"blocks\. is no module of OpenAI's"),
+    ],
+)
+def test_a_file_of_allowed_parts_that_is_no_dvae_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attributes: dict[str, object], message: str
+) -> None:
+    for half in ("Encoder", "Decoder"):
+        module = f"dall_e.{half.lower()}"
+        for name in ("dall_e", module):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        torch.save(stand_in(module, half, **attributes), tmp_path / f"{half}.pkl")
+    with pytest.raises(DVAEFileError, match=message):
+        read_published(tmp_path / "Encoder.pkl", tmp_path / "Decoder.pkl")
+
+
+@needs_safe_globals
+def test_what_is_no_pickle_or_not_there_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "encoder.pkl"
+    with pytest.raises(DVAEFileError, match="there is no such file"):
+        read_published(path, path)
+    path.write_bytes(b"PK\x03\x04")
+    with pytest.raises(DVAEFileError, match="no whole file of OpenAI's"):
+        read_published(path, path)
+    torch.save(nn.ReLU(), path, _use_new_zipfile_serialization=False)
+    with pytest.raises(DVAEFileError, match=r"no zip file, as PyTorch has written since 1\.6"):
+        read_published(path, path)
+
+
+# ---- ru-DALL-E
 
 HEADS = SIZES["num_attention_heads"]
 TEXT, SIDE = SIZES["text_seq_length"], SIZES["image_tokens_per_dim"]
@@ -167,17 +306,9 @@ def test_files_of_something_else_are_refused_by_name(
         read_rudalle(path, "rudalle-v3", HEADS)
 
 
-class Hostile:
-    """Makes a folder where it is unpickled by a reader that trusts it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.mkdir, (str(self.path),)
-
-
-def test_a_hostile_pickle_is_refused_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hostile_file_of_tensors_is_refused_and_runs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ran = tmp_path / "ran"
     path = written(tmp_path / "model.bin", {**formula_state(1), "more": Hostile(ran)})
     out = tmp_path / "out.safetensors"
@@ -221,25 +352,3 @@ def test_the_command_overwrites_nothing_and_asks_for_a_safetensors_name(
     assert "is there already" in capsys.readouterr().err
     assert (tmp_path / "out.safetensors").read_bytes() == b"mine"
     assert model_files.VARIANTS == VARIANTS
-
-
-def test_files_that_are_no_prior_of_ours_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "prior.safetensors"
-    with pytest.raises(DVAEFileError, match="there is no such file"):
-        load_prior(path)
-    with pytest.raises(
-        DVAEFileError, match=r"model.bin: pickled.*Convert ru-DALL-E's first: python run.py convert-rud"
-    ):
-        load_prior(tmp_path / "model.bin")
-    prior = prior_of(formula_state(1), "rudalle-v3", HEADS)
-    save_prior(prior, path, {"note": "mine"})
-    assert load_prior(path).config == prior.config
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(path)
-    save_file(tensors, path)
-    with pytest.raises(DVAEFileError, match="this is no prior of ours: its metadata has no sizes of one"):
-        load_prior(path)
-    save_file(tensors, path, metadata={"format": "dalle-prior", "prior": '{"rows": 3}'})
-    with pytest.raises(DVAEFileError, match="the sizes in its metadata cannot be used: expected the entries"):
-        load_prior(path)
