@@ -408,11 +408,11 @@ def test_a_killed_program_leaves_whole_shards_only(weights: Path, tmp_path: Path
     assert 20 <= len(whole) < 534
     for name in whole:
         load_file(out / name)
-    left = (
-        out / f"prompts-00000000.safetensors{TEMPORARY_SUFFIX}"
-    )  # the kill may or may not have met a file being written
+    # the kill may or may not have met a file being written
+    left = out / f"prompts-00000000.safetensors{TEMPORARY_SUFFIX}"
     left.mkdir()
     (left / ".tmpXXXX").write_bytes(b"half")
+    written(tmp_path, (TEXTS * 200)[: 3 * len(whole) + 15])  # some shards more: the others would be as these
     assert encode(prompts, weights, out) == 0
     assert encode(prompts, weights, tmp_path / "whole") == 0
     assert_same(out, tmp_path / "whole")

@@ -1,4 +1,6 @@
-"""The command line, in this process and once as a program."""
+"""The command line, in this process and once as a program: a prompt read, converted, bound, encoded."""
+
+from __future__ import annotations
 
 import json
 import subprocess
@@ -10,25 +12,21 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from weighted_clip.commands.program import main
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.attention_weights import attention_weights
+from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.output.shards import read_shards
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
+
+from . import test_bulk_command as bulk
+from .door import encode_prompt
+from .web.conftest import SMALL, save_clip
 
 ROOT = Path(__file__).resolve().parents[1]
-L = TextConfig(hidden_dim=64, num_heads=1, num_layers=3, mlp_dim=128)
-G = TextConfig(hidden_dim=128, num_heads=2, num_layers=3, mlp_dim=128, activation="gelu", projection_dim=96, pad_id=0)
-
-
-@pytest.fixture
-def sdxl(tmp_path: Path) -> Path:
-    """Two small towers as ComfyUI saves SDXL's."""
-    tensors = {}
-    for tower, config in (("clip_l", L), ("clip_g", G)):
-        for name, tensor in seeded_text_model(config).state_dict().items():
-            place = "" if name.startswith("text_projection") else "text_model."
-            tensors[f"text_encoders.{tower}.transformer.{place}{name}"] = tensor
-    path = tmp_path / "sdxl.safetensors"
-    save_file(tensors, path)
-    return path
+clip_l, sdxl = bulk.weights, bulk.sdxl
+"""Fixtures."""
 
 
 def encode(tmp_path: Path, text: str, *arguments: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -41,7 +39,7 @@ def encode(tmp_path: Path, text: str, *arguments: str) -> tuple[dict[str, torch.
 def test_encode_joins_the_towers_of_sdxl(sdxl: Path, tmp_path: Path, capsys) -> None:
     tensors, metadata = encode(tmp_path, "a (red:1.4) cat", "--weights", str(sdxl))
     assert tensors["hidden"].shape == (1, 77, 64 + 128)
-    assert tensors["pooled"].shape == (1, 96)
+    assert tensors["pooled"].shape == (1, 32)
     assert metadata["prompt"] == "a (red:1.4) cat"
     assert metadata["scheme"] == "a1111"
     shown = capsys.readouterr().out
@@ -142,3 +140,117 @@ def test_pictures_are_those_of_the_prompt_and_figures_are_drawn_when_asked_for(s
     }
     with pytest.raises(SystemExit):
         main([*given, "--figures", "--no-pictures"])
+
+
+BOWL = "a red cat and a (dog:0.5) in a bowl"
+
+
+def test_tokens_that_are_parts_of_characters_say_which(capsys) -> None:
+    assert main(["inspect", "fox 🦊, é"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("'fox'")
+    assert lines[2].endswith("f0 9f a6: bytes 1 to 3 of 4 of 🦊")
+    assert lines[3].endswith("8a: byte 4 of 4 of 🦊")
+    assert lines[5].endswith("'é'")
+
+
+def test_attention_is_that_of_the_encoder(tmp_path: Path, capsys) -> None:
+    weights = save_clip(tmp_path / "clip.safetensors", is_whole=False)
+    asked = ["inspect", BOWL, "--attention", "Dog", "--layer", "2", "--head", "1", "--weights", str(weights)]
+    assert main([*asked, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["attention"]
+    ids = [49406, *(one.id for one in default_tokenizer()("a red cat and a dog in a bowl"))]
+    ids += [49407] * (77 - len(ids))
+    expected = attention_weights(seeded_text_model(SMALL), torch.tensor([ids]), layer=2)[0, 0, 6]
+    assert (found["position"], found["text"], found["chunk"]) == (6, "dog", 1)
+    assert [label for label, _ in found["weights"]] == ["BOS", "a", "red", "cat", "and", "a", "dog"]
+    assert [share for _, share in found["weights"]] == pytest.approx(expected[:7].tolist(), abs=1e-4)
+    assert main(asked) == 0
+    lines = capsys.readouterr().out.splitlines()
+    told = next(line for line in lines if line.startswith("layer 2 of 2, head 1 of 1: dog attends "))
+    after = lines[lines.index(told) + 1 :]
+    assert [line.split()[0] for line in after] == ["0", "1", "2", "3", "4", "5", "6"]
+    assert after[3].split()[1] == "'cat'"
+
+
+def test_each_place_and_chunk_of_the_word_is_shown(tmp_path: Path, capsys) -> None:
+    weights = save_clip(tmp_path / "clip.safetensors", is_whole=False)
+    assert main(["inspect", "a cat BREAK a", "--attention", "a", "--json", "--weights", str(weights)]) == 0
+    found = json.loads(capsys.readouterr().out)["attention"]
+    assert [(one["chunk"], one["position"]) for one in found] == [(1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--attention", "horse"], "--attention horse: no token is this; there are BOS, a, red"),
+        (["--attention", "cat", "--layer", "3"], "--layer 3: clip_l has 1 to 2"),
+        (["--attention", "cat", "--head", "2"], "--head 2: clip_l has 0 to 1"),
+        (["--layer", "2"], "count with --attention WORD only"),
+    ],
+)
+def test_attention_that_is_not_there_is_said(tmp_path: Path, given: list[str], told: str, capsys) -> None:
+    weights = save_clip(tmp_path / "clip.safetensors", is_whole=False)
+    assert main(["inspect", BOWL, *given, "--weights", str(weights)]) == 1
+    assert told in capsys.readouterr().err
+
+
+TWO = "a red cat, a blue dog"
+
+
+def native(clip_l: Path, text: str = TWO, **options: object) -> torch.Tensor:
+    encoder = TextEncoder(load_text_models(clip_l)[0]["clip_l"])
+    read = read_prompt(text, EncodeOptions(syntax="a1111", scheme="a1111", **options), default_tokenizer())
+    return encode_prompt(read, encoder, default_tokenizer()).hidden[0].detach()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "told"),
+    [
+        (
+            ["--bind", "red cat", "--bind", "blue dog", "--bind-rest", "alone", "--bind-strength", "0.5"],
+            {"bind": "red cat\nblue dog", "bind_rest": "alone", "bind_strength": 0.5},
+            "2 phrases kept apart in 4 passes",
+        ),
+        (
+            ["--bind-hide", "cutoff", "--bind-words", "red", "--bind-words", "blue"],
+            {"bind_hide": "cutoff", "bind_words": "red\nblue"},
+            "2 phrases kept apart in 3 passes",
+        ),
+    ],
+)
+def test_phrases_are_kept_apart(
+    arguments: list[str], options: dict[str, object], told: str, clip_l: Path, tmp_path: Path, capsys
+) -> None:
+    out = tmp_path / "out"
+    assert main(["encode", TWO, "--weights", str(clip_l), "--out", str(out), "--no-pictures", *arguments]) == 0
+    assert told in capsys.readouterr().out
+    with safe_open(out / "prompt.safetensors", "pt") as file:
+        hidden = file.get_tensor("hidden")
+        metadata = file.metadata()
+    expected = native(clip_l, **options)
+    torch.testing.assert_close(hidden[0], expected, rtol=0, atol=1e-5)
+    assert not torch.allclose(expected, native(clip_l), atol=1e-3)
+    assert "bind" in str(metadata)
+
+
+def test_lines_of_a_file_bind_what_they_have(clip_l: Path, tmp_path: Path, capsys) -> None:
+    prompts, out = tmp_path / "prompts.txt", tmp_path / "out"
+    texts = ("a red cat and a blue dog", "a blue dog and a red cat", "a blue dog")
+    prompts.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    command = ["encode", "--batch", str(prompts), "--weights", str(clip_l), "--out", str(out)]
+    assert main([*command, "--bind", "red cat", "--bind", "blue dog"]) == 0
+    assert "3: “red cat” is not in the prompt" in capsys.readouterr().err
+    binds = ("red cat\nblue dog", "red cat\nblue dog", "blue dog")
+    for row, text, bind in zip(read_shards(out), texts, binds, strict=True):
+        torch.testing.assert_close(row.hidden, native(clip_l, text, bind=bind), rtol=0, atol=1e-5)
+
+
+def test_what_cannot_be_bound_is_named_with_its_line(clip_l: Path, tmp_path: Path, capsys) -> None:
+    prompts, out = tmp_path / "prompts.txt", tmp_path / "out"
+    prompts.write_text("a red cat\na (red:1.2) cat, a dog\n", encoding="utf-8")
+    command = ["encode", "--batch", str(prompts), "--weights", str(clip_l), "--out", str(out)]
+    assert main([*command, "--bind-hide", "cutoff", "--bind-words", "red"]) == 1
+    assert "prompts.txt:2: With weights, cutoff goes with the schemes comfy," in capsys.readouterr().err
+    assert main(["encode", TWO, "--weights", str(clip_l), "--out", str(out), "--bind", "bird"]) == 1
+    assert "“bird” is not in the prompt" in capsys.readouterr().err

@@ -50,6 +50,14 @@ def is_same(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    """A text encoder alone in a folder."""
+    path = tmp_path / "clip.safetensors"
+    save_file(hugging_face_tensors(seeded_text_model(TEXT)), path)
+    return path
+
+
 def stretch(path: Path, *options: str) -> int:
     return main(["stretch", str(path), *options])
 
@@ -133,12 +141,10 @@ def test_both_tables_of_long_clips_own_layout_are_stretched(tmp_path: Path) -> N
     assert after["positional_embedding_res"].equal(expected)
 
 
-def test_a_stretched_clip_answers_short_texts_as_before(tmp_path: Path) -> None:
+def test_a_stretched_clip_answers_short_texts_as_before(tmp_path: Path, clip: Path) -> None:
     """The first 20 positions are kept, so nothing changes for texts that end there."""
-    path = tmp_path / "clip.safetensors"
-    save_file(hugging_face_tensors(seeded_text_model(TEXT)), path)
-    assert stretch(path) == 0
-    (before,), (after,) = (load_text_models(each)[0].values() for each in (path, tmp_path / "clip-248.safetensors"))
+    assert stretch(clip) == 0
+    (before,), (after,) = (load_text_models(each)[0].values() for each in (clip, tmp_path / "clip-248.safetensors"))
     ids = torch.tensor([[TEXT.bos_id, *range(100, 118), TEXT.eos_id]])
     assert torch.equal(before(ids).hidden, after(ids).hidden)
     longer = torch.tensor([[TEXT.bos_id, *range(100, 120), TEXT.eos_id]])
@@ -210,40 +216,36 @@ def test_rotary_positions_are_not_stretched(tmp_path: Path, capsys: pytest.Captu
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_bad_options_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "clip.safetensors"
-    save_file(hugging_face_tensors(seeded_text_model(TEXT)), path)
-    given = path.read_bytes()
+def test_bad_options_are_told(tmp_path: Path, clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = clip.read_bytes()
     for options, said in (
         (["--positions", "250"], "250 positions cannot be made of 77"),
-        (["--out", str(path)], f"{path} is there already; choose another name"),
+        (["--out", str(clip)], f"{clip} is there already; choose another name"),
         (["--out", str(tmp_path / "clip.pt")], "clip.pt: the name of the file to write must end in .safetensors"),
         (["--out", str(tmp_path / "no" / "clip.safetensors")], "clip.safetensors cannot be written: No such file"),
     ):
-        assert stretch(path, *options) == 1
+        assert stretch(clip, *options) == 1
         assert said in capsys.readouterr().err
     assert stretch(tmp_path / "clip.ckpt") == 1
     assert "pickled checkpoints are not loaded" in capsys.readouterr().err
     assert stretch(tmp_path / "none.safetensors") == 1
     assert "none.safetensors: there is no such file" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [path]
-    assert path.read_bytes() == given
+    assert list(tmp_path.iterdir()) == [clip]
+    assert clip.read_bytes() == given
 
 
-def test_a_second_run_leaves_the_first_ones_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "clip.safetensors"
-    save_file(hugging_face_tensors(seeded_text_model(TEXT)), path)
-    assert stretch(path) == 0
+def test_a_second_run_leaves_the_first_ones_file(
+    tmp_path: Path, clip: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stretch(clip) == 0
     first = (tmp_path / "clip-248.safetensors").read_bytes()
-    assert stretch(path) == 1
+    assert stretch(clip) == 1
     assert "clip-248.safetensors is there already" in capsys.readouterr().err
     assert (tmp_path / "clip-248.safetensors").read_bytes() == first
 
 
-def test_the_header_is_written_as_safetensors_wants_it(tmp_path: Path) -> None:
-    path = tmp_path / "clip.safetensors"
-    save_file(hugging_face_tensors(seeded_text_model(TEXT)), path)
-    assert stretch(path) == 0
+def test_the_header_is_written_as_safetensors_wants_it(tmp_path: Path, clip: Path) -> None:
+    assert stretch(clip) == 0
     data = (tmp_path / "clip-248.safetensors").read_bytes()
     length = int.from_bytes(data[:8], "little")
     assert length % 8 == 0  # so that the tensors after it are aligned for their types
@@ -252,7 +254,7 @@ def test_the_header_is_written_as_safetensors_wants_it(tmp_path: Path) -> None:
     assert ends[0][0] == 0
     assert all(one[1] == other[0] for one, other in pairwise(ends))
     assert ends[-1][1] == len(data) - 8 - length
-    assert in_order(tmp_path / "clip-248.safetensors") == in_order(path)
+    assert in_order(tmp_path / "clip-248.safetensors") == in_order(clip)
 
 
 def in_order(path: Path) -> list[str]:
@@ -263,13 +265,11 @@ def in_order(path: Path) -> list[str]:
     return sorted(header, key=lambda key: header[key]["data_offsets"])
 
 
-def test_nothing_is_left_where_there_is_no_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "clip.safetensors"
-    save_file(hugging_face_tensors(seeded_text_model(TEXT)), path)
+def test_nothing_is_left_where_there_is_no_room(tmp_path: Path, clip: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with file_limit(64 * 1024):
-        assert stretch(path) == 1
+        assert stretch(clip) == 1
     assert "clip-248.safetensors cannot be written: " in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(tmp_path.iterdir()) == [clip]
 
 
 def test_the_rest_of_a_file_is_copied_in_pieces(tmp_path: Path) -> None:
