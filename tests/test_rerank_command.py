@@ -23,7 +23,7 @@ from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.output import files
 
-from .transformers_clip import Reference
+from .transformers_clip import Reference, write_clip
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
 VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
@@ -39,16 +39,9 @@ GUESSED = (
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny whole CLIP with seeded weights, under OpenAI's names for the parts around and transformers' within."""
-    tensors = {"logit_scale": torch.tensor(4.0)}
-    for name, tensor in seeded_text_model(TEXT).state_dict().items():
-        tensors[name if "projection" in name else f"text_model.{name}"] = tensor
-    for name, tensor in seeded_vision_model(VISION).state_dict().items():
-        renamed = name.replace("pre_layer_norm", "pre_layrnorm").replace("post_layer_norm", "post_layernorm")
-        tensors[name if name.startswith("visual_projection") else f"vision_model.{renamed}"] = tensor
+    """A tiny whole CLIP with seeded weights."""
     path = tmp_path_factory.mktemp("weights") / "clip.safetensors"
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    return path
+    return write_clip(path, seeded_text_model(TEXT), seeded_vision_model(VISION))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import os
 import random
 import shutil
@@ -19,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from weighted_clip.commands.program import main
 from weighted_clip.dalle.shapes import KINDS
 from weighted_clip.encoder.clip import FullClip
-from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.output import placing
 from weighted_clip.training import images as training_images
 from weighted_clip.training import linear_probe
@@ -27,29 +26,24 @@ from weighted_clip.training import linear_probe
 from .encoder.shapes import TEXT, VISION, Shape, picture_of, split
 from .libraries import library
 from .test_placing import state
-from .transformers_clip import Reference
+from .transformers_clip import Reference, write_clip
 
 LABELS = ["cat", "fish", "stone"]
 COLUMNS = ["file", "label", "probability", "runner_up", "runner_up_probability"]
 
 
-def write_clip(path: Path, clip: FullClip) -> Path:
-    tensors = {**hugging_face_tensors(clip.text), **hugging_face_tensors(clip.vision)}
-    save_file({**tensors, "logit_scale": torch.tensor(math.log(clip.logit_scale))}, path)
-    return path
-
-
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CLIP with random weights: between labels it is unsure."""
-    clip = FullClip(seeded_text_model(TEXT), seeded_vision_model(VISION), 100.0)
-    return write_clip(tmp_path_factory.mktemp("weights") / "clip.safetensors", clip)
+    path = tmp_path_factory.mktemp("weights") / "clip.safetensors"
+    return write_clip(path, seeded_text_model(TEXT), seeded_vision_model(VISION), 100)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, trained_clip: FullClip) -> Path:
     """A CLIP that knows coloured shapes."""
-    return write_clip(tmp_path_factory.mktemp("trained") / "clip.safetensors", trained_clip)
+    path = tmp_path_factory.mktemp("trained") / "clip.safetensors"
+    return write_clip(path, trained_clip.text, trained_clip.vision, trained_clip.logit_scale)
 
 
 def write_noise(folder: Path, count: int, seed: int = 0) -> list[Path]:

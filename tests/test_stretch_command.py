@@ -1,7 +1,6 @@
 """The command ``stretch``: which tensors of a file change, and which files it refuses."""
 
 import json
-import math
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +29,7 @@ from weighted_clip.output.rewriting import rewrite
 from .encoder.files import Tensors, hugging_face, old_clip_save, openclip, openclip_linear, transformers_5
 from .faults.disks import file_limit
 from .training.models import TEXT, VISION
+from .transformers_clip import write_clip
 
 Naming = Callable[[Tensors, str], Tensors]
 
@@ -152,16 +152,13 @@ def test_a_stretched_clip_answers_short_texts_as_before(tmp_path: Path, clip: Pa
 
 
 def test_a_whole_clip_is_stretched(tmp_path: Path) -> None:
-    tensors = {
-        **hugging_face_tensors(seeded_text_model(TEXT)),
-        **hugging_face_tensors(seeded_vision_model(VISION)),
-        "logit_scale": torch.tensor(math.log(1 / 0.07)),
-    }
-    save_file(tensors, tmp_path / "clip.safetensors")
+    vision = seeded_vision_model(VISION)
+    write_clip(tmp_path / "clip.safetensors", seeded_text_model(TEXT), vision)
     assert stretch(tmp_path / "clip.safetensors", "--positions", "134") == 0
     clip = load_full_clip(tmp_path / "clip-134.safetensors")
     assert clip.text.config.context_length == 134
-    assert all(torch.equal(tensor, tensors[key]) for key, tensor in hugging_face_tensors(clip.vision).items())
+    before, after = vision.state_dict(), clip.vision.state_dict()
+    assert all(torch.equal(before[key], tensor) for key, tensor in after.items())
 
 
 def two_towers() -> Tensors:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from weighted_clip.encoder.config import TextConfig, VisionConfig, sizes_of
+from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
+from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.vision_model import VisionModel
 
 from .libraries import library
+
+
+def write_clip(path: Path, text: TextModel, vision: VisionModel, scale: float = math.exp(4)) -> Path:
+    """A whole CLIP as a file of transformers."""
+    tensors = {**hugging_face_tensors(text), **hugging_face_tensors(vision), "logit_scale": torch.tensor(scale).log()}
+    save_file(tensors, path)
+    return path
 
 
 class Reference:

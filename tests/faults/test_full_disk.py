@@ -15,7 +15,6 @@ import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
-from safetensors.torch import save_file
 from weighted_clip.commands.program import main
 from weighted_clip.commands.rerank import _copy
 from weighted_clip.encoder.config import TextConfig, VisionConfig
@@ -32,6 +31,7 @@ from weighted_clip.workshop.bench import page as benchmarks_page
 from weighted_clip.workshop.parity import native, report
 
 from ..patience import SECONDS
+from ..transformers_clip import write_clip
 from .disks import ROOT, environment, file_limit, filled, mounted, program, read_only, snapshot
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
@@ -134,13 +134,7 @@ def test_a_bulk_run_keeps_its_whole_shards(disk: Disk, weights: Path, tmp_path: 
 def images(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A tiny whole CLIP, and a folder of two pictures."""
     folder = tmp_path_factory.mktemp("images")
-    tensors = {"logit_scale": torch.tensor(4.0)}
-    for name, tensor in seeded_text_model(TEXT).state_dict().items():
-        tensors[name if "projection" in name else f"text_model.{name}"] = tensor
-    for name, tensor in seeded_vision_model(VISION).state_dict().items():
-        renamed = name.replace("pre_layer_norm", "pre_layrnorm").replace("post_layer_norm", "post_layernorm")
-        tensors[name if name.startswith("visual_projection") else f"vision_model.{renamed}"] = tensor
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "clip.safetensors")
+    write_clip(folder / "clip.safetensors", seeded_text_model(TEXT), seeded_vision_model(VISION))
     (folder / "pictures").mkdir()
     for name in ("one", "two"):
         noise = Image.frombytes("RGB", (100, 100), os.urandom(30_000))

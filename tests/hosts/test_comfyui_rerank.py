@@ -23,6 +23,7 @@ from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
 
+from ..transformers_clip import write_clip
 from .comfy_server import CHECKPOINT, TEXT_ENCODER, ComfyServer, Graph, Node, Result
 from .make_checkpoint import WHOLE_CLIP, write_whole_clip
 
@@ -266,17 +267,9 @@ def test_links_of_another_type_are_refused_by_the_host(server: ComfyServer, whol
 @pytest.fixture(scope="module")
 def learned(server: ComfyServer, trained_clip: FullClip) -> str:
     """A CLIP that has learned coloured shapes, in the server's models."""
-    clip = trained_clip
-    renamed = {"pre_layer_norm": "pre_layrnorm", "post_layer_norm": "post_layernorm"}
-    tensors: dict[str, Tensor] = {"logit_scale": torch.tensor(clip.logit_scale).log()}
-    for prefix, model in (("text_model", clip.text), ("vision_model", clip.vision)):
-        for name, tensor in model.state_dict().items():
-            for ours, theirs in renamed.items():
-                name = name.replace(ours, theirs)
-            tensors[name if "projection." in name else f"{prefix}.{name}"] = tensor.contiguous()
     path = server.base / "models" / SHAPES
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, path)
+    write_clip(path, trained_clip.text, trained_clip.vision, trained_clip.logit_scale)
     return SHAPES
 
 
