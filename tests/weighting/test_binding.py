@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import pytest
 import torch
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.encoding import EncodeFn
 from weighted_clip.encoder.prefix import PrefixTextEncoder
-from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
-from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
-from ..door import encode_prompt
+from .tiny import MODEL, TINY, encode, read
 
-CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)
-MODEL = seeded_text_model(CONFIG)
 TEXT = "a red cat and a blue dog"
 PHRASES = "red cat\nblue dog"
 CAT, DOG = [2, 3], [6, 7]
 """Positions of the phrases in `TEXT`; BOS is 0."""
 
 
-def encoded(text: str = TEXT, encoder=None, **options) -> EncodedPrompt:
-    read = read_prompt(text, EncodeOptions(**{"scheme": "unweighted", **options}), default_tokenizer())
-    return encode_prompt(read, encoder or TextEncoder(MODEL), default_tokenizer())
+def encoded(text: str = TEXT, encoder: EncodeFn = TINY, **options) -> EncodedPrompt:
+    return encode(text, encoder, **{"scheme": "unweighted", **options})
 
 
 def theirs(hidden: list[int], text: str = TEXT) -> torch.Tensor:
     """transformers' result for the text with some positions hidden from all others, ``[77, dim]``."""
-    ids = list(read_prompt(text, EncodeOptions(), default_tokenizer()).chunks[0].ids)
+    ids = list(read(text).chunks[0].ids)
     mask = torch.ones(1, 77, dtype=torch.long)
     mask[0, hidden] = 0
     return transformers_text_model(MODEL)(torch.tensor([ids]), attention_mask=mask).last_hidden_state[0]
@@ -88,8 +81,8 @@ def test_every_version_is_encoded_once_more_for_each_phrase(rest: str, passes: i
 
 
 def test_a_phrase_takes_all_its_places_in_any_case() -> None:
-    read = read_prompt("a Red cat, a dog, a red CAT", EncodeOptions(bind="red cat\ndog"), default_tokenizer())
-    assert [token.phrase for token in read.chunks[0].content] == [0, 1, 1, 0, 0, 2, 0, 0, 1, 1]
+    (chunk,) = read("a Red cat, a dog, a red CAT", bind="red cat\ndog").chunks
+    assert [token.phrase for token in chunk.content] == [0, 1, 1, 0, 0, 2, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -100,8 +93,7 @@ def test_a_phrase_takes_all_its_places_in_any_case() -> None:
     ],
 )
 def test_what_cannot_be_bound_is_named_and_refused(phrases: str, words: str) -> None:
-    read = read_prompt(TEXT, EncodeOptions(bind=phrases), default_tokenizer())
-    assert any(words in issue.message for issue in read.issues)
+    assert any(words in issue.message for issue in read(TEXT, bind=phrases).issues)
     with pytest.raises(ValueError, match=words):
         encoded(bind=phrases)
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
-from .test_binding import CAT, DOG, MODEL, PHRASES, TEXT, encoded, theirs
+from .test_binding import CAT, DOG, PHRASES, TEXT, encoded, theirs
+from .tiny import MODEL, TINY, read
 
 RED, BLUE = [2], [6]
 """Positions of the colours in `TEXT`."""
@@ -49,7 +48,7 @@ GIRL = "a cute girl, pink hair, red shoes"
 
 def rows_of(text: str) -> torch.Tensor:
     """transformers' result for a text, ``[77, dim]``."""
-    ids = list(read_prompt(text, EncodeOptions(syntax="none"), default_tokenizer()).chunks[0].ids)
+    ids = list(read(text, syntax="none").chunks[0].ids)
     return transformers_text_model(MODEL)(torch.tensor([ids])).last_hidden_state[0]
 
 
@@ -70,8 +69,7 @@ def test_cutoff_takes_each_part_from_a_text_with_underscores_in_the_others(
 
 def test_cutoff_finds_whole_words_as_they_are_written() -> None:
     text = "Red hair, reddish red-haired, red"
-    read = read_prompt(text, EncodeOptions(bind_hide="cutoff", bind_words="red"), default_tokenizer())
-    tokens = read.chunks[0].content
+    tokens = read(text, bind_hide="cutoff", bind_words="red").chunks[0].content
     assert [text[token.at.start : token.at.end] for token in tokens if token.apart is not None] == ["red", "red"]
     assert {token.phrase for token in tokens} == {0, 2, 3}
 
@@ -188,14 +186,11 @@ def test_a_chunk_is_encoded_for_its_own_phrases_only() -> None:
 
 @pytest.mark.parametrize("choices", [{"bind": PHRASES}, {"bind_hide": "cutoff", "bind_words": "red\nblue"}])
 def test_all_passes_go_to_the_encoder_in_one_call(choices: dict[str, str]) -> None:
-    from weighted_clip.encoder.text_model import TextEncoder
-
     calls: list[int] = []
-    encoder = TextEncoder(MODEL)
 
     def counting(ids, mask=None, *, is_causal=True):
         calls.append(len(ids))
-        return encoder(ids, mask, is_causal=is_causal)
+        return TINY(ids, mask, is_causal=is_causal)
 
     encoded("a red cat, a blue dog", counting, **choices)
     assert calls == [3]

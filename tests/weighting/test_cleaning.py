@@ -4,18 +4,19 @@ import sys
 
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import ReadPrompt, read_prompt
+from weighted_clip.weighting.reading import ReadPrompt
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.tags import bare
 from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.view import view
 
+from . import tiny
+
 COMMENTED = "a cat # best quality, (ugly:1.3)\nin a bowl"
 
 
 def read(text: str, **choices: str) -> ReadPrompt:
-    return read_prompt(text, EncodeOptions(**{"syntax": "a1111", **choices}), default_tokenizer())
+    return tiny.read(text, **{"syntax": "a1111", **choices})
 
 
 def ids_of(text: str, **choices: str) -> list[object]:

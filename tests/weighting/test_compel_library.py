@@ -9,13 +9,12 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, Token, close_chunk
-from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.scheme import SchemeOptions
 from weighted_clip.workshop.peers.transformers import transformers_text_model, transformers_tokenizer
 
-from ..door import apply_scheme, encode_prompt
+from ..door import apply_scheme
 from ..libraries import library
+from .tiny import encode, read
 
 # full depth, a third of the width: the arithmetic is the same, and 30 prompts take seconds
 CONFIG = TextConfig(hidden_dim=256, num_heads=4, mlp_dim=1024)
@@ -117,9 +116,8 @@ MODES = {
 
 
 def by_us(model, text: str, chunking: str, **choices) -> torch.Tensor:
-    options = EncodeOptions(syntax="compel", scheme="compel", chunking=chunking, **choices)
-    tokenize = default_tokenizer()
-    return encode_prompt(read_prompt(text, options, tokenize), TextEncoder(model), tokenize).hidden
+    choices = {"syntax": "compel", "scheme": "compel", "chunking": chunking, **choices}
+    return encode(text, TextEncoder(model), **choices).hidden
 
 
 @pytest.mark.parametrize("text", SHORT)
@@ -162,5 +160,4 @@ def test_of_a_swap_the_original_is_encoded_and_of_swaps_within_it_the_innermost(
         with pytest.raises(AttributeError):  # compel reads it, and asks the inner swap for its text
             peer({}, nested)
         torch.testing.assert_close(by_us(model, nested, "compel truncate"), expected, rtol=0, atol=1e-5)
-        issues = read_prompt(nested, EncodeOptions(syntax="compel"), default_tokenizer()).issues
-        assert [issue.code for issue in issues].count("nested-swap") == 1
+        assert [issue.code for issue in read(nested, syntax="compel").issues].count("nested-swap") == 1

@@ -6,9 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkLayout
 from weighted_clip.weighting.normalize import normalize
@@ -21,18 +18,9 @@ from weighted_clip.weighting.schemes.repeat import copies_of
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.view import token_table, view
 
-from ..door import encode_prompt, num_rows
+from ..door import num_rows
 from ..libraries import needs_masked_kernel
-
-TINY = TextEncoder(seeded_text_model(TextConfig(hidden_dim=32, num_heads=2, num_layers=2, mlp_dim=64)))
-
-
-def read(text: str, **options):
-    return read_prompt(text, EncodeOptions(**options), default_tokenizer())
-
-
-def encode(text: str, **options):
-    return encode_prompt(read(text, **options), TINY, default_tokenizer())
+from .tiny import TINY, encode, read
 
 
 @pytest.mark.parametrize(
@@ -100,8 +88,7 @@ def test_padding_is_masked_in_the_shortened_chunk_too() -> None:
         seen.append(mask)
         return TINY(ids, mask, is_causal=is_causal)
 
-    options = EncodeOptions(scheme="masked_blend", mask_method="remove", padding="mask")
-    encode_prompt(read_prompt("a (cat:0.5)", options, default_tokenizer()), spy, default_tokenizer())
+    encode("a (cat:0.5)", spy, scheme="masked_blend", mask_method="remove", padding="mask")
     assert seen[0][:, 0].sum(-1).tolist() == [4, 3]
 
 

@@ -5,20 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, close_chunk
 from weighted_clip.weighting.encoders import Encoders, TooManyEncodings
-from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import ReadPrompt, read_prompt
+from weighted_clip.weighting.reading import ReadPrompt
 from weighted_clip.weighting.schemes import SCHEMES
-from weighted_clip.weighting.towers import Reader
 
 from ..door import encode_prompt, encode_prompts
+from .tiny import READERS, TINY, read
 
-CONFIG = TextConfig(hidden_dim=32, num_heads=2, num_layers=2, mlp_dim=64)
 LONG = ", ".join(["a red fox in deep snow"] * 20)
 
 
@@ -26,24 +20,19 @@ class Counting:
     """An encoder that counts its calls and their chunks."""
 
     def __init__(self) -> None:
-        self.encode = TextEncoder(seeded_text_model(CONFIG))
         self.chunks: list[int] = []
 
     def __call__(self, ids: Any, mask: Any = None, *, is_causal: bool = True) -> Any:
         self.chunks.append(len(ids))
-        return self.encode(ids, mask, is_causal=is_causal)
-
-
-def read(text: str, **options: Any) -> ReadPrompt:
-    return read_prompt(text, EncodeOptions(**{"syntax": "comfy", **options}), default_tokenizer())
+        return TINY(ids, mask, is_causal=is_causal)
 
 
 def assert_as_alone(reads: list[ReadPrompt]) -> list[int]:
     """The calls it took."""
-    counting, tokenize = Counting(), default_tokenizer()
-    together = encode_prompts(reads, counting, tokenize)
+    counting = Counting()
+    together = encode_prompts(reads, counting)
     for result, one in zip(together, reads, strict=True):
-        alone = encode_prompt(one, counting.encode, tokenize)
+        alone = encode_prompt(one, TINY)
         torch.testing.assert_close(result.hidden, alone.hidden, atol=1e-5, rtol=0)
         torch.testing.assert_close(result.pooled, alone.pooled, atol=1e-5, rtol=0)
         assert result.read == alone.read
@@ -124,11 +113,10 @@ def test_results_are_folded_and_let_go(text: str, scheme: str) -> None:
 def test_a_hosts_own_call_is_made_just_so() -> None:
     """All chunks of the prompt, equal ones too, and the empty one; nothing else, whatever the size of calls."""
     given: list[list[tuple[int, ...]]] = []
-    encode = TextEncoder(seeded_text_model(CONFIG))
 
     def spy(ids: Any, mask: Any = None, *, is_causal: bool = True) -> Any:
         given.append([tuple(chunk) for chunk in ids])
-        return encode(ids, mask, is_causal=is_causal)
+        return TINY(ids, mask, is_causal=is_causal)
 
     text = "a cat BREAK a cat BREAK a (dog:0.5) BREAK (much:1.2)"
     one = read(text, syntax="a1111", scheme="masked_blend")
@@ -149,7 +137,7 @@ def test_between_calls_it_can_be_ended() -> None:
         if len(counting.chunks) == 3:
             raise KeyboardInterrupt
 
-    encoders = Encoders({"tower": Reader(default_tokenizer())}, {"tower": counting}, max_chunks=4)
+    encoders = Encoders({"tower": READERS["clip_l"]}, {"tower": counting}, max_chunks=4)
     with pytest.raises(KeyboardInterrupt):
         encoders.prepare([WORDS], scheme="comfy++").run(check)
     assert counting.chunks == [4, 4, 4]
@@ -157,7 +145,7 @@ def test_between_calls_it_can_be_ended() -> None:
 
 def test_a_plan_can_be_carried_out_again() -> None:
     counting = Counting()
-    encoders = Encoders({"tower": Reader(default_tokenizer())}, max_chunks=4)
+    encoders = Encoders({"tower": READERS["clip_l"]}, max_chunks=4)
     prepared = encoders.prepare(["a (red:0.5) fox", "a dog"], scheme="masked_blend")
     first, second = (prepared.run_tower("tower", counting) for _ in range(2))
     assert counting.chunks == [3, 3]
@@ -165,7 +153,7 @@ def test_a_plan_can_be_carried_out_again() -> None:
 
 
 def test_too_many_encodings_are_refused_before_any_is_made(monkeypatch) -> None:
-    encoders = Encoders({"tower": Reader(default_tokenizer())}, max_encodings=100)
+    encoders = Encoders({"tower": READERS["clip_l"]}, max_encodings=100)
     with pytest.raises(TooManyEncodings, match=r"more than 100 different encodings.*WEIGHTED_CLIP_MAX_ENCODINGS"):
         encoders.prepare([WORDS], scheme="comfy++")
     assert encoders.prepare([WORDS], scheme="comfy").num_encodings < 10
@@ -182,4 +170,4 @@ def test_no_prompts_ask_nothing() -> None:
 
 def test_a_wrong_filler_is_refused() -> None:
     with pytest.raises(ValueError, match="filler"):
-        encode_prompts([read("a fox"), read("a fox", filler="two words")], Counting(), default_tokenizer())
+        encode_prompts([read("a fox"), read("a fox", filler="two words")], Counting())

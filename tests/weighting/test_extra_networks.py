@@ -5,14 +5,11 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.tags import read_loras, take_tags
 from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.view import view
 
-A1111 = EncodeOptions(syntax="a1111", scheme="a1111")
+from .tiny import read
 
 
 @pytest.mark.parametrize(
@@ -48,14 +45,14 @@ def test_tags_are_taken_out(text: str, bare: str, loras: list) -> None:
     ],
 )
 def test_every_tag_is_named(text: str, codes: list[str]) -> None:
-    issues = read_prompt(text, A1111, default_tokenizer()).issues
+    issues = read(text, syntax="a1111").issues
     assert sorted(issue.code for issue in issues) == sorted(codes)
     assert all(text[slice(*issue.span)].startswith("<") for issue in issues)
     assert sorted(issue.code for issue in read_timed(text, 5).issues) == sorted(codes)
 
 
 def tokens(text: str) -> list[tuple[object, float]]:
-    return [(t.id, t.weight) for chunk in read_prompt(text, A1111, default_tokenizer()).chunks for t in chunk.content]
+    return [(t.id, t.weight) for chunk in read(text, syntax="a1111").chunks for t in chunk.content]
 
 
 @pytest.mark.parametrize(
@@ -73,14 +70,14 @@ def test_the_rest_is_read_as_if_no_tag_had_been_there(text: str, bare: str) -> N
 
 def test_places_count_the_tags() -> None:
     text = "<lora:ink:0.8> a (red:1.2) cat"
-    read = read_prompt(text, A1111, default_tokenizer())
-    shown = view(read)
+    found = read(text, syntax="a1111")
+    shown = view(found)
     chips = shown["chunks"][0]["chips"]
     assert [chip["text"] for chip in chips] == ["<lora:ink:0.8>", "a", "red", "cat"]
     assert [chip["hidden"] for chip in chips] == [True, False, False, False]
     assert shown["text"] == text
-    assert (0, 14) in read.prompt.marks
-    assert [lora.name for lora in read.prompt.loras] == ["ink"]
+    assert (0, 14) in found.prompt.marks
+    assert [lora.name for lora in found.prompt.loras] == ["ink"]
 
 
 def test_tags_within_edits_do_not_disturb_them() -> None:
@@ -103,7 +100,7 @@ def test_tags_are_those_that_the_webui_finds(text: str) -> None:
 
 
 def test_other_syntaxes_take_tags_for_text() -> None:
-    assert len(read_prompt("<lora:a:1>", EncodeOptions(), default_tokenizer()).chunks[0].content) > 3
+    assert len(read("<lora:a:1>").chunks[0].content) > 3
 
 
 @given(st.text(alphabet="<>:lora1 ()[]", max_size=40))
@@ -115,9 +112,9 @@ def test_tags_and_rest_are_all_of_any_text(text: str) -> None:
 
 def test_tags_within_tags_are_taken_out_once() -> None:
     text = "<" * 5_000 + "lora:x:1>" * 5_000
-    read = read_prompt(text, A1111, default_tokenizer())
-    assert len(read.prompt.loras) == 1
-    assert len(read.prompt.fragments[0].text) == len(text) - len("<lora:x:1>")
+    found = read(text, syntax="a1111")
+    assert len(found.prompt.loras) == 1
+    assert len(found.prompt.fragments[0].text) == len(text) - len("<lora:x:1>")
 
 
 def test_many_openings_without_an_end_take_one_look() -> None:

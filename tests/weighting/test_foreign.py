@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.view import view
 
 from ..fuzz.processor_time import too_fast_growth
+from .tiny import read
 
 NO_FORMS = (
     "a photo of a cat, (red:1.2) dog",
@@ -102,7 +100,7 @@ def test_what_is_written_for_other_reasons_is_no_form(syntax: str, text: str) ->
 
 
 def test_the_view_says_whose_form_it_is() -> None:
-    (issue,) = view(read_prompt("a 🦊 [red] cat", EncodeOptions(), default_tokenizer()))["issues"]
+    (issue,) = view(read("a 🦊 [red] cat"))["issues"]
     assert (issue["written_in"], issue["start"], issue["end"]) == ("a1111", 5, 10)
 
 

@@ -2,10 +2,7 @@
 
 import pytest
 import torch
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.masks import causal_mask, hide_from, span_mask
-from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import visible_fn
@@ -14,16 +11,9 @@ from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.view import view
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
-from ..door import encode_prompt
 from ..libraries import library, needs_masked_kernel
 from .known_embeddings import KnownEmbeddings
-
-CONFIG = TextConfig(hidden_dim=128, num_heads=2, num_layers=3, mlp_dim=256)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return seeded_text_model(CONFIG)
+from .tiny import MODEL, TINY, encode
 
 
 def read(text: str, **options):
@@ -70,26 +60,26 @@ def test_masks_are_those_of_the_encoder() -> None:
     assert mask_of(text) is None
 
 
-def encoded(model, text: str, **options) -> torch.Tensor:
-    return encode_prompt(read(text, **options), TextEncoder(model), default_tokenizer()).hidden[0]
+def encoded(text: str, **options) -> torch.Tensor:
+    return encode(text, **options).hidden[0]
 
 
-def test_hiding_from_everything_equals_transformers(model) -> None:
+def test_hiding_from_everything_equals_transformers() -> None:
     library("transformers", "4.46")
-    reference = transformers_text_model(model)
+    reference = transformers_text_model(MODEL)
     ids = torch.tensor([read("a red cat and a dog").chunks[0].ids])
     with torch.no_grad():
         expected = reference(ids, span_mask(77, [(2, 4)])[:, 0].long()).last_hidden_state[0]
-    assert torch.equal(encoded(model, "a red cat and a dog", hide="red cat"), expected)
+    assert torch.equal(encoded("a red cat and a dog", hide="red cat"), expected)
 
 
-def test_only_rows_that_can_see_a_phrase_change(model) -> None:
+def test_only_rows_that_can_see_a_phrase_change() -> None:
     needs_masked_kernel()
     text = "a red cat and a dog"
-    plain = encoded(model, text)
+    plain = encoded(text)
 
     def changed(**options) -> list[int]:
-        rows = (encoded(model, text, hide="red", **options) != plain).any(-1)
+        rows = (encoded(text, hide="red", **options) != plain).any(-1)
         return rows.nonzero().flatten().tolist()
 
     assert changed() == list(range(2, 77))
@@ -97,16 +87,16 @@ def test_only_rows_that_can_see_a_phrase_change(model) -> None:
     assert changed(hidden_from="padding rows only") == list(range(8, 77))
 
 
-def test_without_causality_every_row_sees_every_other(model) -> None:
+def test_without_causality_every_row_sees_every_other() -> None:
     text = "a red cat and a dog"
-    free = encoded(model, text, is_causal=False)
-    assert (free != encoded(model, text)).any(-1)[1:].all()
-    other = encoded(model, "a red cat and a fox", is_causal=False)
+    free = encoded(text, is_causal=False)
+    assert (free != encoded(text)).any(-1)[1:].all()
+    other = encoded("a red cat and a fox", is_causal=False)
     assert (free[1] - other[1]).abs().max() > 1e-3
     # as a causal mask on top gives the trained encoder back
     ids = [read(text).chunks[0].ids]
-    again = TextEncoder(model)(ids, causal_mask(77), is_causal=False).hidden[0]
-    torch.testing.assert_close(again, encoded(model, text), rtol=0, atol=1e-5)
+    again = TINY(ids, causal_mask(77), is_causal=False).hidden[0]
+    torch.testing.assert_close(again, encoded(text), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -137,10 +127,10 @@ def test_the_view_strikes_out_what_is_hidden_from_everything() -> None:
     assert hidden() == []
 
 
-def test_hidden_tokens_stay_hidden_when_words_fade(model) -> None:
+def test_hidden_tokens_stay_hidden_when_words_fade() -> None:
     """masked_blend encodes the prompt several times; the phrase is hidden in all of them."""
     options = {"scheme": "masked_blend", "mask_method": "remove", "hide": "red"}
-    assert torch.equal(encoded(model, "a red (big:0) cat", **options), encoded(model, "a red cat", hide="red"))
+    assert torch.equal(encoded("a red (big:0) cat", **options), encoded("a red cat", hide="red"))
 
 
 def test_many_phrases_and_many_tokens_take_one_look_at_each() -> None:

@@ -11,24 +11,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.embeddings import TokenId
 from weighted_clip.weighting.encoders import EncodedTowers, Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes.rows import CODE
-from weighted_clip.weighting.towers import Reader
 from weighted_clip.workshop.peers.diffusers import SCHEME_OF, Pipelines, find_checkout, sdxl_models
 
-from ..door import encode_prompt
 from ..libraries import library
 from ..toy import toy_encode
+from .tiny import READERS, encode, read
 
 LIKE_IT = {"syntax": "a1111", "chunking": "compel brutal", "cleaning": "none"}
 """The pipelines' way of reading, in our options."""
 TOWERS = {
-    "sd": {"clip_l": Reader(default_tokenizer())},
-    "sdxl": {"clip_l": Reader(default_tokenizer()), "clip_g": Reader(default_tokenizer(), ChunkLayout(pad_id=0))},
+    "sd": {"clip_l": READERS["clip_l"]},
+    "sdxl": READERS,
 }
 
 
@@ -61,8 +59,9 @@ def test_a_pair_of_texts_equals_the_pipeline(case: dict) -> None:
 
 @pytest.mark.cases("lpw_numeric", only={"pipeline": ["sdxl"]})
 def test_the_longer_text_of_a_pair_is_the_same_alone_and_the_shorter_if_filled_by_hand(case: dict) -> None:
-    options, tokenize = options_of("sdxl"), default_tokenizer()
-    counts = [sum(chunk.num_content for chunk in read_prompt(t, options, tokenize).chunks) for t in case["prompts"]]
+    options = options_of("sdxl")
+    reads = [read_prompt(text, options, default_tokenizer()) for text in case["prompts"]]
+    counts = [sum(chunk.num_content for chunk in one.chunks) for one in reads]
     for text, count, expected, pooled in zip(case["prompts"], counts, case["expected"], case["pooled"], strict=True):
         (alone,) = encode_toy("sdxl", [text + "<|endoftext|>" * (max(counts) - count)], options)
         for prompt in alone.prompts.values():
@@ -71,24 +70,23 @@ def test_the_longer_text_of_a_pair_is_the_same_alone_and_the_shorter_if_filled_b
 
 
 def test_a_weight_that_float16_cannot_hold_is_clamped_and_said() -> None:
-    def encode(text: str, scheme: str = "lerp_last"):
-        return encode_prompt(read_prompt(text, EncodeOptions(scheme=scheme), default_tokenizer()), toy_encode)
+    def encoded(text: str, scheme: str = "lerp_last"):
+        return encode(text, toy_encode, scheme=scheme)
 
-    huge = encode("a (cat:1e5) b (dog:-1e9)")
-    assert torch.equal(huge.hidden, encode("a (cat:65504) b (dog:-65504)").hidden)
+    huge = encoded("a (cat:1e5) b (dog:-1e9)")
+    assert torch.equal(huge.hidden, encoded("a (cat:65504) b (dog:-65504)").hidden)
     (issue,) = huge.read.issues
     assert (issue.code, huge.read.prompt.source[slice(*issue.span)]) == ("clamped-weight", "cat")
-    assert torch.equal(encode("a (cat:1.0004)").hidden, encode("a cat").hidden)
-    assert not torch.equal(encode("a (cat:1.0004)", "comfy").hidden, encode("a cat", "comfy").hidden)
+    assert torch.equal(encoded("a (cat:1.0004)").hidden, encoded("a cat").hidden)
+    assert not torch.equal(encoded("a (cat:1.0004)", "comfy").hidden, encoded("a cat", "comfy").hidden)
 
 
 def test_chunks_that_another_rule_leaves_short_end_at_their_own_eos() -> None:
     """The pipeline has no such chunks; ours move from the EOS that closes each, and none has padding."""
-    options = EncodeOptions(syntax="a1111", scheme="lerp_last")
-    encoded = encode_prompt(read_prompt("(a:1.5) cat BREAK b", options, default_tokenizer()), toy_encode)
-    parts = [
-        encode_prompt(read_prompt(text, options, default_tokenizer()), toy_encode) for text in ("(a:1.5) cat", "b")
-    ]
+    encoded, *parts = (
+        encode(text, toy_encode, syntax="a1111", scheme="lerp_last")
+        for text in ("(a:1.5) cat BREAK b", "(a:1.5) cat", "b")
+    )
     assert torch.equal(encoded.hidden, torch.cat([part.hidden for part in parts], dim=1))
     assert torch.equal(encoded.pooled, parts[-1].pooled)
     assert encoded.hidden.shape[1] == 4 + 3
@@ -106,9 +104,9 @@ def test_blended_prompts_are_filled_to_the_fullest() -> None:
 
 def ours_of(text: str, scheme: str) -> tuple[list[tuple[TokenId, float]], bool]:
     """The tokens with their weights, and whether the prompt is said to be read otherwise by the pipeline."""
-    read = read_prompt(text, EncodeOptions(scheme=scheme, **LIKE_IT), default_tokenizer())
-    tokens = [(token.id, token.weight) for chunk in read.chunks for token in chunk.content]
-    return tokens, any(issue.code == CODE for issue in read.issues)
+    found = read(text, scheme=scheme, **LIKE_IT)
+    tokens = [(token.id, token.weight) for chunk in found.chunks for token in chunk.content]
+    return tokens, any(issue.code == CODE for issue in found.issues)
 
 
 def theirs_of(pieces: list[tuple[str, float]]) -> list[tuple[int, float]]:
@@ -120,8 +118,7 @@ def theirs_of(pieces: list[tuple[str, float]]) -> list[tuple[int, float]]:
 def test_an_issue_says_where_the_pipeline_reads_otherwise_and_only_there(case: dict, name: str) -> None:
     ours, is_said = ours_of(case["text"], SCHEME_OF[name])
     if case[name] is None:  # it raises
-        codes = [i.code for i in read_prompt(case["text"], EncodeOptions(**LIKE_IT), default_tokenizer()).issues]
-        assert "unreadable-weight" in codes
+        assert "unreadable-weight" in [issue.code for issue in read(case["text"], **LIKE_IT).issues]
     else:
         assert (ours != theirs_of(case[name])) == is_said
 
@@ -140,8 +137,7 @@ def test_an_issue_says_where_the_pipeline_reads_otherwise_and_only_there(case: d
 def test_the_issues_name_the_places_and_what_the_pipeline_does(
     text: str, scheme: str, places: list[str], words: str
 ) -> None:
-    read = read_prompt(text, EncodeOptions(syntax="a1111", scheme=scheme), default_tokenizer())
-    found = [issue for issue in read.issues if issue.code == CODE]
+    found = [issue for issue in read(text, syntax="a1111", scheme=scheme).issues if issue.code == CODE]
     assert [text[slice(*issue.span)] for issue in found] == places
     assert any(words in issue.message for issue in found), found
 
@@ -149,8 +145,7 @@ def test_the_issues_name_the_places_and_what_the_pipeline_does(
 @pytest.mark.parametrize("options", [{"scheme": "a1111", "syntax": "a1111"}, {"scheme": "lpw", "syntax": "comfy"}])
 def test_other_schemes_and_syntaxes_say_nothing_of_the_pipelines(options: dict[str, str]) -> None:
     text = "a BREAK (b: 1.2) <lora:x:1> " + "dog, " * 50
-    read = read_prompt(text, EncodeOptions(**options), default_tokenizer())
-    assert CODE not in [issue.code for issue in read.issues]
+    assert CODE not in [issue.code for issue in read(text, **options).issues]
 
 
 # ---- the pipelines themselves

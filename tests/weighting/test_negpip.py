@@ -4,12 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import ChunkedSection
-from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
@@ -17,25 +12,21 @@ from weighted_clip.weighting.prompt import Fragment, Piece, Span
 from weighted_clip.weighting.scheme import SchemeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.schemes.negpip import NegPipError, cut_terms, paired, signed
-from weighted_clip.weighting.towers import Reader, check_same_signs
+from weighted_clip.weighting.towers import check_same_signs
 from weighted_clip.weighting.view import token_table, view
 
 from ..door import apply_scheme
 from ..toy import case_chunks, toy_encode
+from . import tiny
+from .tiny import LONG, READERS, TINY
 
-TINY = TextEncoder(seeded_text_model(TextConfig(hidden_dim=32, num_heads=2, num_layers=2, mlp_dim=64)))
-DOOR = Encoders({"clip_l": Reader(default_tokenizer())}, {"clip_l": TINY})
-PAIR = Encoders(
-    {"clip_l": Reader(default_tokenizer()), "clip_g": Reader(default_tokenizer(), ChunkLayout(pad_id=0))},
-    {"clip_l": TINY, "clip_g": TINY},
-)
+DOOR = Encoders({"clip_l": READERS["clip_l"]}, {"clip_l": TINY})
+PAIR = Encoders(READERS, {"clip_l": TINY, "clip_g": TINY})
 SIGNED = [name for name, scheme in SCHEMES.items() if scheme.is_signed]
-LONG = "red castle, blue garden. near the river, " * 12
 
 
 def encode(text: str, scheme: str = "negpip_apart", **options) -> EncodedPrompt:
-    choices = {"syntax": "a1111", "cleaning": "none", "scheme": scheme} | options
-    return DOOR.prepare([text], EncodeOptions(**choices)).run()[0].prompts["clip_l"]
+    return tiny.encode(text, **{"syntax": "a1111", "cleaning": "none", "scheme": scheme} | options)
 
 
 def negative_rows(encoded: EncodedPrompt) -> list[int]:

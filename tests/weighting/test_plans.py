@@ -12,9 +12,9 @@ from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import plan_prompt
 from weighted_clip.weighting.plan import Variant, both, mask_tensor
-from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
-from weighted_clip.weighting.towers import Reader
+
+from .tiny import READERS, read
 
 ROOT = Path(__file__).parents[2]
 SCHEME_FILES = sorted((ROOT / "weighting" / "schemes").glob("*.py"))
@@ -78,25 +78,25 @@ def test_a_plan_is_made_without_tensors_and_modules(scheme: str, monkeypatch: py
     def refuse(*args: object, **named: object) -> None:
         raise AssertionError("a plan was to be made without tensors")
 
-    read = read_prompt(PROMPT, EncodeOptions(scheme=scheme, padding="mask", hide="dog"), default_tokenizer())
+    prompt = read(PROMPT, scheme=scheme, padding="mask", hide="dog")
     for owner, name in ((torch.nn.Module, "__call__"), (torch, "tensor"), (torch, "zeros"), (torch, "ones")):
         monkeypatch.setattr(owner, name, refuse)
-    plan = plan_prompt(read, default_tokenizer())
+    plan = plan_prompt(prompt, default_tokenizer())
     variants = list(plan.variants())
     assert all(isinstance(variant, Variant) and variant.title for variant in variants)
-    assert variants[0].chunks[0].ids == read.chunks[0].ids
+    assert variants[0].chunks[0].ids == prompt.chunks[0].ids
 
 
 def test_sixteen_texts_are_read_and_planned_sixteen_times(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[str] = []
 
-    def counted(read, tokenize):
-        planned.append(read.prompt.source)
-        return plan_prompt(read, tokenize)
+    def counted(one, tokenize):
+        planned.append(one.prompt.source)
+        return plan_prompt(one, tokenize)
 
     monkeypatch.setattr(door, "plan_prompt", counted)
     texts = [f"a (red:1.{number}) cat" for number in range(16)]
-    prepared = Encoders({"clip_l": Reader(default_tokenizer())}).prepare(texts, EncodeOptions(scheme="masked_blend"))
+    prepared = Encoders({"clip_l": READERS["clip_l"]}).prepare(texts, EncodeOptions(scheme="masked_blend"))
     assert prepared.num_encodings == 2  # the same tokens all of them, and the empty prompt
     assert planned == texts
 

@@ -8,28 +8,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.encoders import EncodedTowers, Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
-from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes.repeat import FINEST_STEPS, MAX_ROWS, RepeatError
 from weighted_clip.weighting.towers import Reader
 
-TINY = TextEncoder(seeded_text_model(TextConfig(hidden_dim=32, num_heads=2, num_layers=2, mlp_dim=64)))
-DOOR = Encoders({"clip_l": Reader(default_tokenizer())}, {"clip_l": TINY})
-TOWERS = {"clip_l": Reader(default_tokenizer()), "clip_g": Reader(default_tokenizer(), ChunkLayout(pad_id=0))}
-PAIR = Encoders(TOWERS, {"clip_l": TINY, "clip_g": TINY})
-LONG = "red castle, blue garden. near the river, " * 12
+from . import tiny
+from .tiny import LONG, READERS, TINY, read
+
+PAIR = Encoders(READERS, {"clip_l": TINY, "clip_g": TINY})
 
 
 def encode(text: str, **options) -> EncodedPrompt:
-    prepared = DOOR.prepare([text], EncodeOptions(**{"scheme": "repeat"} | options))
-    return prepared.run()[0].prompts["clip_l"]
+    return tiny.encode(text, **{"scheme": "repeat"} | options)
 
 
 def pair(texts: str | dict[str, str], **options) -> EncodedTowers:
@@ -157,8 +151,7 @@ def test_more_rows_than_allowed_are_refused_and_told_while_reading() -> None:
     text = f"(cat:{most + 1})"
     with pytest.raises(RepeatError, match=r"2,049 rows, and the scheme repeat makes 2,048 at most"):
         encode(text)
-    read = read_prompt(text, EncodeOptions(scheme="repeat"), default_tokenizer())
-    assert [issue.code for issue in read.issues] == ["too-many-rows"]
+    assert [issue.code for issue in read(text, scheme="repeat").issues] == ["too-many-rows"]
     with pytest.raises(RepeatError):
         encode("(cat:1e40)")
     assert encode(text, padding="drop").hidden.shape[1] == most + 1 + 2
@@ -182,7 +175,7 @@ def test_towers_whose_rows_weigh_differently_are_refused_by_name() -> None:
 
 
 def test_towers_of_other_lengths_are_refused_where_there_are_weights() -> None:
-    readers = {"clip_l": Reader(default_tokenizer(), ChunkLayout(length=248)), "clip_g": TOWERS["clip_g"]}
+    readers = {"clip_l": Reader(default_tokenizer(), ChunkLayout(length=248)), "clip_g": READERS["clip_g"]}
     encoders = Encoders(readers)
     assert encoders.prepare(["a cat"], scheme="repeat").num_encodings == 2
     with pytest.raises(RepeatError, match=r"There are 248 rows in clip_l and 77 in clip_g"):
@@ -193,8 +186,7 @@ def test_blends_are_repeated_where_their_weights_agree() -> None:
     text = '("a (cat)1.5", "a (red dog)1.5").blend(1, 1)'
     with pytest.raises(RepeatError, match=r"cannot blend prompts with different weights"):
         encode(text, syntax="compel")
-    read = read_prompt(text, EncodeOptions(scheme="repeat", syntax="compel"), default_tokenizer())
-    assert [issue.code for issue in read.issues] == ["unlike-rows"]
+    assert [issue.code for issue in read(text, scheme="repeat", syntax="compel").issues] == ["unlike-rows"]
     text = '("a (cat)1.5", "a (dog)1.5").blend(1, 1)'
     plain, encoded = encode(text, scheme="unweighted", syntax="compel"), encode(text, syntax="compel")
     assert torch.equal(encoded.hidden, plain.hidden[:, sorted([*range(77), *range(77), 2])])

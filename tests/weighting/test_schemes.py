@@ -6,21 +6,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import CHUNKINGS
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, close_chunk
 from weighted_clip.weighting.normalize import normalize
-from weighted_clip.weighting.options import OPTIONS, EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.options import OPTIONS
 from weighted_clip.weighting.scheme import SchemeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 
-from ..door import apply_scheme, encode_prompt, num_rows
+from ..door import apply_scheme, num_rows
 from ..libraries import needs_masked_kernel
 from ..toy import case_chunks, toy_encode
+from .tiny import TINY, encode, read
 
 # names in the case files: names of the programs, and ours
 OURS = {
@@ -62,7 +58,9 @@ EOS_ROWS = {"COPY_FIRST_CLS_TOKEN": "first", "MERGE_CLS_TOKENS": "mean"}
 def test_compel_prompts_equal_the_compel_library_from_text_to_rows(case: dict) -> None:
     given = case["options"]
     split, _, eos_rows = given.get("split", "SENTENCES").partition("|")
-    options = EncodeOptions(
+    result = encode(
+        case["prompt"],
+        toy_encode,
         syntax="compel",
         scheme="compel" if "downweight_mode" not in given else "masked_blend",
         law="compel",
@@ -71,8 +69,6 @@ def test_compel_prompts_equal_the_compel_library_from_text_to_rows(case: dict) -
         padding="mask" if given.get("padding_attention_mask_value") == 0 else "attend",
         eos_rows=EOS_ROWS.get(eos_rows, "own"),
     )
-    tokenize = default_tokenizer()
-    result = encode_prompt(read_prompt(case["prompt"], options, tokenize), toy_encode, tokenize)
     expected = torch.tensor(case["expected"], dtype=torch.float64)
     torch.testing.assert_close(result.hidden[0], expected, rtol=0, atol=1e-8)
 
@@ -86,7 +82,6 @@ def test_masked_blend_equals_its_definition(case: dict) -> None:
     torch.testing.assert_close(result.hidden[0], expected, rtol=0, atol=1e-8)
 
 
-TINY = TextEncoder(seeded_text_model(TextConfig(hidden_dim=32, num_heads=2, num_layers=2, mlp_dim=64)))
 WORDS = ["cat", "dog", "red", "castle", "river", ",", "猫", "chiaroscuro"]
 
 weighted_words = st.lists(
@@ -100,13 +95,8 @@ def prompt_of(words: list[tuple[str, float]]) -> str:
     return " ".join(word if weight == 1.0 else f"({word}:{weight})" for word, weight in words)
 
 
-def encode(text: str, **options):
-    tokenize = default_tokenizer()
-    return encode_prompt(read_prompt(text, EncodeOptions(**{"syntax": "comfy"} | options), tokenize), TINY, tokenize)
-
-
 def plain(text: str) -> torch.Tensor:
-    (chunk,) = read_prompt(text, EncodeOptions(syntax="none"), default_tokenizer()).chunks
+    (chunk,) = read(text, syntax="none").chunks
     return TINY([chunk.ids]).hidden
 
 

@@ -22,14 +22,10 @@ from weighted_clip.workshop.peers.transformers import (
 
 from .. import libraries
 from ..door import encode_prompt
+from .tiny import LONG, READERS
 
 L = TextConfig(hidden_dim=128, num_heads=2, num_layers=4, mlp_dim=256)
 G = TextConfig(hidden_dim=192, num_heads=3, num_layers=5, mlp_dim=384, activation="gelu", projection_dim=160, pad_id=0)
-READERS = {
-    "clip_l": Reader(default_tokenizer()),
-    "clip_g": Reader(default_tokenizer(), ChunkLayout(pad_id=0)),
-}
-LONG = "red castle, blue garden. near the river, " * 12
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +36,7 @@ def models():
 def encode(models, texts: dict[str, str], options: EncodeOptions):
     _, encoders = encoders_for(models)
     reads = read_for_towers(texts, options, READERS)
-    return {name: encode_prompt(read, encoders[name], default_tokenizer()) for name, read in reads.items()}
+    return {name: encode_prompt(read, encoders[name]) for name, read in reads.items()}
 
 
 def both(text: str) -> dict[str, str]:
@@ -112,7 +108,7 @@ def test_the_shorter_prompt_is_filled_with_empty_chunks(
     for name, config in (("clip_l", L), ("clip_g", G)):
         _, encoders = encoders_for(models)
         alone = read_for_towers({name: texts[name]}, options, {name: READERS[name]})
-        rows = encode_prompt(alone[name], encoders[name], default_tokenizer()).hidden
+        rows = encode_prompt(alone[name], encoders[name]).hidden
         empty = encoders[name]([close_chunk([], READERS[name].layout).ids]).hidden
         expected = torch.cat([rows, *[empty] * (chunks - rows.shape[1] // 77)], dim=1)
         assert expected.shape == (1, 77 * chunks, config.hidden_dim)
@@ -124,7 +120,7 @@ def test_a_single_tower_is_joined_to_nothing(models) -> None:
     family, encoders = encoders_for({"clip_g": models["clip_g"]})
     assert family.name == "SDXL refiner"
     read = read_for_towers({"clip_g": "a cat"}, EncodeOptions(), readers)["clip_g"]
-    prompt = encode_prompt(read, encoders["clip_g"], default_tokenizer())
+    prompt = encode_prompt(read, encoders["clip_g"])
     rows = joined({"clip_g": prompt})
     assert torch.equal(rows.hidden, prompt.hidden)
     assert torch.equal(rows.pooled, prompt.pooled)
@@ -135,7 +131,7 @@ def test_long_position_tables_make_long_chunks() -> None:
     reader = Reader(default_tokenizer(), ChunkLayout(length=248))
     read = read_for_towers({"clip_l": "cat " * 200}, EncodeOptions(), {"clip_l": reader})["clip_l"]
     _, encoders = encoders_for({"clip_l": seeded_text_model(config)})
-    assert encode_prompt(read, encoders["clip_l"], default_tokenizer()).hidden.shape == (1, 248, 128)
+    assert encode_prompt(read, encoders["clip_l"]).hidden.shape == (1, 248, 128)
 
 
 LONG_L = replace(L, context_length=248)

@@ -5,27 +5,24 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.prompt import Break
-from weighted_clip.weighting.reading import ReadPrompt, placed, read_prompt
+from weighted_clip.weighting.reading import ReadPrompt, placed
 from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.view import least_size, view
 
-OPTIONS = EncodeOptions(syntax="a1111", scheme="a1111")
+from .tiny import read
 
 
 def placed_reads(source: str, steps: int = 4) -> list[ReadPrompt]:
     """Each text of a timed prompt, in places of the whole."""
     prompt = read_timed(source, steps)
     fragments = [text.fragment for branch in prompt.branches for text in branch.texts]
-    reads = [read_prompt(fragment.text, OPTIONS, default_tokenizer()) for fragment in fragments]
-    return [placed(read, source, fragment) for read, fragment in zip(reads, fragments, strict=True)]
+    return [placed(read(fragment.text, syntax="a1111"), source, fragment) for fragment in fragments]
 
 
 def views(source: str, steps: int = 4) -> list[dict]:
     """Their views."""
-    return [view(read) for read in placed_reads(source, steps)]
+    return [view(one) for one in placed_reads(source, steps)]
 
 
 def chips(one: dict) -> list[dict]:
@@ -38,11 +35,11 @@ def tokens(one: dict) -> list[tuple[str, float]]:
 
 @given(st.text(alphabet="a1 (:.5),<lora>[]!é森😀\n", max_size=200), st.sampled_from(["comfy", "a1111", "compel"]))
 def test_a_view_is_no_smaller_than_its_least_size(text: str, syntax: str) -> None:
-    read = read_prompt(text, EncodeOptions(syntax=syntax), default_tokenizer())
-    shown = view(read)
+    found = read(text, syntax=syntax)
+    shown = view(found)
     size = len(json.dumps(shown, separators=(",", ":")))
     num_chips = sum(bool(chip["ids"]) for chip in chips(shown))
-    assert 90 * num_chips <= least_size(read) <= size
+    assert 90 * num_chips <= least_size(found) <= size
 
 
 def test_tokens_stand_where_they_were_typed() -> None:
@@ -77,17 +74,17 @@ def test_breaks_marks_and_issues_move_too() -> None:
 
 @pytest.mark.parametrize("source", ["a (cat:1.2) BREAK b", "", "[x"])
 def test_a_part_that_is_the_whole_is_left_alone(source: str) -> None:
-    read = read_prompt(source, OPTIONS, default_tokenizer())
+    found = read(source, syntax="a1111")
     (text,) = read_timed(source, 3).branches[0].texts
-    assert placed(read, source, text.fragment) is read
+    assert placed(found, source, text.fragment) is found
 
 
 @given(st.text(alphabet="ab é😀猫:|[]()\\\n.01", max_size=30))
 def test_places_are_in_the_prompt_for_any_text(source: str) -> None:
-    for read in placed_reads(source):
-        spans = [*read.prompt.marks, *(part.span for part in read.prompt.parts)]
+    for found in placed_reads(source):
+        spans = [*found.prompt.marks, *(part.span for part in found.prompt.parts)]
         assert all(0 <= start <= stop <= len(source) for start, stop in spans)
-        one = view(read)
+        one = view(found)
         end = len(source.encode("utf-16-le")) // 2
         places = [(chip["start"], chip["end"]) for chip in chips(one)]
         places += [(issue["start"], issue["end"]) for issue in one["issues"]]

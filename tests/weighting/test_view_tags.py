@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.pictures.tokens import Chip, strip_items
-from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.view import view
+
+from .tiny import read
 
 
 def chips(text: str, syntax: str = "a1111") -> list[dict[str, Any]]:
-    shown = view(read_prompt(text, EncodeOptions(syntax=syntax), default_tokenizer()))
+    shown = view(read(text, syntax=syntax))
     return [chip for chunk in shown["chunks"] for chip in chunk["chips"]]
 
 
@@ -39,7 +38,7 @@ def test_a_tag_is_a_hidden_chip_with_its_problem(text: str, syntax: str, expecte
 
 def test_a_tag_stands_in_the_chunk_that_it_is_typed_in() -> None:
     text = "a 🦊 BREAK b <lora:ink:1> c BREAK <lora:oil:1> d"
-    shown = view(read_prompt(text, EncodeOptions(syntax="a1111"), default_tokenizer()))
+    shown = view(read(text, syntax="a1111"))
     words = [[chip["text"] for chip in chunk["chips"]] for chunk in shown["chunks"]]
     assert words == [["a", "🦊"], ["b", "<lora:ink:1>", "c"], ["<lora:oil:1>", "d"]]
     assert [chunk["has_break"] for chunk in shown["chunks"]] == [True, True, False]
@@ -49,7 +48,7 @@ def test_a_tag_stands_in_the_chunk_that_it_is_typed_in() -> None:
 
 
 def test_the_picture_has_no_token_more() -> None:
-    shown = view(read_prompt("a <lora:ink:0.8> cat", EncodeOptions(syntax="a1111"), default_tokenizer()))
+    shown = view(read("a <lora:ink:0.8> cat", syntax="a1111"))
     items = [item for item in strip_items(shown) if isinstance(item, Chip)]
     assert [(item.is_hidden, item.num_tokens) for item in items] == [(False, 1), (True, 0), (False, 1)]
     assert shown["num_tokens"] == 2
