@@ -10,7 +10,7 @@ from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.prompt import Break, Span
 from weighted_clip.weighting.syntax import parse
 
-from .known_embeddings import KnownEmbeddings, shown, vectors_in
+from .tiny import KnownEmbeddings, shown, vectors_in
 
 CLIP_L, CLIP_G = ChunkLayout(), ChunkLayout(pad_id=0)
 

@@ -26,7 +26,7 @@ from weighted_clip.weighting.syntax import parse
 
 from ..door import encode_prompt
 from ..toy import toy_encode
-from .known_embeddings import KnownEmbeddings, shown, vectors_in
+from .tiny import KnownEmbeddings, shown, vectors_in
 
 SIZES = {"zqone": 1, "zqthree": 3, "zqforty": 40, "zq seven": 7, "zqfull": 75}
 SIXTY = "word " * 60

@@ -12,8 +12,7 @@ from weighted_clip.weighting.view import view
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import library, needs_masked_kernel
-from .known_embeddings import KnownEmbeddings
-from .tiny import MODEL, TINY, encode
+from .tiny import MODEL, TINY, KnownEmbeddings, encode
 
 
 def read(text: str, **options):

@@ -1,14 +1,22 @@
-"""A part of a prompt, read on its own, in places of the whole prompt."""
+"""Views of prompts: parts in places of the whole, chips of tags, and tokens that are a part of a character."""
+
+from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from weighted_clip.encoder.tokenizer import bytes_of, default_tokenizer
+from weighted_clip.web.pictures.tokens import Chip, strip_items
+from weighted_clip.weighting.chunks import Token
+from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.prompt import Break
 from weighted_clip.weighting.reading import ReadPrompt, placed
 from weighted_clip.weighting.timed.schedule import read_timed
-from weighted_clip.weighting.view import least_size, view
+from weighted_clip.weighting.view import least_size, token_bytes, view
 
 from .tiny import read
 
@@ -89,3 +97,103 @@ def test_places_are_in_the_prompt_for_any_text(source: str) -> None:
         places = [(chip["start"], chip["end"]) for chip in chips(one)]
         places += [(issue["start"], issue["end"]) for issue in one["issues"]]
         assert all(0 <= start <= stop <= end for start, stop in places)
+
+
+# --- tags
+
+
+def chips_of(text: str, syntax: str = "a1111") -> list[dict[str, Any]]:
+    shown = view(read(text, syntax=syntax))
+    return [chip for chunk in shown["chunks"] for chip in chunk["chips"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "syntax", "expected"),
+    [
+        ("a <lora:ink:0.8> cat", "a1111", ["a", "<lora:ink:0.8>", "cat"]),
+        ("<lora:ink:0.8> a cat", "a1111", ["<lora:ink:0.8>", "a", "cat"]),
+        ("a cat <lora:ink:0.8>", "a1111", ["a", "cat", "<lora:ink:0.8>"]),
+        ("<lora:ink:0.8>", "a1111", ["<lora:ink:0.8>"]),
+        ("a <hypernet:x> cat", "a1111", ["a", "<hypernet:x>", "cat"]),
+        ("a withLora(ink, 0.5) cat", "compel", ["a", "withLora(ink, 0.5)", "cat"]),
+    ],
+)
+def test_a_tag_is_a_hidden_chip_with_its_problem(text: str, syntax: str, expected: list[str]) -> None:
+    shown = chips_of(text, syntax)
+    assert [chip["text"] for chip in shown] == expected
+    for chip in shown:
+        is_tag = len(chip["text"]) > 5
+        assert (chip["ids"] == [], chip["hidden"], bool(chip["problems"])) == (is_tag, is_tag, is_tag)
+        assert text[chip["start"] : chip["end"]] == chip["text"]
+
+
+def test_a_tag_stands_in_the_chunk_that_it_is_typed_in() -> None:
+    text = "a 🦊 BREAK b <lora:ink:1> c BREAK <lora:oil:1> d"
+    shown = view(read(text, syntax="a1111"))
+    words = [[chip["text"] for chip in chunk["chips"]] for chunk in shown["chunks"]]
+    assert words == [["a", "🦊"], ["b", "<lora:ink:1>", "c"], ["<lora:oil:1>", "d"]]
+    assert [chunk["has_break"] for chunk in shown["chunks"]] == [True, True, False]
+    assert [chunk["num_tokens"] for chunk in shown["chunks"]][1:] == [2, 1]
+    (tag, *_) = shown["chunks"][2]["chips"]
+    assert text.encode("utf-16-le")[2 * tag["start"] : 2 * tag["end"]].decode("utf-16-le") == "<lora:oil:1>"
+
+
+def test_the_picture_has_no_token_more() -> None:
+    shown = view(read("a <lora:ink:0.8> cat", syntax="a1111"))
+    items = [item for item in strip_items(shown) if isinstance(item, Chip)]
+    assert [(item.is_hidden, item.num_tokens) for item in items] == [(False, 1), (True, 0), (False, 1)]
+    assert shown["num_tokens"] == 2
+
+
+# --- tokens that are a part of a character
+
+
+TOKENIZER = default_tokenizer()
+
+
+def found_in(text: str):
+    return token_bytes([Token(one.id) for one in TOKENIZER(text)], TOKENIZER.symbol)
+
+
+def test_whole_characters_are_no_parts() -> None:
+    assert found_in("a café of Ünal, 12 cats!") == [None] * len(TOKENIZER("a café of Ünal, 12 cats!"))
+
+
+def test_characters_of_several_tokens_are_divided_into_bytes() -> None:
+    told = [str(one) for one in found_in("a 狐 🦊") if one]
+    assert told == [
+        *("e7: byte 1 of 3 of 狐", "8b: byte 2 of 3 of 狐", "90: byte 3 of 3 of 狐"),
+        *("f0 9f a6: bytes 1 to 3 of 4 of 🦊", "8a: byte 4 of 4 of 🦊"),
+    ]
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",)), max_size=30))
+def test_bytes_of_a_character_put_together_are_it(text: str) -> None:
+    tokens = TOKENIZER(text)
+    parts = found_in(text)
+    assert len(parts) == len(tokens)
+    waiting = b""
+    for token, part in zip(tokens, parts, strict=True):
+        own = bytes_of(TOKENIZER.symbol(token.id))
+        if part is None:
+            assert not waiting
+            own.decode()  # whole
+            continue
+        assert part.own == own
+        assert part.first == len(waiting) + 1
+        waiting += own
+        if len(waiting) == len(part.text.encode()):
+            assert waiting.decode() == part.text
+            waiting = b""
+    assert not waiting
+
+
+def test_vectors_of_embeddings_are_none_and_end_what_was_begun() -> None:
+    fox = [Token(one.id) for one in TOKENIZER("🦊")]
+    vector = Token(EmbeddingVector("style", 0, torch.zeros(4), 49407))
+    assert [part is None for part in token_bytes([fox[0], vector, *fox], TOKENIZER.symbol)] == [
+        True,
+        True,
+        False,
+        False,
+    ]

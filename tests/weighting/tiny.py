@@ -1,5 +1,6 @@
-"""A tiny seeded text encoder, and prompts that are read and encoded with it."""
+"""A tiny seeded text encoder, prompts that are read and encoded with it, and embeddings that tests name."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from weighted_clip.encoder.config import TextConfig
@@ -7,7 +8,8 @@ from weighted_clip.encoder.encoding import EncodeFn
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.chunks import ChunkLayout
+from weighted_clip.weighting.chunks import ChunkLayout, TokenChunk
+from weighted_clip.weighting.embeddings import EmbeddingError, EmbeddingVector
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
@@ -29,3 +31,35 @@ def read(text: str, **options: Any) -> ReadPrompt:
 def encode(text: str, encoder: EncodeFn = TINY, **options: Any) -> EncodedPrompt:
     encoders = Encoders({"clip_l": READERS["clip_l"]}, {"clip_l": encoder})
     return encoders.prepare([text], EncodeOptions(**options)).run_tower("clip_l")[0]
+
+
+class KnownEmbeddings:
+    """Any number of vectors under any name, and every look-up remembered."""
+
+    def __init__(self, sizes: Mapping[str, int], unusable: Mapping[str, str] | None = None) -> None:
+        self.sizes = sizes
+        self.unusable = unusable or {}
+        self.looked_up: list[str] = []
+
+    def names(self) -> list[str]:
+        return [*self.sizes, *self.unusable]
+
+    def find(self, name: str) -> list[str] | None:
+        self.looked_up.append(name)
+        if name in self.unusable:
+            raise EmbeddingError(self.unusable[name])
+        return shown(name, self.sizes[name]) if name in self.sizes else None
+
+
+def shown(name: str, size: int) -> list[str]:
+    """The vectors of an embedding as ``name[index]``."""
+    return [f"{name}[{index}]" for index in range(size)]
+
+
+def vectors_in(chunk: TokenChunk) -> dict[int, str]:
+    """The vectors in a chunk by position, as `shown`."""
+    return {
+        place: f"{token.name}[{token.index}]"
+        for place, token in enumerate(chunk.ids)
+        if isinstance(token, EmbeddingVector)
+    }
