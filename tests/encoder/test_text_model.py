@@ -1,4 +1,4 @@
-"""The text tower against transformers, against the lecture's equations, and what must hold for any mask."""
+"""The text tower against transformers and the lecture's equations, what must hold for any mask, and gradients."""
 
 import math
 from dataclasses import replace
@@ -8,10 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from weighted_clip.encoder.config import CLIP_L, TextConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.config import CLIP_L, TextConfig, VisionConfig
+from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.masks import MaskError, causal_mask, combine, hide_from, padding_mask, span_mask
 from weighted_clip.encoder.text_model import TextEncoder, TextModel, first_eos
+from weighted_clip.encoder.vision_model import VisionModel
 from weighted_clip.workshop.peers.transformers import transformers_projected_model, transformers_text_model
 
 from ..libraries import library, needs_half, needs_masked_kernel
@@ -368,3 +369,61 @@ def test_ids_longer_than_the_context_are_refused(tiny: TextModel) -> None:
 def test_impossible_sizes_are_refused(change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TextConfig(**change)
+
+
+# --- gradients
+
+
+TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=3, mlp_dim=64, projection_dim=32)
+VISION = VisionConfig(
+    image_size=28, patch_size=14, hidden_dim=64, num_heads=1, num_layers=3, mlp_dim=64, projection_dim=32
+)
+
+
+def gradients(model: TextModel | VisionModel, given: torch.Tensor, *masks: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.requires_grad_(True).zero_grad()
+    output = model(given, *masks)
+    output.projected.square().sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("tower", ["text", "vision", "masked text"])
+def test_layers_that_are_computed_again_give_the_same_gradients_and_keep_less(tower: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    masks = [torch.rand(2, 20, generator=generator) < 0.5] if tower == "masked text" else []
+    for mask in masks:
+        mask[:, 0] = True
+    if tower == "vision":
+        model, given = seeded_vision_model(VISION), torch.randn(2, 3, 28, 28, generator=generator)
+    else:
+        model, given = seeded_text_model(replace(TEXT)), torch.randint(49406, (2, 20), generator=generator)
+    plain = gradients(model, given, *masks)
+    sizes: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda saved: sizes.append(saved.numel()) or saved, lambda saved: saved
+    ):
+        model(given, *masks)
+    kept = sum(sizes)
+    model.encoder.is_checkpointed = True
+    again = gradients(model, given, *masks)
+    assert plain.keys() == again.keys()
+    for name, gradient in plain.items():
+        assert torch.equal(gradient, again[name]), name
+    sizes.clear()
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda saved: sizes.append(saved.numel()) or saved, lambda saved: saved
+    ):
+        model(given, *masks)
+    assert sum(sizes) < kept / 2
+
+
+def test_a_shorter_batch_has_the_gradients_of_the_full_length() -> None:
+    """Nothing after EOS affects what is before it, so training computes no padding."""
+    model = seeded_text_model(TEXT).double()
+    ids = torch.full((3, 77), 49407)
+    ids[:, 0] = 49406
+    ids[:, 1:9] = torch.randint(49406, (3, 8), generator=torch.Generator().manual_seed(1))
+    ids[1, 5:] = 49407
+    full, short = gradients(model, ids), gradients(model, ids[:, :10])
+    for name, gradient in full.items():
+        assert (gradient - short[name]).abs().max() <= 1e-12 * max(1.0, gradient.abs().max().item()), name

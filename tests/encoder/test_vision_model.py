@@ -18,7 +18,7 @@ from weighted_clip.encoder.vision_model import VisionModel
 from ..libraries import library
 from .conftest import random_ids
 from .files import hugging_face, openclip, write
-from .open_clip_reference import open_clip
+from .test_open_clip import open_clip
 
 SMALL = VisionConfig(image_size=42, hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=256, projection_dim=32)
 SMALL_TEXT = TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=256, projection_dim=32)

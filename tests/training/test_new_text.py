@@ -15,7 +15,7 @@ from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.training.new_text import new_text_model
 
-from ..encoder.open_clip_reference import text_model
+from ..encoder.test_open_clip import text_model
 from .models import TEXT
 from .runs import Start, log_of, tensors_of
 
