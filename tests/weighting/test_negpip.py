@@ -17,7 +17,6 @@ from weighted_clip.weighting.view import token_table, view
 
 from ..door import apply_scheme
 from ..toy import case_chunks, toy_encode
-from . import tiny
 from .tiny import LONG, READERS, TINY
 
 DOOR = Encoders({"clip_l": READERS["clip_l"]}, {"clip_l": TINY})
@@ -26,7 +25,8 @@ SIGNED = [name for name, scheme in SCHEMES.items() if scheme.is_signed]
 
 
 def encode(text: str, scheme: str = "negpip_apart", **options) -> EncodedPrompt:
-    return tiny.encode(text, **{"syntax": "a1111", "cleaning": "none", "scheme": scheme} | options)
+    choices = {"syntax": "a1111", "cleaning": "none", "scheme": scheme} | options
+    return DOOR.prepare([text], EncodeOptions(**choices)).run()[0].prompts["clip_l"]
 
 
 def negative_rows(encoded: EncodedPrompt) -> list[int]:

@@ -16,14 +16,15 @@ from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.schemes.repeat import FINEST_STEPS, MAX_ROWS, RepeatError
 from weighted_clip.weighting.towers import Reader
 
-from . import tiny
 from .tiny import LONG, READERS, TINY, read
 
+DOOR = Encoders({"clip_l": READERS["clip_l"]}, {"clip_l": TINY})
 PAIR = Encoders(READERS, {"clip_l": TINY, "clip_g": TINY})
 
 
 def encode(text: str, **options) -> EncodedPrompt:
-    return tiny.encode(text, **{"scheme": "repeat"} | options)
+    prepared = DOOR.prepare([text], EncodeOptions(**{"scheme": "repeat"} | options))
+    return prepared.run()[0].prompts["clip_l"]
 
 
 def pair(texts: str | dict[str, str], **options) -> EncodedTowers:

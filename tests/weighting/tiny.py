@@ -10,11 +10,12 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import ChunkLayout, TokenChunk
 from weighted_clip.weighting.embeddings import EmbeddingError, EmbeddingVector
-from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.reading import ReadPrompt, read_prompt
 from weighted_clip.weighting.towers import Reader
+
+from ..door import encode_prompt
 
 MODEL = seeded_text_model(TextConfig(hidden_dim=32, num_heads=2, num_layers=2, mlp_dim=64))
 TINY = TextEncoder(MODEL)
@@ -29,8 +30,7 @@ def read(text: str, **options: Any) -> ReadPrompt:
 
 
 def encode(text: str, encoder: EncodeFn = TINY, **options: Any) -> EncodedPrompt:
-    encoders = Encoders({"clip_l": READERS["clip_l"]}, {"clip_l": encoder})
-    return encoders.prepare([text], EncodeOptions(**options)).run_tower("clip_l")[0]
+    return encode_prompt(read(text, **options), encoder)
 
 
 class KnownEmbeddings:
