@@ -16,15 +16,21 @@ def clip_l() -> TextModel:
     return seeded_text_model(CLIP_L)
 
 
+@pytest.fixture(scope="session")
+def shallow() -> TextModel:
+    """CLIP-L at its full width, with three of its 12 layers."""
+    return seeded_text_model(replace(CLIP_L, num_layers=3))
+
+
 # full width, but two or three of 24 and 32 layers
 OPENCLIP = {"clip_h": replace(OPENCLIP_H, num_layers=3), "clip_g": replace(OPENCLIP_BIGG, num_layers=2)}
 
 
 @pytest.fixture(scope="module", params=["clip_l", *OPENCLIP])
 def wide(request: pytest.FixtureRequest) -> TextModel:
-    """Each tower in turn, at its full width."""
+    """Each tower in turn, at its full width, with a few layers."""
     if request.param == "clip_l":
-        return request.getfixturevalue("clip_l")
+        return request.getfixturevalue("shallow")
     return seeded_text_model(OPENCLIP[request.param])
 
 

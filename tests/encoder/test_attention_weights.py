@@ -48,9 +48,9 @@ def test_equals_transformers_in_every_layer_and_head(wide: TextModel) -> None:
         assert found[..., 40, :41].std() > 1e-3, "weights that are all alike would show nothing"
 
 
-def test_equals_transformers_for_the_masks_of_masked_blend(clip_l: TextModel) -> None:
+def test_equals_transformers_for_the_masks_of_masked_blend(shallow: TextModel) -> None:
     library("transformers", "4.46")
-    reference = transformers_text_model(clip_l, "eager")
+    reference = transformers_text_model(shallow, "eager")
     text = "a (red:1.4) cat and a (dog:0.5) in a (bowl:0.2)"
     read = read_prompt(text, EncodeOptions(syntax="a1111", scheme="masked_blend"), default_tokenizer())
     asks = [variant.asks()[0] for variant in plan_prompt(read, default_tokenizer()).variants() if not variant.is_aside]
@@ -60,7 +60,7 @@ def test_equals_transformers_for_the_masks_of_masked_blend(clip_l: TextModel) ->
         ids = torch.tensor([ask.ids])
         keys = None if mask is None else mask[:, 0]  # what masked_blend hides is hidden from all alike
         assert mask is None or mask.shape[1] == 1
-        assert (all_layers(clip_l, ids, mask) - theirs(reference, ids, keys)).abs().max() <= 1e-6
+        assert (all_layers(shallow, ids, mask) - theirs(reference, ids, keys)).abs().max() <= 1e-6
 
 
 def test_what_hides_words_from_some_only_and_what_is_not_causal(tiny: TextModel) -> None:

@@ -123,10 +123,10 @@ def with_vectors(ids: Tensor, places: dict[tuple[int, int], Tensor]) -> list[lis
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_vectors_equal_further_rows_of_the_token_embedding_in_transformers(clip_l: TextModel, attention: str) -> None:
+def test_vectors_equal_further_rows_of_the_token_embedding_in_transformers(shallow: TextModel, attention: str) -> None:
     library("transformers", "4.46")
-    reference = transformers_text_model(clip_l, attention)
-    table = clip_l.embeddings.token_embedding.weight
+    reference = transformers_text_model(shallow, attention)
+    table = shallow.embeddings.token_embedding.weight
     new = 0.05 * drawn(8, table.shape[1])
     reference.set_input_embeddings(nn.Embedding.from_pretrained(torch.cat([table, new])))
     ids = random_ids(3)
@@ -134,13 +134,13 @@ def test_vectors_equal_further_rows_of_the_token_embedding_in_transformers(clip_
     theirs = ids.clone()
     for place, number in places.items():
         theirs[place] = len(table) + number
-    theirs[2, 20] = ids[2, 20] = clip_l.config.eos_id  # a vector after an EOS does not move it
-    mask = padding_mask(ids, eos_id=clip_l.config.eos_id, pad_id=clip_l.config.pad_id).squeeze(1)
+    theirs[2, 20] = ids[2, 20] = shallow.config.eos_id  # a vector after an EOS does not move it
+    mask = padding_mask(ids, eos_id=shallow.config.eos_id, pad_id=shallow.config.pad_id).squeeze(1)
     chunks = with_vectors(ids, {place: new[number] for place, number in places.items()})
     for some_mask in (None, mask):
         with torch.no_grad():
             expected = reference(theirs, None if some_mask is None else some_mask.long())
-        found = TextEncoder(clip_l)(chunks, some_mask)
+        found = TextEncoder(shallow)(chunks, some_mask)
         if attention == "sdpa":
             assert torch.equal(found.hidden, expected.last_hidden_state)
             assert torch.equal(found.pooled, expected.pooler_output)

@@ -1,4 +1,4 @@
-"""The image tower against transformers and open_clip, files of both, and what is said of files that are not whole."""
+"""The image tower against transformers, files of several programs, and what is said of files that are not whole."""
 
 import json
 import struct
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.config import VISION_TOWERS, TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
@@ -18,7 +18,6 @@ from weighted_clip.encoder.vision_model import VisionModel
 from ..libraries import library
 from .conftest import random_ids
 from .files import hugging_face, openclip, write
-from .test_open_clip import open_clip
 
 SMALL = VisionConfig(image_size=42, hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=256, projection_dim=32)
 SMALL_TEXT = TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=256, projection_dim=32)
@@ -77,46 +76,6 @@ def test_equals_transformers_sdpa_bit_for_bit(name: str) -> None:
         assert len(found.hidden_states) == len(expected.hidden_states)
         assert all(map(torch.equal, found.hidden_states, expected.hidden_states))
         assert torch.equal(found.pooled, theirs.vision_model.post_layernorm(expected.last_hidden_state[:, 0]))
-
-
-def open_clip_model(name: str, num_layers: int) -> Any:
-    """A model with the image tower of one of open_clip's configs, cut to a few layers; LayerNorms are spread."""
-    library = open_clip()
-    config: dict[str, Any] = library.get_model_config(name)
-    small_text = {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 1}
-    torch.manual_seed(0)
-    vision_config = config["vision_cfg"] | {"layers": num_layers}
-    model = library.CLIP(config["embed_dim"], vision_config, small_text, quick_gelu=config.get("quick_gelu", False))
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            nn.init.normal_(module.weight, 1.0, 0.2)
-            nn.init.normal_(module.bias, 0.0, 0.1)
-    return model.eval().requires_grad_(False)
-
-
-@pytest.mark.parametrize(
-    ("name", "tower"),
-    [
-        ("ViT-B-32-quickgelu", "B/32"),
-        ("ViT-B-16-quickgelu", "B/16"),
-        ("ViT-L-14-quickgelu", "L/14"),
-        ("ViT-H-14", "H/14"),
-        ("ViT-g-14", "g/14"),
-        ("ViT-bigG-14", "bigG/14"),
-    ],
-)
-def test_equals_open_clip_after_loading_its_file(tmp_path: Path, name: str, tower: str) -> None:
-    theirs = open_clip_model(name, 3)
-    clip = load_full_clip(write(tmp_path / "open_clip.safetensors", theirs.state_dict()))
-    assert clip.vision.config == replace(VISION_TOWERS[tower], num_layers=3)
-    assert clip.text.config.activation == clip.vision.config.activation
-    assert clip.logit_scale == pytest.approx(float(theirs.logit_scale.exp()))
-    images = random_images(2, clip.vision.config.image_size)
-    with torch.no_grad():
-        expected = theirs.encode_image(images)
-        found = clip.vision(images).projected
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-    assert expected.std() > 0.1
 
 
 def test_files_of_transformers_and_openai_give_both_towers(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.training.new_text import new_text_model
 
-from ..encoder.test_open_clip import text_model
+from ..encoder.test_open_clip import seeded_model
 from .models import TEXT
 from .runs import Start, log_of, tensors_of
 
@@ -25,7 +25,7 @@ NEW = ("--new-text", "--steps", "3", "--held-out", "4")
 def test_first_weights_are_spread_as_open_clips(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    theirs = text_model("ViT-H-14", 2)
+    theirs = seeded_model("ViT-H-14", 2)
     save_file({key: one.contiguous() for key, one in theirs.state_dict().items()}, tmp_path / "theirs.safetensors")
     [reference] = load_text_models(tmp_path / "theirs.safetensors")[0].values()
     ours = new_text_model(replace(OPENCLIP_H, num_layers=2), seed=0)
