@@ -86,9 +86,19 @@ def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
         only_text_model(path)
 
 
-def test_a_header_of_impossible_size_is_refused(tmp_path: Path) -> None:
+LYING = json.dumps({"a": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}}).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(struct.pack("<Q", 2**62) + b"{}", id="of impossible size"),
+        pytest.param(struct.pack("<Q", len(LYING)) + LYING + b"\0" * 4, id="that lies about sizes"),
+    ],
+)
+def test_a_header_that_cannot_be_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "bomb.safetensors"
-    path.write_bytes(struct.pack("<Q", 2**62) + b"{}")
+    path.write_bytes(data)
     with pytest.raises(CheckpointError, match="not a readable safetensors file"):
         only_text_model(path)
 
@@ -157,49 +167,12 @@ def test_values_that_the_wanted_type_cannot_hold_are_refused_with_what_to_do(
     assert model.encoder.layers[1].mlp.fc2.bias[0] == torch.tensor(value)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "embeddings.position_embedding.weight",
-        "encoder.layers.0.mlp.fc1.weight",
-        "encoder.layers.1.self_attn.q_proj.bias",
-        "final_layer_norm.weight",
-    ],
-)
-def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
-    tensors = small_tensors()
-    del tensors[key]
-    path = write(tmp_path / "part.safetensors", {"text_model." + name: tensor for name, tensor in tensors.items()})
-    with pytest.raises(CheckpointError, match=rf"part\.safetensors: key 'text_model\.{key}' is missing"):
-        only_text_model(path)
-
-
-def test_a_missing_layer_is_named(tmp_path: Path) -> None:
-    tensors = {key: tensor for key, tensor in small_tensors().items() if "layers.0." not in key}
-    with pytest.raises(CheckpointError, match="layer 0 of 1 is missing"):
-        only_text_model(write(tmp_path / "part.safetensors", tensors))
-
-
-def test_a_layer_number_beyond_reason_costs_nothing(tmp_path: Path) -> None:
-    tensors = small_tensors() | {"encoder.layers.999999999.mlp.fc1.bias": torch.zeros(1)}
-    with pytest.raises(CheckpointError, match="layer 2 of 3 is missing"):
-        only_text_model(write(tmp_path / "odd.safetensors", tensors))
-
-
-@pytest.mark.parametrize(
-    ("key", "shape", "message"),
-    [
-        ("embeddings.token_embedding.weight", (49408, 100), "width 100"),
-        ("embeddings.token_embedding.weight", (1000, 128), "1000 tokens"),
-        ("embeddings.token_embedding.weight", (49408,), "two axes"),
-        ("encoder.layers.1.mlp.fc1.weight", (4, 128), r"shape \[4, 128\], expected \[256, 128\]"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_named(tmp_path: Path, key: str, shape: tuple[int, ...], message: str) -> None:
-    tensors = small_tensors() | {key: torch.zeros(shape)}
-    with pytest.raises(CheckpointError, match=message) as caught:
-        only_text_model(write(tmp_path / "odd.safetensors", tensors))
-    assert key in str(caught.value)
+def test_a_missing_layer_is_named_at_no_cost(tmp_path: Path) -> None:
+    first = {key: tensor for key, tensor in small_tensors().items() if "layers.0." not in key}
+    beyond_reason = small_tensors() | {"encoder.layers.999999999.mlp.fc1.bias": torch.zeros(1)}
+    for tensors, message in ((first, "layer 0 of 1 is missing"), (beyond_reason, "layer 2 of 3 is missing")):
+        with pytest.raises(CheckpointError, match=message):
+            only_text_model(write(tmp_path / "part.safetensors", tensors))
 
 
 def test_integers_for_weights_are_refused(tmp_path: Path) -> None:
@@ -207,14 +180,6 @@ def test_integers_for_weights_are_refused(tmp_path: Path) -> None:
     tensors["final_layer_norm.weight"] = torch.ones(128, dtype=torch.int32)
     with pytest.raises(CheckpointError, match=r"'final_layer_norm\.weight' holds I32,"):
         only_text_model(write(tmp_path / "odd.safetensors", tensors))
-
-
-def test_a_header_that_lies_about_sizes_is_refused(tmp_path: Path) -> None:
-    header = json.dumps({"a": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}}).encode()
-    path = tmp_path / "lie.safetensors"
-    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 4)
-    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
-        only_text_model(path)
 
 
 def test_seeds_make_models() -> None:

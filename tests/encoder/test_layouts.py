@@ -26,6 +26,7 @@ from .files import (
 )
 
 Naming = Callable[[Tensors, str], Tensors]
+IN_PROJECTION = "text.transformer.resblocks.1.attn.in_proj_weight"
 
 
 def small_config(tower: str, *, num_layers: int = 2) -> TextConfig:
@@ -189,49 +190,66 @@ def test_a_second_table_of_another_length_is_refused(tmp_path: Path) -> None:
         load_text_models(path)
 
 
-def openclip_tensors() -> Tensors:
-    return openclip(dict(small_model("clip_l").state_dict()), "text.")
+def tensors_of(naming: Naming, prefix: str) -> Tensors:
+    return naming(dict(small_model("clip_l").state_dict()), prefix)
 
 
 @pytest.mark.parametrize(
-    "key",
+    ("naming", "prefix", "key"),
     [
-        "positional_embedding",
-        "transformer.resblocks.1.attn.in_proj_bias",
-        "transformer.resblocks.0.attn.in_proj_weight",
-        "transformer.resblocks.0.mlp.c_fc.weight",
-        "ln_final.bias",
+        *(
+            (hugging_face, "text_model.", key)
+            for key in (
+                "embeddings.position_embedding.weight",
+                "encoder.layers.0.mlp.fc1.weight",
+                "encoder.layers.1.self_attn.q_proj.bias",
+                "final_layer_norm.weight",
+            )
+        ),
+        *(
+            (openclip, "text.", key)
+            for key in (
+                "positional_embedding",
+                "transformer.resblocks.1.attn.in_proj_bias",
+                "transformer.resblocks.0.attn.in_proj_weight",
+                "transformer.resblocks.0.mlp.c_fc.weight",
+                "ln_final.bias",
+            )
+        ),
     ],
 )
-def test_a_key_that_openclips_layout_lacks_is_named(tmp_path: Path, key: str) -> None:
-    tensors = openclip_tensors()
-    del tensors["text." + key]
-    with pytest.raises(CheckpointError, match=rf"part\.safetensors: key 'text\.{key}' is missing"):
+def test_a_missing_key_is_named(tmp_path: Path, naming: Naming, prefix: str, key: str) -> None:
+    tensors = tensors_of(naming, "" if naming is hugging_face else prefix)
+    del tensors[prefix + key]
+    with pytest.raises(CheckpointError, match=rf"part\.safetensors: key '{prefix}{key}' is missing"):
         only_text_model(write(tmp_path / "part.safetensors", tensors))
 
 
 @pytest.mark.parametrize(
-    ("key", "shape", "message"),
+    ("naming", "key", "shape", "message"),
     [
-        ("transformer.resblocks.1.attn.in_proj_weight", (128, 128), r"shape \[128, 128\], expected \[384, 128\]"),
-        ("transformer.resblocks.1.attn.in_proj_weight", (385, 128), r"shape \[385, 128\], expected \[384, 128\]"),
-        ("transformer.resblocks.1.attn.in_proj_bias", (128,), r"shape \[128\], expected \[384\]"),
-        ("text_projection", (32, 128), r"shape \[32, 128\], expected \[128, 128\]"),
-        ("text_projection", (128,), "expected two axes"),
-        ("positional_embedding", (77,), "expected two axes"),
+        (transformers_5, "embeddings.token_embedding.weight", (49408, 100), "width 100"),
+        (transformers_5, "embeddings.token_embedding.weight", (1000, 128), "1000 tokens"),
+        (transformers_5, "embeddings.token_embedding.weight", (49408,), "two axes"),
+        (transformers_5, "encoder.layers.1.mlp.fc1.weight", (4, 128), r"shape \[4, 128\], expected \[256, 128\]"),
+        (openclip, IN_PROJECTION, (128, 128), r"shape \[128, 128\], expected \[384, 128\]"),
+        (openclip, IN_PROJECTION, (385, 128), r"shape \[385, 128\], expected \[384, 128\]"),
+        (openclip, "text.transformer.resblocks.1.attn.in_proj_bias", (128,), r"shape \[128\], expected \[384\]"),
+        (openclip, "text.text_projection", (32, 128), r"shape \[32, 128\], expected \[128, 128\]"),
+        (openclip, "text.text_projection", (128,), "expected two axes"),
+        (openclip, "text.positional_embedding", (77,), "expected two axes"),
     ],
 )
-def test_shapes_that_do_not_fit_openclips_layout_are_named(
-    tmp_path: Path, key: str, shape: tuple[int, ...], message: str
+def test_shapes_that_do_not_fit_are_named(
+    tmp_path: Path, naming: Naming, key: str, shape: tuple[int, ...], message: str
 ) -> None:
-    path = write(tmp_path / "odd.safetensors", openclip_tensors() | {"text." + key: torch.zeros(shape)})
-    with pytest.raises(CheckpointError, match=rf"key 'text\.{key}' has .*{message}"):
-        only_text_model(path)
+    tensors = tensors_of(naming, "" if naming is transformers_5 else "text.")
+    with pytest.raises(CheckpointError, match=rf"key '{key}' has .*{message}"):
+        only_text_model(write(tmp_path / "odd.safetensors", tensors | {key: torch.zeros(shape)}))
 
 
 def test_no_number_in_a_stacked_tensor_is_found(tmp_path: Path) -> None:
-    tensors = openclip_tensors()
-    key = "text.transformer.resblocks.1.attn.in_proj_weight"
+    tensors, key = tensors_of(openclip, "text."), IN_PROJECTION
     tensors[key][300, 5] = float("nan")
     with pytest.raises(CheckpointError, match=rf"key '{key}' holds 1 values that are NaN"):
         only_text_model(write(tmp_path / "broken.safetensors", tensors))
@@ -248,7 +266,7 @@ def test_no_number_in_a_stacked_tensor_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_layers_with_more_in_them_than_clip_has_are_refused(tmp_path: Path, naming: Naming, key: str) -> None:
-    tensors = naming(dict(small_model("clip_l").state_dict()), "") | {key: torch.ones(1)}
+    tensors = tensors_of(naming, "") | {key: torch.ones(1)}
     with pytest.raises(CheckpointError, match=rf"key '{key}' is in no layer of a plain CLIP encoder"):
         only_text_model(write(tmp_path / "more.safetensors", tensors))
 

@@ -193,16 +193,6 @@ def test_captions_that_share_rows_are_turned_by_their_own_positions() -> None:
     assert (projected(model, moved) - model(ids).projected).abs().max() > 1e-3
 
 
-def test_layers_that_are_computed_again_give_the_same_gradients(rotary: TextModel) -> None:
-    found = []
-    for is_checkpointed in (False, True):
-        model = seeded_text_model(ROTARY, dtype=torch.float64).train().requires_grad_(True)
-        model.encoder.is_checkpointed = is_checkpointed
-        model(random_ids(2)).projected.square().sum().backward()
-        found.append(model.encoder.layers[0].self_attn.q_proj.weight.grad)
-    torch.testing.assert_close(*found, atol=1e-12, rtol=0)
-
-
 def test_a_longer_text_than_77_can_be_read() -> None:
     config = replace(ROTARY, context_length=248)
     model = seeded_text_model(config)

@@ -319,7 +319,7 @@ def gradients(model: TextModel | VisionModel, given: torch.Tensor, *masks: torch
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.parametrize("tower", ["text", "vision", "masked text"])
+@pytest.mark.parametrize("tower", ["text", "vision", "masked text", "rotary text"])
 def test_layers_that_are_computed_again_give_the_same_gradients_and_keep_less(tower: str) -> None:
     generator = torch.Generator().manual_seed(0)
     masks = [torch.rand(2, 20, generator=generator) < 0.5] if tower == "masked text" else []
@@ -328,7 +328,8 @@ def test_layers_that_are_computed_again_give_the_same_gradients_and_keep_less(to
     if tower == "vision":
         model, given = seeded_vision_model(VISION), torch.randn(2, 3, 28, 28, generator=generator)
     else:
-        model, given = seeded_text_model(TEXT), torch.randint(49406, (2, 20), generator=generator)
+        config = replace(TEXT, positions="rotary") if tower == "rotary text" else TEXT
+        model, given = seeded_text_model(config), torch.randint(49406, (2, 20), generator=generator)
     found: list[dict[str, torch.Tensor]] = []
     kept: list[int] = []
     for is_checkpointed in (False, True):

@@ -221,8 +221,8 @@ def test_random_prompts_equal_compels_parser(parser: Any, text: str) -> None:
 # --- the library
 
 
-# full depth, a third of the width: the arithmetic is the same, and 30 prompts take seconds
-CONFIG = TextConfig(hidden_dim=256, num_heads=4, mlp_dim=1024)
+# a third of the width and of the depth: the arithmetic is the same
+CONFIG = TextConfig(hidden_dim=256, num_heads=4, num_layers=4, mlp_dim=1024)
 SENTENCE = "a photo of red castle near the river at dusk , oil painting unbelievably detailed lighthouse keeper"
 
 

@@ -144,6 +144,13 @@ def long_models(models):
     return {**models, "clip_l": seeded_text_model(LONG_L, seed=1)}
 
 
+@pytest.fixture(scope="module")
+def their_long_models(long_models) -> list[Any]:
+    """The same by transformers."""
+    libraries.library("transformers")
+    return [transformers_text_model(long_models["clip_l"]), transformers_projected_model(long_models["clip_g"])]
+
+
 def filled(ids: list[int], length: int, pad_id: int) -> list[list[int]]:
     """The chunks of a text that is one long group: ComfyUI fills one after the other."""
     some = [ids[start : start + length - 2] for start in range(0, max(len(ids), 1), length - 2)]
@@ -155,17 +162,15 @@ def filled(ids: list[int], length: int, pad_id: int) -> list[list[int]]:
 )
 @pytest.mark.parametrize("weight", [1.0, 1.3, 0.4])
 def test_a_long_tower_beside_a_short_one_is_cut_as_in_comfyui(
-    long_models, num_words: int, num_rows: int, weight: float
+    long_models, their_long_models, num_words: int, num_rows: int, weight: float
 ) -> None:
     """Each tower by transformers, weights by ComfyUI's formula; what the shorter one lacks is cut off, not filled."""
-    libraries.library("transformers")
     text = " ".join(islice(cycle(["red", "cat", "dog", "mat", "old"]), num_words))
     ids = [token_id for token_id, _, _ in default_tokenizer()(text)]
     assert len(ids) == num_words
-    theirs = [transformers_text_model(long_models["clip_l"]), transformers_projected_model(long_models["clip_g"])]
     expected: list[torch.Tensor] = []
     outputs: Any = None
-    for model, (length, pad_id) in zip(theirs, ((248, 49407), (77, 0)), strict=True):
+    for model, (length, pad_id) in zip(their_long_models, ((248, 49407), (77, 0)), strict=True):
         chunks = torch.tensor([*filled(ids, length, pad_id), *filled([], length, pad_id)])
         outputs = model(chunks, output_hidden_states=True)
         *rows, empty = outputs.hidden_states[-2]
