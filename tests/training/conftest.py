@@ -13,10 +13,11 @@ from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_
 from ..encoder.files import write
 from ..libraries import library
 from .models import TEXT, VISION
+from .objectives import write_data
 from .runs import Start, write_pairs
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole CLIP with random weights."""
     tensors = {
@@ -27,9 +28,15 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("weights") / "tiny.safetensors", tensors)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pairs(tmp_path_factory.mktemp("data") / "pairs", 32)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data of all objectives."""
+    return write_data(tmp_path_factory.mktemp("objectives"))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from weighted_clip.dalle.files import save_dvae
 from ..dalle.models import TINY_SMALL, seeded
 from ..launching import launched
 from .process_compression import NUM_UPDATES, SIZES
-from .runs import Start, log_of, tensors_of
+from .runs import log_of, tensors_of
 
 PROCESS = Path(__file__).with_name("process_compression.py")
 COMMANDS = Path(__file__).with_name("process_command.py")
@@ -157,10 +157,3 @@ def test_a_compressed_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     assert log_of(whole) == log_of(out)
     # what belonged to an earlier checkpoint is thrown away
     assert sorted(path.name for path in out.glob("gradients-*")) == ["gradients-6-0.pt", "gradients-6-1.pt"]
-
-
-def test_one_process_has_nothing_to_compress(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
-    assert start("--compress", "4") == 1
-    assert "--compress 4 is about what processes send each other, and there is only one" in capsys.readouterr().err
-    assert start("--compress", "-1") == 1
-    assert "the rank of compressed gradients must be at least 1, got -1" in capsys.readouterr().err

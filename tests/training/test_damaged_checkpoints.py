@@ -14,7 +14,7 @@ import torch
 from weighted_clip.training import contrastive, loop
 
 from ..fuzz.checkpoints import damages
-from .objectives import OBJECTIVES, start, stopping_after, write_data
+from .objectives import OBJECTIVES, start, stopping_after
 
 LAST = 3
 """Step after which the runs were stopped."""
@@ -27,11 +27,6 @@ OPTIONS = {
 DAMAGES = dict(damages())
 CASES = [(objective, name) for objective in OBJECTIVES for name in list(DAMAGES)[:: 5 if objective == "mlm" else 1]]
 """Fewer with large files."""
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("objectives"))
 
 
 Stopped = Callable[[str], tuple[Path, Any]]

@@ -75,18 +75,3 @@ def test_weights_that_changed_since_are_not_merged_with(
     told = capsys.readouterr().err
     assert "its text tower is another one than when the run began. So nothing is merged or written" in told
     assert not list((tmp_path / "out").glob("*.safetensors"))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--merge", "-0.5"], "strength to merge with must be a number from 0, got -0.5"),
-        (["--merge", "nan"], "from 0, got nan"),
-        (["--merge", "0.5", "--word", "<mine>"], "leave out --merge"),
-    ],
-)
-def test_what_cannot_be_merged_is_refused(
-    start: Start, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    assert start("--steps", "1", *options) == 1
-    assert message in capsys.readouterr().err

@@ -17,7 +17,7 @@ from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.captions import token_ids
 from weighted_clip.training.data import read_captions
-from weighted_clip.training.mlm import IGNORED, Masked, MLMRun, TrainedMLM, masked
+from weighted_clip.training.mlm import IGNORED, Masked, TrainedMLM, masked
 from weighted_clip.training.retention import PROMPTS
 
 from ..encoder.files import write
@@ -221,49 +221,12 @@ def test_what_is_written_is_as_after_contrastive_training(
     assert start("--steps", "1", "--held-out", "4", "--weights", whole, out="on") == 0
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = (*MLM, "--ema", "0.9", "--new-text", "--positions", "rotary", "--shuffle-tags")
-    assert start(*options, out="whole") == 0
-    train_on = MLMRun._train_on
-
-    def stopped(self: MLMRun, loaded: object) -> dict[str, float]:
-        self.is_stopped = self.step == 1
-        return train_on(self, loaded)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MLMRun, "_train_on", stopped)
-        assert start(*options, out="cut") != 0
-    assert len([entry for entry in log_of(tmp_path / "cut") if "loss" in entry]) == 2
-    assert start(*options, "--resume", out="cut") == 0
-    one, other = (tensors_of(tmp_path / name / "clip.safetensors") for name in ("whole", "cut"))
-    assert all(one[key].equal(other[key]) for key in one)
-    assert log_of(tmp_path / "whole") == log_of(tmp_path / "cut")
-
-
 def test_parts_of_a_batch_add_up_to_it(start: Start, tmp_path: Path) -> None:
     for name, batch, parts in (("one", "16", "1"), ("four", "4", "4")):
         assert start(*MLM, "--batch", batch, "--accumulate", parts, out=name) == 0
     losses = [[entry["loss"] for entry in log_of(tmp_path / name) if "loss" in entry] for name in ("one", "four")]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
     assert len(losses[0]) == 4
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--towers", "both", "--lora", "4"), "a LoRA is of the text encoder alone"),
-        (("--towers", "both"), "on captions alone, as a warm-up: leave out --towers both"),
-        (("--patience", "3", "--rate-of", "layers=0"), "leave out --patience, --rate-of"),
-        (("--optimizer", "adafactor", "--crop", "stretch"), "leave out --optimizer adafactor, --crop stretch"),
-        (("--held-out", "32"), "32 captions, 32 of them held out: none is left to train on"),
-        (("--compress", "4"), "there is only one: leave it out"),
-    ],
-)
-def test_what_wants_images_is_refused(
-    start: Start, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert start(*MLM, *options) != 0
-    assert message in capsys.readouterr().err
 
 
 # ---- data

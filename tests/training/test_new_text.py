@@ -65,25 +65,6 @@ def test_a_new_tower_with_rotary_positions_is_trained_and_goes_on(
     assert load_full_clip(tmp_path / "on" / "clip.safetensors").text.config.positions == "rotary"
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weighted_clip.training.contrastive import Run
-
-    options = (*NEW, "--positions", "rotary")
-    assert start(*options, out="whole") == 0
-    train_on = Run._train_on
-
-    def stopped(self: Run, *given: object) -> object:
-        self.is_stopped = self.step == 1
-        return train_on(self, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "_train_on", stopped)
-        assert start(*options, out="cut") != 0
-    assert start(*options, "--resume", out="cut") == 0
-    one, other = (tensors_of(tmp_path / name / "clip.safetensors") for name in ("whole", "cut"))
-    assert all(one[key].equal(other[key]) for key in one)
-
-
 def test_a_new_tower_has_learned_positions_if_nothing_else_is_asked_for(start: Start, tmp_path: Path) -> None:
     assert start(*NEW) == 0
     with safe_open(tmp_path / "out" / "text_encoder.safetensors", framework="pt") as file:
@@ -106,22 +87,6 @@ def test_released_weights_are_never_read_with_other_positions(
     assert "was trained with rotary positions, and its weights mean nothing with others" in capsys.readouterr().err
     assert start(*rotary, "--lora", "4", out="other") != 0
     assert "no host loads: --lora and --word are for the text encoder of a host" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--context-length", "100"), "--context-length is of a new text encoder: add --new-text"),
-        (("--new-text", "--context-length", "2"), "a text encoder has 3 to 16,384 positions, got 2"),
-        (("--new-text", "--lora", "4", "--keep", "1"), "nothing of the old text encoder: leave out --lora, --keep"),
-        (("--new-text", "--merge", "0.5"), "leave out --merge"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(
-    start: Start, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert start(*options) != 0
-    assert message in capsys.readouterr().err
 
 
 def test_the_command_encode_reads_a_rotary_tower(

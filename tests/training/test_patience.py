@@ -113,18 +113,6 @@ def test_adafactor_is_that_of_transformers() -> None:
         assert (mine - first).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("name", ["adamw", "adafactor"])
-def test_a_run_with_an_optimizer_goes_on_to_the_same_bits(start: Start, tmp_path: Path, name: str) -> None:
-    options = ["--steps", "4", "--held-out", "0", "--optimizer", name]
-    assert start(*options, out="whole") == 0
-    with stopping_after(2):
-        assert start(*options) == 130
-    assert start(*options, "--resume") == 0
-    whole, resumed = (load_file(tmp_path / folder / "clip.safetensors") for folder in ("whole", "out"))
-    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
-    assert log_of(tmp_path / "whole")[-1]["loss"] < log_of(tmp_path / "whole")[0]["loss"]
-
-
 def test_eight_bits_are_bitsandbytes_and_missed_in_a_line(
     start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,17 +126,3 @@ def test_eight_bits_are_bitsandbytes_and_missed_in_a_line(
     monkeypatch.setitem(sys.modules, "bitsandbytes", fake)
     OPTIMIZERS["adamw8bit"]([{"lr": 1.0}])
     assert seen == [([{"lr": 1.0}], {"betas": BETAS, "eps": EPS})]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--patience", "0"], "patience must be at least 1, got 0"),
-        (["--patience", "2", "--held-out", "0"], "none are held out: use --held-out"),
-    ],
-)
-def test_a_patience_that_nothing_can_end_is_refused(
-    start: Start, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    assert start("--steps", "1", *options) == 1
-    assert message in capsys.readouterr().err

@@ -44,19 +44,3 @@ def test_a_divided_run_goes_on_divided_or_not(weights: Path, pairs: Path, tmp_pa
 def test_one_process_has_nothing_to_divide(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     assert start("--steps", "1", "--shard") == 0
     assert "--shard: there is one process, so nothing is divided" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--precision", "fp16"], "--shard does not go with --precision fp16"),
-        (["--optimizer", "adafactor"], "--shard does not go with --optimizer adafactor"),
-        (["--word", "cat"], "--shard does not go with --word"),
-        (["--objective", "mlm"], "--shard does not go with --objective mlm"),
-    ],
-)
-def test_what_cannot_be_divided_is_refused(
-    start: Start, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    assert start("--steps", "1", "--shard", *options) == 1
-    assert message in capsys.readouterr().err

@@ -19,18 +19,13 @@ from weighted_clip.training.loop import Loop
 from ..launching import launched
 from ..libraries import library
 from ..patience import SECONDS
-from .objectives import OBJECTIVES, RESULTS, start, words, write_data
+from .objectives import OBJECTIVES, RESULTS, start, words
 from .runs import log_of, tensors_of
 
 PROGRAM = Path(__file__).resolve().parents[2] / "__main__.py"
 FAULTY = Path(__file__).with_name("faulty.py")
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that a program can handle")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("objectives"))
 
 
 def check_same(one: Path, other: Path, objective: str) -> None:

@@ -23,6 +23,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training import contrastive
 from weighted_clip.training import loop as loop_module
 from weighted_clip.training.contrastive import Run
+from weighted_clip.training.loop import Loop
 from weighted_clip.training.metrics import recalls
 from weighted_clip.web.pictures.curves import draw_curves
 from weighted_clip.web.pictures.style import THEMES
@@ -202,14 +203,14 @@ def test_ways_to_save_memory_give_the_same_losses(start: Start, tmp_path: Path, 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Press Ctrl-C in the middle of a step."""
-    real = Run._train_on
+    real = Loop._train_on
 
-    def train_on(self: Run, loaded: Any) -> dict[str, float]:
+    def train_on(self: Loop, loaded: Any) -> dict[str, float]:
         if self.step + 1 == step:
             os.kill(os.getpid(), signal.SIGINT)
         return real(self, loaded)
 
-    monkeypatch.setattr(Run, "_train_on", train_on)
+    monkeypatch.setattr(Loop, "_train_on", train_on)
 
 
 RESUMED = {
@@ -218,6 +219,9 @@ RESUMED = {
     "a word": ["--word", "cat", "--ema", "0.9"],
     "both with an average": ["--towers", "both", "--ema", "0.9", "--warmup", "3"],
     "both with random parts": ["--towers", "both", "--random-crop", "0.5", "--mirror"],
+    "another optimizer": ["--optimizer", "adafactor"],
+    "a new text tower": ["--new-text", "--positions", "rotary", "--context-length", "30"],
+    "masked words": ["--objective", "mlm", "--ema", "0.9", "--new-text", "--positions", "rotary", "--shuffle-tags"],
 }
 
 
@@ -396,31 +400,6 @@ def test_a_full_disk_is_said_and_leaves_the_last_checkpoint(
     assert "Traceback" not in told
     assert (tmp_path / "out" / "checkpoint.pt").read_bytes() == kept
     assert start("--steps", "2", "--resume") == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--batch", "0"], "batch must be at least 1, got 0"),
-        (["--rate-of", "head=1"], "'head'; parts are layers, embeddings"),
-        (["--lora", "-1"], "at least 1, got -1"),
-        (["--lora", "2", "--towers", "both"], "leave out --towers both"),
-        (["--rate-of", "image"], "--rate-of image: write PART=X"),
-        (["--tag-dropout", "1"], "from 0 to below 1, got 1.0"),
-        (["--held-out", "40"], "32 usable pairs, 40 of them held out"),
-        (["--held-out", "-1"], "at least 0, got -1"),
-        (["--ema", "1"], "below 1, got 1.0"),
-        (["--rate", "0"], "nothing is left to train"),
-        (["--weights", "nowhere.safetensors"], "nowhere.safetensors"),
-    ],
-)
-def test_wrong_options_are_refused_in_a_line(
-    start: Start, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    assert start(*options) == 1
-    told = capsys.readouterr().err
-    assert message in told
-    assert len(told.strip().splitlines()) == 1
 
 
 def test_without_accelerate_the_command_says_how_to_get_it(

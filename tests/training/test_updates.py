@@ -18,16 +18,11 @@ from weighted_clip.training.prior import PriorRun
 
 from ..launching import launched
 from ..libraries import library
-from .objectives import OBJECTIVES, RESULTS, start, words, write_data
+from .objectives import OBJECTIVES, RESULTS, start, words
 from .runs import log_of, tensors_of
 
 FAULTY = Path(__file__).with_name("faulty.py")
 Break = Callable[..., None]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("objectives"))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -126,26 +125,6 @@ def test_a_run_writes_the_embedding_alone_and_it_is_what_was_trained(
     losses = [entry["loss"] for entry in log_of(tmp_path / "out") if "loss" in entry]
     assert min(losses[-3:]) < losses[0]
     assert start(*options, "--held-out", "4", "--ema", "0.5", "--resume", data=data) == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--word", "<yours>"], "no caption to train on has the word '<yours>'"),
-        (["--word", "<>"], "'<>' has no letter or digit"),
-        (["--word", "<mine>", "--word-vectors", "0"], "1 to 75 vectors, got 0"),
-        (["--word", "<mine>", "--word-vectors", "76"], "1 to 75 vectors, got 76"),
-        (["--word", "<mine>", "--word-from", " "], "cannot begin with ' ', which has no token"),
-        (["--word", "<mine>", "--keep", "1", "--watch", "x"], "leave out --keep, --watch"),
-    ],
-)
-def test_what_no_word_can_be_trained_by_is_refused(
-    start: Start, data: Path, capsys: pytest.CaptureFixture[str], options: list[Any], message: str
-) -> None:
-    assert start("--steps", "1", *options, data=data) == 1
-    told = capsys.readouterr().err
-    assert message in told
-    assert len(told.strip().splitlines()) == 1
 
 
 def test_the_key_says_for_which_encoder_where_hosts_need_it() -> None:
