@@ -37,7 +37,7 @@ def captions_of(lengths: Sequence[int]) -> Tensor:
 @pytest.mark.parametrize("lengths", [EIGHT, FORTY, (77, 2, 3, 2)], ids=["eight", "forty", "one as long as can be"])
 def test_features_loss_and_gradients_are_those_of_transformers(lengths: tuple[int, ...], is_checkpointed: bool) -> None:
     library("accelerate")
-    from .test_step import reference_of
+    from .test_grad_cache import reference_of
 
     model, ids = towers(), captions_of(lengths)
     assert pack(ids, TEXT).captions is not None

@@ -1,11 +1,8 @@
-"""Early stop by recall, with the best weights; and other optimizers than AdamW."""
+"""Early stop by recall, with the best weights."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from weighted_clip.training.contrastive import Run
-from weighted_clip.training.distributed import declare_missing_operators
-from weighted_clip.training.optimizer import BETAS, EPS, OPTIMIZERS, adafactor
 
-from ..libraries import is_torch, library
 from .objectives import stopping_after
 from .runs import Start, log_of
 
@@ -79,50 +73,3 @@ def test_a_run_that_goes_on_remembers_its_best(start: Start, tmp_path: Path, sha
     assert start(*options, "--resume") == 0
     assert log_of(tmp_path / "out")[-1]["step"] == 5
     assert torch.equal(load_file(tmp_path / "out" / "text_encoder.safetensors")[KEY], shares[-3])
-
-
-# ---- optimizers
-
-
-def matrices() -> Iterator[tuple[torch.nn.Parameter, list[torch.Tensor]]]:
-    """Parameters with the gradients of five steps, some of them large."""
-    generator = torch.Generator().manual_seed(0)
-    for shape in ((6, 9), (9,), (3, 4)):
-        start = torch.randn(shape, generator=generator, dtype=torch.float64)
-        steps = [torch.randn(shape, generator=generator, dtype=torch.float64) * 5**step for step in range(5)]
-        yield torch.nn.Parameter(start), steps
-
-
-def test_adafactor_is_that_of_transformers() -> None:
-    if not is_torch("2.5"):
-        pytest.skip("PyTorch's Adafactor is newer")
-    library("transformers")
-    declare_missing_operators()
-    from transformers.optimization import Adafactor
-
-    ours, theirs = list(matrices()), list(matrices())
-    one = adafactor([{"params": [parameter for parameter, _ in ours], "lr": 1e-2, "weight_decay": 0.0}])
-    other = Adafactor([parameter for parameter, _ in theirs], lr=1e-2, relative_step=False, scale_parameter=True)
-    for step in range(5):
-        for optimizer, some in ((one, ours), (other, theirs)):
-            for parameter, gradients in some:
-                parameter.grad = gradients[step].clone()
-            optimizer.step()
-    for (mine, _), (given, _), (first, _) in zip(ours, theirs, matrices(), strict=True):
-        assert (mine - given).abs().max() <= 1e-10
-        assert (mine - first).abs().max() > 1e-2
-
-
-def test_eight_bits_are_bitsandbytes_and_missed_in_a_line(
-    start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    assert start("--steps", "1", "--optimizer", "adamw8bit") == 1
-    told = capsys.readouterr().err
-    assert "--optimizer adamw8bit needs bitsandbytes, which cannot be imported" in told
-    assert len(told.strip().splitlines()) == 1
-    seen: list[Any] = []
-    fake = SimpleNamespace(optim=SimpleNamespace(AdamW8bit=lambda groups, **given: seen.append((groups, given))))
-    monkeypatch.setitem(sys.modules, "bitsandbytes", fake)
-    OPTIMIZERS["adamw8bit"]([{"lr": 1.0}])
-    assert seen == [([{"lr": 1.0}], {"betas": BETAS, "eps": EPS})]

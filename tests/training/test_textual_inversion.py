@@ -32,7 +32,7 @@ def test_features_and_training_equal_transformers_with_tokens_added_to_its_table
     """Two steps of AdamW on nothing but the new rows, in float64."""
     transformers = library("transformers")
     library("accelerate")
-    from .test_step import reference_of
+    from .test_grad_cache import reference_of
 
     model, word = with_word(2)
     reference = reference_of(model)
