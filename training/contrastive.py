@@ -22,7 +22,7 @@ from .captions import NewWord, caption_of, is_too_long, token_ids
 from .data import Data, Problem
 from .distributed import over_processes
 from .grad_cache import Part, Towers, backward
-from .images import Images
+from .images import Images, still_readable
 from .log import board
 from .loop import Loop
 from .lora import add_lora
@@ -164,12 +164,7 @@ class Run(Loop):
         parts: list[Part] = []
         for start in range(0, len(loaded), self.options.batch):
             some = loaded[start : start + self.options.batch]
-            images: list[Tensor] = []
-            for _, future in some:
-                image = future.result()
-                if isinstance(image, Problem):
-                    raise ValueError(f"{image.name} could be read before, and cannot now: {image.reason}")
-                images.append(image)
+            images = [still_readable(future.result()) for _, future in some]
             ids = self._ids([caption for caption, _ in some])
             device = self.accelerator.device
             parts.append(Part(ids.to(device), torch.stack(images).to(device)))

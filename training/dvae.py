@@ -6,7 +6,6 @@ import copy
 import json
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -20,12 +19,11 @@ from torch import Tensor, nn
 from ..dalle.dvae import DVAE, map_pixels
 from ..dalle.files import save_dvae
 from ..dalle.layers import LogitNorm, SmallEncoder
-from . import log
 from .checkpoint import check_weights
 from .dalle_options import DVAEOptions
 from .data import Data, Example, Problem
 from .distributed import over_processes
-from .images import NUM_THREADS, picture_of
+from .images import picture_of, progress_of_reading, still_readable, unreadable
 from .loop import Loop
 
 if TYPE_CHECKING:
@@ -50,23 +48,13 @@ class DVAERun(Loop):
         """Check the pictures and set up the run."""
         super().__init__(folder, options, accelerator, say, clip=options.clip)
         self.num_steps = options.steps
-        self.hold_out(data.without(self._unusable(data.examples)), "usable pictures")
+        unusable = unreadable(data.examples, self._centre_of, progress_of_reading(len(data.examples), say))
+        self.hold_out(data.without(unusable), "usable pictures")
         self.divide_batches()
         self._build()
 
-    def _unusable(self, examples: Sequence[Example]) -> list[Problem]:
-        """Open every picture once to find unusable ones."""
-        problems: list[Problem] = []
-        began = said = time.monotonic()
-        with ThreadPoolExecutor(NUM_THREADS) as pool:
-            found = pool.map(lambda example: picture_of(example, self.options.size, None), examples)
-            for number, one in enumerate(found, 1):
-                if isinstance(one, Problem):
-                    problems.append(one)
-                if time.monotonic() - said > 10:
-                    said = time.monotonic()
-                    self.say(f"images read: {number:,} of {len(examples):,}, {log.duration(said - began)}")
-        return problems
+    def _centre_of(self, example: Example) -> Tensor | Problem:
+        return picture_of(example, self.options.size, None)
 
     def _build(self) -> None:
         """Build model, optimizer and average."""
@@ -119,13 +107,7 @@ class DVAERun(Loop):
 
     def _stacked(self, loaded: Sequence[Future[Tensor | Problem]]) -> Tensor:
         """Stack loaded pictures, ``[b, 3, size, size]``, in 0..1, on the device."""
-        pictures: list[Tensor] = []
-        for future in loaded:
-            picture = future.result()
-            if isinstance(picture, Problem):
-                raise ValueError(f"{picture.name} could be read before, and cannot now: {picture.reason}")
-            pictures.append(picture)
-        return self._scaled(torch.stack(pictures))
+        return self._scaled(torch.stack([still_readable(future.result()) for future in loaded]))
 
     def _scaled(self, pictures: Tensor) -> Tensor:
         dtype = next(self.trained.parameters()).dtype
@@ -172,11 +154,7 @@ class DVAERun(Loop):
         return found
 
     def _held_pictures(self, some: Sequence[Example]) -> Tensor:
-        found = [picture_of(example, self.options.size, None) for example in some]
-        for one in found:
-            if isinstance(one, Problem):
-                raise ValueError(f"{one.name} could be read before, and cannot now: {one.reason}")
-        return self._scaled(torch.stack([one for one in found if isinstance(one, Tensor)]))
+        return self._scaled(torch.stack([still_readable(self._centre_of(example)) for example in some]))
 
     def shown(self, count: int) -> tuple[Tensor, Tensor]:
         """Some held-out pictures and their reconstructions: both ``[n, 3, size, size]``, in 0..1."""

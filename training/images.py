@@ -40,6 +40,20 @@ FEATURES_NAME = "features"
 SECONDS_BETWEEN_LINES = 10
 
 
+def progress_of_reading(num_images: int, say: Callable[[str], None]) -> Callable[[int], None]:
+    """Function that is called with the number of images read so far, and says it now and then."""
+    began = said = time.monotonic()
+
+    def on_progress(count: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said > SECONDS_BETWEEN_LINES:
+            said = now
+            say(f"images read: {count:,} of {num_images:,}, {duration(now - began)}")
+
+    return on_progress
+
+
 class Images:
     """Provider of images in the form a step needs."""
 
@@ -52,18 +66,10 @@ class Images:
 
     def read(self, data: Data, folder: Path, accelerator: Accelerator, say: Callable[[str], None]) -> Data:
         """Open all images once. If the image tower is not trained, compute features and drop it."""
-        began = said = time.monotonic()
-
-        def on_progress(count: int) -> None:
-            nonlocal said
-            now = time.monotonic()
-            if now - said > SECONDS_BETWEEN_LINES:
-                said = now
-                say(f"images read: {count:,} of {len(data.examples):,}, {duration(now - began)}")
-
+        on_progress = progress_of_reading(len(data.examples), say)
         vision, crop = self._clip.vision, self._options.crop
         if self._options.towers == "both":
-            problems: Sequence[Problem] = unreadable(data.examples, vision.config.image_size, crop, on_progress)
+            problems: Sequence[Problem] = unreadable(data.examples, self, on_progress)
         else:
             place, self.digest = folder / FEATURES_NAME, digest_of(vision.parameters())
             # the first process computes each file, and the others find it: none waits for more than one file
@@ -106,17 +112,31 @@ def pixels_of(
         image = example.image()
         return preprocess([image if change is None else change(image)], size, crop)[0]
     except (ValueError, OSError) as error:
-        reason = str(error)
-        for name in (str(example.path), example.name):
-            reason = reason.removeprefix(f"{name}: ")
-        return Problem(example.name, reason)
+        return _problem(example, error)
 
 
-def unreadable(examples: Sequence[Example], size: int, crop: Crop, on_progress: Callable[[int], None]) -> list[Problem]:
+def _problem(example: Example, error: Exception) -> Problem:
+    """Why an image cannot be read, without its name."""
+    reason = str(error)
+    for name in (str(example.path), example.name):
+        reason = reason.removeprefix(f"{name}: ")
+    return Problem(example.name, reason)
+
+
+def still_readable(image: Tensor | Problem) -> Tensor:
+    """An image that could be read when the run began."""
+    if isinstance(image, Problem):
+        raise ValueError(f"{image.name} could be read before, and cannot now: {image.reason}")
+    return image
+
+
+def unreadable(
+    examples: Sequence[Example], read: Callable[[Example], Tensor | Problem], on_progress: Callable[[int], None]
+) -> list[Problem]:
     """Open every image once and report those that cannot be used."""
     problems: list[Problem] = []
     with ThreadPoolExecutor(NUM_THREADS) as pool:
-        found = pool.map(lambda example: pixels_of(example, size, crop), examples)
+        found = pool.map(read, examples)
         for number, one in enumerate(found, 1):
             if isinstance(one, Problem):
                 problems.append(one)
@@ -254,10 +274,7 @@ def picture_of(example: Example, size: int, rng: random.Random | None, what: Lis
     try:
         image = example.image().convert("RGB")
     except (ValueError, OSError) as error:
-        reason = str(error)
-        for name in (str(example.path), example.name):
-            reason = reason.removeprefix(f"{name}: ")
-        return Problem(example.name, reason)
+        return _problem(example, error)
     short = min(image.size)
     if short < size:
         return Problem(example.name, f"its short side has fewer than {size} pixels")

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +30,6 @@ from .optimizer import Groups, Optimizer
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-    from .powersgd import Compression
 
 SECONDS_BETWEEN_CHECKPOINTS = 600.0
 NUM_EVALUATIONS = 10
@@ -369,29 +367,10 @@ class Loop(ABC):
             self.compression.load(self.folder, self.step, self.accelerator)
 
 
-class Trained(Protocol):
-    """A run, as far as its updates need it."""
-
-    folder: Path
-    step: int
-    accelerator: Accelerator
-    model: nn.Module
-    optimizer: Any
-    average: AveragedModel | None
-    scales: GradientScales | None
-    compression: Compression | None
-
-    def take(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
-
-    def write_results(self) -> None:
-        """Write the weights."""
-
-
 class Updates:
     """Applies the gradients of each step of a run, and counts skipped steps."""
 
-    def __init__(self, run: Trained, clip: float | None = None) -> None:
+    def __init__(self, run: Loop, clip: float | None = None) -> None:
         """Set up."""
         self._run, self._clip = run, clip
         self.num_skipped = 0
@@ -435,7 +414,8 @@ class Updates:
         if accelerator.scaler is not None:  # which skips by itself, and expects that at first
             return True
         if norm is not None:
-            is_finite = bool(_whole(norm).isfinite())
+            whole: Tensor = cast("Any", norm).full_tensor() if hasattr(norm, "full_tensor") else norm  # of all shards
+            is_finite = bool(whole.isfinite())
         else:
             gradients = [local(one.grad) for one in parameters if one.grad is not None]
             is_finite = bool(torch.stack([torch.linalg.vector_norm(one).isfinite() for one in gradients]).all())
@@ -474,8 +454,3 @@ class Updates:
             run.take(checkpoint.load(run.folder))
         run.write_results()
         return ValueError(f"{error}. The last good weights, of step {run.step:,}, are written to {run.folder}")
-
-
-def _whole(tensor: Any) -> Tensor:
-    """The whole of a tensor, if it is sharded."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

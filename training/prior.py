@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -22,12 +21,11 @@ from ..dalle.dalle import DALLE, save_dalle
 from ..dalle.dvae import DVAE
 from ..dalle.pieces import clip_pieces, learned_pieces
 from ..dalle.prior import Prior, initialise
-from . import log
 from .captions import CaptionOptions, caption_of
 from .dalle_options import PriorOptions
 from .data import Data, Example, Problem
 from .distributed import over_processes
-from .images import NUM_THREADS, picture_of
+from .images import NUM_THREADS, picture_of, progress_of_reading, still_readable
 from .loop import Loop
 from .optimizer import by_decay
 
@@ -116,7 +114,7 @@ class PriorRun(Loop):
         """Open every picture once, and store the tokens of its centre."""
         problems: list[Problem] = []
         self._tokens: dict[str, Tensor] = {}
-        began = said = time.monotonic()
+        on_progress = progress_of_reading(len(examples), self.say)
         with ThreadPoolExecutor(NUM_THREADS) as pool:
             for start in range(0, len(examples), BATCH_OF_PICTURES):
                 some = examples[start : start + BATCH_OF_PICTURES]
@@ -127,9 +125,7 @@ class PriorRun(Loop):
                     tokens = self._tokens_of([one for one in found if isinstance(one, Tensor)])
                     # separate rows, so that only the tokens stay in memory
                     self._tokens.update(zip(names, tokens.cpu().int().unbind(), strict=True))
-                if time.monotonic() - said > 10:
-                    said = time.monotonic()
-                    self.say(f"images read: {start + len(some):,} of {len(examples):,}, {log.duration(said - began)}")
+                on_progress(start + len(some))
         digest = blake2b(digest_size=16)
         for tokens in self._tokens.values():
             digest.update(tokens.numpy().tobytes())
@@ -225,10 +221,7 @@ class PriorRun(Loop):
         """``[b, n]``, int64, on the device."""
         found: list[Tensor] = []
         for picture in pictures:
-            one = picture if isinstance(picture, Tensor) else picture.result()
-            if isinstance(one, Problem):
-                raise ValueError(f"{one.name} could be read before, and cannot now: {one.reason}")
-            found.append(one)
+            found.append(picture if isinstance(picture, Tensor) else still_readable(picture.result()))
         tokens = self._tokens_of(found) if self.options.is_augmented else torch.stack(found)
         return tokens.to(self.accelerator.device).long()
 
