@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ...training.distributed import declare_missing_operators
 from . import page
 from .dalle import DALLE
 from .encoding import ENCODE, PARSE, SHARING, TOKENS
@@ -92,6 +91,8 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     """
     if options.quick and options.write:
         raise ValueError("--quick measures nothing worth writing down; leave out --quick or --write")
+    from ...training.distributed import declare_missing_operators  # not above, as it imports torch
+
     declare_missing_operators()
     scale = QUICK if options.quick else FULL
     if options.images is not None:
