@@ -80,7 +80,7 @@ def written_out(bias: torch.Tensor | float = 0.0, signs: torch.Tensor | float = 
 
 
 def compared(text: str, rows: int, measured: torch.Tensor, expected: torch.Tensor, unweighted: torch.Tensor) -> Found:
-    """What is written for a prompt."""
+    """Record written for a prompt."""
     scale = float(expected.abs().max())
     difference, change = (float((one - expected).abs().max()) / scale for one in (measured, unweighted))
     return text, rows, difference, change

@@ -61,7 +61,7 @@ def draws_as_written_out(
         texts: As in `written_out`.
         how: As in our node.
         on: The MODEL to sample with, if it is another one.
-        name: What is said if they differ.
+        name: Beginning of the message if they differ.
         settings: As in `sampled`.
     """
     work = on or model

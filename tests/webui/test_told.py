@@ -1,4 +1,4 @@
-"""What is told below an image, in the console and in the API's ``info``: problems of a prompt, each once.
+"""Notes below an image, in the console and in the API's ``info``: problems of a prompt, each once.
 
 Also messages about ADetailer, which leaves out scripts that its setting does not name; with fakes of its script.
 """
