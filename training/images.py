@@ -116,7 +116,7 @@ def pixels_of(
 
 
 def _problem(example: Example, error: Exception) -> Problem:
-    """Why an image cannot be read, without its name."""
+    """Reason for which an image cannot be read, without its name."""
     reason = str(error)
     for name in (str(example.path), example.name):
         reason = reason.removeprefix(f"{name}: ")

@@ -1,4 +1,4 @@
-"""What is written: an image tower that no step used, and weights at another strength than trained."""
+"""Results that are written: an image tower that no step used, and weights at another strength than trained."""
 
 from __future__ import annotations
 
