@@ -74,7 +74,7 @@ def test_every_problem_is_translated(path: Path) -> None:
 
 def webui_messages() -> Iterator[str]:
     """Texts that the rulers below a WebUI's prompt boxes show in place of tokens."""
-    for node in ast.walk(ast.parse((ROOT / "hosts" / "webui" / "ruler.py").read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse((ROOT / "hosts" / "webui" / "routes.py").read_text(encoding="utf-8"))):
         if isinstance(node, ast.Dict):
             found = [value for key, value in zip(node.keys, node.values, strict=True) if template_of(key) == "error"]
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
