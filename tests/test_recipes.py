@@ -20,6 +20,7 @@ from weighted_clip.workshop.bench.texts import PROMPTS, written
 from weighted_clip.workshop.peers.diffusers import SCHEME_OF
 
 from .weighting.test_schemes import OURS
+from .workshop.test_parity import WITHOUT_REFERENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -41,8 +42,7 @@ def test_every_scheme_has_numbers_of_its_program_or_is_known_to_have_none() -> N
     assert OURS.keys() <= numeric
     pipelines = {case["pipeline"] for case in json.loads(page("tests/cases/lpw_numeric.json"))["cases"]}
     with_cases = {*OURS.values(), "compel", "masked_blend", "negpip", *(SCHEME_OF[name] for name in pipelines)}
-    # the encoding itself; copies of its rows, in test_repeat.py; a1111's and their signs, in test_negpip.py
-    without_cases = {"unweighted", "repeat", "negpip_apart"}
+    without_cases = {"unweighted", *WITHOUT_REFERENCE}  # the encoding itself, and those that other tests compare
     assert SCHEMES.keys() == with_cases | without_cases
 
 
