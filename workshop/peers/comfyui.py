@@ -117,9 +117,9 @@ def open_ppm(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
 
     Hidden states are pairs of rows, one to be read as key and one as value.
     """
-    from comfy.ldm.cosmos import predict2
-
     clip, about = open_clip(job)
+    from comfy.ldm.cosmos import predict2  # not before the host is told to run on the CPU
+
     folder = Path(job["folder"])
     if not hasattr(predict2, "apply_rotary_pos_emb"):
         predict2.apply_rotary_pos_emb = None  # the pack imports it for another model; ComfyUI 0.29.0 no longer has it
