@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..output.files import written_whole
 from . import Command
 from .console import show
-from .images import write_picture
+from .images import image_of, write_picture
 from .options import add_value
 from .processes import alone
 
@@ -177,7 +177,7 @@ def _judged(
 
     from ..dalle.sampling import SampleOptions
     from ..dalle.shapes import Judge
-    from .dalle_sample import _picture, clip_scores, draw_all
+    from .dalle_sample import clip_scores, draw_all
 
     judge, options = Judge(), SampleOptions(top_k=TOP_K)
     parts = ("size", "color", "kind", "place")
@@ -194,8 +194,8 @@ def _judged(
         right[number] = [[getattr(one, part) == getattr(shape, part) for part in parts] for one in found]
         scores[number] = clip_scores(clip, shape.caption, images)
         if number < NUM_CAPTIONS_SHOWN:
-            rows.append((shape.caption, [_picture(image) for image in images[:NUM_SHOWN]]))
-            chosen.append(_picture(images[int(scores[number, :16].argmax())]))
+            rows.append((shape.caption, [image_of(image) for image in images[:NUM_SHOWN]]))
+            chosen.append(image_of(images[int(scores[number, :16].argmax())]))
         if time.monotonic() - said > 10 or number + 1 == len(shapes):
             said = time.monotonic()
             show(f"captions drawn: {number + 1} of {len(shapes)}", flush=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import Command
 from .console import Progress, show
-from .images import clip_of, text_features_of, write_picture
+from .images import clip_of, image_of, text_features_of, write_picture
 from .options import add_arithmetic_options, add_value, device_of, dtype_named
 from .processes import alone
 
@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if clip is not None and images:
         scores = clip_scores(clip, arguments.caption, images)
         order = best(scores, len(images))[: arguments.keep]
-    pictures = [_picture(image) for image in images]
+    pictures = [image_of(image) for image in images]
     for rank, index in enumerate(order, 1):
         name = f"seed{seeds[index]}.png" if scores is None else f"{rank:03}-seed{seeds[index]}.png"
         write_picture(pictures[index], folder / name)
@@ -140,12 +140,6 @@ def _prefix(model: DALLE, path: Path, rows: int | None) -> Tensor:
 
 def _pieces(model: DALLE, caption: str) -> str:
     return " | ".join(model.pieces.symbol(piece) for piece in model.pieces(caption)) or "none"
-
-
-def _picture(image: Tensor) -> Any:
-    from PIL import Image
-
-    return Image.fromarray((image * 255).round().byte().permute(1, 2, 0).contiguous().numpy())
 
 
 DALLE_SAMPLE = Command(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..output.files import written_whole
-from .images import write_picture
+from .images import image_of, write_picture
 from .options import DTYPES
 from .processes import stopping, voice
 
@@ -116,9 +116,7 @@ def in_rows(rows: Sequence[Tensor], factor: int | None = None) -> Image.Image:
     import torch
     from PIL import Image
 
-    whole = torch.cat([torch.cat(list(row), 2) for row in rows], 1)
-    whole = (whole * 255).round().byte().permute(1, 2, 0).contiguous()
-    image = Image.fromarray(whole.numpy())
+    image = image_of(torch.cat([torch.cat(list(row), 2) for row in rows], 1))
     factor = max(1, _WIDTH // image.width) if factor is None else factor
     return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
 

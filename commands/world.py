@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from ..training.world import WorldOptions
+    from ..world.model import World
 
 MAX_COUNT = 4096
 """Pictures of one run at most: they are held in memory, 12 kB each."""
@@ -80,13 +81,20 @@ def _add_sample_arguments(sample: argparse.ArgumentParser) -> None:
     add_value(sample, "--guidance", 3.0, "X", "classifier-free (%(default)s)")
 
 
+def world_of(place: Path) -> tuple[World, dict[str, Any]]:
+    """Load the world of a file, or of a folder of ``world train``, and its recipe."""
+    from ..training.world import NAME
+    from ..world.model import load_world
+
+    return load_world(place / NAME if place.is_dir() else place)
+
+
 def _sample(arguments: argparse.Namespace) -> int:
     import torch
 
-    from ..training.world import NAME
     from ..weighting.chunks import plain_id
     from ..weighting.encoders import Encoders
-    from ..world.model import check_words, load_world, noise_of, sampled, to_pictures
+    from ..world.model import check_words, noise_of, sampled, to_pictures
     from ..world.unet import Text
 
     if not 1 <= arguments.count <= MAX_COUNT:
@@ -97,8 +105,7 @@ def _sample(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--guidance must be a number, got {arguments.guidance}")
     if arguments.out.suffix.lower() != ".png":
         raise ValueError(f"--out {arguments.out}: the file to write ends in .png")
-    place: Path = arguments.world
-    world, _ = load_world(place / NAME if place.is_dir() else place)
+    world, _ = world_of(arguments.world)
     encoders = Encoders.of_models({"clip_l": world.whole_text()})
     options = options_of(arguments)
     for chunk in encoders.read(arguments.text, options)["clip_l"].chunks:

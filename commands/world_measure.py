@@ -6,16 +6,20 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from . import Command
 from .console import Progress, show
+from .images import image_of, write_picture
 from .processes import alone
+from .world import world_of
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ..world.measure import Painter, Points, Question, Way
+    from ..world.measure import Painter, Point, Points, Question, Way
+    from ..world.tables import Table
 
 POINTS, TABLES = "points", "tables.md"
 GRID_SEEDS = 3
@@ -36,12 +40,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 @alone
 def _measure(arguments: argparse.Namespace) -> int:
     from ..training.log import duration
-    from ..training.world import NAME
     from ..world.measure import QUESTIONS, QUICK, Painter, measure, missing
-    from ..world.model import load_world
+    from ..world.tables import tables_of
 
-    place: Path = arguments.world
-    world, recipe = load_world(place / NAME if place.is_dir() else place)
+    world, recipe = world_of(arguments.world)
     questions = QUICK if arguments.quick else QUESTIONS
     painter, folder = Painter(world), arguments.out / POINTS
     left = total = missing(folder, questions)
@@ -58,9 +60,12 @@ def _measure(arguments: argparse.Namespace) -> int:
 
     points = measure(painter, folder, questions, recipe, say)
     progress.clear()
-    for question in questions:
-        _show_tables(points, question)
-    for path in write_report(painter, points, questions, arguments.out):
+    tables = [(question, tables_of(points, question)) for question in questions]
+    for _, some in tables:
+        for name in ("present", "others", "summary"):
+            if name in some:
+                show("\n".join(["", *some[name].lines()]))
+    for path in write_report(painter, points, tables, arguments.out):
         show(f"written: {path}")
     return 0
 
@@ -75,29 +80,18 @@ def _seconds_of_a_picture(painter: Painter) -> float:
     return (time.monotonic() - started) / 16
 
 
-def _show_tables(points: Points, question: Question) -> None:
-    from ..world.tables import of_answer, summary
-
-    tables = [of_answer(points, question, answer) for answer in ("present", "others")]
-    if 0.0 in question.weights:
-        tables.append(summary(points, question))
-    for table in tables:
-        show("\n".join(["", *table.lines()]))
-
-
-def write_report(painter: Painter, points: Points, questions: Sequence[Question], folder: Path) -> list[Path]:
+def write_report(
+    painter: Painter, points: Points, tables: Sequence[tuple[Question, Mapping[str, Table]]], folder: Path
+) -> list[Path]:
     """Write tables, charts and grids of questions into a folder; return their paths."""
     from ..output.files import written_whole
     from ..web.pictures.curves import draw_curves
-    from ..world.tables import ANSWERS, SHARES, of_answer, summary
+    from ..world.tables import ANSWERS
 
     pages: list[str] = []
     pictures: dict[str, Image.Image] = {}
-    for question in questions:
-        tables = [of_answer(points, question, answer) for answer in ANSWERS]
-        if 0.0 in question.weights:
-            tables.insert(0, summary(points, question))
-        pages += [f"## {question.title}", *(table.markdown() for table in tables)]
+    for question, some in tables:
+        pages += [f"## {question.title}", *(table.markdown() for table in some.values())]
         if len(question.weights) == 1:
             continue
         for answer in ("present", "others"):
@@ -108,16 +102,14 @@ def write_report(painter: Painter, points: Points, questions: Sequence[Question]
                 for way in _charted(question)
             }
             title = f"{question.title}: {ANSWERS[answer].lower()}"
-            top = 1.0 if answer in SHARES else None
             pictures[f"{question.name}-{answer}.png"] = draw_curves(
-                title, curves, across="weight", top=top, theme="light"
+                title, curves, across="weight", top=1.0, theme="light"
             )
         pictures[f"{question.name}-grid.png"] = draw_grid(painter, question)
     with written_whole(folder / TABLES) as path:
         path.write_text("\n".join(pages), encoding="utf-8")
     for name, picture in pictures.items():
-        with written_whole(folder / name) as path:
-            picture.save(path)
+        write_picture(picture, folder / name)
     return [folder / name for name in (TABLES, *pictures)]
 
 
@@ -128,27 +120,20 @@ def _charted(question: Question) -> Sequence[Way]:
     return SOME_WAYS if question.ways == EVERY_WAY else question.ways
 
 
-def _mean(point: Any, answer: str) -> float:
-    from ..world.measure import of_point
-
-    return of_point(point, answer).mean
+def _mean(point: Point, answer: str) -> float:
+    return fmean(getattr(one, answer) for seeds in point for one in seeds)
 
 
 def draw_grid(painter: Painter, question: Question, seeds: int = GRID_SEEDS) -> Image.Image:
     """Pictures of a question's first prompt: a block for each way, a row for each seed, a column for each weight."""
-    from PIL import Image
-
     from ..web.pictures.weight_grid import draw_weight_grid
     from ..world.measure import Sitting
 
-    sitting = Sitting(painter, question._replace(num_prompts=1))
+    sitting = Sitting(painter, question._replace(num_prompts=1), seeds)
     blocks: Mapping[str, list[list[Image.Image]]] = {}
     for way in _charted(question):
-        columns = [sitting.draw(way, weight)[0, :seeds] for weight in question.weights]
-        blocks[way.name] = [
-            [Image.fromarray((one[seed] * 255).byte().permute(1, 2, 0).contiguous().numpy()) for one in columns]
-            for seed in range(seeds)
-        ]
+        columns = [sitting.draw(way, weight)[0] for weight in question.weights]
+        blocks[way.name] = [[image_of(one[seed]) for one in columns] for seed in range(seeds)]
     title = sitting.prompts[0].text(part=question.part).replace(":1)", ":weight)")
     return draw_weight_grid(title, [f"{weight:g}" for weight in question.weights], blocks)
 

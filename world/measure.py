@@ -10,7 +10,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,10 +184,10 @@ def _stacked(texts: Sequence[Text], counts: Sequence[int]) -> Text:
 class Sitting:
     """One question's prompts and their pictures without weights, with which all other pictures are compared."""
 
-    def __init__(self, painter: Painter, question: Question) -> None:
+    def __init__(self, painter: Painter, question: Question, num_seeds: int = SEEDS) -> None:
         self.painter, self.question, self.prompts = painter, question, question.prompts
         numbers = range(len(self.prompts))
-        self.seeds = [[FIRST_SEED + number * SEEDS + seed for seed in range(SEEDS)] for number in numbers]
+        self.seeds = [[FIRST_SEED + number * SEEDS + seed for seed in range(num_seeds)] for number in numbers]
 
     @cached_property
     def plain_texts(self) -> list[Text]:
@@ -272,11 +272,18 @@ class Interval(NamedTuple):
 def interval(values: Sequence[Sequence[float]], *, resamples: int = 2000) -> Interval:
     """Mean of values by prompt and seed, with its 95 % interval by bootstrap over prompts, and seeds within them."""
     array = np.asarray(values, float)
-    rng = np.random.default_rng(0)
-    prompts = rng.integers(array.shape[0], size=(resamples, array.shape[0], 1))
-    seeds = rng.integers(array.shape[1], size=(resamples, *array.shape))
-    low, high = np.quantile(array[prompts, seeds].mean((1, 2)), (0.025, 0.975)).tolist()
+    low, high = np.quantile(array[_resampled(*array.shape, resamples)].mean((1, 2)), (0.025, 0.975)).tolist()
     return Interval(float(array.mean()), low, high)
+
+
+@cache
+def _resampled(prompts: int, seeds: int, resamples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of resampled values, the same for all points."""
+    rng = np.random.default_rng(0)
+    return (
+        rng.integers(prompts, size=(resamples, prompts, 1)),
+        rng.integers(seeds, size=(resamples, prompts, seeds)),
+    )
 
 
 def of_point(point: Point, name: str) -> Interval:

@@ -70,6 +70,12 @@ def _cell(found: Interval, is_share: bool) -> str:
     return f"{mean:.0f} ({low:.0f}–{high:.0f})" if round(low) < round(high) else f"{mean:.0f}"
 
 
+def tables_of(points: Points, question: Question) -> dict[str, Table]:
+    """Tables of a question: one for each answer by its name, and the ``summary`` if weight 0 was asked about."""
+    tables = {answer: of_answer(points, question, answer) for answer in ANSWERS}
+    return {"summary": summary(points, question), **tables} if 0.0 in question.weights else tables
+
+
 def summary(points: Points, question: Question) -> Table:
     """Answers to the question when it fades, whether it reaches zero, and what breaks first, by way."""
     head = (question.title, "there at 0", "half at", "not there from", "others wrong from", "shapes worse from")
