@@ -71,7 +71,7 @@ def _make(
 def _add_sample_arguments(sample: argparse.ArgumentParser) -> None:
     from ..weighting.options import OPTIONS
 
-    sample.add_argument("world", type=Path, metavar="WORLD", help="folder or file of world train")
+    add_world(sample)
     sample.add_argument("text", metavar="CAPTION", help='what to draw: "a (red:0.5) circle and a blue square"')
     add_arguments(sample, OPTIONS, "syntax", "scheme", "padding", "law", "mask_method")
     sample.add_argument("--out", type=Path, required=True, metavar="FILE", help="the .png file to write")
@@ -81,11 +81,20 @@ def _add_sample_arguments(sample: argparse.ArgumentParser) -> None:
     add_value(sample, "--guidance", 3.0, "X", "classifier-free (%(default)s)")
 
 
-def world_of(place: Path) -> tuple[World, dict[str, Any]]:
-    """Load the world of a file, or of a folder of ``world train``, and its recipe."""
+def add_world(parser: argparse.ArgumentParser) -> None:
+    """Declare the argument ``world``, for `world_of`."""
+    parser.add_argument(
+        "world", nargs="?", type=Path, metavar="WORLD", help="folder or file of world train (the pack's own)"
+    )
+
+
+def world_of(place: Path | None) -> tuple[World, dict[str, Any]]:
+    """Load the world of a file, of a folder of ``world train``, or the pack's own, and its recipe."""
     from ..training.world import NAME
     from ..world.model import load_world
 
+    if place is None:
+        return load_world()
     return load_world(place / NAME if place.is_dir() else place)
 
 
@@ -135,7 +144,7 @@ WORLD = Command(
     "a small Stable Diffusion of coloured shapes",
     None,
     None,
-    ("train world", 'sample world "a red circle and a blue square" --out circle.png'),
+    ("train world", 'sample "a red circle and a blue square" --out circle.png'),
     description="Train a small Stable Diffusion on pictures of coloured shapes, which it learns within an hour on two "
     "cores, and draw with it. No checkpoint is needed. See docs/world.md.",
 )
@@ -154,6 +163,6 @@ WORLD_SAMPLE = Command(
     "draw pictures of a caption",
     _add_sample_arguments,
     _sample,
-    ('world "a red circle and a blue square" --out circle.png',),
+    ('"a red circle and a blue square" --out circle.png',),
     description="Draw pictures of a caption into one .png file.",
 )

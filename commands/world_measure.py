@@ -13,7 +13,7 @@ from . import Command
 from .console import Progress, show
 from .images import image_of, write_picture
 from .processes import alone
-from .world import world_of
+from .world import add_world, world_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,7 +26,7 @@ GRID_SEEDS = 3
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("world", type=Path, metavar="WORLD", help="folder or file of world train")
+    add_world(parser)
     parser.add_argument(
         "--out",
         type=Path,
@@ -143,7 +143,7 @@ WORLD_MEASURE = Command(
     "judge what each weight does to the pictures",
     _add_arguments,
     _measure,
-    ("world --quick",),
+    ("--quick",),
     description="Draw prompts at several weights with every scheme, judge each picture by its pixels, and write tables "
     "with 95 % intervals, charts and grids of pictures.",
 )

@@ -44,6 +44,8 @@ TABLE = "embeddings.token_embedding.weight"
 ROWS_MEAN = -0.1
 """Bias of the text's final norm before training. CLIP's rows have such a mean, by which some schemes divide."""
 MAX_HEADER_BYTES = 1 << 20
+TRAINED = Path(__file__).with_name("world.safetensors")
+"""Result of ``world train`` with its default recipe; the registry's archive does not have it."""
 STEPS, GUIDANCE = 20, 3.0
 
 
@@ -124,7 +126,7 @@ def save_world(world: World, path: Path, recipe: Mapping[str, Any]) -> None:
         save_tensors(tensors, place, metadata)
 
 
-def load_world(path: str | Path) -> tuple[World, dict[str, Any]]:
+def load_world(path: str | Path = TRAINED) -> tuple[World, dict[str, Any]]:
     """Read a world in float32, in evaluation mode without gradients, and its recipe.
 
     Raises:
@@ -149,7 +151,8 @@ def load_world(path: str | Path) -> tuple[World, dict[str, Any]]:
             if shapes:
                 raise WorldError(f"{path}: key {next(iter(shapes))!r:.200} is no part of a small world")
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise WorldError(f"{path}: there is no such file") from error
+        how = "; python run.py world train DIR makes one, to be put there" if path == TRAINED else ""
+        raise WorldError(f"{path}: there is no such file{how}") from error
     except (SafetensorError, OSError) as error:
         raise WorldError(f"{path}: {why_unread(error)}") from error
     return world.eval().requires_grad_(False), recipe

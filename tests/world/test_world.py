@@ -18,6 +18,7 @@ from weighted_clip.world.judge import NO_KIND, assigned, things_in
 from weighted_clip.world.model import (
     FORMAT,
     PUNCTUATION,
+    TRAINED,
     World,
     WorldError,
     known_ids,
@@ -268,10 +269,13 @@ def test_a_file_cut_off_or_absent_is_refused_in_words(file: Path, tmp_path: Path
 def test_unknown_words_are_named_with_the_known_ones(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["world", "sample", str(file), "--steps", "1", "--count", "1", "--out", str(tmp_path / "out.png")]
-    assert main([*given, "A red CIRCLE, and a (blue:0.5) square"]) == 0
+    command, options = (
+        ["world", "sample", str(file)],
+        ["--steps", "1", "--count", "1", "--out", str(tmp_path / "out.png")],
+    )
+    assert main([*command, "A red CIRCLE, and a (blue:0.5) square", *options]) == 0
     capsys.readouterr()
-    assert main([*given, "a small octahedron, 2 red circles, a (small:1.5) square!"]) == 1
+    assert main([*command, "a small octahedron, 2 red circles, a (small:1.5) square!", *options]) == 1
     told = capsys.readouterr().err
     assert "does not know 'small', 'octahedron', '2', 'circles', '!'; it knows a, and, red" in told
 
@@ -346,3 +350,12 @@ def test_the_folder_of_something_else_is_refused(tmp_path: Path, capsys: pytest.
     assert main(["world", "train", str(tmp_path / "out"), "--steps", "1"]) == 1
     assert "there is a run in it" in capsys.readouterr().err
     assert (tmp_path / "out" / "world.safetensors").read_bytes() == b"other"
+
+
+def test_without_a_file_the_packs_own_is_drawn_with(tmp_path: Path) -> None:
+    def drawn(*given: str) -> bytes:
+        out = tmp_path / "out.png"
+        assert main(["world", "sample", *given, CAPTION, "--count", "1", "--steps", "2", "--out", str(out)]) == 0
+        return out.read_bytes()
+
+    assert drawn() == drawn(str(TRAINED))
