@@ -145,10 +145,10 @@ def _first_clip(folder: Path) -> Path:
 def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[str, float], began: float) -> None:
     """Draw and judge images of held-out captions, and write results and page."""
     from ..dalle.dalle import load_dalle
-    from ..dalle.shapes import split
     from ..encoder.clip import load_full_clip
     from ..web.pictures.curves import draw_curves
     from ..web.pictures.sheets import draw_samples
+    from ..world.shapes import split
 
     shapes = split()[1][:num_captions]
     results, rows, chosen = _judged(load_dalle(model), load_full_clip(clip), shapes)
@@ -176,7 +176,7 @@ def _judged(
     import torch
 
     from ..dalle.sampling import SampleOptions
-    from ..dalle.shapes import Judge
+    from ..world.shapes import Judge
     from .dalle_sample import clip_scores, draw_all
 
     judge, options = Judge(), SampleOptions(top_k=TOP_K)

@@ -68,7 +68,7 @@ def trained_clip(tmp_path_factory: pytest.TempPathFactory) -> "FullClip":
     """A CLIP that has learned coloured shapes; nobody may change it. One worker trains it, the others read its file."""
     from filelock import FileLock  # which torch requires
 
-    from .encoder.shapes import read_clip, train_clip
+    from .encoder.trained_clip import read_clip, train_clip
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

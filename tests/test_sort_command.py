@@ -16,14 +16,14 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from weighted_clip.commands.program import main
-from weighted_clip.dalle.shapes import KINDS
 from weighted_clip.encoder.clip import FullClip
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.output import placing
 from weighted_clip.training import images as training_images
 from weighted_clip.training import linear_probe
+from weighted_clip.world.shapes import KINDS
 
-from .encoder.shapes import TEXT, VISION, Shape, picture_of, split
+from .encoder.trained_clip import TEXT, VISION, Shape, picture_of, split
 from .libraries import library
 from .test_placing import state
 from .transformers_clip import Reference, write_clip

@@ -19,7 +19,6 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from ..dalle.shapes import KINDS
 from ..encoder.cache import chunk_keys
 from ..encoder.config import CLIP_L
 from ..encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
@@ -43,6 +42,7 @@ from ..weighting.reading import ReadPrompt, read_prompt
 from ..weighting.schemes import SCHEMES
 from ..weighting.towers import Reader
 from ..weighting.view import view
+from ..world.shapes import KINDS
 from .sparse_pictures import draw_sparse_masks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -161,7 +161,7 @@ def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
 @cache
 def load_shapes() -> ModuleType:
     """Load the module that trains the tests' small CLIP."""
-    return load_of_tests("encoder", "shapes")
+    return load_of_tests("encoder", "trained_clip")
 
 
 def load_of_tests(folder: str, name: str) -> ModuleType:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from weighted_clip.dalle.shapes import Style, draw, split
+from weighted_clip.world.shapes import Style, draw, split
 
 
 @pytest.fixture(scope="package")

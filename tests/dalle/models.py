@@ -12,7 +12,7 @@ from weighted_clip.dalle.dalle import DALLE
 from weighted_clip.dalle.dvae import DVAE, map_pixels
 from weighted_clip.dalle.pieces import learned_pieces
 from weighted_clip.dalle.prior import Prior
-from weighted_clip.dalle.shapes import combinations
+from weighted_clip.world.shapes import combinations
 
 TINY = DVAEConfig(vocab_size=512, hidden_dim=64, num_blocks=1, init_dim=8)
 """The smallest sizes that OpenAI's package takes."""

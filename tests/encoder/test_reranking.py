@@ -34,7 +34,7 @@ from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
 from weighted_clip.weighting.features import TextFeatures, text_features
 
 from ..patience import SECONDS
-from .shapes import NUM_READ, TEXT, chunk_of, picture_of, split
+from .trained_clip import NUM_READ, TEXT, chunk_of, picture_of, split
 
 VISION = VisionConfig(image_size=28, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=64)
 EACH = bytes_per_image(VISION, 4, 28, 28)

@@ -1,7 +1,8 @@
 """The nodes for whole CLIPs in a real ComfyUI, over HTTP: images that are loaded, compared, chosen and shown.
 
 The scores are those of transformers' CLIPModel on the same file, and of our library in this process. One CLIP is tiny
-and seeded; the other has learned pictures of coloured shapes (tests/encoder/shapes.py), so that the best is known.
+and seeded; the other has learned pictures of coloured shapes (tests/encoder/trained_clip.py), so that the best is
+known.
 """
 
 from __future__ import annotations
@@ -276,7 +277,7 @@ def learned(server: ComfyServer, trained_clip: FullClip) -> str:
 @pytest.mark.slow
 def test_a_model_that_has_learned_finds_the_picture_of_a_text(server: ComfyServer, learned: str) -> None:
     """Finds, among eight pictures that it never saw, those named by their captions; the image is resized on the way."""
-    from ..encoder.shapes import picture_of, split
+    from ..encoder.trained_clip import picture_of, split
 
     shapes = split()[1][:COUNT]
     rng = random.Random(5)

@@ -19,7 +19,7 @@ from weighted_clip.training import loop
 from weighted_clip.training.data import Example
 
 from ..encoder.files import write
-from ..encoder.shapes import BATCH, NUM_PICTURES, NUM_STEPS, _models, _one_thread, picture_of, split
+from ..encoder.trained_clip import BATCH, NUM_PICTURES, NUM_STEPS, _models, _one_thread, picture_of, split
 from ..libraries import library
 
 

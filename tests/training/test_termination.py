@@ -13,8 +13,8 @@ import pytest
 import torch
 from weighted_clip.commands import processes
 from weighted_clip.commands.program import main
-from weighted_clip.dalle import shapes
 from weighted_clip.training.loop import Loop
+from weighted_clip.world import shapes
 
 from ..launching import launched
 from ..libraries import library

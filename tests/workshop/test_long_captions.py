@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from weighted_clip.dalle.shapes import Shape, split
 from weighted_clip.encoder.config import POSITIONS, Positions
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.new_text import new_text_model
 from weighted_clip.workshop.bench.long_captions import LONG, QUICK, Words, block, longer, make_block
 from weighted_clip.workshop.bench.page import table_rows
+from weighted_clip.world.shapes import Shape, split
 
 from ..libraries import library
 

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...dalle.shapes import Shape, Style, combinations, draw, split
 from ...encoder.config import POSITIONS, TextConfig, VisionConfig
 from ...encoder.files.stretching import stretched
 from ...encoder.images import preprocess
@@ -32,6 +31,7 @@ from ...encoder.vision_model import VisionModel
 from ...training.grad_cache import pack, projected
 from ...training.metrics import recalls
 from ...training.new_text import new_text_model
+from ...world.shapes import Shape, Style, combinations, draw, split
 from .page import table
 from .timing import machine
 

@@ -166,10 +166,10 @@ def dvae_of(folder: Path, job: dict[str, Any]) -> Any:
     from dataclasses import replace
 
     from ...dalle.files import load_dvae
-    from ...dalle.shapes import write_shapes
     from ...training.dalle_options import dvae_small
     from ...training.data import read_data
     from ...training.dvae import NAME, DVAERun
+    from ...world.shapes import write_shapes
 
     place = folder / "dvae"
     if not (place / NAME).is_file():

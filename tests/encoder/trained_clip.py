@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from weighted_clip.dalle.shapes import Shape, Style, draw, split
 from weighted_clip.encoder.clip import FullClip
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.images import preprocess
@@ -28,6 +27,7 @@ from weighted_clip.weighting.chunks import TokenChunk
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
+from weighted_clip.world.shapes import Shape, Style, draw, split
 
 STYLE = Style(radii=(8, 13), spread=1.0, background=(20, 50))
 
