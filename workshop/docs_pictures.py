@@ -159,7 +159,7 @@ def shared_prefix(text: str, names: Sequence[str]) -> Image.Image:
 
 
 @cache
-def load_shapes() -> ModuleType:
+def load_clip_module() -> ModuleType:
     """Load the module that trains the tests' small CLIP."""
     return load_of_tests("encoder", "trained_clip")
 
@@ -176,11 +176,11 @@ def load_of_tests(folder: str, name: str) -> ModuleType:
 
 def scored_shapes() -> tuple[torch.Tensor, list[str], list[Image.Image]]:
     """Scores by the tests' CLIP on captions and pictures that it was not trained on; and these two."""
-    shapes = load_shapes()
-    clip, rng, shown = shapes.trained_clip(), random.Random(2), shapes.split()[1]
-    images = [shapes.picture_of(shape, rng, 192) for shape in shown]
+    module = load_clip_module()
+    clip, rng, shown = module.trained_clip(), random.Random(2), module.split()[1]
+    images = [module.picture_of(shape, rng, 192) for shape in shown]
     texts = [shape.caption for shape in shown]
-    vectors = clip.text_features([shapes.chunk_of(text).plain_ids for text in texts])
+    vectors = clip.text_features([module.chunk_of(text).plain_ids for text in texts])
     return similarity(vectors, image_features(clip, images)), texts, images
 
 
@@ -198,9 +198,9 @@ def compared(count: int, keep: int) -> dict[str, Image.Image]:
 @cache
 def sorted_shapes() -> dict[str, Image.Image]:
     """Output of ``sort``: 192 pictures by the shape in them, from 20 examples each; by the tests' CLIP."""
-    shapes = load_shapes()
-    clip, rng = shapes.trained_clip(), random.Random(5)
-    learned, others = shapes.split()
+    module = load_clip_module()
+    clip, rng = module.trained_clip(), random.Random(5)
+    learned, others = module.split()
     scale = {"logit_scale": torch.tensor(clip.logit_scale).log()}
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -210,11 +210,11 @@ def sorted_shapes() -> dict[str, Image.Image]:
         )
         (folder / "images").mkdir()
         for number, shape in enumerate(others * 3):
-            shapes.picture_of(shape, rng).save(folder / "images" / f"{number:03}.png")
+            module.picture_of(shape, rng).save(folder / "images" / f"{number:03}.png")
         for kind in KINDS:
             (folder / "examples" / kind).mkdir(parents=True)
             for number, shape in enumerate([shape for shape in learned if shape.kind == kind][:20]):
-                shapes.picture_of(shape, rng).save(folder / "examples" / kind / f"{number:02}.png")
+                module.picture_of(shape, rng).save(folder / "examples" / kind / f"{number:02}.png")
         given = {"--examples": "examples", "--weights": "clip.safetensors", "--out": "out"}
         options = [part for option, value in given.items() for part in (option, str(folder / value))]
         command = [sys.executable, str(ROOT / "__main__.py"), "sort", str(folder / "images"), *options]

@@ -33,7 +33,7 @@ from ..weighting.reading import read_prompt
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.towers import Reader
 from ..weighting.view import view
-from .docs_pictures import LENGTH, blend, changes, load_of_tests, load_shapes, read, scored_shapes
+from .docs_pictures import LENGTH, blend, changes, load_clip_module, load_of_tests, read, scored_shapes
 
 HELP_WIDTH = 340
 """Width of the pictures in help pages, in pixels: the panel that shows them is hardly wider."""
@@ -217,7 +217,7 @@ def changed_word(text: str, word: str, other: str) -> Image.Image:
     """Chart of the changes in a text if the tests' CLIP has the embedding of another word for one."""
     tokenize = default_tokenizer()
     [[one], [another]] = [[token.id for token in tokenize(name)] for name in (word, other)]
-    model = load_shapes().trained_clip().text
+    model = load_clip_module().trained_clip().text
     changed = copy.deepcopy(model)
     changed.embeddings.token_embedding.weight[one] = model.embeddings.token_embedding.weight[another]
     original, swapped = (

@@ -19,16 +19,10 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from ..output.files import folder_written_whole
+from .scenes import COLORS
+from .scenes import KINDS as SCENE_KINDS
 
-COLORS = {
-    "red": (220, 40, 40),
-    "green": (40, 160, 60),
-    "blue": (40, 80, 220),
-    "yellow": (240, 210, 50),
-    "purple": (140, 60, 180),
-    "white": (245, 245, 245),
-}
-KINDS = ("circle", "square", "triangle", "cross", "ring")
+KINDS = (*SCENE_KINDS, "ring")
 PLACES = {
     "at the top left": (1 / 6, 1 / 6),
     "at the top": (1 / 2, 1 / 6),
@@ -46,7 +40,7 @@ NUM_HELD_OUT = 64
 
 @dataclass(frozen=True)
 class Style:
-    """Drawing style. The defaults are for the small recipe: wholly inside, on varying backgrounds."""
+    """Drawing style. The defaults are for training a discrete VAE: wholly inside, on varying backgrounds."""
 
     side: int = 96
     """Side of the drawn picture, in pixels; other numbers refer to 96."""
@@ -56,6 +50,10 @@ class Style:
     """Distance of places from the centre; 1 for `PLACES` as they are."""
     background: tuple[int, int] = (5, 90)
     """Darkest and brightest value of a channel."""
+
+
+APART = Style(radii=(8, 13), spread=1.0, background=(20, 50))
+"""Smaller shapes in places farther apart."""
 
 
 class Shape(NamedTuple):

@@ -11,6 +11,7 @@ import random
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -27,9 +28,7 @@ from weighted_clip.weighting.chunks import TokenChunk
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
-from weighted_clip.world.shapes import Shape, Style, draw, split
-
-STYLE = Style(radii=(8, 13), spread=1.0, background=(20, 50))
+from weighted_clip.world.shapes import APART, Shape, draw, split
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=64)
 VISION = VisionConfig(
@@ -44,9 +43,9 @@ NUM_STEPS = 500
 BATCH = 128
 
 
-def picture_of(shape: Shape, rng: random.Random, side: int = STYLE.side) -> Image.Image:
+def picture_of(shape: Shape, rng: random.Random, side: int = APART.side) -> Image.Image:
     """A picture of a shape; no two are the same."""
-    return draw(shape, rng, replace(STYLE, side=side))
+    return draw(shape, rng, replace(APART, side=side))
 
 
 def chunk_of(caption: str) -> TokenChunk:
@@ -56,9 +55,8 @@ def chunk_of(caption: str) -> TokenChunk:
 
 
 def train_clip(path: Path) -> None:
-    """Let a CLIP learn the training part, and write it; the same on the same machine."""
-    with _one_thread():
-        clip = _trained_clip(0)
+    """Write the trained CLIP; the same on the same machine."""
+    clip = trained_clip()
     state = {"text": clip.text.state_dict(), "vision": clip.vision.state_dict(), "scale": clip.logit_scale}
     torch.save(state, path)
 
@@ -84,7 +82,14 @@ def _one_thread() -> Generator[None, None, None]:
         torch.set_num_threads(count)
 
 
-def _trained_clip(seed: int) -> FullClip:
+@cache
+def trained_clip() -> FullClip:
+    """Let a CLIP learn the training part."""
+    with _one_thread():
+        return _trained(0)
+
+
+def _trained(seed: int) -> FullClip:
     shapes, _ = split()
     rng, generator = random.Random(1), torch.Generator().manual_seed(seed)
     ids = torch.tensor([chunk_of(shape.caption).plain_ids[:NUM_READ] for shape in shapes])

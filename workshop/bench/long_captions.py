@@ -31,13 +31,13 @@ from ...encoder.vision_model import VisionModel
 from ...training.grad_cache import pack, projected
 from ...training.metrics import recalls
 from ...training.new_text import new_text_model
-from ...world.shapes import Shape, Style, combinations, draw, split
+from ...world.shapes import APART, Shape, combinations, draw, split
 from .page import table
 from .timing import machine
 
 SHORT, LONG = 77, 248
 """Positions of CLIP, and of Long-CLIP."""
-STYLE = Style(side=48, radii=(8, 13), spread=1.0, background=(20, 50))
+STYLE = replace(APART, side=48)
 COPIES = 10
 """Pictures of each shape for training."""
 BETWEEN = ", then "
