@@ -17,7 +17,7 @@ from weighted_clip.commands.console import Progress
 from weighted_clip.commands.dalle_demo import _curve
 from weighted_clip.commands.dalle_sample import clip_scores
 from weighted_clip.commands.program import main
-from weighted_clip.dalle import sampling, shapes
+from weighted_clip.dalle import sampling
 from weighted_clip.dalle.dalle import save_dalle
 from weighted_clip.dalle.sampling import SampleOptions
 from weighted_clip.encoder.clip import load_full_clip
@@ -26,6 +26,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
+from weighted_clip.world import shapes
 
 from ..libraries import library
 from .models import tiny_dalle
