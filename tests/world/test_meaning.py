@@ -1,0 +1,118 @@
+"""Weights seen in pictures of the committed world, and faults that the measurement must find."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from weighted_clip.world.measure import EVERY_WAY, Interval, Painter, Point, Question, Sitting, Way, interval, of_point
+from weighted_clip.world.model import load_world
+
+COMFY = Way("comfy", {"scheme": "comfy"})
+BIAS = Way("attention bias", how="bias")
+REMOVE = Way("remove", {"scheme": "masked_blend", "mask_method": "remove"})
+QUESTION = Question("meaning", "A whole phrase of two", (COMFY, BIAS, REMOVE), (0.0, 0.5, 1.0), num_prompts=25)
+SEEDS = 2
+
+
+@pytest.fixture(scope="module")
+def painter() -> Painter:
+    return Painter(load_world()[0])
+
+
+@pytest.fixture(scope="module")
+def sitting(painter: Painter) -> Sitting:
+    return Sitting(painter, QUESTION, SEEDS)
+
+
+@pytest.fixture(scope="module")
+def plain(sitting: Sitting) -> Point:
+    return sitting.judge(sitting.plain[0])
+
+
+@pytest.fixture(scope="module")
+def removed(sitting: Sitting) -> Point:
+    return sitting.judge(sitting.draw(REMOVE, 0.0))
+
+
+def fall(before: Point, after: Point, answer: str = "present") -> Interval:
+    """Share of pictures that lose something, each compared with the same prompt and seed before."""
+    return interval(
+        [
+            [float(getattr(one, answer)) - float(getattr(other, answer)) for one, other in zip(*pair, strict=True)]
+            for pair in zip(before, after, strict=True)
+        ]
+    )
+
+
+def finds_nothing_wrong(before: Point, after: Point) -> bool:
+    """The thing is there at weight 1 and not at 0, and the other one at both."""
+    return (
+        of_point(before, "present").low > 0.8
+        and of_point(after, "present").high < 0.2
+        and fall(before, after).low > 0.6
+        and fall(before, after, "others").high < 0.2
+    )
+
+
+# ---- what holds
+
+
+def test_a_removed_phrase_fades_and_the_other_thing_stays(sitting: Sitting, plain: Point, removed: Point) -> None:
+    half = sitting.judge(sitting.draw(REMOVE, 0.5))
+    assert fall(plain, half).low > 0
+    assert fall(half, removed).low > 0
+    assert finds_nothing_wrong(plain, removed)
+
+
+@pytest.mark.parametrize("way", [COMFY, BIAS], ids=lambda way: way.name)
+def test_a_phrase_whose_rows_alone_are_weighted_stays_in_most_pictures(
+    sitting: Sitting, plain: Point, removed: Point, way: Way
+) -> None:
+    """Later rows, padding among them, have read it."""
+    weighted = sitting.judge(sitting.draw(way, 0.0))
+    assert fall(plain, weighted).low > 0
+    assert of_point(weighted, "present").low > 0.6
+    assert fall(weighted, removed).low > 0.5
+
+
+def test_at_0_remove_reads_the_prompt_without_the_phrase(painter: Painter, sitting: Sitting) -> None:
+    for prompt in sitting.prompts:
+        things = list(prompt.scene.things)
+        del things[prompt.target]
+        text = prompt.text(0.0)
+        start = text.index("(")
+        without = text[:start] + text[text.index(")") + 1 :]  # "and" stays
+        rows = painter.text(text, REMOVE).rows
+        torch.testing.assert_close(rows, painter.text(without, COMFY).rows, rtol=0, atol=1e-6)
+
+
+def test_all_ways_with_77_rows_read_the_same_at_weight_1(painter: Painter, sitting: Sitting) -> None:
+    for way in EVERY_WAY:
+        text = painter.text(sitting.prompts[0].text(1.0), way)
+        if text.rows.shape[1] == 77:
+            torch.testing.assert_close(text.rows, sitting.plain_texts[0].rows, rtol=0, atol=1e-5)
+            assert text.bias is None and text.factor is None
+
+
+# ---- faults
+
+
+def test_ignored_weights_are_found(plain: Point) -> None:
+    assert not finds_nothing_wrong(plain, plain)
+
+
+def test_a_turned_sign_is_found(sitting: Sitting, removed: Point) -> None:
+    """Weight 1 is read as -1."""
+    turned = sitting.judge(sitting.draw(REMOVE, -1.0))
+    assert not finds_nothing_wrong(turned, removed)
+
+
+def test_the_neighbours_weight_is_found(painter: Painter, sitting: Sitting, plain: Point) -> None:
+    other = Sitting(painter, QUESTION, SEEDS)
+    other.prompts = [prompt._replace(target=1 - prompt.target) for prompt in sitting.prompts]
+    assert not finds_nothing_wrong(plain, sitting.judge(other.draw(REMOVE, 0.0)))
+
+
+def test_a_shuffled_judge_is_found(sitting: Sitting, removed: Point) -> None:
+    shuffled = sitting.judge(sitting.plain[0].roll(1, 0))
+    assert not finds_nothing_wrong(shuffled, removed)
