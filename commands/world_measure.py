@@ -6,7 +6,6 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from . import Command
@@ -18,10 +17,10 @@ from .world import add_world, world_of
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ..world.measure import Painter, Point, Points, Question, Way
-    from ..world.tables import Table
+    from ..world.measure import Painter, Question, Way
+    from ..world.tables import Measured, Table
 
-POINTS, TABLES = "points", "tables.md"
+POINTS, TABLES, MEANS = "points", "tables.md", "means.csv"
 GRID_SEEDS = 3
 
 
@@ -41,7 +40,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _measure(arguments: argparse.Namespace) -> int:
     from ..training.log import duration
     from ..world.measure import QUESTIONS, QUICK, Painter, measure, missing
-    from ..world.tables import tables_of
+    from ..world.tables import measured, tables_of
 
     world, recipe = world_of(arguments.world)
     questions = QUICK if arguments.quick else QUESTIONS
@@ -58,14 +57,14 @@ def _measure(arguments: argparse.Namespace) -> int:
         passed = time.monotonic() - started
         progress.tell(f"{total - left:,} of {total:,} pictures, {duration(passed / (total - left) * left)} left")
 
-    points = measure(painter, folder, questions, recipe, say)
+    found = measured(measure(painter, folder, questions, recipe, say))
     progress.clear()
-    tables = [(question, tables_of(points, question)) for question in questions]
+    tables = [(question, tables_of(found, question)) for question in questions]
     for _, some in tables:
         for name in ("present", "others", "summary"):
             if name in some:
                 show("\n".join(["", *some[name].lines()]))
-    for path in write_report(painter, points, tables, arguments.out):
+    for path in write_report(painter, found, tables, arguments.out):
         show(f"written: {path}")
     return 0
 
@@ -81,12 +80,12 @@ def _seconds_of_a_picture(painter: Painter) -> float:
 
 
 def write_report(
-    painter: Painter, points: Points, tables: Sequence[tuple[Question, Mapping[str, Table]]], folder: Path
+    painter: Painter, found: Measured, tables: Sequence[tuple[Question, Mapping[str, Table]]], folder: Path
 ) -> list[Path]:
-    """Write tables, charts and grids of questions into a folder; return their paths."""
+    """Write means, tables, charts and grids of questions into a folder; return their paths."""
     from ..output.files import written_whole
     from ..web.pictures.curves import draw_curves
-    from ..world.tables import ANSWERS
+    from ..world.tables import ANSWERS, write_measured
 
     pages: list[str] = []
     pictures: dict[str, Image.Image] = {}
@@ -96,9 +95,7 @@ def write_report(
             continue
         for answer in ("present", "others"):
             curves = {
-                way.name: [
-                    (weight, _mean(points[question.name, way.name, weight], answer)) for weight in question.weights
-                ]
+                way.name: [(weight, found[question.name, way.name, weight, answer].mean) for weight in question.weights]
                 for way in _charted(question)
             }
             title = f"{question.title}: {ANSWERS[answer].lower()}"
@@ -108,9 +105,10 @@ def write_report(
         pictures[f"{question.name}-grid.png"] = draw_grid(painter, question)
     with written_whole(folder / TABLES) as path:
         path.write_text("\n".join(pages), encoding="utf-8")
+    write_measured(found, folder / MEANS)
     for name, picture in pictures.items():
         write_picture(picture, folder / name)
-    return [folder / name for name in (TABLES, *pictures)]
+    return [folder / name for name in (TABLES, MEANS, *pictures)]
 
 
 def _charted(question: Question) -> Sequence[Way]:
@@ -118,10 +116,6 @@ def _charted(question: Question) -> Sequence[Way]:
     from ..world.measure import EVERY_WAY, SOME_WAYS
 
     return SOME_WAYS if question.ways == EVERY_WAY else question.ways
-
-
-def _mean(point: Point, answer: str) -> float:
-    return fmean(getattr(one, answer) for seeds in point for one in seeds)
 
 
 def draw_grid(painter: Painter, question: Question, seeds: int = GRID_SEEDS) -> Image.Image:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
+from ..output.files import written_whole
 from .measure import Interval, Points, Question, of_point
 
 ANSWERS = {
@@ -20,6 +23,38 @@ ANSWERS = {
 """Titles of the answers of `Judged`."""
 SHARES = ("present", "right", "others", "leaked", "sureness", "moved")
 """Answers told in percent."""
+
+
+Measured = dict[tuple[str, str, float, str], Interval]
+"""Means with intervals, by the names of question and way, the weight, and the name of the answer."""
+_COLUMNS = ("question", "way", "weight", "answer", *Interval._fields)
+
+
+def measured(points: Points) -> Measured:
+    """Means of all answers."""
+    return {(*key, answer): of_point(point, answer) for key, point in points.items() for answer in ANSWERS}
+
+
+def write_measured(found: Measured, path: Path) -> None:
+    """Write means into a .csv file."""
+    with written_whole(path) as place, place.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        writer.writerows(
+            (question, way, f"{weight:g}", answer, *(f"{value:.4g}" for value in interval))
+            for (question, way, weight, answer), interval in found.items()
+        )
+
+
+def read_measured(path: Path) -> Measured:
+    """Read what `write_measured` wrote, to four digits."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return {
+            (row["question"], row["way"], float(row["weight"]), row["answer"]): Interval(
+                *(float(row[name]) for name in Interval._fields)
+            )
+            for row in csv.DictReader(file)
+        }
 
 
 class Table(NamedTuple):
@@ -44,45 +79,42 @@ class Table(NamedTuple):
             yield "  ".join([first, *others]).rstrip()
 
 
-def of_answer(points: Points, question: Question, answer: str) -> Table:
+def of_answer(found: Measured, question: Question, answer: str) -> Table:
     """Means of one answer with their intervals, by way and weight."""
     head = (f"{question.title}: {ANSWERS[answer].lower()}", *(f"{weight:g}" for weight in question.weights))
     rows = [
         (
             f"`{way.name}`",
-            *(
-                _cell(of_point(points[question.name, way.name, weight], answer), answer in SHARES)
-                for weight in question.weights
-            ),
+            *(_cell(found[question.name, way.name, weight, answer], answer in SHARES) for weight in question.weights),
         )
         for way in question.ways
     ]
     return Table(head, rows)
 
 
-def _cell(found: Interval, is_share: bool) -> str:
+def _cell(interval: Interval, is_share: bool) -> str:
     """Mean and interval, in percent if it is a share.
 
     >>> _cell(Interval(0.5, 0.412, 0.6), True), _cell(Interval(0.031, 0.02, 0.04), True)
     ('50 (41–60)', '3 (2–4)')
     """
-    mean, low, high = ((100 if is_share else 1) * value for value in found)
+    mean, low, high = ((100 if is_share else 1) * value for value in interval)
     return f"{mean:.0f} ({low:.0f}–{high:.0f})" if round(low) < round(high) else f"{mean:.0f}"
 
 
-def tables_of(points: Points, question: Question) -> dict[str, Table]:
+def tables_of(found: Measured, question: Question) -> dict[str, Table]:
     """Tables of a question: one for each answer by its name, and the ``summary`` if weight 0 was asked about."""
-    tables = {answer: of_answer(points, question, answer) for answer in ANSWERS}
-    return {"summary": summary(points, question), **tables} if 0.0 in question.weights else tables
+    tables = {answer: of_answer(found, question, answer) for answer in ANSWERS}
+    return {"summary": summary(found, question), **tables} if 0.0 in question.weights else tables
 
 
-def summary(points: Points, question: Question) -> Table:
+def summary(found: Measured, question: Question) -> Table:
     """Answers to the question when it fades, whether it reaches zero, and what breaks first, by way."""
     head = (question.title, "there at 0", "half at", "not there from", "others wrong from", "shapes worse from")
     rows: list[tuple[str, ...]] = []
     for way in question.ways:
         present, others, sureness = (
-            {weight: of_point(points[question.name, way.name, weight], answer) for weight in question.weights}
+            {weight: found[question.name, way.name, weight, answer] for weight in question.weights}
             for answer in ("present", "others", "sureness")
         )
         falling = [weight for weight in sorted(question.weights) if weight <= 1]

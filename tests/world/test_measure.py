@@ -32,7 +32,7 @@ from weighted_clip.world.measure import (
 )
 from weighted_clip.world.model import save_world
 from weighted_clip.world.scenes import Scene, Thing, pictures
-from weighted_clip.world.tables import of_answer, summary
+from weighted_clip.world.tables import ANSWERS, measured, of_answer, read_measured, summary, write_measured
 
 from .worlds import random_world
 
@@ -231,15 +231,26 @@ def test_tables_tell_when_it_fades_and_what_breaks() -> None:
     shares = {0.0: 0.0, 0.5: 0.25, 1.0: 0.75, 1.25: 0.8, 1.5: 0.9, 2.0: 1.0}
     question = TWO._replace(weights=tuple(shares))
     points = points_of(question, shares)
-    told = of_answer(points, question, "present")
+    found_all = measured(points)
+    told = of_answer(found_all, question, "present")
     assert told.head == ("Two: its colour is there", "0", "0.5", "1", "1.25", "1.5", "2")
     found = of_point(points["two", "comfy", 0.5], "present")
     assert told.rows[0][2] == f"{100 * found.mean:.0f} ({100 * found.low:.0f}–{100 * found.high:.0f})"
-    [comfy, _] = summary(points, question).rows
+    [comfy, _] = summary(found_all, question).rows
     half = 0.5 + 0.5 * (0.5 - found.mean) / (of_point(points["two", "comfy", 1.0], "present").mean - found.mean)
     assert comfy == ("`comfy`", "0", f"{half:.2f}", "0", "1.5", "—")
     assert told.markdown().splitlines()[1] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     assert len({len(line) for line in told.lines()}) <= 2
+
+
+def test_means_are_read_as_they_were_written(tmp_path: Path) -> None:
+    found = measured(points_of(TWO, {0.0: 0.25, 1.0: 1 / 3}))
+    write_measured(found, tmp_path / "means.csv")
+    again = read_measured(tmp_path / "means.csv")
+    assert len(found) == 2 * 2 * len(ANSWERS)
+    assert again.keys() == found.keys()
+    for key, value in found.items():
+        assert again[key] == pytest.approx(value, rel=1e-3)
 
 
 def test_a_grid_has_a_row_for_each_seed_and_a_column_for_each_weight() -> None:
