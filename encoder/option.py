@@ -25,6 +25,8 @@ class Option(NamedTuple):
     """Line of ``--help``."""
     choices: tuple[str, ...]
     """Allowed values in the order of menus, default first; empty if it is no menu."""
+    said: Mapping[str, str]
+    """Sentences of the tooltip about choices; those that need none are left out."""
     called: Mapping[str, str]
     """Choices in a few words, which a page shows after their names; may be empty."""
     least: float | None
@@ -67,11 +69,11 @@ def option(
         is_lines: As in `Option`.
         metavar: As in `Option`.
     """
-    said = [f"{value}: {text}" for value, text in choices.items() if text] if isinstance(choices, Mapping) else []
-    sentences = [tooltip or f"{info}.", *said]
+    said = {value: text for value, text in choices.items() if text} if isinstance(choices, Mapping) else {}
+    sentences = [tooltip or f"{info}.", *(f"{value}: {text}" for value, text in said.items())]
     words = help or info[:1].lower() + info[1:]
     about = Option(
-        *(default, label, info, " ".join(sentences), words, tuple(choices), called or {}),
+        *(default, label, info, " ".join(sentences), words, tuple(choices), said, called or {}),
         *(least, most, step, is_lines, metavar),
     )
     return dataclasses.field(default=default, metadata={"option": about})

@@ -103,10 +103,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test marked ``cases("file")`` every case of that file as ``case``, with the file's name in its id."""
+    """Give a test marked ``cases("file")`` each case of that file as ``case``, and the file's name as ``case_file``."""
     for marker in metafunc.definition.iter_markers("cases"):
         folder = Path(metafunc.config.getoption("--cases"))
-        cases: list[object] = []
+        cases: list[tuple[object, str]] = []
         ids: list[str] = []
         for name in marker.args:
             path = folder / f"{name}.json"
@@ -116,6 +116,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 only: dict[str, list[str]] = marker.kwargs.get("only", {})
                 is_left_out = any(key in case for key in marker.kwargs.get("without", ()))
                 if not is_left_out and all(case[key] in allowed for key, allowed in only.items()):
-                    cases.append(case)
+                    cases.append((case, name))
                     ids.append(f"{name}-{index}")
-        metafunc.parametrize("case", cases, ids=ids)
+        if "case_file" in metafunc.fixturenames:
+            metafunc.parametrize(("case", "case_file"), cases, ids=ids)
+        else:
+            metafunc.parametrize("case", [case for case, _ in cases], ids=ids)

@@ -113,28 +113,6 @@ def leaves(texts: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]
     return {key: text for name, value in texts.items() for key, text in leaves(value, (*path, name)).items()}
 
 
-def test_the_chinese_locale_has_every_text_and_no_other() -> None:
-    keys = {
-        *((node_id, key) for node_id in NODE_CLASS_MAPPINGS for key in ("display_name", "description")),
-        *(
-            (node_id, "inputs", name, key)
-            for node_id in NODE_CLASS_MAPPINGS
-            for name in inputs_of(node_id)
-            for key in ("name", "tooltip")
-        ),
-        *(
-            (node_id, "outputs", str(number), key)
-            for node_id, node in NODE_CLASS_MAPPINGS.items()
-            for number in range(len(node.RETURN_TYPES))
-            for key in ("name", "tooltip")
-        ),
-    }
-    texts = leaves(read_json(LOCALES / "zh" / "nodeDefs.json"))
-    assert texts.keys() == keys
-    long = [key for key, text in texts.items() if key[-1] in ("tooltip", "description") and text.isascii()]
-    assert long == []
-
-
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_no_locale_holds_what_the_front_end_would_compile(language: str) -> None:
     for path in (LOCALES / language).glob("*.json"):

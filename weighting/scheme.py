@@ -286,6 +286,9 @@ class Scheme:
     """Number of chunks encoded for a prompt of n chunks, for the reference."""
     options: tuple[str, ...] = ()
     """Fields of `EncodeOptions` that count with it alone."""
+    is_compared: bool = True
+    """Whether `workshop.parity` compares it with its program: not if it has none, or one that only acts in a host's
+    sampler, where tests/hosts compare it."""
     is_padded: bool = True
     """Whether its chunks are filled with padding. If not, the result has no rows after the EOS that closes a chunk."""
     is_weighing: bool = True

@@ -1,13 +1,15 @@
-"""Everything in the repository that is made from the code: tables of documents, the English locale, and pictures.
+"""Everything in the repository that is made from the code: tables of documents, locales, permanent names, and pictures.
 
-    python workshop generate                            # tables and locale
+    python workshop generate                            # all but pictures
     python workshop generate --pictures schemes tokens  # draws these; without a name, all (two minutes)
     python workshop generate --captions 3               # measures recall on long captions with so many seeds (hours)
     python workshop generate --grid http://127.0.0.1:7860   # has a WebUI draw its X/Y/Z plot of docs/webui.md
 
-`test_generated_files_are_current` holds tables and locale. Pictures may come out a little different on another machine:
-commit those that changed for a reason. The WebUI runs with this extension and ``--api``; the grid was drawn by Forge
-with the seeded Stable Diffusion 1.5 of ``tests/hosts/make_checkpoint.py``: any other checkpoint makes another picture.
+`test_generated_files_are_current` holds all but pictures. The Chinese locale, the list of nodes and the permanent names
+keep what is in them and get what they lack, so that nothing new needs an entry by hand. Pictures may come out a little
+different on another machine: commit those that changed for a reason. The WebUI runs with this extension and ``--api``;
+the grid was drawn by Forge with the seeded Stable Diffusion 1.5 of ``tests/hosts/make_checkpoint.py``: any other
+checkpoint makes another picture.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import json
 import re
 import sys
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,11 +28,14 @@ from unittest.mock import patch
 
 from ..encoder.image_file import open_image
 from ..nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from ..weighting.options import OPTIONS
 from ..weighting.schemes import SCHEMES
+from ..weighting.syntax import SYNTAXES
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
-LOCALE = "locales/en/nodeDefs.json"
+LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
+NODES, NAMES, COMPLETION = "docs/nodes.md", "tests/data/names.json", "web/comfyui/ruler/names.js"
 INSPECT, CONVERT = (f"web/comfyui/docs/WeightedCLIP{name}.md" for name in ("Inspect", "Convert"))
 COMPILED = set("{}|@")
 """Characters that the front end reads as its message syntax in display names and descriptions, and before 1.47 in
@@ -77,27 +82,64 @@ def reference() -> str:
     return with_table(page, ("Scheme", "Row j", "Equals", "Chunks encoded, for n"), rows)
 
 
-# ---- the English locale
+# ---- locales
 
 
 def locale() -> str:
     """Texts of all nodes in the form of a locale, without those that it cannot hold: these are left to the class."""
+    return to_json(without_compiled(of_all_nodes(texts_of)))
+
+
+def chinese() -> str:
+    """The Chinese locale: a text without a translation is in English, and so is a value that a menu's text lacks."""
+    return to_json(without_compiled(translated(of_all_nodes(texts_of), read_json(CHINESE))))
+
+
+def translated(texts: Mapping[str, Any], translations: Mapping[str, Any]) -> dict[str, Any]:
+    """Texts, each in translation where there is one."""
+    found = {
+        key: translated(value, translations.get(key, {})) if isinstance(value, dict) else translations.get(key, value)
+        for key, value in texts.items()
+    }
+    for name, given in found.get("inputs", {}).items() if "outputs" in found else ():
+        told = texts["inputs"][name]["tooltip"]
+        for value, said in OPTIONS[name].said.items() if name in OPTIONS else ():
+            if f"{value}: {said}" in told and not re.search(rf"(?<!\w){re.escape(value)}(?!\w)", given["tooltip"]):
+                given["tooltip"] += f" {value}: {said}"
+    return found
+
+
+def of_all_nodes(make: Callable[[str], Any]) -> dict[str, Any]:
+    """Something of each node by its id, where the host lists no files for the menus of loaders."""
     no_files: Any = SimpleNamespace(get_filename_list=lambda kind: [])
-    with patch.dict(sys.modules, folder_paths=no_files):  # the host's, which loaders ask for their menus
-        texts = {node_id: without_compiled(texts_of(node_id)) for node_id in NODE_CLASS_MAPPINGS}
+    with patch.dict(sys.modules, folder_paths=no_files):
+        return {node_id: make(node_id) for node_id in NODE_CLASS_MAPPINGS}
+
+
+def to_json(texts: Any) -> str:
+    """JSON as it stands in locales."""
     return json.dumps(texts, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_json(name: str) -> Any:
+    """A file of the repository."""
+    return json.loads((ROOT / name).read_text(encoding="utf-8"))
+
+
+def inputs_of(node_id: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Inputs of a node that users see."""
+    sections = NODE_CLASS_MAPPINGS[node_id].INPUT_TYPES()
+    return {name: given for key in ("required", "optional") for name, given in sections.get(key, {}).items()}
 
 
 def texts_of(node_id: str) -> dict[str, Any]:
     """Texts of a node's class."""
     node = NODE_CLASS_MAPPINGS[node_id]
-    sections = node.INPUT_TYPES()
-    inputs = {name: given for key in ("required", "optional") for name, given in sections.get(key, {}).items()}
     outputs = zip(node.RETURN_NAMES, node.OUTPUT_TOOLTIPS, strict=True)
     return {
         "display_name": NODE_DISPLAY_NAME_MAPPINGS[node_id],
         "description": node.DESCRIPTION,
-        "inputs": {name: {"name": name, "tooltip": given[1]["tooltip"]} for name, given in inputs.items()},
+        "inputs": {name: {"name": name, "tooltip": given[1]["tooltip"]} for name, given in inputs_of(node_id).items()},
         "outputs": {str(number): {"name": name, "tooltip": told} for number, (name, told) in enumerate(outputs)},
     }
 
@@ -111,7 +153,59 @@ def without_compiled(texts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# ---- help pages
+# ---- names
+
+
+def names() -> str:
+    """Ids of nodes, and the names and order of what they have, which saved workflows hold.
+
+    Raises:
+        ValueError: If one that is in the file would go, or change its place.
+    """
+    kept, now = read_json(NAMES), of_all_nodes(names_of)
+    if gone := [name for name, one in kept.items() if not is_grown(now.get(name), one)]:
+        raise ValueError(f"names are for ever (docs/releasing.md), but some go, or move, in: {', '.join(gone)}")
+    return (
+        re.sub(r"\[\s+([^]]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", json.dumps(now, indent=1)) + "\n"
+    )
+
+
+def names_of(node_id: str) -> dict[str, Any]:
+    """Inputs of a node with the choices of each menu, and the types of its outputs, in their order."""
+    kinds = {name: "files" if kind == [] else kind for name, (kind, _) in inputs_of(node_id).items()}
+    return {"inputs": kinds, "outputs": list(NODE_CLASS_MAPPINGS[node_id].RETURN_TYPES)}
+
+
+def is_grown(now: Any, kept: Any) -> bool:
+    """Whether names are those that were kept, with more behind them; a menu may get more anywhere."""
+    if isinstance(kept, dict):
+        kept = {name: dict(enumerate(one)) if name == "outputs" else one for name, one in kept.items()}
+        now = {name: dict(enumerate(one)) if name == "outputs" else one for name, one in (now or {}).items()}
+        return list(now)[: len(kept)] == list(kept) and all(is_grown(now[name], one) for name, one in kept.items())
+    if isinstance(kept, list) and isinstance(now, list):
+        return [value for value in now if value in kept] == kept
+    return now == kept
+
+
+def completion() -> str:
+    """The ruler's completion of names, with the reading of embeddings in each syntax."""
+    rules = ", ".join(f'{name}: "{syntax.chunking.split()[0]}"' for name, syntax in SYNTAXES.items())
+    script = (ROOT / COMPLETION).read_text(encoding="utf-8")
+    return re.sub(r"(?<=const RULES = \{ ).*?(?= \};)", rules, script)
+
+
+# ---- pages
+
+
+def nodes() -> str:
+    """The page of nodes, whose table has every node."""
+    page = (ROOT / NODES).read_text(encoding="utf-8")
+    said = dict(re.findall(r"^\| (.+?) \| (.+) \|$", page, re.MULTILINE))
+    rows = [
+        (title, said.get(title, NODE_CLASS_MAPPINGS[node_id].DESCRIPTION.removesuffix(".")))
+        for node_id, title in NODE_DISPLAY_NAME_MAPPINGS.items()
+    ]
+    return with_table(page, ("Node", "What it does"), rows)
 
 
 def inspected() -> str:
@@ -134,7 +228,10 @@ def with_quotation(name: str, quoted: str) -> str:
     return f"{before}\n```\n{quoted}\n```\n{behind}"
 
 
-MADE = {GUIDE: guide, REFERENCE: reference, LOCALE: locale, INSPECT: inspected, CONVERT: converted}
+MADE = {
+    **{GUIDE: guide, REFERENCE: reference, NODES: nodes, INSPECT: inspected, CONVERT: converted},
+    **{LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion},
+}
 """Functions that make the text of a file, by its path."""
 
 

@@ -1,4 +1,4 @@
-"""Tables of the ruler: each problem of a prompt is in web/comfyui/ruler/languages, and names.js knows all syntaxes."""
+"""Tables of the ruler: each problem of a prompt is in web/comfyui/ruler/languages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from weighted_clip.hosts.webui.routes import IGNORED, NO_CLIP
-from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.syntax.a1111 import TIMED_READER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,9 +107,3 @@ def test_every_table_is_loaded() -> None:
     script = (RULER / "language.js").read_text(encoding="utf-8")
     (listed,) = re.findall(r"const LANGUAGES = (\[.*\]);", script)
     assert json.loads(listed) == [path.stem for path in TABLES]
-
-
-def test_the_page_knows_the_chunk_rule_of_every_syntax() -> None:
-    (table,) = re.findall(r"const RULES = \{(.*?)\};", (RULER / "names.js").read_text(encoding="utf-8"))
-    expected = {name: syntax.chunking.split()[0] for name, syntax in SYNTAXES.items()}
-    assert dict(re.findall(r'(\w+): "(\w+)"', table)) == expected

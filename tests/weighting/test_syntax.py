@@ -34,15 +34,6 @@ def assert_same_parts(found: list[list[object]], expected: list[list[object]]) -
         assert weight == wanted or (math.isnan(weight) and math.isnan(wanted))
 
 
-@pytest.mark.cases("a1111_syntax")
-def test_a1111_equals_the_reference(case: dict) -> None:
-    if "error" in case:
-        with pytest.raises(PromptError):
-            parse(case["prompt"], "a1111", strict=True)
-    else:
-        assert_same_parts(as_case(parse(case["prompt"], "a1111", strict=True)), case["expected"])
-
-
 def compel_part(part: Fragment | Swap) -> object:
     if isinstance(part, Fragment):
         return [part.text, part.weight]
@@ -64,19 +55,17 @@ def as_compel_case(prompt: Prompt) -> dict[str, object]:
     return {"weights": weights, "prompts": prompts, "loras": [list(lora) for lora in prompt.loras]}
 
 
-@pytest.mark.cases("compel_syntax")
-def test_compel_equals_the_reference(case: dict) -> None:
+@pytest.mark.cases(*(f"{name}_syntax" for name in SYNTAXES if name != "none"))
+def test_equals_the_reference(case: dict, case_file: str) -> None:
+    syntax = case_file.removesuffix("_syntax")
     if "error" in case:
         with pytest.raises(PromptError):
-            parse(case["prompt"], "compel", strict=True)
-        assert parse(case["prompt"], "compel").issues
+            parse(case["prompt"], syntax, strict=True)
+        assert parse(case["prompt"], syntax).issues
+    elif isinstance(case["expected"], dict):
+        assert as_compel_case(parse(case["prompt"], syntax, strict=True)) == case["expected"]
     else:
-        assert as_compel_case(parse(case["prompt"], "compel", strict=True)) == case["expected"]
-
-
-@pytest.mark.cases("comfy_syntax")
-def test_comfy_equals_the_reference(case: dict) -> None:
-    assert_same_parts(as_case(parse(case["prompt"], "comfy", strict=True)), case["expected"])
+        assert_same_parts(as_case(parse(case["prompt"], syntax, strict=True)), case["expected"])
 
 
 def test_what_the_reference_refuses_becomes_an_issue_and_is_read_as_text() -> None:

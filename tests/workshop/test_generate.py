@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from weighted_clip.weighting.options import OPTIONS
 from weighted_clip.workshop import docs_pictures, generate, help_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,3 +27,38 @@ def test_every_picture_of_a_help_page_can_be_drawn_again() -> None:
 def test_a_table_is_found_by_its_head() -> None:
     with pytest.raises(ValueError, match=r"no table has the head \| A \|"):
         generate.with_table("| B |\n| - |\n", ["A"], [])
+
+
+def test_a_text_without_translation_is_english_and_so_is_a_value_that_a_menu_lacks() -> None:
+    scheme = {"name": "scheme", "tooltip": OPTIONS["scheme"].tooltip}
+    english = {"description": "A node.", "inputs": {"scheme": scheme}, "outputs": {"0": {"name": "x"}}}
+    found = generate.translated(
+        english,
+        {"inputs": {"scheme": {"name": "方案", "tooltip": "权重如何起作用。comfy：移动行。"}}},
+    )
+    assert (found["description"], found["outputs"]) == ("A node.", english["outputs"])
+    assert found["inputs"]["scheme"]["name"] == "方案"
+    tooltip = found["inputs"]["scheme"]["tooltip"]
+    assert tooltip.startswith("权重如何起作用。comfy：移动行。 a1111: Scales")
+    assert tooltip.count("comfy：") == 1 and "comfy: " not in tooltip and " lpw: As" in tooltip
+
+
+def test_permanent_names_only_grow() -> None:
+    kept = {"inputs": {"text": "STRING", "scheme": ["comfy", "a1111"]}, "outputs": ["CONDITIONING"]}
+    more = {
+        "inputs": {"text": "STRING", "scheme": ["comfy", "new", "a1111"], "seed": "INT"},
+        "outputs": ["CONDITIONING", "STRING"],
+    }
+    assert generate.is_grown(kept, kept) and generate.is_grown(more, kept)
+    moved = {"scheme": kept["inputs"]["scheme"], "text": "STRING"}
+    for now in (
+        None,
+        {**kept, "inputs": moved},
+        {**kept, "inputs": {**moved, "scheme": ["comfy"]}},
+        {**kept, "inputs": {"seed": "INT", **kept["inputs"]}},
+        {**kept, "inputs": {**kept["inputs"], "scheme": ["a1111", "comfy"]}},
+        {**kept, "inputs": {**kept["inputs"], "text": "FLOAT"}},
+        {**kept, "outputs": ["STRING", "CONDITIONING"]},
+        {**kept, "outputs": []},
+    ):
+        assert not generate.is_grown(now, kept), now

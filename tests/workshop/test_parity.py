@@ -21,6 +21,7 @@ from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.workshop import peers
 from weighted_clip.workshop.parity import add_arguments, command
 from weighted_clip.workshop.parity.native import (
@@ -40,8 +41,6 @@ from ..patience import SECONDS
 from .test_find_hosts import FORGE, make
 
 ROOT = Path(__file__).resolve().parents[2]
-WITHOUT_REFERENCE = {"repeat", "negpip_apart"}
-"""Schemes that equal no program, or one that runs only in a host's sampler: tests/hosts compare those."""
 CHOSEN = {
     "comfy": ("((inner override", "a (negative", "(storm clouds"),
     "a1111": ("((cat:1.2)", "crossed (one", "a wall BREAK", "(一只猫"),
@@ -131,9 +130,8 @@ def test_each_syntax_has_forty_prompts_and_every_scheme_of_a_program_is_compared
         "embeddings moved": 4,
     }
     assert len({subject.key for subject in SUBJECTS}) == len(SUBJECTS)
-    from weighted_clip.weighting.schemes import SCHEMES
-
-    assert {subject.options["scheme"] for subject in SUBJECTS} == SCHEMES.keys() - WITHOUT_REFERENCE
+    compared = {subject.options["scheme"] for subject in SUBJECTS}
+    assert compared == {name for name, scheme in SCHEMES.items() if scheme.is_compared}
     assert all(subject.limit in (LIMIT, RATIO_LIMIT) for subject in SUBJECTS)
 
 

@@ -190,6 +190,7 @@ SCHEMES: dict[str, Scheme] = {
         formula="$`C_j`$, several times or not at all: see [repeat](#repeat)",
         cost="n",
         options=("finest_step",),
+        is_compared=False,
         is_repeating=True,
         bound_as_cutoff=True,
         issues=repeat_issues,
@@ -225,6 +226,7 @@ SCHEMES: dict[str, Scheme] = {
             "values taken away: see [NegPip](#negpip)"
         ),
         cost="n, and those of each term",
+        is_compared=False,
         cut=cut_terms,
         check=check_terms,
         finish=finish_with_terms,

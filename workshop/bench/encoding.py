@@ -10,6 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from ...weighting.convert import TARGETS
 from ..peers.transformers import Transformers, transformers_of, transformers_tokenizer
 from .page import (
     COMPARISON_HEAD,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 # ---- reading
 
-SYNTAXES = ("a1111", "comfy", "compel")
+SYNTAXES = sorted(TARGETS)
 NUM_SLOWEST = 2
 """Hostile texts that are shown of each syntax: the slowest of the first length."""
 

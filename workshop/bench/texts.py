@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from ...weighting.syntax import SYNTAXES
+
 _SCENE = (
     "a photo of an old harbour town at dusk, fishing boats with lanterns, {wet cobblestones|1.2}, a lighthouse on the "
     "cliff, gulls over the {market hall|0.7}, stacked crates, ropes, a sleeping dog by a bakery door, oil painting, "
@@ -71,7 +73,6 @@ TIMED = (
 """Four texts in turn, as the WebUI reads it."""
 
 _WEIGHTED = re.compile(r"\{(.*?)\|(.*?)\}")
-_WRITTEN = {"a1111": r"(\1:\2)", "comfy": r"(\1:\2)", "compel": r"(\1)\2", "none": r"\1"}
 
 
 def written(template: str, syntax: str) -> str:
@@ -80,7 +81,8 @@ def written(template: str, syntax: str) -> str:
     >>> written("a {red|1.4} fox", "comfy"), written("a {red|1.4} fox", "compel"), written("a {red|1.4} fox", "none")
     ('a (red:1.4) fox', 'a (red)1.4 fox', 'a red fox')
     """
-    return _WEIGHTED.sub(_WRITTEN[syntax], template)
+    write = SYNTAXES[syntax].write or (lambda text, weight: iter([text]))
+    return _WEIGHTED.sub(lambda found: next(write(found[1], float(found[2]))), template)
 
 
 @lru_cache(maxsize=1)
