@@ -32,6 +32,8 @@ LOADERS = {
     "WeightedCLIPLoadDalle": "checkpoints",
 }
 """Nodes that load a file, and the folder in which a template expects it."""
+WORLD = "WeightedCLIPLoadWorld"
+"""Node of a model that comes with the pack."""
 TEMPLATES = sorted((ROOT / "example_workflows").glob("*.json"))
 PAGES = [
     path
@@ -372,7 +374,8 @@ def test_a_workflow_is_tidy_and_says_what_to_look_at(path: Path) -> None:
     assert len(re.findall(r"[.!?](?:\s|$)", note["widgets_values"][0])) >= 2
     assert len(workflow["groups"]) >= 3
     loaders = [node for node in workflow["nodes"] if node["type"] == "CheckpointLoaderSimple"]
-    others = [node for node in workflow["nodes"] if node["type"] in ("WeightedCLIPLoadDVAE", "WeightedCLIPLoadDalle")]
+    without = ("WeightedCLIPLoadDVAE", "WeightedCLIPLoadDalle", WORLD)
+    others = [node for node in workflow["nodes"] if node["type"] in without]
     assert loaders or others
     for loader in loaders:
         assert loader["widgets_values"][0] in CHECKPOINTS
@@ -381,7 +384,7 @@ def test_a_workflow_is_tidy_and_says_what_to_look_at(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
 def test_a_workflow_says_where_its_files_are_chosen(path: Path) -> None:
-    """Each node that names a file, and the folder of that file; the note is below one of these nodes."""
+    """Each node that names a file, and the folder of that file; the note is below one of these, or the world's."""
     workflow = read_json(path)
     (start,) = [node for node in workflow["nodes"] if node.get("title") == "Start here"]
     (text,) = start["widgets_values"]
@@ -393,8 +396,10 @@ def test_a_workflow_says_where_its_files_are_chosen(path: Path) -> None:
         assert f"**{widget}**" in text
         folder = LOADERS.get(loader["type"], "checkpoints")
         assert not folder or f"*models/{folder}*" in text
+    worlds = [node for node in workflow["nodes"] if node["type"] == WORLD]
     assert any(
-        start["pos"][0] == loader["pos"][0] and 0 <= start["pos"][1] - sum_of(loader, 1) <= 100 for loader in loaders
+        start["pos"][0] == loader["pos"][0] and 0 <= start["pos"][1] - sum_of(loader, 1) <= 100
+        for loader in loaders + worlds
     )
     # both can be read when the workflow is opened
     (left, top), scale = workflow["extra"]["ds"]["offset"], workflow["extra"]["ds"]["scale"]

@@ -33,6 +33,8 @@ from ..weighting.reading import read_prompt
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.towers import Reader
 from ..weighting.view import view
+from ..world.model import load_world, noise_of, sampled, to_pictures
+from ..world.unet import Text
 from .docs_pictures import LENGTH, blend, changes, load_clip_module, load_of_tests, read, scored_shapes
 
 HELP_WIDTH = 340
@@ -384,6 +386,25 @@ def growing_images(side: int) -> Image.Image:
     return picture
 
 
+def faded_in_small_world(text: str, weights: Sequence[float], seeds: Sequence[int]) -> Image.Image:
+    """Pictures of a prompt in which ``*`` is a weight: a row a weight, a column a seed."""
+    world, _ = load_world()
+    encoders = Encoders.of_models({"clip_l": world.whole_text()})
+    nothing, noise, left, gap, top = Text(encoders("").hidden), noise_of(list(seeds)), 52, 6, 32
+    side = (HELP_WIDTH - left) // len(seeds) - gap
+    canvas = Canvas(HELP_WIDTH, top + len(weights) * (side + gap), DARK.background)
+    canvas.text(10, 16, text, DARK.text, size=14)
+    for row, weight in enumerate(weights):
+        canvas.text(left - 10, top + row * (side + gap) + side / 2, f"{weight:g}", DARK.text, size=14, align="right")
+    picture = canvas.image()
+    for row, weight in enumerate(weights):
+        rows = encoders(text.replace("*", f"{weight:g}"), syntax="comfy", scheme="masked_blend").hidden
+        *_, latents = sampled(world.unet, noise, Text(rows), nothing)
+        for column, one in enumerate(to_pictures(latents).split(1)):
+            picture.paste(as_picture(one, side), (left + column * (side + gap), top + row * (side + gap)))
+    return picture
+
+
 def label(canvas: Canvas, x: float, y: float, text: str, color: Color, width: float, height: float) -> None:
     """Draw a box with a text in it, at its centre."""
     canvas.box(x - width / 2, y - height / 2, x + width / 2, y + height / 2, fill=color, radius=5)
@@ -432,6 +453,7 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "tokens-to-image": lambda: swapped_tokens("3-4, 2-7 = 120"),
     "load-dalle": lambda: parts_of_dalle("A house on a hill", 12),
     "dalle-sample": lambda: growing_images(12),
+    "load-world": lambda: faded_in_small_world("a red circle and a (blue square:*)", (1, 0.5, 0.25, 0), range(4)),
     "similarity": similarity_in_help,
     "rerank": ranking_in_help,
 }

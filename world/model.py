@@ -151,8 +151,11 @@ def load_world(path: str | Path = TRAINED) -> tuple[World, dict[str, Any]]:
             if shapes:
                 raise WorldError(f"{path}: key {next(iter(shapes))!r:.200} is no part of a small world")
     except (FileNotFoundError, NotADirectoryError) as error:
-        how = "; python run.py world train DIR makes one, to be put there" if path == TRAINED else ""
-        raise WorldError(f"{path}: there is no such file{how}") from error
+        how = (
+            ", as downloads from the registry leave it out; take it from the pack's repository, or make one by python "
+            "run.py world train DIR and put it there"
+        )
+        raise WorldError(f"{path}: there is no such file{how if path == TRAINED else ''}") from error
     except (SafetensorError, OSError) as error:
         raise WorldError(f"{path}: {why_unread(error)}") from error
     return world.eval().requires_grad_(False), recipe

@@ -18,7 +18,9 @@ Thing = TypeVar("Thing")
 MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy.conds": ("CONDRegular",),
     "comfy.hooks": ("EnumHookScope", "HookGroup", "TransformerOptionsHook", "set_hooks_for_conditioning"),
+    "comfy.latent_formats": ("LatentFormat",),
     "comfy.ldm.modules.attention": ("attention_pytorch",),
+    "comfy.model_base": ("ModelType",),
     "comfy.model_management": (
         *("get_torch_device", "unet_offload_device", "vae_device", "vae_offload_device"),
         *("text_encoder_device", "text_encoder_offload_device", "intermediate_device"),
@@ -26,7 +28,9 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     ),
     "comfy.model_patcher": ("ModelPatcher",),
     "comfy.ops": ("cast_to",),
-    "comfy.sd1_clip": ("load_embed",),
+    "comfy.sd": ("CLIP", "VAE"),
+    "comfy.sd1_clip": ("SD1ClipModel", "SD1Tokenizer", "load_embed"),
+    "comfy.supported_models_base": ("BASE",),
     "comfy.utils": ("ProgressBar",),
     "folder_paths": (
         *("get_filename_list", "get_folder_paths", "get_full_path", "get_full_path_or_raise", "get_temp_directory"),
@@ -61,6 +65,14 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.hooks.EnumHookScope": ("AllConditioning",),
     "comfy.hooks.HookGroup": ("add", "hooks"),
     "comfy.model_base.BaseModel": ("diffusion_model",),
+    # the small world
+    "comfy.latent_formats.LatentFormat": ("latent_channels", "latent_rgb_factors"),
+    "comfy.model_base.ModelType": ("FLOW",),
+    "comfy.sd.VAE": ("downscale_ratio", "first_stage_model", "latent_channels", "patcher", "upscale_ratio"),
+    "comfy.supported_models_base.BASE": (
+        *("get_model", "inpaint_model", "latent_format", "model_type", "sampling_settings", "set_inference_dtype"),
+        *("supported_inference_dtypes", "unet_config"),
+    ),
     "comfy.model_sampling.ModelSamplingDiscrete": ("percent_to_sigma",),
     "comfy.patcher_extension.WrapperExecutor": ("class_obj",),
     "comfy.samplers.CFGGuider": ("conds",),
@@ -109,6 +121,7 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     PATCHER: ("current_hooks", "forced_hooks", "get_attachment", "injections", "load_device"),
     TOKENIZER: ("pad_left", "tokenize_with_weights"),
     TOWER: ("execution_device",),
+    "comfy.latent_formats.LatentFormat": ("spacial_downscale_ratio",),
     "nodes.LoraLoader": ("NOT_IDEMPOTENT",),  # of any class of nodes
 }
 """The same for names that are optional."""

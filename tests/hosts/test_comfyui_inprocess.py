@@ -17,7 +17,7 @@ from .parity import Figures
 pytestmark = pytest.mark.host
 
 NAMES = (
-    *("harmless", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond"),
+    *("harmless", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond", "world"),
     *("attention", "attention_joint", "attention_several", "attention_beside"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)

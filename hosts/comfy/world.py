@@ -1,0 +1,112 @@
+"""The small world as ComfyUI's own MODEL, CLIP and VAE: its classes with other sizes, so that every stock node works.
+
+Source: behaviour of ComfyUI 0.29.0: ``comfy.sd.load_checkpoint_guess_config`` makes the same objects of a checkpoint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...world.model import TEXT, TRAINED, UNET, load_world
+from .contract import host
+from .models import managed
+from .types import Clip, ModelPatcher
+
+
+def load_hosted_world(path: str | Path = TRAINED, device: str = "auto") -> tuple[ModelPatcher, Clip, Any]:
+    """Read a small world and let the host manage its memory; all in float32.
+
+    Args:
+        path: File of a world; by default the pack's own.
+        device: ``auto`` for the host's choice of device for each of the three, or ``cpu``.
+
+    Returns:
+        Values of the links MODEL, CLIP and VAE.
+
+    Raises:
+        WorldError: If the file is missing, damaged or of something else.
+    """
+    world, _ = load_world(path)
+    return _model(world.unet, device), _clip(world.whole_text(), device), _vae(device)
+
+
+def _model(unet: nn.Module, device: str) -> ModelPatcher:
+    model = _settings().get_model({}, "", device=torch.device("cpu"))
+    model.diffusion_model.load_state_dict(unet.state_dict(), strict=True)
+    return managed(model, device, "diffusion_model")
+
+
+def _settings() -> Any:
+    """The host's record of a family of models, with the small world's sizes."""
+    latent = host("comfy.latent_formats").LatentFormat()
+    latent.latent_channels, latent.spacial_downscale_ratio = UNET.in_channels, 2
+    # a channel of `to_latents` is a colour at one of four pixels: a preview is their mean
+    latent.latent_rgb_factors = [
+        [0.25 if color == channel // 4 else 0.0 for color in range(3)] for channel in range(UNET.in_channels)
+    ]
+    flow = host("comfy.model_base").ModelType.FLOW
+
+    settings = host("comfy.supported_models_base").BASE({})
+    settings.unet_config = UNET.for_host()  # by the constructor, the host's sizes of heads would replace ours
+    settings.latent_format = latent
+    settings.sampling_settings = {"shift": 1.0, "multiplier": 1000}
+    settings.supported_inference_dtypes = [torch.float32]
+    settings.set_inference_dtype(torch.float32, None)
+    settings.model_type = lambda *_: flow
+    settings.inpaint_model = lambda: False  # by the host's rule more than four channels are those of inpainting
+    return settings
+
+
+def _clip(text: nn.Module, device: str) -> Clip:
+    classes = host("comfy.sd1_clip")
+    sizes = {
+        "num_hidden_layers": TEXT.num_layers,
+        "hidden_size": TEXT.hidden_dim,
+        "num_attention_heads": TEXT.num_heads,
+        "intermediate_size": TEXT.mlp_dim,
+    }
+    options: dict[str, Any] = {"clip_l_model_config": sizes, "dtype": torch.float32}
+    if device == "cpu":
+        options["load_device"] = options["offload_device"] = torch.device("cpu")
+    clip = host("comfy.sd").CLIP(
+        SimpleNamespace(params={}, clip=classes.SD1ClipModel, tokenizer=classes.SD1Tokenizer),
+        embedding_directory=host("folder_paths").get_folder_paths("embeddings"),
+        model_options=options,
+    )
+    clip.tokenizer.clip_l.embedding_size = TEXT.hidden_dim
+    tower = clip.cond_stage_model.clip_l.transformer.text_model
+    tower.load_state_dict(text.state_dict(), strict=True)
+    return clip
+
+
+class PixelShuffle(nn.Module):
+    """VAE without learned weights: the four pixels of each square of 2 x 2 are put into channels, and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pixel_space_vae = nn.Parameter(torch.tensor(1.0))
+
+    def encode(self, pixels: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Latents ``[b, 12, h / 2, w / 2]`` of pixels ``[b, 3, h, w]`` in -1..1."""
+        return F.pixel_unshuffle(pixels, 2)
+
+    def decode(self, latents: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Pixels of latents."""
+        return F.pixel_shuffle(latents, 2)
+
+
+def _vae(device: str) -> Any:
+    shuffle = PixelShuffle()
+    chosen = None if device == "auto" else torch.device(device)
+    vae = host("comfy.sd").VAE(sd=shuffle.state_dict(), device=chosen, dtype=torch.float32)
+    vae.first_stage_model = shuffle.eval()
+    vae.patcher = managed(shuffle, device, "vae")
+    vae.downscale_ratio = vae.upscale_ratio = 2
+    vae.latent_channels = UNET.in_channels
+    return vae

@@ -1,0 +1,29 @@
+"""Node of the small world, a Stable Diffusion of coloured shapes that comes with the pack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..hosts.comfy.types import Clip, ModelPatcher
+from ..hosts.comfy.world import load_hosted_world
+from .node import DEVICES, Node, Out, checked, make_input
+
+
+class WeightedCLIPLoadWorld(Node):
+    """Loads a small Stable Diffusion, 4 MB, that draws coloured shapes, 32 x 32 pixels, within seconds on any computer:
+    prompts, weights and the nodes of this pack can be tried without a checkpoint.
+    """
+
+    title = "Load Small World"
+    aliases = "checkpoint, demo model, tiny stable diffusion, shapes, try weights, test model"
+    outputs = (
+        Out("MODEL", "MODEL", "The diffusion model, for KSampler: scheduler simple."),
+        Out("CLIP", "CLIP", "The text encoder, for any node that encodes a prompt."),
+        Out("VAE", "VAE", "Makes pictures of latents and latents of pictures."),
+    )
+    FUNCTION = "load"
+    required = {"device": make_input(DEVICES, "auto: where the host runs such models.")}
+
+    def load(self, device: str) -> tuple[ModelPatcher, Clip, Any]:
+        """Read the pack's own world."""
+        return load_hosted_world(device=checked("device", device, DEVICES))

@@ -1,0 +1,254 @@
+"""Checks of the node Load Small World: stock nodes and ours on it, against the world's own encoder and sampler.
+
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from inprocess import (
+    CLOSE,
+    OURS,
+    compares,
+    difference,
+    main,
+    make_lora,
+    ours,
+    refusal,
+    run_ours,
+    stock,
+    with_lora,
+)
+
+SEED, STEPS, GUIDANCE = 7, 20, 3.0
+PROMPT = "a red circle and a (blue square:0.5)"
+PROMPTS = ("", "a red circle", PROMPT, "a (white:1.4) cross, a (green triangle:0.2), a yellow circle")
+WEIGH, BIND = "WeightedCLIPWeighAttention", "WeightedCLIPBindPhrases"
+
+
+def of_pack(name: str) -> Any:
+    """A module of the pack."""
+    import nodes
+
+    package = nodes.NODE_CLASS_MAPPINGS[OURS].__module__.partition(".nodes")[0]
+    return importlib.import_module(f"{package}.{name}")
+
+
+@cache
+def loaded() -> tuple[Any, Any, Any]:
+    """Results of the node: MODEL, CLIP and VAE."""
+    import nodes
+
+    return nodes.NODE_CLASS_MAPPINGS["WeightedCLIPLoadWorld"]().load("auto")
+
+
+@cache
+def painter() -> Any:
+    """The world's own encoder and sampler, which know nothing of ComfyUI."""
+    return of_pack("world.measure").Painter(of_pack("world.model").load_world()[0])
+
+
+def way(**options: Any) -> Any:
+    """Choices for `painter`."""
+    how, binds = options.pop("how", ""), options.pop("binds", False)
+    return of_pack("world.measure").Way("", options=options, how=how, binds=binds)
+
+
+def empty(width: int = 32, height: int = 32, count: int = 8) -> dict[str, Any]:
+    """The stock node's latents; older versions give an eighth of each side, and tell no sampler so."""
+    import nodes
+
+    latents = nodes.EmptyLatentImage().generate(width, height, count)[0]
+    if "downscale_ratio_spacial" in latents:
+        return latents
+    return nodes.EmptyLatentImage().generate(4 * width, 4 * height, count)[0]
+
+
+def drawn(positive: Any, latents: Mapping[str, Any] | None = None, *, model: Any = None, **choices: Any) -> Any:
+    """Pictures by KSampler and VAE Decode, ``[n, h, w, 3]`` in 0..255."""
+    import nodes
+
+    default_model, clip, vae = loaded()
+    (sampled,) = nodes.common_ksampler(
+        *(model or default_model, SEED, STEPS, GUIDANCE, "euler", "simple", positive, stock(clip, "")),
+        latents or empty(),
+        **choices,
+    )
+    return (nodes.VAEDecode().decode(vae, sampled)[0] * 255).round()
+
+
+def expected(text: Any, width: int = 32, height: int = 32, count: int = 8) -> Any:
+    """The same pictures by the world's own sampler, of the host's noise."""
+    import comfy.sample
+
+    world = of_pack("world.model")
+    noise = comfy.sample.prepare_noise(torch.zeros(count, 12, height // 2, width // 2), SEED)
+    *_, latents = world.sampled(painter().unet, noise, text, painter().empty, STEPS, GUIDANCE)
+    return (world.to_pictures(latents).movedim(1, -1) * 255).round()
+
+
+def same_pictures(found: Any, wanted: Any) -> None:
+    """Note the difference of some pictures, which have something on them."""
+    assert wanted.std() > 30
+    difference(found, wanted)
+
+
+@compares("small world, pictures in 8 bits, with its own sampler", limit=1)
+def check_ksampler_draws_the_pictures_of_our_sampler() -> None:
+    clip = loaded()[1]
+    for text in PROMPTS:
+        same_pictures(drawn(stock(clip, text)), expected(painter().text(text, way(scheme="comfy"))))
+    same_pictures(
+        drawn(stock(clip, PROMPT), empty(40, 32, 3)), expected(painter().text(PROMPT, way(scheme="comfy")), 40, 32, 3)
+    )
+
+
+@compares("small world, rows of stock CLIP Text Encode, with ours", limit=CLOSE)
+def check_stock_rows_are_those_of_our_encoder() -> None:
+    clip = loaded()[1]
+    for text in PROMPTS:
+        difference(stock(clip, text)[0][0], painter().text(text, way(scheme="comfy")).rows)
+        difference(ours(clip, text), stock(clip, text))
+
+
+@compares("small world, pictures with our nodes, with its own sampler", limit=1)
+def check_our_nodes_draw_what_is_measured_without_a_host() -> None:
+    model, clip, _ = loaded()
+    for scheme in ("a1111", "compel", "masked_blend", "lerp_last", "negpip"):
+        result = run_ours(OURS, clip=clip, text=PROMPT, scheme=scheme)["result"]
+        if scheme != "negpip":  # its signs need Weigh Attention
+            same_pictures(drawn(result[0]), expected(painter().text(PROMPT, way(scheme=scheme))))
+    removed = run_ours("WeightedCLIPMaskedBlend", clip=clip, text=PROMPT, syntax="comfy", mask_method="remove")
+    wanted = way(scheme="masked_blend", mask_method="remove")
+    same_pictures(drawn(removed["result"][0]), expected(painter().text(PROMPT, wanted)))
+    phrases = ["red circle", "blue square"]
+    bound = run_ours(BIND, clip=clip, text=PROMPT, phrases="\n".join(phrases))
+    same_pictures(drawn(bound["result"][0]), expected(painter().text(PROMPT, way(scheme="comfy", binds=True), phrases)))
+    for how in ("bias", "value"):
+        for given in (None, model):
+            positive, _, weighing = run_ours(WEIGH, clip=clip, text=PROMPT, syntax="comfy", how=how, model=given)[
+                "result"
+            ]
+            found = drawn(positive, model=weighing if given else None)
+            same_pictures(found, expected(painter().text(PROMPT, way(how=how))))
+
+
+def check_masked_blend_fades_the_square_and_leaves_the_circle() -> None:
+    things_in, clip = of_pack("world.judge").things_in, loaded()[1]
+    share: dict[float, float] = {}
+    for weight in (1.0, 0.25):
+        text = f"a red circle and a (blue square:{weight})"
+        pictures = drawn(run_ours(OURS, clip=clip, text=text, scheme="masked_blend")["result"][0])
+        colors = [{thing.thing.color for thing in things} for things in things_in(pictures.movedim(-1, 1) / 255)]
+        assert all("red" in found for found in colors)
+        share[weight] = sum("blue" in found for found in colors) / len(colors)
+    assert share[1.0] >= 0.75 and share[0.25] == 0, share
+
+
+def moved(one: Any, other: Any) -> bool:
+    """Whether two batches of pictures differ in something that one sees."""
+    return bool((one - other).abs().mean() > 2)
+
+
+@compares("small world, rows at clip skip 2, with ours", limit=CLOSE)
+def check_loras_clip_skip_and_hooks_act() -> None:
+    import comfy.hooks
+    import comfy.sd
+    from comfy_extras import nodes_hooks
+
+    import nodes
+
+    model, clip, _ = loaded()
+    plain, text = stock(clip, PROMPT), "a red circle"
+    skipped = nodes.CLIPSetLastLayer().set_last_layer(clip, -2)[0]
+    world = of_pack("world.model").load_world()[0]
+    encoders = of_pack("weighting.encoders").Encoders.of_models({"clip_l": world.whole_text()}, clip_skip=2)
+    difference(stock(skipped, text)[0][0], encoders(text).hidden)
+    assert (stock(skipped, text)[0][0] - stock(clip, text)[0][0]).abs().max() > 0.1
+
+    lora = make_lora(clip.cond_stage_model, r"layers\.\d+\.mlp\.fc1\.weight")
+    changed = with_lora(clip, lora, 1.0)
+    assert (stock(changed, PROMPT)[0][0] - plain[0][0]).abs().max() > 0.01
+    difference(ours(changed, PROMPT), stock(changed, PROMPT))
+    hooks = comfy.hooks.create_hook_lora(lora=lora, strength_model=0.0, strength_clip=1.0)
+    hooked = nodes_hooks.SetClipHooks().apply_hooks(clip, False, False, hooks)[0]
+    difference(stock(hooked, PROMPT)[0][0], stock(changed, PROMPT)[0][0])
+
+    of_model = make_lora(model.model, r"attn2\.to_(v|out\.0)\.weight")
+    weaker = comfy.sd.load_lora_for_models(model, None, of_model, 20.0, 0.0)[0]
+    assert moved(drawn(plain, model=weaker), drawn(plain))
+
+
+@compares("small world, VAE Encode, with the world's own", limit=CLOSE)
+def check_pictures_and_latents_go_both_ways() -> None:
+    import nodes
+
+    _, clip, vae = loaded()
+    pixels = drawn(stock(clip, PROMPT)) / 255
+    (latents,) = nodes.VAEEncode().encode(vae, pixels)
+    difference(latents["samples"], of_pack("world.model").to_latents(pixels.movedim(-1, 1)))
+    tiled = nodes.VAEDecodeTiled().decode(vae, latents, 512)[0]
+    difference(tiled, pixels)
+    nearby = drawn(stock(clip, PROMPT), latents, denoise=0.3)
+    assert moved(nearby, 255 * pixels)
+    assert (nearby - 255 * pixels).abs().mean() < (drawn(stock(clip, "a green cross")) - 255 * pixels).abs().mean()
+
+    inpainting = nodes.SetLatentNoiseMask().set_mask(latents, torch.cat([torch.zeros(32, 16), torch.ones(32, 16)], 1))[
+        0
+    ]
+    half = drawn(stock(clip, "a green cross"), inpainting)
+    assert (half - 255 * pixels)[:, :, :14].abs().max() <= 1 and moved(half[:, :, 16:], 255 * pixels[:, :, 16:])
+
+
+def check_areas_and_previews_work() -> None:
+    import latent_preview
+    from comfy.cli_args import LatentPreviewMethod, args
+
+    import nodes
+
+    model, clip, _ = loaded()
+    area = nodes.ConditioningSetArea().append(stock(clip, "a blue square"), 64, 128, 0, 0, 1.0)[
+        0
+    ]  # an eighth of it in latents
+    assert moved(drawn(stock(clip, "a red circle") + area), drawn(stock(clip, "a red circle")))
+    with patch.object(args, "preview_method", LatentPreviewMethod.Latent2RGB):
+        previewer = latent_preview.get_previewer(torch.device("cpu"), model.model.latent_format)
+        picture = torch.rand(1, 3, 32, 32)
+        shown = previewer.decode_latent_to_preview(of_pack("world.model").to_latents(picture))
+        assert shown.size == (16, 16)
+        mean = torch.nn.functional.avg_pool2d(picture, 2)[0].movedim(0, -1)
+        found = torch.frombuffer(bytearray(shown.tobytes()), dtype=torch.uint8).view(16, 16, 3) / 255
+        assert (found - mean).abs().max() < 0.02
+
+
+def check_a_missing_or_damaged_file_is_told_in_words() -> None:
+    import nodes
+
+    world, hosted = of_pack("world.model"), of_pack("hosts.comfy.world")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "world.safetensors")
+        whole = world.TRAINED.read_bytes()
+        for data in (None, b"", whole[: len(whole) // 2], whole[:8] + b"x" + whole[9:]):
+            if data is not None:
+                path.write_bytes(data)
+            message = refusal(lambda: hosted.load_hosted_world(path))
+            assert message.startswith(str(path)) and "\n" not in message, message
+        path.unlink()
+        node, read = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPLoadWorld"](), hosted.load_hosted_world
+        with patch.object(world, "TRAINED", path), patch.object(read, "__defaults__", (path, "auto")):
+            assert "world train" in refusal(lambda: node.load("cpu"))
+    assert "auto, cpu" in refusal(lambda: node.load("cuda:9"))
+
+
+if __name__ == "__main__":
+    main(globals())
