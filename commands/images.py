@@ -36,7 +36,7 @@ def add_crop_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
 
 
-def add_activation_option(parser: argparse.ArgumentParser) -> None:
+def add_activation_option(parser: argparse._ActionsContainer) -> None:
     """Add the option about the activation of a CLIP."""
     parser.add_argument(
         "--activation",

@@ -66,7 +66,7 @@ def add_loading_options(parser: argparse.ArgumentParser) -> None:
     add_arithmetic_options(parser)
 
 
-def add_arithmetic_options(parser: argparse.ArgumentParser) -> None:
+def add_arithmetic_options(parser: argparse._ActionsContainer) -> None:
     """Add the options about data type and device."""
     parser.add_argument("--dtype", choices=DTYPES, default="fp32")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (cpu)")

@@ -13,6 +13,7 @@ from .console import Progress, show
 from .images import image_of, write_picture
 from .processes import alone
 from .world import add_world, world_of
+from .world_comfy import add_comfy_options, check_without, measure_comfy
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..world.measure import Painter, Question, Way
     from ..world.tables import Measured, Table
 
+OUT, COMFY_OUT = "measured-world", "measured-comfy"
 POINTS, TABLES, MEANS = "points", "tables.md", "means.csv"
 GRID_SEEDS = 3
 
@@ -29,15 +31,24 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("measured-world"),
         metavar="FOLDER",
-        help="folder for tables and pictures; what is there is not drawn again (%(default)s)",
+        help=f"folder for tables and pictures; what is there is not drawn again ({OUT}; with --comfy {COMFY_OUT})",
     )
     parser.add_argument("--quick", action="store_true", help="one table, in about two minutes")
+    add_comfy_options(parser)
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    if arguments.comfy is not None:
+        arguments.out = arguments.out or Path(COMFY_OUT)
+        return measure_comfy(arguments)
+    check_without(arguments)
+    arguments.out = arguments.out or Path(OUT)
+    return _measure_world(arguments)
 
 
 @alone
-def _measure(arguments: argparse.Namespace) -> int:
+def _measure_world(arguments: argparse.Namespace) -> int:
     from ..training.log import duration
     from ..world.measure import QUESTIONS, QUICK, Painter, measure, missing
     from ..world.tables import measured, tables_of
@@ -137,7 +148,8 @@ WORLD_MEASURE = Command(
     "judge what each weight does to the pictures",
     _add_arguments,
     _measure,
-    ("--quick",),
+    ("--quick", "--comfy http://127.0.0.1:8188 --clip clip.safetensors"),
     description="Draw prompts at several weights with every scheme, judge each picture by its pixels, and write tables "
-    "with 95 % intervals, charts and grids of pictures.",
+    "with 95 % intervals, charts and grids of pictures. With --comfy, by a ComfyUI that runs and a checkpoint of its "
+    "own: then a CLIP judges.",
 )

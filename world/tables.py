@@ -85,17 +85,17 @@ def of_answer(found: Measured, question: Question, answer: str) -> Table:
     rows = [
         (
             f"`{way.name}`",
-            *(_cell(found[question.name, way.name, weight, answer], answer in SHARES) for weight in question.weights),
+            *(cell(found[question.name, way.name, weight, answer], answer in SHARES) for weight in question.weights),
         )
         for way in question.ways
     ]
     return Table(head, rows)
 
 
-def _cell(interval: Interval, is_share: bool) -> str:
+def cell(interval: Interval, is_share: bool) -> str:
     """Mean and interval, in percent if it is a share.
 
-    >>> _cell(Interval(0.5, 0.412, 0.6), True), _cell(Interval(0.031, 0.02, 0.04), True)
+    >>> cell(Interval(0.5, 0.412, 0.6), True), cell(Interval(0.031, 0.02, 0.04), True)
     ('50 (41–60)', '3 (2–4)')
     """
     mean, low, high = ((100 if is_share else 1) * value for value in interval)
@@ -122,7 +122,7 @@ def summary(found: Measured, question: Question) -> Table:
         rows.append(
             (
                 f"`{way.name}`",
-                _cell(present[0.0], True),
+                cell(present[0.0], True),
                 _half({weight: present[weight].mean for weight in falling}),
                 _first([weight for weight in reversed(falling) if present[weight].high < 0.05]),
                 _first([weight for weight in rising if others[weight].high < others[1.0].low]),
