@@ -74,7 +74,7 @@ class Plan(NamedTuple):
     folder: Path
 
     def path(self, way: str, weight: float, prompt: int, seed: int) -> Path:
-        """File of a picture; at weight 1 all ways draw the same."""
+        """File of a picture; at weight 1 there is one for all ways."""
         name = "weight 1" if weight == 1 else f"{way} {weight:g}"
         return self.folder / PICTURES / name / f"{prompt + 1:03}-{seed + 1:03}.png"
 
@@ -82,13 +82,14 @@ class Plan(NamedTuple):
     def pictures(self) -> dict[Path, tuple[Way, float, int, int]]:
         """Way, weight, prompt and seed of each file."""
         from ..world.by_clip import WEIGHTS
+        from ..world.measure import Way
 
         found: dict[Path, tuple[Way, float, int, int]] = {}
         for weight in (1.0, *(weight for weight in WEIGHTS if weight != 1)):
-            for way in self.ways:
+            for way in self.ways if weight != 1 else [Way("comfy", {"scheme": "comfy"})]:
                 for prompt in range(len(self.prompts)):
                     for seed in range(self.seeds):
-                        found.setdefault(self.path(way.name, weight, prompt, seed), (way, weight, prompt, seed))
+                        found[self.path(way.name, weight, prompt, seed)] = (way, weight, prompt, seed)
         return found
 
 
@@ -98,7 +99,7 @@ def measure_comfy(arguments: argparse.Namespace) -> int:
     plan = _plan_of(arguments)
     comfy = Comfy(arguments.comfy)
     checkpoint = _checkpoint_of(comfy, arguments.checkpoint)
-    defaults = _defaults_of(comfy, {_node_of(way)[0] for way in plan.ways})
+    defaults = _defaults_of(comfy, {ENCODE, *(_node_of(way)[0] for way in plan.ways)})
     clip = clip_of(arguments, arguments.clip, arguments.activation)
     settings = {"checkpoint": checkpoint, **{name: getattr(arguments, name) for name in ("size", "steps", "guidance")}}
     _claim(plan, settings)
