@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -161,13 +162,16 @@ def tables_of(scores: Scores, ways: Sequence[str], found: Iterable[tuple[str, st
     marked_keys, changes = set(found), changes_of(scores)
     tables: list[Table] = []
     for answer, title in ANSWERS.items():
-        for head, values in ((title, scores), (f"{title}: change from weight 1", changes)):
+        for head, values, show in (
+            (title, scores, partial(cell, is_share=True)),
+            (f"{title}: change from weight 1", changes, _signed),
+        ):
             weights = [weight for weight in WEIGHTS if (answer, ways[0], weight) in values]
             rows = [
                 (
                     f"`{way}`",
                     *(
-                        cell(interval(values[answer, way, weight]), is_share=True)
+                        show(interval(values[answer, way, weight]))
                         + ("*" if values is changes and (answer, way, weight) in marked_keys else "")
                         for weight in weights
                     ),
@@ -176,6 +180,16 @@ def tables_of(scores: Scores, ways: Sequence[str], found: Iterable[tuple[str, st
             ]
             tables.append(Table((head, *(f"{weight:g}" for weight in weights)), rows))
     return tables
+
+
+def _signed(found: Interval) -> str:
+    """Change with its interval, in percent.
+
+    >>> _signed(Interval(-0.051, -0.12, -0.002)), _signed(Interval(0.0, 0.0, 0.0))
+    ('-5 (-12 to +0)', '+0')
+    """
+    mean, low, high = (f"{round(100 * value):+d}" for value in found)
+    return f"{mean} ({low} to {high})" if low != high else mean
 
 
 def verdict(scores: Scores, found: Iterable[tuple[str, str, float]], chances: Mapping[str, float]) -> list[str]:
@@ -189,9 +203,8 @@ def verdict(scores: Scores, found: Iterable[tuple[str, str, float]], chances: Ma
     way = next(iter(scores))[1]
     plain: Interval = interval(scores[PHRASE, way, 1.0])
     lines = [
-        f"At weight 1 the CLIP is {plain.mean:.0%} ({plain.low:.0%} to {plain.high:.0%}) sure of the phrase, where "
-        f"guessing would give {chances[PHRASE]:.0%}"
-        + ("." if plain.low > chances[PHRASE] else ": it does not see it in the pictures.")
+        f"At weight 1 the CLIP's sureness of the phrase is {cell(plain, is_share=True)} %, where guessing gives "
+        f"{100 * chances[PHRASE]:.0f} %" + ("." if plain.low > chances[PHRASE] else ": it is no better than guessing.")
     ]
     changes, keys = changes_of(scores), sorted(found)
     if not keys:
@@ -202,9 +215,7 @@ def verdict(scores: Scores, found: Iterable[tuple[str, str, float]], chances: Ma
     for answer in ANSWERS:
         by_way: dict[str, list[str]] = {}
         for _, name, weight in (key for key in keys if key[0] == answer):
-            by_way.setdefault(name, []).append(
-                f"{weight:g} ({100 * np.mean(changes[answer, name, weight]):+.0f} points)"
-            )
-        told = "; ".join(f"{name} at {', '.join(some)}" for name, some in by_way.items())
-        lines.append(f"{ANSWERS[answer]} changes beyond chance: {told or 'nowhere'}.")
+            by_way.setdefault(name, []).append(f"at {weight:g} by {_signed(interval(changes[answer, name, weight]))}")
+        told = "; ".join(f"{name} {', '.join(some)}" for name, some in by_way.items())
+        lines.append(f"{ANSWERS[answer]} changes beyond chance, in points: {told or 'nowhere'}.")
     return lines

@@ -190,7 +190,7 @@ def test_weights_that_act_are_found_with_their_direction(
     for row in table[1:3]:  # less at 0 and 0.5, the same above 1
         cells = row.split(" | ")[1:]
         assert cells[0].startswith("-") and cells[0].endswith("*")
-        assert cells[2].strip(" |") == cells[3].strip(" |") == "0"
+        assert cells[2].strip(" |") == cells[3].strip(" |") == "+0"
     with Image.open(tmp_path / "comfy-grid.png") as grid:
         assert grid.width > len(WEIGHTS) * 128
     nodes = {graph["2"]["class_type"] for graph in fake.graphs}
