@@ -163,7 +163,7 @@ def template(name: str) -> Graph:
         for slot in node["inputs"]:
             if "widget" in slot:
                 inputs[slot["name"]] = next(values)
-            if slot["name"] == "seed":
+            if slot["name"] in ("seed", "noise_seed"):
                 next(values)  # what happens to it after a run
             if slot["link"] is not None:
                 inputs[slot["name"]] = origins[slot["link"]]

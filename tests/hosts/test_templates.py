@@ -178,9 +178,10 @@ def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name
     makers = ("KSampler", "SamplerCustom", "WeightedCLIPTokensToImage", "WeightedCLIPDalleSample")
     made = [node for node in nodes.values() if node["class_type"] in makers]
     assert len(drawn) == len(made) >= 1
+    batch = max((node["inputs"].get("batch_size", 1) for node in graph.nodes.values()), default=1)
     for node_id, shown in pictures.items():
         source = graph.nodes[graph.nodes[node_id]["inputs"]["images"][0]]
-        assert len(shown) == source["inputs"].get("keep", 1)
+        assert len(shown) == source["inputs"].get("keep", batch)
         for picture in shown:
             assert picture.std() > 10  # NaN would be drawn black
     rulers = "[...document.querySelectorAll('.weighted-clip-ruler')]"
