@@ -76,13 +76,13 @@ _WEIGHTED = re.compile(r"\{(.*?)\|(.*?)\}")
 
 
 def written(template: str, syntax: str) -> str:
-    """A prompt with its weights written in a syntax.
+    """A prompt with its weights written in a syntax, as far as it can express them.
 
     >>> written("a {red|1.4} fox", "comfy"), written("a {red|1.4} fox", "compel"), written("a {red|1.4} fox", "none")
     ('a (red:1.4) fox', 'a (red)1.4 fox', 'a red fox')
     """
     write = SYNTAXES[syntax].write or (lambda text, weight: iter([text]))
-    return _WEIGHTED.sub(lambda found: next(write(found[1], float(found[2]))), template)
+    return _WEIGHTED.sub(lambda found: next(write(found[1], float(found[2])), found[1]), template)
 
 
 @lru_cache(maxsize=1)
