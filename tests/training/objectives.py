@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,13 @@ RESULTS = {
     "prior": ["dalle.safetensors"],
 }
 """Files that each writes at its end."""
+
+
+def kinds() -> list[type[loop.Loop]]:
+    """The class of each objective."""
+    for path in Path(loop.__file__).parent.glob("[!_]*.py"):
+        import_module(f"weighted_clip.training.{path.stem}")
+    return loop.Loop.__subclasses__()
 
 
 def write_data(folder: Path) -> Path:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partialmethod
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from weighted_clip.training import checkpoint, contrastive, loop
+from weighted_clip.training import checkpoint, loop
 from weighted_clip.training.checkpoint import MOST_WEIGHT, NotFiniteError, check_weights
-from weighted_clip.training.dvae import DVAERun
-from weighted_clip.training.mlm import MLMRun
-from weighted_clip.training.prior import PriorRun
 
 from ..launching import launched
 from ..libraries import library
-from .objectives import OBJECTIVES, RESULTS, start, words
+from .objectives import OBJECTIVES, RESULTS, kinds, start, words
 from .runs import log_of, tensors_of
 
 FAULTY = Path(__file__).with_name("faulty.py")
@@ -39,15 +36,19 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Break:
             if next(done) in steps:
                 spoiled(self._models[-1])
 
-        def with_loss(self: Any, *given: Any, of: Any) -> Any:
-            found = of(self, *given)
+        def with_loss(of: Callable[..., dict[str, float]], *given: Any) -> dict[str, float]:
+            found = of(*given)
             return {**found, "loss": math.nan} if next(done) in steps else found
+
+        def train(self: Any) -> dict[str, float]:
+            self._backward = partial(with_loss, self._backward)
+            return real_train(self)
 
         if not is_loss:
             monkeypatch.setattr(accelerate.Accelerator, "backward", backward)
             return
-        for kind in (contrastive.Run, MLMRun, DVAERun, PriorRun):
-            monkeypatch.setattr(kind, "_backward", partialmethod(with_loss, of=kind._backward))
+        real_train = loop.Loop._train
+        monkeypatch.setattr(loop.Loop, "_train", train)
 
     return at
 
@@ -127,7 +128,7 @@ def test_three_in_a_row_end_the_run_with_the_last_good_weights(
     spoil(4, 5, 6)
     seen: dict[str, list[tuple[int, dict[str, torch.Tensor]]]] = {"before step 4": [], "written": []}
     see(monkeypatch, loop.Loop, "_train_on", seen["before step 4"], 3)
-    for kind in (contrastive.Run, MLMRun, DVAERun, PriorRun):
+    for kind in kinds():
         see(monkeypatch, kind, "write_results", seen["written"])
     assert start(objective, data, out, *options) == 1
     told = capsys.readouterr().err
