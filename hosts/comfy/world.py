@@ -1,6 +1,6 @@
 """The small world as ComfyUI's own MODEL, CLIP and VAE: its classes with other sizes, so that every stock node works.
 
-Source: behaviour of ComfyUI 0.29.0: ``comfy.sd.load_checkpoint_guess_config`` makes the same objects of a checkpoint.
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0, whose ``load_checkpoint_guess_config`` makes such objects of a file.
 """
 
 from __future__ import annotations
