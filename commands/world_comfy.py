@@ -267,9 +267,9 @@ def _draw(comfy: Comfy, plan: Plan, settings: Mapping[str, Any], defaults: Mappi
         graph = _graph(plan.prompts[prompt].text(weight), MAX_SEEDS * prompt + seed, way, settings, defaults)
         data = comfy.picture(graph, OUTPUT)
         try:
-            picture = open_image(Path(f"the picture of {comfy.address}"), data)
+            picture = open_image(Path("its picture"), data)
         except ValueError as error:
-            raise ComfyError(str(error)) from error
+            raise ComfyError(f"{comfy.address}: {error}") from error
         path.parent.mkdir(parents=True, exist_ok=True)
         write_picture(picture.convert("RGB"), path)
         passed = time.monotonic() - started
