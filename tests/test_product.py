@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from weighted_clip.nodes.node import EncodeNode
 from weighted_clip.workshop.generate import COMPILED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -415,5 +416,5 @@ def sum_of(node: dict[str, Any], axis: int) -> float:
 
 def test_the_workflows_show_every_node_that_encodes() -> None:
     shown = {node["type"] for path in TEMPLATES for node in read_json(path)["nodes"]}
-    encoding = {name for name, node in NODE_CLASS_MAPPINGS.items() if "CONDITIONING" in node.RETURN_TYPES}
+    encoding = {name for name, node in NODE_CLASS_MAPPINGS.items() if issubclass(node, EncodeNode)}
     assert encoding <= shown

@@ -43,6 +43,8 @@ class EncodedPrompt(NamedTuple):
     """Number of different encodings it took."""
     signs: tuple[float, ...] = ()
     """Factor of each row's value in the attention that reads it, 1 or -1; empty if all are 1."""
+    places: Sequence[Place] = ()
+    """Origin of each row in the chunks of ``read``; those of a blend are those of its longest prompt."""
     variants: Callable[[], Iterable[Variant]] = tuple
     """Function that returns the versions that were encoded, as in its `Plan`."""
 
@@ -127,7 +129,7 @@ def _with_pooled_of_raw_text(plan: Plan[Weighted], read: ReadPrompt, tokenize: T
 
 def _encoded(weighted: Weighted, read: ReadPrompt) -> EncodedPrompt:
     read = read._replace(issues=(*read.issues, *weighted.issues))
-    return EncodedPrompt(weighted.hidden, weighted.pooled, read, signs=weighted.signs)
+    return EncodedPrompt(weighted.hidden, weighted.pooled, read, signs=weighted.signs, places=weighted.places)
 
 
 def is_in_columns(reads: Sequence[ReadPrompt]) -> bool:

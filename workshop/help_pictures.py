@@ -23,6 +23,7 @@ from ..web.pictures import matrices, sheets
 from ..web.pictures.canvas import Canvas
 from ..web.pictures.masks import draw_mask_rows
 from ..web.pictures.style import DARK, MARGIN, SMALL_SIZE, Color, mix, readable
+from ..weighting.areas import area_mask, read_area
 from ..weighting.attention import effect_of
 from ..weighting.convert import convert
 from ..weighting.encoders import Encoders
@@ -128,6 +129,23 @@ def shares(text: str) -> Image.Image:
         for line, (part, color) in enumerate(((before[row], DARK.muted), (after[row], DARK.up))):
             canvas.box(left, y + 12 * line, left + scale * part, y + 12 * line + 10, fill=color, radius=2)
             canvas.text(left + scale * part + 6, y + 12 * line + 5, f"{part:.0%}", DARK.muted, size=11)
+    return canvas.image()
+
+
+def areas(*texts: str) -> Image.Image:
+    """Shares of a picture's cells that lie in some areas."""
+    cells, gap, top = 8, 14, 34
+    side = (HELP_WIDTH - gap * (len(texts) + 1)) / len(texts)
+    canvas = Canvas(HELP_WIDTH, int(top + side + gap), DARK.background)
+    for column, text in enumerate(texts):
+        left, area = gap + column * (side + gap), read_area(text)
+        canvas.text(left + side / 2, 18, text, DARK.text, size=11, align="center")
+        assert area is not None
+        for row, line in enumerate(area_mask(area, (cells, cells), (512, 512)).tolist()):
+            for place, share in enumerate(line):
+                x, y = left + place * side / cells, top + row * side / cells
+                color = mix(DARK.surface, DARK.up, share)
+                canvas.box(x, y, x + side / cells - 1, y + side / cells - 1, fill=color)
     return canvas.image()
 
 
@@ -439,6 +457,7 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "mask-control": lambda: mask_control("a red cat and a blue dog", hide="red cat", from_phrases="blue dog"),
     "sdxl-encode": lambda: two_towers("a (lighthouse:1.2) at dusk", "oil painting, (thick strokes:1.3)"),
     "weigh-attention": lambda: shares("a (red:2) cat on a (mat:0.3)"),
+    "place": lambda: areas("left half ~0.3", "bottom left third", "0.1 0.5, 0 1"),
     "convert": lambda: converted("a ((red)) [cat], (dog:1.3)"),
     "inspect": lambda: pictures.draw_tokens(
         view(read("a (red:1.4) cat, [photorealistic] BREAK (sharp focus")), width=HELP_WIDTH

@@ -5,7 +5,7 @@ entry through areas, masks and time ranges. Wrappers of the host's sampler, atta
 MODEL, remove the markers and pass them to ``attention_layers.py``. Nothing is replaced in the host.
 
 A fingerprint of the rows, made when the prompt is encoded and again when it is sampled, shows that the effects are for
-these rows: between the two, the rows may go to another device or number type, and other nodes may change them.
+these rows. A marker may also hold fields, whose weights depend on the place and the step (``fields.py``).
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -25,7 +25,9 @@ from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.view import counted
 from .attention_layers import COUPLED, Call, Weighing
 from .contract import PATCHER, checked_object, host
-from .families import is_filled_in_front, weigher_of
+from .families import has_places, is_filled_in_front, weigher_of
+from .fields import Acting, Field, Places, Step, acting, steps_of
+from .fingerprint import are_same, are_zero, fingerprint
 from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
 
@@ -33,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 MARKER = "weighted_clip_attention"
 """Name of the marker, of our wrappers, and of the state of a sampling."""
+PLACES = "weighted_clip_places"
+"""Name of the weights by place among a model's inputs."""
 EVENT = "weighted_clip.weighed"
 """Message to the page after a sampling: the node whose weights acted, and where (web/comfyui/ruler.js)."""
 READY = "weighted_clip_attention_is_ready"
@@ -79,6 +83,34 @@ def with_effects(
     return marked, with_wrappers(model)
 
 
+def with_field(conditioning: Conditioning, fields: Sequence[Field | None]) -> Conditioning:
+    """Attach a field to the entries of a conditioning that have one; None for those that stay as they are.
+
+    Raises:
+        ValueError: If an entry takes some of the field's rows away, as a weight below 0 does.
+    """
+    marked: Conditioning = []
+    for (rows, values), field in zip(conditioning, fields, strict=True):
+        if field is None:
+            marked.append([rows, values])
+            continue
+        inputs = values.get("model_conds", {})
+        marker = inputs.get(MARKER)
+        is_new = marker is None
+        if marker is None:
+            plain = _plain(num_rows_read(rows, values)).reshape(1, -1)
+            marker = _marker_class()(plain, fingerprint(rows))
+        elif bool((marker.cond.view(2, -1)[1, list(field.rows)] < 0).any()):
+            raise ValueError(
+                f"“{field.phrase}” has a weight below 0, which takes it away in the attention: it cannot be placed. "
+                "Take a weight of 0 or above, or the phrase out."
+            )
+        inputs = {**inputs, MARKER: marker.with_field(field)}
+        entry = [[rows, {**values, "model_conds": inputs}]]
+        marked += host("comfy.hooks").set_hooks_for_conditioning(entry, _hooks()) if is_new else entry
+    return marked
+
+
 def with_wrappers(model: ModelPatcher) -> ModelPatcher:
     """A clone of a MODEL with our wrappers, attached once."""
     work = model.clone()
@@ -94,19 +126,25 @@ def _marker_class() -> Any:
     """Class of markers, which only `_predict` can make into something that the host passes to a model."""
 
     class Marker(host("comfy.conds").CONDRegular):
-        def __init__(self, cond: Tensor, rows: Tensor, node_id: str | None = None) -> None:
+        def __init__(
+            self, cond: Tensor, rows: Tensor, node_id: str | None = None, fields: tuple[Field, ...] = ()
+        ) -> None:
             super().__init__(cond)
             self.rows = rows  # fingerprint of the rows that the effects are for
             self.node_id = node_id
+            self.fields = fields
 
         def _copy_with(self, cond: Tensor) -> Marker:
-            return Marker(cond, self.rows, self.node_id)
+            return Marker(cond, self.rows, self.node_id, self.fields)
+
+        def with_field(self, field: Field) -> Marker:
+            return Marker(self.cond, self.rows, self.node_id, (*self.fields, field))
 
         def process_cond(self, *_: Any, **__: Any) -> Any:
             raise ValueError(
-                "The weights of Weigh Attention would be lost: another node has replaced the hooks that its "
-                "CONDITIONING came with, or the MODEL that is connected to it is sampled instead of its MODEL output. "
-                "Sample with the MODEL output of Weigh Attention."
+                "The weights of Weigh Attention or Place Phrase would be lost: another node has replaced the hooks "
+                "that the CONDITIONING came with, or the MODEL that is connected to Weigh Attention is sampled instead "
+                "of its MODEL output. Sample with the MODEL output of Weigh Attention."
             )
 
     return Marker
@@ -136,6 +174,9 @@ class _Seen:
         """Node that weighted each entry, by the host's id of the entry."""
         self.of_nodes: dict[str, tuple[int, int]] = {}
         """Rows and layers in which the weights of a node acted."""
+        self.of_fields: dict[tuple[str | None, str], set[int]] = {}
+        """Steps in which each placed phrase acts, by its node and text."""
+        self.num_steps = 0
 
     def note(self, uuid: Any, num_rows: int, num_layers: int) -> None:
         """Record that weights of an entry have acted."""
@@ -144,6 +185,11 @@ class _Seen:
             self.of_nodes[self.node_ids[uuid]] = max(rows, num_rows), max(layers, num_layers)
 
     def report(self) -> None:
+        for (node_id, phrase), steps in self.of_fields.items():
+            text = f"“{phrase}” acted in {len(steps)} of {counted(self.num_steps, 'step')}"
+            logger.log(logging.INFO if steps else logging.WARNING, "Place Phrase: %s", text)
+            if node_id is not None:
+                _tell(node_id, text)
         if not self.num_rows:
             return
         logger.info("Weigh Attention: %s", _in_words(self.num_rows, self.num_layers))
@@ -192,9 +238,9 @@ def _changed(num_own: int, num_found: int) -> str:
     """Message about rows that are not those that were weighed."""
     found = "others" if num_found == num_own else f"{num_found}"
     return (
-        f"Weigh Attention weighed {num_own} rows of text, but the sampler got {found}: a node between them, such as "
-        "Conditioning (Concat) or (Average), has changed them. Join prompts with Conditioning (Combine), or write them "
-        "as one."
+        f"Weigh Attention or Place Phrase weighed {num_own} rows of text, but the sampler got {found}: a node between "
+        "them, such as Conditioning (Concat) or (Average), has changed them. Join prompts with Conditioning (Combine), "
+        "or write them as one."
     )
 
 
@@ -232,7 +278,12 @@ def _predict(
             seen.node_ids[entry["uuid"]] = node_id
     is_filled = is_filled_in_front(model)
     longest = max(_rows_as_read(entry, is_filled).shape[1] for entry in marked)
-    ready = [some if some is None else [_ready(entry, longest, is_filled) for entry in some] for some in conds]
+    placed = _placed(model, marked, seen, *rest, **named)
+    num_fields = max((one.rows.shape[0] for one in placed.values()), default=0)
+    ready = [
+        some if some is None else [_ready(entry, longest, is_filled, placed, num_fields) for entry in some]
+        for some in conds
+    ]
     try:
         return executor(model, ready, *rest, **named)
     except AttributeError as error:
@@ -245,22 +296,61 @@ def _predict(
 
 def _seen_in(*given: Any, **named: Any) -> _Seen | None:
     """Record of this sampling, from the arguments of a step's predictions."""
+    return _transformer_options(*given, **named).get(MARKER)
+
+
+def _transformer_options(*given: Any, **named: Any) -> dict[str, Any]:
+    """The host's options among the arguments of a step's predictions."""
     options = [value for value in (*given, *named.values()) if isinstance(value, dict)]
-    return next((one["transformer_options"].get(MARKER) for one in options if "transformer_options" in one), None)
+    return next((one["transformer_options"] for one in options if "transformer_options" in one), {})
 
 
-def _ready(entry: Entry, length: int, is_filled: bool) -> Entry:
-    """An entry with a marker for ``length`` rows, in which missing rows are NaN."""
+def _placed(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any, **named: Any) -> dict[int, Acting]:
+    """Fields that act in a step, by the identity of their marker."""
+    entries = [entry for entry in marked if getattr(entry["model_conds"][MARKER], "fields", ())]
+    if not entries:
+        return {}
+    latent, sigma, *_ = (value for value in (*given, *named.values()) if isinstance(value, Tensor))
+    sigmas: Tensor | None = _transformer_options(*given, **named).get("sample_sigmas")
+    step = Step(model, latent, sigma.flatten()[0], None if sigmas is None else sigmas.tolist())
+    found: dict[int, Acting] = {}
+    for entry in entries:
+        marker = entry["model_conds"][MARKER]
+        found[id(marker)] = acting(marker.fields, marker.cond.shape[1] // 2, step)
+        if seen is not None and step.sigmas is not None:
+            seen.num_steps = len(step.sigmas) - 1
+            for field in marker.fields:
+                steps = seen.of_fields.setdefault((field.node_id, field.phrase), set())
+                steps |= steps_of(field, step, entry.get("timestep_start"), entry.get("timestep_end"))
+    return found
+
+
+def _ready(entry: Entry, length: int, is_filled: bool, placed: Mapping[int, Acting], num_fields: int) -> Entry:
+    """An entry with a marker for ``length`` rows, in which missing rows are NaN.
+
+    ``placed``: fields that act in this step. If any entry has such fields, ``num_fields`` at most, all get weights by
+    place, so that they can share a batch.
+    """
     inputs = entry["model_conds"]
-    marker = torch.full((2, length), torch.nan)
+    marker = torch.full((2 + num_fields, length), torch.nan)
+    found = placed.get(id(inputs.get(MARKER)))
     if MARKER in inputs:
         own = _rows_as_read(entry, is_filled)
-        marker[:, : own.shape[1]] = own
-    copy = {
-        **entry,
-        "model_conds": {**inputs, MARKER: host("comfy.conds").CONDRegular(marker.view(1, -1))},
-        READY: True,
-    }
+        num_rows = own.shape[1]
+        marker[:2, :num_rows], marker[2:, :num_rows] = own, 0.0
+        if found is not None:
+            marker[0, num_rows - len(found.bias) : num_rows] += found.bias
+            marker[2 : 2 + len(found.rows), num_rows - len(found.bias) : num_rows] = found.rows
+    conds = host("comfy.conds")
+    inputs = {**inputs, MARKER: conds.CONDRegular(marker.view(1, -1))}
+    if num_fields:
+        height, width = next(iter(placed.values())).weights.shape[-2:]
+        weights = torch.ones(1, num_fields, height, width)
+        if found is not None:
+            weights = weights.repeat(len(found.weights), 1, 1, 1)
+            weights[:, : found.weights.shape[1]] = found.weights
+        inputs[PLACES] = conds.CONDNoiseShape(weights)
+    copy = {**entry, "model_conds": inputs, READY: True}
     hooks = entry.get("hooks")
     if hooks is not None and all(hook in _hooks().hooks for hook in hooks.hooks):
         copy["hooks"] = None  # no longer needed, and entries with different hooks never share a batch
@@ -282,9 +372,28 @@ def _rows_as_read(entry: Entry, is_filled: bool) -> Tensor:
     return torch.cat([_plain(num_filled), own], 1)
 
 
-def _plain(num_rows: int) -> Tensor:
-    """Bias and factor of unchanged rows, ``[2, rows]``."""
-    return torch.tensor([[PLAIN.bias], [PLAIN.factor]]).expand(2, num_rows)
+def _plain(num_rows: int, num_fields: int = 0) -> Tensor:
+    """Bias and factor of unchanged rows, and that they have no fields: ``[2 + fields, rows]``."""
+    return torch.tensor([PLAIN.bias, PLAIN.factor, *[0.0] * num_fields])[:, None].expand(-1, num_rows)
+
+
+def _num_changed(marker: Tensor) -> int:
+    """Number of rows with effects or fields in a marker, ``[2 + fields, rows]``."""
+    return int((marker != _plain(1, len(marker) - 2)).any(0).sum())
+
+
+def _check_places(model: Any, weights: Tensor, x: Tensor) -> None:
+    """Refuse weights by place in a model whose places are unknown, or in a part of the picture."""
+    if not has_places(model):
+        raise ValueError(
+            f"Place Phrase does not know the places of this model ({type(model).__name__}) yet: it works with Stable "
+            "Diffusion 1, 2 and XL. Take it out, or take Conditioning (Set Mask)."
+        )
+    if weights.shape[0] != x.shape[0] or weights.shape[-2:] != x.shape[-2:]:
+        raise ValueError(
+            "A placed phrase cannot act where another node cuts the picture into parts, such as tiles: nobody can tell "
+            "then where in the picture it draws. Take out that node or Place Phrase."
+        )
 
 
 def _num_rows(text: Tensor, llama: Tensor | None) -> int:
@@ -307,10 +416,12 @@ def _apply(
     given: Tensor | None = inputs.pop(MARKER, None)
     if given is None:
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
+    weights: Tensor | None = inputs.pop(PLACES, None)
+    num_fields = 0 if weights is None else weights.shape[1]
     # a wrapper that cuts the picture into tiles may have repeated only what it knows
     marker = given.expand(len(x), -1) if len(given) == 1 else given
-    rows = [own[:, ~own[0].isnan()] for own in marker.cpu().view(len(marker), 2, -1)]
-    num_rows = max(int((own != _plain(1)).any(0).sum()) for own in rows)
+    rows = [own[:, ~own[0].isnan()] for own in marker.cpu().view(len(marker), 2 + num_fields, -1)]
+    num_rows = max(_num_changed(own) for own in rows)
     if not num_rows:
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     model = executor.class_obj  # type: ignore[attr-defined]
@@ -318,9 +429,12 @@ def _apply(
     assert c_crossattn is not None  # all families have the text there
     num_keys = _num_rows(c_crossattn, inputs.get("encoder_hidden_states_llama3"))
     # the host repeats shorter texts in a batch until all have equal length
-    tiled = [own.repeat(1, num_keys // own.shape[1]) if own.numel() else _plain(num_keys) for own in rows]
-    bias, factor = torch.stack(tiled, dim=1)
+    tiled = [own.repeat(1, num_keys // own.shape[1]) if own.numel() else _plain(num_keys, num_fields) for own in rows]
+    bias, factor, *of_fields = torch.stack(tiled, dim=1)
     weighing = Weighing(bias, factor, x.device)
+    if weights is not None:
+        _check_places(model, weights, x)
+        weighing.places = Places(weights.cpu(), torch.stack(of_fields, 1), x.device)
     options = weigh(weighing, Call(model.diffusion_model, options, inputs))
     result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     seen = options.get(MARKER)
@@ -337,7 +451,7 @@ def _apply(
         uuids = options.get("uuids", ())
         for index, uuid in enumerate(uuids):
             own = rows[index * len(rows) // len(uuids)]
-            seen.note(uuid, int((own != _plain(1)).any(0).sum()), weighing.num_layers)
+            seen.note(uuid, _num_changed(own), weighing.num_layers)
     return result
 
 
@@ -348,39 +462,3 @@ _WRAPPERS: dict[str, Callable[..., Any]] = {
     "apply_model": _apply,
 }
 """Wrappers by the host's names of the wrapped functions (``comfy.patcher_extension.WrappersMP``)."""
-
-
-NUM_SIGNS = 8
-"""Sums that describe a row."""
-TOLERANCE = 2**-8
-"""Largest distance of rows that are the same, relative to their length: twice what bfloat16 rounds away."""
-
-
-def fingerprint(rows: Tensor) -> Tensor:
-    """Describe each row by sums of its numbers under fixed random signs, and by its length.
-
-    From ``[batch, rows, dim]`` of any number type to ``[batch, rows, NUM_SIGNS + 1]``, float32 on the CPU.
-    """
-    rows = rows.detach().float()
-    sums = rows @ _signs(rows.shape[-1]).to(rows.device)
-    return torch.cat([sums, rows.norm(dim=-1, keepdim=True)], -1).cpu()
-
-
-def are_same(own: Tensor, found: Tensor) -> bool:
-    """Whether two fingerprints are those of the same rows, each batch compared with the first's only one."""
-    if own.shape[1] != found.shape[1]:
-        return False
-    distance = (found[..., :-1] - own[..., :-1]).norm(dim=-1)
-    return not bool((distance > TOLERANCE * own[..., -1]).any())
-
-
-def are_zero(found: Tensor) -> bool:
-    """Whether a fingerprint is that of zeros."""
-    return not bool(found.any())
-
-
-@cache
-def _signs(dim: int) -> Tensor:  # [dim, NUM_SIGNS]
-    """Random signs of a fixed seed, scaled so that sums are about as large as the row is long."""
-    drawn = torch.randint(2, (dim, NUM_SIGNS), generator=torch.Generator().manual_seed(dim), device="cpu")
-    return (2 * drawn - 1).float() * NUM_SIGNS**-0.5

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .contract import host
+from .fields import Places
 from .types import AttentionFunction, TransformerOptions
 
 OVERRIDE = "optimized_attention_override"
@@ -59,6 +60,8 @@ class Weighing:
         self._enlarges = bool((factor.abs() > 1).any())
         self.bias = bias.to(device)
         self.factor = factor.to(device)
+        self.places: Places | None = None
+        """Fields of the text's keys, beside their bias."""
         self.is_last = False
         """Whether the text's keys are the last ones of a layer instead of the first."""
         self.num_layers = 0
@@ -96,11 +99,13 @@ class Weighing:
         self.num_layers += 1
         others = key.shape[-2] - self.bias.shape[1]
         around = (others, 0) if self.is_last else (0, others)
-        if self._has_bias:
+        if self._has_bias or self.places is not None:
+            bias = self.bias[:, None, None]  # [batch, 1, 1, keys]
+            if self.places is not None:
+                bias = bias + self.places.bias()  # [batch, 1, queries, keys]
             # within what cannot make a row of only -inf, or one with inf, whose softmax is NaN
             limit = torch.finfo(query.dtype).max / 2
-            bias = self.bias.clamp(-limit, limit).to(query.dtype)
-            bias = torch.nn.functional.pad(bias, around)[:, None, None]  # [batch, 1, 1, keys]
+            bias = torch.nn.functional.pad(bias.clamp(-limit, limit).to(query.dtype), around)
             mask = bias if mask is None else _with_mask(bias, mask)
         if self._has_factor:
             factor = torch.nn.functional.pad(self.factor, around, value=1.0)
@@ -162,7 +167,7 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     num_keys = weighing.bias.shape[1]
     are_text: list[bool] = []
 
-    def before(query: Tensor, key: Tensor, value: Tensor, *_: Any, **named: Any) -> Any:
+    def before(query: Tensor, key: Tensor, value: Tensor, *extra: Any, **named: Any) -> Any:
         weighing.check_batch(query)  # first, as regions of other lengths change the number of rows as well
         if key.shape[1] != num_keys:
             raise ValueError(
@@ -170,6 +175,8 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
                 f"made them {key.shape[1]}: which of them are words can no longer be told. Take out that node, such "
                 "as NegPip, or Weigh Attention."
             )
+        if weighing.places is not None:
+            weighing.places.see(query, extra)
         are_text[:] = [True]
         return {} if named else (query, key, value)  # Anima passes the others by name and takes changed ones
 

@@ -29,11 +29,12 @@ from ...weighting.towers import Reader, Reads, check_same_signs
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note
 from .cache import memory_of, with_recall
 from .contract import CLIP, PATCHER, checked_object, host
-from .families import class_of
+from .families import class_of, unplaced
 from .models import NativeClip, encode_native
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from .towers import encode_fn, has_towers, host_id, reader_of, tokenizers_of
 from .types import Clip, Conditioning, Tower
+from .words import with_words
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ def encode_unsigned(
         how = {name: encoder.how_computed() for name, encoder in clip.encoders.items()}
         return [
             Encoded(
-                [[one.hidden.to(device), {"pooled_output": one.pooled.to(device), **values}]],
+                with_words([[one.hidden.to(device), {"pooled_output": one.pooled.to(device), **values}]], one.prompts),
                 one.prompts,
                 (),
                 how_computed=how,
@@ -222,7 +223,8 @@ def _encoded_by_host(clip: Clip, read: HostRead, values: Mapping[str, Any]) -> E
     found = encode_by_host(clip, read, values)
     others = {name for name, _ in clip.cond_stage_model.named_children()} - {found.encoder, f"clip_{found.encoder}"}
     prompts = {found.encoder: found.prompt}
-    return Encoded(found.conditioning, prompts, tuple(sorted(others)), stock_note(clip), class_of(clip.tokenizer))
+    conditioning = with_words(found.conditioning, prompts, unplaced(clip))
+    return Encoded(conditioning, prompts, tuple(sorted(others)), stock_note(clip), class_of(clip.tokenizer))
 
 
 def _encode_host(
@@ -293,7 +295,9 @@ def _call_host(
             f"The host encoded without asking Weighted CLIP ({missing}), so the weights would be missing. Please "
             "report this with your ComfyUI version and the nodes between the loader and this one."
         )
-    return Encoded(conditioning, {name: prompts[name] for name in prepared.reads}, others_in(clip))
+    prompts = {name: prompts[name] for name in prepared.reads}
+    unknown = "" if is_stable_diffusion(clip) else unplaced(clip)
+    return Encoded(with_words(conditioning, prompts, unknown), prompts, others_in(clip))
 
 
 def _planned(

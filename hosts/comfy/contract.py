@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 Thing = TypeVar("Thing")
 
 MODULES: Mapping[str, tuple[str, ...]] = {
-    "comfy.conds": ("CONDRegular",),
+    "comfy.conds": ("CONDNoiseShape", "CONDRegular"),
     "comfy.hooks": ("EnumHookScope", "HookGroup", "TransformerOptionsHook", "set_hooks_for_conditioning"),
     "comfy.latent_formats": ("LatentFormat",),
     "comfy.ldm.modules.attention": ("attention_pytorch",),
@@ -64,7 +64,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.conds.CONDRegular": ("_copy_with", "cond", "process_cond"),
     "comfy.hooks.EnumHookScope": ("AllConditioning",),
     "comfy.hooks.HookGroup": ("add", "hooks"),
-    "comfy.model_base.BaseModel": ("diffusion_model",),
+    "comfy.model_base.BaseModel": ("diffusion_model", "model_sampling"),
     # the small world
     "comfy.latent_formats.LatentFormat": ("latent_channels", "latent_rgb_factors"),
     "comfy.model_base.ModelType": ("FLOW",),
@@ -128,10 +128,16 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "comfy.patcher_extension": ("apply_model", "calc_cond_batch", "outer_sample", "sampler_sample"),
-    "comfy.ldm.modules.attention": ("attn1_patch", "attn2", "attn2_patch", "optimized_attention_override"),
+    "comfy.ldm.modules.attention": (
+        "activations_shape",
+        "attn1_patch",
+        "attn2",
+        "attn2_patch",
+        "optimized_attention_override",
+    ),
     "comfy.ldm.flux.model": ("block_type", "double", "post_input", "single"),
     "comfy.ldm.modules.diffusionmodules.mmdit": ("dit", "double_block", "original_block", "patches_replace", "txt"),
-    "comfy.samplers": ("model_conds", "transformer_options", "uuid", "uuids"),
+    "comfy.samplers": ("model_conds", "sample_sigmas", "transformer_options", "uuid", "uuids"),
     "comfy.model_base": ("c_crossattn", "cross_attn", "encoder_hidden_states_llama3", "t5xxl_ids", "t5xxl_weights"),
 }
 """Keys of dictionaries that are used, by module."""

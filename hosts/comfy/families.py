@@ -98,6 +98,8 @@ class Family:
     """Whether a prompt may contain an embedding; not if a model takes ids, or several encoders read it."""
     filled_in_front: tuple[str, ...] = ()
     """Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
+    has_places: bool = False
+    """Whether it is known where in the picture each place of its attention is."""
 
     def encoder_of(self, clip: Clip) -> str:
         """Name of a CLIP's text encoder among the host's tokens."""
@@ -110,6 +112,7 @@ FAMILIES = (
         in_cross_attention,
         ("comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel",),
         {},
+        has_places=True,
     ),
     Family(
         "Flux 1",
@@ -206,6 +209,8 @@ BY_TOKENIZER = {name: family for family in FAMILIES for name in family.tokenizer
 """Families by class of the host's tokenizer."""
 WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.networks}
 """Methods for getting weights into the attention, by class of the diffusion model."""
+WITH_PLACES = {name for family in FAMILIES if family.has_places for name in family.networks}
+"""Classes of diffusion models in which phrases can be placed."""
 FILLED_IN_FRONT = {name for family in FAMILIES for name in family.filled_in_front}
 """Classes of host models that pad the text's rows at the front."""
 
@@ -225,12 +230,29 @@ def is_filled_in_front(model: Any) -> bool:
     return class_of(model) in FILLED_IN_FRONT
 
 
+def unplaced(clip: Clip) -> str:
+    """Reason why phrases cannot be placed in what a CLIP of another family encodes."""
+    family = text_family(clip)
+    name = type(clip.cond_stage_model).__name__ if family is None else family.title
+    known = ", ".join(family.title for family in FAMILIES if family.has_places)
+    return f"its text encoder is that of {name}, and phrases can be placed in {known} so far"
+
+
+def has_places(model: Any) -> bool:
+    """Whether phrases can be placed in a host's model (``comfy.model_base.BaseModel``)."""
+    return class_of(_network_of(model)) in WITH_PLACES
+
+
+def _network_of(model: Any) -> Any:
+    return getattr(model.diffusion_model, "_orig_mod", model.diffusion_model)  # compiled by torch.compile
+
+
 def weigher_of(model: Any) -> Weigh:
     """Method for getting weights into the attention of a host's model (``comfy.model_base.BaseModel``).
 
     A ValueError says that it is unknown where this model reads text.
     """
-    network = getattr(model.diffusion_model, "_orig_mod", model.diffusion_model)  # compiled by torch.compile
+    network = _network_of(model)
     name = class_of(network)
     if name not in WEIGHERS:
         raise ValueError(

@@ -24,10 +24,11 @@ from .attention import NOT_ACTING, with_effects
 from .by_host import stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .contract import host
-from .families import FAMILIES, Family, class_of, text_family
+from .families import FAMILIES, Family, class_of, text_family, unplaced
 from .models import NativeClip
 from .text_rows import num_rows_read, read_rows
 from .types import Clip, ModelPatcher
+from .words import with_words
 
 KNOWN_MODELS = ", ".join(family.title for family in FAMILIES)
 """Names of the known models."""
@@ -139,7 +140,9 @@ def _encode_by_host(clip: Clip, family: Family, text: str, options: EncodeOption
     hidden, values = conditioning[0]
     pooled = values.get("pooled_output")
     prompt = EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, rows.read, 1)
-    return Encoded(conditioning, {rows.encoder: prompt}, (), stock_note(clip), class_of(clip.tokenizer)), rows.tokens
+    prompts = {rows.encoder: prompt}
+    conditioning = with_words(conditioning, prompts, unplaced(clip))
+    return Encoded(conditioning, prompts, (), stock_note(clip), class_of(clip.tokenizer)), rows.tokens
 
 
 def _encode_as_negpip(

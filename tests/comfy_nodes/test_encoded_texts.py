@@ -147,7 +147,8 @@ def test_every_node_that_encodes_is_known(monkeypatch: pytest.MonkeyPatch) -> No
     add_texts(NODE_CLASS_MAPPINGS)
     (handler,) = handlers
     for name, cls in NODE_CLASS_MAPPINGS.items():
-        encodes = "CONDITIONING" in cls.RETURN_TYPES
+        takes = {kind for kind, _ in cls.INPUT_TYPES().get("required", {}).values() if isinstance(kind, str)}
+        encodes = "CONDITIONING" in cls.RETURN_TYPES and "CONDITIONING" not in takes
         asked = {"prompt": {"1": {"class_type": name}}, "extra_data": {"extra_pnginfo": {}}}
         assert ("weighted_clip" in handler(asked)["extra_data"]["extra_pnginfo"]) == encodes, name
         assert (cls.INPUT_TYPES().get("hidden", {}).get("extra_pnginfo") == "EXTRA_PNGINFO") == encodes, name

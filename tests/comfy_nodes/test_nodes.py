@@ -13,6 +13,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.linear import ONEDNN
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.hosts.comfy.words import WORDS
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.reading import read_prompt
@@ -263,7 +264,7 @@ def test_the_refiner_takes_one_text_and_a_score() -> None:
     result = encode_sdxl("a cat", "a cat", towers=("clip_g",), aesthetic_score=2.5)
     ((hidden, values),) = result["result"][0]
     assert hidden.shape == (1, 77, 64)
-    assert values.keys() == {"pooled_output", "width", "height", "aesthetic_score"}
+    assert values.keys() == {"pooled_output", "width", "height", "aesthetic_score", WORDS}
     assert values["aesthetic_score"] == 2.5
     assert result["ui"]["text"] == []
     assert "text_l is not used" in encode_sdxl("a cat", "a dog", towers=("clip_g",))["ui"]["text"][0]

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.hosts.comfy.timed import stable_diffusion_sigma, timing_of, uniform_timing
+from weighted_clip.hosts.comfy.words import WORDS
 from weighted_clip.weighting.timed.schedule import COUNTERS
 
 from .fake_comfy import FakeClip, Tower, encode
@@ -29,7 +30,7 @@ def entries(text: str, **inputs) -> list:
 
 def test_a_prompt_without_times_is_one_plain_entry() -> None:
     ((_, values),) = entries("a (red:1.2) [cat]")
-    assert values.keys() == {"pooled_output"}
+    assert values.keys() == {"pooled_output", WORDS}
 
 
 def test_an_edit_becomes_two_entries_that_meet_at_its_step() -> None:

@@ -1,0 +1,83 @@
+"""Words of a CONDITIONING: which rows they are, carried by its entries, for nodes that place them.
+
+They are a value in the entry's dictionary that the host ignores, with a fingerprint of the rows: what copies an entry
+keeps them, and what changes its rows is noticed.
+
+Source: behaviour of ComfyUI 0.29.0; docs/places.md, "Phrases".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ...weighting.pipeline import EncodedPrompt
+from ...weighting.words import Words, words_of
+from .fingerprint import are_same, fingerprint
+from .types import Conditioning
+
+WORDS = "weighted_clip_words"
+"""Key of the words in an entry's dictionary."""
+
+
+class Carried(NamedTuple):
+    """Words of an entry."""
+
+    words: Mapping[str, Words]
+    """Words as read by each text tower; none if ``unknown``."""
+    rows: Tensor
+    """Fingerprint of the rows that they are for."""
+    unknown: str = ""
+    """Reason why its words have no rows of their own."""
+
+
+def with_words(conditioning: Conditioning, prompts: Mapping[str, EncodedPrompt], unknown: str = "") -> Conditioning:
+    """A copy of a conditioning with its words, from the prompts as encoded by each tower."""
+    words: dict[str, Words] = {}
+    for name, prompt in prompts.items():
+        if any(len(section.prompts) > 1 for section in prompt.read.sections):
+            unknown = unknown or "its rows are a blend of several prompts"
+        if any(rows.shape[1] > len(prompt.places) for rows, _ in conditioning):  # CLIP NegPip's, as it pairs rows
+            unknown = unknown or "another node's text encoder made its rows"
+        if not unknown:
+            words[name] = words_of(prompt.read.prompt.parts, prompt.read.chunks, prompt.places)
+    return [
+        [rows, {**values, WORDS: Carried({} if unknown else words, fingerprint(rows), unknown)}]
+        for rows, values in conditioning
+    ]
+
+
+def rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """Rows of a phrase in an entry of a conditioning, counted from 0; none if it is absent.
+
+    Raises:
+        ValueError: If the entry has no words, they have no rows, its rows have changed, or its text towers have the
+            phrase in different rows.
+    """
+    carried: Carried | None = values.get(WORDS)
+    if carried is None:
+        raise ValueError(
+            "This CONDITIONING does not say which of its rows are words. Encode the prompt with a node of Weighted "
+            "CLIP, such as CLIP Text Encode (Weighted), which with its first settings gives what the stock node gives."
+        )
+    if carried.unknown:
+        raise ValueError(f"“{phrase}” cannot be placed in this CONDITIONING: {carried.unknown}.")
+    if not are_same(carried.rows, fingerprint(rows)):
+        raise ValueError(
+            f"“{phrase}” cannot be placed any more: a node behind the text encoder, such as Conditioning (Average) or "
+            "(Concat), has changed the rows of this CONDITIONING. Place the phrase before that node, or join prompts "
+            "with Conditioning (Combine)."
+        )
+    by_tower = {name: words.rows_of(phrase) for name, words in carried.words.items()}
+    # the host cuts towers side by side to the length of the shorter one
+    by_tower = {name: tuple(row for row in found if row < rows.shape[1]) for name, found in by_tower.items()}
+    (first, found), *others = by_tower.items()
+    for name, own in others:
+        if own != found:
+            raise ValueError(
+                f"The text encoders {first} and {name} have “{phrase}” in different rows, {list(found)} and "
+                f"{list(own)}, which stand side by side. Give both the same text."
+            )
+    return found

@@ -1,0 +1,89 @@
+"""Nodes that say where in the picture, and when, words of an encoded prompt act."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..hosts.comfy.placing import Placement, place_phrase
+from ..hosts.comfy.types import Conditioning
+from .node import Node, Out, checked, make_input, number
+from .results import shown_result
+
+UNITS = ("percent", "steps")
+
+
+class WeightedCLIPPlace(Node):
+    """Gives a phrase of an encoded prompt its place in the picture, and its time: “red cat” in the left half only, or
+    in the first steps only. The rest of the prompt acts everywhere. Chain it for more phrases. For Stable Diffusion 1,
+    2 and XL, with prompts that our nodes have encoded.
+    """
+
+    title = "Place Phrase"
+    aliases = "place, region, regional prompt, area, mask, where, when, time, attention, attention mask, local"
+    outputs = (
+        Out("CONDITIONING", "CONDITIONING", "The prompt with its phrase in place, for the sampler or the next phrase."),
+        Out("STRING", "report", "How many rows the phrase has, where it acts, and when."),
+    )
+    FUNCTION = "place"
+    required = {
+        "conditioning": make_input("CONDITIONING", "A prompt from one of our encode nodes; negative prompts too."),
+        "phrase": make_input(
+            "STRING",
+            "Words of the prompt, without brackets and numbers. If they stand there several times, all are meant.",
+            default="",
+        ),
+        "inside": make_input(
+            "FLOAT",
+            "Weight inside the area: 2 is twice the share of what the image looks at there.",
+            **number(1.0, 0.0, 100.0, 0.05),
+        ),
+        "outside": make_input(
+            "FLOAT", "Weight outside: at 0 the phrase is not read there.", **number(0.0, 0.0, 100.0, 0.05)
+        ),
+        "area": make_input(
+            "STRING",
+            "left half, right third, top, bottom left, center; or x1 x2, y1 y2 from the left and the top, as parts of "
+            "the picture (0.5 is half) or, above 1, in pixels. ~0.1 behind it: soft edges. Empty: the whole picture.",
+            default="",
+        ),
+        "start": make_input(
+            "FLOAT",
+            "When the phrase's place and weights begin to count, in the unit below.",
+            **number(0.0, 0.0, 10000.0, 0.01),
+        ),
+        "end": make_input(
+            "FLOAT",
+            "When they stop: before and after that the phrase acts as usual. percent 1: at the end.",
+            **number(1.0, 0.0, 10000.0, 0.01),
+        ),
+        "unit": make_input(
+            UNITS,
+            "percent: parts of the way from noise to picture, 0 to 1, as in ComfyUI's nodes. steps: steps of the "
+            "sampler, counted from 0.",
+        ),
+    }
+    optional = {
+        "mask": make_input("MASK", "A painted place, instead of the area or within it. One, or one for each picture.")
+    }
+    hidden = {"unique_id": "UNIQUE_ID"}
+
+    def place(
+        self,
+        conditioning: Conditioning,
+        phrase: str,
+        inside: float,
+        outside: float,
+        area: str,
+        start: float,
+        end: float,
+        unit: str,
+        mask: Tensor | None = None,
+        unique_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Place the phrase."""
+        in_steps = checked("unit", unit, UNITS) == "steps"
+        placement = Placement(inside, outside, area, start, end, in_steps, mask)
+        placed, report = place_phrase(conditioning, phrase, placement, unique_id)
+        return shown_result((placed, report), report.splitlines()[:1])

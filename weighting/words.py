@@ -1,0 +1,79 @@
+"""Words of an encoded prompt, with the rows of its conditioning that they became: where a phrase stands.
+
+Words are found in the text, not by token ids, so that no tokenizer is needed and syntax between them does not count.
+
+Source: docs/places.md, "Phrases".
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .chunks import TokenChunk
+from .prompt import Break, Fragment, Span
+from .scheme import Place
+
+_ALONE = "\u2e80-\U0003ffff"
+"""Characters of scripts without spaces between words: each is a word."""
+_WORD = re.compile(rf"[{_ALONE}]|[^\W{_ALONE}]+|[^\w\s]")
+
+
+class Word(NamedTuple):
+    """A word of a prompt, or a sign between words."""
+
+    text: str
+    """Its text without case."""
+    span: Span
+    """Its position in the prompt as typed."""
+
+
+class Words(NamedTuple):
+    """Words of a prompt and its rows."""
+
+    words: tuple[Word | None, ...]
+    """Words in order; None for a BREAK."""
+    rows: tuple[Span | None, ...]
+    """Text that each row of the conditioning was made of; None for those of no word."""
+
+    def rows_of(self, phrase: str) -> tuple[int, ...]:
+        """Rows of a phrase, counted from 0, in all places where it stands; none if it is absent.
+
+        A phrase is found by its whole words, whatever their case, weight and syntax.
+        """
+        wanted = [text for text, _ in _words(phrase, range(len(phrase)))]
+        texts = [word and word.text for word in self.words]
+        starts = [start for start in range(len(texts)) if wanted and texts[start : start + len(wanted)] == wanted]
+        places = {place for start in starts for place in range(start, start + len(wanted))}
+        spans = sorted(word.span for place in places if (word := self.words[place]))
+        ends = [span.end for span in spans]
+
+        def is_found(row: Span) -> bool:
+            first = bisect_right(ends, row.start)
+            return first < len(spans) and spans[first].start < row.end
+
+        return tuple(number for number, row in enumerate(self.rows) if row and is_found(row))
+
+
+def words_of(parts: Iterable[Fragment | Break], chunks: Sequence[TokenChunk], places: Sequence[Place]) -> Words:
+    """Words of a prompt.
+
+    Args:
+        parts: The prompt as parsed.
+        chunks: Its chunks.
+        places: Place of each row of its conditioning in the chunks.
+    """
+    words: list[Word | None] = []
+    for part in parts:
+        words += [None] if isinstance(part, Break) else _words(part.text, part.positions)
+    return Words(tuple(words), tuple(chunks[chunk].tokens[position].span for chunk, position in places))
+
+
+def _words(text: str, positions: Sequence[int]) -> list[Word]:
+    """Words of a text whose character i is at ``positions[i]`` of the prompt."""
+    return [
+        Word(found.group().casefold(), Span(positions[found.start()], positions[found.end() - 1] + 1))
+        for found in _WORD.finditer(text)
+    ]
