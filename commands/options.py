@@ -42,7 +42,7 @@ def add_arguments(
         else:
             parser.add_argument(
                 flag,
-                type=type(about.default),
+                type=about.kind,
                 choices=about.choices or None,
                 default=defaults.get(name, about.default),
                 metavar=about.metavar,

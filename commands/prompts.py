@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..encoder.config import MAX_POSITIONS
 from . import Command, bulk
 from .console import json_text, show
 from .options import (
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from ..encoder.text_model import TextEncoder
     from ..weighting.plan import Variant
     from ..weighting.reading import ReadPrompt
-
-MAX_POSITIONS = 16384
-"""Maximum positions of a chunk, as in files of text encoders; importing that constant would take torch."""
 
 
 def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import Command
 from .images import add_activation_option, add_crop_option
-from .options import add_value
+from .options import add_arguments, add_value
 from .processes import alone
 from .training import (
     CAPTIONED,
@@ -40,34 +40,18 @@ _PARTS = "layers, embeddings, projection (of the text tower), image, scale"
 
 
 def _add_arguments(train: argparse.ArgumentParser) -> None:
-    from ..encoder.config import POSITIONS
+    from ..training.options import DECLARED
 
     train.add_argument("data", type=Path, metavar="DATA", help=CAPTIONED)
     train.add_argument(
         "--weights", type=Path, required=True, metavar="FILE", help=".safetensors file of a whole CLIP to begin with"
     )
     add_out(train)
-    train.add_argument("--towers", choices=["text", "both"], default="text", help="which are trained (%(default)s)")
-    add_value(train, "--batch", 32, "N", "pairs in memory at once (%(default)s)")
-    add_value(
-        train,
-        "--accumulate",
-        8,
-        "N",
-        "such parts in a batch; the pairs of all of them are told from each other (%(default)s)",
-    )
-    train.add_argument(
-        "--objective",
-        choices=["contrastive", "mlm"],
-        default="contrastive",
-        help="mlm: find hidden words of captions, without images, as a warm-up of the text encoder (%(default)s)",
-    )
-    length = train.add_mutually_exclusive_group()
-    add_value(length, "--epochs", 10, "N", "how often each image comes (%(default)s)")
-    length.add_argument("--steps", type=int, metavar="N", help="how many batches, in place of --epochs")
-    add_value(train, "--seed", 0, "N", "of order, captions and tags (%(default)s)")
+    add_arguments(train, DECLARED, "towers", "batch", "accumulate", "objective", accumulate=8)
+    add_arguments(train.add_mutually_exclusive_group(), DECLARED, "epochs", "steps")
+    add_arguments(train, DECLARED, "seed")
     add_device(train)
-    add_value(train, "--rate", 1e-5, "X", "highest learning rate (%(default)s)")
+    add_arguments(train, DECLARED, "rate")
     train.add_argument(
         "--rate-of",
         action="append",
@@ -76,16 +60,7 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         help=f"another rate for a part, 0 freezes it; parts: {_PARTS}",
     )
     add_value(train, "--freeze-layers", 0, "N", "freeze the first N text layers")
-    add_value(train, "--warmup", 0, "N", "steps in which the rate rises (%(default)s)")
-    add_value(train, "--weight-decay", 0.1, "X", "of matrices (%(default)s)")
-    add_value(train, "--ema", 0.0, "X", "write a moving average of the weights, e.g. 0.999 (none)")
-    add_value(train, "--lora", 0, "RANK", "train a LoRA, and write lora.safetensors too")
-    train.add_argument(
-        "--lora-for",
-        choices=["sd1", "sd2", "sdxl_l", "sdxl_g", "refiner"],
-        help="which model's text encoder it is for, as its keys say (by width: sd1, sd2 or sdxl_g)",
-    )
-    train.add_argument("--held-out", type=int, metavar="N", help="pairs to measure recall by (a tenth, at most 256)")
+    add_arguments(train, DECLARED, "warmup", "weight_decay", "ema", "lora", "lora_for", "held_out")
     train.add_argument(
         "--watch",
         action="append",
@@ -93,34 +68,7 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         metavar="PROMPT",
         help="measure how far the rows of this prompt move; may be given several times",
     )
-    add_value(
-        train,
-        "--keep",
-        0.0,
-        "W",
-        "hold general prompts near their old token states, with this weight in the loss, against forgetting (0)",
-    )
-    train.add_argument(
-        "--optimizer", choices=["adamw", "adafactor", "adamw8bit"], default="adamw", help="(%(default)s)"
-    )
-    train.add_argument(
-        "--patience",
-        type=int,
-        metavar="N",
-        help="end after N measurements of recall without a better one, and write the best weights",
-    )
-    add_value(
-        train,
-        "--merge",
-        1.0,
-        "X",
-        "write the weights from before and so much of their change (%(default)s); others by --resume afterwards",
-    )
-    train.add_argument("--word", metavar="WORD", help="train one new embedding alone, for this word in the captions")
-    add_value(train, "--word-vectors", 1, "N", "vectors that it has (%(default)s)")
-    train.add_argument(
-        "--word-from", default="*", metavar="TEXT", help="text whose tokens it begins with (%(default)s)"
-    )
+    add_arguments(train, DECLARED, "keep", "optimizer", "patience", "merge", "word", "word_vectors", "word_from")
     add_crop_option(train)
     add_value(
         train,
@@ -132,26 +80,8 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "--mirror", action="store_true", help="mirror half of the images, at random (captions may say left and right)"
     )
-    train.add_argument("--shuffle-tags", action="store_true", help="mix what stands between a caption's commas")
-    add_value(train, "--keep-tags", 0, "N", "leave the first N tags as they are")
-    add_value(train, "--tag-dropout", 0.0, "X", "leave out each other tag with this probability")
-    train.add_argument(
-        "--checkpointing", action="store_true", help="less memory for a third more time, and the same numbers"
-    )
-    train.add_argument(
-        "--new-text",
-        action="store_true",
-        help="begin with a text encoder of random weights, of the size of the old one",
-    )
-    train.add_argument(
-        "--positions",
-        choices=POSITIONS,
-        help="of a new text encoder (learned); rotary ones read captions longer than those in training, and hosts "
-        "cannot load them",
-    )
-    train.add_argument(
-        "--context-length", type=int, metavar="N", help="positions of a new text encoder, with start and end (77)"
-    )
+    add_arguments(train, DECLARED, "shuffle_tags", "keep_tags", "tag_dropout")
+    add_arguments(train, DECLARED, "checkpointing", "new_text", "positions", "context_length")
     add_shard(train)
     add_activation_option(train)
     add_compress(train)
@@ -234,8 +164,8 @@ def _is_rotary(run: Any) -> bool:
 
 
 def _written(run: Any) -> list[str]:
+    from ..training.options import file_name
     from ..training.results import LORA_NAME, TEXT_NAME, WHOLE_NAME
-    from ..training.textual_inversion import file_name
 
     folder, options = run.folder, run.options
     if options.word:
@@ -276,9 +206,7 @@ def _mlm_written(run: Any) -> list[str]:
 def _options(arguments: argparse.Namespace) -> TrainOptions:
     """Options from the arguments."""
     from ..training.augmentation import Augmentation
-    from ..training.captions import CaptionOptions
-    from ..training.optimizer import Rates
-    from ..training.options import TrainOptions
+    from ..training.options import CaptionOptions, Rates, TrainOptions
 
     rates_of = tuple(_rate_of(given) for given in arguments.rate_of)
     return with_arguments(

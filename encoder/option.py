@@ -36,6 +36,8 @@ class Option(NamedTuple):
     """Whether it is a text of several lines, one phrase per line; on the command line a flag for each."""
     metavar: str | None
     """Placeholder of its value in ``--help``."""
+    kind: type
+    """Type of its value."""
 
 
 def option(
@@ -52,6 +54,7 @@ def option(
     step: float | None = None,
     is_lines: bool = False,
     metavar: str | None = None,
+    kind: type | None = None,
 ) -> Any:
     """Declare a field of options: its default, and what its `Option` says of it.
 
@@ -68,13 +71,14 @@ def option(
         step: Distance between two values of a slider.
         is_lines: As in `Option`.
         metavar: As in `Option`.
+        kind: As in `Option`; by default that of the default, and text for None.
     """
     said = {value: text for value, text in choices.items() if text} if isinstance(choices, Mapping) else {}
     sentences = [tooltip or f"{info}.", *(f"{value}: {text}" for value, text in said.items())]
     words = help or info[:1].lower() + info[1:]
     about = Option(
         *(default, label, info, " ".join(sentences), words, tuple(choices), said, called or {}),
-        *(least, most, step, is_lines, metavar),
+        *(least, most, step, is_lines, metavar, kind or (str if default is None else type(default))),
     )
     return dataclasses.field(default=default, metadata={"option": about})
 

@@ -12,10 +12,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from weighted_clip.commands import prompts
 from weighted_clip.commands.program import main
 from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.files import tensor_file
 from weighted_clip.encoder.files.checkpoint import (
     hugging_face_tensors,
     load_text_models,
@@ -299,4 +297,3 @@ def test_inspect_counts_in_longer_chunks(capsys: pytest.CaptureFixture[str]) -> 
     for positions, said in (("2", "at least 3 positions, got 2"), ("16385", "16385: a chunk has at most 16,384")):
         assert main(["inspect", "cat", "--positions", positions]) == 1
         assert said in capsys.readouterr().err
-    assert prompts.MAX_POSITIONS == tensor_file.MAX_POSITIONS

@@ -17,24 +17,7 @@ from torch import Tensor
 from ..encoder.config import TextConfig
 from ..encoder.tokenizer import Tokenizer
 from .data import Example
-
-
-@dataclass(frozen=True)
-class CaptionOptions:
-    """Processing of captions that are lists of tags."""
-
-    shuffle_tags: bool = False
-    """Whether comma-separated tags are shuffled each time."""
-    keep_tags: int = 0
-    """Number of tags at the beginning that keep their place and are never dropped."""
-    tag_dropout: float = 0.0
-    """Probability of dropping each other tag, at least 0 and below 1."""
-
-    def __post_init__(self) -> None:
-        if self.keep_tags < 0:
-            raise ValueError(f"the number of tags to keep must be at least 0, got {self.keep_tags}")
-        if not 0 <= self.tag_dropout < 1:
-            raise ValueError(f"the probability of dropping a tag must be from 0 to below 1, got {self.tag_dropout}")
+from .options import CaptionOptions
 
 
 def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions) -> str:

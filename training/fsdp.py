@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoder.layers import Block
-from .optimizer import Optimizer
-from .options import Precision
+from .options import Optimizer, Precision
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -26,7 +26,8 @@ from .distributed import over_processes
 from .fsdp import Sharding, sharding_for
 from .grad_scaling import GradientScales
 from .images import NUM_THREADS
-from .optimizer import Groups, Optimizer
+from .optimizer import Groups
+from .options import Optimizer
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

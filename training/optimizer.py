@@ -9,53 +9,19 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from .lora import is_lora
+from .options import PARTS, Optimizer, Rates
 
 BETAS = (0.9, 0.98)
 EPS = 1e-6
 
 Groups = list[dict[str, Any]]
 """Parameter groups of an optimizer."""
-
-PARTS = ("layers", "embeddings", "projection", "image", "scale")
-"""Parts of a model with separate rates: three of the text tower, the image tower, the scale of the loss."""
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Learning rates and their schedule."""
-
-    rate: float = 1e-5
-    """Rate of all parts not named in ``by_part``."""
-    by_part: tuple[tuple[str, float], ...] = ()
-    """Rates of single parts; a part at 0 is frozen."""
-    frozen_layers: int = 0
-    """Number of frozen layers of the text tower, counted from the first."""
-    weight_decay: float = 0.1
-    warmup: int = 0
-    """Steps in which the rate rises from 0; after them it falls to 0 along half a cosine."""
-
-    def __post_init__(self) -> None:
-        unknown = [name for name, _ in self.by_part if name not in PARTS]
-        if unknown:
-            raise ValueError(f"no part of a model is called {unknown[0]!r}; parts are {', '.join(PARTS)}")
-        for name, value in (("learning rate", self.rate), *self.by_part, ("weight decay", self.weight_decay)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"the {name} must be a number from 0, got {value}")
-        if self.warmup < 0 or self.frozen_layers < 0:
-            raise ValueError(
-                f"steps of warm-up and frozen layers are counted from 0, got {self.warmup} and {self.frozen_layers}"
-            )
-
-    def of(self, part: str) -> float:
-        """Learning rate of a part."""
-        return dict(self.by_part).get(part, self.rate)
 
 
 def part_of(name: str) -> str:
@@ -138,7 +104,6 @@ def by_decay(parameters: Iterable[nn.Parameter], rate: float, weight_decay: floa
     ]
 
 
-Optimizer = Literal["adamw", "adafactor", "adamw8bit"]
 OPTIMIZERS: dict[Optimizer, Callable[[Groups], torch.optim.Optimizer]] = {
     "adamw": adamw,
     "adafactor": adafactor,

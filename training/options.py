@@ -1,17 +1,15 @@
-"""Options of a training run."""
+"""Options of a training run of a CLIP. Importing them takes no torch, so that ``--help`` is made of them."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from ..encoder.config import CROPS, Crop, Positions
-from ..encoder.files.tensor_file import MAX_POSITIONS
+from ..encoder.config import CROPS, MAX_POSITIONS, POSITIONS, Crop, Positions
+from ..encoder.option import option, options_in
 from .augmentation import Augmentation
-from .captions import CaptionOptions
-from .optimizer import Optimizer, Rates
-from .textual_inversion import MAX_VECTORS, file_name
 
 Trained = Literal["text", "both"]
 TRAINED: tuple[Trained, ...] = get_args(Trained)
@@ -25,7 +23,74 @@ Precision = Literal["fp32", "bf16", "fp16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """Types of the computation, default first. Weights are always kept in float32."""
 
+Optimizer = Literal["adamw", "adafactor", "adamw8bit"]
 MAX_HELD_OUT = 256
+_NOT_IN_NAMES = re.compile(r"[^\w-]+")
+MAX_VECTORS = 75
+"""Maximum number of vectors: the capacity of a chunk."""
+PARTS = ("layers", "embeddings", "projection", "image", "scale")
+"""Parts of a model with separate rates: three of the text tower, the image tower, the scale of the loss."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates and their schedule."""
+
+    rate: float = option(1e-5, help="highest learning rate (%(default)s)", metavar="X")
+    """Rate of all parts not named in ``by_part``."""
+    by_part: tuple[tuple[str, float], ...] = ()
+    """Rates of single parts; a part at 0 is frozen."""
+    frozen_layers: int = 0
+    """Number of frozen layers of the text tower, counted from the first."""
+    weight_decay: float = option(0.1, help="of matrices (%(default)s)", metavar="X")
+    warmup: int = option(0, help="steps in which the rate rises (%(default)s)", metavar="N")
+    """After them it falls to 0 along half a cosine."""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name, _ in self.by_part if name not in PARTS]
+        if unknown:
+            raise ValueError(f"no part of a model is called {unknown[0]!r}; parts are {', '.join(PARTS)}")
+        for name, value in (("learning rate", self.rate), *self.by_part, ("weight decay", self.weight_decay)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"the {name} must be a number from 0, got {value}")
+        if self.warmup < 0 or self.frozen_layers < 0:
+            raise ValueError(
+                f"steps of warm-up and frozen layers are counted from 0, got {self.warmup} and {self.frozen_layers}"
+            )
+
+    def of(self, part: str) -> float:
+        """Learning rate of a part."""
+        return dict(self.by_part).get(part, self.rate)
+
+
+@dataclass(frozen=True)
+class CaptionOptions:
+    """Processing of captions that are lists of tags."""
+
+    shuffle_tags: bool = option(False, help="mix what stands between a caption's commas")
+    keep_tags: int = option(0, help="leave the first N tags as they are", metavar="N")
+    """They are never dropped."""
+    tag_dropout: float = option(0.0, help="leave out each other tag with this probability", metavar="X")
+
+    def __post_init__(self) -> None:
+        if self.keep_tags < 0:
+            raise ValueError(f"the number of tags to keep must be at least 0, got {self.keep_tags}")
+        if not 0 <= self.tag_dropout < 1:
+            raise ValueError(f"the probability of dropping a tag must be from 0 to below 1, got {self.tag_dropout}")
+
+
+def file_name(word: str) -> str:
+    """File name of a word, by which hosts know it.
+
+    >>> file_name("<my cat>")
+    'my_cat.safetensors'
+    """
+    name = _NOT_IN_NAMES.sub("_", word).strip("_")
+    if not name:
+        raise ValueError(
+            f"the word {word!r} has no letter or digit to call its file by: write it as <mine>, for example"
+        )
+    return f"{name}.safetensors"
 
 
 @dataclass(frozen=True)
@@ -36,54 +101,69 @@ class TrainOptions:
         ValueError: If a number is out of range.
     """
 
-    towers: Trained = "text"
-    batch: int = 32
-    """Pairs in one part of a batch, which has to fit into memory."""
-    accumulate: int = 1
-    """Parts in a batch. Pairs are negatives of each other across all parts."""
-    steps: int | None = None
-    """Steps of the run. None: as many as ``epochs`` have."""
-    epochs: int = 10
-    seed: int = 0
+    towers: Trained = option("text", help="which are trained (%(default)s)", choices=TRAINED)
+    batch: int = option(32, help="pairs in memory at once (%(default)s)", metavar="N")
+    accumulate: int = option(
+        1,
+        help="such parts in a batch; the pairs of all of them are told from each other (%(default)s)",
+        metavar="N",
+    )
+    steps: int | None = option(None, help="how many batches, in place of --epochs", metavar="N", kind=int)
+    epochs: int = option(10, help="how often each image comes (%(default)s)", metavar="N")
+    seed: int = option(0, help="of order, captions and tags (%(default)s)", metavar="N")
     precision: Precision = "fp32"
     rates: Rates = field(default_factory=Rates)
     captions: CaptionOptions = field(default_factory=CaptionOptions)
     crop: Crop = CROPS[0]
     augmentation: Augmentation = field(default_factory=Augmentation)
-    held_out: int | None = None
-    """Pairs held out of training to measure recall. None: a tenth, at most 256."""
-    ema: float = 0.0
-    """Decay of the moving average of the weights, which is written instead of them; 0 for none."""
-    lora: int = 0
-    """Rank of a LoRA, trained instead of the text tower's weights; 0 for none."""
-    lora_for: str | None = None
-    """Model the LoRA is for, a key of `LORA_NAMES`. None: inferred from the tower's width."""
+    held_out: int | None = option(None, help="pairs to measure recall by (a tenth, at most 256)", metavar="N", kind=int)
+    ema: float = option(0.0, help="write a moving average of the weights, e.g. 0.999 (none)", metavar="X")
+    lora: int = option(0, help="train a LoRA, and write lora.safetensors too", metavar="RANK")
+    lora_for: str | None = option(
+        None,
+        help="which model's text encoder it is for, as its keys say (by width: sd1, sd2 or sdxl_g)",
+        choices=("sd1", "sd2", "sdxl_l", "sdxl_g", "refiner"),
+    )
     watch: tuple[str, ...] = ()
     """Prompts whose change is measured."""
-    keep: float = 0.0
-    """Loss weight for the change of general prompts; 0 for none."""
-    merge: float = 1.0
-    """Share of the change that is kept when merging with the initial weights; 1 for no merging."""
-    optimizer: Optimizer = "adamw"
-    patience: int | None = None
-    """Number of measurements of recall without improvement that end the run, with the best weights. None: no early
-    stop."""
-    word: str | None = None
-    """A new word in captions, of which only the vectors are trained, or None."""
-    word_vectors: int = 1
-    word_from: str = "*"
-    """Text whose token embeddings initialise the word."""
-    checkpointing: bool = False
-    """Whether layers are recomputed in the backward pass, to save memory."""
+    keep: float = option(
+        0.0,
+        help="hold general prompts near their old token states, with this weight in the loss, against forgetting (0)",
+        metavar="W",
+    )
+    merge: float = option(
+        1.0,
+        help="write the weights from before and so much of their change (%(default)s); others by --resume afterwards",
+        metavar="X",
+    )
+    optimizer: Optimizer = option("adamw", help="(%(default)s)", choices=get_args(Optimizer))
+    patience: int | None = option(
+        None,
+        help="end after N measurements of recall without a better one, and write the best weights",
+        metavar="N",
+        kind=int,
+    )
+    word: str | None = option(None, help="train one new embedding alone, for this word in the captions", metavar="WORD")
+    word_vectors: int = option(1, help="vectors that it has (%(default)s)", metavar="N")
+    word_from: str = option("*", help="text whose tokens it begins with (%(default)s)", metavar="TEXT")
+    checkpointing: bool = option(False, help="less memory for a third more time, and the same numbers")
     compress: int = 0
     """Rank of the matrices that gradients are compressed to between processes; 0 for no compression."""
-    new_text: bool = False
-    """Whether to start with a text tower of random weights, in the size of the file's."""
-    positions: Positions | None = None
-    """Kind of positions of the text tower. None: as in the file, or learned in a new tower."""
-    context_length: int | None = None
-    """Positions of a new text tower, including BOS and EOS. None: as many as in the file."""
-    objective: Objective = "contrastive"
+    new_text: bool = option(False, help="begin with a text encoder of random weights, of the size of the old one")
+    positions: Positions | None = option(
+        None,
+        help="of a new text encoder (learned); rotary ones read captions longer than those in training, and hosts "
+        "cannot load them",
+        choices=POSITIONS,
+    )
+    context_length: int | None = option(
+        None, help="positions of a new text encoder, with start and end (77)", metavar="N", kind=int
+    )
+    objective: Objective = option(
+        "contrastive",
+        help="mlm: find hidden words of captions, without images, as a warm-up of the text encoder (%(default)s)",
+        choices=OBJECTIVES,
+    )
 
     def __post_init__(self) -> None:
         counted = {"batch": self.batch, "accumulate": self.accumulate, "epochs": self.epochs}
@@ -164,3 +244,7 @@ class TrainOptions:
     def as_dict(self) -> dict[str, Any]:
         """The options as a dict, for a record."""
         return asdict(self)
+
+
+DECLARED = {name: about for cls in (TrainOptions, Rates, CaptionOptions) for name, about in options_in(cls).items()}
+"""Their declarations by name."""

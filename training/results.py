@@ -18,8 +18,8 @@ from .checkpoint import check_weights
 from .grad_cache import Towers
 from .images import read_again
 from .lora import lora_tensors, merged, model_of
-from .options import TrainOptions
-from .textual_inversion import file_name, word_tensors
+from .options import TrainOptions, file_name
+from .textual_inversion import word_tensors
 
 CONFIG_NAME = "config.json"
 """Heads and activation, for a model that its tensors alone would be taken for another one."""

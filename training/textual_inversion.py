@@ -8,18 +8,12 @@ in AUTOMATIC1111's stable-diffusion-webui.
 
 from __future__ import annotations
 
-import re
-
 import torch
 from torch import Tensor, nn
 
 from ..encoder.config import TextConfig
 from ..encoder.text_model import TextModel, Vectors
 from ..encoder.tokenizer import Tokenizer
-
-_NOT_IN_NAMES = re.compile(r"[^\w-]+")
-MAX_VECTORS = 75
-"""Maximum number of vectors: the capacity of a chunk."""
 
 
 class Word(nn.Module):
@@ -46,20 +40,6 @@ class Word(nn.Module):
         numbers = [int(ids[place]) - config.vocab_size for place in places]
         vectors = {place: self.vectors[number] for place, number in zip(places, numbers, strict=True)}
         return ids.where(~is_word, 0), vectors
-
-
-def file_name(word: str) -> str:
-    """File name of a word, by which hosts know it.
-
-    >>> file_name("<my cat>")
-    'my_cat.safetensors'
-    """
-    name = _NOT_IN_NAMES.sub("_", word).strip("_")
-    if not name:
-        raise ValueError(
-            f"the word {word!r} has no letter or digit to call its file by: write it as <mine>, for example"
-        )
-    return f"{name}.safetensors"
 
 
 def word_tensors(vectors: Tensor) -> dict[str, Tensor]:

@@ -15,9 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..config import MAX_POSITIONS
 from ..text_model import TextModel
 from .layouts import KEPT_POSITIONS, POSITION_NAME
-from .tensor_file import MAX_POSITIONS, CheckpointError, TensorFile
+from .tensor_file import CheckpointError, TensorFile
 
 _OF_CHECKPOINTS = ("cond_stage_model.", "conditioner.", "text_encoders.")
 """Prefixes of the text towers in checkpoints, which hosts read with 77 positions only."""

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..config import CLIP_L, HEAD_DIM, TOWERS, VISION_TOWERS, Positions, TextConfig, VisionConfig
+from ..config import CLIP_L, HEAD_DIM, MAX_POSITIONS, TOWERS, VISION_TOWERS, Positions, TextConfig, VisionConfig
 from ..layers import ABOUT
 from .config_file import ConfigFileError, Half, Told, beside
 from .layouts import (
@@ -47,8 +47,6 @@ MAX_MLP_DIM = 65536
 """Largest inner width of an MLP. The widest released one has 8192."""
 MAX_LAYERS = 256
 """Maximum number of layers in a tower. The deepest released one has 48."""
-MAX_POSITIONS = 16384
-"""Maximum number of positions of a text or of patches. The longest in use have 248 and 577."""
 MAX_IMAGE_SIZE = 2048
 """Largest side of an image, in pixels. The largest in use is 448."""
 MAX_PARAMETERS = 4_000_000_000
