@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from .runs import log_of, tensors_of
 
 PROGRAM = Path(__file__).resolve().parents[2] / "__main__.py"
 FAULTY = Path(__file__).with_name("faulty.py")
+COMMANDS = Path(__file__).with_name("process_command.py")
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that a program can handle")
 
@@ -125,16 +127,15 @@ def test_another_process_terminates_a_run(data: Path, tmp_path: Path, objective:
 def test_processes_that_are_terminated_stop_at_one_step_and_resume_to_the_same_bits(
     data: Path, tmp_path: Path, objective: str, fault: str
 ) -> None:
-    """By their launcher, which is sent the signal itself, or one of them alone."""
+    """By their launcher, which is sent the signal itself, or one of them alone; then resumed, after a whole run."""
     whole, out = tmp_path / "whole", tmp_path / "out"
-    done = launched(2, PROGRAM, *words(objective, data, whole))
-    assert done.returncode == 0, done.stderr
     stopped = launched(2, FAULTY, fault, 1, 4, *words(objective, data, out))
     assert stopped.returncode != 0
     assert "stopped after step 4 of 8: --resume goes on from here" in stopped.stdout, stopped.stderr
     assert not [line for line in stopped.stderr.splitlines() if line.startswith("weighted-clip: ")]
     assert [entry["step"] for entry in log_of(out) if "loss" in entry][-1] == 4
-    resumed = launched(2, PROGRAM, *words(objective, data, out, "--resume"))
+    commands = [(0, None, words(objective, data, whole)), (0, None, words(objective, data, out, "--resume"))]
+    resumed = launched(2, COMMANDS, json.dumps(commands))
     assert resumed.returncode == 0, resumed.stderr
     assert "goes on after step 4 of 8" in resumed.stdout
     check_same(whole, out, objective)
