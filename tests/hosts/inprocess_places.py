@@ -332,6 +332,29 @@ def applied(node: Any, inputs: dict[str, Any]) -> Any:
     return getattr(node(), node.FUNCTION)(**inputs)[0]
 
 
+def check_objects_of_the_small_world_are_drawn_in_their_places() -> None:
+    import nodes
+
+    model, clip, vae = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPLoadWorld"]().load("cpu")
+    inputs = {"clip": clip, "text": "a red circle and a blue square", "padding": "clean EOS too"}
+    words = run_ours(ENCODE, **inputs)["result"][0]
+    latent = {"samples": torch.zeros(48, 12, 16, 16)}
+
+    def num_in_place(positive: Any) -> int:
+        given = (model, 3, 12, 4.0, "euler", "simple", positive, stock(clip, ""), latent)
+        red, green, blue = vae.decode(nodes.KSampler().sample(*given)[0]["samples"]).unbind(-1)
+        is_red, is_blue = (one.clamp(min=0).mean(1) for one in (red - (green + blue) / 2, blue - (red + green) / 2))
+        half = is_red.shape[1] // 2
+        is_left = is_red[:, :half].sum(1) > is_red[:, half:].sum(1)
+        is_right = is_blue[:, half:].sum(1) > is_blue[:, :half].sum(1)
+        return int((is_left & is_right).sum())
+
+    in_parts = placed(placed(words, "red circle", area="left half"), "blue square", area="right half")
+    in_pixels = placed(placed(words, "red circle", area="0 16, 0 1"), "blue square", area="16 32, 0 1")
+    assert num_in_place(words) < 0.6 * 48
+    assert num_in_place(in_parts) == num_in_place(in_pixels) > 0.8 * 48
+
+
 # ---- time
 
 
