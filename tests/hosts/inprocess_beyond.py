@@ -20,6 +20,7 @@ import torch
 from inprocess import (
     CLOSE,
     TEXTS,
+    WORDS,
     compares,
     difference,
     issues_in,
@@ -100,7 +101,7 @@ def check_prompts_that_change_are_encoded_text_by_text() -> None:
         assert len(conditioning) == 2
         for (rows, values), text in zip(conditioning, ("a cat", "a dog"), strict=True):
             ((expected, stock_values),) = stock(clip, text)
-            assert values.keys() == {*stock_values, "start_percent", "end_percent"}
+            assert values.keys() == {*stock_values, WORDS, "start_percent", "end_percent"}
             difference(rows, expected)
 
 

@@ -17,7 +17,20 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
-from inprocess import WIDTHS, apart, compares, difference, issues_in, main, make_clip, note, ours, run_ours, stock
+from inprocess import (
+    WIDTHS,
+    WORDS,
+    apart,
+    compares,
+    difference,
+    issues_in,
+    main,
+    make_clip,
+    note,
+    ours,
+    run_ours,
+    stock,
+)
 from toys import make_unet
 
 COUNTERS = ("as the WebUI counts", "as written")
@@ -320,7 +333,7 @@ def check_without_times_the_node_gives_one_entry_that_text_encode_gives() -> Non
     for text in ("a (cat:1.3)", "a [cat] here", "a|b [c:d:5]"):
         result = run_ours("WeightedCLIPA1111Encode", clip=clip, text=text)
         ((hidden, values),) = result["result"][0]
-        assert values.keys() == {"pooled_output"}
+        assert values.keys() == {"pooled_output", WORDS}
         assert torch.equal(hidden, Encodings(clip).of(text))
         assert not {issue["code"] for issue in issues_in(result)} & {"uniform-steps", "no-timing"}
 
