@@ -95,8 +95,7 @@ def write_report(
 ) -> list[Path]:
     """Write means, tables, charts and grids of questions into a folder; return their paths."""
     from ..output.files import written_whole
-    from ..web.pictures.curves import draw_curves
-    from ..world.tables import ANSWERS, write_measured
+    from ..world.tables import write_measured
 
     pages: list[str] = []
     pictures: dict[str, Image.Image] = {}
@@ -105,14 +104,7 @@ def write_report(
         if len(question.weights) == 1:
             continue
         for answer in ("present", "others"):
-            curves = {
-                way.name: [(weight, found[question.name, way.name, weight, answer].mean) for weight in question.weights]
-                for way in _charted(question)
-            }
-            title = f"{question.title}: {ANSWERS[answer].lower()}"
-            pictures[f"{question.name}-{answer}.png"] = draw_curves(
-                title, curves, across="weight", top=1.0, theme="light"
-            )
+            pictures[f"{question.name}-{answer}.png"] = draw_chart(found, question, answer)
         pictures[f"{question.name}-grid.png"] = draw_grid(painter, question)
     with written_whole(folder / TABLES) as path:
         path.write_text("\n".join(pages), encoding="utf-8")
@@ -129,17 +121,30 @@ def _charted(question: Question) -> Sequence[Way]:
     return SOME_WAYS if question.ways == EVERY_WAY else question.ways
 
 
-def draw_grid(painter: Painter, question: Question, seeds: int = GRID_SEEDS) -> Image.Image:
-    """Pictures of a question's first prompt: a block for each way, a row for each seed, a column for each weight."""
+def draw_chart(found: Measured, question: Question, answer: str) -> Image.Image:
+    """Means of an answer by weight, a curve for each way."""
+    from ..web.pictures.curves import draw_curves
+    from ..world.tables import ANSWERS
+
+    curves = {
+        way.name: [(weight, found[question.name, way.name, weight, answer].mean) for weight in question.weights]
+        for way in _charted(question)
+    }
+    title = f"{question.title}: {ANSWERS[answer].lower()}"
+    return draw_curves(title, curves, across="weight", top=1.0, theme="light")
+
+
+def draw_grid(painter: Painter, question: Question, seeds: int = GRID_SEEDS, number: int = 0) -> Image.Image:
+    """Pictures of one of a question's prompts: a block for each way, a row for each seed, a column for each weight."""
     from ..web.pictures.weight_grid import draw_weight_grid
     from ..world.measure import Sitting
 
-    sitting = Sitting(painter, question._replace(num_prompts=1), seeds)
+    sitting = Sitting(painter, question._replace(num_prompts=number + 1), seeds)
     blocks: Mapping[str, list[list[Image.Image]]] = {}
     for way in _charted(question):
-        columns = [sitting.draw(way, weight)[0] for weight in question.weights]
+        columns = [sitting.draw(way, weight)[number] for weight in question.weights]
         blocks[way.name] = [[image_of(one[seed]) for one in columns] for seed in range(seeds)]
-    title = sitting.prompts[0].text(part=question.part).replace(":1)", ":weight)")
+    title = sitting.prompts[number].text(part=question.part).replace(":1)", ":weight)")
     return draw_weight_grid(title, [f"{weight:g}" for weight in question.weights], blocks)
 
 

@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from ..commands.world_measure import draw_chart, draw_grid
 from ..encoder.cache import chunk_keys
 from ..encoder.config import CLIP_L
 from ..encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
@@ -42,7 +43,11 @@ from ..weighting.reading import ReadPrompt, read_prompt
 from ..weighting.schemes import SCHEMES
 from ..weighting.towers import Reader
 from ..weighting.view import view
+from ..world.measure import QUESTIONS, WEIGHTS, Painter, Way
+from ..world.model import load_world
 from ..world.shapes import KINDS
+from ..world.tables import read_measured
+from .generate import MEASURED
 from .sparse_pictures import draw_sparse_masks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -266,6 +271,23 @@ def banner() -> Image.Image:
     return canvas.image()
 
 
+# ---- the small world
+
+
+@cache
+def painter() -> Painter:
+    """The committed world."""
+    return Painter(load_world()[0])
+
+
+def weights() -> Image.Image:
+    """Pictures of the measurement's second prompt, in fewer ways."""
+    chosen = {"comfy": "comfy", "a1111": "a1111", "compel": "compel", "masked_blend, remove": "nested remove"}
+    ways = {way.name: way for question in QUESTIONS for way in question.ways}
+    some = (*(ways[name]._replace(name=title) for title, name in chosen.items()), Way("Weigh Attention", how="bias"))
+    return draw_grid(painter(), QUESTIONS[0]._replace(ways=some, weights=WEIGHTS[2:-1]), seeds=2, number=1)
+
+
 Drawn = Callable[[], Image.Image]
 FADED = "a (red:0.6) cat and a (dog:0.3)"
 PICTURES: dict[str, Drawn] = {
@@ -283,6 +305,10 @@ PICTURES: dict[str, Drawn] = {
     "ranking": lambda: compared(6, keep=4)["ranking"],
     "sort-confusion": lambda: sorted_shapes()["sort-confusion"],
     "sort-unsure": lambda: sorted_shapes()["sort-unsure"],
+    "weights": weights,
+    "meaning-grid": lambda: draw_grid(painter(), QUESTIONS[0]),
+    "meaning-present": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "present"),
+    "meaning-others": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "others"),
 }
 """Pictures of docs/images by name. Screenshots and the WebUI's grid are made otherwise."""
 REGISTRY = ("icon", "banner")

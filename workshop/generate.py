@@ -31,9 +31,13 @@ from ..nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from ..weighting.options import OPTIONS
 from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES
+from ..world.measure import QUESTIONS
+from ..world.tables import read_measured, tables_of
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
+MEANING, MEASURED = "docs/evidence/meaning.md", "docs/evidence/meaning.csv"
+"""The page about pictures, and the numbers that ``world measure`` wrote."""
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
 NODES, NAMES, COMPLETION = "docs/nodes.md", "tests/data/names.json", "web/comfyui/ruler/names.js"
 INSPECT, CONVERT = (f"web/comfyui/docs/WeightedCLIP{name}.md" for name in ("Inspect", "Convert"))
@@ -80,6 +84,27 @@ def reference() -> str:
     page = (ROOT / REFERENCE).read_text(encoding="utf-8")
     rows = [(f"`{name}`", scheme.formula, scheme.equals, scheme.cost) for name, scheme in SCHEMES.items()]
     return with_table(page, ("Scheme", "Row j", "Equals", "Chunks encoded, for n"), rows)
+
+
+SHOWN = {
+    "phrase": ("summary",),
+    "absence": ("present",),
+    "color": ("present", "leaked"),
+    "padding": ("present",),
+    "apart": ("leaked",),
+}
+"""Tables of the page about pictures, by question."""
+
+
+def meaning() -> str:
+    """The page about pictures, with tables of what was measured."""
+    page, found = (ROOT / MEANING).read_text(encoding="utf-8"), read_measured(ROOT / MEASURED)
+    for question in QUESTIONS:
+        known = tuple(way for way in question.ways if (question.name, way.name, 1.0, "present") in found)
+        tables = tables_of(found, question._replace(ways=known))
+        for name in SHOWN.get(question.name, ()):
+            page = with_table(page, *tables[name])
+    return page
 
 
 # ---- locales
@@ -229,7 +254,7 @@ def with_quotation(name: str, quoted: str) -> str:
 
 
 MADE = {
-    **{GUIDE: guide, REFERENCE: reference, NODES: nodes, INSPECT: inspected, CONVERT: converted},
+    **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, NODES: nodes, INSPECT: inspected, CONVERT: converted},
     **{LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion},
 }
 """Functions that make the text of a file, by its path."""

@@ -78,7 +78,7 @@ SCHEMES: dict[str, Scheme] = {
         "Raises a word by fading all others, never beyond the plain prompt.",
         "ADV_CLIP_emb",
         "raise words by fading all others",
-        choose="a word should stand out without any row being pushed beyond what the encoder gives",
+        choose="a word should stand out with no row beyond what the encoder gives, and all others may fade",
         formula="`adv_compel` with the weights w / t, where t is the largest weight, at least 1",
         cost="n (k + 1), for k distinct weights below t",
     ),
