@@ -14,10 +14,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..encoder.image_file import image_of
 from ..output.files import written_whole
 from . import Command
 from .console import show
-from .images import image_of, write_picture
+from .images import write_picture
 from .options import add_value
 from .processes import alone
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..encoder.image_file import image_of
 from . import Command
 from .console import Progress, show
-from .images import clip_of, image_of, text_features_of, write_picture
+from .images import clip_of, text_features_of, write_picture
 from .options import add_arithmetic_options, add_value, device_of, dtype_named
 from .processes import alone
 

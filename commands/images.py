@@ -17,7 +17,6 @@ from .processes import holding_interrupt
 
 if TYPE_CHECKING:
     from PIL import Image
-    from torch import Tensor
 
     from ..encoder.clip import FullClip
     from ..encoder.config import Activation
@@ -113,13 +112,6 @@ def put_images(placements: Sequence[Placement], *, is_move: bool) -> Placed:
         placed = place_files(placements, is_move=is_move, on_progress=count)
     progress.clear()
     return placed
-
-
-def image_of(pixels: Tensor) -> Image.Image:
-    """Picture of pixels ``[3, h, w]`` in 0..1."""
-    from PIL import Image
-
-    return Image.fromarray((pixels * 255).round().byte().permute(1, 2, 0).contiguous().numpy())
 
 
 def write_picture(picture: Image.Image, path: Path) -> None:

@@ -14,8 +14,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from ..encoder.image_file import image_of
 from ..output.files import written_whole
-from .images import image_of, write_picture
+from .images import write_picture
 from .options import DTYPES
 from .processes import stopping, voice
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from . import Command
 from .console import Progress, show
-from .images import image_of, write_picture
+from .images import write_picture
 from .processes import alone
 from .world import add_world, world_of
 from .world_comfy import add_comfy_options, check_without, measure_comfy
@@ -18,12 +18,11 @@ from .world_comfy import add_comfy_options, check_without, measure_comfy
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ..world.measure import Painter, Question, Way
+    from ..world.measure import Painter, Question
     from ..world.tables import Measured, Table
 
 OUT, COMFY_OUT = "measured-world", "measured-comfy"
 POINTS, TABLES, MEANS = "points", "tables.md", "means.csv"
-GRID_SEEDS = 3
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +94,7 @@ def write_report(
 ) -> list[Path]:
     """Write means, tables, charts and grids of questions into a folder; return their paths."""
     from ..output.files import written_whole
+    from ..web.pictures.measured import draw_chart, draw_grid
     from ..world.tables import write_measured
 
     pages: list[str] = []
@@ -112,40 +112,6 @@ def write_report(
     for name, picture in pictures.items():
         write_picture(picture, folder / name)
     return [folder / name for name in (TABLES, MEANS, *pictures)]
-
-
-def _charted(question: Question) -> Sequence[Way]:
-    """Ways in charts and grids; the tables have all."""
-    from ..world.measure import EVERY_WAY, SOME_WAYS
-
-    return SOME_WAYS if question.ways == EVERY_WAY else question.ways
-
-
-def draw_chart(found: Measured, question: Question, answer: str) -> Image.Image:
-    """Means of an answer by weight, a curve for each way."""
-    from ..web.pictures.curves import draw_curves
-    from ..world.tables import ANSWERS
-
-    curves = {
-        way.name: [(weight, found[question.name, way.name, weight, answer].mean) for weight in question.weights]
-        for way in _charted(question)
-    }
-    title = f"{question.title}: {ANSWERS[answer].lower()}"
-    return draw_curves(title, curves, across="weight", top=1.0, theme="light")
-
-
-def draw_grid(painter: Painter, question: Question, seeds: int = GRID_SEEDS, number: int = 0) -> Image.Image:
-    """Pictures of one of a question's prompts: a block for each way, a row for each seed, a column for each weight."""
-    from ..web.pictures.weight_grid import draw_weight_grid
-    from ..world.measure import Sitting
-
-    sitting = Sitting(painter, question._replace(num_prompts=number + 1), seeds)
-    blocks: Mapping[str, list[list[Image.Image]]] = {}
-    for way in _charted(question):
-        columns = [sitting.draw(way, weight)[number] for weight in question.weights]
-        blocks[way.name] = [[image_of(one[seed]) for one in columns] for seed in range(seeds)]
-    title = sitting.prompts[number].text(part=question.part).replace(":1)", ":weight)")
-    return draw_weight_grid(title, [f"{weight:g}" for weight in question.weights], blocks)
 
 
 WORLD_MEASURE = Command(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
+    from torch import Tensor
 
 FORMATS = {
     "PNG": (".png",),
@@ -113,3 +114,10 @@ def _check_head(file: ImageFile.ImageFile) -> None:
         num_pixels = max(num_pixels, tags.get(_TILE_WIDTH, 0) * tags.get(_TILE_LENGTH, 0))
     if num_pixels > MAX_PIXELS:
         raise Image.DecompressionBombError
+
+
+def image_of(pixels: Tensor) -> Image.Image:
+    """Picture of pixels ``[3, h, w]`` in 0..1."""
+    from PIL import Image
+
+    return Image.fromarray((pixels * 255).round().byte().permute(1, 2, 0).contiguous().numpy())

@@ -19,7 +19,6 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from ..commands.world_measure import draw_chart, draw_grid
 from ..encoder.cache import chunk_keys
 from ..encoder.config import CLIP_L
 from ..encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
@@ -34,6 +33,7 @@ from ..web import pictures
 from ..web.pictures.canvas import Canvas
 from ..web.pictures.fonts import text_width
 from ..web.pictures.masks import draw_mask_rows
+from ..web.pictures.measured import draw_chart, draw_grid
 from ..web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Color, mix, readable
 from ..weighting.encoders import Encoders
 from ..weighting.options import EncodeOptions
