@@ -30,7 +30,7 @@ LEVEL = 0.05
 """Probability that chance alone is taken for an effect, in any of the ways and weights."""
 NUM_FLIPS = 4096
 
-_MARKED = re.compile(r"\(([^()]*[^()\s][^()]*):1\)")
+_MARKED = re.compile(r"\(([^()]*):1\)")
 
 
 class Marked(NamedTuple):
@@ -63,7 +63,7 @@ def marked(line: str) -> Marked:
     >>> marked("a table and (a red cup:1)")
     Marked(before='a table and ', phrase='a red cup', after='')
     """
-    found = list(_MARKED.finditer(line))
+    found = [match for match in _MARKED.finditer(line) if match[1].strip()]
     if len(found) != 1:
         raise ValueError(f"{line[:60]!r} has {len(found)} marked phrases: mark one, as in 'a table and (a red cup:1)'")
     return Marked(line[: found[0].start()], found[0][1], line[found[0].end() :])
