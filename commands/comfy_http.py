@@ -62,7 +62,7 @@ class Comfy:
         if not is_good or not address.isascii() or not address.isprintable() or " " in address:
             raise ComfyError(f"{address!r} is no address of a ComfyUI: give one such as {EXAMPLE}")
         self.address = address.rstrip("/")
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _AsTheyAre)
+        self._sent = urllib.request.build_opener(urllib.request.ProxyHandler({}), _AsTheyAre).open
 
     def node(self, class_type: str) -> dict[str, Any]:
         """Inputs of a node class with their types and options, by name, those that are required; empty if unknown.
@@ -153,7 +153,7 @@ class Comfy:
         body = None if data is None else json.dumps(data).encode()
         request = urllib.request.Request(self.address + path, body, {"Content-Type": "application/json"})  # noqa: S310
         try:
-            with self._opener.open(request, timeout=SECONDS) as answer:
+            with self._sent(request, timeout=SECONDS) as answer:
                 target, status, content = answer.headers.get("Location"), answer.status, answer.read(MAX_REPLY + 1)
         except (OSError, http.client.HTTPException) as error:
             raise ComfyError(

@@ -23,7 +23,7 @@ def fingerprint(rows: Tensor) -> Tensor:
     From ``[batch, rows, dim]`` of any number type to ``[batch, rows, NUM_SIGNS + 1]``, float32 on the CPU.
     """
     rows = rows.detach().float()
-    sums = rows @ _signs(rows.shape[-1]).to(rows.device)
+    sums = rows @ _signs(rows.shape[-1], rows.device)
     return torch.cat([sums, rows.norm(dim=-1, keepdim=True)], -1).cpu()
 
 
@@ -41,7 +41,7 @@ def are_zero(found: Tensor) -> bool:
 
 
 @cache
-def _signs(dim: int) -> Tensor:  # [dim, NUM_SIGNS]
+def _signs(dim: int, device: torch.device) -> Tensor:  # [dim, NUM_SIGNS]
     """Random signs of a fixed seed, scaled so that sums are about as large as the row is long."""
     drawn = torch.randint(2, (dim, NUM_SIGNS), generator=torch.Generator().manual_seed(dim), device="cpu")
-    return (2 * drawn - 1).float() * NUM_SIGNS**-0.5
+    return (2 * drawn - 1).float().to(device) * NUM_SIGNS**-0.5

@@ -212,6 +212,10 @@ def test_comfyui_sees_the_very_error_and_keeps_its_clip(mebibytes: int, monkeypa
 def test_nothing_of_an_encoding_hangs_on_the_patch_that_comfyui_leaves(
     clip: fake_comfy.FakeClip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    comfy_encoded(clip)  # constants are made once
+    memory = memory_of(clip)
+    assert memory is not None
+    memory.forget(memory.keys())
     left: list[Any] = []  # the real host sets object patches on the model itself, and takes them off at its next load
     add = fake_comfy.Patcher.add_object_patch
     monkeypatch.setattr(
@@ -219,9 +223,8 @@ def test_nothing_of_an_encoding_hangs_on_the_patch_that_comfyui_leaves(
     )
     with FailingAt() as mode:
         comfy_encoded(clip)
-    memory = memory_of(clip)
-    assert memory is not None
     assert len(left) == 1
+    assert len(memory)
     memory.forget(memory.keys())
     assert mode.num_alive() == 0
     # whoever asks the host's model while the patch is still on it gets the host's own encoding

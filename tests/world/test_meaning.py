@@ -69,7 +69,8 @@ def test_a_phrase_whose_rows_alone_are_weighted_stays_in_most_pictures(
     sitting: Sitting, plain: Point, removed: Point, way: Way
 ) -> None:
     """Later rows, padding among them, have read it."""
-    weighted = sitting.judge(sitting.draw(way, 0.0))
+    half, weighted = (sitting.judge(sitting.draw(way, weight)) for weight in (0.5, 0.0))
+    assert of_point(plain, "present").mean >= of_point(half, "present").mean >= of_point(weighted, "present").mean
     assert fall(plain, weighted).low > 0
     assert of_point(weighted, "present").low > 0.6
     assert fall(weighted, removed).low > 0.5
