@@ -17,10 +17,10 @@ Activation = Literal["quick_gelu", "gelu"]
 
 Positions = Literal["learned", "rotary"]
 POSITIONS: tuple[Positions, ...] = get_args(Positions)
-MAX_POSITIONS = 16384
-"""Maximum number of positions of a text or of patches in a file. The longest in use have 248 and 577."""
 """Kinds of positions in a text tower, default first: a learned vector for each position, as in every released CLIP; or
 rotation of queries and keys (``layers.py``)."""
+MAX_POSITIONS = 16384
+"""Maximum number of positions of a text or of patches in a file. The longest in use have 248 and 577."""
 
 Crop = Literal["center", "letterbox", "stretch"]
 CROPS: tuple[Crop, ...] = get_args(Crop)
