@@ -15,6 +15,7 @@ from ..dalle.dvae import DVAE
 from ..dalle.pieces import clip_pieces
 from ..dalle.tokens import read_swaps, swapped
 from ..encoder.config import CLIP_L, VISION_TOWERS, TextConfig, VisionConfig
+from ..encoder.image_file import image_of
 from ..encoder.images import best
 from ..encoder.text_model import TextEncoder
 from ..encoder.tokenizer import default_tokenizer
@@ -34,9 +35,8 @@ from ..weighting.reading import read_prompt
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.towers import Reader
 from ..weighting.view import view
-from ..world.model import load_world, noise_of, sampled, to_pictures
-from ..world.unet import Text
-from .docs_pictures import LENGTH, blend, changes, load_clip_module, load_of_tests, read, scored_shapes
+from ..world.measure import Way
+from .docs_pictures import LENGTH, blend, changes, load_clip_module, load_of_tests, painter, read, scored_shapes
 
 HELP_WIDTH = 340
 """Width of the pictures in help pages, in pixels: the panel that shows them is hardly wider."""
@@ -321,8 +321,7 @@ def palette_tokens(side: int) -> tuple[DVAE, torch.Tensor]:
 
 def as_picture(pixels: torch.Tensor, side: int) -> Image.Image:
     """The first image of ``[b, 3, h, w]`` with so many pixels a side."""
-    picture = Image.fromarray((pixels[0].movedim(0, -1) * 255).round().byte().numpy())
-    return picture.resize((side, side), Image.Resampling.NEAREST)
+    return image_of(pixels[0]).resize((side, side), Image.Resampling.NEAREST)
 
 
 def token_grid() -> Image.Image:
@@ -406,19 +405,16 @@ def growing_images(side: int) -> Image.Image:
 
 def faded_in_small_world(text: str, weights: Sequence[float], seeds: Sequence[int]) -> Image.Image:
     """Pictures of a prompt in which ``*`` is a weight: a row a weight, a column a seed."""
-    world, _ = load_world()
-    encoders = Encoders.of_models({"clip_l": world.whole_text()})
-    nothing, noise, left, gap, top = Text(encoders("").hidden), noise_of(list(seeds)), 52, 6, 32
+    way, left, gap, top = Way("masked_blend", {"scheme": "masked_blend"}), 52, 6, 32
     side = (HELP_WIDTH - left) // len(seeds) - gap
     canvas = Canvas(HELP_WIDTH, top + len(weights) * (side + gap), DARK.background)
     canvas.text(10, 16, text, DARK.text, size=14)
     for row, weight in enumerate(weights):
         canvas.text(left - 10, top + row * (side + gap) + side / 2, f"{weight:g}", DARK.text, size=14, align="right")
+    texts = [painter().text(text.replace("*", f"{weight:g}"), way) for weight in weights]
     picture = canvas.image()
-    for row, weight in enumerate(weights):
-        rows = encoders(text.replace("*", f"{weight:g}"), syntax="comfy", scheme="masked_blend").hidden
-        *_, latents = sampled(world.unet, noise, Text(rows), nothing)
-        for column, one in enumerate(to_pictures(latents).split(1)):
+    for row, drawn in enumerate(painter().pictures(texts, [seeds] * len(texts))):
+        for column, one in enumerate(drawn.split(1)):
             picture.paste(as_picture(one, side), (left + column * (side + gap), top + row * (side + gap)))
     return picture
 

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...encoder.encoding import EncoderError
-from ...encoder.image_file import open_image
+from ...encoder.image_file import image_of, open_image
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.towers import Reader
@@ -142,7 +142,7 @@ def pixels_of(picture: Image.Image) -> Tensor:
 
 def picture_of(pixels: Tensor) -> Image.Image:
     """Picture of ``[3, h, w]``, 0 to 1."""
-    return Image.fromarray(pixels.movedim(0, -1).clamp(0, 1).mul(255).round().byte().cpu().numpy())
+    return image_of(pixels.clamp(0, 1).cpu())
 
 
 def enlarged(pixels: Tensor) -> Image.Image:
