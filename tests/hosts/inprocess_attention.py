@@ -238,8 +238,8 @@ def is_close(ours: torch.Tensor, reference: torch.Tensor, without: torch.Tensor,
     assert distance <= CLOSE, (name, distance)
 
 
-def logged(action: Callable[[], Any]) -> list[str]:
-    """Log messages of our modules within the context."""
+def logged(action: Callable[[], Any], node: str = "Weigh Attention") -> list[str]:
+    """Log messages about a node while something is done."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = records.append  # type: ignore[method-assign]
@@ -252,7 +252,7 @@ def logged(action: Callable[[], Any]) -> list[str]:
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
-    return [record.getMessage() for record in records if "Weigh Attention" in record.getMessage()]
+    return [record.getMessage() for record in records if node in record.getMessage()]
 
 
 # ---- what Stable Diffusion 1, 2 and XL draw

@@ -15,11 +15,12 @@ from unittest.mock import patch
 
 import torch
 from inprocess import CLOSE, compares, difference, main, make_clip, make_lora, note, refusal, run_ours, stock
-from inprocess_attention import area, is_close, left_of, masked, num_calls, rel, timed
+from inprocess_attention import area, is_close, left_of, logged, masked, num_calls, rel, timed
 from toys import LATENT, NEGATIVE, PLAIN, TOYS, make_model, make_text_encoder, sampled
 from written_out import split
 
 ENCODE = "WeightedCLIPTextEncode"
+PLACE = "Place Phrase"
 ROWS = {"red": (2,), "red cat": (2, 3), "mat": (6,), "oil painting": (8, 9), "snow": (11,)}
 """Rows of phrases of `PLAIN` in Stable Diffusion; BOS is row 0."""
 UNETS = ("SD1", "SD2", "SDXL")
@@ -409,7 +410,7 @@ def check_a_field_whose_start_is_a_step_acts_in_it_and_one_that_ends_there_does_
     whole = placed(words, "red cat", **place)
     sampled_ones = [sampled(model, one, negative, steps=5) for one in (both, whole, first, second)]
     assert torch.equal(sampled_ones[0], sampled_ones[1])
-    lines = [said(lambda one=one: sampled(model, one, negative, steps=5)) for one in (first, second)]
+    lines = [logged(lambda one=one: sampled(model, one, negative, steps=5), PLACE) for one in (first, second)]
     acted = [int(line.split(" acted in ")[1].split()[0]) for (line,) in lines]
     assert sum(acted) == 5, acted
 
@@ -442,25 +443,6 @@ def check_a_placed_phrase_takes_no_more_passes() -> None:
         assert num_calls(model, negative, placed(words, "red cat", area="left", **inputs)) == 1
 
 
-def said(action: Callable[[], Any]) -> list[str]:
-    """Messages of the log about placed phrases."""
-    import logging
-
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
-    root = logging.getLogger()
-    root.addHandler(handler)
-    level = root.level
-    root.setLevel(logging.INFO)
-    try:
-        action()
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
-    return [one.getMessage() for one in records if one.getMessage().startswith("Place Phrase")]
-
-
 def check_the_log_says_in_how_many_steps_a_phrase_acted() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     negative, words = stock(clip, NEGATIVE), encoded(clip)
@@ -470,7 +452,7 @@ def check_the_log_says_in_how_many_steps_a_phrase_acted() -> None:
         ({"start": 7, "end": 9, "unit": "steps"}, 0),
     ):
         ours = placed(words, "red cat", area="left", **inputs)
-        assert said(lambda ours=ours: sampled(model, ours, negative, steps=4)) == [
+        assert logged(lambda ours=ours: sampled(model, ours, negative, steps=4), PLACE) == [
             f"Place Phrase: “red cat” acted in {count} of 4 steps"
         ]
 
