@@ -177,6 +177,8 @@ class _Seen:
         self.of_fields: dict[tuple[str | None, str], set[int]] = {}
         """Steps in which each placed phrase acts, by its node and text."""
         self.num_steps = 0
+        self.masks: dict[tuple[int, torch.Size], Tensor | None] = {}
+        """Masks of placed phrases, as `Step` keeps them."""
 
     def note(self, uuid: Any, num_rows: int, num_layers: int) -> None:
         """Record that weights of an entry have acted."""
@@ -312,7 +314,8 @@ def _placed(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any
         return {}
     latent, sigma, *_ = (value for value in (*given, *named.values()) if isinstance(value, Tensor))
     sigmas: Tensor | None = _transformer_options(*given, **named).get("sample_sigmas")
-    step = Step(model, latent, sigma.flatten()[0], None if sigmas is None else sigmas.tolist())
+    masks = {} if seen is None else seen.masks
+    step = Step(model, latent, sigma.flatten()[0], None if sigmas is None else sigmas.tolist(), masks)
     found: dict[int, Acting] = {}
     for entry in entries:
         marker = entry["model_conds"][MARKER]

@@ -67,6 +67,8 @@ class Step(NamedTuple):
     """Its noise level."""
     sigmas: Sequence[float] | None
     """Levels of all steps and the one after the last; None if unknown."""
+    masks: dict[tuple[int, torch.Size], Tensor | None]
+    """Masks made so far in this sampling, by the identity of their field and the latent's shape."""
 
 
 def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
@@ -77,8 +79,6 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
     for field in fields:
         if not acts_at(step.sigma, *_range_of(field, step)):
             continue
-        is_own = torch.zeros(num_rows)
-        is_own[list(field.rows)] = 1.0
         mask = _mask_of(field, step)
         same = None if mask is None else mask.flatten()[0]
         if mask is None or field.inside == field.outside or bool((mask == same).all()):
@@ -87,6 +87,8 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
             bias[list(field.rows)] += effect.bias
         else:
             weights.append(weights_by_place(mask, field.inside, field.outside))
+            is_own = torch.zeros(num_rows)
+            is_own[list(field.rows)] = 1.0
             rows.append(is_own)
     height, width = step.latent.shape[-2:]
     if not weights:
@@ -126,6 +128,13 @@ def _range_of(field: Field, step: Step) -> tuple[float, float]:
 
 def _mask_of(field: Field, step: Step) -> Tensor | None:
     """Mask of a field at the latent's places, ``[1 or batch, height, width]``; None if it is 1 everywhere."""
+    key = id(field), step.latent.shape
+    if key not in step.masks:
+        step.masks[key] = _made_mask(field, step)
+    return step.masks[key]
+
+
+def _made_mask(field: Field, step: Step) -> Tensor | None:
     batch, cells = step.latent.shape[0], (step.latent.shape[-2], step.latent.shape[-1])
     mask: Tensor | None = None
     if field.area is not None:
