@@ -12,6 +12,38 @@ from .node import Node, Out, checked, make_input, number
 from .results import shown_result
 
 UNITS = ("percent", "steps")
+WHERE = {
+    "area": make_input(
+        "STRING",
+        "left half, right third, top, bottom left, center; or x1 x2, y1 y2 from the left and the top, as parts of "
+        "the picture (0.5 is half) or, above 1, in pixels. ~0.1 behind it: soft edges. Empty: the whole picture.",
+        default="",
+    ),
+    "start": make_input(
+        "FLOAT",
+        "When its place begins to count, in the unit below.",
+        **number(0.0, 0.0, 10000.0, 0.01),
+    ),
+    "end": make_input(
+        "FLOAT",
+        "When it stops: before and after that all is as without this node. percent 1: at the end.",
+        **number(1.0, 0.0, 10000.0, 0.01),
+    ),
+    "unit": make_input(
+        UNITS,
+        "percent: parts of the way from noise to picture, 0 to 1, as in ComfyUI's nodes. steps: steps of the "
+        "sampler, counted from 0.",
+    ),
+}
+"""Inputs for a place and a time."""
+MASK = make_input("MASK", "A painted place, instead of the area or within it. One, or one for each picture.")
+
+
+def placement_of(
+    area: str, start: float, end: float, unit: str, mask: Tensor | None, unique_id: str | None
+) -> Placement:
+    """Place and time from the inputs."""
+    return Placement(area, start, end, checked("unit", unit, UNITS) == "steps", mask, unique_id)
 
 
 class WeightedCLIPPlace(Node):
@@ -42,31 +74,9 @@ class WeightedCLIPPlace(Node):
         "outside": make_input(
             "FLOAT", "Weight outside: at 0 the phrase is not read there.", **number(0.0, 0.0, 100.0, 0.05)
         ),
-        "area": make_input(
-            "STRING",
-            "left half, right third, top, bottom left, center; or x1 x2, y1 y2 from the left and the top, as parts of "
-            "the picture (0.5 is half) or, above 1, in pixels. ~0.1 behind it: soft edges. Empty: the whole picture.",
-            default="",
-        ),
-        "start": make_input(
-            "FLOAT",
-            "When the phrase's place and weights begin to count, in the unit below.",
-            **number(0.0, 0.0, 10000.0, 0.01),
-        ),
-        "end": make_input(
-            "FLOAT",
-            "When they stop: before and after that the phrase acts as usual. percent 1: at the end.",
-            **number(1.0, 0.0, 10000.0, 0.01),
-        ),
-        "unit": make_input(
-            UNITS,
-            "percent: parts of the way from noise to picture, 0 to 1, as in ComfyUI's nodes. steps: steps of the "
-            "sampler, counted from 0.",
-        ),
+        **WHERE,
     }
-    optional = {
-        "mask": make_input("MASK", "A painted place, instead of the area or within it. One, or one for each picture.")
-    }
+    optional = {"mask": MASK}
     hidden = {"unique_id": "UNIQUE_ID"}
 
     def place(
@@ -83,7 +93,6 @@ class WeightedCLIPPlace(Node):
         unique_id: str | None = None,
     ) -> dict[str, Any]:
         """Place the phrase."""
-        in_steps = checked("unit", unit, UNITS) == "steps"
-        placement = Placement(inside, outside, area, start, end, in_steps, mask)
-        placed, report = place_phrase(conditioning, phrase, placement, unique_id)
+        placement = placement_of(area, start, end, unit, mask, unique_id)
+        placed, report = place_phrase(conditioning, phrase, inside, outside, placement)
         return shown_result((placed, report), report.splitlines()[:1])

@@ -74,11 +74,14 @@ def acts_at(sigma: float | Tensor, start: float | Tensor, end: float | Tensor) -
     return bool(sigma <= start) and (bool(sigma > end) or bool(end <= 0))
 
 
-def check_field(inside: float, outside: float, start: float, end: float, *, in_steps: bool) -> None:
-    """Refuse a field that has no meaning, with a ValueError that quotes its numbers."""
-    for name, weight in (("inside", inside), ("outside", outside)):
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"{name} must be 0 or a number above, got {weight:g}.")
+def check_weight(name: str, weight: float) -> None:
+    """Refuse a weight that is no number from 0, with a ValueError that quotes it."""
+    if not (math.isfinite(weight) and weight >= 0):
+        raise ValueError(f"{name} must be 0 or a number above, got {weight:g}.")
+
+
+def check_times(start: float, end: float, *, in_steps: bool) -> None:
+    """Refuse times that have no meaning, with a ValueError that quotes them."""
     if not (math.isfinite(start) and math.isfinite(end) and start >= 0):
         raise ValueError(f"start and end must be numbers from 0, got {start:g} and {end:g}.")
     if in_steps and (start != int(start) or end != int(end)):

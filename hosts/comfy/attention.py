@@ -102,7 +102,7 @@ def with_field(conditioning: Conditioning, fields: Sequence[Field | None]) -> Co
             marker = _marker_class()(plain, fingerprint(rows))
         elif bool((marker.cond.view(2, -1)[1, list(field.rows)] < 0).any()):
             raise ValueError(
-                f"“{field.phrase}” has a weight below 0, which takes it away in the attention: it cannot be placed. "
+                f"{field.where.name} has a weight below 0, which takes it away in the attention: it cannot be placed. "
                 "Take a weight of 0 or above, or the phrase out."
             )
         inputs = {**inputs, MARKER: marker.with_field(field)}
@@ -175,7 +175,7 @@ class _Seen:
         self.of_nodes: dict[str, tuple[int, int]] = {}
         """Rows and layers in which the weights of a node acted."""
         self.of_fields: dict[tuple[str | None, str], set[int]] = {}
-        """Steps in which each placed phrase acts, by its node and text."""
+        """Steps in which each placed phrase acts, by its node and name."""
         self.num_steps = 0
         self.masks: dict[tuple[int, torch.Size], Tensor | None] = {}
         """Masks of placed phrases, as `Step` keeps them."""
@@ -187,8 +187,8 @@ class _Seen:
             self.of_nodes[self.node_ids[uuid]] = max(rows, num_rows), max(layers, num_layers)
 
     def report(self) -> None:
-        for (node_id, phrase), steps in self.of_fields.items():
-            text = f"“{phrase}” acted in {len(steps)} of {counted(self.num_steps, 'step')}"
+        for (node_id, name), steps in self.of_fields.items():
+            text = f"{name} acted in {len(steps)} of {counted(self.num_steps, 'step')}"
             logger.log(logging.INFO if steps else logging.WARNING, "Place Phrase: %s", text)
             if node_id is not None:
                 _tell(node_id, text)
@@ -322,9 +322,9 @@ def _placed(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any
         found[id(marker)] = acting(marker.fields, marker.cond.shape[1] // 2, step)
         if seen is not None and step.sigmas is not None:
             seen.num_steps = len(step.sigmas) - 1
-            for field in marker.fields:
-                steps = seen.of_fields.setdefault((field.node_id, field.phrase), set())
-                steps |= steps_of(field, step, entry.get("timestep_start"), entry.get("timestep_end"))
+            for *_, where in marker.fields:
+                steps = seen.of_fields.setdefault((where.node_id, where.name), set())
+                steps |= steps_of(where, step, entry.get("timestep_start"), entry.get("timestep_end"))
     return found
 
 

@@ -20,17 +20,11 @@ PIXELS = 8
 """Pixels along a side of a latent's place, unless the host says otherwise."""
 
 
-class Field(NamedTuple):
-    """Weight of some rows by place and time."""
+class Where(NamedTuple):
+    """Place and time of something."""
 
-    rows: tuple[int, ...]
-    """The rows, counted from 0."""
-    phrase: str
-    """The phrase that they are, for messages."""
-    inside: float
-    """Weight where the mask is 1."""
-    outside: float
-    """Weight where the mask is 0."""
+    name: str
+    """Its name in messages."""
     area: Area | None = None
     """Area of the mask; None for the whole picture."""
     mask: Tensor | None = None
@@ -43,6 +37,19 @@ class Field(NamedTuple):
     """Whether times are steps."""
     node_id: str | None = None
     """Node to notify after sampling."""
+
+
+class Field(NamedTuple):
+    """Weight of some rows by place and time."""
+
+    rows: tuple[int, ...]
+    """The rows, counted from 0."""
+    inside: float
+    """Weight where the mask is 1."""
+    outside: float
+    """Weight where the mask is 0."""
+    where: Where
+    """Place of the mask, and time of the weights."""
 
 
 class Acting(NamedTuple):
@@ -68,7 +75,7 @@ class Step(NamedTuple):
     sigmas: Sequence[float] | None
     """Levels of all steps and the one after the last; None if unknown."""
     masks: dict[tuple[int, torch.Size], Tensor | None]
-    """Masks made so far in this sampling, by the identity of their field and the latent's shape."""
+    """Masks made so far in this sampling, by the identity of their `Where` and the latent's shape."""
 
 
 def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
@@ -77,9 +84,9 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
     weights: list[Tensor] = []
     rows: list[Tensor] = []
     for field in fields:
-        if not acts_at(step.sigma, *_range_of(field, step)):
+        if not acts_at(step.sigma, *_range_of(field.where, step)):
             continue
-        mask = _mask_of(field, step)
+        mask = mask_of(field.where, step)
         same = None if mask is None else mask.flatten()[0]
         if mask is None or field.inside == field.outside or bool((mask == same).all()):
             share = 1.0 if same is None else float(same)
@@ -98,9 +105,9 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
     return Acting(bias, torch.stack(by_picture, 1).float(), torch.stack(rows))
 
 
-def steps_of(field: Field, step: Step, start: float | None, end: float | None) -> set[int]:
-    """Steps in which a field acts, of an entry that is sampled from one noise level to another; None: the whole way."""
-    times = _range_of(field, step)
+def steps_of(where: Where, step: Step, start: float | None, end: float | None) -> set[int]:
+    """Steps in which something acts, of an entry sampled from one noise level to another; None: the whole way."""
+    times = _range_of(where, step)
     return {
         index
         for index, sigma in enumerate((step.sigmas or [0.0])[:-1])
@@ -108,48 +115,47 @@ def steps_of(field: Field, step: Step, start: float | None, end: float | None) -
     }
 
 
-def _range_of(field: Field, step: Step) -> tuple[float, float]:
-    """Noise levels of a field's start and end."""
-    if not field.in_steps:
-        start, end = map(step.model.model_sampling.percent_to_sigma, (field.start, field.end))
+def _range_of(where: Where, step: Step) -> tuple[float, float]:
+    """Noise levels of a start and an end."""
+    if not where.in_steps:
+        start, end = map(step.model.model_sampling.percent_to_sigma, (where.start, where.end))
         return float(start), float(end)
     if step.sigmas is None:
         raise ValueError(
-            f"“{field.phrase}” is placed in steps, but this sampler does not say which steps it has. Set unit to "
-            "percent."
+            f"{where.name} is placed in steps, but this sampler does not say which steps it has. Set unit to percent."
         )
     last = len(step.sigmas) - 1
-    start, end = int(field.start), int(field.end)
+    start, end = int(where.start), int(where.end)
     if start >= last:
         return -1.0, 0.0  # no level is below it
     # levels may be above the first one, where a sampler adds noise
     return math.inf if start == 0 else step.sigmas[start], 0.0 if end >= last else step.sigmas[end]
 
 
-def _mask_of(field: Field, step: Step) -> Tensor | None:
-    """Mask of a field at the latent's places, ``[1 or batch, height, width]``; None if it is 1 everywhere."""
-    key = id(field), step.latent.shape
+def mask_of(where: Where, step: Step) -> Tensor | None:
+    """Mask at the latent's places, ``[1 or batch, height, width]``; None if it is 1 everywhere."""
+    key = id(where), step.latent.shape
     if key not in step.masks:
-        step.masks[key] = _made_mask(field, step)
+        step.masks[key] = _made_mask(where, step)
     return step.masks[key]
 
 
-def _made_mask(field: Field, step: Step) -> Tensor | None:
+def _made_mask(where: Where, step: Step) -> Tensor | None:
     batch, cells = step.latent.shape[0], (step.latent.shape[-2], step.latent.shape[-1])
     mask: Tensor | None = None
-    if field.area is not None:
+    if where.area is not None:
         ratio = getattr(step.model.latent_format, "spacial_downscale_ratio", PIXELS)
-        mask = area_mask(field.area, cells, (cells[0] * ratio, cells[1] * ratio))[None]
-    if field.mask is not None:
-        if len(field.mask) not in (1, batch):
+        mask = area_mask(where.area, cells, (cells[0] * ratio, cells[1] * ratio))[None]
+    if where.mask is not None:
+        if len(where.mask) not in (1, batch):
             raise ValueError(
-                f"The mask of “{field.phrase}” has {len(field.mask)} pictures, but {batch} are sampled: give one mask "
-                "for all of them, or one for each."
+                f"The mask of {where.name} has {len(where.mask)} pictures, but {batch} are sampled: give one mask for "
+                "all of them, or one for each."
             )
-        own = means(field.mask.cpu(), cells).float()
+        own = means(where.mask.cpu(), cells).float()
         mask = own if mask is None else own * mask
     if mask is not None and not bool(mask.any()):
-        raise ValueError(f"“{field.phrase}” has no place in the picture: its area and its mask do not meet.")
+        raise ValueError(f"{where.name} has no place in the picture: its area and its mask do not meet.")
     return mask
 
 

@@ -9,40 +9,47 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ...weighting.areas import Area, read_area
-from ...weighting.fields import check_field
+from ...weighting.areas import read_area
+from ...weighting.fields import check_times, check_weight
 from ...weighting.prompt import shortened
 from ...weighting.view import counted
 from .attention import NOT_ACTING, with_field
-from .fields import Field
+from .fields import Field, Where
 from .types import Conditioning
 from .words import rows_of
 
 
 class Placement(NamedTuple):
-    """Place, time and weights of a phrase."""
+    """Place and time as typed."""
 
-    inside: float = 1.0
-    outside: float = 0.0
     area: str = ""
-    """Area as typed; empty for the whole picture."""
+    """Empty for the whole picture."""
     start: float = 0.0
     end: float = 1.0
     in_steps: bool = False
     mask: Tensor | None = None
     """MASK of the host, ``[pictures, height, width]`` or ``[height, width]``, 0 to 1."""
+    node_id: str | None = None
+    """Node to notify after sampling."""
+
+    def checked(self, name: str) -> Where:
+        """Place and time of what messages call by this name; a ValueError if they have no meaning."""
+        check_times(self.start, self.end, in_steps=self.in_steps)
+        area, mask = read_area(self.area), _checked(self.mask)
+        return Where(name, area, mask, self.start, self.end, self.in_steps, self.node_id)
 
 
 def place_phrase(
-    conditioning: Conditioning, phrase: str, placement: Placement, node_id: str | None = None
+    conditioning: Conditioning, phrase: str, inside: float, outside: float, placement: Placement
 ) -> tuple[Conditioning, str]:
     """Place a phrase of a conditioning.
 
     Args:
         conditioning: Conditioning of our encode nodes.
         phrase: The phrase; all places where it stands in the prompt are meant.
-        placement: Its place, time and weights.
-        node_id: Node to notify after sampling.
+        inside: Its weight there, from 0.
+        outside: Its weight elsewhere.
+        placement: Its place and time.
 
     Returns:
         A copy of the conditioning, or the same one if no weight differs from 1; and a report.
@@ -54,16 +61,13 @@ def place_phrase(
     phrase = phrase.strip()
     if not phrase:
         raise ValueError("phrase is empty: write some words of the prompt that are to be placed.")
-    inside, outside, typed, start, end, in_steps, mask = placement
-    check_field(inside, outside, start, end, in_steps=in_steps)
-    area = read_area(typed)
-    mask = _checked(mask)
+    check_weight("inside", inside)
+    check_weight("outside", outside)
+    where = placement.checked(f"“{phrase}”")
     fields: list[Field | None] = []
     for rows, values in conditioning:
         found = rows_of(phrase, rows, values)
-        fields.append(
-            Field(found, phrase, *placement[:2], area, mask, start, end, in_steps, node_id) if found else None
-        )
+        fields.append(Field(found, inside, outside, where) if found else None)
     num_found = sum(field is not None for field in fields)
     if not num_found:
         raise ValueError(f"“{shortened(phrase)}” is not in the prompt.")
@@ -71,9 +75,11 @@ def place_phrase(
     lines = [f"“{phrase}”: {counted(num_rows, 'row')}"]
     if num_found < len(fields):
         lines[0] += f", in {num_found} of the {len(fields)} entries of this CONDITIONING"
-    if inside == outside == 1.0 or (area is mask is None and inside == 1.0):
+    place = place_in_words(where)
+    if inside == outside == 1.0 or (not place and inside == 1.0):
         return conditioning, f"{lines[0]}\nits weight is 1 everywhere: the CONDITIONING is as it came in"
-    lines += _about(placement, area)
+    lines.append(f"weight {inside:g} in {place}, {outside:g} outside" if place else f"weight {inside:g} everywhere")
+    lines += time_lines(where)
     return with_field(conditioning, fields), "\n".join([*lines, NOT_ACTING])
 
 
@@ -87,20 +93,19 @@ def _checked(mask: Tensor | None) -> Tensor | None:
     if not bool(mask.isfinite().all()) or bool((mask < 0).any()) or bool((mask > 1).any()):
         raise ValueError("mask must hold numbers from 0 to 1.")
     if not bool(mask.any()):
-        raise ValueError("mask is 0 everywhere: paint the place of the phrase.")
+        raise ValueError("mask is 0 everywhere: paint the place.")
     return mask
 
 
-def _about(placement: Placement, area: Area | None) -> list[str]:
-    """Lines of a report about place, time and weights."""
-    where = [f"area “{area.text}”"] if area else []
-    if placement.mask is not None:
-        where.append("the mask")
-    place = " and ".join(where)
-    lines = [f"weight {placement.inside:g} everywhere"]
-    if place:
-        lines = [f"weight {placement.inside:g} in {place}, {placement.outside:g} outside"]
-    unit = "step" if placement.in_steps else "part of the way"
-    if placement.in_steps or (placement.start, placement.end) != (0.0, 1.0):
-        lines.append(f"from {unit} {placement.start:g} to before {unit} {placement.end:g}")
-    return lines
+def place_in_words(where: Where) -> str:
+    """A place for a report; empty if it is the whole picture."""
+    parts = [f"area “{where.area.text}”"] if where.area else []
+    return " and ".join([*parts, *(["the mask"] if where.mask is not None else [])])
+
+
+def time_lines(where: Where) -> list[str]:
+    """Line of a report about a time; none if it is the whole sampling."""
+    if not where.in_steps and (where.start, where.end) == (0.0, 1.0):
+        return []
+    unit = "step" if where.in_steps else "part of the way"
+    return [f"from {unit} {where.start:g} to before {unit} {where.end:g}"]

@@ -72,9 +72,9 @@ def test_fields_are_attached_to_copies_and_chained() -> None:
     second, _ = place(first, "blue dog", mask=torch.ones(16, 16), inside=0.5, start=2, end=4, unit="steps")
     assert "model_conds" not in words[0][1]
     (one,) = first[0][1]["model_conds"][MARKER].fields
-    assert (one.rows, one.inside, one.outside, one.node_id) == ((2, 3), 1.0, 0.0, "7")
+    assert (one.rows, one.inside, one.outside, one.where.node_id) == ((2, 3), 1.0, 0.0, "7")
     both = second[0][1]["model_conds"][MARKER].fields
-    assert both[0] is one and both[1].rows == (6, 7) and both[1].mask.shape == (1, 16, 16)
+    assert both[0] is one and both[1].rows == (6, 7) and both[1].where.mask.shape == (1, 16, 16)
     assert torch.equal(second[0][0], words[0][0])
     marker = second[0][1]["model_conds"][MARKER]
     assert marker._copy_with(marker.cond).fields == both

@@ -6,7 +6,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.weighting.fields import HIDDEN, acts_at, check_field, logarithms, means, weights_by_place
+from weighted_clip.weighting.fields import (
+    HIDDEN,
+    acts_at,
+    check_times,
+    check_weight,
+    logarithms,
+    means,
+    weights_by_place,
+)
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -57,19 +65,24 @@ def test_a_range_has_its_start_and_not_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("times", "message"),
     [
-        ((-1, 0, 0, 1, False), "inside must be .* got -1"),
-        ((1, math.inf, 0, 1, False), "outside must be"),
-        ((1, 0, 0.5, 0.5, False), "start must be before end, got 0.5 and 0.5"),
-        ((1, 0, 0, 3, False), "set unit to steps"),
-        ((1, 0, 0.5, 3, True), "whole steps"),
-        ((1, 0, -1, 1, True), "from 0"),
-        ((1, 0, math.nan, 1, False), "from 0"),
+        ((0.5, 0.5, False), "start must be before end, got 0.5 and 0.5"),
+        ((0, 3, False), "set unit to steps"),
+        ((0.5, 3, True), "whole steps"),
+        ((-1, 1, True), "from 0"),
+        ((math.nan, 1, False), "from 0"),
     ],
 )
-def test_fields_without_meaning_are_refused(values, message) -> None:
-    *numbers, in_steps = values
+def test_times_without_meaning_are_refused(times, message) -> None:
+    *numbers, in_steps = times
     with pytest.raises(ValueError, match=message):
-        check_field(*numbers, in_steps=in_steps)
-    check_field(2.0, 0.0, 0, 1, in_steps=in_steps)
+        check_times(*numbers, in_steps=in_steps)
+    check_times(0, 1, in_steps=in_steps)
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.inf, math.nan])
+def test_weights_without_meaning_are_refused(weight) -> None:
+    with pytest.raises(ValueError, match="inside must be"):
+        check_weight("inside", weight)
+    check_weight("inside", 0.0)
