@@ -9,6 +9,7 @@ Source: docs/reference/attention.md, "Places and times".
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -72,6 +73,18 @@ def acts_at(sigma: float | Tensor, start: float | Tensor, end: float | Tensor) -
     """
     sigma, start, end = (torch.as_tensor(one).float().cpu() for one in (sigma, start, end))
     return bool(sigma <= start) and (bool(sigma > end) or bool(end <= 0))
+
+
+def levels_of_steps(start: int, end: int, levels: Sequence[float]) -> tuple[float, float]:
+    """Time range, for `acts_at`, of the steps from ``start`` to before ``end``, both counted from 0.
+
+    ``levels``: noise levels of all steps and the one after the last.
+    """
+    last = len(levels) - 1
+    if start >= last:
+        return -1.0, 0.0  # no level is below it
+    # levels may be above the first one, where a sampler adds noise
+    return math.inf if start == 0 else levels[start], 0.0 if end >= last else levels[end]
 
 
 def check_weight(name: str, weight: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .chunks import TokenChunk
@@ -69,6 +69,25 @@ def words_of(parts: Iterable[Fragment | Break], chunks: Sequence[TokenChunk], pl
     for part in parts:
         words += [None] if isinstance(part, Break) else _words(part.text, part.positions)
     return Words(tuple(words), tuple(chunks[chunk].tokens[position].span for chunk, position in places))
+
+
+def rows_in_towers(words: Mapping[str, Words], phrase: str, num_rows: int) -> tuple[int, ...]:
+    """Rows of a phrase, as in `Words.rows_of`, of text towers whose rows stand side by side.
+
+    ``num_rows``: the number of rows to which a host cuts the longer ones.
+
+    Raises:
+        ValueError: If the towers have the phrase in different rows.
+    """
+    by_tower = {name: tuple(row for row in own.rows_of(phrase) if row < num_rows) for name, own in words.items()}
+    (first, found), *others = by_tower.items()
+    for name, own in others:
+        if own != found:
+            raise ValueError(
+                f"The text encoders {first} and {name} have “{phrase}” in different rows, {list(found)} and "
+                f"{list(own)}, which stand side by side. Give both the same text."
+            )
+    return found
 
 
 def _words(text: str, positions: Sequence[int]) -> list[Word]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...weighting.areas import Area, area_mask
 from ...weighting.attention import effect_of
-from ...weighting.fields import acts_at, logarithms, means, weights_by_place
+from ...weighting.fields import acts_at, levels_of_steps, logarithms, means, weights_by_place
 
 PIXELS = 8
 """Pixels along a side of a latent's place, unless the host says otherwise."""
@@ -124,12 +124,7 @@ def _range_of(where: Where, step: Step) -> tuple[float, float]:
         raise ValueError(
             f"{where.name} is placed in steps, but this sampler does not say which steps it has. Set unit to percent."
         )
-    last = len(step.sigmas) - 1
-    start, end = int(where.start), int(where.end)
-    if start >= last:
-        return -1.0, 0.0  # no level is below it
-    # levels may be above the first one, where a sampler adds noise
-    return math.inf if start == 0 else step.sigmas[start], 0.0 if end >= last else step.sigmas[end]
+    return levels_of_steps(int(where.start), int(where.end), step.sigmas)
 
 
 def mask_of(where: Where, step: Step) -> Tensor | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.words import Words, words_of
+from ...weighting.words import Words, rows_in_towers, words_of
 from .fingerprint import are_same, fingerprint
 from .types import Conditioning
 
@@ -70,14 +70,4 @@ def rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, 
             "(Concat), has changed the rows of this CONDITIONING. Place the phrase before that node, or join prompts "
             "with Conditioning (Combine)."
         )
-    by_tower = {name: words.rows_of(phrase) for name, words in carried.words.items()}
-    # the host cuts towers side by side to the length of the shorter one
-    by_tower = {name: tuple(row for row in found if row < rows.shape[1]) for name, found in by_tower.items()}
-    (first, found), *others = by_tower.items()
-    for name, own in others:
-        if own != found:
-            raise ValueError(
-                f"The text encoders {first} and {name} have “{phrase}” in different rows, {list(found)} and "
-                f"{list(own)}, which stand side by side. Give both the same text."
-            )
-    return found
+    return rows_in_towers(carried.words, phrase, rows.shape[1])
