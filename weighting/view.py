@@ -242,11 +242,11 @@ def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *
             note = f"×{len(ids)} {note}".rstrip()
         text = " ".join(source[start:end].split()) or (ids[0] if isinstance(ids[0], str) else f"#{ids[0]}")
         place = offset(start), offset(end)
-        chips.append(_chip(text, place, ids, note, weight, joins=joins[index], is_hidden=token.is_hidden and hides))
+        chips.append(chip_of(text, place, ids, note, weight, joins=joins[index], is_hidden=token.is_hidden and hides))
     return chips
 
 
-def _chip(
+def chip_of(
     text: str,
     place: tuple[int, int],
     ids: Sequence[int | str] = (),
@@ -270,7 +270,7 @@ def _chip(
     }
 
 
-_LEAST_CHIP = len(json.dumps(_chip("a", (0, 0), [0], joins=True), separators=(",", ":")))
+_LEAST_CHIP = len(json.dumps(chip_of("a", (0, 0), [0], joins=True), separators=(",", ":")))
 """Size of the smallest chip as JSON, in bytes."""
 
 
@@ -284,7 +284,7 @@ def _add_tags(chunks: Sequence[dict[str, Any]], breaks: Sequence[int], tags: Seq
         before = [chip["start"] for chip in chunks[number]["chips"] if chip["start"] <= start]
         if before and number + 1 < len(chunks) and any(before[-1] < at < start for at in breaks):
             number, before = number + 1, []
-        chunks[number]["chips"].insert(len(before), _chip(text, (start, end)))
+        chunks[number]["chips"].insert(len(before), chip_of(text, (start, end)))
 
 
 def _is_one_chip(token: Token, following: Token, *, hides: bool) -> bool:

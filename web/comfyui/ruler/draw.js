@@ -6,6 +6,7 @@
  */
 
 import { css, parseColor, readable, themeOf, waveColor, weightColor } from "./colors.js";
+import { make } from "./elements.js";
 import { say } from "./language.js";
 import { addTooltip, closeTooltip } from "./tooltip.js";
 import { counted, countText, optionTexts, spoken } from "./words.js";
@@ -309,11 +310,4 @@ function pageTheme(box) {
   const style = getComputedStyle(box);
   const [background, text] = [parseColor(style.backgroundColor), parseColor(style.color)];
   return background && text ? themeOf(background, text) : null;
-}
-
-function make(tag, className = "", text = "", properties = {}) {
-  const element = Object.assign(document.createElement(tag), properties);
-  if (className) element.className = className;
-  if (text) element.textContent = text;
-  return element;
 }
