@@ -27,6 +27,9 @@ PROMPT = "prompt"
 COUNTS = "counts"
 """Value of `MARK`: an input that affects how a prompt is read."""
 
+PLACES = "places"
+"""Value of `MARK`: a conditioning whose words and placed phrases the ruler shows after a run."""
+
 Input = tuple[str | list[str], dict[str, Any]]
 """An input as described to ComfyUI: its type, or the choices of a menu, and its options."""
 
@@ -50,6 +53,11 @@ def number(default: Any, least: float | None, most: float | None, step: float | 
 def prompt_input(tooltip: str) -> Input:
     """Make a prompt box."""
     return "STRING", {"multiline": True, "dynamicPrompts": True, MARK: PROMPT, "tooltip": tooltip}
+
+
+def placed_input(tooltip: str) -> Input:
+    """Make an input for a conditioning whose words and placed phrases the node shows."""
+    return "CONDITIONING", {MARK: PLACES, "tooltip": tooltip}
 
 
 def with_first(first: str, names: Iterable[str]) -> list[str]:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ..hosts.comfy.placing import Placement, place_phrase
 from ..hosts.comfy.types import Conditioning
-from .node import Node, Out, checked, make_input, number
-from .results import shown_result
+from .node import Node, Out, checked, make_input, number, placed_input
+from .results import placed_result
 
 UNITS = ("percent", "steps")
 WHERE = {
@@ -60,7 +60,7 @@ class WeightedCLIPPlace(Node):
     )
     FUNCTION = "place"
     required = {
-        "conditioning": make_input("CONDITIONING", "A prompt from one of our encode nodes; negative prompts too."),
+        "conditioning": placed_input("A prompt from one of our encode nodes; negative prompts too."),
         "phrase": make_input(
             "STRING",
             "Words of the prompt, without brackets and numbers. If they stand there several times, all are meant.",
@@ -95,4 +95,4 @@ class WeightedCLIPPlace(Node):
         """Place the phrase."""
         placement = placement_of(area, start, end, unit, mask, unique_id)
         placed, report = place_phrase(conditioning, phrase, inside, outside, placement)
-        return shown_result((placed, report), report.splitlines()[:1])
+        return placed_result(placed, report, unique_id)

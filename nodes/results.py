@@ -15,7 +15,9 @@ from torch import Tensor
 from ..hosts.comfy.attention import NOT_ACTING
 from ..hosts.comfy.clip import Encoded
 from ..hosts.comfy.contract import host
+from ..hosts.comfy.placed_view import placed_views
 from ..hosts.comfy.timed import TimedEncoded, Timing
+from ..hosts.comfy.types import Conditioning
 from ..weighting.prompt import Issue
 from ..weighting.reading import ReadPrompt
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs
@@ -58,6 +60,12 @@ def node_result(result: tuple[Any, ...], reads: Sequence[ReadPrompt]) -> dict[st
 def shown_result(result: tuple[Any, ...], lines: Sequence[str]) -> dict[str, Any]:
     """Outputs of a node without a prompt, with lines for the front end."""
     return {"ui": {"text": list(lines)}, "result": result}
+
+
+def placed_result(conditioning: Conditioning, report: str, node_id: str | None) -> dict[str, Any]:
+    """ComfyUI's result of a node that places phrases: conditioning and report, and a view of each text."""
+    views = placed_views(conditioning, node_id)
+    return {"ui": {"weighted_clip": views, "text": report.splitlines()[:1]}, "result": (conditioning, report)}
 
 
 def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, counter: Counter) -> dict[str, Any]:

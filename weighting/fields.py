@@ -75,6 +75,21 @@ def acts_at(sigma: float | Tensor, start: float | Tensor, end: float | Tensor) -
     return bool(sigma <= start) and (bool(sigma > end) or bool(end <= 0))
 
 
+MAX_CELLS = 16
+"""Most cells along a side of a small picture of a mask."""
+
+
+def small_picture(mask: Tensor) -> list[list[float]]:
+    """Rows of a mask ``[height, width]`` in few cells, as square as its pixels are, each a mean with two decimals.
+
+    >>> small_picture(torch.tensor([[1.0] * 32 + [0.0] * 32] * 16))[0]
+    [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    pixels = max(1.0, max(mask.shape) / MAX_CELLS)  # of a cell's side
+    rows, columns = (max(1, round(size / pixels)) for size in mask.shape)
+    return [[round(cell, 2) for cell in row] for row in means(mask, (rows, columns)).tolist()]
+
+
 def levels_of_steps(start: int, end: int, levels: Sequence[float]) -> tuple[float, float]:
     """Time range, for `acts_at`, of the steps from ``start`` to before ``end``, both counted from 0.
 

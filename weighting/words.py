@@ -28,6 +28,8 @@ class Word(NamedTuple):
     """Its text without case."""
     span: Span
     """Its position in the prompt as typed."""
+    typed: str
+    """Its text as typed."""
 
 
 class Words(NamedTuple):
@@ -43,11 +45,7 @@ class Words(NamedTuple):
 
         A phrase is found by its whole words, whatever their case, weight and syntax.
         """
-        wanted = [text for text, _ in _words(phrase, range(len(phrase)))]
-        texts = [word and word.text for word in self.words]
-        starts = [start for start in range(len(texts)) if wanted and texts[start : start + len(wanted)] == wanted]
-        places = {place for start in starts for place in range(start, start + len(wanted))}
-        spans = sorted(word.span for place in places if (word := self.words[place]))
+        spans = sorted(word.span for number in self.numbers_of(phrase) if (word := self.words[number]))
         ends = [span.end for span in spans]
 
         def is_found(row: Span) -> bool:
@@ -55,6 +53,13 @@ class Words(NamedTuple):
             return first < len(spans) and spans[first].start < row.end
 
         return tuple(number for number, row in enumerate(self.rows) if row and is_found(row))
+
+    def numbers_of(self, phrase: str) -> set[int]:
+        """Numbers of a phrase's words among ``words``, in all places where it stands; none if it is absent."""
+        wanted = [word.text for word in _words(phrase, range(len(phrase)))]
+        texts = [word and word.text for word in self.words]
+        starts = [start for start in range(len(texts)) if wanted and texts[start : start + len(wanted)] == wanted]
+        return {number for start in starts for number in range(start, start + len(wanted))}
 
 
 def words_of(parts: Iterable[Fragment | Break], chunks: Sequence[TokenChunk], places: Sequence[Place]) -> Words:
@@ -93,6 +98,6 @@ def rows_in_towers(words: Mapping[str, Words], phrase: str, num_rows: int) -> tu
 def _words(text: str, positions: Sequence[int]) -> list[Word]:
     """Words of a text whose character i is at ``positions[i]`` of the prompt."""
     return [
-        Word(found.group().casefold(), Span(positions[found.start()], positions[found.end() - 1] + 1))
+        Word(found.group().casefold(), Span(positions[found.start()], positions[found.end() - 1] + 1), found.group())
         for found in _WORD.finditer(text)
     ]

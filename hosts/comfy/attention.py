@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ...weighting.attention import PLAIN, RowEffect
+from ...weighting.fields import small_picture
 from ...weighting.view import counted
 from .attention_layers import COUPLED, Call, Weighing
 from .contract import PATCHER, checked_object, host
@@ -111,6 +112,11 @@ def with_field(conditioning: Conditioning, fields: Sequence[Field | None]) -> Co
     return marked
 
 
+def fields_of(values: Mapping[str, Any]) -> tuple[Field, ...]:
+    """Fields of an entry of a conditioning, given its dictionary, in the order in which they were attached."""
+    return getattr(values.get("model_conds", {}).get(MARKER), "fields", ())
+
+
 def with_wrappers(model: ModelPatcher) -> ModelPatcher:
     """A clone of a MODEL with our wrappers, attached once."""
     work = model.clone()
@@ -176,6 +182,8 @@ class _Seen:
         """Rows and layers in which the weights of a node acted."""
         self.of_fields: dict[tuple[str | None, str], set[int]] = {}
         """Steps in which each placed phrase acts, by its node and name."""
+        self.pictures: dict[tuple[str | None, str], list[list[float]]] = {}
+        """Small picture of the mask of each placed phrase that has acted, by its node and name."""
         self.num_steps = 0
         self.masks: dict[tuple[int, torch.Size], Tensor | None] = {}
         """Masks of placed phrases, as `Step` keeps them."""
@@ -191,7 +199,8 @@ class _Seen:
             text = f"{name} acted in {len(steps)} of {counted(self.num_steps, 'step')}"
             logger.log(logging.INFO if steps else logging.WARNING, "Place Phrase: %s", text)
             if node_id is not None:
-                _tell(node_id, text)
+                place = {"name": name, "steps": sorted(steps), "num_steps": self.num_steps}
+                _tell(node_id, text, place={**place, "picture": self.pictures.get((node_id, name))})
         if not self.num_rows:
             return
         logger.info("Weigh Attention: %s", _in_words(self.num_rows, self.num_layers))
@@ -205,11 +214,11 @@ def _in_words(num_rows: int, num_layers: int) -> str:
     return f"{counted(num_rows, 'row')} in {counted(num_layers, 'attention layer')}"
 
 
-def _tell(node_id: str, text: str) -> None:
-    """Send a text to a node on the page, if the host's server runs."""
+def _tell(node_id: str, text: str, **more: Any) -> None:
+    """Send a text, and more values, to a node on the page, if the host's server runs."""
     server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
     if server is not None:
-        server.send_sync(EVENT, {"node": node_id, "text": text}, server.client_id)
+        server.send_sync(EVENT, {"node": node_id, "text": text, **more}, server.client_id)
 
 
 def _check_rows(executor: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -322,9 +331,13 @@ def _placed(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any
         found[id(marker)] = acting(marker.fields, marker.cond.shape[1] // 2, step)
         if seen is not None and step.sigmas is not None:
             seen.num_steps = len(step.sigmas) - 1
-            for *_, where in marker.fields:
-                steps = seen.of_fields.setdefault((where.node_id, where.name), set())
+            for where in (field.where for field in marker.fields):
+                key = where.node_id, where.name
+                steps = seen.of_fields.setdefault(key, set())
                 steps |= steps_of(where, step, entry.get("timestep_start"), entry.get("timestep_end"))
+                if key not in seen.pictures and (made := (id(where), latent.shape)) in masks:
+                    mask = masks[made]
+                    seen.pictures[key] = [[1.0]] if mask is None else small_picture(mask.mean(0))
     return found
 
 

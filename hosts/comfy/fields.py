@@ -50,6 +50,8 @@ class Field(NamedTuple):
     """Weight where the mask is 0."""
     where: Where
     """Place of the mask, and time of the weights."""
+    phrase: str
+    """The phrase whose rows they are."""
 
 
 class Acting(NamedTuple):

@@ -67,7 +67,7 @@ def place_phrase(
     fields: list[Field | None] = []
     for rows, values in conditioning:
         found = rows_of(phrase, rows, values)
-        fields.append(Field(found, inside, outside, where) if found else None)
+        fields.append(Field(found, inside, outside, where, phrase) if found else None)
     num_found = sum(field is not None for field in fields)
     if not num_found:
         raise ValueError(f"“{shortened(phrase)}” is not in the prompt.")

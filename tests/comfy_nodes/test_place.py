@@ -80,6 +80,34 @@ def test_fields_are_attached_to_copies_and_chained() -> None:
     assert marker._copy_with(marker.cond).fields == both
 
 
+def views(conditioning, phrase="red cat", **inputs):
+    values = {**defaults("Place"), "conditioning": conditioning, "phrase": phrase, **inputs}
+    return node("Place").place(**values)["ui"]["weighted_clip"]
+
+
+def test_the_page_gets_words_and_all_places_of_the_chain() -> None:
+    first, _ = place(conditioning(text="a Red cat, (blue:0.5)"), area="top half", start=0.25, unique_id="3:7")
+    (view,) = views(first, "blue", mask=torch.eye(2)[None], area="left half", inside=0.5, unique_id="8")
+    (chunk,) = view["chunks"]
+    marked = [(chip["text"], chip["places"]) for chip in chunk["chips"]]
+    assert marked == [("a", []), ("Red", [0]), ("cat", [0]), (",", []), ("blue", [1])]
+    one, other = view["places"]
+    assert (one["node"], one["is_own"], other["node"], other["is_own"]) == ("3:7", False, "8", True)
+    assert (one["start"], one["end"], one["unit"], one["area"]) == (0.25, 1.0, "percent", "top half")
+    assert one["picture"] == [[1.0] * 16] * 8 + [[0.0] * 16] * 8
+    assert (other["has_mask"], other["inside"], other["picture"]) == (True, 0.5, [[1.0, 0.0], [0.0, 0.0]])
+    assert view["label"] == ""
+
+
+def test_the_page_gets_each_different_text_of_a_conditioning_once() -> None:
+    timed = conditioning("A1111Encode", "a [red:blue:10] cat AND a dog AND a dog")
+    found = views(timed, area="64 320, 0 1")
+    assert [view["text"] for view in found] == ["a red cat", "a blue cat", "a dog"]
+    assert [len(view["places"]) for view in found] == [1, 0, 0]
+    assert found[0]["places"][0]["picture"] is None
+    assert [view["label"] for view in found] == ["from 0 to 0.52 of the way", "from 0.52 to 1 of the way", ""]
+
+
 @pytest.mark.parametrize("inputs", [{}, {"inside": 1.0, "outside": 1.0, "area": "left"}])
 def test_weight_1_everywhere_attaches_nothing(inputs) -> None:
     words = conditioning()

@@ -8,8 +8,10 @@ which part of the picture an area sees are worked out here once more, with loops
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -455,6 +457,27 @@ def check_the_log_says_in_how_many_steps_a_phrase_acted() -> None:
         assert logged(lambda ours=ours: sampled(model, ours, negative, steps=4), PLACE) == [
             f"Place Phrase: “red cat” acted in {count} of 4 steps"
         ]
+
+
+def check_the_page_is_told_in_which_steps_and_where_a_phrase_acted() -> None:
+    clip, model = make_clip("SD1"), make_model("SD1")
+    negative, words = stock(clip, NEGATIVE), encoded(clip)
+    told: list[Any] = []
+    instance = SimpleNamespace(client_id="page", send_sync=lambda *message: told.append(message))
+    server = SimpleNamespace(PromptServer=SimpleNamespace(instance=instance))
+    times = {"start": 1, "end": 3, "unit": "steps"}
+    ours = placed(words, "red cat", area="left", unique_id="3:7", **times)
+    ours = placed(ours, "mat", mask=torch.eye(2)[None], unique_id="8", **{**times, "start": 7, "end": 9})
+    with patch.dict(sys.modules, {"server": server}):
+        sampled(model, ours, negative, steps=4)
+    first, second = ((event, detail, client) for event, detail, client in told)
+    height, width = LATENT
+    left = [[1.0] * 8 + [0.0] * 8] * round(height / width * 16)
+    place = {"phrase": "red cat", "steps": [1, 2], "num_steps": 4, "picture": left}
+    text = "“red cat” acted in 2 of 4 steps"
+    assert first == ("weighted_clip.weighed", {"node": "3:7", "text": text, "place": place}, "page"), first
+    place = {"phrase": "mat", "steps": [], "num_steps": 4, "picture": None}
+    assert second[1] == {"node": "8", "text": "“mat” acted in 0 of 4 steps", "place": place}, second
 
 
 def check_what_cannot_be_placed_is_refused_in_words() -> None:

@@ -18,19 +18,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.hosts.comfy.attention import MARKER
+from weighted_clip.hosts.comfy.fields import Field, Where
+from weighted_clip.hosts.comfy.placed_view import placed_views
+from weighted_clip.hosts.comfy.words import WORDS, Carried
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS
 from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.tokens import Chip, strip_items
+from weighted_clip.weighting.areas import read_area
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.view import view, weight_text
+from weighted_clip.weighting.words import words_of
 
 from ..patience import SECONDS
 from .chromium import ARGUMENTS, BROWSERS, Browser, Tab
@@ -82,6 +90,31 @@ def views_of(text: str, **options: Any) -> list[dict[str, Any]]:
     return inspect({"text": text, **options}, ["easy"])["views"]
 
 
+def placed() -> list[dict[str, Any]]:
+    """A text with placed phrases, of which the first two acted in some steps and in none."""
+    text = "a Red cat, a blue dog BREAK red cat"
+    words = words_of(parse(text, "a1111").parts, (), ())
+    mask = torch.zeros(1, 64, 128)
+    mask[:, :8, 64:] = 1
+    areas = map(read_area, ("left half", "0 1, 0 0.25", "", "64 320, 0 1"))
+    first, second, painted, pixels = areas
+    fields = (
+        Field((2, 3), 1.0, 0.0, Where("“red cat”", first, None, 0.25, 0.5, False, "4"), "red cat"),
+        Field((7,), 0.5, 2.0, Where("“blue”", second, None, 0, 3, True, "5"), "blue"),
+        Field((7, 8), 1.0, 0.25, Where("“blue dog”", painted, mask, node_id="6"), "blue dog"),
+        Field((8,), 1.0, 0.0, Where("“dog”", pixels), "dog"),
+    )
+    values = {
+        WORDS: Carried({"clip_l": words}, torch.zeros(1)),
+        "model_conds": {MARKER: SimpleNamespace(fields=fields)},
+    }
+    (view,) = placed_views([[torch.zeros(1, 77, 4), values]], "5")
+    assert [one["is_own"] for one in view["places"]] == [False, True, False, False]
+    view["places"][0]["acted"] = {"steps": [1, 3], "num_steps": 4}
+    view["places"][1]["acted"] = {"steps": [], "num_steps": 4}
+    return json.loads(json.dumps([view]))
+
+
 def cases() -> dict[str, dict[str, Any]]:
     """Drawings of the page, by name."""
     vectors = views_of("an embedding:easy cat")
@@ -115,6 +148,7 @@ def cases() -> dict[str, dict[str, Any]]:
     drawn["plain"]["content"] = {"hasScheme": True}
     drawn["stale"] = {"views": texts["plain"], "content": {"isStale": True, "message": "The server does not answer"}}
     drawn["problems only"] = {"views": texts["problems"], "content": {"hasChips": False}}
+    drawn["placed"] = {"views": placed(), "content": {"total": ""}}
     drawn["notes"] = {"views": [], "content": {"notes": ["text linked: shown after the run"]}}
     return drawn
 
@@ -403,6 +437,52 @@ def test_prompts_stay_text(drawn: dict[str, Any], served: dict[str, Any]) -> Non
     ).replace("(1)", "1")
 
 
+def test_a_placed_phrase_is_marked_and_pictured(drawn: dict[str, Any]) -> None:
+    case = drawn["placed"]
+    chips = [(item["text"], len(item["areas"])) for item in items_of(case) if item["kind"] == "chip"]
+    marked = {"Red": 1, "cat": 1, "blue": 2, "dog": 1, "red": 1}  # an area in pixels has no picture yet
+    words = ["a", "Red", "cat", ",", "a", "blue", "dog", "red", "cat"]
+    assert chips == [(text, marked.get(text, 0)) for text in words]
+    assert [item["text"] for item in items_of(case) if item["kind"] == "border"] == ["BREAK"]
+    left = [[1.0] * 8 + [0.0] * 8] * 16
+    quarter = [[1.0] * 16] * 4 + [[0.0] * 16] * 12
+    corner = [[0.0] * 8 + [1.0] * 8] + [[0.0] * 16] * 7
+    assert [row["area"] for row in case["places"]] == [left, quarter, corner, None]
+    assert chip_of(case, "blue")["areas"] == [quarter, corner]
+    assert [row["label"] for row in case["places"]] == [f"{share} % of the picture" for share in (50, 25, 6)] + [""]
+    edges = case["places"][2]["size"]
+    assert (edges[2] - edges[0] - 2) / (edges[3] - edges[1] - 2) == pytest.approx(2, abs=0.1)  # as wide as the mask is
+    first, dog = chip_of(case, "Red"), chip_of(case, "dog")
+    assert first["tabIndex"] == dog["tabIndex"] == 0
+    acted = "“red cat”: left half, weight 1, outside 0, from 0.25 to 0.5 of the way, acted in 2 of 4 steps"
+    assert first["place"] == acted and len(first["described"]) == 1 and len(dog["described"]) == 2
+    assert all(part in first["described"][0] for part in ("“red cat”", "left half", "acted in 2 of 4 steps"))
+
+
+def test_the_time_of_a_placed_phrase_is_a_strip(drawn: dict[str, Any]) -> None:
+    rows = drawn["placed"]["places"]
+    assert [row["times"] for row in rows] == [
+        [pytest.approx([0.25, 0.5], abs=0.01), pytest.approx([0.75, 1.0], abs=0.01)],  # the second and the last of 4
+        [],
+        [pytest.approx([0, 1], abs=0.01)],
+        [pytest.approx([0, 1], abs=0.01)],
+    ]
+    assert [row["isMissed"] for row in rows] == [False, True, False, False]
+    assert rows[1]["texts"][-2:] == ["from step 0 to before step 3", "acted in 0 of 4 steps"]
+
+
+def test_place_phrase_shows_its_run_and_where_it_acted(served: dict[str, Any]) -> None:
+    found = served["node"]["places"]
+    words = "a Red cat , a blue dog red cat"
+    acted = ["acted in 2 of 4 steps", "acted in 0 of 4 steps", "", ""]
+    assert (found["otherRestored"]["chips"], found["executed"]["chips"]) == ("", words)
+    assert found["acted"]["rows"] == found["again"]["rows"] == acted
+    assert found["acted"]["pictures"] == [2, 16, 16, 0]
+    assert [found[name]["isStale"] for name in ("executed", "changed", "back")] == [False, True, False]
+    assert (found["off"]["chips"], found["off"]["message"].endswith("acted in 0 of 4 steps")) == ("", True)
+    assert (found["anew"]["rows"], found["anew"]["pictures"]) == ([""] * 4, [16, 16, 16, 0])
+
+
 def test_right_to_left(drawn: dict[str, Any]) -> None:
     (section,) = drawn["hebrew"]["sections"]
     assert section["direction"] == "rtl"
@@ -552,7 +632,7 @@ def test_what_each_node_asks(served: dict[str, Any]) -> None:
     assert node["masks"] == {"node": "WeightedCLIPMaskControl", "text": "a cat", "values": values}
     asked = {"node": "WeightedCLIPRerank", "text": "a (red:1.4) cat", "values": {"syntax": "a1111"}}
     assert node["rerank"] == asked
-    assert node["withRuler"] == list(NODES)
+    assert node["withRuler"] == [*NODES, "WeightedCLIPPlace"]
     assert node["foreign"] == [None, None]
 
 

@@ -11,6 +11,7 @@ import { addCompletion } from "./ruler/completion.js";
 import { setLanguage } from "./ruler/language.js";
 import { sourceOf } from "./ruler/links.js";
 import { namesOf } from "./ruler/names.js";
+import { NodePlaces } from "./ruler/node_places.js";
 import { NodeRuler } from "./ruler/node_ruler.js";
 import { ruleOf } from "./ruler/requests.js";
 import { addStyle, onTheme } from "./ruler/style.js";
@@ -20,7 +21,8 @@ import { after } from "./ruler/wrap.js";
 
 const ROUTE = "/weighted_clip/inspect";
 const CONVERT_ROUTE = "/weighted_clip/convert";
-/** The server's message about where a node's weights acted, after a sampling (EVENT of hosts/comfy/attention.py). */
+/** The server's message after a sampling about where weights or a placed phrase of a node acted (EVENT of
+ * hosts/comfy/attention.py). */
 const WEIGHED = "weighted_clip.weighed";
 /** The status of a busy server (MAX_AT_ONCE of nodes/routes.py). */
 const BUSY = 429;
@@ -156,7 +158,7 @@ function changed() {
 
 /** Give a node a ruler that follows it for as long as it is in a graph. */
 function addRuler(node, rule) {
-  const ruler = new NodeRuler(node, rule, host);
+  const ruler = new (rule.hasPlaces ? NodePlaces : NodeRuler)(node, rule, host);
   const check = () => ruler.check();
   for (const widget of node.widgets) after(widget, "callback", check);
   for (const event of ["onConfigure", "onConnectionsChange"]) after(node, event, check);
@@ -227,7 +229,10 @@ app.registerExtension({
       rulers.forEach((ruler) => ruler.isLinked && ruler.check());
       widgets.forEach((widget) => widget.place());
     }, CHECK_TIME);
-    api.addEventListener(WEIGHED, ({ detail }) => rulers.get(nodeOf(detail.node))?.weighed(detail.text));
+    api.addEventListener(WEIGHED, ({ detail: { node, text, place } }) => {
+      if (place) rulers.forEach((ruler) => ruler.acted?.(node, place));
+      else rulers.get(nodeOf(node))?.weighed?.(text);
+    });
     onTheme(() => rulers.forEach((ruler) => ruler.drawing.refresh()));
   },
 

@@ -1,4 +1,5 @@
 /** Drives the ruler of a node that only looks like ComfyUI's, with a server that answers when it is told to. */
+import { NodePlaces } from "/comfyui/ruler/node_places.js";
 import { NodeRuler } from "/comfyui/ruler/node_ruler.js";
 import { ruleOf } from "/comfyui/ruler/requests.js";
 
@@ -150,7 +151,54 @@ export async function nodeResults() {
   results.encoders = await encodersAsked();
   results.files = await filesAsked();
   results.linked = await linkedTexts();
+  results.places = placesShown();
   return results;
+}
+
+/** What Place Phrase shows: as run, as sampled, after a change, run again, and of other values. */
+function placesShown() {
+  const { views } = JSON.parse(document.getElementById("cases").textContent).placed;
+  for (const place of views[0].places) delete place.acted;
+  const own = views[0].places.find((place) => place.is_own);
+  const names = ["phrase", "inside", "outside", "area", "start", "end", "unit"];
+  const node = makeNode("WeightedCLIPPlace", Object.fromEntries(names.map((name) => [name, own[name]])));
+  const state = { isOn: true };
+  const ruler = new NodePlaces(node, ruleFor(node.comfyClass), { isOn: () => state.isOn });
+  document.body.append(ruler.drawing.element);
+  const { element, box } = ruler.drawing;
+  const texts = (selector) => [...element.querySelectorAll(selector)].map((one) => one.textContent);
+  const found = {};
+  const note = (name) => {
+    const rows = texts(".wcr-place").map((text) => /acted in .*$/.exec(text)?.[0] ?? "");
+    const pictures = [...element.querySelectorAll(".wcr-place")].map((row) => row.querySelector("canvas")?.width ?? 0);
+    const isStale = box.classList.contains("wcr-stale");
+    found[name] = { chips: texts(".wcr-text").join(" "), rows, pictures, isStale, message: texts(".wcr-message").join() };
+  };
+  const areaWidget = node.widgets.find(({ name }) => name === "area");
+  ruler.restored(views.map((view) => ({ ...view, places: view.places.map((place) => ({ ...place, phrase: "dog" })) })));
+  note("otherRestored");
+  ruler.executed(views);
+  note("executed");
+  ruler.acted("4", { phrase: "red cat", steps: [0, 1], num_steps: 4, picture: [[1, 0]] });
+  ruler.acted("5", { phrase: own.phrase, steps: [], num_steps: 4, picture: null });
+  ruler.acted("9", { phrase: own.phrase, steps: [3], num_steps: 4, picture: null });
+  note("acted");
+  ruler.executed(views);
+  note("again");
+  areaWidget.value = "right";
+  ruler.check();
+  note("changed");
+  areaWidget.value = ` ${own.area} `;
+  ruler.check();
+  note("back");
+  state.isOn = false;
+  ruler.switched();
+  note("off");
+  state.isOn = true;
+  ruler.executed(views.map((view) => ({ ...view, num_tokens: 0 })));
+  note("anew");
+  ruler.remove();
+  return found;
 }
 
 /** The text encoders that are asked for: by a loader's type, as a run has told, and when another file is loaded. */

@@ -88,6 +88,7 @@ function describe(root) {
     message: root.querySelector(".wcr-message")?.textContent ?? "",
     isStale: box.classList.contains("wcr-stale"),
     problems: texts(root, ".wcr-problems p"),
+    places: [...root.querySelectorAll(".wcr-place")].map(describePlace),
     more: root.querySelector(".wcr-more")?.textContent ?? "",
     contrasts: contrasts(root),
   };
@@ -110,10 +111,33 @@ function describeItem(element) {
     border: style.borderTopStyle,
     tabIndex: element.tabIndex,
     problem: element.dataset.problem ?? "",
+    place: element.dataset.place ?? "",
+    areas: [...element.querySelectorAll("canvas")].map(sharesOf),
     described: (element.getAttribute("aria-describedby") ?? "").split(" ").filter(Boolean)
       .map((id) => document.getElementById(id)?.textContent ?? null),
     rect: rect(element),
   };
+}
+
+function describePlace(row) {
+  return {
+    texts: texts(row, "span:not(.wcr-time)"),
+    label: row.querySelector("canvas")?.ariaLabel ?? "",
+    area: row.querySelector("canvas") ? sharesOf(row.querySelector("canvas")) : null,
+    size: row.querySelector("canvas") ? rect(row.querySelector("canvas")) : null,
+    times: [...row.querySelectorAll(".wcr-time > i")].map((part) => {
+      const [whole, own] = [rect(part.parentElement), rect(part)];
+      return [0, 2].map((side) => (own[side] - whole[0]) / (whole[2] - whole[0]));
+    }),
+    isMissed: Boolean(row.querySelector(".wcr-message")),
+  };
+}
+
+/** The drawn pixels of a small picture: how much of each is filled, row by row. */
+function sharesOf(canvas) {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const shares = Array.from({ length: data.length / 4 }, (_, i) => data[4 * i + 3] / 255);
+  return Array.from({ length: canvas.height }, (_, y) => shares.slice(y * canvas.width, (y + 1) * canvas.width));
 }
 
 /** The lowest contrast of each kind of text with what is behind it. */

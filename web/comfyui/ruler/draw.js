@@ -6,6 +6,7 @@
  */
 
 import { css, parseColor, readable, themeOf, waveColor, weightColor } from "./colors.js";
+import { drawPlaces, markPlaced } from "./draw_places.js";
 import { make } from "./elements.js";
 import { say } from "./language.js";
 import { addTooltip, closeTooltip } from "./tooltip.js";
@@ -35,6 +36,7 @@ let numRulers = 0;
  * @property {boolean} [isSilent] Whether nothing is announced to a screen reader.
  * @property {(section: number, from: string) => void} [onConvert] Converts the prompt of a section from the syntax that
  *   a problem says some of it is written in.
+ * @property {string} [announcement] Text for a screen reader, instead of numbers of tokens and problems.
  * @property {boolean} [isEditable] Whether chips can have the focus, to change their weights (weight_input.js).
  */
 
@@ -78,7 +80,8 @@ export function createRuler() {
   }
 
   function announce() {
-    const text = spoken(content.sections.map((section) => section.view), content.message ?? "");
+    const { sections, message = "", announcement } = content;
+    const text = announcement ?? spoken(sections.map((section) => section.view), message);
     if (status.textContent !== text) status.textContent = text;
   }
 
@@ -119,7 +122,8 @@ function parts(content, theme, id, limit, onMore) {
     if (strips.element) result.push(strips.element);
     if (strips.numLeft) result.push(moreTokens(strips.numLeft, onMore));
   }
-  result.push(countLine(content));
+  const count = countLine(content);
+  if (count.childElementCount) result.push(count);
   if (issues.length) {
     const list = make("div", "wcr-problems", "", { role: "list", ariaLabel: say(counted(issues.length, "problem")) });
     list.dataset.captureWheel = "true";
@@ -160,7 +164,9 @@ function drawSections({ sections, total }, theme, id, limit) {
     numLeft += numTokens(items.slice(shown.length));
     const section = make("div", "wcr-section");
     if (label || sections.length > 1) section.append(sectionHead(label, view, total));
-    if (shown.length) section.append(drawStrip(shown, view, theme, (issue) => `${id}-${numIssues + issue}`));
+    const idOfPlace = (place) => `${id}-${index}-place-${view.places.indexOf(place)}`;
+    if (shown.length) section.append(drawStrip(shown, view, theme, (issue) => `${id}-${numIssues + issue}`, idOfPlace));
+    if (view.places?.length) section.append(drawPlaces(view.places, theme, idOfPlace));
     section.dataset.section = String(index);
     if (section.childElementCount) scroll.append(section);
     numIssues += view.issues.length;
@@ -179,23 +185,24 @@ function sectionHead(label, view, total) {
 const itemsOf = (view) =>
   view.chunks.flatMap(({ chips, num_tokens: count, capacity, has_break: isBreak }, index) => {
     const hasBorder = isBreak || index < view.chunks.length - 1;
-    return hasBorder ? [...chips, { border: `${count} / ${capacity}`, isBreak }] : chips;
+    return hasBorder ? [...chips, { border: capacity === null ? "" : `${count} / ${capacity}`, isBreak }] : chips;
   });
 
 const numTokens = (items) => items.reduce((total, { ids = [] }) => total + ids.length, 0);
 
-function drawStrip(items, view, theme, idOf) {
+function drawStrip(items, view, theme, idOf, idOfPlace) {
   const strip = make("div", "wcr-chips", "", { role: "list", dir: RIGHT_TO_LEFT.test(view.text) ? "rtl" : "ltr" });
   let word = null;
   for (const [index, item] of items.entries()) {
-    if (item.border) {
+    if (item.border !== undefined) {
       const border = make("span", "wcr-border", item.border, { role: "listitem", title: say("End of a chunk") });
       if (item.isBreak) border.append(make("b", "", "BREAK"));
       strip.append(border);
       continue;
     }
     if (!item.joins) word = strip.appendChild(make("span", "wcr-word", "", { role: "none" }));
-    word.append(drawChip(item, Boolean(items[index + 1]?.joins), view.issues, theme, idOf));
+    const chip = word.appendChild(drawChip(item, Boolean(items[index + 1]?.joins), view.issues, theme, idOf));
+    if (item.places?.length) markPlaced(chip, item.places.map((number) => view.places[number]), theme, idOfPlace);
   }
   return strip;
 }

@@ -20,6 +20,7 @@ const MARK = "weighted_clip_ruler";
  * @property {string[]} texts Names of its prompt boxes.
  * @property {string[]} counts Names of the relevant inputs, also of those without a widget.
  * @property {boolean} hasScheme Whether the node encodes.
+ * @property {boolean} hasPlaces Whether it has no prompt boxes, but a conditioning with placed phrases.
  */
 
 /**
@@ -33,7 +34,9 @@ export function ruleOf(definition) {
   const marked = (mark) => inputs.filter(([, spec]) => spec[1]?.[MARK] === mark).map(([name]) => name);
   const texts = marked("prompt");
   const hasScheme = (definition.output ?? []).includes("CONDITIONING");
-  return texts.length ? { id: definition.name, texts, counts: marked("counts"), hasScheme } : null;
+  const hasPlaces = !texts.length && marked("places").length > 0;
+  const rule = { id: definition.name, texts, counts: marked("counts"), hasScheme, hasPlaces };
+  return texts.length || hasPlaces ? rule : null;
 }
 
 /**

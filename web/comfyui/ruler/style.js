@@ -47,6 +47,21 @@ const STYLE = `
 .wcr-hidden .wcr-text { text-decoration: line-through; text-decoration-thickness: 1.5px; }
 .wcr-hidden { border-color: var(--wcr-line); }
 .wcr-problem-here { cursor: help; }
+.wcr-placed { cursor: help; border-color: var(--wcr-accent); }
+.wcr-area {
+  flex: none; box-sizing: content-box; border: 1px solid var(--wcr-muted); border-radius: 2px; image-rendering: pixelated;
+  aspect-ratio: var(--wcr-ratio, 1); height: min(var(--wcr-height), 1.6 * var(--wcr-height) / var(--wcr-ratio, 1));
+}
+.wcr-placed .wcr-area { --wcr-height: 11px; align-self: center; margin-inline-start: 4px; }
+.wcr-places { padding-bottom: 4px; }
+.wcr-place {
+  display: flex; flex-wrap: wrap; align-items: center; gap: 2px 10px; padding: 2px 0; color: var(--wcr-muted); font-size: 11px;
+}
+.wcr-place .wcr-area { --wcr-height: 24px; }
+.wcr-unknown { line-height: 24px; text-align: center; }
+.wcr-time { position: relative; flex: 0 0 72px; height: 6px; border-radius: 2px; background: var(--wcr-line); overflow: hidden; }
+.wcr-time > i { position: absolute; height: 100%; background: var(--wcr-accent); }
+.wcr-acted { color: var(--wcr-text); }
 .wcr-editable { cursor: pointer; }
 .wcr-waved {
   text-decoration: underline wavy 1px var(--wcr-chip-wave); text-underline-offset: 3px; text-decoration-skip-ink: none;

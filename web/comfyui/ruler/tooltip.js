@@ -1,13 +1,13 @@
-/** The message of a problem next to the chip under the pointer or with the focus. One for the whole page. */
+/** The message of a problem, or the place of a phrase, next to the chip under the pointer or with the focus. One for the whole page. */
 
 import { css } from "./colors.js";
 
-const CHIP = "[data-problem]";
+const CHIP = "[data-problem], [data-place]";
 const GAP = 6;
 
 let open = null;
 
-/** Let the chips of a ruler show their `data-problem`, in the colours that `theme()` gives. */
+/** Let the chips of a ruler show their `data-problem` and `data-place`, in the colours that `theme()` gives. */
 export function addTooltip(root, theme) {
   const chipOf = (event) => event.target.closest?.(CHIP);
   const show = (event) => chipOf(event) && openAt(chipOf(event), theme());
@@ -32,7 +32,7 @@ export function closeTooltip() {
 function openAt(chip, theme) {
   closeTooltip();
   open = Object.assign(document.createElement("div"), { className: "weighted-clip-tooltip" });
-  open.textContent = chip.dataset.problem;
+  open.textContent = [chip.dataset.problem, chip.dataset.place].filter(Boolean).join("\n");
   // read by way of the chip's aria-describedby
   open.setAttribute("aria-hidden", "true");
   open.style.cssText = `background: ${css(theme.text)}; color: ${css(theme.background)}`;

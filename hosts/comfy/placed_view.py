@@ -1,0 +1,126 @@
+"""Words of a CONDITIONING and the phrases placed among them, as plain data that the page draws.
+
+Source: docs/places.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...weighting.areas import area_mask
+from ...weighting.fields import MAX_CELLS, small_picture
+from ...weighting.view import VERSION, chip_of
+from ...weighting.words import Word, Words
+from .attention import fields_of
+from .fields import Field, Where
+from .types import Conditioning
+from .words import WORDS, Carried
+
+MAX_TEXTS = 20
+"""Maximum number of texts that are sent to the page."""
+
+
+def placed_views(conditioning: Conditioning, node_id: str | None = None) -> list[dict[str, Any]]:
+    """Views of a conditioning's texts with their placed phrases, each different one once.
+
+    A view has the keys that the ruler draws (`weighting.view.view`), without those of options. It also has
+
+    - ``label``: the times of its entries, if there are several views;
+    - ``places``: its placed phrases, each with the values of the node Place Phrase, its ``name``, ``node``, ``is_own`` (of the node
+      with this id), ``has_mask`` and ``picture``: rows of the mask in few cells, from 0 to 1, or None if it depends on
+      the picture's size;
+    - in each chip ``places``: the numbers of its phrases in that list.
+
+    Args:
+        conditioning: Conditioning of our encode nodes.
+        node_id: Node that asks.
+    """
+    found: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for _, values in conditioning:
+        carried: Carried | None = values.get(WORDS)
+        for words in dict.fromkeys(carried.words.values() if carried else ()):
+            view = _view(words, fields_of(values), node_id)
+            _, labels = found.setdefault(json.dumps(view), (view, []))
+            labels.append(_times(values))
+    views = [{**view, "label": ", ".join(dict.fromkeys(filter(None, labels)))} for view, labels in found.values()]
+    if len(views) == 1:
+        views[0]["label"] = ""
+    if len(views) > MAX_TEXTS:
+        views[MAX_TEXTS - 1]["num_more"] = len(views) - MAX_TEXTS
+    return views[:MAX_TEXTS]
+
+
+def _view(words: Words, fields: Sequence[Field], node_id: str | None) -> dict[str, Any]:
+    chunks = [_chunk()]
+    numbers = [words.numbers_of(field.phrase) for field in fields]
+    before: Word | None = None
+    for number, word in enumerate(words.words):
+        if word is None:
+            chunks[-1]["has_break"] = True
+            chunks.append(_chunk())
+        else:
+            places = [place for place, own in enumerate(numbers) if number in own]
+            chunks[-1]["num_tokens"] += 1
+            chunks[-1]["chips"].append({**_chip(word, before), "places": places})
+        before = word
+    return {
+        "version": VERSION,
+        "text": " ".join(word.typed for word in words.words if word),
+        "num_tokens": sum(chunk["num_tokens"] for chunk in chunks),
+        "chunks": chunks,
+        "issues": [],
+        "places": [_place(field, node_id) for field in fields],
+    }
+
+
+def _chunk() -> dict[str, Any]:
+    return {"num_tokens": 0, "capacity": None, "has_break": False, "chips": []}
+
+
+def _chip(word: Word, before: Word | None) -> dict[str, Any]:
+    joins = (
+        before is not None
+        and before.span.end == word.span.start
+        and before.typed[-1].isalnum() == word.typed[0].isalnum()
+    )
+    return chip_of(word.typed, (0, 0), [0], joins=joins, is_hidden=False)
+
+
+def _place(field: Field, node_id: str | None) -> dict[str, Any]:
+    where = field.where
+    return {
+        "name": where.name,
+        "phrase": field.phrase,
+        "node": where.node_id,
+        "is_own": node_id is not None and where.node_id == node_id,
+        "inside": field.inside,
+        "outside": field.outside,
+        "area": where.area.text if where.area else "",
+        "has_mask": where.mask is not None,
+        "picture": _picture(where),
+        "start": where.start,
+        "end": where.end,
+        "unit": "steps" if where.in_steps else "percent",
+    }
+
+
+def _picture(where: Where) -> list[list[float]] | None:
+    """A mask in few cells; None if its area is in pixels of a picture whose size is unknown."""
+    area, mask = where.area, torch.ones(1, 1) if where.mask is None else where.mask.mean(0)
+    if area is not None:
+        if area.across.is_pixels or area.down.is_pixels:
+            return None
+        mask = mask.expand(MAX_CELLS, MAX_CELLS) if where.mask is None else mask
+        cells = mask.shape[0], mask.shape[1]
+        mask = mask * area_mask(area, cells, cells)
+    return small_picture(mask)
+
+
+def _times(values: Mapping[str, Any]) -> str:
+    """Times of an entry, in words; empty for the whole way."""
+    start, end = (float(values.get(name, whole)) for name, whole in (("start_percent", 0.0), ("end_percent", 1.0)))
+    return "" if (start, end) == (0.0, 1.0) else f"from {start:.2g} to {end:.2g} of the way"
