@@ -473,10 +473,10 @@ def check_the_page_is_told_in_which_steps_and_where_a_phrase_acted() -> None:
     first, second = ((event, detail, client) for event, detail, client in told)
     height, width = LATENT
     left = [[1.0] * 8 + [0.0] * 8] * round(height / width * 16)
-    place = {"phrase": "red cat", "steps": [1, 2], "num_steps": 4, "picture": left}
+    place = {"name": "“red cat”", "steps": [1, 2], "num_steps": 4, "picture": left}
     text = "“red cat” acted in 2 of 4 steps"
     assert first == ("weighted_clip.weighed", {"node": "3:7", "text": text, "place": place}, "page"), first
-    place = {"phrase": "mat", "steps": [], "num_steps": 4, "picture": None}
+    place = {"name": "“mat”", "steps": [], "num_steps": 4, "picture": None}
     assert second[1] == {"node": "8", "text": "“mat” acted in 0 of 4 steps", "place": place}, second
 
 

@@ -79,11 +79,12 @@ class RulerPage(Page):
         version = self.run("return window.__COMFYUI_FRONTEND_VERSION__ ?? '0.0'")
         return not self.is_nodes_2 or tuple(map(int, version.split(".")[:2])) >= (1, 28)
 
-    def load(self, *nodes: dict[str, Any]) -> None:
-        """Replace the workflow by nodes in the form that /prompt takes."""
+    def load(self, *nodes: dict[str, Any], num_rulers: int | None = None) -> None:
+        """Replace the workflow by nodes in the form that /prompt takes; by default all of ours have rulers."""
         graph = {str(number): node for number, node in enumerate(nodes, 1)}
         self.run("await app.loadApiJson(args[0], 'test')", graph)
-        num_rulers = sum(node["class_type"].startswith("WeightedCLIP") for node in nodes)
+        if num_rulers is None:
+            num_rulers = sum(node["class_type"].startswith("WeightedCLIP") for node in nodes)
         self.wait("return document.querySelectorAll('.weighted-clip-ruler').length === args[0]", num_rulers)
         self.run("app.canvas.ds.scale = 1; app.canvas.ds.offset = [0, 0]; app.canvas.setDirty(true, true)")
 

@@ -476,6 +476,8 @@ def test_place_phrase_shows_its_run_and_where_it_acted(served: dict[str, Any]) -
     words = "a Red cat , a blue dog red cat"
     acted = ["acted in 2 of 4 steps", "acted in 0 of 4 steps", "", ""]
     assert (found["otherRestored"]["chips"], found["executed"]["chips"]) == ("", words)
+    # a node that ComfyUI did not run again since the page was opened
+    assert [found[name]["message"] for name in ("foreign", "lone", "executed")] == ["", "“blue” acted", ""]
     assert found["acted"]["rows"] == found["again"]["rows"] == acted
     assert found["acted"]["pictures"] == [2, 16, 16, 0]
     assert [found[name]["isStale"] for name in ("executed", "changed", "back")] == [False, True, False]

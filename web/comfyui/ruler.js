@@ -229,9 +229,10 @@ app.registerExtension({
       rulers.forEach((ruler) => ruler.isLinked && ruler.check());
       widgets.forEach((widget) => widget.place());
     }, CHECK_TIME);
-    api.addEventListener(WEIGHED, ({ detail: { node, text, place } }) => {
-      if (place) rulers.forEach((ruler) => ruler.acted?.(node, place));
-      else rulers.get(nodeOf(node))?.weighed?.(text);
+    api.addEventListener(WEIGHED, ({ detail }) => {
+      const own = nodeOf(detail.node);
+      if (detail.place) rulers.forEach((ruler, node) => ruler.acted?.(detail, node === own));
+      else rulers.get(own)?.weighed?.(detail.text);
     });
     onTheme(() => rulers.forEach((ruler) => ruler.drawing.refresh()));
   },

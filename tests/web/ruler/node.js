@@ -177,11 +177,17 @@ function placesShown() {
   const areaWidget = node.widgets.find(({ name }) => name === "area");
   ruler.restored(views.map((view) => ({ ...view, places: view.places.map((place) => ({ ...place, phrase: "dog" })) })));
   note("otherRestored");
+  const acted = (id, name, steps, picture, isOwn) =>
+    ruler.acted({ node: id, text: `${name} acted`, place: { name, steps, num_steps: 4, picture } }, isOwn);
+  acted("4", "“red cat”", [], null, false);
+  note("foreign");
+  acted("5", own.name, [], null, true);
+  note("lone");
   ruler.executed(views);
   note("executed");
-  ruler.acted("4", { phrase: "red cat", steps: [0, 1], num_steps: 4, picture: [[1, 0]] });
-  ruler.acted("5", { phrase: own.phrase, steps: [], num_steps: 4, picture: null });
-  ruler.acted("9", { phrase: own.phrase, steps: [3], num_steps: 4, picture: null });
+  acted("4", "“red cat”", [0, 1], [[1, 0]], false);
+  acted("5", own.name, [], null, true);
+  acted("9", own.name, [3], null, false);
   note("acted");
   ruler.executed(views);
   note("again");

@@ -7,6 +7,7 @@ import { acted, shareOf, timesOf, weightsOf, whereOf } from "./place_words.js";
 
 /**
  * @typedef {object} Place A placed phrase.
+ * @property {string} name Its name: the phrase in quotation marks.
  * @property {string} phrase The phrase.
  * @property {string} node Id of the node that has placed it.
  * @property {number} inside Weight in its area.
@@ -61,7 +62,7 @@ export function drawPlaces(places, theme, idOf) {
   for (const place of places) {
     const row = list.appendChild(make("div", "wcr-place", "", { role: "listitem", id: idOf(place) }));
     row.append(place.picture ? drawArea(place.picture, theme, shareOf(place)) : make("span", "wcr-area wcr-unknown", "?"));
-    row.append(make("span", "wcr-label", `“${place.phrase}”`), make("span", "", whereOf(place)));
+    row.append(make("span", "wcr-label", place.name), make("span", "", whereOf(place)));
     row.append(make("span", "", weightsOf(place)));
     const strip = drawTimes(place);
     if (strip) row.append(strip);
@@ -93,4 +94,4 @@ function partsOf({ acted: sampled, unit, start, end }) {
 
 /** All about a phrase in one line. */
 export const sentence = (place) =>
-  [`“${place.phrase}”: ${whereOf(place)}`, weightsOf(place), timesOf(place), acted(place)].filter(Boolean).join(", ");
+  [`${place.name}: ${whereOf(place)}`, weightsOf(place), timesOf(place), acted(place)].filter(Boolean).join(", ");

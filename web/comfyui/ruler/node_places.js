@@ -15,6 +15,8 @@ export class NodePlaces {
   /** The same as text: a node that is run again without a change brings it again. */
   #told = "";
   #wasStale = false;
+  /** What a sampling told while no run had brought anything: ComfyUI does not run unchanged nodes again. */
+  #lone = null;
 
   /**
    * @param {object} node The node.
@@ -37,6 +39,7 @@ export class NodePlaces {
     const told = JSON.stringify(views);
     if (told !== this.#told) this.#views = views.map((view) => ({ ...structuredClone(view), total: "" }));
     this.#told = told;
+    this.#lone = null;
     this.#show(isSilent);
   }
 
@@ -47,15 +50,17 @@ export class NodePlaces {
 
   /**
    * A sampling is over.
-   * @param {string} node Id of the node that has placed a phrase: this one, or one before it.
-   * @param {{phrase: string, steps: number[], num_steps: number, picture: number[][] | null}} place The phrase and the
-   *   steps in which it acted.
+   * @param {{node: string, text: string, place: {name: string, steps: number[], num_steps: number,
+   *   picture: number[][] | null}}} told What the server says of a phrase that this node, or one before it, has placed:
+   *   its node, the steps in which it acted, and that in words.
+   * @param {boolean} isOwn Whether it is of this node.
    */
-  acted(node, { phrase, picture, ...acted }) {
+  acted({ node, text, place: { name, picture, ...acted } }, isOwn) {
     const places = this.#views.flatMap((view) => view.places);
-    const found = places.filter((place) => place.node === node && place.phrase === phrase);
+    const found = places.filter((place) => place.node === node && place.name === name);
     for (const place of found) Object.assign(place, { acted }, picture && { picture });
-    if (found.length) this.#show();
+    if (isOwn && !this.#views.length) this.#lone = { text, isMissed: !acted.steps.length };
+    if (found.length || this.#lone) this.#show();
   }
 
   /** The ruler was switched on or off. */
@@ -87,12 +92,13 @@ export class NodePlaces {
     const isStale = (this.#wasStale = this.#isStale());
     const places = this.#views.flatMap((view) => view.places);
     const missed = places.filter(({ acted }) => acted && !acted.steps.length).map(sentence);
+    const lone = this.#lone ? [this.#lone.text] : [];
     this.drawing.show({
       sections: isOn ? this.#views.map((view) => ({ view, label: view.label })) : [],
       total: "",
-      notes: isOn && isStale ? ["as of the last run"] : [],
-      message: isOn ? "" : missed.join("; "),
-      announcement: [...new Set(places.map(sentence))].join(". "),
+      notes: !isOn ? [] : this.#lone && !this.#lone.isMissed ? lone : isStale ? ["as of the last run"] : [],
+      message: this.#lone?.isMissed ? lone[0] : isOn ? "" : missed.join("; "),
+      announcement: [...lone, ...new Set(places.map(sentence))].join(". "),
       isStale,
       isSilent,
     });
