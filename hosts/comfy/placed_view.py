@@ -30,9 +30,9 @@ def placed_views(conditioning: Conditioning, node_id: str | None = None) -> list
     A view has the keys that the ruler draws (`weighting.view.view`), without those of options. It also has
 
     - ``label``: the times of its entries, if there are several views;
-    - ``places``: its placed phrases, each with the values of the node Place Phrase, its ``name``, ``node``, ``is_own`` (of the node
-      with this id), ``has_mask`` and ``picture``: rows of the mask in few cells, from 0 to 1, or None if it depends on
-      the picture's size;
+    - ``places``: its placed phrases, each with the values of the node Place Phrase, its ``name``, ``node``,
+      ``is_own`` (of the node with this id), ``has_mask`` and ``picture``: rows of the mask in few cells, from 0 to 1,
+      or None if it depends on the picture's size;
     - in each chip ``places``: the numbers of its phrases in that list.
 
     Args:

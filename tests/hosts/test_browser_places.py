@@ -13,7 +13,7 @@ from .ruler_page import SWITCH, RulerPage
 pytestmark = pytest.mark.host
 
 DENOISE = 0.5
-"""Of 4 steps: the sampler begins in the middle, and what ends before that never acts."""
+"""The sampler begins in the middle of the way, and what ends before that never acts."""
 PLACES = """
 return [...document.querySelectorAll('.weighted-clip-ruler')].map((ruler) => ({
     chips: [...ruler.querySelectorAll('.wcr-placed .wcr-text')].map((chip) => chip.innerText),
