@@ -394,6 +394,25 @@ def as_emphasized(options: EncodeOptions) -> EncodeOptions:
     return options
 
 
+def unet_of(model: Model) -> nn.Module | None:
+    """U-Net of a loaded model, Forge's or A1111's; None if it is unknown."""
+    owner = getattr(getattr(getattr(model, "forge_objects", None), "unet", None), "model", None)
+    owner = owner or getattr(model, "model", None)
+    unet = getattr(owner, "diffusion_model", None)
+    is_known = isinstance(unet, nn.Module) and any(name.endswith("attn2.to_v") for name, _ in unet.named_modules())
+    return unet if is_known else None
+
+
+class Watched:
+    """A model whose texts another function encodes."""
+
+    def __init__(self, model: Model, encode: Callable[[Sequence[str]], Any]) -> None:
+        self._model, self.get_learned_conditioning = model, encode
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
 def is_ended() -> bool:
     """Whether the host's user has pressed Interrupt or Skip; the host's samplers then end at their next step."""
     from modules import shared  # pyright: ignore[reportMissingImports]

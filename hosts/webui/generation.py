@@ -22,7 +22,18 @@ from ...weighting.options import EncodeOptions
 from ...weighting.schemes import SCHEMES
 from .axes import settle
 from .conditioning import swapped
-from .engines import Engine, Generation, Model, Processed, WebUIError, as_emphasized, engines_of, host_option, is_ended
+from .engines import (
+    Engine,
+    Generation,
+    Model,
+    Processed,
+    Watched,
+    WebUIError,
+    as_emphasized,
+    engines_of,
+    host_option,
+    is_ended,
+)
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .settings import INFOTEXT, Settings
 
@@ -81,7 +92,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             pairing.is_on = False
             comments[THEIRS_ACT] = None
         if pairing.is_on:
-            check_one_unet(p)
+            check_one_unet(p, "The schemes negpip and negpip_apart work", "another scheme")
             _refuse_padded_prompts(options.scheme)
 
         def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
@@ -227,26 +238,16 @@ def _as_host_reads(options: EncodeOptions, engines: Mapping[str, Engine]) -> Enc
     return as_emphasized(replace(options, comma_backtrack=next(iter(engines.values())).comma_backtrack))
 
 
-class _Recorder:
-    """A model that records the texts it is to encode, in groups that are encoded together."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self.texts: list[list[str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def get_learned_conditioning(self, texts: Sequence[str]) -> Tensor:
-        self.texts.append(list(texts))
-        return torch.zeros(len(texts), 1, 1)
-
-
 def _texts_of(function: Callable[..., Any], model: Model, prompts: Any, *args: Any, **kwargs: Any) -> list[list[str]]:
     """All texts that a function of the host has a model encode, found by running it on one that only records them."""
-    recorder = _Recorder(model)
-    function(recorder, prompts, *args, **kwargs)
-    return recorder.texts
+    texts: list[list[str]] = []
+
+    def record(some: Sequence[str]) -> Tensor:
+        texts.append(list(some))
+        return torch.zeros(len(some), 1, 1)
+
+    function(Watched(model, record), prompts, *args, **kwargs)
+    return texts
 
 
 def _comment(p: Generation, text: str) -> None:

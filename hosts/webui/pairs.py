@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .engines import Generation, Model, WebUIError, is_ended
+from .engines import Generation, Model, WebUIError, is_ended, unet_of
 
 PARTS = {"to_k": 0, "to_v": 1}
 """Layers of an attention by name, with the row of each pair that they read."""
@@ -33,7 +33,12 @@ def reading_pairs(model: Model) -> Iterator[None]:
     Raises `WebUIError` if the U-Net is unknown, a ControlNet is active, or nothing was read within the context although
     nobody has interrupted it.
     """
-    unet = _unet_of(model)
+    unet = unet_of(model)
+    if unet is None:
+        raise WebUIError(
+            f"The schemes negpip and negpip_apart do not know the U-Net of this model ({type(model).__name__}): take "
+            "another scheme."
+        )
     num_calls = 0
 
     def refuse_control(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -65,14 +70,20 @@ def reading_pairs(model: Model) -> Iterator[None]:
         )
 
 
-def check_one_unet(p: Generation) -> None:
-    """Raise if a generation switches to another U-Net."""
+def check_one_unet(p: Generation, what_works: str, instead: str) -> None:
+    """Raise if a generation switches to another U-Net.
+
+    Args:
+        p: The generation.
+        what_works: Subject and verb of the message.
+        instead: Alternative to taking the same checkpoint.
+    """
     hires = getattr(p, "hr_checkpoint_name", None) if getattr(p, "enable_hr", False) else None
     for what, name in (("hires. fix", hires), ("the refiner", getattr(p, "refiner_checkpoint", None))):
         if name not in SAME_MODEL:
             raise WebUIError(
-                f"The schemes negpip and negpip_apart work with one checkpoint in a generation, and {what} is to "
-                f"change to {name}: take the same, or another scheme."
+                f"{what_works} with one checkpoint in a generation, and {what} is to change to {name}: take the same, "
+                f"or {instead}."
             )
 
 
@@ -80,16 +91,3 @@ def is_theirs_active(p: Generation) -> bool:
     """Whether the extension sd-webui-negpip subtracts words in this generation."""
     scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
     return any(script.title().lower() == THEIR_TITLE and getattr(script, "active", False) for script in scripts)
-
-
-def _unet_of(model: Any) -> nn.Module:
-    """U-Net of a loaded model: Forge's, or A1111's."""
-    owner = getattr(getattr(getattr(model, "forge_objects", None), "unet", None), "model", None)
-    owner = owner or getattr(model, "model", None)
-    unet = getattr(owner, "diffusion_model", None)
-    if not isinstance(unet, nn.Module) or not any(name.endswith("attn2.to_v") for name, _ in unet.named_modules()):
-        raise WebUIError(
-            f"The schemes negpip and negpip_apart do not know the U-Net of this model ({type(model).__name__}): take "
-            "another scheme."
-        )
-    return unet
