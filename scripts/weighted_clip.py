@@ -52,6 +52,10 @@ class WeightedCLIPScript(scripts.Script):
         """Before a generation."""
         generation.arm(p, values)
 
+    def process_before_every_sampling(self, p, *values, x, **named):
+        """Before the first pass, and before that of hires. fix."""
+        generation.begin_pass(p, x)
+
     def postprocess(self, p, processed, *values):
         """After a generation that went well."""
         generation.report(p, processed)

@@ -261,3 +261,23 @@ class EncodeOptions:
 
 OPTIONS: dict[str, Option] = options_in(EncodeOptions)
 """Declaration of each option, by name."""
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Options for sampling an image with an encoded prompt, for hosts without nodes."""
+
+    places: str = option(
+        "",
+        "Places",
+        "One phrase per line and where it acts: red cat: left half. Also when and how much: red cat: left half, 0-0.4, "
+        "outside 0.2",
+        is_lines=True,
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self, PLACE_OPTIONS)
+
+
+PLACE_OPTIONS: dict[str, Option] = options_in(PlaceOptions)
+"""Declaration of each of them, by name."""

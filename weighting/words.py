@@ -62,13 +62,15 @@ class Words(NamedTuple):
         return {number for start in starts for number in range(start, start + len(wanted))}
 
 
-def words_of(parts: Iterable[Fragment | Break], chunks: Sequence[TokenChunk], places: Sequence[Place]) -> Words:
+def words_of(
+    parts: Iterable[Fragment | Break], chunks: Sequence[TokenChunk] = (), places: Sequence[Place] = ()
+) -> Words:
     """Words of a prompt.
 
     Args:
         parts: The prompt as parsed.
         chunks: Its chunks.
-        places: Place of each row of its conditioning in the chunks.
+        places: Place of each row of its conditioning in the chunks; none if there is none yet.
     """
     words: list[Word | None] = []
     for part in parts:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...weighting.options import OPTIONS
+from ...weighting.options import OPTIONS, PLACE_OPTIONS
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import SYNTAXES
 from ...weighting.syntax.record import decimal
@@ -24,7 +24,7 @@ from .engines import Generation, WebUIError
 from .settings import INFOTEXT, NAMES, Settings
 
 OFF = "off"
-"""Value of the scheme axis for images without our script."""
+"""Value of the scheme axis for images without our script, and of the axis of places for those without places."""
 MENUS: dict[str, tuple[str, tuple[str, ...]]] = {
     name: (OPTIONS[name].label, (*((OFF,) if name == "scheme" else ()), *OPTIONS[name].choices))
     for name in ("scheme", "normalization", "law", "mask_method", "padding")
@@ -33,6 +33,7 @@ MENUS: dict[str, tuple[str, tuple[str, ...]]] = {
 LABEL = f"[{INFOTEXT}] "
 """Prefix of our axes in the host's menus, as in other extensions."""
 WEIGHT = "Weight of a word"
+PLACES = PLACE_OPTIONS["places"].label
 MAX_WEIGHTS = 100
 """Maximum number of values in a range."""
 PROMPTS = ("prompt", "negative_prompt", "hr_prompt", "hr_negative_prompt")
@@ -77,6 +78,7 @@ def _axes(axis_option: Any) -> Iterator[Any]:
             confirm=partial(_confirm_choices, title, choices),
             choices=partial(list, choices),
         )
+    yield axis_option(LABEL + PLACES, str, _place, format_value=_value, confirm=_confirm_places)
     yield axis_option(LABEL + WEIGHT, str, _weigh, format_value=_value, confirm=_confirm_weights, prepare=weights)
 
 
@@ -93,7 +95,8 @@ def on_axes(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | 
     defaults = list(vars(Settings()).values())
     found = [True, *values[1:], *defaults[max(1, len(values)) :]]
     for name, value in axes.items():
-        found[NAMES.index(name)] = value
+        index = NAMES.index(name)
+        found[index] = _with_lines(found[index], value) if name == "places" else value
     scheme = found[NAMES.index("scheme")]
     unread = [
         MENUS[option][0] for name, one in SCHEMES.items() for option in one.options if option in axes and name != scheme
@@ -168,6 +171,38 @@ def _value(p: Generation, option: Any, value: str) -> str:
 def _choose(name: str, p: Generation, value: str, values: Sequence[str]) -> None:
     """Store a menu's value for the coming cell, which is a copy that shares attributes with others."""
     setattr(p, _AXES, {**getattr(p, _AXES, {}), name: value})
+
+
+def _place(p: Generation, value: str, values: Sequence[str]) -> None:
+    """Store a line of Places for the coming cell, below one of another axis."""
+    _choose("places", p, "\n".join(filter(None, [getattr(p, _AXES, {}).get("places"), value])), values)
+
+
+def _with_lines(text: object, lines: str) -> object:
+    r"""Text of Places with the lines of cells in place of those of their phrases; `OFF` takes all lines out.
+
+    >>> _with_lines("red cat: left\nblue dog: right", "Red cat: top")
+    'blue dog: right\nRed cat: top'
+    """
+    kept = text.splitlines() if isinstance(text, str) else []
+    for line in lines.splitlines():
+        if line == OFF:
+            kept.clear()
+        else:
+            kept = [*(one for one in kept if _phrase_of(one) != _phrase_of(line)), line]
+    return "\n".join(kept)
+
+
+def _phrase_of(line: str) -> list[str]:
+    return line.rpartition(":")[0].casefold().split()
+
+
+def _confirm_places(p: Generation, values: Sequence[str]) -> None:
+    if not values:
+        raise WebUIError(f"{PLACES}: write a line for each value, in quotes if it has a comma")
+    for value in values:
+        if value != OFF:
+            Settings(places=value).placed()
 
 
 def _confirm_choices(title: str, choices: Sequence[str], p: Generation, values: Sequence[str]) -> None:

@@ -34,6 +34,7 @@ from ...weighting.schemes.repeat import Copies, copies_of
 from ...weighting.syntax import parse
 from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted
+from ...weighting.words import Words, words_of
 from .engines import METHODS, Engine, WebUIError
 
 FAR = 10.0
@@ -138,6 +139,16 @@ class Run:
         if key not in self.encoded:
             self.encoded[key] = self.prepare(texts).run_tower(tower, check=self._check)
         return self.encoded[key]
+
+    def encoded_by_tower(self, texts: Sequence[str]) -> list[dict[str, EncodedPrompt]]:
+        """Each of some texts that were encoded, by tower."""
+        found = {tower: prompts for (tower, some), prompts in self.encoded.items() if some == tuple(texts)}
+        return [dict(zip(found, one, strict=True)) for one in zip(*found.values(), strict=True)]
+
+    def words(self) -> list[Words]:
+        """Words of each text that was read, as read by the first tower."""
+        reads = (read for one in self._prepared.values() for read in next(iter(one.reads.values())))
+        return [words_of(read.prompt.parts) for read in reads]
 
     def absent(self) -> set[str]:
         """Messages about bound phrases that occur in none of the texts."""

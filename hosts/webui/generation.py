@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from .engines import (
     is_ended,
 )
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
+from .places import Placing
 from .settings import INFOTEXT, Settings
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,8 @@ THEIRS_BESIDE_REPEAT = (
 )
 PROBLEMS = f"{INFOTEXT} problems"
 """Key in the API's ``info`` for the lines shown below the image."""
+_SAMPLING = "weighted_clip_sampling"
+"""Attribute of an armed generation: its `_Sampling`."""
 MAX_COMMENTS = 20
 """Maximum number of problems listed; the rest are only counted."""
 ADETAILER = "ADetailer"
@@ -83,26 +87,38 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     comments: dict[str, None] = dict.fromkeys(filter(None, notes))
     told: list[str] = []
     absent: set[str] | None = None
-    pairing = _arm_sampling(p)
+
+    def tell(lines: Iterable[str] = ()) -> None:
+        comments.update(dict.fromkeys(lines))
+        told[:] = _shown(comments)
+        for text in told:
+            _comment(p, f"{INFOTEXT}: {text}")
+
+    sampling = _arm_sampling(p, tell)
 
     def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        options = Settings.of(values).options()
-        pairing.is_on = SCHEMES[options.scheme].is_signed
-        if pairing.is_on and is_theirs_active(p):
-            pairing.is_on = False
+        settings = Settings.of(values)
+        options, places = settings.options(), settings.placed()
+        sampling.in_pairs = SCHEMES[options.scheme].is_signed
+        if sampling.in_pairs and is_theirs_active(p):
+            sampling.in_pairs = False
             comments[THEIRS_ACT] = None
-        if pairing.is_on:
+        if sampling.in_pairs:
             check_one_unet(p, "The schemes negpip and negpip_apart work", "another scheme")
             _refuse_padded_prompts(options.scheme)
+        if places:
+            sampling.placing = sampling.placing or Placing(places, in_pairs=sampling.in_pairs)
+            sampling.placing.check(p)
 
         def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
             nonlocal absent
             engines = engines_of(model)
             reading = _as_host_reads(options, engines)
-            if getattr(prompts, "is_negative_prompt", False):
+            is_negative = getattr(prompts, "is_negative_prompt", False)
+            if is_negative:
                 reading = replace(reading, bind_strength=0.0)
             texts = _texts_of(function, model, prompts, *rest, **named)
-            with swapped(engines, reading, texts, check=_raise_if_ended, in_pairs=pairing.is_on) as run:
+            with swapped(engines, reading, texts, check=_raise_if_ended, in_pairs=sampling.in_pairs) as run:
                 missing = run.absent()  # these refusals come before anything is encoded
                 if run.is_repeating:
                     _refuse_padded_prompts(options.scheme)
@@ -112,7 +128,16 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                     absent = missing if absent is None else absent & missing
                     if absent:
                         raise WebUIError(f"These phrases cannot be bound: {' '.join(sorted(absent))}")
-                result = function(model, prompts, *rest, **named)
+                if sampling.placing is None:
+                    result = function(model, prompts, *rest, **named)
+                else:
+                    if not is_negative:
+                        every = [getattr(p, name, None) or () for name in ("all_prompts", "all_hr_prompts")]
+                        others = _texts_of(function, model, [*chain(*every)], *rest, **named)
+                        sampling.placing.check_phrases(run.words(), chain(*others), reading.syntax)
+                    kind = is_negative, bool(getattr(p, "is_hr_pass", False))
+                    watched = sampling.placing.watched(model, run, kind)
+                    result = function(watched, prompts, *rest, **named)
             if not run.encoded:
                 raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
             if reading.binds:
@@ -129,15 +154,13 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                 return encoded(model, *rest, **named)
             except _Ended:
                 # the host's samplers end before they read it
-                pairing.is_on, is_cut_short = False, True
+                sampling.in_pairs, is_cut_short = False, True
                 return function(model, *rest, **named)
 
         result = inner(with_ours, *args, **kwargs)
         if is_cut_short:  # after Skip there may be more images of the same prompts
             _empty_caches(p)
-        told[:] = _shown(comments)
-        for text in told:
-            _comment(p, f"{INFOTEXT}: {text}")
+        tell()
         return result
 
     get_conds.told = told  # pyright: ignore[reportFunctionMemberAccess]
@@ -166,24 +189,43 @@ def _shown(comments: Iterable[str]) -> list[str]:
     return [*every[:MAX_COMMENTS], f"and {rest} more problems."] if rest > 0 else every
 
 
-class _Pairing:
-    """Whether the rows of a generation are in pairs."""
+class _Sampling:
+    """Parts of a generation in which the U-Net reads otherwise than the host has it."""
 
-    is_on = False
+    in_pairs = False
+    """Whether rows are in pairs."""
+    placing: Placing | None = None
+    """Phrases that are placed in the picture."""
 
 
-def _arm_sampling(p: Generation) -> _Pairing:
-    """Let the U-Net read rows in pairs while a generation samples, if they turn out to be in pairs."""
-    pairing = _Pairing()
+def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Sampling:
+    """Let the U-Net read as it turns out to be needed while a generation samples, and tell lines about it then."""
+    sampling = _Sampling()
     inner = p.sample
 
     def sample(*args: Any, **kwargs: Any) -> Any:
-        with reading_pairs(p.sd_model) if pairing.is_on else contextlib.nullcontext():
-            return inner(*args, **kwargs)
+        placing = sampling.placing
+        with contextlib.ExitStack() as reading:
+            if sampling.in_pairs:
+                reading.enter_context(reading_pairs(p.sd_model))
+            if placing is not None:
+                reading.enter_context(placing.acting(p))
+            result = inner(*args, **kwargs)
+        if placing is not None:
+            tell(placing.report())
+        return result
 
     sample.earlier = vars(p).get("sample")  # pyright: ignore[reportFunctionMemberAccess]
     p.sample = sample
-    return pairing
+    setattr(p, _SAMPLING, sampling)
+    return sampling
+
+
+def begin_pass(p: Generation, latent: Tensor) -> None:
+    """Note what is about to be sampled. For the script's ``process_before_every_sampling``."""
+    placing = getattr(getattr(p, _SAMPLING, None), "placing", None)
+    if placing is not None:
+        placing.begin_pass(p, latent)
 
 
 def _refuse_padded_prompts(scheme: str) -> None:
@@ -223,6 +265,7 @@ def _disarm(p: Generation) -> None:
         del p.sample
         if sample.earlier is not None:
             p.sample = sample.earlier
+    vars(p).pop(_SAMPLING, None)
     _empty_caches(p)
 
 

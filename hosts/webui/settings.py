@@ -6,7 +6,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ...weighting.options import EncodeOptions
+from ...weighting.options import EncodeOptions, PlaceOptions
+from ...weighting.places import PlacedPhrase, read_places
 from ...weighting.prompt import shortened
 from .engines import WebUIError
 
@@ -53,6 +54,7 @@ class Settings:
     bind_strength: float = EncodeOptions.bind_strength
     bind_hide: str = EncodeOptions.bind_hide
     bind_words: str = EncodeOptions.bind_words
+    places: str = PlaceOptions.places
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
@@ -65,14 +67,23 @@ class Settings:
     def options(self) -> EncodeOptions:
         """Options for encoding prompts. The host cleans its texts itself, and makes several of a prompt.
 
-        It also removes tags itself, but not from a negative prompt, where they are text. A refusal of a value names
-        those that are allowed.
+        It also removes tags itself, but not from a negative prompt, where they are text. A refusal of a value, also of
+        a setting that is no option of these, names those that are allowed.
         """
+        self.placed()
         choices = dict(vars(self))
+        del choices["places"]
         if not isinstance(choices.pop("enabled"), bool):
             raise WebUIError(f"enabled must be true or false, got {self.enabled!r:.80}")
         try:
             return EncodeOptions(**choices, quirks=True, cleaning="none", has_tags=False, binds_some=True)
+        except ValueError as error:
+            raise WebUIError(str(error)) from error
+
+    def placed(self) -> tuple[PlacedPhrase, ...]:
+        """Phrases that are placed in the picture; refused as in `options`."""
+        try:
+            return read_places(PlaceOptions(self.places).places)
         except ValueError as error:
             raise WebUIError(str(error)) from error
 

@@ -21,6 +21,7 @@ CHECKS = re.findall(r"^def (check_\w+)", ENGINES.read_text(encoding="utf-8"), re
 CLOSE, REQUIRED = 1e-5, "at most 1e-5"
 CUTOFF = "Bind as Cutoff on Forge's text engine, with sd-webui-cutoff, relative to the largest"
 REPEATED = "Scheme repeat, a call of a U-Net, with ln w as a bias, relative to the largest"
+PLACED = "Places, samplers of Forge on a small U-Net, with a softmax written out, relative to the largest"
 PAIRED = "Scheme negpip, a call of a U-Net, with signs written out, relative to the largest"
 
 
@@ -84,3 +85,19 @@ def test_pairs_equal_signs_written_out_in_the_cross_attention(drawn: dict[str, A
         webui_figures.add(PAIRED, difference, required=REQUIRED)
         assert difference <= CLOSE, text
         assert (change > 1e-3) is ("-" in text), text
+
+
+@pytest.fixture(scope="module")
+def placed(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Pictures with placed phrases: for each case the difference, the change by the places, and what is told."""
+    if webui_host.kind != "Forge":
+        pytest.skip("Places works in Forge")
+    return run_in_webui(webui_host, TESTS / "forge_places.py", tmp_path_factory.mktemp("places"), models=webui_models)
+
+
+def test_placed_phrases_equal_weights_by_place_written_out(placed: dict[str, Any], webui_figures: Figures) -> None:
+    failed = {name: found for name, found in placed.items() if isinstance(found, str)}
+    assert not failed, "\n".join(f"{name}: {found}" for name, found in failed.items())
+    largest = max(difference for difference, _, _ in placed.values())
+    webui_figures.add(PLACED, largest, required=REQUIRED, comparisons=len(placed))
+    assert {name: found for name, found in placed.items() if found[0] > CLOSE or found[1] < 10 * CLOSE} == {}

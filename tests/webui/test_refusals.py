@@ -78,7 +78,7 @@ class Api:
 
     def init_script_args(self, request: Any, *others: Any, **named: Any) -> list[Any]:
         del others, named
-        return list(request.alwayson_scripts.get("weighted clip", {}).get("args", []))[:13]
+        return list(request.alwayson_scripts.get("weighted clip", {}).get("args", []))[: len(vars(Settings()))]
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def ask() -> Any:
         ({"args": None}, "args, a list of values"),
         ({"enabled": True}, "args, a list of values"),
         ([True, "comfy"], "args, a list of values"),
-        ({"args": [True, *["a1111"] * 20]}, "takes 13 values .*got 21"),
+        ({"args": [True, *["a1111"] * 20]}, "takes 14 values .*got 21"),
         ({"args": {"enabled": "x" * 100_000}}, "args, a list of values"),
     ],
 )

@@ -102,7 +102,7 @@ def test_package_is_loaded_once_under_a_name_of_its_own(
 
 
 def test_file_stays_small() -> None:
-    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 70
+    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 75
 
 
 @pytest.mark.parametrize("has_input_accordion", [True, False])

@@ -403,7 +403,7 @@ def test_wrong_values_of_the_api_stop_the_generation(forge: fake.ForgeModel) -> 
     with pytest.raises(WebUIError, match=r"scheme must be one of: comfy, a1111.*got 'A1111'"):
         conditioning(forge, PROMPT, scheme="A1111")
     generation = fake.armed(forge, *["a1111"] * 14)
-    with pytest.raises(WebUIError, match=r"takes 13 values .*got 15"):
+    with pytest.raises(WebUIError, match=r"takes 14 values .*got 15"):
         generation.setup_conds(PROMPT)
     assert not generation.extra_generation_params
 

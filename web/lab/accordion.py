@@ -11,12 +11,13 @@ from gradio.context import Context
 from ...weighting.options import OPTIONS
 from ...weighting.schemes import SCHEMES
 from . import markup
-from .components import control, live
+from .components import control, declared, live
 
 _ADVANCED = (
     ("normalization", "padding", "syntax"),
     ("bind", "bind_words"),
     ("bind_hide", "bind_rest", "bind_strength"),
+    ("places",),
 )
 """Rows of the folded part."""
 _ONLY_WITH = {
@@ -82,9 +83,9 @@ def _controls(elem_id: Callable[[str], str], defaults: Mapping[str, Any]) -> tup
 
 def _control(name: str, elem_id: str, value: Any) -> Any:
     """Control of a setting; a menu shows what its choices are called, if gradio can, which is from 4 on."""
-    called, more = OPTIONS[name].called, {}
-    if called and int(gr.__version__.partition(".")[0]) >= 4:
-        more["choices"] = [(_name_of(choice, called[choice]), choice) for choice in OPTIONS[name].choices]
+    about, more = declared(name), {}
+    if about.called and int(gr.__version__.partition(".")[0]) >= 4:
+        more["choices"] = [(_name_of(choice, about.called[choice]), choice) for choice in about.choices]
     return control(name, elem_id, value, **more)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import gradio as gr
 
-from ...weighting.options import OPTIONS
+from ...encoder.option import Option
+from ...weighting.options import OPTIONS, PLACE_OPTIONS
 from ...weighting.schemes import SCHEMES
 
 PREFIX = "weighted_clip_"
@@ -51,9 +52,14 @@ def button(name: str, label: str, **more: Any) -> gr.Button:
     return gr.Button(label, elem_id=element_id(name), **more)
 
 
+def declared(name: str) -> Option:
+    """Declaration of an option."""
+    return {**OPTIONS, **PLACE_OPTIONS}[name]
+
+
 def control(name: str, elem_id: str, value: Any, **changes: Any) -> Any:
     """Component for a declared option."""
-    about = OPTIONS[name]
+    about = declared(name)
     shared = {"value": value, "label": about.label, "info": about.info, "elem_id": elem_id, **changes}
     if about.is_lines:
         return gr.Textbox(lines=2, max_lines=6, **shared)
