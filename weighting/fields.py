@@ -1,4 +1,4 @@
-"""Weights of words that depend on the place in the picture and on the time: their grids and their arithmetic.
+"""Weights of words, and of prompts, that depend on the place in the picture and on the time: grids and arithmetic.
 
 A field w of a row adds ``ln w(p)`` to the logit that place p gives the row. ``w = inside m + outside (1 - m)``, where m
 is the mean of a mask over the cell that p is in. Several fields of a row multiply. A field of 1 changes nothing.
@@ -21,6 +21,19 @@ HIDDEN = -100.0
 def weights_by_place(mask: Tensor, inside: float, outside: float) -> Tensor:
     """Weight at each place, exact where the mask is 0 or 1."""
     return mask * inside + (1 - mask) * outside
+
+
+def shares_of(masks: Tensor) -> Tensor:
+    """Share of a base and of regions at each place: the base has what the regions leave, and all add up to 1.
+
+    Args:
+        masks: ``[pictures, regions, height, width]``, not negative. Where their sum is above 1 it divides them.
+
+    Returns:
+        ``[pictures, 1 + regions, height, width]``, the base first.
+    """
+    total = masks.sum(1, keepdim=True)
+    return torch.cat([(1 - total).clamp(min=0), masks], 1) / total.clamp(min=1)
 
 
 def means(maps: Tensor, cells: tuple[int, int], *, of_layer: bool = False) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from unittest.mock import patch
 
 import numpy as np
 import torch
 from PIL import Image, ImageDraw
+from torch import Tensor
 
 from ..dalle.config import PUBLISHED, DVAEConfig
 from ..dalle.dvae import DVAE
@@ -28,6 +29,7 @@ from ..weighting.areas import area_mask, read_area
 from ..weighting.attention import effect_of
 from ..weighting.convert import convert
 from ..weighting.encoders import Encoders
+from ..weighting.fields import shares_of
 from ..weighting.options import EncodeOptions
 from ..weighting.pipeline import plan_prompt
 from ..weighting.plan import variant_mask
@@ -132,16 +134,33 @@ def shares(text: str) -> Image.Image:
     return canvas.image()
 
 
+def mask_of(text: str) -> Tensor:
+    """Shares of a picture's cells that lie in an area."""
+    area = read_area(text)
+    assert area is not None
+    return area_mask(area, (8, 8), (512, 512))
+
+
 def areas(*texts: str) -> Image.Image:
     """Shares of a picture's cells that lie in some areas."""
-    cells, gap, top = 8, 14, 34
-    side = (HELP_WIDTH - gap * (len(texts) + 1)) / len(texts)
+    return maps({text: mask_of(text) for text in texts})
+
+
+def regions(*texts: str) -> Image.Image:
+    """Shares of a base prompt and of regions in some areas."""
+    shares = shares_of(torch.stack([mask_of(text) for text in texts])[None])[0]
+    return maps(dict(zip(("base", *texts), shares, strict=True)))
+
+
+def maps(shares: Mapping[str, Tensor]) -> Image.Image:
+    """Pictures of square maps, from 0 to 1, with their titles."""
+    gap, top = 14, 34
+    side = (HELP_WIDTH - gap * (len(shares) + 1)) / len(shares)
     canvas = Canvas(HELP_WIDTH, int(top + side + gap), DARK.background)
-    for column, text in enumerate(texts):
-        left, area = gap + column * (side + gap), read_area(text)
+    for column, (text, own) in enumerate(shares.items()):
+        left, cells = gap + column * (side + gap), len(own)
         canvas.text(left + side / 2, 18, text, DARK.text, size=11, align="center")
-        assert area is not None
-        for row, line in enumerate(area_mask(area, (cells, cells), (512, 512)).tolist()):
+        for row, line in enumerate(own.tolist()):
             for place, share in enumerate(line):
                 x, y = left + place * side / cells, top + row * side / cells
                 color = mix(DARK.surface, DARK.up, share)
@@ -454,6 +473,7 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "sdxl-encode": lambda: two_towers("a (lighthouse:1.2) at dusk", "oil painting, (thick strokes:1.3)"),
     "weigh-attention": lambda: shares("a (red:2) cat on a (mat:0.3)"),
     "place": lambda: areas("left half ~0.3", "bottom left third", "0.1 0.5, 0 1"),
+    "region": lambda: regions("left half ~0.3", "0.3 0.8, 0.5 1"),
     "convert": lambda: converted("a ((red)) [cat], (dog:1.3)"),
     "inspect": lambda: pictures.draw_tokens(
         view(read("a (red:1.4) cat, [photorealistic] BREAK (sharp focus")), width=HELP_WIDTH

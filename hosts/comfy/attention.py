@@ -5,7 +5,8 @@ entry through areas, masks and time ranges. Wrappers of the host's sampler, atta
 MODEL, remove the markers and pass them to ``attention_layers.py``. Nothing is replaced in the host.
 
 A fingerprint of the rows, made when the prompt is encoded and again when it is sampled, shows that the effects are for
-these rows. A marker may also hold fields, whose weights depend on the place and the step (``fields.py``).
+these rows. A marker may also hold fields, whose weights depend on the place and the step (``fields.py``), and regions,
+further prompts whose rows follow (``regions.py``).
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
@@ -24,24 +25,25 @@ from torch import Tensor
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.fields import small_picture
 from ...weighting.view import counted
-from .attention_layers import COUPLED, Call, Weighing
+from .attention_layers import COUPLED, Call
 from .contract import PATCHER, checked_object, host
-from .families import has_places, is_filled_in_front, weigher_of
-from .fields import Acting, Field, Places, Step, acting, steps_of
+from .families import has_places, is_filled_in_front, reads_regions, titles, weigher_of
+from .fields import Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
+from .regions import Region
+from .steps import MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of
 from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
+from .words import WORDS
 
 logger = logging.getLogger(__name__)
 
-MARKER = "weighted_clip_attention"
-"""Name of the marker, of our wrappers, and of the state of a sampling."""
-PLACES = "weighted_clip_places"
-"""Name of the weights by place among a model's inputs."""
 EVENT = "weighted_clip.weighed"
 """Message to the page after a sampling: the node whose weights acted, and where (web/comfyui/ruler.js)."""
 READY = "weighted_clip_attention_is_ready"
 """Marks an entry whose marker is as long as those of the other entries."""
+PHRASES, REGIONS = "Place Phrase", "Region"
+"""Nodes whose effect depends on the step, as the log names them."""
 NOT_ACTING = "lost in silence: where another pack, such as Attention Couple, takes this conditioning for a region"
 """Line of a report about weights and signs in the attention; our code does not run there."""
 
@@ -99,8 +101,7 @@ def with_field(conditioning: Conditioning, fields: Sequence[Field | None]) -> Co
         marker = inputs.get(MARKER)
         is_new = marker is None
         if marker is None:
-            plain = _plain(num_rows_read(rows, values)).reshape(1, -1)
-            marker = _marker_class()(plain, fingerprint(rows))
+            marker = _new_marker(rows, values)
         elif bool((marker.cond.view(2, -1)[1, list(field.rows)] < 0).any()):
             raise ValueError(
                 f"{field.where.name} has a weight below 0, which takes it away in the attention: it cannot be placed. "
@@ -115,6 +116,43 @@ def with_field(conditioning: Conditioning, fields: Sequence[Field | None]) -> Co
 def fields_of(values: Mapping[str, Any]) -> tuple[Field, ...]:
     """Fields of an entry of a conditioning, given its dictionary, in the order in which they were attached."""
     return getattr(values.get("model_conds", {}).get(MARKER), "fields", ())
+
+
+def with_region(
+    conditioning: Conditioning,
+    region: Conditioning,
+    strength: float,
+    where: Where,
+    times: Sequence[tuple[float, float]],
+) -> Conditioning:
+    """Attach a region's prompt to each entry of a conditioning; ``times`` are those of the region's entries."""
+    marked: Conditioning = []
+    for rows, values in conditioning:
+        inputs = values.get("model_conds", {})
+        marker = inputs.get(MARKER)
+        is_new = marker is None
+        if marker is None:
+            marker = _new_marker(rows, values)
+        for (text, others), between in zip(region, times, strict=True):
+            own = others.get("model_conds", {}).get(MARKER)
+            own = _new_marker(text, others) if own is None else _marker_for(text, own)
+            first = marker.cond.shape[1] // 2
+            rows_of_it = range(first, first + own.num_own)
+            added = Region(text, rows_of_it, strength, where, between, others.get(WORDS))
+            marker = marker.with_region(added, own)
+        entry = [[rows, {**values, "model_conds": {**inputs, MARKER: marker}}]]
+        marked += host("comfy.hooks").set_hooks_for_conditioning(entry, _hooks()) if is_new else entry
+    return marked
+
+
+def regions_of(values: Mapping[str, Any]) -> tuple[Region, ...]:
+    """Regions of an entry of a conditioning, from its dictionary."""
+    return getattr(values.get("model_conds", {}).get(MARKER), "regions", ())
+
+
+def has_only_ours(hooks: Any) -> bool:
+    """Whether the hooks of an entry, or None, are those by which our markers act."""
+    return hooks is None or all(hook in _hooks().hooks for hook in hooks.hooks)
 
 
 def with_wrappers(model: ModelPatcher) -> ModelPatcher:
@@ -133,27 +171,48 @@ def _marker_class() -> Any:
 
     class Marker(host("comfy.conds").CONDRegular):
         def __init__(
-            self, cond: Tensor, rows: Tensor, node_id: str | None = None, fields: tuple[Field, ...] = ()
+            self,
+            cond: Tensor,
+            rows: Tensor,
+            node_id: str | None = None,
+            fields: tuple[Field, ...] = (),
+            regions: tuple[Region, ...] = (),
         ) -> None:
             super().__init__(cond)
             self.rows = rows  # fingerprint of the rows that the effects are for
             self.node_id = node_id
             self.fields = fields
+            self.regions = regions
 
         def _copy_with(self, cond: Tensor) -> Marker:
-            return Marker(cond, self.rows, self.node_id, self.fields)
+            return Marker(cond, self.rows, self.node_id, self.fields, self.regions)
 
         def with_field(self, field: Field) -> Marker:
-            return Marker(self.cond, self.rows, self.node_id, (*self.fields, field))
+            return Marker(self.cond, self.rows, self.node_id, (*self.fields, field), self.regions)
+
+        def with_region(self, region: Region, own: Any) -> Marker:
+            both = torch.cat([self.cond.view(2, -1), own.cond.view(2, -1)], 1).view(1, -1)
+            first = region.rows.start
+            moved = (field._replace(rows=tuple(first + row for row in field.rows)) for field in own.fields)
+            return Marker(both, self.rows, self.node_id, (*self.fields, *moved), (*self.regions, region))
+
+        @property
+        def num_own(self) -> int:  # of rows that are the entry's, not those of regions
+            return self.cond.shape[1] // 2 - sum(len(region.rows) for region in self.regions)
 
         def process_cond(self, *_: Any, **__: Any) -> Any:
             raise ValueError(
-                "The weights of Weigh Attention or Place Phrase would be lost: another node has replaced the hooks "
+                "What Weigh Attention, Place Phrase or Region added would be lost: another node has replaced the hooks "
                 "that the CONDITIONING came with, or the MODEL that is connected to Weigh Attention is sampled instead "
                 "of its MODEL output. Sample with the MODEL output of Weigh Attention."
             )
 
     return Marker
+
+
+def _new_marker(rows: Tensor, values: Mapping[str, Any]) -> Any:
+    """A marker without effects for an entry of a conditioning."""
+    return _marker_class()(plain(num_rows_read(rows, values)).reshape(1, -1), fingerprint(rows))
 
 
 @cache
@@ -180,13 +239,13 @@ class _Seen:
         """Node that weighted each entry, by the host's id of the entry."""
         self.of_nodes: dict[str, tuple[int, int]] = {}
         """Rows and layers in which the weights of a node acted."""
-        self.of_fields: dict[tuple[str | None, str], set[int]] = {}
-        """Steps in which each placed phrase acts, by its node and name."""
+        self.of_places: dict[tuple[str | None, str, str], set[int]] = {}
+        """Steps in which each placed phrase and each region acts, by its node, the node's name and its own."""
         self.pictures: dict[tuple[str | None, str], list[list[float]]] = {}
         """Small picture of the mask of each placed phrase that has acted, by its node and name."""
         self.num_steps = 0
         self.masks: dict[tuple[int, torch.Size], Tensor | None] = {}
-        """Masks of placed phrases, as `Step` keeps them."""
+        """Masks of placed phrases and regions, as `Step` keeps them."""
 
     def note(self, uuid: Any, num_rows: int, num_layers: int) -> None:
         """Record that weights of an entry have acted."""
@@ -194,13 +253,32 @@ class _Seen:
             rows, layers = self.of_nodes.get(self.node_ids[uuid], (0, 0))
             self.of_nodes[self.node_ids[uuid]] = max(rows, num_rows), max(layers, num_layers)
 
+    def note_places(self, marker: Any, step: Step, start: float | None, end: float | None) -> None:
+        """Record in which steps the placed phrases and regions of an entry act; it has a first and a last level."""
+        if step.sigmas is None:
+            return
+        self.num_steps = len(step.sigmas) - 1
+        for where in (field.where for field in marker.fields):
+            self._of(PHRASES, where).update(steps_of(where, step, start, end))
+            key, made = (where.node_id, where.name), (id(where), step.latent.shape)
+            if key not in self.pictures and made in self.masks:
+                mask = self.masks[made]
+                self.pictures[key] = [[1.0]] if mask is None else small_picture(mask.mean(0))
+        for region in marker.regions:
+            self._of(REGIONS, region.where).update(region.steps(step, start, end))
+
+    def _of(self, title: str, where: Where) -> set[int]:
+        return self.of_places.setdefault((where.node_id, title, where.name), set())
+
     def report(self) -> None:
-        for (node_id, name), steps in self.of_fields.items():
+        for (node_id, title, name), steps in self.of_places.items():
             text = f"{name} acted in {len(steps)} of {counted(self.num_steps, 'step')}"
-            logger.log(logging.INFO if steps else logging.WARNING, "Place Phrase: %s", text)
-            if node_id is not None:
-                place = {"name": name, "steps": sorted(steps), "num_steps": self.num_steps}
-                _tell(node_id, text, place={**place, "picture": self.pictures.get((node_id, name))})
+            logger.log(logging.INFO if steps else logging.WARNING, "%s: %s", title, text)
+            if node_id is None:
+                continue
+            place = {"name": name, "steps": sorted(steps), "num_steps": self.num_steps}
+            place["picture"] = self.pictures.get((node_id, name))
+            _tell(node_id, text, **({"place": place} if title == PHRASES else {}))
         if not self.num_rows:
             return
         logger.info("Weigh Attention: %s", _in_words(self.num_rows, self.num_layers))
@@ -236,22 +314,27 @@ def _checked(entry: Entry) -> Entry:
     marker = entry["model_conds"].get(MARKER)
     if marker is None:
         return entry
-    found = fingerprint(entry["cross_attn"])
+    found = _marker_for(entry["cross_attn"], marker)
+    return entry if found is marker else {**entry, "model_conds": {**entry["model_conds"], MARKER: found}}
+
+
+def _marker_for(rows: Tensor, marker: Any) -> Any:
+    """The marker if it is for these rows, one without effects if they are zeros; others are refused."""
+    found = fingerprint(rows)
     if are_same(marker.rows, found):
-        return entry
+        return marker
     if not are_zero(found):
         raise ValueError(_changed(marker.rows.shape[1], found.shape[1]))
-    plain = _marker_class()(_plain(marker.cond.shape[1] // 2).reshape(1, -1), found, marker.node_id)
-    return {**entry, "model_conds": {**entry["model_conds"], MARKER: plain}}
+    return _marker_class()(plain(marker.num_own).reshape(1, -1), found, marker.node_id)
 
 
 def _changed(num_own: int, num_found: int) -> str:
     """Message about rows that are not those that were weighed."""
     found = "others" if num_found == num_own else f"{num_found}"
     return (
-        f"Weigh Attention or Place Phrase weighed {num_own} rows of text, but the sampler got {found}: a node between "
-        "them, such as Conditioning (Concat) or (Average), has changed them. Join prompts with Conditioning (Combine), "
-        "or write them as one."
+        f"Weigh Attention, Place Phrase or Region got {num_own} rows of text, but the sampler got {found}: a node "
+        "between them, such as Conditioning (Concat) or (Average), has changed them. Join prompts with Conditioning "
+        "(Combine), or write them as one."
     )
 
 
@@ -284,16 +367,20 @@ def _predict(
         return executor(model, conds, *rest, **named)
     seen = _seen_in(*rest, **named)
     for entry in marked:
-        node_id = getattr(entry["model_conds"][MARKER], "node_id", None)
+        node_id = entry["model_conds"][MARKER].node_id
         if seen is not None and node_id is not None:
             seen.node_ids[entry["uuid"]] = node_id
+    step = _step(model, marked, seen, *rest, **named)
     is_filled = is_filled_in_front(model)
-    longest = max(_rows_as_read(entry, is_filled).shape[1] for entry in marked)
-    placed = _placed(model, marked, seen, *rest, **named)
-    num_fields = max((one.rows.shape[0] for one in placed.values()), default=0)
+    reads: dict[int, Read] = {}
+    for entry in marked:
+        marker = entry["model_conds"][MARKER]
+        reads[id(entry)] = read_in(marker, step, _num_filled(entry, is_filled))
+        if seen is not None and step is not None:
+            seen.note_places(marker, step, entry.get("timestep_start"), entry.get("timestep_end"))
+    sizes = sizes_of(list(reads.values()))
     ready = [
-        some if some is None else [_ready(entry, longest, is_filled, placed, num_fields) for entry in some]
-        for some in conds
+        some if some is None else [_ready(entry, reads.get(id(entry)), sizes, step) for entry in some] for some in conds
     ]
     try:
         return executor(model, ready, *rest, **named)
@@ -316,99 +403,55 @@ def _transformer_options(*given: Any, **named: Any) -> dict[str, Any]:
     return next((one["transformer_options"] for one in options if "transformer_options" in one), {})
 
 
-def _placed(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any, **named: Any) -> dict[int, Acting]:
-    """Fields that act in a step, by the identity of their marker."""
-    entries = [entry for entry in marked if getattr(entry["model_conds"][MARKER], "fields", ())]
-    if not entries:
-        return {}
+def _step(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any, **named: Any) -> Step | None:
+    """The step that predictions are for; None if no entry has anything that depends on it."""
+    markers = [entry["model_conds"][MARKER] for entry in marked]
+    if not any(marker.fields or marker.regions for marker in markers):
+        return None
     latent, sigma, *_ = (value for value in (*given, *named.values()) if isinstance(value, Tensor))
     sigmas: Tensor | None = _transformer_options(*given, **named).get("sample_sigmas")
     masks = {} if seen is None else seen.masks
-    step = Step(model, latent, sigma.flatten()[0], None if sigmas is None else sigmas.tolist(), masks)
-    found: dict[int, Acting] = {}
-    for entry in entries:
-        marker = entry["model_conds"][MARKER]
-        found[id(marker)] = acting(marker.fields, marker.cond.shape[1] // 2, step)
-        if seen is not None and step.sigmas is not None:
-            seen.num_steps = len(step.sigmas) - 1
-            for where in (field.where for field in marker.fields):
-                key = where.node_id, where.name
-                steps = seen.of_fields.setdefault(key, set())
-                steps |= steps_of(where, step, entry.get("timestep_start"), entry.get("timestep_end"))
-                if key not in seen.pictures and (made := (id(where), latent.shape)) in masks:
-                    mask = masks[made]
-                    seen.pictures[key] = [[1.0]] if mask is None else small_picture(mask.mean(0))
-    return found
+    return Step(model, latent, sigma.flatten()[0], None if sigmas is None else sigmas.tolist(), masks)
 
 
-def _ready(entry: Entry, length: int, is_filled: bool, placed: Mapping[int, Acting], num_fields: int) -> Entry:
-    """An entry with a marker for ``length`` rows, in which missing rows are NaN.
-
-    ``placed``: fields that act in this step. If any entry has such fields, ``num_fields`` at most, all get weights by
-    place, so that they can share a batch.
-    """
-    inputs = entry["model_conds"]
-    marker = torch.full((2 + num_fields, length), torch.nan)
-    found = placed.get(id(inputs.get(MARKER)))
-    if MARKER in inputs:
-        own = _rows_as_read(entry, is_filled)
-        num_rows = own.shape[1]
-        marker[:2, :num_rows], marker[2:, :num_rows] = own, 0.0
-        if found is not None:
-            marker[0, num_rows - len(found.bias) : num_rows] += found.bias
-            marker[2 : 2 + len(found.rows), num_rows - len(found.bias) : num_rows] = found.rows
-    conds = host("comfy.conds")
-    inputs = {**inputs, MARKER: conds.CONDRegular(marker.view(1, -1))}
-    if num_fields:
-        height, width = next(iter(placed.values())).weights.shape[-2:]
-        weights = torch.ones(1, num_fields, height, width)
-        if found is not None:
-            weights = weights.repeat(len(found.weights), 1, 1, 1)
-            weights[:, : found.weights.shape[1]] = found.weights
-        inputs[PLACES] = conds.CONDNoiseShape(weights)
-    copy = {**entry, "model_conds": inputs, READY: True}
-    hooks = entry.get("hooks")
-    if hooks is not None and all(hook in _hooks().hooks for hook in hooks.hooks):
+def _ready(entry: Entry, read: Read | None, sizes: Sizes, step: Step | None) -> Entry:
+    """An entry with inputs of its batch's sizes."""
+    copy = {**entry, "model_conds": inputs_for(entry["model_conds"], read, sizes, step), READY: True}
+    if has_only_ours(entry.get("hooks")):
         copy["hooks"] = None  # no longer needed, and entries with different hooks never share a batch
     return copy
 
 
-def _rows_as_read(entry: Entry, is_filled: bool) -> Tensor:
-    """Bias and factor of each row that the model reads of a marked entry, ``[2, rows]``.
+def _num_filled(entry: Entry, is_filled: bool) -> int:
+    """Number of rows of zeros that a model puts before those of a marked entry, in the form of the host's sampler.
 
-    The entry has the form of the host's sampler. ``is_filled``: the model pads the text's rows at the front.
+    ``is_filled``: it does so. If not, or if rows are missing, other rows than the marker's are refused.
     """
     inputs = entry["model_conds"]
-    own = inputs[MARKER].cond.view(2, -1)
     llama = inputs.get("encoder_hidden_states_llama3")
     num_rows = _num_rows(inputs["c_crossattn"].cond, None if llama is None else llama.cond)
-    num_filled = num_rows - own.shape[1] if is_filled else 0
-    if own.shape[1] != num_rows - num_filled:
-        raise ValueError(_changed(own.shape[1], num_rows))
-    return torch.cat([_plain(num_filled), own], 1)
+    num_own = inputs[MARKER].num_own
+    if num_own > num_rows or (num_own < num_rows and not is_filled):
+        raise ValueError(_changed(num_own, num_rows))
+    return num_rows - num_own
 
 
-def _plain(num_rows: int, num_fields: int = 0) -> Tensor:
-    """Bias and factor of unchanged rows, and that they have no fields: ``[2 + fields, rows]``."""
-    return torch.tensor([PLAIN.bias, PLAIN.factor, *[0.0] * num_fields])[:, None].expand(-1, num_rows)
-
-
-def _num_changed(marker: Tensor) -> int:
-    """Number of rows with effects or fields in a marker, ``[2 + fields, rows]``."""
-    return int((marker != _plain(1, len(marker) - 2)).any(0).sum())
-
-
-def _check_places(model: Any, weights: Tensor, x: Tensor) -> None:
-    """Refuse weights by place in a model whose places are unknown, or in a part of the picture."""
+def _check_places(model: Any, maps: Tensor, x: Tensor, has_regions: bool) -> None:
+    """Refuse weights or shares by place in a model whose places are unknown, or in a part of the picture."""
+    if has_regions and not reads_regions(model):
+        raise ValueError(
+            f"Region does not know yet where this model ({type(model).__name__}) reads text: it works with "
+            f"{titles('has_regions')}. Take it out, or take Conditioning (Set Mask) and (Combine)."
+        )
     if not has_places(model):
         raise ValueError(
             f"Place Phrase does not know the places of this model ({type(model).__name__}) yet: it works with Stable "
             "Diffusion 1, 2 and XL. Take it out, or take Conditioning (Set Mask)."
         )
-    if weights.shape[0] != x.shape[0] or weights.shape[-2:] != x.shape[-2:]:
+    if maps.shape[0] != x.shape[0] or maps.shape[-2:] != x.shape[-2:]:
         raise ValueError(
-            "A placed phrase cannot act where another node cuts the picture into parts, such as tiles: nobody can tell "
-            "then where in the picture it draws. Take out that node or Place Phrase."
+            "A placed phrase or a region cannot act where another node cuts the picture into parts, such as tiles: "
+            "nobody can tell then where in the picture it draws. Take out that node, or Place Phrase and Region."
         )
 
 
@@ -429,28 +472,19 @@ def _apply(
 ) -> Tensor:
     """Wrapper around a call of the model: remove the markers from its inputs, and apply them."""
     options = transformer_options or {}
-    given: Tensor | None = inputs.pop(MARKER, None)
-    if given is None:
-        return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
-    weights: Tensor | None = inputs.pop(PLACES, None)
-    num_fields = 0 if weights is None else weights.shape[1]
-    # a wrapper that cuts the picture into tiles may have repeated only what it knows
-    marker = given.expand(len(x), -1) if len(given) == 1 else given
-    rows = [own[:, ~own[0].isnan()] for own in marker.cpu().view(len(marker), 2 + num_fields, -1)]
-    num_rows = max(_num_changed(own) for own in rows)
-    if not num_rows:
+    taken = take(inputs, len(x))
+    num_rows = 0 if taken is None else max(map(num_changed, taken.rows))
+    if taken is None or not (num_rows or taken.beside is not None):
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     model = executor.class_obj  # type: ignore[attr-defined]
     weigh = weigher_of(model)
     assert c_crossattn is not None  # all families have the text there
-    num_keys = _num_rows(c_crossattn, inputs.get("encoder_hidden_states_llama3"))
-    # the host repeats shorter texts in a batch until all have equal length
-    tiled = [own.repeat(1, num_keys // own.shape[1]) if own.numel() else _plain(num_keys, num_fields) for own in rows]
-    bias, factor, *of_fields = torch.stack(tiled, dim=1)
-    weighing = Weighing(bias, factor, x.device)
-    if weights is not None:
-        _check_places(model, weights, x)
-        weighing.places = Places(weights.cpu(), torch.stack(of_fields, 1), x.device)
+    weighing = weighing_of(taken, _num_rows(c_crossattn, inputs.get("encoder_hidden_states_llama3")), x.device)
+    for maps, is_of_regions in ((taken.weights, False), (taken.shares, taken.beside is not None)):
+        if maps is not None:
+            _check_places(model, maps, x, is_of_regions)
+    if taken.beside is not None:
+        c_crossattn = torch.cat([c_crossattn, taken.beside.to(c_crossattn).expand(len(x), -1, -1)], 1)
     options = weigh(weighing, Call(model.diffusion_model, options, inputs))
     result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     seen = options.get(MARKER)
@@ -466,8 +500,8 @@ def _apply(
         seen.are_finite.append(weighing.is_finite)
         uuids = options.get("uuids", ())
         for index, uuid in enumerate(uuids):
-            own = rows[index * len(rows) // len(uuids)]
-            seen.note(uuid, _num_changed(own), weighing.num_layers)
+            own = taken.rows[index * len(x) // len(uuids)]
+            seen.note(uuid, num_changed(own), weighing.num_layers)
     return result
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .contract import host
 from .fields import Places
+from .regions import Shared
 from .types import AttentionFunction, TransformerOptions
 
 OVERRIDE = "optimized_attention_override"
@@ -23,10 +24,10 @@ OVERRIDE = "optimized_attention_override"
 WITHOUT_BIAS = ("attention_sage", "attention3_sage", "attention_flash")
 """Attention functions of the host that take no bias, or warn about it at each call; PyTorch's is used instead."""
 COUPLED = (
-    "Weigh Attention and the scheme negpip cannot act beside a node that reads several prompts in one attention, such "
-    "as Attention Couple: the weights would act on the rows of its other prompts. Use CLIP Text Encode (Weighted) with "
-    "another scheme for all prompts of that node, or take out the node and give each prompt its place with "
-    "Conditioning (Set Mask) and Conditioning (Combine)."
+    "Weigh Attention, Place Phrase, Region and the scheme negpip cannot act beside another pack's node that reads "
+    "several prompts in one attention, such as Attention Couple: they would act on the rows of its other prompts. Use "
+    "CLIP Text Encode (Weighted) with another scheme for all prompts of that node, or take out the node and give each "
+    "prompt its place with Region."
 )
 """Message where another pack's node puts prompts beside ours in the attention."""
 
@@ -62,6 +63,8 @@ class Weighing:
         self.factor = factor.to(device)
         self.places: Places | None = None
         """Fields of the text's keys, beside their bias."""
+        self.shared: Shared | None = None
+        """Prompts that the text's keys belong to, if they are several."""
         self.is_last = False
         """Whether the text's keys are the last ones of a layer instead of the first."""
         self.num_layers = 0
@@ -113,13 +116,22 @@ class Weighing:
             value = value * factor.view(shape).to(value.dtype)
             if self._enlarges:  # some models make 0 of what is no number, so the picture need not show it
                 self.is_finite = self.is_finite & value.isfinite().all()
+        if self.shared is not None:
+            own = None if mask is None else _in_four_dimensions(mask)
+            return self.shared.attend(attention, query, key, value, heads, own, *rest, **options)
         return attention(query, key, value, heads, mask, *rest, **options)
+
+
+def _in_four_dimensions(mask: Tensor) -> Tensor:
+    """The host's mask as ``[batch, heads, queries, keys]``, each but the last possibly 1."""
+    while mask.dim() < 4:
+        mask = mask.unsqueeze(0 if mask.dim() == 2 else 1)
+    return mask
 
 
 def _with_mask(bias: Tensor, mask: Tensor) -> Tensor:
     """Combine bias and the host's own mask, which is boolean (may be attended) or additive."""
-    while mask.dim() < 4:
-        mask = mask.unsqueeze(0 if mask.dim() == 2 else 1)
+    mask = _in_four_dimensions(mask)
     if mask.dtype == torch.bool:
         return bias.masked_fill(~mask, torch.finfo(bias.dtype).min / 2)
     return bias + mask.to(bias.dtype)
@@ -175,8 +187,9 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
                 f"made them {key.shape[1]}: which of them are words can no longer be told. Take out that node, such "
                 "as NegPip, or Weigh Attention."
             )
-        if weighing.places is not None:
-            weighing.places.see(query, extra)
+        for on_grid in (weighing.places, weighing.shared):
+            if on_grid is not None:
+                on_grid.see(query, extra)
         are_text[:] = [True]
         return {} if named else (query, key, value)  # Anima passes the others by name and takes changed ones
 

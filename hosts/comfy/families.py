@@ -100,6 +100,8 @@ class Family:
     """Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
     has_places: bool = False
     """Whether it is known where in the picture each place of its attention is."""
+    has_regions: bool = False
+    """Whether several prompts can be read in it, each in its places."""
 
     def encoder_of(self, clip: Clip) -> str:
         """Name of a CLIP's text encoder among the host's tokens."""
@@ -113,6 +115,7 @@ FAMILIES = (
         ("comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel",),
         {},
         has_places=True,
+        has_regions=True,
     ),
     Family(
         "Flux 1",
@@ -211,6 +214,8 @@ WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.network
 """Methods for getting weights into the attention, by class of the diffusion model."""
 WITH_PLACES = {name for family in FAMILIES if family.has_places for name in family.networks}
 """Classes of diffusion models in which phrases can be placed."""
+WITH_REGIONS = {name for family in FAMILIES if family.has_regions for name in family.networks}
+"""Classes of diffusion models that read several prompts."""
 FILLED_IN_FRONT = {name for family in FAMILIES for name in family.filled_in_front}
 """Classes of host models that pad the text's rows at the front."""
 
@@ -234,13 +239,22 @@ def unplaced(clip: Clip) -> str:
     """Reason why phrases cannot be placed in what a CLIP of another family encodes."""
     family = text_family(clip)
     name = type(clip.cond_stage_model).__name__ if family is None else family.title
-    known = ", ".join(family.title for family in FAMILIES if family.has_places)
-    return f"its text encoder is that of {name}, and phrases can be placed in {known} so far"
+    return f"its text encoder is that of {name}, and phrases can be placed in {titles('has_places')} so far"
+
+
+def titles(able: str) -> str:
+    """Names of the families that are able to something, by the name of the field that says so."""
+    return ", ".join(family.title for family in FAMILIES if getattr(family, able))
 
 
 def has_places(model: Any) -> bool:
     """Whether phrases can be placed in a host's model (``comfy.model_base.BaseModel``)."""
     return class_of(_network_of(model)) in WITH_PLACES
+
+
+def reads_regions(model: Any) -> bool:
+    """Whether a host's model can read several prompts, each in its places."""
+    return class_of(_network_of(model)) in WITH_REGIONS
 
 
 def _network_of(model: Any) -> Any:

@@ -86,7 +86,7 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
     weights: list[Tensor] = []
     rows: list[Tensor] = []
     for field in fields:
-        if not acts_at(step.sigma, *_range_of(field.where, step)):
+        if not acts_in(field.where, step):
             continue
         mask = mask_of(field.where, step)
         same = None if mask is None else mask.flatten()[0]
@@ -105,6 +105,11 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
     num_pictures = max(map(len, weights))
     by_picture = [one.expand(num_pictures, -1, -1) for one in weights]
     return Acting(bias, torch.stack(by_picture, 1).float(), torch.stack(rows))
+
+
+def acts_in(where: Where, step: Step) -> bool:
+    """Whether something acts in a step."""
+    return acts_at(step.sigma, *_range_of(where, step))
 
 
 def steps_of(where: Where, step: Step, start: float | None, end: float | None) -> set[int]:
@@ -156,18 +161,11 @@ def _made_mask(where: Where, step: Step) -> Tensor | None:
     return mask
 
 
-class Places:
-    """Fields in one call of a model."""
+class OnGrid:
+    """Base of what depends on the places of a layer's queries."""
 
-    def __init__(self, weights: Tensor, rows: Tensor, device: torch.device | str = "cpu") -> None:
-        """Store weights by place, ``[batch, fields, height, width]``, and rows, ``[batch, fields, keys]``, on the CPU.
-
-        ``device`` is the model's.
-        """
-        self._weights, self._rows, self._device = weights, rows.to(device), device
-        self._by_grid: dict[tuple[int, int], Tensor] = {}
-        self.grid = (0, 0)
-        """Rows and columns of queries in the next layer."""
+    grid: tuple[int, int]
+    """Rows and columns of queries in the next layer."""
 
     def see(self, query: Tensor, extra: Sequence[Any]) -> None:
         """Note the grid of a layer of a U-Net, from the host's options for patches, and check it against its queries.
@@ -179,9 +177,22 @@ class Places:
         self.grid = int(shape[-2]), int(shape[-1])
         if math.prod(self.grid) != query.shape[1]:
             raise ValueError(
-                f"A placed phrase needs to know where in the picture each of {query.shape[1]} places is, but another "
-                "node has changed them, or this ComfyUI is too old to tell. Take out that node or Place Phrase."
+                "Place Phrase and Region need to know where in the picture each of "
+                f"{query.shape[1]} places is, but another node has changed them, or this ComfyUI is too old to tell. "
+                "Take out that node, or Place Phrase and Region."
             )
+
+
+class Places(OnGrid):
+    """Fields in one call of a model."""
+
+    def __init__(self, weights: Tensor, rows: Tensor, device: torch.device | str = "cpu") -> None:
+        """Store weights by place, ``[batch, fields, height, width]``, and rows, ``[batch, fields, keys]``, on the CPU.
+
+        ``device`` is the model's.
+        """
+        self._weights, self._rows, self._device = weights, rows.to(device), device
+        self._by_grid: dict[tuple[int, int], Tensor] = {}
 
     def bias(self) -> Tensor:
         """Bias of each key's logit at each query of the grid: ``[batch, 1, queries, keys]``, float32."""

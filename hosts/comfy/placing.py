@@ -1,10 +1,11 @@
-"""Phrases of a CONDITIONING placed in the picture and in time.
+"""Phrases and prompts placed in the picture and in time, from CONDITIONING to CONDITIONING.
 
 Source: docs/places.md.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from torch import Tensor
@@ -13,10 +14,10 @@ from ...weighting.areas import read_area
 from ...weighting.fields import check_times, check_weight
 from ...weighting.prompt import shortened
 from ...weighting.view import counted
-from .attention import NOT_ACTING, with_field
+from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region
 from .fields import Field, Where
 from .types import Conditioning
-from .words import rows_of
+from .words import WORDS, rows_of
 
 
 class Placement(NamedTuple):
@@ -67,6 +68,10 @@ def place_phrase(
     fields: list[Field | None] = []
     for rows, values in conditioning:
         found = rows_of(phrase, rows, values)
+        for region in regions_of(values):
+            if region.words is not None:
+                own = rows_of(phrase, region.text, {WORDS: region.words})
+                found += tuple(region.rows.start + row for row in own)
         fields.append(Field(found, inside, outside, where, phrase) if found else None)
     num_found = sum(field is not None for field in fields)
     if not num_found:
@@ -81,6 +86,83 @@ def place_phrase(
     lines.append(f"weight {inside:g} in {place}, {outside:g} outside" if place else f"weight {inside:g} everywhere")
     lines += time_lines(where)
     return with_field(conditioning, fields), "\n".join([*lines, NOT_ACTING])
+
+
+def place_region(
+    base: Conditioning, region: Conditioning, strength: float, placement: Placement
+) -> tuple[Conditioning, str]:
+    """Add a prompt of its own in a place of its own to a base prompt, whose place is where no region is.
+
+    Args:
+        base: The base prompt, perhaps with regions.
+        region: The prompt; its rows are taken, all else stays the base's.
+        strength: Factor of its mask, from 0.
+        placement: Its place and time.
+
+    Returns:
+        A copy of the base, or the same one at strength 0; and a report.
+
+    Raises:
+        ValueError: If the placement has no meaning, or the region's prompt cannot be read beside the base's.
+    """
+    check_weight("strength", strength)
+    number = 1 + max((len({one.where.name for one in regions_of(values)}) for _, values in base), default=0)
+    where = placement.checked(f"region {number}")
+    _check_beside(base, region)
+    times = [(values.get("start_percent", 0.0), values.get("end_percent", 1.0)) for _, values in region]
+    for (_, end), (start, _) in pairwise(sorted(times)):
+        if start < end:
+            raise ValueError(
+                f"The region has {len(region)} prompts at the same time, as Conditioning (Combine) and AND make them. "
+                "Chain a Region for each of them."
+            )
+    longest = max(rows.shape[1] for rows, _ in region)
+    lines = [f"{where.name}: {counted(longest, 'row')}"]
+    if len(region) > 1:
+        lines[0] += f", {len(region)} texts one after the other"
+    if not strength:
+        return base, f"{lines[0]}\nits strength is 0: the CONDITIONING is as it came in"
+    lines.append(f"strength {strength:g} in {place_in_words(where) or 'the whole picture'}")
+    lines += [*time_lines(where), "pooled vector, ControlNet and all else are the base's"]
+    return with_region(base, region, strength, where, times), "\n".join([*lines, NOT_ACTING])
+
+
+ALONE = {
+    "area": "an area",
+    "mask": "a mask",
+    "control": "a ControlNet",
+    "gligen": "GLIGEN boxes",
+    "hooks": "hooks, such as a LoRA's",
+}
+"""Values of an entry that cannot be a region's, in words: they act on whole predictions of the model."""
+
+
+def _check_beside(base: Conditioning, region: Conditioning) -> None:
+    """Refuse prompts that cannot be read in one prediction of the model."""
+    if not base or not region:
+        raise ValueError("base and region must hold a prompt each; one of them is empty.")
+    widths = [sorted({rows.shape[-1] for rows, _ in entries}) for entries in (base, region)]
+    if widths[0] != widths[1]:
+        ours, theirs = (" and ".join(map(str, found)) for found in widths)
+        raise ValueError(
+            f"The rows of base are {ours} wide, those of region {theirs}: text encoders of different models made them. "
+            "Encode both with the same CLIP."
+        )
+    for rows, values in region:
+        if len(rows) > 1:
+            raise ValueError(f"The region has {len(rows)} prompts in one entry; it can be one only.")
+        if regions_of(values):
+            raise ValueError("The prompt of region has regions itself: connect it as base, and chain Region nodes.")
+        found = [name for key, name in ALONE.items() if values.get(key) is not None]
+        if has_only_ours(values.get("hooks")) and "hooks" in values:
+            found.remove(ALONE["hooks"])
+        if values.get("strength", 1.0) != 1.0:
+            found.append(f"the strength {values['strength']:g}")
+        if found:
+            raise ValueError(
+                f"The prompt of region comes with {', '.join(found)}, which acts on whole pictures, not on a region. "
+                "Give the base what is for all of the picture, and Region its area, mask and strength."
+            )
 
 
 def _checked(mask: Tensor | None) -> Tensor | None:

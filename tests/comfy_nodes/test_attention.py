@@ -308,7 +308,7 @@ def entry(num_rows, marker=None, **values):
     """An entry of a conditioning in the host's sampler."""
     inputs = {"c_crossattn": SimpleNamespace(cond=random(1, num_rows, DIM))}
     if marker is not None:
-        inputs[MARKER] = SimpleNamespace(cond=marker)
+        inputs[MARKER] = attention._marker_class()(marker, torch.empty(0))
     return {"model_conds": inputs, **values}
 
 
@@ -339,7 +339,7 @@ def test_all_entries_of_a_step_get_markers_of_one_length() -> None:
 
 @pytest.mark.usefixtures("known")
 def test_rows_that_have_changed_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"weighed 4 rows of text, but the sampler got 8.*Concat"):
+    with pytest.raises(ValueError, match=r"got 4 rows of text, but the sampler got 8.*Concat"):
         attention._predict(lambda *_: None, "model", [[entry(8, marker_of(4))]])
 
 
@@ -396,7 +396,7 @@ def test_rows_are_known_again_in_other_types_and_batches(as_sampled) -> None:
 def test_rows_that_others_changed_are_refused_before_the_first_step(as_sampled, found) -> None:
     one = weighed_entry(torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(3)))
     guider = Guider(positive=[], negative=[{**one, "cross_attn": as_sampled(one["cross_attn"])}])
-    with pytest.raises(ValueError, match=rf"weighed 4 rows of text, but the sampler got {found}: .*Average.*Combine"):
+    with pytest.raises(ValueError, match=rf"got 4 rows of text, but the sampler got {found}: .*Average.*Combine"):
         attention._check_rows(guider)
 
 
@@ -525,7 +525,7 @@ def test_a_patch_that_enlarges_the_batch_is_refused_in_words(batch, kinds, patch
         inputs = {MARKER: marker.repeat(num_texts, 1)}
         return attention._apply(CrossAttention(), x, "t", None, text, None, options, **inputs)
 
-    with pytest.raises(ValueError, match=r"Attention Couple: .* Conditioning \(Combine\)"):
+    with pytest.raises(ValueError, match=r"Attention Couple: .* Region\."):
         apply(marker_of(4, row0=effect))
     apply(marker_of(4))  # without weights it is none of our business
 
@@ -538,7 +538,7 @@ def test_a_coupling_hook_that_breaks_beside_ours_is_refused_in_words() -> None:
     hook = AttentionCoupleHook()
     marker, both = marker_of(4, row1=RowEffect(1.0)), [*attention._hooks().hooks, hook]
     weighed, plain = entry(4, marker, hooks=SimpleNamespace(hooks=both)), entry(4, hooks=SimpleNamespace(hooks=[hook]))
-    with pytest.raises(ValueError, match=r"Attention Couple: .* Conditioning \(Combine\)"):
+    with pytest.raises(ValueError, match=r"Attention Couple: .* Region\."):
         attention._predict(lambda *_: hook.comfy_conds, "model", [[weighed], [entry(4)]])
     # beside a prompt of ours in another place it is theirs alone
     elsewhere = entry(4, marker, hooks=attention._hooks())

@@ -13,6 +13,7 @@ from weighted_clip.weighting.fields import (
     check_weight,
     logarithms,
     means,
+    shares_of,
     weights_by_place,
 )
 
@@ -53,6 +54,12 @@ def test_weights_are_exact_at_the_ends_and_the_logarithm_comes_last() -> None:
     weights = torch.tensor([[[1.0, 0.0], [3.0, 4.0]]])
     torch.testing.assert_close(logarithms(weights, (1, 1)), torch.tensor([[math.log(2.0)]]))
     assert logarithms(torch.zeros(1, 2, 2), (2, 2)).tolist() == [[HIDDEN] * 4]
+
+
+def test_shares_of_a_base_and_regions_add_up_to_1() -> None:
+    masks = torch.tensor([[[[0.0, 0.25, 1.0, 0.5]], [[0.0, 0.25, 1.0, 2.5]]]])
+    expected = torch.tensor([[[[1.0, 0.5, 0.0, 0.0]], [[0.0, 0.25, 0.5, 1 / 6]], [[0.0, 0.25, 0.5, 5 / 6]]]])
+    torch.testing.assert_close(shares_of(masks), expected)
 
 
 def test_a_range_has_its_start_and_not_its_end() -> None:

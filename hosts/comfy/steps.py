@@ -1,0 +1,208 @@
+"""Rows of text that a diffusion model of ComfyUI reads for a marked entry in a step, and the inputs that tell it.
+
+Entries of a batch get inputs of the same sizes. What they lack is filled with what changes nothing.
+
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention" and after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...weighting.attention import PLAIN
+from .attention_layers import Weighing
+from .contract import host
+from .fields import Places, Step, acting
+from .regions import Region, Shared, reading
+
+MARKER = "weighted_clip_attention"
+"""Name of the marker among a model's inputs."""
+PLACES = "weighted_clip_places"
+"""Name of the weights by place."""
+SHARES = "weighted_clip_shares"
+"""Name of the shares of prompts by place."""
+REGIONS = "weighted_clip_regions"
+"""Name of the rows of regions."""
+PROMPTS = "weighted_clip_prompts"
+"""Name of the number of each row's prompt."""
+NOBODY = -1.0
+"""Number of the prompt of a row that only fills up a batch."""
+
+
+class Read(NamedTuple):
+    """Rows that are read for an entry in a step."""
+
+    lines: Tensor
+    """Bias and factor of each, then 1 for those of each field, else 0: ``[2 + fields, rows]``."""
+    prompts: Tensor
+    """Number of the prompt of each, 0 for the base: ``[rows]``."""
+    weights: Tensor
+    """Weights of the fields by place: ``[1 or batch, fields, height, width]``."""
+    regions: tuple[Region, ...]
+    """Regions whose rows are read."""
+    shares: Tensor | None
+    """Shares of the prompts by place; None if only one is read, which is the region, if there is one."""
+
+    @property
+    def num_beside(self) -> int:
+        """Number of rows beside the base's."""
+        return 0 if self.shares is None else sum(len(region.rows) for region in self.regions)
+
+
+def plain(num_rows: int, num_fields: int = 0) -> Tensor:
+    """Bias and factor of unchanged rows, and that they have no fields: ``[2 + fields, rows]``."""
+    return torch.tensor([PLAIN.bias, PLAIN.factor, *[0.0] * num_fields])[:, None].expand(-1, num_rows)
+
+
+def read_in(marker: Any, step: Step | None, num_filled: int) -> Read:
+    """Rows that are read for a marker in a step; the model puts some rows of zeros before the base's.
+
+    ``step`` may be None for a marker without fields and regions.
+    """
+    lines = marker.cond.view(2, -1)
+    if step is None:
+        lines = torch.cat([plain(num_filled), lines], 1)
+        return Read(lines, torch.zeros(lines.shape[1]), torch.ones(1, 0, 1, 1), (), None)
+    num_rows = lines.shape[1]
+    fields = acting(marker.fields, num_rows, step)
+    regions, shares = reading(marker.regions, step)
+    lines = torch.cat([lines[:1] + fields.bias, lines[1:], fields.rows])
+    prompts = torch.zeros(num_rows)
+    if regions and shares is None:
+        rows, num_filled = list(regions[0].rows), 0
+    else:
+        rows = [*range(marker.num_own), *(row for region in regions for row in region.rows)]
+        for number, region in enumerate(regions, 1):
+            prompts[region.rows] = number
+    lines = torch.cat([plain(num_filled, len(fields.rows)), lines[:, rows]], 1)
+    is_used = lines[2:].any(1)
+    return Read(
+        torch.cat([lines[:2], lines[2:][is_used]]),
+        torch.cat([torch.zeros(num_filled), prompts[rows]]),
+        fields.weights[:, is_used],
+        regions,
+        shares,
+    )
+
+
+class Sizes(NamedTuple):
+    """Sizes that the inputs of all entries of a batch have."""
+
+    rows: int
+    fields: int
+    regions: int
+    """Regions that are read beside a base."""
+    beside: int
+    """Their rows."""
+
+
+def sizes_of(reads: Sequence[Read]) -> Sizes:
+    """Sizes of inputs that hold each of these."""
+    return Sizes(
+        max(one.lines.shape[1] for one in reads),
+        max(len(one.lines) - 2 for one in reads),
+        max(0 if one.shares is None else len(one.regions) for one in reads),
+        max(one.num_beside for one in reads),
+    )
+
+
+def inputs_for(inputs: Mapping[str, Any], read: Read | None, sizes: Sizes, step: Step | None) -> dict[str, Any]:
+    """A model's inputs for an entry, with those for our `weighing_of`; None for an entry that is not marked.
+
+    Rows that an entry lacks are NaN.
+    """
+    conds = host("comfy.conds")
+    marker = torch.full((2 + sizes.fields, sizes.rows), torch.nan)
+    prompts = torch.zeros(1, sizes.rows)
+    found = {**inputs}
+    text = inputs["c_crossattn"]
+    if read is not None:
+        marker[:, : read.lines.shape[1]] = 0.0
+        marker[: len(read.lines), : read.lines.shape[1]] = read.lines
+        if read.regions and read.shares is None:
+            found["c_crossattn"] = text._copy_with(read.regions[0].text.to(text.cond))
+    found[MARKER] = conds.CONDRegular(marker.view(1, -1))
+    places = () if step is None else step.latent.shape[-2:]
+    if sizes.fields:
+        weights = torch.ones(1, sizes.fields, *places)
+        found[PLACES] = conds.CONDNoiseShape(_with(weights, None if read is None else read.weights))
+    if sizes.regions:
+        shares = torch.zeros(1, 1 + sizes.regions, *places)
+        shares[:, 0] = 1.0
+        beside = text.cond.new_zeros(1, sizes.beside, text.cond.shape[-1])
+        if read is not None and read.shares is not None:
+            shares = _with(shares, read.shares)
+            rows = torch.cat([region.text for region in read.regions], 1)
+            beside[:, : rows.shape[1]] = rows
+            prompts[0, : len(read.prompts)] = read.prompts
+        found[PROMPTS] = conds.CONDRegular(prompts)
+        found[SHARES] = conds.CONDNoiseShape(shares)
+        found[REGIONS] = conds.CONDRegular(beside)
+    return found
+
+
+def _with(neutral: Tensor, own: Tensor | None) -> Tensor:
+    """Maps ``[1, maps, height, width]`` with the first of them replaced, for as many pictures as there are."""
+    if own is None:
+        return neutral
+    maps = neutral.repeat(len(own), 1, 1, 1)
+    maps[:, : own.shape[1]] = own
+    return maps
+
+
+class Taken(NamedTuple):
+    """Our inputs, taken from those of a call of a model."""
+
+    rows: list[Tensor]
+    """Lines of each image's rows, as in `Read`."""
+    prompts: list[Tensor]
+    """Number of the prompt of each of them."""
+    weights: Tensor | None
+    shares: Tensor | None
+    beside: Tensor | None
+    """Rows of regions, ``[1 or batch, rows, dim]``, that are read behind the text; None if none is."""
+
+
+def take(inputs: dict[str, Any], batch: int) -> Taken | None:
+    """Remove our inputs from those of a call of a model; None if there are none."""
+    given: Tensor | None = inputs.pop(MARKER, None)
+    weights, shares, beside, prompts = (inputs.pop(name, None) for name in (PLACES, SHARES, REGIONS, PROMPTS))
+    if given is None:
+        return None
+    # a wrapper that cuts the picture into tiles may have repeated only what it knows
+    numbers = torch.zeros(1, 1) if prompts is None else prompts
+    marker, numbers = (one.expand(batch, -1).cpu() if len(one) == 1 else one.cpu() for one in (given, numbers))
+    lines = marker.view(batch, 2 + (0 if weights is None else weights.shape[1]), -1)
+    there = [~own[0].isnan() for own in lines]
+    owners = [own.expand(len(is_there))[is_there] for own, is_there in zip(numbers, there, strict=True)]
+    rows = [own[:, is_there] for own, is_there in zip(lines, there, strict=True)]
+    return Taken(rows, owners, weights, shares, beside if any(bool(own.any()) for own in owners) else None)
+
+
+def num_changed(lines: Tensor) -> int:
+    """Number of rows with effects or fields."""
+    return int((lines != plain(1, len(lines) - 2)).any(0).sum())
+
+
+def weighing_of(taken: Taken, num_keys: int, device: torch.device) -> Weighing:
+    """Weights for the keys of a call, where the host has repeated shorter texts until there are so many."""
+    num_fields = len(taken.rows[0]) - 2
+    num_beside = 0 if taken.beside is None else taken.beside.shape[1]
+    keys, prompts = [], []
+    for lines, own in zip(taken.rows, taken.prompts, strict=True):
+        text, others = lines[:, own == 0], lines[:, own != 0]
+        text = text.repeat(1, num_keys // text.shape[1]) if text.numel() else plain(num_keys, num_fields)
+        num_missing = num_beside - others.shape[1]
+        keys.append(torch.cat([text, others, plain(num_missing, num_fields)], 1))
+        prompts.append(torch.cat([torch.zeros(num_keys), own[own != 0], torch.full((num_missing,), NOBODY)]))
+    bias, factor, *of_fields = torch.stack(keys, 1)
+    weighing = Weighing(bias, factor, device)
+    if taken.weights is not None:
+        weighing.places = Places(taken.weights.cpu(), torch.stack(of_fields, 1), device)
+    if taken.beside is not None and taken.shares is not None:
+        weighing.shared = Shared(torch.stack(prompts), taken.shares.cpu(), device)
+    return weighing
