@@ -67,11 +67,11 @@ def _measure_world(arguments: argparse.Namespace) -> int:
         passed = time.monotonic() - started
         progress.tell(f"{total - left:,} of {total:,} pictures, {duration(passed / (total - left) * left)} left")
 
-    found = measured(measure(painter, folder, questions, recipe, say))
+    found = measured(measure(painter, folder, questions, recipe, say), questions)
     progress.clear()
     tables = [(question, tables_of(found, question)) for question in questions]
     for _, some in tables:
-        for name in ("present", "others", "summary"):
+        for name in ("placed", "present", "others", "summary"):
             if name in some:
                 show("\n".join(["", *some[name].lines()]))
     for path in write_report(painter, found, tables, arguments.out):
@@ -103,7 +103,7 @@ def write_report(
         pages += [f"## {question.title}", *(table.markdown() for table in some.values())]
         if len(question.weights) == 1:
             continue
-        for answer in ("present", "others"):
+        for answer in (name for name in ("placed", "present", "others") if name in some):
             pictures[f"{question.name}-{answer}.png"] = draw_chart(found, question, answer)
         pictures[f"{question.name}-grid.png"] = draw_grid(painter, question)
     with written_whole(folder / TABLES) as path:

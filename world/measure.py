@@ -19,15 +19,18 @@ import torch
 from torch import Tensor
 
 from ..output.files import written_whole
+from ..weighting.areas import area_mask, read_area
 from ..weighting.attention import PLAIN, WAYS, effect_of, way_of
-from ..weighting.encoders import Encoders
+from ..weighting.encoders import EncodedTowers, Encoders
+from ..weighting.fields import weights_by_place
 from ..weighting.options import EncodeOptions
 from ..weighting.padding import PADDINGS
 from ..weighting.schemes import SCHEMES
+from ..weighting.words import words_of
 from .judge import Found, assigned, things_in
-from .model import World, noise_of, sampled, to_pictures
-from .scenes import Scene, Thing, random_scene
-from .unet import Text
+from .model import Timed, World, noise_of, sampled, to_pictures
+from .scenes import SIDE, Scene, Thing, random_scene
+from .unet import Regions, Text
 
 WEIGHTS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 FEW_WEIGHTS = (0.0, 0.5, 1.0, 1.5)
@@ -36,11 +39,28 @@ SEEDS = 8
 FIRST_SEED = 20_000
 BATCH = 64
 """Pictures drawn together."""
-FORMAT = "weighted-clip-measured-world-1"
+CELLS = (SIDE // 2, SIDE // 2)
+"""Rows and columns of a latent."""
+FORMAT = "weighted-clip-measured-world-2"
+
+Drawable = Text | Regions | Timed
+"""A text as the U-Net reads it."""
+
+
+class Places(NamedTuple):
+    """Places of the things, in their order."""
+
+    of: str
+    """Parts of a text that have them: ``phrases`` of the caption, by Place Phrase; ``regions``, each thing's words read
+    alone, by Region; or ``predictions``, by Conditioning (Set Mask)."""
+    areas: tuple[str, ...] = ("left half", "right half")
+    """Areas; together they fill the picture."""
+    until: float = 1.0
+    """Part of the steps after which the caption is read everywhere."""
 
 
 class Way(NamedTuple):
-    """A way of weighting."""
+    """A way of weighting, or of placing."""
 
     name: str
     options: Mapping[str, Any] = {}
@@ -49,6 +69,8 @@ class Way(NamedTuple):
     """Weigh Attention's way, for weights that act in the U-Net."""
     binds: bool = False
     """Whether the phrases of the prompt are bound."""
+    places: Places | None = None
+    """Places of the things; the weight is that of their phrases inside."""
 
 
 class Question(NamedTuple):
@@ -59,10 +81,12 @@ class Question(NamedTuple):
     ways: tuple[Way, ...]
     weights: tuple[float, ...] = FEW_WEIGHTS
     part: str = "phrase"
-    """Part of a thing's words that is weighted: ``phrase``, ``color`` or ``kind``."""
+    """Part of a thing's words that is weighted: ``phrase``, ``color`` or ``kind``; none where things are placed."""
     num_things: int = 2
     num_prompts: int = 13
     """Prompts, of `SEEDS` pictures each."""
+    answers: tuple[str, ...] = ("present", "right", "others", "leaked", "sureness", "moved", "area")
+    """Names of the answers that are told."""
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -84,6 +108,8 @@ class Prompt(NamedTuple):
         >>> Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 1).text(0.5, "color")
         'a red circle and a (blue:0.5) square'
         """
+        if not part:
+            return self.scene.caption
         phrases = [thing.phrase for thing in self.scene.things]
         thing = self.scene.things[self.target]
         word = getattr(thing, part)
@@ -108,6 +134,10 @@ class Judged(NamedTuple):
     """Mean overlap of what is there with shapes; 0 for an empty picture."""
     area: int
     """Pixels of the target."""
+    placed: bool
+    """All things are there, the middle of the first one in the left half and those of the others in the right."""
+    kinds: float
+    """Share of the things that are there with their kind."""
 
 
 Point = list[list[Judged]]
@@ -126,26 +156,41 @@ class Painter:
         """The empty prompt, for guidance."""
         return Text(self.encoders("").hidden)
 
+    def drawable(self, prompt: Prompt, way: Way, weight: float = 1.0, part: str = "phrase") -> Drawable:
+        """A prompt with a weight, as the U-Net reads it."""
+        phrases = [thing.phrase for thing in prompt.scene.things]
+        encoded = self._encoded(prompt.text(weight, part), way, phrases)
+        text, places = _read_with_weights(encoded, way), way.places
+        if places is None:
+            return text
+        areas = [area_mask(area, CELLS, (SIDE, SIDE)) for one in places.areas if (area := read_area(one))]
+        if places.of == "phrases":
+            read = encoded.prompts["clip_l"]
+            words = words_of(read.read.prompt.parts, read.read.chunks, read.places)
+            own = torch.zeros(len(phrases), 1, text.rows.shape[1])
+            for index, phrase in enumerate(phrases):
+                own[index, 0, list(words.rows_of(phrase))] = 1
+            weights = [weights_by_place(area, weight, 0.0) for area in areas]
+            placed: Text | Regions = text._replace(fields=tuple(zip(weights, own, strict=True)))
+        else:
+            alone = tuple(self.text(phrase, way) for phrase in phrases)
+            placed = Regions(alone, torch.stack(areas), places.of == "predictions")
+        return placed if places.until == 1.0 else Timed(placed, text, places.until)
+
     def text(self, prompt: str, way: Way, phrases: Iterable[str] = ()) -> Text:
         """Rows of a prompt, and what its weights do where they are read."""
+        return _read_with_weights(self._encoded(prompt, way, phrases), way)
+
+    def _encoded(self, prompt: str, way: Way, phrases: Iterable[str]) -> EncodedTowers:
         options = EncodeOptions(**way.options)
         if way.how:
             options = replace(options, scheme=way_of(way.how).scheme)
         if way.binds:
             options = replace(options, bind="\n".join(phrases))
         [encoded] = self.encoders.prepare([prompt], options).run()
-        rows, read = encoded.hidden, encoded.prompts["clip_l"]
-        effects = [PLAIN] * rows.shape[1]
-        if way.how:
-            effects = [effect_of(token.weight, way.how) for chunk in read.read.chunks for token in chunk.tokens]
-        elif read.signs:
-            effects = [PLAIN._replace(factor=sign) for sign in read.signs]
-        if all(effect == PLAIN for effect in effects):
-            return Text(rows)
-        bias, factor = zip(*effects, strict=True)
-        return Text(rows, torch.tensor([bias]), torch.tensor([factor]))
+        return encoded
 
-    def pictures(self, texts: Sequence[Text], seeds: Sequence[Sequence[int]]) -> Tensor:
+    def pictures(self, texts: Sequence[Drawable], seeds: Sequence[Sequence[int]]) -> Tensor:
         """Pictures of each text from each of its seeds, ``[texts, seeds, 3, 32, 32]`` in 0..1, in 8-bit steps."""
         drawn: list[Tensor] = []
         for some in _alike(texts, max(1, BATCH // SEEDS)):
@@ -157,11 +202,25 @@ class Painter:
         return torch.stack(drawn)
 
 
-def _alike(texts: Sequence[Text], most: int) -> Iterator[list[Text]]:
+def _read_with_weights(encoded: EncodedTowers, way: Way) -> Text:
+    """Rows of an encoded prompt, and what its weights do where they are read."""
+    rows, read = encoded.hidden, encoded.prompts["clip_l"]
+    effects = [PLAIN] * rows.shape[1]
+    if way.how:
+        effects = [effect_of(token.weight, way.how) for chunk in read.read.chunks for token in chunk.tokens]
+    elif read.signs:
+        effects = [PLAIN._replace(factor=sign) for sign in read.signs]
+    if all(effect == PLAIN for effect in effects):
+        return Text(rows)
+    bias, factor = zip(*effects, strict=True)
+    return Text(rows, torch.tensor([bias]), torch.tensor([factor]))
+
+
+def _alike(texts: Sequence[Drawable], most: int) -> Iterator[list[Drawable]]:
     """Texts in order, at most so many together, with equal numbers of rows."""
-    some: list[Text] = []
+    some: list[Drawable] = []
     for text in texts:
-        if some and (len(some) == most or text.rows.shape != some[0].rows.shape):
+        if some and (len(some) == most or _lengths(text) != _lengths(some[0])):
             yield some
             some = []
         some.append(text)
@@ -169,16 +228,43 @@ def _alike(texts: Sequence[Text], most: int) -> Iterator[list[Text]]:
         yield some
 
 
-def _stacked(texts: Sequence[Text], counts: Sequence[int]) -> Text:
-    """One text for each picture."""
+def _lengths(text: Drawable) -> tuple[int, ...]:
+    """Numbers of rows of a text's parts."""
+    if isinstance(text, Timed):
+        return *_lengths(text.first), *_lengths(text.later)
+    return tuple(one.rows.shape[1] for one in (text.texts if isinstance(text, Regions) else [text]))
+
+
+def _stacked(texts: Sequence[Drawable], counts: Sequence[int]) -> Drawable:
+    """One text for each picture, of texts of one way."""
+    timed = [text for text in texts if isinstance(text, Timed)]
+    if timed:
+        first, later = [text.first for text in timed], [text.later for text in timed]
+        return timed[0]._replace(first=_stacked_at_once(first, counts), later=_stacked_at_once(later, counts))
+    return _stacked_at_once([text for text in texts if not isinstance(text, Timed)], counts)
+
+
+def _stacked_at_once(texts: Sequence[Text | Regions], counts: Sequence[int]) -> Text | Regions:
+    regions = [text for text in texts if isinstance(text, Regions)]
+    if regions:
+        parts = zip(*(text.texts for text in regions), strict=True)
+        return regions[0]._replace(texts=tuple(_stacked_rows(part, counts) for part in parts))
+    return _stacked_rows([text for text in texts if isinstance(text, Text)], counts)
+
+
+def _stacked_rows(texts: Sequence[Text], counts: Sequence[int]) -> Text:
     times = torch.tensor(counts)
     rows = torch.cat([text.rows for text in texts]).repeat_interleave(times, 0)
+    fields = tuple(
+        (weights, torch.cat([text.fields[index][1] for text in texts]).repeat_interleave(times, 0))
+        for index, (weights, _) in enumerate(texts[0].fields)
+    )
     if all(text.bias is None for text in texts):
-        return Text(rows)
+        return Text(rows, fields=fields)
     none = torch.zeros(1, rows.shape[1])
     biases = torch.cat([none if text.bias is None else text.bias for text in texts])
     factors = torch.cat([none + 1 if text.factor is None else text.factor for text in texts])
-    return Text(rows, biases.repeat_interleave(times, 0), factors.repeat_interleave(times, 0))
+    return Text(rows, biases.repeat_interleave(times, 0), factors.repeat_interleave(times, 0), fields)
 
 
 class Sitting:
@@ -202,14 +288,9 @@ class Sitting:
 
     def draw(self, way: Way, weight: float) -> Tensor:
         """Pictures of all prompts; those whose text is that of weight 1 are not drawn again."""
-        texts = [
-            self.painter.text(
-                prompt.text(weight, self.question.part), way, [thing.phrase for thing in prompt.scene.things]
-            )
-            for prompt in self.prompts
-        ]
+        texts = [self.painter.drawable(prompt, way, weight, self.question.part) for prompt in self.prompts]
         same = [
-            text.bias is None and torch.equal(text.rows, plain.rows)
+            isinstance(text, Text) and not (text.fields or text.bias is not None) and torch.equal(text.rows, plain.rows)
             for text, plain in zip(texts, self.plain_texts, strict=True)
         ]
         pictures = self.plain[0].clone()
@@ -252,7 +333,13 @@ def judged(
         float((picture - plain).abs().mean(0)[outside].mean()),
         sum(one.sureness for one in things) / max(1, len(things)),
         0 if own is None else int(own.area.sum()),
+        all(one is not None and _is_left(one) == (index == 0) for index, one in enumerate(there)),
+        sum(is_right) / len(wanted),
     )
+
+
+def _is_left(found: Found) -> bool:
+    return float((found.area.nonzero()[:, 1] + 0.5).mean()) < SIDE / 2
 
 
 def _has_leaked(things: Sequence[Found], wanted: Sequence[Thing]) -> bool:
@@ -332,6 +419,7 @@ def measure(
                     **{"prompts": [prompt.text() for prompt in sitting.prompts], "seeds": SEEDS},
                     **{"way": {**way._asdict(), "options": dict(way.options)}},
                 }
+                about = json.loads(json.dumps(about))  # as it is read again
                 point = _read(path, about)
                 if point is None:
                     point = sitting.judge(sitting.draw(way, weight))
@@ -380,6 +468,14 @@ ABSENCES = tuple(
     for law in ("nested", "compel")
     for method in ("attention", "token", "remove")
 )
+PHRASES, REGIONS = Places("phrases"), Places("regions")
+PLACED_PADDINGS = ("attend", "drop", "clean EOS too")
+CHANGED: Mapping[str, Mapping[str, Any]] = {
+    "soft edges": {"areas": ("left half ~0.25", "right half ~0.25")},
+    "first 40 %": {"until": 0.4},
+}
+"""Other places, by name."""
+PLACED_ANSWERS = ("placed", "present", "kinds")
 QUESTIONS = (
     Question("phrase", "A whole phrase of two", EVERY_WAY, WEIGHTS, num_prompts=25),
     Question("color", "A colour word", SOME_WAYS, part="color"),
@@ -399,6 +495,35 @@ QUESTIONS = (
         ),
         (1.0,),
         num_prompts=25,
+    ),
+    Question(
+        "places",
+        "Each phrase placed in its half, by its weight inside",
+        (
+            *(Way(f"padding {name}", {"padding": name}, places=PHRASES) for name in PLACED_PADDINGS),
+            *(Way(name, {"padding": "drop"}, places=PHRASES._replace(**changed)) for name, changed in CHANGED.items()),
+        ),
+        (1.0, 2.0, 4.0, 10.0),
+        "",
+        num_prompts=38,
+        answers=PLACED_ANSWERS,
+    ),
+    Question(
+        "regions",
+        "Prompts of their own in each half",
+        (
+            *(Way(f"nothing, {name}", {"padding": name}) for name in PLACED_PADDINGS),
+            *(Way(f"regions, {name}", {"padding": name}, places=REGIONS) for name in PLACED_PADDINGS),
+            *(
+                Way(f"regions, drop, {name}", {"padding": "drop"}, places=REGIONS._replace(**changed))
+                for name, changed in CHANGED.items()
+            ),
+            *(Way(f"Set Mask, {name}", {"padding": name}, places=Places("predictions")) for name in PLACED_PADDINGS),
+        ),
+        (1.0,),
+        "",
+        num_prompts=38,
+        answers=PLACED_ANSWERS,
     ),
 )
 """The whole measurement."""

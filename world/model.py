@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -32,7 +32,7 @@ from ..encoder.tokenizer import default_tokenizer
 from ..output.export import save_tensors
 from ..output.files import written_whole
 from .scenes import SIDE, WORDS
-from .unet import Text, UNet, UNetConfig
+from .unet import Regions, Text, UNet, UNetConfig
 
 TEXT = TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=512)
 UNET = UNetConfig()
@@ -206,20 +206,30 @@ def times(steps: int) -> list[float]:
     return [(1000 - int(step * 1000 / steps)) / 1000 for step in range(steps)] + [0.0]
 
 
+class Timed(NamedTuple):
+    """A text for the first steps, and one for the others."""
+
+    first: Text | Regions
+    later: Text | Regions
+    until: float
+    """Part of the steps that are the first ones."""
+
+
 @torch.no_grad()
 def sampled(
     unet: UNet,
     noise: Tensor,  # [n, 12, h, w]
-    text: Text,
+    text: Text | Regions | Timed,
     negative: Text,
     steps: int = STEPS,
     guidance: float = GUIDANCE,
 ) -> Iterator[Tensor]:
     """Latents after each step of Euler's method with classifier-free guidance."""
     x, count = noise, len(noise)
-    text, negative = text.expanded(count), negative.expanded(count)
-    for time, following in pairwise(times(steps)):
+    timed, negative = (text if isinstance(text, Timed) else Timed(text, text, 1.0)), negative.expanded(count)
+    first, later = timed.first.expanded(count), timed.later.expanded(count)
+    for step, (time, following) in enumerate(pairwise(times(steps))):
         t = torch.full((count,), 1000 * time)
-        with_text, without = unet(x, t, text), unet(x, t, negative)
+        with_text, without = unet(x, t, first if step < timed.until * steps else later), unet(x, t, negative)
         x = x + (following - time) * (without + guidance * (with_text - without))
         yield x

@@ -19,9 +19,11 @@ ANSWERS = {
     "sureness": "Sureness",
     "moved": "Change elsewhere",
     "area": "Pixels",
+    "placed": "Both in their half",
+    "kinds": "Kinds right",
 }
 """Titles of the answers of `Judged`."""
-SHARES = ("present", "right", "others", "leaked", "sureness", "moved")
+SHARES = ("present", "right", "others", "leaked", "sureness", "moved", "placed", "kinds")
 """Answers told in percent."""
 
 
@@ -30,9 +32,10 @@ Measured = dict[tuple[str, str, float, str], Interval]
 _COLUMNS = ("question", "way", "weight", "answer", *Interval._fields)
 
 
-def measured(points: Points) -> Measured:
-    """Means of all answers."""
-    return {(*key, answer): of_point(point, answer) for key, point in points.items() for answer in ANSWERS}
+def measured(points: Points, questions: Sequence[Question]) -> Measured:
+    """Means of all answers to questions."""
+    answers = {question.name: question.answers for question in questions}
+    return {(*key, answer): of_point(point, answer) for key, point in points.items() for answer in answers[key[0]]}
 
 
 def write_measured(found: Measured, path: Path) -> None:
@@ -104,7 +107,7 @@ def cell(interval: Interval, is_share: bool) -> str:
 
 def tables_of(found: Measured, question: Question) -> dict[str, Table]:
     """Tables of a question: one for each answer by its name, and the ``summary`` if weight 0 was asked about."""
-    tables = {answer: of_answer(found, question, answer) for answer in ANSWERS}
+    tables = {answer: of_answer(found, question, answer) for answer in question.answers}
     return {"summary": summary(found, question), **tables} if 0.0 in question.weights else tables
 
 

@@ -9,12 +9,15 @@ Source: Rombach et al. 2022, High-Resolution Image Synthesis with Latent Diffusi
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from ..weighting.fields import logarithms, means
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class UNetConfig:
 
 
 class Text(NamedTuple):
-    """Rows of a text, and the effect of its weights wherever a place reads them."""
+    """Rows of a text, and the effect of its weights where a place reads them."""
 
     rows: Tensor
     """``[batch or 1, rows, context_dim]``."""
@@ -66,11 +69,39 @@ class Text(NamedTuple):
     """``[batch or 1, rows]``, added to each row's logit; ``-inf`` hides it."""
     factor: Tensor | None = None
     """``[batch or 1, rows]``, factors of the values."""
+    fields: tuple[tuple[Tensor, Tensor], ...] = ()
+    """Weights at each place of a latent, ``[h, w]``, and which rows have them, 1 or 0, ``[batch or 1, rows]``."""
 
     def expanded(self, batch: int) -> Text:
         """The same for each picture of a batch."""
-        rows = self.rows.expand(batch, -1, -1)
-        return Text(rows, *(None if part is None else part.expand(batch, -1) for part in (self.bias, self.factor)))
+        bias, factor = (None if part is None else part.expand(batch, -1) for part in (self.bias, self.factor))
+        fields = tuple((weights, own.expand(batch, -1)) for weights, own in self.fields)
+        return Text(self.rows.expand(batch, -1, -1), bias, factor, fields)
+
+    def mask(self, cells: tuple[int, int]) -> Tensor | None:
+        """Bias of each row at each place of a layer, ``[batch or 1, 1, places or 1, rows]``."""
+        parts = [logarithms(weights, cells)[:, None] * own[:, None] for weights, own in self.fields]
+        if self.bias is not None:
+            parts.append(self.bias.clamp_min(-1e4)[:, None])
+        return sum(parts[1:], parts[0])[:, None] if parts else None
+
+
+class Regions(NamedTuple):
+    """Texts that have a share in each place of a picture."""
+
+    texts: tuple[Text, ...]
+    shares: Tensor
+    """``[texts, h, w]`` for a latent's places, of sum 1 at each."""
+    are_predicted: bool = False
+    """Whether predictions are mixed by them instead of what places read in each attention."""
+
+    def expanded(self, batch: int) -> Regions:
+        """The same for each picture of a batch."""
+        return self._replace(texts=tuple(text.expanded(batch) for text in self.texts))
+
+    def in_layer(self, cells: tuple[int, int]) -> Iterator[tuple[Tensor, Text]]:
+        """Share at each place of a layer, ``[places, 1]``, and the text."""
+        return zip(means(self.shares, cells, of_layer=True).float().flatten(1)[:, :, None], self.texts, strict=True)
 
 
 class UNet(nn.Module):
@@ -116,9 +147,12 @@ class UNet(nn.Module):
         self,
         x: Tensor,  # [batch, channels, h, w]
         timesteps: Tensor,  # [batch], 0..1000
-        text: Text,
+        text: Text | Regions,
     ) -> Tensor:
         """Velocity, in the shape of the latent; h and w are multiples of 2 for each level but the first."""
+        if isinstance(text, Regions) and text.are_predicted:
+            predicted = [self(x, timesteps, one) * share for one, share in zip(text.texts, text.shares, strict=True)]
+            return torch.stack(predicted).sum(0)
         time = self.time_embed(timestep_embedding(timesteps, self.config.channels).to(x.dtype))
         skips: list[Tensor] = []
         for block in self.input_blocks:
@@ -141,7 +175,7 @@ def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
 class Level(nn.Sequential):
     """Modules in order, each given what it takes."""
 
-    def forward(self, x: Tensor, time: Tensor, text: Text) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(self, x: Tensor, time: Tensor, text: Text | Regions) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Output of the last."""
         for module in self:
             if isinstance(module, ResBlock):
@@ -206,11 +240,11 @@ class SpatialTransformer(nn.Module):
         self.proj_out = nn.Conv2d(wide, wide, 1)
         nn.init.zeros_(self.proj_out.weight)
 
-    def forward(self, x: Tensor, text: Text) -> Tensor:
+    def forward(self, x: Tensor, text: Text | Regions) -> Tensor:
         """``[b, c, h, w]``, in and out."""
         hidden = self.proj_in(self.norm(x)).flatten(2).transpose(1, 2)  # [b, h w, c]
         for block in self.transformer_blocks:
-            hidden = block(hidden, text)
+            hidden = block(hidden, text, x.shape[-2:])
         return x + self.proj_out(hidden.transpose(1, 2).reshape(x.shape))
 
 
@@ -224,10 +258,14 @@ class TransformerBlock(nn.Module):
         self.attn2 = Attention(wide, config.context_dim, config.num_heads)
         self.norm1, self.norm2, self.norm3 = nn.LayerNorm(wide), nn.LayerNorm(wide), nn.LayerNorm(wide)
 
-    def forward(self, x: Tensor, text: Text) -> Tensor:
-        """``[b, places, c]``, in and out."""
+    def forward(self, x: Tensor, text: Text | Regions, cells: tuple[int, int]) -> Tensor:
+        """``[b, places, c]``, in and out; ``cells`` are the rows and columns of places."""
         x = x + self.attn1(self.norm1(x))
-        x = x + self.attn2(self.norm2(x), text)
+        if isinstance(text, Regions):
+            read = self.norm2(x)
+            x = x + sum(share * self.attn2(read, one, cells) for share, one in text.in_layer(cells))
+        else:
+            x = x + self.attn2(self.norm2(x), text, cells)
         return x + self.ff(self.norm3(x))
 
 
@@ -242,16 +280,14 @@ class Attention(nn.Module):
         self.to_v = nn.Linear(context_dim, wide, bias=False)
         self.to_out = nn.Sequential(nn.Linear(wide, wide), nn.Identity())
 
-    def forward(self, x: Tensor, text: Text | None = None) -> Tensor:
-        """``[b, places, c]``, reading itself or a text."""
+    def forward(self, x: Tensor, text: Text | None = None, cells: tuple[int, int] = (0, 0)) -> Tensor:
+        """``[b, places, c]``, reading itself, or a text at so many rows and columns of places."""
         read = x if text is None else text.rows
         q, k, v = (
             states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [b, heads, places or rows, c / heads]
             for states in (self.to_q(x), self.to_k(read), self.to_v(read))
         )
-        mask = None
-        if text is not None and text.bias is not None:
-            mask = text.bias.clamp_min(-1e4)[:, None, None]
+        mask = None if text is None else text.mask(cells)
         if text is not None and text.factor is not None:
             v = v * text.factor[:, None, :, None]
         return self.to_out(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from weighted_clip.world.measure import EVERY_WAY, Interval, Painter, Point, Question, Sitting, Way, interval, of_point
+from weighted_clip.world.measure import (
+    EVERY_WAY,
+    Interval,
+    Painter,
+    Places,
+    Point,
+    Question,
+    Sitting,
+    Way,
+    interval,
+    of_point,
+)
 from weighted_clip.world.model import load_world
 
 COMFY = Way("comfy", {"scheme": "comfy"})
@@ -117,3 +128,22 @@ def test_the_neighbours_weight_is_found(painter: Painter, sitting: Sitting, plai
 def test_a_shuffled_judge_is_found(sitting: Sitting, removed: Point) -> None:
     shuffled = sitting.judge(sitting.plain[0].roll(1, 0))
     assert not finds_nothing_wrong(shuffled, removed)
+
+
+# ---- places
+
+HALVES = Way("placed", {"padding": "drop"}, places=Places("phrases"))
+PLACES = Question("places", "Placed", (HALVES,), (4.0,), "", num_prompts=12)
+
+
+def test_placed_phrases_are_drawn_in_their_halves(painter: Painter) -> None:
+    sitting = Sitting(painter, PLACES, 1)
+
+    def share(way: Way, weight: float = 4.0) -> float:
+        return of_point(sitting.judge(sitting.draw(way, weight)), "placed").mean
+
+    assert share(HALVES) > 0.85
+    assert share(HALVES._replace(places=None)) < 0.6
+    transposed = Places("phrases", ("top half", "bottom half"))
+    assert share(HALVES._replace(places=transposed)) < 0.6
+    assert share(HALVES._replace(places=Places("phrases", ("right half", "left half")))) < 0.1

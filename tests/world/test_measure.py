@@ -32,7 +32,7 @@ from weighted_clip.world.measure import (
 )
 from weighted_clip.world.model import save_world
 from weighted_clip.world.scenes import Scene, Thing, pictures
-from weighted_clip.world.tables import ANSWERS, measured, of_answer, read_measured, summary, write_measured
+from weighted_clip.world.tables import measured, of_answer, read_measured, summary, write_measured
 
 from .worlds import random_world
 
@@ -100,6 +100,14 @@ def test_the_judge_tells_what_a_weight_did() -> None:
     assert 0 < elsewhere.moved < 0.2
     assert judge()[:4] == (False, False, False, False)
     assert judge().sureness == 0
+
+
+def test_the_judge_tells_whether_each_thing_is_in_its_half() -> None:
+    assert judge(RED, BLUE)[-2:] == (True, 1.0)
+    assert judge(RED._replace(x=23, y=23), BLUE._replace(x=8, y=8))[-2:] == (False, 1.0)
+    assert judge(RED._replace(y=23), BLUE._replace(y=8)).placed
+    assert judge(RED, BLUE._replace(kind="cross"))[-2:] == (True, 0.5)
+    assert judge(RED)[-2:] == (False, 0.5)
 
 
 # ---- intervals
@@ -219,7 +227,7 @@ def points_of(question: Question, shares: dict[float, float]) -> measure.Points:
     rng = random.Random(0)
     return {
         (question.name, way.name, weight): [
-            [Judged(rng.random() < share, True, weight < 1.5, False, 0.1, 0.9, 90) for _ in range(SEEDS)]
+            [Judged(rng.random() < share, True, weight < 1.5, False, 0.1, 0.9, 90, True, 1.0) for _ in range(SEEDS)]
             for _ in range(25)
         ]
         for way in question.ways
@@ -231,7 +239,7 @@ def test_tables_tell_when_it_fades_and_what_breaks() -> None:
     shares = {0.0: 0.0, 0.5: 0.25, 1.0: 0.75, 1.25: 0.8, 1.5: 0.9, 2.0: 1.0}
     question = TWO._replace(weights=tuple(shares))
     points = points_of(question, shares)
-    found_all = measured(points)
+    found_all = measured(points, [question])
     told = of_answer(found_all, question, "present")
     assert told.head == ("Two: its colour is there", "0", "0.5", "1", "1.25", "1.5", "2")
     found = of_point(points["two", "comfy", 0.5], "present")
@@ -244,10 +252,10 @@ def test_tables_tell_when_it_fades_and_what_breaks() -> None:
 
 
 def test_means_are_read_as_they_were_written(tmp_path: Path) -> None:
-    found = measured(points_of(TWO, {0.0: 0.25, 1.0: 1 / 3}))
+    found = measured(points_of(TWO, {0.0: 0.25, 1.0: 1 / 3}), [TWO])
     write_measured(found, tmp_path / "means.csv")
     again = read_measured(tmp_path / "means.csv")
-    assert len(found) == 2 * 2 * len(ANSWERS)
+    assert len(found) == 2 * 2 * len(TWO.answers)
     assert again.keys() == found.keys()
     for key, value in found.items():
         assert again[key] == pytest.approx(value, rel=1e-3)
