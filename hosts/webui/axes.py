@@ -78,8 +78,8 @@ def _axes(axis_option: Any) -> Iterator[Any]:
             confirm=partial(_confirm_choices, title, choices),
             choices=partial(list, choices),
         )
-    yield axis_option(LABEL + PLACES, str, _place, format_value=_value, confirm=_confirm_places)
     yield axis_option(LABEL + WEIGHT, str, _weigh, format_value=_value, confirm=_confirm_weights, prepare=weights)
+    yield axis_option(LABEL + PLACES, str, _place, format_value=_value, confirm=_confirm_places)
 
 
 def on_axes(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | None]:

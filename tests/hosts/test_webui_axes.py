@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from weighted_clip.hosts.webui.axes import LABEL, MENUS, WEIGHT
+from weighted_clip.hosts.webui.axes import LABEL, MENUS, PLACES, WEIGHT
 
 from .webui_server import TITLE, APIError, WebUIServer, pixels_of
 
@@ -47,7 +47,7 @@ def plotted(
 
 def test_the_plot_has_our_axes(webui: WebUIServer) -> None:
     ours = [label.removeprefix(LABEL) for label in axes_of(webui) if label.startswith(LABEL)]
-    assert ours == [*(title for title, _ in MENUS.values()), WEIGHT]
+    assert ours == [*(title for title, _ in MENUS.values()), WEIGHT, PLACES]
 
 
 def test_every_cell_is_the_image_made_alone(webui: WebUIServer) -> None:

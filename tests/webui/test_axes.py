@@ -77,7 +77,8 @@ def conditioning(p: fake.Generation, *values: Any) -> torch.Tensor:
 def test_axes_are_added_once_behind_the_hosts_own(plot: ModuleType) -> None:
     add_axes()  # “Reload UI” where the module is kept
     titles = [option.label.removeprefix(LABEL) for option in plot.axis_options]
-    assert titles == ["Nothing", "Scheme", "Normalization", "Law", "Mask method", "Padding", "Weight of a word"]
+    menus = ["Scheme", "Normalization", "Law", "Mask method", "Padding"]
+    assert titles == ["Nothing", *menus, "Weight of a word", "Places"]
 
 
 def test_without_the_plot_nothing_happens(plot: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
