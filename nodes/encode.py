@@ -15,6 +15,7 @@ from ..weighting.attention import WAYS
 from ..weighting.convert import TARGETS
 from ..weighting.options import EncodeOptions
 from ..weighting.prompt import Issue, Span
+from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from .node import (
     CONDITIONING,
@@ -114,6 +115,12 @@ class WeightedCLIPA1111Encode(EncodeNode):
             "levels.",
         ),
         **inputs("cleaning"),
+        "regions": make_input(
+            REGIONS,
+            "prompt-control: MASK(x1 x2, y1 y2, weight) and AREA(…) in a part between ANDs are its place in the "
+            "picture, as in comfyui-prompt-control.",
+            counts=True,
+        ),
     }
 
     reads_as = staticmethod(as_by_host)
@@ -136,16 +143,18 @@ class WeightedCLIPA1111Encode(EncodeNode):
         counter: Counter = COUNTERS[0],
         sigmas: Tensor | None = None,
         model: ModelPatcher | None = None,
+        regions: Regions = REGIONS[0],
         **choices: Any,
     ) -> dict[str, Any]:
         """Encode by the WebUI's rules; ``choices`` are the other menus."""
         checked("counter", counter, COUNTERS)
+        checked("regions", regions, REGIONS)
         options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, **choices)
         if sigmas is None:
             timing = uniform_timing(steps)
         else:
             timing = timing_of(sigmas.tolist(), model, is_stable_diffusion=is_stable_diffusion(clip))
-        prompt = read_timed(text, timing.steps, has_comments=options.is_cleaned)
+        prompt = read_timed(text, timing.steps, has_comments=options.is_cleaned, regions=regions)
         return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing, counter)
 
 

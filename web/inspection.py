@@ -24,6 +24,7 @@ from ..weighting.options import EncodeOptions
 from ..weighting.pipeline import plan_prompt
 from ..weighting.plan import different_asks
 from ..weighting.reading import ReadPrompt, read_prompt
+from ..weighting.timed.regions import REGIONS
 from ..weighting.timed.schedule import COUNTERS, read_timed
 from ..weighting.timed.view import read_standing, standing_texts, timed_view
 from ..weighting.view import encodings_text, least_size, view
@@ -52,7 +53,7 @@ TOO_LONG = f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: shown 
 _OPTIONS = {field.name: type(field.default) for field in fields(EncodeOptions)}
 _AROUND_VIEWS = 200
 """Maximum size of an answer outside its views, in bytes."""
-_OTHERS = {"text": str, "steps": int, "counter": str}
+_OTHERS = {"text": str, "steps": int, "counter": str, "regions": str}
 _JSON_NAMES = {str: "a string", int: "an integer", bool: "true or false"}
 _json_text = partial(json.dumps, separators=(",", ":"))
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -157,7 +158,7 @@ def inspect(
 
     Args:
         request: An object with ``text`` and, as in the nodes, any field of `EncodeOptions`; with ``steps``, and
-            optionally ``counter``, the text is a timed prompt.
+            optionally ``counter`` and ``regions``, the text is a timed prompt.
         embedding_names: Names for ``embedding:name`` or bare names; None if there are no embeddings.
         reader: Prompt reader instead of CLIP's tokenizer; each view then has its name, ``encoder``, and ``notes``.
         positions: Positions of a chunk, for CLIP's tokenizer.
@@ -246,7 +247,10 @@ def _timed_views(
     counter = data.get("counter", COUNTERS[0])
     if counter not in COUNTERS:
         raise RequestError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r}")
-    prompt = read_timed(data["text"], data["steps"], has_comments=has_comments)
+    regions = data.get("regions", REGIONS[0])
+    if regions not in REGIONS:
+        raise RequestError(f"regions must be one of: {', '.join(REGIONS)}; got {regions!r}")
+    prompt = read_timed(data["text"], data["steps"], has_comments=has_comments, regions=regions)
     texts = standing_texts(prompt, prompt.steps, counter)
     lengths = accumulate(len(text.fragment.text) for text in texts[1:MAX_VIEWS])
     room = MAX_CHARACTERS - len(texts[0].fragment.text)

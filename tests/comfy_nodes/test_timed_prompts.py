@@ -4,6 +4,7 @@ The times are ComfyUI's, by its rules and Stable Diffusion's noise levels.
 """
 
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -50,6 +51,37 @@ def test_branches_of_and_carry_their_weight_as_strength() -> None:
     assert "start_percent" not in conditioning[0][1]
     assert torch.equal(conditioning[1][0], conditioning[3][0])
     assert torch.equal(conditioning[1][0], entries(" a dog")[0][0])
+
+
+def test_places_in_the_text_are_the_hosts_keys() -> None:
+    text = "a cat MASK(0 0.5, 0 1, 0.7) MASKW(0.9) :0.5 AND a [dog:bird:2] AREA(0.5 1, 0 0.25, 1.3) AND fog :0"
+    cat, dog, bird, fog = entries(text, steps=4, regions="prompt-control", **AS_WRITTEN)
+    mask = torch.zeros(1, 512, 512)
+    mask[:, :, :256] = 0.7
+    assert torch.equal(cat[1]["mask"], mask)
+    assert (cat[1]["mask_strength"], cat[1]["strength"], "area" in cat[1]) == (0.9, 0.5, False)
+    for _, values in (dog, bird):
+        assert (values["area"], values["strength"], "mask" in values) == (
+            ("percentage", 0.25, 1.0, 0.0, 0.5),
+            1.3,
+            False,
+        )
+    assert torch.equal(cat[0], entries("a cat")[0][0])
+    assert (fog[1]["strength"], {"area", "mask"} & fog[1].keys()) == (0.0, set())
+    assert len(entries("a MASK() AND b MASK() :0", regions="prompt-control")) == 1
+    assert "mask" not in entries("a cat MASK(0 0.5)")[0][1]
+
+
+def test_what_cannot_be_read_of_places_is_refused() -> None:
+    for text, message in (
+        ("a FEATHER(8)", "FEATHER"),
+        ("a MASK() :0", "has the weight 0"),
+        ("a COUPLE(0 0.5) b", "“COUPLE(0 0.5)”: prompts joined by COUPLE"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            entries(text, regions="prompt-control")
+    with pytest.raises(ValueError, match="regions must be one of: off, prompt-control; got 'on'"):
+        entries("a", regions="on")
 
 
 def test_equal_texts_are_encoded_once(monkeypatch) -> None:

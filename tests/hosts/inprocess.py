@@ -20,7 +20,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -229,6 +229,12 @@ def refusal(action: Any) -> str:
 def pack_of(name: str) -> Path:
     """Folder of another pack, which is next to ComfyUI or among its custom nodes."""
     return next(folder for folder in (Path.cwd().parent / name, Path("custom_nodes", name)) if folder.is_dir())
+
+
+def package(name: str, folder: Path) -> None:
+    """Make a folder a package without running its own ``__init__.py``, whose other parts may not import."""
+    module = sys.modules[name] = ModuleType(name)
+    module.__path__ = [str(folder)]
 
 
 def load_pack() -> None:

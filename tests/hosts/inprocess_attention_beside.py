@@ -12,12 +12,11 @@ import importlib
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
-from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, refusal, run_ours, stock
+from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, package, refusal, run_ours, stock
 from inprocess_attention import NODE, WEIGHTS, draws_as_written_out, rel, weighed
 from toys import LATENT, NEGATIVE, PLAIN, TEXT, make_model, make_text_encoder, sampled
 
@@ -148,12 +147,6 @@ def check_weights_of_any_size_give_numbers_or_an_error() -> None:
 
 
 # ---- what would act on the rows of others
-
-
-def package(name: str, folder: Path) -> None:
-    """Make a folder a package without running its own ``__init__.py``, whose other parts may not import."""
-    module = sys.modules[name] = ModuleType(name)
-    module.__path__ = [str(folder)]
 
 
 def halves() -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.host
 
 NAMES = (
     *("harmless", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond", "world"),
-    *("attention", "attention_joint", "attention_several", "attention_beside", "places", "regions"),
+    *("attention", "attention_joint", "attention_several", "attention_beside", "places", "regions", "prompt_control"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -30,7 +30,7 @@ PACKS = {
     "kjnodes": "ComfyUI-KJNodes",
     "inprocess_negpip": "ComfyUI-ppm",
     "beside_ppm": "ComfyUI-ppm",
-    "beside_prompt_control": "comfyui-prompt-control",
+    "prompt_control": "comfyui-prompt-control",
     "beside_forge_couple": "sd-forge-couple",
 }
 """Other pack that a check needs, by a part of the names of its script and itself."""

@@ -83,6 +83,7 @@ EXAMPLE = "a photo of a (red:1.4) cat and a (dog:0.5) in a [wooden] bowl, chiaro
 PROBLEMS = "masterpiece, cinematic light BREAK a lighthouse, (best quality, (soft glow:1.2), dusk"
 A1111 = {"syntax": "a1111", "scheme": "a1111"}
 TIMED = "a [red:blue:0.5] cat, (sharp:1.2) AND [foggy|sunny] field :0.5"
+PLACED = "MASK(0 0.5) a cat :0.5 AND a dog AREA(0 1, 0 0.25, 0.9) AND fog"
 EVIL = '<img src=x onerror="document.title=1"> <b>(bold:1.2)</b> <script>alert(1)</script>'
 
 
@@ -148,6 +149,8 @@ def cases() -> dict[str, dict[str, Any]]:
     drawn["plain"]["content"] = {"hasScheme": True}
     drawn["stale"] = {"views": texts["plain"], "content": {"isStale": True, "message": "The server does not answer"}}
     drawn["problems only"] = {"views": texts["problems"], "content": {"hasChips": False}}
+    places = views_of(PLACED, steps=20, regions="prompt-control", **A1111)
+    drawn["places of parts"] = {"views": places}
     drawn["placed"] = {"views": placed(), "content": {"total": ""}}
     drawn["notes"] = {"views": [], "content": {"notes": ["text linked: shown after the run"]}}
     return drawn
@@ -457,6 +460,20 @@ def test_a_placed_phrase_is_marked_and_pictured(drawn: dict[str, Any]) -> None:
     acted = "“red cat”: left half, weight 1, outside 0, from 0.25 to 0.5 of the way, acted in 2 of 4 steps"
     assert first["place"] == acted and len(first["described"]) == 1 and len(dog["described"]) == 2
     assert all(part in first["described"][0] for part in ("“red cat”", "left half", "acted in 2 of 4 steps"))
+
+
+def test_parts_of_a_prompt_have_their_places(drawn: dict[str, Any]) -> None:
+    case = drawn["places of parts"]
+    assert [row["texts"] for row in case["places"]] == [["MASK(0 0.5)"], ["AREA(0 1, 0 0.25, 0.9)"]]
+    left, quarter = [[1.0] * 8 + [0.0] * 8] * 16, [[1.0] * 16] * 4 + [[0.0] * 16] * 12
+    assert [row["area"] for row in case["places"]] == [left, quarter]
+    chips = [(item["text"], item["areas"], item["place"]) for item in items_of(case)]
+    assert chips[0] == ("a", [left], "MASK(0 0.5)") and chips[1][0] == "cat"
+    assert chips[2] == ("a", [quarter], "AREA(0 1, 0 0.25, 0.9)")
+    assert [one for one in chips if one[1]] == [chips[0], chips[2]]
+    assert [section["label"] for section in case["sections"]] == [
+        *("×0.5, all steps", "AND ×0.9, all steps", "AND, all steps"),
+    ]
 
 
 def test_the_time_of_a_placed_phrase_is_a_strip(drawn: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, get_args
 from ..prompt import Fragment, Issue, Piece, Span, shortened
 from ..tags import Bare, bare
 from .editing import Alternation, Edit, Editing, Part, edits_of, read_editing, spans_at
+from .regions import Place, Regions, cut_at_places
 
 Counter = Literal["as the WebUI counts", "as written"]
 COUNTERS: tuple[Counter, ...] = get_args(Counter)
@@ -64,6 +65,8 @@ class Branch:
     """Its share of the guidance; 1.0 is neutral."""
     texts: tuple[TimedText, ...]
     """At least one text, in order of time, the last one for the last step."""
+    place: Place | None = None
+    """Its place in the picture; None for the whole."""
 
     def at(self, call: int, counter: Counter) -> TimedText:
         """The text that a call of the denoiser uses."""
@@ -97,7 +100,9 @@ class AndPart(NamedTuple):
     """Position of the weight, including the colon."""
 
 
-def read_timed(source: str, steps: int, *, has_comments: bool = True, is_negative: bool = False) -> TimedPrompt:
+def read_timed(
+    source: str, steps: int, *, has_comments: bool = True, is_negative: bool = False, regions: Regions = "off"
+) -> TimedPrompt:
     """Read a prompt with edits, alternations and ANDs.
 
     Args:
@@ -105,13 +110,14 @@ def read_timed(source: str, steps: int, *, has_comments: bool = True, is_negativ
         steps: Number of sampling steps, 1 to `MAX_STEPS`.
         has_comments: Whether ``#`` starts a comment, which is removed as well.
         is_negative: Whether to read it as the WebUI reads a negative prompt, in which tags and AND are text.
+        regions: Whether to read places of its parts, and whose.
 
     Returns:
         The prompt.
 
     Raises:
-        ValueError: If ``steps`` is out of range, edits or parts times steps are more than `MAX_CHANGES`, or all texts
-            together longer than `MAX_CHARACTERS`.
+        ValueError: If ``steps`` is out of range, a place is not understood, edits or parts times steps are more than
+            `MAX_CHANGES`, or all texts together longer than `MAX_CHARACTERS`.
 
     >>> [(text.last_step, text.text) for text in read_timed("a [cat:dog:0.5]", 20).branches[0].texts]
     [(10, 'a cat'), (20, 'a dog')]
@@ -119,21 +125,35 @@ def read_timed(source: str, steps: int, *, has_comments: bool = True, is_negativ
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
     found = bare(source, has_comments=has_comments, has_tags=not is_negative)
-    text = found.fragment.text
-    parts = (AndPart(Span(0, len(text))),) if is_negative else split_and(text)
+    places: Sequence[Place | None] = ()
+    issues: list[Issue] = []
+    if regions == "off":
+        text = found.fragment.text
+        parts = (AndPart(Span(0, len(text))),) if is_negative else split_and(text)
+    else:
+        cut = cut_at_places(found.fragment.text)
+        issues = [replace(issue, span=found.fragment.span_of(issue.span)) for issue in cut.issues]
+        found = found._replace(fragment=found.fragment.part(cut.fragment))
+        text, places = cut.fragment.text, cut.places
+        parts = tuple(_and_part(text, *span) for span in cut.spans)
     _Sizes().add(len(parts), steps, "parts between ANDs")
     editings = [read_editing(text[slice(*part.span)]) for part in parts]
     sizes = _Sizes()
     branches = tuple(
-        Branch(part.weight, _texts(text, part.span.start, editing.parts, steps, sizes))
-        for part, editing in zip(parts, editings, strict=True)
+        Branch(_weight(part, place), _texts(text, part.span.start, editing.parts, steps, sizes), place)
+        for part, editing, place in zip(parts, editings, places or [None] * len(parts), strict=True)
     )
     prompt = TimedPrompt(source, branches, steps, tuple(_issues(text, parts, editings, steps)))
-    return _with_taken_out(prompt, found) if found.spans else prompt
+    return _with_taken_out(prompt, found, issues) if found.spans or places else prompt
 
 
-def _with_taken_out(prompt: TimedPrompt, found: Bare) -> TimedPrompt:
-    """The prompt in positions of the whole text, with issues about the removed parts."""
+def _weight(part: AndPart, place: Place | None) -> float:
+    """Weight of a part; an area has its own."""
+    return place.area_weight if place is not None and place.has_area else part.weight
+
+
+def _with_taken_out(prompt: TimedPrompt, found: Bare, others: Sequence[Issue]) -> TimedPrompt:
+    """The prompt in positions of the whole text, with issues about the removed parts, and others."""
     # thousands of steps may share a few texts
     fragments = {text.fragment: None for branch in prompt.branches for text in branch.texts}
     moved = {fragment: found.fragment.part(fragment) for fragment in fragments}
@@ -142,7 +162,7 @@ def _with_taken_out(prompt: TimedPrompt, found: Bare) -> TimedPrompt:
         for branch in prompt.branches
     )
     moved_issues = (replace(issue, span=found.fragment.span_of(issue.span)) for issue in prompt.issues)
-    issues = [*moved_issues, *found.issues(prompt.source)]
+    issues = [*moved_issues, *found.issues(prompt.source), *others]
     return replace(prompt, branches=tuple(branches), issues=tuple(sorted(issues, key=lambda issue: issue.span)))
 
 

@@ -15,6 +15,7 @@ from ..reading import ReadPrompt, placed, told_here
 from ..syntax.a1111 import TIMED_READER
 from ..tags import bare
 from ..view import TAG_ISSUES, view
+from .regions import Place
 from .schedule import COUNTERS, Counter, TimedPrompt, read_timed, runs
 
 
@@ -43,6 +44,8 @@ class TimedRead(NamedTuple):
     read: ReadPrompt
     """The text as read, in positions of the whole prompt. A problem of several texts is listed with the first of them
     only."""
+    place: Place | None = None
+    """Place of that part in the picture; None for the whole."""
 
 
 def standing_texts(prompt: TimedPrompt, steps: int, counter: Counter) -> list[StandingText]:
@@ -70,14 +73,23 @@ def read_standing(
         new = [*([] if result else whole), *(issue for issue in one.issues if issue not in known)]
         known.update(new)
         one = one._replace(issues=tuple(sorted(new, key=lambda issue: issue.span)))
-        result.append(TimedRead(index, prompt.branches[index].weight, steps, fragment.text, one))
+        branch = prompt.branches[index]
+        result.append(TimedRead(index, branch.weight, steps, fragment.text, one, branch.place))
     return result
 
 
 def timed_view(timed: TimedRead) -> dict[str, Any]:
-    """The JSON view of one text, with ``branch``, ``weight`` and ``steps`` besides."""
+    """The JSON view of one text, with ``branch``, ``weight`` and ``steps`` besides.
+
+    If it has a place, ``places`` holds it: its functions as ``name`` and its ``picture``, and its first chip says so.
+    """
     steps = [list(run) for run in timed.steps]
-    return {**view(timed.read), "branch": timed.branch, "weight": timed.weight, "steps": steps}
+    shown: dict[str, Any] = {**view(timed.read), "branch": timed.branch, "weight": timed.weight, "steps": steps}
+    if timed.place is not None:
+        shown["places"] = [{"name": timed.place.text, "picture": timed.place.picture()}]
+        first = next((chip for chunk in shown["chunks"] for chip in chunk["chips"]), {})
+        first["places"] = [0]
+    return shown
 
 
 MAX_TEXTS = 20

@@ -62,8 +62,9 @@ export function drawPlaces(places, theme, idOf) {
   for (const place of places) {
     const row = list.appendChild(make("div", "wcr-place", "", { role: "listitem", id: idOf(place) }));
     row.append(place.picture ? drawArea(place.picture, theme, shareOf(place)) : make("span", "wcr-area wcr-unknown", "?"));
-    row.append(make("span", "wcr-label", place.name), make("span", "", whereOf(place)));
-    row.append(make("span", "", weightsOf(place)));
+    row.append(make("span", "wcr-label", place.name));
+    if (isPart(place)) continue;
+    row.append(make("span", "", whereOf(place)), make("span", "", weightsOf(place)));
     const strip = drawTimes(place);
     if (strip) row.append(strip);
     const times = timesOf(place);
@@ -92,6 +93,11 @@ function partsOf({ acted: sampled, unit, start, end }) {
   return sampled.steps.map((step) => [step / sampled.num_steps, (step + 1) / sampled.num_steps]);
 }
 
-/** All about a phrase in one line. */
-export const sentence = (place) =>
-  [`${place.name}: ${whereOf(place)}`, weightsOf(place), timesOf(place), acted(place)].filter(Boolean).join(", ");
+/** Whether it is the place of a part of a prompt between ANDs (weighting/timed/view.py), which has only a name. */
+const isPart = (place) => place.unit === undefined;
+
+/** All about a place in one line. */
+export function sentence(place) {
+  if (isPart(place)) return place.name;
+  return [`${place.name}: ${whereOf(place)}`, weightsOf(place), timesOf(place), acted(place)].filter(Boolean).join(", ");
+}
