@@ -1,6 +1,6 @@
 """Places that a prompt gives to its parts in the syntax of comfyui-prompt-control: ``AREA()``, ``MASK()``, ``COUPLE``.
 
-Source: behaviour of comfyui-prompt-control 3.0.0-beta.9 (b24d93b); docs/places.md, "In the text".
+Source: behaviour of comfyui-prompt-control 3.0.0-beta.9 (b24d93b); docs/reference/syntaxes.md, "Places".
 """
 
 from __future__ import annotations
