@@ -118,7 +118,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         "regions": make_input(
             REGIONS,
             "prompt-control: MASK(x1 x2, y1 y2, weight) and AREA(…) in a part between ANDs are its place in the "
-            "picture, as in comfyui-prompt-control.",
+            "picture, and COUPLE joins regions, as in comfyui-prompt-control.",
             counts=True,
         ),
     }

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...weighting.options import EncodeOptions
-from ...weighting.prompt import Issue, Span, shortened
-from ...weighting.timed.regions import Place
+from ...weighting.prompt import Issue, Span
 from ...weighting.timed.schedule import Counter, TimedPrompt, runs
 from .clip import EitherClip, Encoded, encode_texts
+from .placed_parts import PlacedPart, placed_entries
 from .types import Conditioning, ModelPatcher
 
 PercentToSigma = Callable[[float], float]
@@ -167,40 +167,17 @@ def encode_timed(
             f"The weights of the parts between ANDs sum to {sum(weights):g} ({written}). ComfyUI divides by this sum, "
             "so it has to be above 0. What the picture should move away from belongs in the negative prompt."
         )
-    places = [branch.place for branch in prompt.branches]
-    for place in places:
-        if place is not None and place.is_coupled:
-            raise ValueError(
-                f"“{shortened(place.text)}”: prompts joined by COUPLE are not read yet. Write them with AND, or take "
-                "prompt-control's own nodes."
-            )
     branches = [runs(branch, timing.steps, counter) for branch in prompt.branches]
     different = list(dict.fromkeys(run.fragment.text for branch in branches for run in branch))
     texts = dict(zip(different, encode_texts(clip, different, options), strict=True))
-    conditioning: Conditioning = []
-    for weight, branch, place in zip(weights, branches, places, strict=True):
-        if place is not None and weight == 0:  # as in prompt-control
-            continue
-        strength = {"strength": weight} if len(weights) > 1 or place is not None else {}
-        where = _where(place)
-        for run in branch:
-            values = {**timing.entry_times(run.first, run.end), **strength, **where}
-            conditioning += [[hidden, {**others, **values}] for hidden, others in texts[run.fragment.text].conditioning]
+    parts: list[PlacedPart] = []
+    for branch, found in zip(prompt.branches, branches, strict=True):
+        entries: Conditioning = []
+        for run in found:
+            times = timing.entry_times(run.first, run.end)
+            entries += [[hidden, {**others, **times}] for hidden, others in texts[run.fragment.text].conditioning]
+        parts.append(PlacedPart(entries, branch.weight, branch.place))
+    conditioning = placed_entries(parts)
     if not conditioning:
         raise ValueError("The only part of this prompt has the weight 0 and is left out, as in prompt-control.")
     return TimedEncoded(conditioning, texts)
-
-
-def _where(place: Place | None) -> dict[str, Any]:
-    """Keys of an entry for a place in the picture, as ComfyUI's nodes for areas and masks set them."""
-    if place is None:
-        return {}
-    values: dict[str, Any] = {}
-    if place.percentages is not None:
-        values["area"] = ("percentage", *place.percentages)
-    elif place.pixels is not None:
-        values["area"] = place.pixels
-    mask = place.mask()
-    if mask is not None:
-        values |= {"mask": mask, "mask_strength": place.mask_weight}
-    return {**values, "set_area_to_bounds": False} if values else {}

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from weighted_clip.hosts.comfy.attention import regions_of
 from weighted_clip.hosts.comfy.timed import stable_diffusion_sigma, timing_of, uniform_timing
 from weighted_clip.hosts.comfy.words import WORDS
 from weighted_clip.weighting.timed.schedule import COUNTERS
@@ -72,11 +73,31 @@ def test_places_in_the_text_are_the_hosts_keys() -> None:
     assert "mask" not in entries("a cat MASK(0 0.5)")[0][1]
 
 
+def test_prompts_joined_by_couple_are_regions() -> None:
+    text = "a cat FILL() AREA(0 1, 0 0.5) COUPLE(0 0.5) a [dog:bird:2] AND fog"
+    (base, values), fog = entries(text, steps=4, regions="prompt-control", **AS_WRITTEN)
+    assert torch.equal(base, entries("a cat")[0][0])
+    assert values["area"] == ("percentage", 0.5, 1.0, 0.0, 0.0) and "mask" not in values
+    dog, bird = regions_of(values)
+    assert torch.equal(dog.text, entries("a dog")[0][0]) and torch.equal(bird.text, entries("a bird")[0][0])
+    assert (dog.strength, dog.where is bird.where, dog.times[1] <= bird.times[0]) == (1.0, True, True)
+    left = torch.zeros(1, 512, 512)
+    left[:, :, :256] = 1
+    assert torch.equal(dog.where.mask, left)
+    assert not regions_of(fog[1])
+    both = entries("a cat COUPLE a dog", regions="prompt-control")[0][1]
+    assert torch.equal(regions_of(both)[0].where.mask, torch.full((1, 512, 512), 0.5))
+    (alone,) = entries("a cat :0 COUPLE(0 0.5) a dog", regions="prompt-control")
+    assert torch.equal(alone[1]["mask"], left) and not regions_of(alone[1])
+
+
 def test_what_cannot_be_read_of_places_is_refused() -> None:
     for text, message in (
         ("a FEATHER(8)", "FEATHER"),
         ("a MASK() :0", "has the weight 0"),
-        ("a COUPLE(0 0.5) b", "“COUPLE(0 0.5)”: prompts joined by COUPLE"),
+        ("a COUPLE(0 0.5) b :0.5", "“COUPLE(0 0.5)” has the weight 0.5"),
+        ("a COUPLE b AREA(0 0.5)", "AREA behind COUPLE has no effect"),
+        ("a MASK(0 0.5) COUPLE(0 0.4) b", "no prompt joined by COUPLE is read: write FILL()"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             entries(text, regions="prompt-control")

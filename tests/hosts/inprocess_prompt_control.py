@@ -16,7 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from inprocess import PACK, compares, difference, main, make_clip, pack_of, package, refusal, run_ours
+from inprocess import CLOSE, PACK, compares, difference, main, make_clip, pack_of, package, refusal, run_ours, stock
+from inprocess_attention import is_close
+from toys import LATENT, NEGATIVE, make_model, sampled
 
 CASES = PACK / "tests" / "cases" / "prompt_control_places.json"
 PROMPTS = (
@@ -43,6 +45,14 @@ PROMPTS = (
     "a catMASK(0 1) AND (a dog MASK(0 0.5))",
 )
 """Prompts with places."""
+COUPLED = (
+    "a cat COUPLE a dog",
+    "a cat FILL() COUPLE(0 0.5) a dog",
+    "a cat COUPLE(0 0.5, 0.25 1) a dog COUPLE MASK(0.25 1, 0 1, 0.5) MASKW(0.8) a bird",
+    "a cat MASK(0.25 1) COUPLE(0 0.5) a dog",
+    "a cat FILL() COUPLE(0 0.5, 0 1, 0.3) a dog COUPLE(0.5 0.75) a bird",
+)
+"""Prompts joined by COUPLE."""
 CELLS = 8
 """Cells along a side of a mask in the case file."""
 
@@ -70,28 +80,39 @@ class Spy:
         return [[torch.zeros(1), {**add_dict, "text": text}]]
 
 
+def cells_of(mask: torch.Tensor) -> list[list[float]]:
+    """Means of a mask ``[1, height, width]`` over cells."""
+    cells = torch.nn.functional.adaptive_avg_pool2d(mask.double(), CELLS)
+    return [[round(cell, 6) for cell in row] for row in cells[0].tolist()]
+
+
 def case_of(prompt: str) -> dict[str, Any]:
     """A prompt and what prompt-control makes of it."""
     expected: list[dict[str, Any]] = []
     for _, values in entries_of_peer(Spy(), prompt):
+        if "hooks" in values:
+            (hook,) = values["hooks"].hooks
+            texts = [" ".join(cond[1]["text"].split()) for cond in hook.comfy_conds]
+            expected.append({"coupled": {"texts": texts, "shares": [cells_of(mask) for mask in hook.mask]}})
+            continue
         entry = {"text": " ".join(values["text"].split()), "strength": values.get("strength", 1.0)}
         entry["area"] = list(values["area"]) if "area" in values else None
         entry["mask"] = None
         if "mask" in values:
-            cells = torch.nn.functional.adaptive_avg_pool2d(values["mask"].double(), CELLS)
-            numbers = [[round(cell, 6) for cell in row] for row in cells[0].tolist()]
-            entry["mask"] = {"size": list(values["mask"].shape), "strength": values["mask_strength"], "cells": numbers}
+            size, cells = list(values["mask"].shape), cells_of(values["mask"])
+            entry["mask"] = {"size": size, "strength": values["mask_strength"], "cells": cells}
         expected.append(entry)
     return {"prompt": prompt, "expected": expected}
 
 
 def check_the_case_file_is_what_prompt_control_makes() -> None:
-    cases = [case_of(prompt) for prompt in PROMPTS]
+    cases = [case_of(prompt) for prompt in (*PROMPTS, *COUPLED)]
     if os.environ.get("WEIGHTED_CLIP_WRITE_CASES") == "1":
         about = {
             "source": "asagi4/comfyui-prompt-control 3.0.0-beta.9 (b24d93b) in ComfyUI 0.29.0",
             "format": "expected = an entry for each text: text, without regard to white space; strength; area as in "
-            "ComfyUI's conditioning; mask: its size, strength, and means over 8 x 8 cells",
+            "ComfyUI's conditioning; mask: its size, strength, and means over 8 x 8 cells; coupled: texts joined by "
+            "COUPLE, and the share of each",
         }
         lines = ",\n".join(f"  {json.dumps(case)}" for case in cases)
         head = ",\n ".join(f"{json.dumps(name)}: {json.dumps(text)}" for name, text in about.items())
@@ -116,6 +137,23 @@ def check_entries_are_those_of_prompt_control() -> None:
             assert ("mask" in values) == ("mask" in own_values), prompt
             if "mask" in values:
                 difference(values["mask"], own_values["mask"])
+
+
+@compares("A1111 Prompt with COUPLE on SD1, small, with prompt-control, relative to the largest", limit=CLOSE)
+def check_couple_draws_what_prompt_control_draws() -> None:
+    clip, model = make_clip("SD1"), make_model("SD1")
+    negative = stock(clip, NEGATIVE)
+    height, width = (8 * side for side in LATENT)
+    left = 96  # 12 places of the latent picture and 6 of the deepest layer; 48 are 6 and 3
+    for text in (
+        f"a cat FILL() COUPLE(0 {left}, 0 {height}) a dog",
+        f"a cat COUPLE(0 {left}, 0 {height}, 0.5) a dog on a mat COUPLE({left} {width}, 0 48) a bird",
+    ):
+        prompt = f"MASK_SIZE({width}, {height}) {text}"
+        found = run_ours("WeightedCLIPA1111Encode", clip=clip, text=prompt, regions="prompt-control")["result"][0]
+        without = sampled(model, stock(clip, "a cat"), negative)
+        theirs = sampled(model, entries_of_peer(clip, prompt), negative)
+        is_close(sampled(model, found, negative), theirs, without, text)
 
 
 def check_off_all_is_text() -> None:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.weighting.fields import means
-from weighted_clip.weighting.timed.regions import UNREAD, RegionError, cut_at_places
+from weighted_clip.weighting.timed.regions import UNREAD, Place, RegionError, cut_at_places, shares_of
 from weighted_clip.weighting.timed.schedule import TimedPrompt, read_timed
 
 SOUP = st.lists(
@@ -20,13 +20,23 @@ def read(text: str) -> TimedPrompt:
     return read_timed(text, 1, regions="prompt-control")
 
 
+def coupled_of(branches: Any) -> dict[str, Any]:
+    """Prompts joined by COUPLE as in the case file."""
+    shares = shares_of([branch.place or Place("") for branch in branches])
+    texts = [" ".join(branch.texts[0].text.split()) for branch in branches]
+    return {"texts": texts, "shares": [cells_of(share) for share in shares]}
+
+
+def cells_of(mask: torch.Tensor) -> list[list[float]]:
+    return [[round(cell, 6) for cell in row] for row in means(mask, (8, 8)).tolist()]
+
+
 def entry_of(branch: Any) -> dict[str, Any]:
     """A part of a prompt as in the case file."""
     place, mask = branch.place, None
     tensor = place and place.mask()
     if tensor is not None:
-        cells = [[round(cell, 6) for cell in row] for row in means(tensor[0], (8, 8)).tolist()]
-        mask = {"size": list(tensor.shape), "strength": place.mask_weight, "cells": cells}
+        mask = {"size": list(tensor.shape), "strength": place.mask_weight, "cells": cells_of(tensor[0])}
     area = None
     if place is not None and place.has_area:
         area = ["percentage", *place.percentages] if place.percentages else list(place.pixels)
@@ -36,7 +46,11 @@ def entry_of(branch: Any) -> dict[str, Any]:
 
 @pytest.mark.cases("prompt_control_places")
 def test_places_equal_the_reference(case: dict[str, Any]) -> None:
-    found = [entry_of(branch) for branch in read(case["prompt"]).branches]
+    branches = read(case["prompt"]).branches
+    if coupled := case["expected"][0].get("coupled"):
+        assert coupled_of(branches) == coupled
+        return
+    found = [entry_of(branch) for branch in branches]
     assert [entry for entry in found if entry["strength"] != 0] == json.loads(json.dumps(case["expected"]))
 
 

@@ -112,6 +112,33 @@ class Place(NamedTuple):
         return small_picture(shares.clamp(0, 1))
 
 
+def shares_of(places: Sequence[Place]) -> Tensor:
+    """Share that each of some prompts joined by COUPLE has of each place.
+
+    Args:
+        places: Their places, that of the base first. Without a mask it is the whole picture, or with FILL what the
+            others leave.
+
+    Returns:
+        ``[prompts, height, width]``, float32; they add up to 1 everywhere.
+
+    Raises:
+        RegionError: If no prompt has a part of the picture.
+    """
+    base, *others = places
+    width, height = others[0].size
+    whole = torch.ones(1, height, width)
+    masks = [whole if (mask := place.mask()) is None else mask * place.mask_weight for place in others]
+    own = base.mask()
+    if own is None:
+        own = (sum(masks[1:], masks[0]) <= 0).float() if base.fills else whole
+    all_masks = torch.cat([own, *masks])
+    total = all_masks.sum(0)
+    if not bool((total > 0).all()):
+        raise RegionError("In a part of the picture no prompt joined by COUPLE is read: write FILL() before COUPLE.")
+    return all_masks / total
+
+
 def _shares(left: float, right: float, top: float, bottom: float) -> Tensor:
     """Share of each cell that lies in a rectangle, given in parts of the picture."""
     area = Area(Extent(left, min(right, 1.0)), Extent(top, min(bottom, 1.0)))
