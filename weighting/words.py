@@ -62,6 +62,10 @@ class Words(NamedTuple):
         return {number for start in starts for number in range(start, start + len(wanted))}
 
 
+Stretch = tuple[str, Sequence[int]]
+"""A text whose character i is at position i of the numbers in the prompt; its first and last words end there."""
+
+
 def words_of(
     parts: Iterable[Fragment | Break], chunks: Sequence[TokenChunk] = (), places: Sequence[Place] = ()
 ) -> Words:
@@ -72,10 +76,16 @@ def words_of(
         chunks: Its chunks.
         places: Place of each row of its conditioning in the chunks; none if there is none yet.
     """
+    stretches = [None if isinstance(part, Break) else (part.text, part.positions) for part in parts]
+    return words_in(stretches, [chunks[chunk].tokens[position].span for chunk, position in places])
+
+
+def words_in(stretches: Iterable[Stretch | None], rows: Sequence[Span | None]) -> Words:
+    """Words of stretches of a prompt, with None for a BREAK between them, and of rows made of some of its text."""
     words: list[Word | None] = []
-    for part in parts:
-        words += [None] if isinstance(part, Break) else _words(part.text, part.positions)
-    return Words(tuple(words), tuple(chunks[chunk].tokens[position].span for chunk, position in places))
+    for stretch in stretches:
+        words += [None] if stretch is None else _words(*stretch)
+    return Words(tuple(words), tuple(rows))
 
 
 def rows_in_towers(words: Mapping[str, Words], phrase: str, num_rows: int) -> tuple[int, ...]:

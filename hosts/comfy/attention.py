@@ -25,11 +25,12 @@ from torch import Tensor
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.fields import small_picture
 from ...weighting.view import counted
-from .attention_layers import COUPLED, Call
+from .attention_layers import COUPLED
 from .contract import PATCHER, checked_object, host
-from .families import has_places, is_filled_in_front, reads_regions, titles, weigher_of
+from .families import is_filled_in_front, layout_of, reads_regions, titles, weigher_of
 from .fields import Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
+from .queries import Call
 from .regions import Region
 from .steps import MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of
 from .text_rows import num_rows_read
@@ -263,7 +264,7 @@ class _Seen:
             key, made = (where.node_id, where.name), (id(where), step.latent.shape)
             if key not in self.pictures and made in self.masks:
                 mask = self.masks[made]
-                self.pictures[key] = [[1.0]] if mask is None else small_picture(mask.mean(0))
+                self.pictures[key] = [[1.0]] if mask is None else small_picture(mask.flatten(0, -3).mean(0))
         for region in marker.regions:
             self._of(REGIONS, region.where).update(region.steps(step, start, end))
 
@@ -409,9 +410,11 @@ def _step(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any, 
     if not any(marker.fields or marker.regions for marker in markers):
         return None
     latent, sigma, *_ = (value for value in (*given, *named.values()) if isinstance(value, Tensor))
-    sigmas: Tensor | None = _transformer_options(*given, **named).get("sample_sigmas")
+    options = _transformer_options(*given, **named)
+    sigmas: Tensor | None = options.get("sample_sigmas")
     masks = {} if seen is None else seen.masks
-    return Step(model, latent, sigma.flatten()[0], None if sigmas is None else sigmas.tolist(), masks)
+    levels = None if sigmas is None else sigmas.tolist()
+    return Step(model, latent, sigma.flatten()[0], levels, masks, options.get("context_window") is not None)
 
 
 def _ready(entry: Entry, read: Read | None, sizes: Sizes, step: Step | None) -> Entry:
@@ -437,18 +440,13 @@ def _num_filled(entry: Entry, is_filled: bool) -> int:
 
 
 def _check_places(model: Any, maps: Tensor, x: Tensor, has_regions: bool) -> None:
-    """Refuse weights or shares by place in a model whose places are unknown, or in a part of the picture."""
+    """Refuse weights or shares by place in a part of the picture, and regions in a model that cannot read them."""
     if has_regions and not reads_regions(model):
         raise ValueError(
             f"Region does not know yet where this model ({type(model).__name__}) reads text: it works with "
             f"{titles('has_regions')}. Take it out, or take Conditioning (Set Mask) and (Combine)."
         )
-    if not has_places(model):
-        raise ValueError(
-            f"Place Phrase does not know the places of this model ({type(model).__name__}) yet: it works with Stable "
-            "Diffusion 1, 2 and XL. Take it out, or take Conditioning (Set Mask)."
-        )
-    if maps.shape[0] != x.shape[0] or maps.shape[-2:] != x.shape[-2:]:
+    if maps.shape[0] != x.shape[0] or maps.shape[2:] != x.shape[2:]:
         raise ValueError(
             "A placed phrase or a region cannot act where another node cuts the picture into parts, such as tiles: "
             "nobody can tell then where in the picture it draws. Take out that node, or Place Phrase and Region."
@@ -485,13 +483,16 @@ def _apply(
             _check_places(model, maps, x, is_of_regions)
     if taken.beside is not None:
         c_crossattn = torch.cat([c_crossattn, taken.beside.to(c_crossattn).expand(len(x), -1, -1)], 1)
-    options = weigh(weighing, Call(model.diffusion_model, options, inputs))
+    call = Call(model.diffusion_model, options, inputs, tuple(x.shape[2:]))
+    options = weigh(weighing, call)
+    if weighing.places is not None or weighing.shared is not None:
+        weighing.queries = layout_of(model)(call, weighing.bias.shape[1])
     result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     seen = options.get(MARKER)
     if not weighing.num_layers and not (seen is not None and seen.num_layers):  # a cache may answer later steps
         raise ValueError(
-            "Weigh Attention found no attention layer of this model in which text is read: another node replaces them, "
-            "or this ComfyUI is too old to tell."
+            "Weigh Attention and Place Phrase found no attention layer of this model in which text is read: another "
+            "node replaces them, or this ComfyUI is too old to tell."
         )
     if seen is not None:
         seen.num_rows = max(seen.num_rows, num_rows)

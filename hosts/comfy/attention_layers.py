@@ -8,17 +8,22 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...weighting.view import counted
 from .contract import host
 from .fields import Places
+from .queries import Call, Queries, of_layer
 from .regions import Shared
 from .types import AttentionFunction, TransformerOptions
 
+MAX_BYTES = 2**30
+"""Largest size of a bias by place in a layer."""
 OVERRIDE = "optimized_attention_override"
 """The host's option for a function around its attention."""
 WITHOUT_BIAS = ("attention_sage", "attention3_sage", "attention_flash")
@@ -30,17 +35,6 @@ COUPLED = (
     "prompt its place with Region."
 )
 """Message where another pack's node puts prompts beside ours in the attention."""
-
-
-class Call(NamedTuple):
-    """Arguments of a call of a model."""
-
-    network: Any
-    """The model's ``diffusion_model``."""
-    options: TransformerOptions
-    """Its ``transformer_options``."""
-    inputs: Mapping[str, Any]
-    """Its other inputs by name."""
 
 
 Weigh = Callable[["Weighing", Call], TransformerOptions]
@@ -65,6 +59,10 @@ class Weighing:
         """Fields of the text's keys, beside their bias."""
         self.shared: Shared | None = None
         """Prompts that the text's keys belong to, if they are several."""
+        self.queries = Queries(())
+        """Layout of the queries of layers with fields."""
+        self._by_place: dict[tuple[Any, ...], Tensor] = {}
+        """Bias by place of layers with the same layout."""
         self.is_last = False
         """Whether the text's keys are the last ones of a layer instead of the first."""
         self.num_layers = 0
@@ -78,9 +76,15 @@ class Weighing:
             raise ValueError(COUPLED)
 
     def of_hidden(self) -> Weighing:
-        """A copy in which only weights of 0 act, i.e. hidden keys."""
-        bias = self.bias.cpu()
+        """A copy in which only weights of 0 act, i.e. hidden keys; for queries without a place."""
+        bias = (self.bias if self.places is None else self.bias + self.places.least).cpu()
         return Weighing(bias.masked_fill(bias != -torch.inf, 0.0), torch.ones(bias.shape), self.bias.device)
+
+    def read_again(self, num_rows: int) -> None:
+        """Add the last rows once more, for layers that read them twice."""
+        self.bias, self.factor = (torch.cat([rows, rows[..., -num_rows:]], -1) for rows in (self.bias, self.factor))
+        if self.places is not None:
+            self.places.read_again(num_rows)
 
     def attend(
         self,
@@ -102,13 +106,12 @@ class Weighing:
         self.num_layers += 1
         others = key.shape[-2] - self.bias.shape[1]
         around = (others, 0) if self.is_last else (0, others)
-        if self._has_bias or self.places is not None:
-            bias = self.bias[:, None, None]  # [batch, 1, 1, keys]
-            if self.places is not None:
-                bias = bias + self.places.bias()  # [batch, 1, queries, keys]
-            # within what cannot make a row of only -inf, or one with inf, whose softmax is NaN
-            limit = torch.finfo(query.dtype).max / 2
-            bias = torch.nn.functional.pad(bias.clamp(-limit, limit).to(query.dtype), around)
+        bias: Tensor | None = None
+        if self.places is not None:
+            bias = self._bias_by_place(self.places, query, around, options)
+        elif self._has_bias:
+            bias = torch.nn.functional.pad(_held(self.bias[:, None, None], query.dtype), around)
+        if bias is not None:
             mask = bias if mask is None else _with_mask(bias, mask)
         if self._has_factor:
             factor = torch.nn.functional.pad(self.factor, around, value=1.0)
@@ -118,8 +121,44 @@ class Weighing:
                 self.is_finite = self.is_finite & value.isfinite().all()
         if self.shared is not None:
             own = None if mask is None else _in_four_dimensions(mask)
-            return self.shared.attend(attention, query, key, value, heads, own, *rest, **options)
+            grid = self._queries_of(query, options).grid
+            return self.shared.attend(grid, attention, query, key, value, heads, own, *rest, **options)
         return attention(query, key, value, heads, mask, *rest, **options)
+
+    def _queries_of(self, query: Tensor, options: Mapping[str, Any]) -> Queries:
+        """Layout of the queries of a layer, checked against them."""
+        references = options.get("transformer_options", {}).get("reference_image_num_tokens", ())
+        return self.queries.check(query.shape[-2], sum(references))
+
+    def _bias_by_place(
+        self, places: Places, query: Tensor, around: tuple[int, int], options: Mapping[str, Any]
+    ) -> Tensor:
+        """Bias of all keys at each query, ``[batch, 1, queries, keys]``, with others ``around`` those of the text."""
+        num_queries = query.shape[-2]
+        queries = self._queries_of(query, options)
+        key = queries, around, query.dtype
+        if key not in self._by_place:
+            batch, num_text = self.bias.shape
+            shape = batch, 1, num_queries, num_text + sum(around)
+            size = math.prod(shape) * query.element_size()
+            if size > MAX_BYTES:
+                raise ValueError(
+                    f"Place Phrase would take {size / 2**30:.1f} GiB in this model at this size, for the weights of "
+                    f"{shape[3]:,} rows at {num_queries:,} places in {counted(batch, 'prompt')}; it takes 1 GiB at "
+                    "most. Take a smaller picture, or Conditioning (Set Mask)."
+                )
+            found = query.new_zeros(shape)
+            text = found[..., around[0] : around[0] + num_text]
+            for index, by_place in enumerate(places.biases(queries)):
+                text[index, 0] = _held(by_place.add_(self.bias[index]), query.dtype)
+            self._by_place[key] = found
+        return self._by_place[key]
+
+
+def _held(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bias in a number type, within what cannot make a row of only -inf, or one with inf, whose softmax is NaN."""
+    limit = torch.finfo(dtype).max / 2
+    return bias.clamp(-limit, limit).to(dtype)
 
 
 def _in_four_dimensions(mask: Tensor) -> Tensor:
@@ -173,8 +212,8 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     options = call.options
     if options.get("patches_replace", {}).get("attn2"):
         raise ValueError(
-            "Weigh Attention cannot act in this model: another node, such as IP-Adapter, replaces its cross attention "
-            "(attn2_replace), where the weights would be lost. Take out that node or Weigh Attention."
+            "Weigh Attention and Place Phrase cannot act in this model: another node, such as IP-Adapter, replaces its "
+            "cross attention (attn2_replace), where the weights would be lost. Take out that node or ours."
         )
     num_keys = weighing.bias.shape[1]
     are_text: list[bool] = []
@@ -183,13 +222,12 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
         weighing.check_batch(query)  # first, as regions of other lengths change the number of rows as well
         if key.shape[1] != num_keys:
             raise ValueError(
-                f"Weigh Attention expects {num_keys} rows of text in the cross attention, but another node's patch has "
-                f"made them {key.shape[1]}: which of them are words can no longer be told. Take out that node, such "
-                "as NegPip, or Weigh Attention."
+                f"Weigh Attention and Place Phrase expect {num_keys} rows of text in the cross attention, but another "
+                f"node's patch has made them {key.shape[1]}: which of them are words can no longer be told. Take out "
+                "that node, such as NegPip, or ours."
             )
-        for on_grid in (weighing.places, weighing.shared):
-            if on_grid is not None:
-                on_grid.see(query, extra)
+        if extra:  # the host's options of a U-Net; Anima passes them by name, without a size
+            weighing.queries = of_layer(extra[0])
         are_text[:] = [True]
         return {} if named else (query, key, value)  # Anima passes the others by name and takes changed ones
 
@@ -205,9 +243,9 @@ def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     """
     if call.options.get("patches", {}).get("post_input"):
         raise ValueError(
-            "Weigh Attention cannot act in this model: another node's patch changes the rows of text and image before "
-            "the first block (post_input), so that nobody can tell which are words. Take out that node or Weigh "
-            "Attention."
+            "Weigh Attention and Place Phrase cannot act in this model: another node's patch changes the rows of text "
+            "and image before the first block (post_input), so that nobody can tell which are words. Take out that "
+            "node or ours."
         )
 
     def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
@@ -225,8 +263,8 @@ def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
     """
     if call.inputs.get("ref_latents") or call.inputs.get("ref_contexts"):
         raise ValueError(
-            "Weigh Attention cannot act in this model beside reference images, as nobody can tell then which rows are "
-            "words. Take out the reference images or Weigh Attention."
+            "Weigh Attention and Place Phrase cannot act in this model beside reference images, as nobody can tell "
+            "then which rows are words. Take out the reference images, or these nodes."
         )
     hidden = weighing.of_hidden()
     left = len(call.network.context_refiner)
@@ -261,8 +299,8 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
     """
     if any(_is_replaced(block.cross_attn) for block in call.network.blocks):
         raise ValueError(
-            "Weigh Attention cannot act in this model: another node, such as WanVideoNAG, replaces its cross "
-            "attention, so that nobody can tell which rows are words. Take out that node or Weigh Attention."
+            "Weigh Attention and Place Phrase cannot act in this model: another node, such as WanVideoNAG, replaces "
+            "its cross attention, so that nobody can tell which rows are words. Take out that node or ours."
         )
     # image-to-video reads an image first; without one, the host reads the text there as well
     first = [call.inputs.get("clip_fea") is None] if call.network.model_type == "i2v" else []
@@ -292,8 +330,8 @@ def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
     """
     if call.network.context_processor is not None:
         raise ValueError(
-            "Weigh Attention cannot act in this variant of Stable Diffusion 3, in which layers of their own refine the "
-            "text. For this model, encode without it."
+            "Weigh Attention and Place Phrase cannot act in this variant of Stable Diffusion 3, in which layers of "
+            "their own refine the text. For this model, encode without them."
         )
     num_rows = weighing.bias.shape[1]
     are_text: list[bool] = []
@@ -303,9 +341,9 @@ def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
             def original(block: Mapping[str, Any]) -> Any:
                 if block["txt"].shape[1] != num_rows:
                     raise ValueError(
-                        f"Weigh Attention expects {num_rows} rows of text in each block, but another node has made "
-                        f"them {block['txt'].shape[1]}: which of them are words can no longer be told. Take out that "
-                        "node or Weigh Attention."
+                        f"Weigh Attention and Place Phrase expect {num_rows} rows of text in each block, but another "
+                        f"node has made them {block['txt'].shape[1]}: which of them are words can no longer be told. "
+                        "Take out that node or ours."
                     )
                 are_text[:] = [True]
                 return extra["original_block"](block)
@@ -327,9 +365,7 @@ def before_three_texts(weighing: Weighing, call: Call) -> TransformerOptions:
 
     The image is followed by the rows of T5, those of Llama's last layer, and those of Llama's layer for this block.
     """
-    num_llama = call.inputs["encoder_hidden_states_llama3"].shape[2]  # [batch, layers, rows, dim]
-    weighing.bias = torch.cat([weighing.bias, weighing.bias[:, -num_llama:]], 1)
-    weighing.factor = torch.cat([weighing.factor, weighing.factor[:, -num_llama:]], 1)
+    weighing.read_again(call.inputs["encoder_hidden_states_llama3"].shape[2])  # [batch, layers, rows, dim]
     weighing.is_last = True
     return around_attention(call.options, weighing.attend)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ...weighting.chunks import Token
@@ -21,9 +22,10 @@ from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
+from ...weighting.words import Words
 from .contract import host
 from .families import text_family
-from .text_rows import Character, as_read, inner_tokenizer, stripped, token_of
+from .text_rows import Character, Part, as_read, inner_tokenizer, stripped, token_of, words_by_host
 from .token_offsets import NoSuchEmbedding, as_id, offsets, pieces
 from .types import Clip, Conditioning
 
@@ -53,6 +55,8 @@ class HostRead(NamedTuple):
     """Tokens in the host's form."""
     read: ReadPrompt
     """The prompt as read, for views and reports."""
+    words: tuple[Part, ...] | str
+    """Words and rows of each part of its conditioning's rows, or the reason why they are unknown."""
 
 
 class HostEncoded(NamedTuple):
@@ -83,7 +87,7 @@ def encode_by_host(clip: Clip, found: HostRead, values: Mapping[str, Any]) -> Ho
 
     ``values`` are added to the conditioning's dictionary.
     """
-    name, host_tokens, read = found
+    name, host_tokens, read, _ = found
     host("comfy.model_management").throw_exception_if_processing_interrupted()
     conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
     hidden, more = conditioning[0]
@@ -124,7 +128,25 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
     host_tokens = clip.tokenize(written)
     name = _encoder_of(clip, host_tokens)
     tokens = _tokens(clip, name, host_tokens, characters, issues)
-    return HostRead(name, host_tokens, as_read(prompt, tokens, issues, options))
+    words = words_or_reason(clip, host_tokens, text, characters)
+    return HostRead(name, host_tokens, as_read(prompt, tokens, issues, options), words)
+
+
+def words_or_reason(
+    clip: Clip,
+    host_tokens: Mapping[str, Any],
+    text: str,
+    characters: Sequence[Character],
+    of_towers: Mapping[str, Words] = MappingProxyType({}),
+) -> tuple[Part, ...] | str:
+    """Words and rows of what the host makes of its tokens, as in `words_by_host`, or the reason why none are known."""
+    family = text_family(clip)
+    if family is None:
+        return f"it is unknown which rows its text encoder ({type(clip.cond_stage_model).__name__}) makes of which word"
+    try:
+        return words_by_host(clip, family, host_tokens, text, characters, of_towers)
+    except (EmbeddingError, ValueError) as error:
+        return f"{error}".rstrip(".")
 
 
 def _check_options(clip: Clip, options: EncodeOptions) -> None:

@@ -26,15 +26,16 @@ from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import EncodedPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.towers import Reader, Reads, check_same_signs
-from .by_host import HostRead, encode_by_host, read_for_host, stock_note
+from .by_host import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
 from .cache import memory_of, with_recall
 from .contract import CLIP, PATCHER, checked_object, host
-from .families import class_of, unplaced
+from .families import class_of
 from .models import NativeClip, encode_native
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
+from .text_rows import stripped
 from .towers import encode_fn, has_towers, host_id, reader_of, tokenizers_of
 from .types import Clip, Conditioning, Tower
-from .words import with_words
+from .words import with_words, words_of_towers
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,10 @@ def encode_unsigned(
         how = {name: encoder.how_computed() for name, encoder in clip.encoders.items()}
         return [
             Encoded(
-                with_words([[one.hidden.to(device), {"pooled_output": one.pooled.to(device), **values}]], one.prompts),
+                with_words(
+                    [[one.hidden.to(device), {"pooled_output": one.pooled.to(device), **values}]],
+                    words_of_towers(one.prompts),
+                ),
                 one.prompts,
                 (),
                 how_computed=how,
@@ -223,8 +227,13 @@ def _encoded_by_host(clip: Clip, read: HostRead, values: Mapping[str, Any]) -> E
     found = encode_by_host(clip, read, values)
     others = {name for name, _ in clip.cond_stage_model.named_children()} - {found.encoder, f"clip_{found.encoder}"}
     prompts = {found.encoder: found.prompt}
-    conditioning = with_words(found.conditioning, prompts, unplaced(clip))
-    return Encoded(conditioning, prompts, tuple(sorted(others)), stock_note(clip), class_of(clip.tokenizer))
+    return Encoded(
+        with_words(found.conditioning, read.words),
+        prompts,
+        tuple(sorted(others)),
+        stock_note(clip),
+        class_of(clip.tokenizer),
+    )
 
 
 def _encode_host(
@@ -296,8 +305,15 @@ def _call_host(
             "report this with your ComfyUI version and the nodes between the loader and this one."
         )
     prompts = {name: prompts[name] for name in prepared.reads}
-    unknown = "" if is_stable_diffusion(clip) else unplaced(clip)
-    return Encoded(with_words(conditioning, prompts, unknown), prompts, others_in(clip))
+    words = words_of_towers(prompts)
+    if not isinstance(words, str) and not is_stable_diffusion(clip):
+        of_towers = {name.removeprefix("clip_"): own for name, own in words[0].items()}
+        try:
+            _, characters = stripped(last, EncodeOptions(syntax="comfy"))  # as the host reads it for its encoders
+            words = words_or_reason(clip, tokens, last, characters, of_towers)
+        except ValueError as error:
+            words = str(error)
+    return Encoded(with_words(conditioning, words), prompts, others_in(clip))
 
 
 def _planned(

@@ -82,19 +82,21 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "server.PromptServer": ("add_on_prompt_handler", "client_id", "instance", "routes", "send_sync"),
     # Weigh Attention: attributes of each network
     "comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel": (),
-    "comfy.ldm.flux.model.Flux": (),
-    "comfy.ldm.chroma.model.Chroma": (),
-    "comfy.ldm.qwen_image.model.QwenImageTransformer2DModel": (),
-    "comfy.ldm.lumina.model.NextDiT": ("context_refiner",),
-    "comfy.ldm.krea2.model.SingleStreamDiT": ("txtfusion",),
+    "comfy.ldm.flux.model.Flux": ("patch_size",),
+    "comfy.ldm.chroma.model.Chroma": ("patch_size",),
+    "comfy.ldm.qwen_image.model.QwenImageTransformer2DModel": ("patch_size",),
+    "comfy.ldm.lumina.model.NextDiT": ("context_refiner", "patch_size"),
+    "comfy.ldm.krea2.model.SingleStreamDiT": ("patch", "txtfusion"),
     "comfy.ldm.krea2.model.TextFusionTransformer": ("layerwise_blocks", "refiner_blocks"),
-    "comfy.ldm.anima.model.Anima": (),
-    "comfy.ldm.wan.model.WanModel": ("blocks", "model_type"),
-    "comfy.ldm.wan.model.VaceWanModel": ("blocks", "model_type"),
-    "comfy.ldm.wan.model.CameraWanModel": ("blocks", "model_type"),
+    "comfy.ldm.anima.model.Anima": ("patch_spatial",),
+    "comfy.ldm.wan.model.WanModel": ("blocks", "model_type", "patch_size"),
+    "comfy.ldm.wan.model.VaceWanModel": ("blocks", "model_type", "patch_size"),
+    "comfy.ldm.wan.model.CameraWanModel": ("blocks", "model_type", "patch_size"),
     "comfy.ldm.wan.model.WanAttentionBlock": ("cross_attn",),
-    "comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper": ("context_processor", "joint_blocks"),
-    "comfy.ldm.hidream.model.HiDreamImageTransformer2DModel": (),
+    "comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper": (
+        *("context_processor", "joint_blocks", "patch_size"),
+    ),
+    "comfy.ldm.hidream.model.HiDreamImageTransformer2DModel": ("patch_size",),
     "comfy.model_base.Flux2": (),
     # text encoders other than CLIP, by class of their tokenizer or model
     "comfy.text_encoders.flux.FluxTokenizer": (),
@@ -121,7 +123,9 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     PATCHER: ("current_hooks", "forced_hooks", "get_attachment", "injections", "load_device"),
     TOKENIZER: ("pad_left", "tokenize_with_weights"),
     TOWER: ("execution_device",),
-    "comfy.latent_formats.LatentFormat": ("spacial_downscale_ratio",),
+    "comfy.latent_formats.LatentFormat": ("spacial_downscale_ratio", "temporal_downscale_ratio"),
+    "comfy.ldm.lumina.model.NextDiT": ("pad_tokens_multiple",),
+    "comfy.ldm.wan.model.WanModel": ("ref_conv",),
     "nodes.LoraLoader": ("NOT_IDEMPOTENT",),  # of any class of nodes
 }
 """The same for names that are optional."""
@@ -135,9 +139,10 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "attn2_patch",
         "optimized_attention_override",
     ),
-    "comfy.ldm.flux.model": ("block_type", "double", "post_input", "single"),
+    "comfy.ldm.flux.model": ("block_type", "double", "post_input", "reference_image_num_tokens", "single"),
     "comfy.ldm.modules.diffusionmodules.mmdit": ("dit", "double_block", "original_block", "patches_replace", "txt"),
     "comfy.samplers": ("model_conds", "sample_sigmas", "transformer_options", "uuid", "uuids"),
+    "comfy.context_windows": ("context_window",),
     "comfy.model_base": ("c_crossattn", "cross_attn", "encoder_hidden_states_llama3", "t5xxl_ids", "t5xxl_weights"),
 }
 """Keys of dictionaries that are used, by module."""

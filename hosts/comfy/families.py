@@ -23,6 +23,15 @@ from .attention_layers import (
     in_wan_cross_attention,
 )
 from .contract import checked_object
+from .queries import (
+    Layout,
+    between_references,
+    picture_alone,
+    text_behind,
+    text_in_front,
+    text_in_front_padded,
+    told_by_layer,
+)
 from .types import Clip
 
 IM_START, USER, NEWLINE = 151644, 872, 198
@@ -76,6 +85,8 @@ class Family:
     """Its name in messages."""
     weigh: Weigh
     """Method for getting weights into its attention."""
+    layout: Layout
+    """Layout of the queries of that attention."""
     networks: tuple[str, ...]
     """Classes of its diffusion model."""
     tokenizers: Mapping[str, str]
@@ -98,8 +109,6 @@ class Family:
     """Whether a prompt may contain an embedding; not if a model takes ids, or several encoders read it."""
     filled_in_front: tuple[str, ...] = ()
     """Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
-    has_places: bool = False
-    """Whether it is known where in the picture each place of its attention is."""
     has_regions: bool = False
     """Whether several prompts can be read in it, each in its places."""
 
@@ -112,14 +121,15 @@ FAMILIES = (
     Family(
         "Stable Diffusion 1, 2 and XL",
         in_cross_attention,
+        told_by_layer,
         ("comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel",),
         {},
-        has_places=True,
         has_regions=True,
     ),
     Family(
         "Flux 1",
         in_joint_attention,
+        text_in_front,
         ("comfy.ldm.flux.model.Flux",),
         {"comfy.text_encoders.flux.FluxTokenizer": "t5xxl"},
         loader="DualCLIPLoader flux",
@@ -127,6 +137,7 @@ FAMILIES = (
     Family(
         "Chroma",
         in_joint_attention,
+        text_in_front,
         ("comfy.ldm.chroma.model.Chroma",),
         {"comfy.text_encoders.pixart_t5.PixArtTokenizer": "t5xxl"},
         loader="CLIPLoader chroma",
@@ -134,6 +145,7 @@ FAMILIES = (
     Family(
         "Qwen-Image",
         in_joint_attention,
+        text_in_front,
         ("comfy.ldm.qwen_image.model.QwenImageTransformer2DModel",),
         {"comfy.text_encoders.qwen_image.QwenImageTokenizer": "qwen25_7b"},
         loader="CLIPLoader qwen_image",
@@ -143,6 +155,7 @@ FAMILIES = (
     Family(
         "Z-Image",
         behind_refiners,
+        text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT",),
         {"comfy.text_encoders.z_image.ZImageTokenizer": "qwen3_4b"},
         has_weights=False,
@@ -150,6 +163,7 @@ FAMILIES = (
     Family(
         "Krea 2",
         behind_text_fusion,
+        text_in_front,
         ("comfy.ldm.krea2.model.SingleStreamDiT",),
         {"comfy.text_encoders.krea2.Krea2Tokenizer": "qwen3vl_4b"},
         loader="CLIPLoader krea2",
@@ -159,6 +173,7 @@ FAMILIES = (
     Family(
         "Anima",
         in_cross_attention,
+        picture_alone,
         ("comfy.ldm.anima.model.Anima",),
         {"comfy.text_encoders.anima.AnimaTokenizer": "t5xxl"},
         min_rows=ANIMA_ROWS,
@@ -168,12 +183,14 @@ FAMILIES = (
     Family(
         "Wan",
         in_wan_cross_attention,
+        between_references,
         ("comfy.ldm.wan.model.WanModel", "comfy.ldm.wan.model.VaceWanModel", "comfy.ldm.wan.model.CameraWanModel"),
         {"comfy.text_encoders.wan.WanT5Tokenizer": "umt5xxl"},
     ),
     Family(
         "Stable Diffusion 3",
         in_joint_blocks,
+        text_in_front,
         ("comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper",),
         {"comfy.text_encoders.sd3_clip.SD3Tokenizer": "t5xxl"},
         parts=_sd3_parts,
@@ -182,12 +199,14 @@ FAMILIES = (
     Family(
         "Lumina 2",
         behind_refiners,
+        text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT",),
         {"comfy.text_encoders.lumina2.LuminaTokenizer": "gemma2_2b"},
     ),
     Family(
         "Flux 2",
         in_joint_attention,
+        text_in_front,
         ("comfy.ldm.flux.model.Flux",),
         {
             "comfy.text_encoders.flux.KleinTokenizer": "qwen3_4b",
@@ -200,6 +219,7 @@ FAMILIES = (
     Family(
         "HiDream",
         before_three_texts,
+        text_behind,
         ("comfy.ldm.hidream.model.HiDreamImageTransformer2DModel",),
         {"comfy.text_encoders.hidream.HiDreamTokenizer": "llama"},
         parts=_hidream_parts,
@@ -212,10 +232,10 @@ BY_TOKENIZER = {name: family for family in FAMILIES for name in family.tokenizer
 """Families by class of the host's tokenizer."""
 WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.networks}
 """Methods for getting weights into the attention, by class of the diffusion model."""
-WITH_PLACES = {name for family in FAMILIES if family.has_places for name in family.networks}
-"""Classes of diffusion models in which phrases can be placed."""
 WITH_REGIONS = {name for family in FAMILIES if family.has_regions for name in family.networks}
 """Classes of diffusion models that read several prompts."""
+LAYOUTS = {name: family.layout for family in FAMILIES for name in family.networks}
+"""Layouts of queries, by class of the diffusion model."""
 FILLED_IN_FRONT = {name for family in FAMILIES for name in family.filled_in_front}
 """Classes of host models that pad the text's rows at the front."""
 
@@ -235,21 +255,9 @@ def is_filled_in_front(model: Any) -> bool:
     return class_of(model) in FILLED_IN_FRONT
 
 
-def unplaced(clip: Clip) -> str:
-    """Reason why phrases cannot be placed in what a CLIP of another family encodes."""
-    family = text_family(clip)
-    name = type(clip.cond_stage_model).__name__ if family is None else family.title
-    return f"its text encoder is that of {name}, and phrases can be placed in {titles('has_places')} so far"
-
-
 def titles(able: str) -> str:
     """Names of the families that are able to something, by the name of the field that says so."""
     return ", ".join(family.title for family in FAMILIES if getattr(family, able))
-
-
-def has_places(model: Any) -> bool:
-    """Whether phrases can be placed in a host's model (``comfy.model_base.BaseModel``)."""
-    return class_of(_network_of(model)) in WITH_PLACES
 
 
 def reads_regions(model: Any) -> bool:
@@ -270,8 +278,13 @@ def weigher_of(model: Any) -> Weigh:
     name = class_of(network)
     if name not in WEIGHERS:
         raise ValueError(
-            f"Weigh Attention does not know where this model ({type(model).__name__}, {type(network).__name__}) reads "
-            "text. For this model, encode without it."
+            f"Weigh Attention and Place Phrase do not know where this model ({type(model).__name__}, "
+            f"{type(network).__name__}) reads text. For this model, encode without them."
         )
     checked_object(network, name)
     return WEIGHERS[name]
+
+
+def layout_of(model: Any) -> Layout:
+    """Layout of the queries of a host's model that `weigher_of` knows."""
+    return LAYOUTS[class_of(_network_of(model))]

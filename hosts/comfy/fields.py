@@ -6,7 +6,7 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Places and ti
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from ...weighting.areas import Area, area_mask
 from ...weighting.attention import effect_of
 from ...weighting.fields import acts_at, levels_of_steps, logarithms, means, weights_by_place
+from .queries import Queries
 
 PIXELS = 8
 """Pixels along a side of a latent's place, unless the host says otherwise."""
@@ -28,7 +29,7 @@ class Where(NamedTuple):
     area: Area | None = None
     """Area of the mask; None for the whole picture."""
     mask: Tensor | None = None
-    """Mask of another size, ``[pictures, height, width]``, 0 to 1, by which the area is multiplied."""
+    """Mask of another size, ``[pictures or frames, height, width]``, 0 to 1, by which the area is multiplied."""
     start: float = 0.0
     """First time at which it acts: a part of the way from noise to the picture, or a step counted from 0."""
     end: float = 1.0
@@ -60,9 +61,11 @@ class Acting(NamedTuple):
     bias: Tensor
     """Bias of each row by weights that are the same everywhere: ``[rows]``."""
     weights: Tensor
-    """Weights by place of the others: ``[1 or batch, fields, height, width]``."""
+    """Weights by place of the others: ``[1 or batch, fields, (frames,) height, width]``."""
     rows: Tensor
     """1 for the rows of each of them, else 0: ``[fields, rows]``."""
+    least: Tensor
+    """Bias of each row by their least weights in the picture, for queries without a place: ``[1 or batch, rows]``."""
 
 
 class Step(NamedTuple):
@@ -71,13 +74,15 @@ class Step(NamedTuple):
     model: Any
     """The host's model."""
     latent: Tensor
-    """``[batch, channels, height, width]``."""
+    """``[batch, channels, (frames,) height, width]``."""
     sigma: Tensor
     """Its noise level."""
     sigmas: Sequence[float] | None
     """Levels of all steps and the one after the last; None if unknown."""
     masks: dict[tuple[int, torch.Size], Tensor | None]
     """Masks made so far in this sampling, by the identity of their `Where` and the latent's shape."""
+    is_part: bool = False
+    """Whether the latent has some frames of a longer video."""
 
 
 def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
@@ -96,15 +101,15 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
             bias[list(field.rows)] += effect.bias
         else:
             weights.append(weights_by_place(mask, field.inside, field.outside))
-            is_own = torch.zeros(num_rows)
-            is_own[list(field.rows)] = 1.0
-            rows.append(is_own)
-    height, width = step.latent.shape[-2:]
+            rows.append(torch.zeros(num_rows).index_fill(0, torch.tensor(field.rows), 1.0))
+    sizes = step.latent.shape[2:]
     if not weights:
-        return Acting(bias, torch.ones(1, 0, height, width), torch.zeros(0, num_rows))
+        return Acting(bias, torch.ones(1, 0, *sizes), torch.zeros(0, num_rows), torch.zeros(1, num_rows))
     num_pictures = max(map(len, weights))
-    by_picture = [one.expand(num_pictures, -1, -1) for one in weights]
-    return Acting(bias, torch.stack(by_picture, 1).float(), torch.stack(rows))
+    by_field = torch.stack([one.expand(num_pictures, *sizes) for one in weights], 1).float()
+    of_field = torch.stack(rows)
+    least = by_field.flatten(2).amin(2).log()  # [pictures, fields]
+    return Acting(bias, by_field, of_field, least[..., None].where(of_field > 0, 0.0).sum(1))
 
 
 def acts_in(where: Where, step: Step) -> bool:
@@ -135,7 +140,7 @@ def _range_of(where: Where, step: Step) -> tuple[float, float]:
 
 
 def mask_of(where: Where, step: Step) -> Tensor | None:
-    """Mask at the latent's places, ``[1 or batch, height, width]``; None if it is 1 everywhere."""
+    """Mask at the latent's places, ``[1 or batch, (1 or frames,) height, width]``; None if it is 1 everywhere."""
     key = id(where), step.latent.shape
     if key not in step.masks:
         step.masks[key] = _made_mask(where, step)
@@ -143,62 +148,69 @@ def mask_of(where: Where, step: Step) -> Tensor | None:
 
 
 def _made_mask(where: Where, step: Step) -> Tensor | None:
-    batch, cells = step.latent.shape[0], (step.latent.shape[-2], step.latent.shape[-1])
+    cells = step.latent.shape[-2], step.latent.shape[-1]
     mask: Tensor | None = None
     if where.area is not None:
         ratio = getattr(step.model.latent_format, "spacial_downscale_ratio", PIXELS)
         mask = area_mask(where.area, cells, (cells[0] * ratio, cells[1] * ratio))[None]
     if where.mask is not None:
-        if len(where.mask) not in (1, batch):
-            raise ValueError(
-                f"The mask of {where.name} has {len(where.mask)} pictures, but {batch} are sampled: give one mask for "
-                "all of them, or one for each."
-            )
-        own = means(where.mask.cpu(), cells).float()
+        own = _by_picture(means(where.mask.cpu(), cells).float(), where, step)
         mask = own if mask is None else own * mask
     if mask is not None and not bool(mask.any()):
         raise ValueError(f"{where.name} has no place in the picture: its area and its mask do not meet.")
-    return mask
+    is_flat = mask is not None and mask.dim() < step.latent.dim() - 1
+    return mask[:, None] if mask is not None and is_flat else mask
 
 
-class OnGrid:
-    """Base of what depends on the places of a layer's queries."""
+def _by_picture(pictures: Tensor, where: Where, step: Step) -> Tensor:
+    """Pictures of a mask as one for all or each of a batch, or for a video as frames: ``[1, frames, ...]``."""
+    batch, number = step.latent.shape[0], len(pictures)
+    num_frames = math.prod(step.latent.shape[2:-2])
+    if number == 1:
+        return pictures
+    if num_frames == 1:
+        if number == batch:
+            return pictures
+        raise ValueError(
+            f"The mask of {where.name} has {number} pictures, but {batch} are sampled: give one mask for all of "
+            "them, or one for each."
+        )
+    if step.is_part:
+        raise ValueError(
+            f"The mask of {where.name} has {number} pictures, one for each frame, but another node samples the "
+            "video in parts (context windows): give one mask for all frames."
+        )
+    ratio = getattr(step.model.latent_format, "temporal_downscale_ratio", 1)
+    if number == num_frames:
+        return pictures[None]
+    if number != ratio * (num_frames - 1) + 1:
+        raise ValueError(
+            f"The mask of {where.name} has {number} pictures, but the video has {ratio * (num_frames - 1) + 1} "
+            f"frames, of which the model makes {num_frames}: give one mask for all of them, or one for each."
+        )
+    return torch.cat([pictures[:1], pictures[1:].unflatten(0, (-1, ratio)).mean(1)])[None]
 
-    grid: tuple[int, int]
-    """Rows and columns of queries in the next layer."""
 
-    def see(self, query: Tensor, extra: Sequence[Any]) -> None:
-        """Note the grid of a layer of a U-Net, from the host's options for patches, and check it against its queries.
-
-        The query is ``[batch, queries, dim]``.
-        """
-        options: Mapping[str, Any] = extra[0] if extra else {}
-        shape = options.get("activations_shape", (0, 0))
-        self.grid = int(shape[-2]), int(shape[-1])
-        if math.prod(self.grid) != query.shape[1]:
-            raise ValueError(
-                "Place Phrase and Region need to know where in the picture each of "
-                f"{query.shape[1]} places is, but another node has changed them, or this ComfyUI is too old to tell. "
-                "Take out that node, or Place Phrase and Region."
-            )
-
-
-class Places(OnGrid):
+class Places:
     """Fields in one call of a model."""
 
-    def __init__(self, weights: Tensor, rows: Tensor, device: torch.device | str = "cpu") -> None:
-        """Store weights by place, ``[batch, fields, height, width]``, and rows, ``[batch, fields, keys]``, on the CPU.
+    def __init__(self, weights: Tensor, rows: Tensor, least: Tensor, device: torch.device | str = "cpu") -> None:
+        """Store what `Acting` has for each prompt of a batch, given on the CPU.
 
-        ``device`` is the model's.
+        ``weights`` by place are ``[batch, fields, (frames,) height, width]``, ``rows`` ``[batch, fields, keys]``,
+        ``least`` ``[batch, keys]``. ``device`` is the model's.
         """
-        self._weights, self._rows, self._device = weights, rows.to(device), device
-        self._by_grid: dict[tuple[int, int], Tensor] = {}
+        self._weights, self.rows, self.least, self._device = weights, rows.to(device), least.to(device), device
 
-    def bias(self) -> Tensor:
-        """Bias of each key's logit at each query of the grid: ``[batch, 1, queries, keys]``, float32."""
-        if self.grid not in self._by_grid:
-            logs = logarithms(self._weights, self.grid).to(self._device)  # [batch, fields, queries]
-            pairs = zip(logs.unbind(1), self._rows.unbind(1), strict=True)
-            first, *others = (log[:, :, None] * own[:, None] for log, own in pairs)
-            self._by_grid[self.grid] = sum(others, first)[:, None]
-        return self._by_grid[self.grid]
+    def read_again(self, num_rows: int) -> None:
+        """Add the last keys once more, for layers that read them twice."""
+        self.rows, self.least = (torch.cat([keys, keys[..., -num_rows:]], -1) for keys in (self.rows, self.least))
+
+    def biases(self, queries: Queries) -> Iterator[Tensor]:
+        """Bias of each key of text at each query of a layer, ``[queries, keys]`` in float32, prompt by prompt."""
+        logs = logarithms(self._weights, (queries.grid[-2], queries.grid[-1])).flatten(2).to(self._device)
+        for of_fields, rows, least in zip(logs, self.rows, self.least, strict=True):
+            of_queries = least.expand(queries.before + logs.shape[-1] + queries.behind, -1).clone()
+            first, *others = (log[:, None] * own for log, own in zip(of_fields, rows, strict=True))
+            of_queries[queries.picture] = sum(others, first)
+            yield of_queries

@@ -42,7 +42,8 @@ def placed_views(conditioning: Conditioning, node_id: str | None = None) -> list
     found: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for _, values in conditioning:
         carried: Carried | None = values.get(WORDS)
-        for words in dict.fromkeys(carried.words.values() if carried else ()):
+        parts = carried.parts if carried else ()
+        for words in dict.fromkeys(words for part in parts for words in part.values()):
             view = _view(words, fields_of(values), node_id)
             _, labels = found.setdefault(json.dumps(view), (view, []))
             labels.append(_times(values))

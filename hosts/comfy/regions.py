@@ -8,14 +8,16 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Regions".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...weighting.fields import means, shares_of
-from .fields import OnGrid, Step, Where, acts_in, mask_of, steps_of
-from .words import Carried
+from .fields import Step, Where, acts_in, mask_of, steps_of
+
+if TYPE_CHECKING:
+    from .words import Carried
 
 
 class Region(NamedTuple):
@@ -59,8 +61,8 @@ class Reading(NamedTuple):
     regions: tuple[Region, ...]
     """The regions that act."""
     shares: Tensor | None
-    """Share of the base and of each of them by place, ``[1 or batch, 1 + regions, height, width]``; None if all places
-    read the only region."""
+    """Share of the base and of each of them by place, ``[1 or batch, 1 + regions, (frames,) height, width]``; None if
+    all places read the only region."""
 
 
 def reading(regions: Sequence[Region], step: Step) -> Reading:
@@ -68,10 +70,11 @@ def reading(regions: Sequence[Region], step: Step) -> Reading:
     there = tuple(region for region in regions if region.acts(step))
     if not there:
         return Reading((), None)
-    ones = torch.ones(1, *step.latent.shape[-2:])
+    sizes = step.latent.shape[2:]
+    ones = torch.ones(1, *sizes)
     masks = [ones if (mask := mask_of(region.where, step)) is None else mask for region in there]
     num_pictures = max(map(len, masks))
-    scaled = [region.strength * mask.expand(num_pictures, -1, -1) for region, mask in zip(there, masks, strict=True)]
+    scaled = [region.strength * mask.expand(num_pictures, *sizes) for region, mask in zip(there, masks, strict=True)]
     shares = shares_of(torch.stack(scaled, 1).double()).float()
     return Reading(there, None if len(there) == 1 and not bool(shares[:, 0].any()) else shares)
 
@@ -86,16 +89,16 @@ class Part(NamedTuple):
     keys: slice
 
 
-class Shared(OnGrid):
+class Shared:
     """Prompts in one call of a model."""
 
     def __init__(self, owners: Tensor, shares: Tensor, device: torch.device | str = "cpu") -> None:
-        """Store each key's prompt, ``[batch, keys]``, -1 for none, and shares, ``[batch, prompts, height, width]``.
+        """Store each key's prompt, ``[batch, keys]``, -1 for none, and shares by place, as in `Reading`.
 
         Both are on the CPU; ``device`` is the model's. The keys of a prompt are in sequence.
         """
         self._shares, self._device = shares, device
-        self._by_grid: dict[tuple[int, int], Tensor] = {}
+        self._by_grid: dict[tuple[int, ...], Tensor] = {}
         found: dict[tuple[int, int, int], list[int]] = {}
         for image, own in enumerate(owners):
             for prompt in range(shares.shape[1]):
@@ -105,15 +108,16 @@ class Shared(OnGrid):
         self.parts = [Part(prompt, images, slice(first, end)) for (prompt, first, end), images in found.items()]
         """Keys that are read, by prompt."""
 
-    def _at_grid(self) -> Tensor:
+    def _at_grid(self, grid: tuple[int, ...]) -> Tensor:
         """Share of each prompt at each query: ``[batch, prompts, queries]``."""
-        if self.grid not in self._by_grid:
-            shares = means(self._shares, self.grid, of_layer=True)
-            self._by_grid[self.grid] = shares.flatten(-2).float().to(self._device)
-        return self._by_grid[self.grid]
+        if grid not in self._by_grid:
+            shares = means(self._shares, (grid[-2], grid[-1]), of_layer=True)
+            self._by_grid[grid] = shares.flatten(2).float().to(self._device)
+        return self._by_grid[grid]
 
     def attend(
         self,
+        grid: tuple[int, ...],
         attention: Callable[..., Tensor],
         query: Tensor,
         key: Tensor,
@@ -125,9 +129,10 @@ class Shared(OnGrid):
     ) -> Tensor:
         """The host's attention to each prompt by itself, mixed by their shares; shapes as in `Weighing.attend`.
 
-        The mask has four dimensions, the last of which is that of the keys.
+        ``grid`` is that of the queries, which are all places of the picture. The mask has four dimensions, the last of
+        which is that of the keys.
         """
-        shares = self._at_grid()
+        shares = self._at_grid(grid)
         result: Tensor | None = None
         for prompt, images, keys in self.parts:
             own = [one if len(images) == len(query) else one[images] for one in (query, key, value)]

@@ -23,6 +23,8 @@ MARKER = "weighted_clip_attention"
 """Name of the marker among a model's inputs."""
 PLACES = "weighted_clip_places"
 """Name of the weights by place."""
+LEAST = "weighted_clip_least"
+"""Name of the bias of rows for queries without a place."""
 SHARES = "weighted_clip_shares"
 """Name of the shares of prompts by place."""
 REGIONS = "weighted_clip_regions"
@@ -41,7 +43,9 @@ class Read(NamedTuple):
     prompts: Tensor
     """Number of the prompt of each, 0 for the base: ``[rows]``."""
     weights: Tensor
-    """Weights of the fields by place: ``[1 or batch, fields, height, width]``."""
+    """Weights of the fields by place: ``[1 or batch, fields, (frames,) height, width]``."""
+    least: Tensor
+    """Bias of each row by their least weights, for queries without a place: ``[1 or batch, rows]``."""
     regions: tuple[Region, ...]
     """Regions whose rows are read."""
     shares: Tensor | None
@@ -66,7 +70,8 @@ def read_in(marker: Any, step: Step | None, num_filled: int) -> Read:
     lines = marker.cond.view(2, -1)
     if step is None:
         lines = torch.cat([plain(num_filled), lines], 1)
-        return Read(lines, torch.zeros(lines.shape[1]), torch.ones(1, 0, 1, 1), (), None)
+        num_rows = lines.shape[1]
+        return Read(lines, torch.zeros(num_rows), torch.ones(1, 0, 1, 1), torch.zeros(1, num_rows), (), None)
     num_rows = lines.shape[1]
     fields = acting(marker.fields, num_rows, step)
     regions, shares = reading(marker.regions, step)
@@ -84,6 +89,7 @@ def read_in(marker: Any, step: Step | None, num_filled: int) -> Read:
         torch.cat([lines[:2], lines[2:][is_used]]),
         torch.cat([torch.zeros(num_filled), prompts[rows]]),
         fields.weights[:, is_used],
+        torch.nn.functional.pad(fields.least[:, rows], (num_filled, 0)),
         regions,
         shares,
     )
@@ -126,10 +132,12 @@ def inputs_for(inputs: Mapping[str, Any], read: Read | None, sizes: Sizes, step:
         if read.regions and read.shares is None:
             found["c_crossattn"] = text._copy_with(read.regions[0].text.to(text.cond))
     found[MARKER] = conds.CONDRegular(marker.view(1, -1))
-    places = () if step is None else step.latent.shape[-2:]
+    places = () if step is None else step.latent.shape[2:]
     if sizes.fields:
         weights = torch.ones(1, sizes.fields, *places)
         found[PLACES] = conds.CONDNoiseShape(_with(weights, None if read is None else read.weights))
+        least = torch.zeros(1, sizes.rows)
+        found[LEAST] = conds.CONDRegular(_with(least, None if read is None else read.least))
     if sizes.regions:
         shares = torch.zeros(1, 1 + sizes.regions, *places)
         shares[:, 0] = 1.0
@@ -146,10 +154,10 @@ def inputs_for(inputs: Mapping[str, Any], read: Read | None, sizes: Sizes, step:
 
 
 def _with(neutral: Tensor, own: Tensor | None) -> Tensor:
-    """Maps ``[1, maps, height, width]`` with the first of them replaced, for as many pictures as there are."""
+    """Maps ``[1, maps, ...]`` with the first of them replaced, for as many pictures as there are."""
     if own is None:
         return neutral
-    maps = neutral.repeat(len(own), 1, 1, 1)
+    maps = neutral.repeat(len(own), *[1] * (neutral.dim() - 1))
     maps[:, : own.shape[1]] = own
     return maps
 
@@ -162,6 +170,8 @@ class Taken(NamedTuple):
     prompts: list[Tensor]
     """Number of the prompt of each of them."""
     weights: Tensor | None
+    least: list[Tensor]
+    """`Read.least` for each of them."""
     shares: Tensor | None
     beside: Tensor | None
     """Rows of regions, ``[1 or batch, rows, dim]``, that are read behind the text; None if none is."""
@@ -170,17 +180,22 @@ class Taken(NamedTuple):
 def take(inputs: dict[str, Any], batch: int) -> Taken | None:
     """Remove our inputs from those of a call of a model; None if there are none."""
     given: Tensor | None = inputs.pop(MARKER, None)
-    weights, shares, beside, prompts = (inputs.pop(name, None) for name in (PLACES, SHARES, REGIONS, PROMPTS))
+    names = (PLACES, LEAST, SHARES, REGIONS, PROMPTS)
+    weights, least, shares, beside, prompts = (inputs.pop(name, None) for name in names)
     if given is None:
         return None
     # a wrapper that cuts the picture into tiles may have repeated only what it knows
-    numbers = torch.zeros(1, 1) if prompts is None else prompts
-    marker, numbers = (one.expand(batch, -1).cpu() if len(one) == 1 else one.cpu() for one in (given, numbers))
+    marker, numbers, least = (
+        torch.zeros(batch, 1) if one is None else one.cpu().expand(batch, -1) for one in (given, prompts, least)
+    )
     lines = marker.view(batch, 2 + (0 if weights is None else weights.shape[1]), -1)
     there = [~own[0].isnan() for own in lines]
-    owners = [own.expand(len(is_there))[is_there] for own, is_there in zip(numbers, there, strict=True)]
+    owners, of_rows = (
+        [own.expand(len(is_there))[is_there] for own, is_there in zip(each, there, strict=True)]
+        for each in (numbers, least)
+    )
     rows = [own[:, is_there] for own, is_there in zip(lines, there, strict=True)]
-    return Taken(rows, owners, weights, shares, beside if any(bool(own.any()) for own in owners) else None)
+    return Taken(rows, owners, weights, of_rows, shares, beside if any(bool(own.any()) for own in owners) else None)
 
 
 def num_changed(lines: Tensor) -> int:
@@ -190,19 +205,20 @@ def num_changed(lines: Tensor) -> int:
 
 def weighing_of(taken: Taken, num_keys: int, device: torch.device) -> Weighing:
     """Weights for the keys of a call, where the host has repeated shorter texts until there are so many."""
-    num_fields = len(taken.rows[0]) - 2
+    num_others = len(taken.rows[0]) - 1  # fields, and the bias of queries without a place
     num_beside = 0 if taken.beside is None else taken.beside.shape[1]
     keys, prompts = [], []
-    for lines, own in zip(taken.rows, taken.prompts, strict=True):
+    for lines, least, own in zip(taken.rows, taken.least, taken.prompts, strict=True):
+        lines = torch.cat([lines, least[None]])
         text, others = lines[:, own == 0], lines[:, own != 0]
-        text = text.repeat(1, num_keys // text.shape[1]) if text.numel() else plain(num_keys, num_fields)
+        text = text.repeat(1, num_keys // text.shape[1]) if text.numel() else plain(num_keys, num_others)
         num_missing = num_beside - others.shape[1]
-        keys.append(torch.cat([text, others, plain(num_missing, num_fields)], 1))
+        keys.append(torch.cat([text, others, plain(num_missing, num_others)], 1))
         prompts.append(torch.cat([torch.zeros(num_keys), own[own != 0], torch.full((num_missing,), NOBODY)]))
-    bias, factor, *of_fields = torch.stack(keys, 1)
+    bias, factor, *of_fields, least = torch.stack(keys, 1)
     weighing = Weighing(bias, factor, device)
     if taken.weights is not None:
-        weighing.places = Places(taken.weights.cpu(), torch.stack(of_fields, 1), device)
+        weighing.places = Places(taken.weights.cpu(), torch.stack(of_fields, 1), least, device)
     if taken.beside is not None and taken.shares is not None:
         weighing.shared = Shared(torch.stack(prompts), taken.shares.cpu(), device)
     return weighing

@@ -124,8 +124,8 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
         found = tokenizer.tokenizer(text, return_offsets_mapping=True)
     except (NotImplementedError, TypeError) as error:
         raise ValueError(
-            f"Weigh Attention needs a newer transformers: {type(tokenizer.tokenizer).__name__} of the one that ComfyUI "
-            "has installed does not say where its tokens come from."
+            f"Telling words by rows needs a newer transformers: {type(tokenizer.tokenizer).__name__} of the one that "
+            "ComfyUI has installed does not say where its tokens come from."
         ) from error
     stop = -1 if tokenizer.tokenizer_adds_end_token else None
     pairs = zip(found["input_ids"], found["offset_mapping"], strict=True)
@@ -138,7 +138,7 @@ def check_offsets(tokenizer: Any, text: str, found: Sequence[Piece]) -> None:
     missed = any(letter.isalnum() and place not in covered for place, letter in enumerate(text))
     if missed and unicodedata.is_normalized("NFKC", text):
         raise ValueError(
-            f"Weigh Attention cannot tell which rows are a word's: {type(tokenizer.tokenizer).__name__} of the "
+            f"Nobody can tell which rows are a word's: {type(tokenizer.tokenizer).__name__} of the "
             "transformers that ComfyUI has installed does not say where in the text its tokens stand, or leaves "
             "letters out. Another version of transformers may."
         )

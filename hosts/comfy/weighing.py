@@ -24,7 +24,7 @@ from .attention import NOT_ACTING, with_effects
 from .by_host import stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .contract import host
-from .families import FAMILIES, Family, class_of, text_family, unplaced
+from .families import FAMILIES, Family, class_of, text_family
 from .models import NativeClip
 from .text_rows import num_rows_read, read_rows
 from .types import Clip, ModelPatcher
@@ -141,7 +141,7 @@ def _encode_by_host(clip: Clip, family: Family, text: str, options: EncodeOption
     pooled = values.get("pooled_output")
     prompt = EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, rows.read, 1)
     prompts = {rows.encoder: prompt}
-    conditioning = with_words(conditioning, prompts, unplaced(clip))
+    conditioning = with_words(conditioning, rows.words)
     return Encoded(conditioning, prompts, (), stock_note(clip), class_of(clip.tokenizer)), rows.tokens
 
 

@@ -8,14 +8,15 @@ Source: behaviour of ComfyUI 0.29.0; docs/places.md, "Phrases".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.words import Words, rows_in_towers, words_of
+from ...weighting.words import rows_in_towers, words_of
 from .fingerprint import are_same, fingerprint
+from .text_rows import Part, num_rows_read
 from .types import Conditioning
 
 WORDS = "weighted_clip_words"
@@ -25,28 +26,37 @@ WORDS = "weighted_clip_words"
 class Carried(NamedTuple):
     """Words of an entry."""
 
-    words: Mapping[str, Words]
-    """Words as read by each text tower; none if ``unknown``."""
+    parts: tuple[Part, ...]
+    """Its rows, part behind part; none if ``unknown``."""
     rows: Tensor
     """Fingerprint of the rows that they are for."""
     unknown: str = ""
     """Reason why its words have no rows of their own."""
 
 
-def with_words(conditioning: Conditioning, prompts: Mapping[str, EncodedPrompt], unknown: str = "") -> Conditioning:
-    """A copy of a conditioning with its words, from the prompts as encoded by each tower."""
-    words: dict[str, Words] = {}
-    for name, prompt in prompts.items():
-        if any(len(section.prompts) > 1 for section in prompt.read.sections):
-            unknown = unknown or "its rows are a blend of several prompts"
-        if any(rows.shape[1] > len(prompt.places) for rows, _ in conditioning):  # CLIP NegPip's, as it pairs rows
-            unknown = unknown or "another node's text encoder made its rows"
-        if not unknown:
-            words[name] = words_of(prompt.read.prompt.parts, prompt.read.chunks, prompt.places)
-    return [
-        [rows, {**values, WORDS: Carried({} if unknown else words, fingerprint(rows), unknown)}]
-        for rows, values in conditioning
-    ]
+def with_words(conditioning: Conditioning, parts: Sequence[Part] | str) -> Conditioning:
+    """A copy of a conditioning with its words, or with the reason why they have no rows of their own."""
+    unknown = parts if isinstance(parts, str) else ""
+    known = () if isinstance(parts, str) else tuple(parts)
+    if any(num_rows_read(rows, values) > sum(map(_num_rows, known)) for rows, values in conditioning):
+        known, unknown = (), unknown or "another node's text encoder made its rows"  # CLIP NegPip's, as it pairs rows
+    return [[rows, {**values, WORDS: Carried(known, fingerprint(rows), unknown)}] for rows, values in conditioning]
+
+
+def words_of_towers(prompts: Mapping[str, EncodedPrompt]) -> tuple[Part] | str:
+    """Words of CLIP text towers side by side, or the reason why their rows are not theirs alone."""
+    if any(len(section.prompts) > 1 for prompt in prompts.values() for section in prompt.read.sections):
+        return "its rows are a blend of several prompts"
+    return (
+        {
+            name: words_of(prompt.read.prompt.parts, prompt.read.chunks, prompt.places)
+            for name, prompt in prompts.items()
+        },
+    )
+
+
+def _num_rows(part: Part) -> int:
+    return min(len(words.rows) for words in part.values())
 
 
 def rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, ...]:
@@ -70,4 +80,10 @@ def rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, 
             "(Concat), has changed the rows of this CONDITIONING. Place the phrase before that node, or join prompts "
             "with Conditioning (Combine)."
         )
-    return rows_in_towers(carried.words, phrase, rows.shape[1])
+    found: list[int] = []
+    start = 0
+    for part in carried.parts:
+        num_rows = _num_rows(part)
+        found += [start + row for row in rows_in_towers(part, phrase, num_rows)]
+        start += num_rows
+    return tuple(found)

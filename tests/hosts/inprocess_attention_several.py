@@ -158,7 +158,7 @@ def check_other_families_say_what_acts_and_refuse_what_does_not() -> None:
             *("dit", "double_block", 1),
         )
         message = refusal(lambda m=longer, c=conditioning, n=negative: sampled(m, c, n))
-        assert f"expects {conditioning[0][0].shape[1]} rows of text in each block" in message, message
+        assert f"expect {conditioning[0][0].shape[1]} rows of text in each block" in message, message
 
 
 def check_the_ruler_shows_the_same_tokens_while_typing() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -26,7 +26,34 @@ FUNCTIONS = {
 """Functions of the host by which text and image read each other."""
 
 
-def read_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: str, weights: torch.Tensor) -> torch.Tensor:
+class ByPlace(NamedTuple):
+    """A weight that depends on the place in the picture."""
+
+    at: Callable[..., torch.Tensor]
+    """From the sizes of a latent, or of an area of it, to the weights: ``[1 or pictures, (frames,) height, width]``."""
+    least: float
+    """What queries without a place get."""
+
+
+def cells_of(weight: torch.Tensor, patch: int) -> torch.Tensor:
+    """Mean weights in square patches of a picture, as much of each as is in it: ``[pictures, (frames *) cells]``."""
+    height, width = weight.shape[-2:]
+    cells = [
+        weight[..., y : y + patch, x : x + patch].mean((-1, -2))
+        for y in range(0, height, patch)
+        for x in range(0, width, patch)
+    ]
+    return torch.stack(cells, -1).flatten(1)
+
+
+def read_out(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    how: str,
+    weights: torch.Tensor,
+    by_place: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Attention written out, in float64.
 
     Args:
@@ -35,6 +62,7 @@ def read_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: str, weight
         v: As ``k``.
         how: As in our node.
         weights: ``[batch, rows]``, of the first keys; the others weigh 1.
+        by_place: Factors of shares, ``[batch, queries, keys]``.
 
     Returns:
         ``[batch, queries, heads * dim]``.
@@ -49,6 +77,8 @@ def read_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, how: str, weight
         "krea2": (torch.exp(2 * (weights - 1).clamp(min=0)), weights.clamp(max=1)),
     }[how]
     shares = shares * times[:, None]
+    if by_place is not None:
+        shares = shares * by_place[:, None]
     shares = shares / shares.sum(-1, keepdim=True)
     return (shares @ (v.double() * factor[..., None])).transpose(1, 2).flatten(2).float()
 
@@ -59,7 +89,13 @@ def split(tensor: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 @contextmanager
-def written_out(model: Any, how: str, *texts: tuple[Any, Weights], skipped: tuple[int, ...] = ()) -> Iterator[None]:
+def written_out(
+    model: Any,
+    how: str,
+    *texts: tuple[Any, Weights],
+    skipped: tuple[int, ...] = (),
+    placed: tuple[tuple[Any, dict[int, list[ByPlace]]], ...] = (),
+) -> Iterator[None]:
     """Let a MODEL read text by the attention written out here.
 
     Args:
@@ -67,6 +103,7 @@ def written_out(model: Any, how: str, *texts: tuple[Any, Weights], skipped: tupl
         how: As in our node.
         texts: Stock conditionings and the weights of their rows; all other text has none.
         skipped: Blocks of Stable Diffusion 3 that do not run.
+        placed: Stock conditionings and the weights by place of their rows; not in Stable Diffusion 1, 2 and XL.
     """
     network = model.model.diffusion_model
     with ExitStack() as replaced:
@@ -75,7 +112,7 @@ def written_out(model: Any, how: str, *texts: tuple[Any, Weights], skipped: tupl
                 if name.endswith("attn2"):
                     replaced.enter_context(patch.object(module, "forward", _cross_of_unet(module, how, texts)))
         else:
-            written = _WrittenOut(network, how, texts, skipped)
+            written = _WrittenOut(network, how, texts, skipped, placed)
             replaced.enter_context(patch.object(network, "forward", written.forward))
             for module, function in FUNCTIONS.items():
                 if module in sys.modules:
@@ -131,9 +168,20 @@ class _WrittenOut:
     """
 
     def __init__(
-        self, network: Any, how: str, texts: tuple[tuple[Any, Weights], ...], skipped: tuple[int, ...]
+        self,
+        network: Any,
+        how: str,
+        texts: tuple[tuple[Any, Weights], ...],
+        skipped: tuple[int, ...],
+        placed: tuple[tuple[Any, dict[int, list[ByPlace]]], ...],
     ) -> None:
         self.how = how
+        self.patch = 1 if network.__dict__.get("patch_size") == 1 else 2  # Flux 2's, and all others'
+        self.pads_to = 32 if getattr(network, "pad_tokens_multiple", None) else 1
+        self.places_known = [(rows_read(network, conditioning), by_row) for conditioning, by_row in placed]
+        self.places: list[dict[int, list[ByPlace]]] = []
+        self.size: tuple[int, ...] = ()
+        self.num_text = 0
         self.theirs = network.forward
         self.known = [(rows_read(network, conditioning), by_row) for conditioning, by_row in texts]
         self.weights = torch.ones(1, 1)
@@ -156,7 +204,17 @@ class _WrittenOut:
         llama = named.get("encoder_hidden_states_llama3")
         num_rows = context.shape[1] + (0 if llama is None else llama.shape[2])
         self.weights = torch.ones(len(context), num_rows, dtype=torch.float64)
+        self.size, self.num_text = tuple(x.shape[2:]), num_rows + (0 if llama is None else llama.shape[2])
+        self.places = [{} for _ in context]
         for index, one in enumerate(context):
+            for rows, by_row in self.places_known:
+                start = len(one) - len(rows)
+                if start >= 0 and torch.equal(one[start:], rows):
+                    found = {start + row: fields for row, fields in by_row.items()}
+                    if llama is not None:  # its rows are read twice
+                        twice = llama.shape[2]
+                        found |= {row + twice: own for row, own in found.items() if row >= context.shape[1]}
+                    self.places[index] |= found
             for rows, by_row in self.known:
                 start = len(one) - len(rows)  # Flux 2 has rows of zeros in front
                 if start >= 0 and torch.equal(one[start:], rows):
@@ -173,18 +231,42 @@ class _WrittenOut:
         if not skip_reshape:
             q, k, v = (split(one, heads) for one in (q, k, v))
         part = self.parts.pop(0)
-        own = self.of_zeros() if part == "text alone" else self.weights
-        if part == "image alone" or (part == "text alone" and self.how == "value"):
-            own = torch.ones(len(q), 0)
+        if part == "text alone":
+            return read_out(q, k, v, "bias", self.of_zeros())
+        own = torch.ones(len(q), 0) if part == "image alone" else self.weights
         num_others = k.shape[2] - own.shape[1]
-        assert part == "text alone" or num_others >= 35, "the image, or an area of it, is missing"
+        assert num_others >= 35, "the image, or an area of it, is missing"
+        by_place = None
         if part == "image first":
             own = torch.cat([torch.ones(len(own), num_others), own], 1)
-        return read_out(q, k, v, self.how, own)
+            by_place = self.by_place(q, k, 0, num_others)
+        elif part == "both":
+            by_place = self.by_place(q, k, -(-self.num_text // self.pads_to) * self.pads_to, 0)
+        return read_out(q, k, v, self.how, own, by_place)
+
+    def by_place(self, q: torch.Tensor, k: torch.Tensor, first: int, first_key: int) -> torch.Tensor | None:
+        """Factors of shares by place; the picture's queries begin at ``first``, keys of text at ``first_key``."""
+        if not any(self.places):
+            return None
+        factors = torch.ones(len(q), q.shape[2], k.shape[2], dtype=torch.float64)
+        for index, by_row in enumerate(self.places):
+            for row, fields in by_row.items():
+                for field in fields:
+                    cells = cells_of(field.at(*self.size).double(), self.patch)
+                    own = torch.full((q.shape[2],), field.least, dtype=torch.float64)
+                    own[first : first + cells.shape[1]] = cells[index % len(cells)]
+                    factors[index, :, first_key + row] *= own
+        return factors
 
     def of_zeros(self) -> torch.Tensor:
         """The weights where only 0 counts."""
-        return torch.where(self.weights == 0, 0.0, 1.0).double()
+        is_zero = (self.weights == 0) & (self.how == "bias")
+        zeros = torch.where(is_zero, 0.0, 1.0).double()
+        for index, by_row in enumerate(self.places):
+            for row, fields in by_row.items():
+                if row < zeros.shape[1] and any(field.least == 0 for field in fields):
+                    zeros[index, row] = 0
+        return zeros
 
     def wan(
         self, module: Any, _: Any, x: Any, context: Any, transformer_options: Any = None, **named: Any
@@ -195,12 +277,16 @@ class _WrittenOut:
         text = context[:, length:] if has_eyes else context
         q = split(module.norm_q(module.q(x)), heads)
         k, v = module.norm_k(module.k(text)), module.v(text)
-        read = read_out(q, split(k, heads), split(v, heads), self.how, self.weights)
+        k = split(k, heads)
+        read = read_out(q, k, split(v, heads), self.how, self.weights, self.by_place(q, k, 0, 0))
         if has_eyes:
             image = context[:, :length]
             k, v = module.norm_k_img(module.k_img(image)), module.v_img(image)
-            own = self.weights if length is None else torch.ones(len(context), 0, dtype=torch.float64)
-            read = read + read_out(q, split(k, heads), split(v, heads), self.how, own)
+            is_text = length is None
+            own = self.weights if is_text else torch.ones(len(context), 0, dtype=torch.float64)
+            k = split(k, heads)
+            by_place = self.by_place(q, k, 0, 0) if is_text else None
+            read = read + read_out(q, k, split(v, heads), self.how, own, by_place)
         return module.o(read)
 
     def anima(self, module: Any, theirs: Any, x: Any, context: Any = None, **named: Any) -> torch.Tensor:
@@ -211,7 +297,8 @@ class _WrittenOut:
             split(part(tensor), module.n_heads)
             for part, tensor in ((module.q_proj, x), (module.k_proj, context), (module.v_proj, context))
         )
-        return module.output_proj(read_out(module.q_norm(q), module.k_norm(k), v, self.how, self.weights))
+        q, k = module.q_norm(q), module.k_norm(k)
+        return module.output_proj(read_out(q, k, v, self.how, self.weights, self.by_place(q, k, 0, 0)))
 
     def krea2(
         self, module: Any, theirs: Any, x: Any, freqs: Any = None, mask: Any = None, **named: Any
@@ -221,15 +308,17 @@ class _WrittenOut:
 
         if id(module) not in self.joint | self.refined:
             return theirs(module, x, freqs, mask, **named)
-        own = self.weights
+        own, how, by_place = self.weights, self.how, None
         if id(module) in self.refined:
-            own = self.of_zeros() if self.how == "bias" else torch.ones_like(own)
+            own, how = self.of_zeros(), "bias"
         q, k = module.qknorm(split(module.wq(x), module.heads), split(module.wk(x), module.kvheads))
         if freqs is not None:
             q, k = apply_rope(q, k, freqs)
         each = module.heads // module.kvheads
         k, v = (one.repeat_interleave(each, 1) for one in (k, split(module.wv(x), module.kvheads)))
-        return module.wo(read_out(q, k, v, self.how, own) * torch.sigmoid(module.gate(x)))
+        if id(module) in self.joint:
+            by_place = self.by_place(q, k, self.num_text, 0)
+        return module.wo(read_out(q, k, v, how, own, by_place) * torch.sigmoid(module.gate(x)))
 
 
 def rows_read(network: Any, conditioning: Any) -> torch.Tensor:

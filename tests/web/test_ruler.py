@@ -106,7 +106,7 @@ def placed() -> list[dict[str, Any]]:
         Field((8,), 1.0, 0.0, Where("“dog”", pixels), "dog"),
     )
     values = {
-        WORDS: Carried({"clip_l": words}, torch.zeros(1)),
+        WORDS: Carried(({"clip_l": words},), torch.zeros(1)),
         "model_conds": {MARKER: SimpleNamespace(fields=fields)},
     }
     (view,) = placed_views([[torch.zeros(1, 77, 4), values]], "5")

@@ -1,0 +1,122 @@
+"""Layouts of queries in the attention of ComfyUI's diffusion models: places of the picture, rows of text, and others.
+
+A model cuts the latent into patches, each a place of the picture: row by row, frame by frame, a patch at an edge being
+filled up. Where text and picture share an attention, rows of text are queries as well; padding and reference images are
+queries of neither.
+
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Places and times".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .types import TransformerOptions
+
+
+class Call(NamedTuple):
+    """Arguments of a call of a model."""
+
+    network: Any
+    """The model's ``diffusion_model``."""
+    options: TransformerOptions
+    """Its ``transformer_options``."""
+    inputs: Mapping[str, Any]
+    """Its other inputs by name."""
+    size: tuple[int, ...] = ()
+    """Height and width of the latent, for video frames in front."""
+
+
+class Queries(NamedTuple):
+    """Layout of the queries of an attention layer: some others, the picture's places, and others again."""
+
+    grid: tuple[int, ...]
+    """Rows and columns of the picture's places, for video frames in front; each place is a query, in this order."""
+    before: int = 0
+    """Number of queries in front of them."""
+    behind: int = 0
+    """Number of queries behind them."""
+    text: range = range(0)
+    """Rows of text among the queries, in the order of the layer's keys of text; all others are of neither."""
+
+    @property
+    def picture(self) -> slice:
+        """The picture's places among the queries."""
+        return slice(self.before, self.before + math.prod(self.grid))
+
+    def check(self, num_queries: int, num_references: int = 0) -> Queries:
+        """This layout for a layer with so many queries, of which the last ones are reference images.
+
+        A ValueError says that they do not add up.
+        """
+        found = self._replace(behind=self.behind + num_references)
+        num_expected = found.before + math.prod(found.grid) + found.behind
+        if num_expected != num_queries:
+            raise ValueError(
+                f"Place Phrase and Region need to know where in the picture each of {num_queries} places is, but here "
+                f"{num_expected} are known, the picture's being {' × '.join(map(str, self.grid))}: another node has "
+                "changed them or joined other pictures, or this ComfyUI is too old to tell. Take out that node, or "
+                "Place Phrase and Region."
+            )
+        return found
+
+
+Layout = Callable[[Call, int], Queries]
+"""From a call of a model and its number of text rows, repeated for layers that read some twice, to its queries."""
+
+
+def _patches(size: Sequence[int], patch: int) -> tuple[int, ...]:
+    """Grid of a latent in square patches; those at the lower and right edges may reach over it."""
+    return *size[:-2], *(-(-side // patch) for side in size[-2:])
+
+
+def told_by_layer(call: Call, num_text: int) -> Queries:
+    """U-Nets: unknown until `of_layer`."""
+    return Queries((0, 0))
+
+
+def of_layer(options: Mapping[str, Any]) -> Queries:
+    """Layout of a layer of a U-Net, from the host's options for its patches."""
+    return Queries(tuple(options.get("activations_shape", (0, 0))[-2:]))
+
+
+def text_in_front(call: Call, num_text: int) -> Queries:
+    """Flux, Chroma, Qwen-Image, Stable Diffusion 3, Krea 2: text, picture, and behind it reference images."""
+    patch = getattr(call.network, "patch", None) or call.network.patch_size  # Krea 2's, else
+    return Queries(_patches(call.size, patch), before=num_text, text=range(num_text))
+
+
+def text_in_front_padded(call: Call, num_text: int) -> Queries:
+    """Z-Image pads both text and picture with rows of its own; Lumina 2 neither."""
+    grid = _patches(call.size, call.network.patch_size)
+    multiple = getattr(call.network, "pad_tokens_multiple", None) or 1
+    num_places = math.prod(grid)
+    return Queries(grid, num_text + -num_text % multiple, -num_places % multiple, range(num_text))
+
+
+def text_behind(call: Call, num_text: int) -> Queries:
+    """HiDream: picture, then text."""
+    grid = _patches(call.size, call.network.patch_size)
+    num_places = math.prod(grid)
+    return Queries(grid, behind=num_text, text=range(num_places, num_places + num_text))
+
+
+def picture_alone(call: Call, num_text: int) -> Queries:
+    """Anima."""
+    return Queries(_patches(call.size, call.network.patch_spatial))
+
+
+def between_references(call: Call, num_text: int) -> Queries:
+    """Wan: the picture, in front of it a reference image and behind it frames and pictures of reference, if any."""
+    _, down, across = call.network.patch_size
+    grid = _patches(call.size, down)
+    reference, frames = call.inputs.get("reference_latent"), call.inputs.get("time_dim_concat")
+    before = 0
+    if reference is not None and getattr(call.network, "ref_conv", None) is not None:
+        before = (reference.shape[-2] // down) * (reference.shape[-1] // across)
+    behind = 0 if frames is None else frames.shape[-3] * math.prod(grid[-2:])
+    for picture in call.inputs.get("context_latents") or ():
+        behind += math.prod(_patches(picture.shape[-3:], down))
+    return Queries(grid, before, behind)
