@@ -36,7 +36,7 @@ WHERE = {
     ),
 }
 """Inputs for a place and a time."""
-MASK = make_input("MASK", "A painted place, instead of the area or within it. One, or one for each picture.")
+MASK = make_input("MASK", "A painted place, instead of the area or within it. One, or one for each picture or frame.")
 
 
 def placement_of(
@@ -48,8 +48,8 @@ def placement_of(
 
 class WeightedCLIPPlace(Node):
     """Gives a phrase of an encoded prompt its place in the picture, and its time: “red cat” in the left half only, or
-    in the first steps only. The rest of the prompt acts everywhere. Chain it for more phrases. For Stable Diffusion 1,
-    2 and XL, with prompts that our nodes have encoded.
+    in the first steps only. The rest of the prompt acts everywhere. Chain it for more phrases. For all models
+    that Weigh Attention knows, with prompts that our nodes have encoded.
     """
 
     title = "Place Phrase"
