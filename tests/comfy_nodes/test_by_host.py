@@ -16,6 +16,7 @@ from weighted_clip.hosts.comfy import live_tokenizers
 from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.hosts.comfy.attention_layers import in_cross_attention
 from weighted_clip.hosts.comfy.families import BY_TOKENIZER, Family, class_of
+from weighted_clip.hosts.comfy.queries import told_by_layer
 from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import RequestError, inspect, reader_of, request_of
 
@@ -157,7 +158,9 @@ def clip(monkeypatch) -> RowWeights:
     """A host's CLIP of that kind, in the table of encoders."""
     clip = RowWeights(True)
     name = class_of(clip.tokenizer)
-    monkeypatch.setitem(BY_TOKENIZER, name, Family("Toy", in_cross_attention, (), {name: "toy"}, has_row_weights=True))
+    monkeypatch.setitem(
+        BY_TOKENIZER, name, Family("Toy", in_cross_attention, told_by_layer, (), {name: "toy"}, has_row_weights=True)
+    )
     return clip
 
 
@@ -186,7 +189,7 @@ def test_with_weights_above_0_it_is_the_hosts_own_conditioning(clip) -> None:
 
 def test_other_encoders_are_refused_by_name(clip, monkeypatch) -> None:
     name = class_of(clip.tokenizer)
-    monkeypatch.setitem(BY_TOKENIZER, name, Family("Toy", in_cross_attention, (), {name: "toy"}))
+    monkeypatch.setitem(BY_TOKENIZER, name, Family("Toy", in_cross_attention, told_by_layer, (), {name: "toy"}))
     with pytest.raises(ValueError, match="and on Anima, as CLIP NegPip of ComfyUI-ppm does, not on Toy"):
         weighed(clip, SIGNED)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from weighted_clip.hosts.comfy.attention_layers import in_cross_attention
 from weighted_clip.hosts.comfy.families import Family
+from weighted_clip.hosts.comfy.queries import told_by_layer
 from weighted_clip.hosts.comfy.text_rows import num_rows_read, read_rows
 from weighted_clip.hosts.comfy.token_offsets import NoSuchEmbedding, as_id, pieces
 from weighted_clip.weighting.embeddings import EmbeddingError
@@ -19,7 +20,7 @@ from weighted_clip.weighting.options import EncodeOptions
 from .fake_comfy import CONFIG
 
 BOS, EOS, PAD = 99, 1, 0
-FAMILY = Family("Toy", in_cross_attention, (), {"types.SimpleNamespace": "toy"})
+FAMILY = Family("Toy", in_cross_attention, told_by_layer, (), {"types.SimpleNamespace": "toy"})
 VOCABULARY: dict[str, int] = {}
 
 

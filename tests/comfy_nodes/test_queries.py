@@ -1,0 +1,86 @@
+"""Layouts of queries in models of several families, and masks for pictures and frames."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from weighted_clip.hosts.comfy import queries
+from weighted_clip.hosts.comfy.fields import Field, Step, Where, acting, mask_of
+from weighted_clip.hosts.comfy.queries import Call, Queries
+
+
+def call(size, inputs=None, **network) -> Call:
+    return Call(SimpleNamespace(**network), {}, inputs or {}, size)
+
+
+@pytest.mark.parametrize(
+    ("layout", "given", "num_text", "expected"),
+    [
+        ("text_in_front", call((13, 22), patch_size=2), 5, Queries((7, 11), 5, 0, range(5))),
+        ("text_in_front", call((3, 13, 22), patch=2), 5, Queries((3, 7, 11), 5, 0, range(5))),
+        ("text_in_front", call((13, 22), patch_size=1), 512, Queries((13, 22), 512, 0, range(512))),
+        ("text_in_front_padded", call((13, 22), patch_size=2), 33, Queries((7, 11), 33, 0, range(33))),
+        (
+            "text_in_front_padded",
+            call((13, 22), patch_size=2, pad_tokens_multiple=32),
+            *(33, Queries((7, 11), 64, 19, range(33))),
+        ),
+        ("text_behind", call((13, 22), patch_size=2), 6, Queries((7, 11), 0, 6, range(77, 83))),
+        ("picture_alone", call((1, 13, 22), patch_spatial=2), 512, Queries((1, 7, 11))),
+        ("between_references", call((3, 13, 22), patch_size=(1, 2, 2)), 512, Queries((3, 7, 11))),
+        (
+            "between_references",
+            call(
+                (3, 14, 22),
+                {
+                    "reference_latent": torch.zeros(1, 16, 14, 22),
+                    "time_dim_concat": torch.zeros(1, 16, 2, 14, 22),
+                    "context_latents": [torch.zeros(1, 16, 1, 8, 9)],
+                },
+                patch_size=(1, 2, 2),
+                ref_conv=object(),
+            ),
+            *(512, Queries((3, 7, 11), 77, 2 * 77 + 4 * 5)),
+        ),
+    ],
+)
+def test_layouts_count_patches_text_and_padding(layout, given, num_text, expected) -> None:
+    assert getattr(queries, layout)(given, num_text) == expected
+
+
+def test_queries_that_do_not_add_up_are_refused() -> None:
+    layout = Queries((7, 11), before=5, behind=2, text=range(5))
+    assert layout.check(84) == layout and layout.picture == slice(5, 82)
+    assert layout.check(94, 10) == layout._replace(behind=12)
+    with pytest.raises(ValueError, match="each of 85 places is, but here 84 are known, the picture's being 7 × 11"):
+        layout.check(85)
+
+
+def step_of(*shape: int, is_part: bool = False) -> Step:
+    model = SimpleNamespace(
+        latent_format=SimpleNamespace(temporal_downscale_ratio=4),
+        model_sampling=SimpleNamespace(percent_to_sigma=lambda part: 1 - part),
+    )
+    return Step(model, torch.zeros(shape), torch.tensor(0.5), None, {}, is_part)
+
+
+def test_a_video_has_a_mask_for_each_frame_of_its_own_or_of_the_latent() -> None:
+    pictures = torch.rand(9, 4, 6, generator=torch.Generator().manual_seed(1))
+    nine, three, two, one = (Where("x", None, pictures[:number]) for number in (9, 3, 2, 1))
+    step = step_of(1, 16, 3, 4, 6)
+    expected = torch.stack([pictures[0], pictures[1:5].mean(0), pictures[5:].mean(0)])[None]
+    torch.testing.assert_close(mask_of(nine, step), expected)
+    torch.testing.assert_close(mask_of(three, step), pictures[None, :3])
+    torch.testing.assert_close(mask_of(one, step), pictures[:1, None])
+    with pytest.raises(ValueError, match="has 2 pictures, but the video has 9 frames, of which the model makes 3"):
+        mask_of(two, step)
+    with pytest.raises(ValueError, match="context windows"):
+        mask_of(three, step_of(1, 16, 3, 4, 6, is_part=True))
+    assert mask_of(two, step_of(2, 16, 1, 4, 6)).shape == (2, 1, 4, 6)
+
+
+def test_queries_without_a_place_get_each_pictures_least_weight() -> None:
+    mask = torch.stack([torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 1.0]])])
+    fields = [Field((1, 2), 1.0, 0.2, Where("x", None, mask), "x"), Field((2,), 0.0, 3.0, Where("y", None, mask), "y")]
+    found = acting(fields, 4, step_of(2, 4, 1, 2))
+    torch.testing.assert_close(found.least.exp(), torch.tensor([[1, 0.2, 0, 1], [1, 0.6, 0, 1]]))
