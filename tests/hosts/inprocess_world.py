@@ -143,7 +143,7 @@ def check_our_nodes_draw_what_is_measured_without_a_host() -> None:
             same_pictures(found, expected(painter().text(PROMPT, way(how=how))))
 
 
-@compares("small world, pictures with placed phrases and with Conditioning (Set Mask), with its own sampler", limit=1)
+@compares("small world, pictures with placed phrases, regions and Conditioning (Set Mask), with its sampler", limit=1)
 def check_places_draw_what_is_measured_without_a_host() -> None:
     import nodes
 
@@ -152,24 +152,29 @@ def check_places_draw_what_is_measured_without_a_host() -> None:
     things = scenes.Thing("red", "circle"), scenes.Thing("blue", "square")
     prompt = measured.Prompt(scenes.Scene(things), 0)
     text, halves = prompt.scene.caption, ("left half", "right half")
-    place = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPPlace"]()
+    place, region = (nodes.NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]() for name in ("Place", "Region"))
 
     def wanted(**places: Any) -> Any:
         one = measured.Way("", {"padding": "drop"}, places=measured.Places(**places))
         return expected(painter().drawable(prompt, one, 4.0 if places["of"] == "phrases" else 1.0, ""))
 
+    alone = [run_ours(OURS, clip=clip, text=thing.phrase, padding="drop")["result"][0] for thing in things]
     for edge, end, unit in (("", 1, "percent"), (" ~0.25", 1, "percent"), ("", 8, "steps")):
         areas = tuple(half + edge for half in halves)
         (placed, *_) = run_ours(OURS, clip=clip, text=text, padding="drop")["result"]
         for thing, area in zip(things, areas, strict=True):
             (placed, _) = place.place(placed, thing.phrase, 4.0, 0.0, area, 0.0, end, unit)["result"]
-        same_pictures(drawn(placed), wanted(of="phrases", areas=areas, until=0.4 if unit == "steps" else 1.0))
+        until = 0.4 if unit == "steps" else 1.0
+        same_pictures(drawn(placed), wanted(of="phrases", areas=areas, until=until))
+        (base, *_) = run_ours(OURS, clip=clip, text=text, padding="drop")["result"]
+        for one, area in zip(alone, areas, strict=True):
+            (base, _) = region.place(base, one, 1.0, area, 0.0, end, unit)["result"]
+        same_pictures(drawn(base), wanted(of="regions", areas=areas, until=until))
 
     masked: list[Any] = []
-    for thing, left in zip(things, (1.0, 0.0), strict=True):
+    for one, left in zip(alone, (1.0, 0.0), strict=True):
         mask = torch.tensor([left] * 8 + [1 - left] * 8).expand(16, 16)
-        (alone, *_) = run_ours(OURS, clip=clip, text=thing.phrase, padding="drop")["result"]
-        masked += nodes.ConditioningSetMask().append(alone, mask, "default", 1.0)[0]
+        masked += nodes.ConditioningSetMask().append(one, mask, "default", 1.0)[0]
     same_pictures(drawn(masked), wanted(of="predictions"))
 
 
