@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,8 +194,8 @@ def _weighed(weight: float) -> str:
     return STOCK_PROMPT.replace("red", f"(red:{weight:g})")
 
 
-def _way(node: str, wired: bool = False, **inputs: Any) -> dict[str, Any]:
-    return {"node": node, "inputs": {"syntax": "comfy", **inputs}, "wired": wired}
+def _way(node: str, wired: bool = False, then: Sequence[dict[str, Any]] = (), **inputs: Any) -> dict[str, Any]:
+    return {"node": node, "inputs": {"syntax": "comfy", **inputs}, "wired": wired, "then": [*then]}
 
 
 _MENUS = {"chunking": "as syntax", "padding": "attend", "pooled": "unweighted", "normalization": "none"}
@@ -207,8 +207,12 @@ _ATTENTION: dict[str, Any] = {
     "strength": 1.0,
 }
 _PHRASES = "a red fox\na blue bird\na green frog"
+_PLAIN: dict[str, Any] = {"node": "WeightedCLIPTextEncode", "text": STOCK_PROMPT, "scheme": "comfy"}
+_WHERE = {"area": "left half", "start": 0.0, "end": 1.0, "unit": "percent"}
+_PLACE = {"node": "WeightedCLIPPlace", "phrase": "a red fox", "inside": 1.0, "outside": 0.0, **_WHERE}
+_REGION = {"node": "WeightedCLIPRegion", "region": "a red fox", "strength": 1.0, **_WHERE}
 NODES: dict[tuple[str, str], dict[str, Any]] = {
-    ("no weights", "comfy"): _way("WeightedCLIPTextEncode", text=STOCK_PROMPT, scheme="comfy"),
+    ("no weights", "comfy"): _way(**_PLAIN),
     ("(red:1.5)", "repeat, steps of 1/2"): _way(**_REPEAT, text=_weighed(1.5), finest_step="2"),
     ("(red:1.3)", "repeat, steps of 1/10"): _way(**_REPEAT, text=_weighed(1.3), finest_step="10"),
     ("(red:1.5)", "Weigh Attention"): _way(**_ATTENTION),
@@ -216,6 +220,11 @@ NODES: dict[tuple[str, str], dict[str, Any]] = {
     ("three phrases", "Bind Phrases"): _way(
         "WeightedCLIPBindPhrases", text=STOCK_PROMPT, phrases=_PHRASES, rest="full", strength=1.0, scheme="comfy"
     ),
+    ("a phrase", "Place Phrase"): _way(**_PLAIN, then=[_PLACE]),
+    ("a phrase", "Place Phrase, its time over"): _way(
+        **_PLAIN, then=[{**_PLACE, "unit": "steps", "start": 1, "end": 2}]
+    ),
+    ("two regions", "Region"): _way(**_PLAIN, then=[_REGION, {**_REGION, "area": "right half"}]),
 }
 """Node that encodes each prompt in each way, with its inputs."""
 
@@ -269,9 +278,10 @@ def time_in_host(job: dict[str, Any]) -> dict[str, Any]:
     - ``prompts``: name to ``template`` (as in texts.py), ``peer`` (how the peer encodes it) and ``ours`` (name to
       ``way``, which is ``host``, ``memory`` or ``native``, and ``options``), with ``adv`` (folder of ADV_CLIP_emb, or
       null). Every contestant gets the same sequence of distinct texts, and its own cache.
-    - ``sampling``: name to ``node`` (of ours), its ``inputs`` and ``wired`` (whether it gets the MODEL too), with
-      ``unet`` (sizes of the U-Net), ``side`` (of its latent) and ``stock`` (the prompt for the stock node). Encoding
-      and a step of sampling are timed separately.
+    - ``sampling``: name to ``node`` (of ours), its ``inputs``, ``wired`` (whether it gets the MODEL too) and ``then``
+      (further nodes with their inputs, a region as text for the stock node), with ``unet`` (sizes of the U-Net),
+      ``side`` (of its latent) and ``stock`` (the prompt for the stock node). Encoding and a step of sampling are timed
+      separately.
 
     The result holds all times, versions, and largest differences from the peer or numbers of rows.
     """
@@ -336,10 +346,24 @@ def _sample(job: dict[str, Any], clip: Any) -> dict[str, Any]:
     (negative,) = host.CLIPTextEncode().encode(clip, "")
     latent = {"samples": torch.zeros(1, 4, job["side"], job["side"])}
 
-    def encoding(node: str, inputs: dict[str, Any], wired: bool) -> Callable[[], Any]:
+    def encoding(node: str, inputs: dict[str, Any], wired: bool, then: list[dict[str, Any]]) -> Callable[[], Any]:
         given = {**inputs, "model": model} if wired else inputs
         ours: Any = NODE_CLASS_MAPPINGS[node]()
-        return lambda: ours.encode(clip=clip, **given)["result"]
+
+        def run() -> Any:
+            found = ours.encode(clip=clip, **given)["result"]
+            for further in then:
+                found = placed(found[0], **further)
+            return found
+
+        return run
+
+    def placed(conditioning: Any, node: str, **inputs: Any) -> Any:
+        ours: Any = NODE_CLASS_MAPPINGS[node]()
+        if "region" in inputs:
+            (region,) = host.CLIPTextEncode().encode(clip, inputs.pop("region"))
+            return ours.place(base=conditioning, region=region, **inputs)["result"]
+        return ours.place(conditioning=conditioning, **inputs)["result"]
 
     def sampling(conditioning: Any, model: Any) -> Callable[[], Any]:
         settings = {"seed": 1, "steps": 1, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal"}
