@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from ..encoder.cache import chunk_keys
 from ..encoder.config import CLIP_L
 from ..encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
-from ..encoder.image_file import open_image
+from ..encoder.image_file import image_of, open_image
 from ..encoder.images import best, image_features
 from ..encoder.masks import causal_mask, combine, hide_from, span_mask
 from ..encoder.prefix import share
@@ -35,6 +35,7 @@ from ..web.pictures.fonts import text_width
 from ..web.pictures.masks import draw_mask_rows
 from ..web.pictures.measured import draw_chart, draw_grid
 from ..web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Color, mix, readable
+from ..web.pictures.weight_grid import draw_weight_grid
 from ..weighting.encoders import Encoders
 from ..weighting.options import EncodeOptions
 from ..weighting.pipeline import plan_prompt
@@ -43,8 +44,9 @@ from ..weighting.reading import ReadPrompt, read_prompt
 from ..weighting.schemes import SCHEMES
 from ..weighting.towers import Reader
 from ..weighting.view import view
-from ..world.measure import QUESTIONS, WEIGHTS, Painter, Way
+from ..world.measure import QUESTIONS, SEEDS, WEIGHTS, Painter, Places, Prompt, Way
 from ..world.model import load_world
+from ..world.scenes import Scene, Thing
 from ..world.shapes import KINDS
 from ..world.tables import read_measured
 from .generate import MEASURED
@@ -288,6 +290,20 @@ def weights() -> Image.Image:
     return draw_grid(painter(), QUESTIONS[0]._replace(ways=some, weights=WEIGHTS[2:-1]), seeds=2, number=1)
 
 
+def places() -> Image.Image:
+    """One prompt from eight seeds: with nothing placed, its phrases placed, regions, and predictions mixed."""
+    drop, title = {"padding": "drop"}, "a red circle | a blue square"
+    prompt = Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 0)
+    placings = {"nothing": None, "Place Phrase": "phrases", "Region": "regions", "Set Mask": "predictions"}
+    seeds = list(range(SEEDS))
+    blocks: dict[str, list[list[Image.Image]]] = {}
+    for name, of in placings.items():
+        way = Way(name, drop, places=None if of is None else Places(of))
+        text = painter().drawable(prompt, way, 4.0 if of == "phrases" else 1.0, "")
+        blocks[name] = [[image_of(one) for one in painter().pictures([text], [seeds])[0]]]
+    return draw_weight_grid(title, [f"seed {seed}" for seed in seeds], blocks)
+
+
 Drawn = Callable[[], Image.Image]
 FADED = "a (red:0.6) cat and a (dog:0.3)"
 PICTURES: dict[str, Drawn] = {
@@ -306,6 +322,7 @@ PICTURES: dict[str, Drawn] = {
     "sort-confusion": lambda: sorted_shapes()["sort-confusion"],
     "sort-unsure": lambda: sorted_shapes()["sort-unsure"],
     "weights": weights,
+    "places": places,
     "meaning-grid": lambda: draw_grid(painter(), QUESTIONS[0]),
     "meaning-present": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "present"),
     "meaning-others": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "others"),

@@ -92,6 +92,8 @@ SHOWN = {
     "color": ("present", "leaked"),
     "padding": ("present",),
     "apart": ("leaked",),
+    "places": ("placed",),
+    "regions": ("placed", "present", "kinds"),
 }
 """Tables of the page about pictures, by question."""
 
