@@ -218,7 +218,7 @@ def check_batches_guidance_and_unequal_lengths() -> None:
 
 
 def video(model: Any, positive: Any, negative: Any, *, frames: int) -> torch.Tensor:
-    """What KSampler makes of so many frames of a latent."""
+    """Latent of so many frames as KSampler makes it."""
     import nodes
 
     latent = {"samples": torch.zeros(1, 16, frames, 8, 12)}

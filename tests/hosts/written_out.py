@@ -32,7 +32,7 @@ class ByPlace(NamedTuple):
     at: Callable[..., torch.Tensor]
     """From the sizes of a latent, or of an area of it, to the weights: ``[1 or pictures, (frames,) height, width]``."""
     least: float
-    """What queries without a place get."""
+    """Weight for queries without a place."""
 
 
 def cells_of(weight: torch.Tensor, patch: int) -> torch.Tensor:
