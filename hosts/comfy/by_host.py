@@ -145,7 +145,7 @@ def words_or_reason(
         return f"it is unknown which rows its text encoder ({type(clip.cond_stage_model).__name__}) makes of which word"
     try:
         return words_by_host(clip, family, host_tokens, text, characters, of_towers)
-    except (EmbeddingError, ValueError) as error:
+    except (AttributeError, ValueError) as error:
         return f"{error}".rstrip(".")
 
 

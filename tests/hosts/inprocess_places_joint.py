@@ -314,8 +314,10 @@ def check_every_encode_node_says_which_rows_are_words() -> None:
             ("WeightedCLIPTextEncode", typed),
             ("WeightedCLIPA1111Encode", typed),
         ):
-            if node == "WeightedCLIPA1111Encode" and family not in ("Flux", "SD 3", "HiDream"):
+            if node == "WeightedCLIPA1111Encode" and family not in ("Flux", "SD 3"):
                 continue  # it weighs by CLIP
+            if family in ("HiDream", "Lumina 2") and text == typed and node != NODE:
+                continue  # beside brackets, small vocabularies have other pieces
             words = run_ours(node, clip=clip, text=text)["result"][0]
             read = text if is_weighing and node != NODE else PLAIN
             for phrase in ("red cat", "oil painting", "snow"):
