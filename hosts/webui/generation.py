@@ -132,9 +132,11 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                     result = function(model, prompts, *rest, **named)
                 else:
                     if not is_negative:
-                        every = [getattr(p, name, None) or () for name in ("all_prompts", "all_hr_prompts")]
-                        others = _texts_of(function, model, [*chain(*every)], *rest, **named)
-                        sampling.placing.check_phrases(run.words(), chain(*others), reading.syntax)
+                        sampling.placing.check_phrases(
+                            run.words(),
+                            lambda: chain(*_texts_of(function, model, _prompts_of(p), *rest, **named)),
+                            reading.syntax,
+                        )
                     kind = is_negative, bool(getattr(p, "is_hr_pass", False))
                     watched = sampling.placing.watched(model, run, kind)
                     result = function(watched, prompts, *rest, **named)
@@ -291,6 +293,12 @@ def _texts_of(function: Callable[..., Any], model: Model, prompts: Any, *args: A
 
     function(Watched(model, record), prompts, *args, **kwargs)
     return texts
+
+
+def _prompts_of(p: Generation) -> list[str]:
+    """Prompts of all images of a generation."""
+    names = ("all_prompts", "all_hr_prompts")
+    return [prompt for name in names for prompt in getattr(p, name, None) or ()]
 
 
 def _comment(p: Generation, text: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -118,18 +118,18 @@ class Placing:
                 "place: start Forge with --attention-pytorch and without xformers, or leave Places empty."
             )
 
-    def check_phrases(self, words: Sequence[Words], others: Iterable[str], syntax: str) -> None:
+    def check_phrases(self, words: Sequence[Words], others: Callable[[], Iterable[str]], syntax: str) -> None:
         """Raise if a phrase is in no text.
 
         Args:
             words: Words of the texts that are to be encoded now.
-            others: Further texts of the generation.
+            others: Makes all texts of the generation.
             syntax: Their syntax.
         """
         missing = {one.phrase: one for one in self._places if not any(some.numbers_of(one.phrase) for some in words)}
         if not missing:
             return
-        more = [words_of(parse(text, syntax).parts) for text in dict.fromkeys(others)]
+        more = [words_of(parse(text, syntax).parts) for text in dict.fromkeys(others())]
         for phrase, place in missing.items():
             if not any(some.numbers_of(phrase) for some in more):
                 raise WebUIError(

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from weighted_clip.hosts.comfy.fields import Field, Places, Step, Where, acting
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import PROBLEMS, arm, begin_pass, report
 from weighted_clip.hosts.webui.settings import Settings, pasted
+from weighted_clip.weighting.places import read_place
 
 from . import fake_webui as fake
 from .test_axes import cells, plot  # noqa: F401  # a fixture
@@ -199,6 +201,34 @@ def test_a_phrase_is_read_in_its_area_and_the_negative_prompt_everywhere(model: 
     both = sampled(model, "red cat: left half, outside 0.5", "Blue dog: top, inside 2, outside 0.1", "cat: right")
     fields = (((2, 3), LEFT * 0.5 + 0.5), ((6, 7), top * 1.9 + 0.1), ((3,), 1 - LEFT))
     torch.testing.assert_close(both.samples[0, 0], written_out(both, 0, 0, *fields), atol=1e-5, rtol=1e-5)
+
+
+def test_the_bias_is_that_of_comfyuis_node(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor | None] = []
+
+    def attention_basic(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        seen.append(mask)
+        return theirs(q, k, v, mask)
+
+    theirs = attention_function
+    monkeypatch.setattr(sys.modules[__name__], "attention_function", attention_basic)
+    lines = {"left half ~0.3, outside 0.2": (2, 3), "0 1, 0.3 1, inside 2, outside 0.1": (3,), "inside 1.7": (7,)}
+    texts = dict(zip(("red cat", "cat", "dog"), lines, strict=True))
+    sampled(model, *(f"{phrase}: {line}" for phrase, line in texts.items()))
+    places = [read_place(f"a: {line}") for line in lines]
+    fields = [
+        Field(rows, place.inside, place.outside, Where("", place.area), "")
+        for rows, place in zip(lines.values(), places, strict=True)
+    ]
+    host_model = SimpleNamespace(latent_format=None, model_sampling=model.forge_objects.unet.model.predictor)
+    step = Step(host_model, torch.zeros(1, 4, *CELLS), torch.tensor(LEVELS[0]), LEVELS, {})
+    found = acting(fields, 77, step)
+    on_grid = Places(found.weights, found.rows[None])
+    for mask, grid in zip(seen[:2], (CELLS, (3, 3)), strict=True):
+        on_grid.grid = grid
+        assert mask is not None
+        assert mask.shape == (2, 1, math.prod(grid), 77)
+        torch.testing.assert_close(mask[:1], on_grid.bias() + found.bias, atol=1e-6, rtol=1e-6)
 
 
 def test_with_only_masked_an_area_is_one_of_the_whole_picture(model: Any) -> None:
