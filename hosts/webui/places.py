@@ -35,6 +35,8 @@ ATTENTIONS = ("attention_basic", "attention_pytorch", "attention_split", "attent
 """Names of the host's functions that take a mask with a number for each query and key."""
 LEVELS = "get_sigmas"
 """Method by which the host's sampler makes the noise levels of its steps."""
+STEP = "callback_state"
+"""Method by which the host's sampler is told of each step, after the first call of the U-Net in it."""
 
 
 class Text(NamedTuple):
@@ -93,7 +95,7 @@ class Placing:
         self._levels: list[float] | None = None
         self._cells: tuple[int, int] | None = None
         self._waiting: tuple[float, set[int]] | None = None
-        """Noise level of the last call, and the phrases that acted: its step is known when the next one begins."""
+        """Noise level of the last calls, and the phrases that acted in them."""
         self._calls: dict[object, _Call] = {}
         self._call: _Call | None = None
         self._grid = (0, 0)
@@ -188,6 +190,7 @@ class Placing:
         unet = unet_of(p.sd_model)
         assert unet is not None
         self._passes.clear()
+        self._waiting = self._call = None
         with ExitStack() as self._undone:
             hooked = self._undone.enter_context
             hooked(unet.register_forward_pre_hook(lambda _, *given: self._begin(p, *given), with_kwargs=True))
@@ -197,31 +200,44 @@ class Placing:
                     hooked(layer.register_forward_pre_hook(self._see))
                     hooked(module.register_forward_pre_hook(self._give_bias, with_kwargs=True))
             yield
-        self._end_step(math.nan)
         if not any(one.steps for one in self._passes) and not is_ended():
             raise WebUIError(
                 "This WebUI sampled without the U-Net that Weighted CLIP knows, so Places did not act: leave it empty."
             )
 
     def begin_pass(self, p: Any, latent: Tensor) -> None:
-        """Note the size of the latent that is to be sampled, and the steps of its sampler."""
-        self._end_step(math.nan)
+        """Note the size of the latent that is to be sampled, and let the sampler tell of its steps."""
         is_second = bool(getattr(p, "is_hr_pass", False))
         if len(self._passes) <= is_second:  # the host tells its second pass twice
             self._passes.append(_Pass(" of hires. fix" if is_second else "", len(self._places)))
         self._levels, self._cells = None, (latent.shape[-2], latent.shape[-1])
         self._calls.clear()
-        inner = getattr(p.sampler, LEVELS, None)
-        if inner is None or LEVELS in vars(p.sampler):
+        self._after(p.sampler, LEVELS, self._note_levels)
+        self._after(p.sampler, STEP, self._end_step)
+
+    def _after(self, sampler: Any, name: str, note: Callable[[Any, Any], None]) -> None:
+        """Let a method of the host's sampler tell its last argument and its result; undone when sampling ends."""
+        inner = getattr(sampler, name, None)
+        if inner is None or name in vars(sampler):
             return
 
-        def get_levels(*args: Any, **kwargs: Any) -> Tensor:
-            levels = inner(*args, **kwargs)
-            self._levels = levels.tolist()
-            return levels
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            result = inner(*args, **kwargs)
+            note(args[-1] if args else None, result)
+            return result
 
-        setattr(p.sampler, LEVELS, get_levels)
-        self._undone.callback(vars(p.sampler).pop, LEVELS, None)
+        setattr(sampler, name, noted)
+        self._undone.callback(vars(sampler).pop, name, None)
+
+    def _note_levels(self, _: Any, levels: Tensor) -> None:
+        self._levels = levels.tolist()
+
+    def _end_step(self, told: Mapping[str, Any], _: Any) -> None:
+        """Count the last calls to a step."""
+        if self._waiting is not None:
+            self._passes[-1].steps.add(told["i"])
+            for index in self._waiting[1]:
+                self._passes[-1].of_places[index].add(told["i"])
 
     def _begin(self, p: Any, args: tuple[Any, ...], inputs: Mapping[str, Any]) -> None:
         """Prepare a call of the U-Net."""
@@ -229,9 +245,9 @@ class Placing:
         if not self._passes:
             raise WebUIError("This WebUI does not tell its scripts before it samples: leave Places empty.")
         sigma = float(options["sigmas"].flatten()[0])
-        self._end_step(sigma)
-        self._call, acted = None, self._waiting[1] if self._waiting else set()
-        self._waiting = sigma, acted
+        if self._waiting is None or self._waiting[0] != sigma:  # prompt and negative prompt may have calls of their own
+            self._waiting = sigma, set()
+        self._call, acted = None, self._waiting[1]
         acting = [
             index
             for index, place in enumerate(self._places)
@@ -324,16 +340,6 @@ class Placing:
 
     # Afterwards
 
-    def _end_step(self, sigma: float) -> None:
-        """Count the last calls to the step that the host has told by now, unless the next is at the same level."""
-        if self._waiting is None or self._waiting[0] == sigma:
-            return
-        step, (_, acted) = _state().sampling_step, self._waiting
-        self._passes[-1].steps.add(step)
-        for index in acted:
-            self._passes[-1].of_places[index].add(step)
-        self._waiting = None
-
     def report(self) -> Iterator[str]:
         """A line about each placed phrase: in which texts it is, and in how many steps it acted."""
         texts = [text for some in self._texts.values() for text in some if text.found]
@@ -343,6 +349,9 @@ class Placing:
                 yield f"{name} changes nothing: its weight is 1 everywhere."
                 continue
             num_found = sum(bool(text.found[index]) for text in texts)
+            if not num_found:
+                yield f"{name} is in none of the texts of these images."
+                continue
             where = f" is in {num_found} of {counted(len(texts), 'text')} and" if num_found < len(texts) else ""
             counts = [(len(one.of_places[index]), len(one.steps), one.title) for one in self._passes if one.steps]
             acted = " and ".join(f"in {num} of {counted(total, 'step')}{title}" for num, total, title in counts)
