@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from weighted_clip.hosts.comfy.fields import Field, Places, Step, Where, acting
+from weighted_clip.hosts.comfy.fields import Field, Places, Queries, Step, Where, acting
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import PROBLEMS, arm, begin_pass, report
 from weighted_clip.hosts.webui.settings import Settings, pasted
@@ -226,12 +226,12 @@ def test_the_bias_is_that_of_comfyuis_node(model: Any, monkeypatch: pytest.Monke
     host_model = SimpleNamespace(latent_format=None, model_sampling=model.forge_objects.unet.model.predictor)
     step = Step(host_model, torch.zeros(1, 4, *CELLS), torch.tensor(LEVELS[0]), LEVELS, {})
     found = acting(fields, 77, step)
-    on_grid = Places(found.weights, found.rows[None])
+    fields_of_node = Places(found.weights, found.rows[None], found.least)
     for mask, grid in zip(seen[:2], (CELLS, (3, 3)), strict=True):
-        on_grid.grid = grid
+        [bias] = fields_of_node.biases(Queries(grid))
         assert mask is not None
         assert mask.shape == (2, 1, math.prod(grid), 77)
-        torch.testing.assert_close(mask[:1], on_grid.bias() + found.bias, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(mask[0, 0], bias + found.bias, atol=1e-6, rtol=1e-6)
 
 
 def test_with_only_masked_an_area_is_one_of_the_whole_picture(model: Any) -> None:
