@@ -434,6 +434,19 @@ def check_time_ranges_equal_several_entries() -> None:
     difference(sampled(model, in_steps, negative), sampled(model, whole, negative))
 
 
+def check_of_two_regions_that_meet_in_time_one_acts_in_each_step() -> None:
+    clip, model = make_clip("SD1"), make_model("SD1")
+    base, dog, house, negative = (stock(clip, text) for text in (PLAIN, DOG, "a house", NEGATIVE))
+    # the middle one of an odd number of steps of “normal” is exactly half way
+    both = region(region(base, dog, area="left", end=0.5), house, area="left", start=0.5)
+    lines = logged(lambda: sampled(model, both, negative, steps=5), "Region:")
+    acted = [int(line.split(" acted in ")[1].split()[0]) for line in lines]
+    assert acted == [2, 3], acted
+    calls = [region(base, one, area="left") for one in (dog, house)]
+    first, second = (timed(one, *times) for one, times in zip(calls, ((0.0, 0.49), (0.49, 1.0)), strict=True))
+    assert torch.equal(sampled(model, both, negative, steps=5), sampled(model, [*first, *second], negative, steps=5))
+
+
 # ---- what stays, what is said, and what is refused
 
 
