@@ -101,7 +101,7 @@ class WeightedCLIPPlace(Node):
 class WeightedCLIPRegion(Node):
     """Adds a prompt of its own in a place of its own: “a blue dog” in the right half of the base prompt's picture. Base
     and regions are read side by side in one pass of the model, and where no region is, the base is. Chain it for more
-    regions. For Stable Diffusion 1, 2 and XL, with prompts of our nodes or of others.
+    regions. For all models that Weigh Attention knows but HiDream, with prompts of our nodes or of others.
     """
 
     title = "Region"

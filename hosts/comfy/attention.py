@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -27,7 +27,7 @@ from ...weighting.fields import small_picture
 from ...weighting.view import counted
 from .attention_layers import COUPLED
 from .contract import PATCHER, checked_object, host
-from .families import is_filled_in_front, layout_of, reads_regions, titles, weigher_of
+from .families import is_filled_in_front, layout_of, reads_apart, reads_regions, titles, weigher_of
 from .fields import Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
 from .queries import Call
@@ -45,6 +45,8 @@ READY = "weighted_clip_attention_is_ready"
 """Marks an entry whose marker is as long as those of the other entries."""
 PHRASES, REGIONS = "Place Phrase", "Region"
 """Nodes whose effect depends on the step, as the log names them."""
+MADE_OF = ("t5xxl_ids", "t5xxl_weights")
+"""Values of an entry of which Anima's model makes the rows that it reads, beside those of the entry."""
 NOT_ACTING = "lost in silence: where another pack, such as Attention Couple, takes this conditioning for a region"
 """Line of a report about weights and signs in the attention; our code does not run there."""
 
@@ -139,7 +141,8 @@ def with_region(
             own = _new_marker(text, others) if own is None else _marker_for(text, own)
             first = marker.cond.shape[1] // 2
             rows_of_it = range(first, first + own.num_own)
-            added = Region(text, rows_of_it, strength, where, between, others.get(WORDS))
+            inputs_of = {key: others[key] for key in MADE_OF if key in others}
+            added = Region(text, rows_of_it, strength, where, between, others.get(WORDS), inputs_of)
             marker = marker.with_region(added, own)
         entry = [[rows, {**values, "model_conds": {**inputs, MARKER: marker}}]]
         marked += host("comfy.hooks").set_hooks_for_conditioning(entry, _hooks()) if is_new else entry
@@ -247,6 +250,8 @@ class _Seen:
         self.num_steps = 0
         self.masks: dict[tuple[int, torch.Size], Tensor | None] = {}
         """Masks of placed phrases and regions, as `Step` keeps them."""
+        self.texts: dict[int, Tensor] = {}
+        """Rows that the model has made of a region's, by the region's identity."""
 
     def note(self, uuid: Any, num_rows: int, num_layers: int) -> None:
         """Record that weights of an entry have acted."""
@@ -379,10 +384,9 @@ def _predict(
         reads[id(entry)] = read_in(marker, step, _num_filled(entry, is_filled))
         if seen is not None and step is not None:
             seen.note_places(marker, step, entry.get("timestep_start"), entry.get("timestep_end"))
+    _check_regions(model, reads.values())
     sizes = sizes_of(list(reads.values()))
-    ready = [
-        some if some is None else [_ready(entry, reads.get(id(entry)), sizes, step) for entry in some] for some in conds
-    ]
+    ready = [some and [_ready(entry, reads.get(id(entry)), sizes, step, seen) for entry in some] for some in conds]
     try:
         return executor(model, ready, *rest, **named)
     except AttributeError as error:
@@ -417,9 +421,21 @@ def _step(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any, 
     return Step(model, latent, sigma.flatten()[0], levels, masks, options.get("context_window") is not None)
 
 
-def _ready(entry: Entry, read: Read | None, sizes: Sizes, step: Step | None) -> Entry:
+def _ready(entry: Entry, read: Read | None, sizes: Sizes, step: Step | None, seen: _Seen | None) -> Entry:
     """An entry with inputs of its batch's sizes."""
-    copy = {**entry, "model_conds": inputs_for(entry["model_conds"], read, sizes, step), READY: True}
+    texts = {} if seen is None else seen.texts
+
+    def text_of(region: Region) -> Tensor:
+        if "t5xxl_ids" not in region.inputs or step is None:
+            return region.text
+        if id(region) not in texts:
+            given = {**entry, **region.inputs, "cross_attn": region.text}
+            made = step.model.extra_conds(**given, device=step.latent.device, noise=step.latent)
+            texts[id(region)] = made["c_crossattn"].cond
+        return texts[id(region)]
+
+    own = sizes.of(read) if sizes.regions and step is not None and not reads_apart(step.model) else sizes
+    copy = {**entry, "model_conds": inputs_for(entry["model_conds"], read, own, step, text_of), READY: True}
     if has_only_ours(entry.get("hooks")):
         copy["hooks"] = None  # no longer needed, and entries with different hooks never share a batch
     return copy
@@ -439,13 +455,17 @@ def _num_filled(entry: Entry, is_filled: bool) -> int:
     return num_rows - num_own
 
 
-def _check_places(model: Any, maps: Tensor, x: Tensor, has_regions: bool) -> None:
-    """Refuse weights or shares by place in a part of the picture, and regions in a model that cannot read them."""
-    if has_regions and not reads_regions(model):
+def _check_regions(model: Any, reads: Iterable[Read]) -> None:
+    """Refuse regions in a model that cannot read them."""
+    if any(read.regions for read in reads) and not reads_regions(model):
         raise ValueError(
             f"Region does not know yet where this model ({type(model).__name__}) reads text: it works with "
             f"{titles('has_regions')}. Take it out, or take Conditioning (Set Mask) and (Combine)."
         )
+
+
+def _check_places(maps: Tensor, x: Tensor) -> None:
+    """Refuse weights or shares by place in a part of the picture."""
     if maps.shape[0] != x.shape[0] or maps.shape[2:] != x.shape[2:]:
         raise ValueError(
             "A placed phrase or a region cannot act where another node cuts the picture into parts, such as tiles: "
@@ -478,9 +498,9 @@ def _apply(
     weigh = weigher_of(model)
     assert c_crossattn is not None  # all families have the text there
     weighing = weighing_of(taken, _num_rows(c_crossattn, inputs.get("encoder_hidden_states_llama3")), x.device)
-    for maps, is_of_regions in ((taken.weights, False), (taken.shares, taken.beside is not None)):
+    for maps in (taken.weights, taken.shares):
         if maps is not None:
-            _check_places(model, maps, x, is_of_regions)
+            _check_places(maps, x)
     if taken.beside is not None:
         c_crossattn = torch.cat([c_crossattn, taken.beside.to(c_crossattn).expand(len(x), -1, -1)], 1)
     call = Call(model.diffusion_model, options, inputs, tuple(x.shape[2:]))

@@ -60,7 +60,9 @@ class Weighing:
         self.shared: Shared | None = None
         """Prompts that the text's keys belong to, if they are several."""
         self.queries = Queries(())
-        """Layout of the queries of layers with fields."""
+        """Layout of the queries of layers with fields or several prompts."""
+        self.is_text_alone = False
+        """Whether all queries are the text's keys, or padding behind them."""
         self._by_place: dict[tuple[Any, ...], Tensor] = {}
         """Bias by place of layers with the same layout."""
         self.is_last = False
@@ -78,7 +80,9 @@ class Weighing:
     def of_hidden(self) -> Weighing:
         """A copy in which only weights of 0 act, i.e. hidden keys; for queries without a place."""
         bias = (self.bias if self.places is None else self.bias + self.places.least).cpu()
-        return Weighing(bias.masked_fill(bias != -torch.inf, 0.0), torch.ones(bias.shape), self.bias.device)
+        found = Weighing(bias.masked_fill(bias != -torch.inf, 0.0), torch.ones(bias.shape), self.bias.device)
+        found.shared, found.is_text_alone = self.shared, True
+        return found
 
     def read_again(self, num_rows: int) -> None:
         """Add the last rows once more, for layers that read them twice."""
@@ -107,8 +111,8 @@ class Weighing:
         others = key.shape[-2] - self.bias.shape[1]
         around = (others, 0) if self.is_last else (0, others)
         bias: Tensor | None = None
-        if self.places is not None:
-            bias = self._bias_by_place(self.places, query, around, options)
+        if self.places is not None or (self.shared is not None and self._is_joint):
+            bias = self._bias_by_place(query, around, options)
         elif self._has_bias:
             bias = torch.nn.functional.pad(_held(self.bias[:, None, None], query.dtype), around)
         if bias is not None:
@@ -119,20 +123,24 @@ class Weighing:
             value = value * factor.view(shape).to(value.dtype)
             if self._enlarges:  # some models make 0 of what is no number, so the picture need not show it
                 self.is_finite = self.is_finite & value.isfinite().all()
-        if self.shared is not None:
+        if self.shared is not None and not self._is_joint:
             own = None if mask is None else _in_four_dimensions(mask)
-            grid = self._queries_of(query, options).grid
-            return self.shared.attend(grid, attention, query, key, value, heads, own, *rest, **options)
+            queries = self._queries_of(query, options)
+            return self.shared.attend(queries, attention, query, key, value, heads, own, *rest, **options)
         return attention(query, key, value, heads, mask, *rest, **options)
+
+    @property
+    def _is_joint(self) -> bool:
+        """Whether text is among the queries."""
+        return self.is_text_alone or bool(self.queries.text)
 
     def _queries_of(self, query: Tensor, options: Mapping[str, Any]) -> Queries:
         """Layout of the queries of a layer, checked against them."""
-        references = options.get("transformer_options", {}).get("reference_image_num_tokens", ())
-        return self.queries.check(query.shape[-2], sum(references))
+        if self.is_text_alone:
+            return Queries((0, 0), before=query.shape[-2], text=range(self.bias.shape[1]))
+        return self.queries.check(query.shape[-2], _num_references(options))
 
-    def _bias_by_place(
-        self, places: Places, query: Tensor, around: tuple[int, int], options: Mapping[str, Any]
-    ) -> Tensor:
+    def _bias_by_place(self, query: Tensor, around: tuple[int, int], options: Mapping[str, Any]) -> Tensor:
         """Bias of all keys at each query, ``[batch, 1, queries, keys]``, with others ``around`` those of the text."""
         num_queries = query.shape[-2]
         queries = self._queries_of(query, options)
@@ -143,16 +151,26 @@ class Weighing:
             size = math.prod(shape) * query.element_size()
             if size > MAX_BYTES:
                 raise ValueError(
-                    f"Place Phrase would take {size / 2**30:.1f} GiB in this model at this size, for the weights of "
-                    f"{shape[3]:,} rows at {num_queries:,} places in {counted(batch, 'prompt')}; it takes 1 GiB at "
-                    "most. Take a smaller picture, or Conditioning (Set Mask)."
+                    f"Place Phrase and Region would take {size / 2**30:.1f} GiB in this model at this size, for the "
+                    f"weights of {shape[3]:,} rows at {num_queries:,} places in {counted(batch, 'prompt')}; they take "
+                    "1 GiB at most. Take a smaller picture, or Conditioning (Set Mask)."
                 )
             found = query.new_zeros(shape)
             text = found[..., around[0] : around[0] + num_text]
-            for index, by_place in enumerate(places.biases(queries)):
-                text[index, 0] = _held(by_place.add_(self.bias[index]), query.dtype)
+            if self.places is None:
+                text[:] = _held(self.bias[:, None, None], query.dtype)
+            else:
+                for index, by_place in enumerate(self.places.biases(queries)):
+                    text[index, 0] = _held(by_place.add_(self.bias[index]), query.dtype)
+            if self.shared is not None and self._is_joint:
+                text += self.shared.bias(queries, _num_references(options))[:, None].to(query.dtype)
             self._by_place[key] = found
         return self._by_place[key]
+
+
+def _num_references(options: Mapping[str, Any]) -> int:
+    """Number of queries of reference images, which come last, from an attention's options."""
+    return sum(options.get("transformer_options", {}).get("reference_image_num_tokens", ()))
 
 
 def _held(bias: Tensor, dtype: torch.dtype) -> Tensor:

@@ -133,6 +133,7 @@ FAMILIES = (
         ("comfy.ldm.flux.model.Flux",),
         {"comfy.text_encoders.flux.FluxTokenizer": "t5xxl"},
         loader="DualCLIPLoader flux",
+        has_regions=True,
     ),
     Family(
         "Chroma",
@@ -141,6 +142,7 @@ FAMILIES = (
         ("comfy.ldm.chroma.model.Chroma",),
         {"comfy.text_encoders.pixart_t5.PixArtTokenizer": "t5xxl"},
         loader="CLIPLoader chroma",
+        has_regions=True,
     ),
     Family(
         "Qwen-Image",
@@ -151,6 +153,7 @@ FAMILIES = (
         loader="CLIPLoader qwen_image",
         num_left_out=_qwen_image_prefix,
         has_weights=False,
+        has_regions=True,
     ),
     Family(
         "Z-Image",
@@ -159,6 +162,7 @@ FAMILIES = (
         ("comfy.ldm.lumina.model.NextDiT",),
         {"comfy.text_encoders.z_image.ZImageTokenizer": "qwen3_4b"},
         has_weights=False,
+        has_regions=True,
     ),
     Family(
         "Krea 2",
@@ -169,6 +173,7 @@ FAMILIES = (
         loader="CLIPLoader krea2",
         num_left_out=_qwen_image_prefix,
         has_weights=False,
+        has_regions=True,
     ),
     Family(
         "Anima",
@@ -179,6 +184,7 @@ FAMILIES = (
         min_rows=ANIMA_ROWS,
         has_row_weights=True,
         takes_embeddings=False,
+        has_regions=True,
     ),
     Family(
         "Wan",
@@ -186,6 +192,7 @@ FAMILIES = (
         between_references,
         ("comfy.ldm.wan.model.WanModel", "comfy.ldm.wan.model.VaceWanModel", "comfy.ldm.wan.model.CameraWanModel"),
         {"comfy.text_encoders.wan.WanT5Tokenizer": "umt5xxl"},
+        has_regions=True,
     ),
     Family(
         "Stable Diffusion 3",
@@ -195,6 +202,7 @@ FAMILIES = (
         {"comfy.text_encoders.sd3_clip.SD3Tokenizer": "t5xxl"},
         parts=_sd3_parts,
         takes_embeddings=False,
+        has_regions=True,
     ),
     Family(
         "Lumina 2",
@@ -202,6 +210,7 @@ FAMILIES = (
         text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT",),
         {"comfy.text_encoders.lumina2.LuminaTokenizer": "gemma2_2b"},
+        has_regions=True,
     ),
     Family(
         "Flux 2",
@@ -215,6 +224,7 @@ FAMILIES = (
         },
         has_weights=False,
         filled_in_front=("comfy.model_base.Flux2",),
+        has_regions=True,
     ),
     Family(
         "HiDream",
@@ -263,6 +273,11 @@ def titles(able: str) -> str:
 def reads_regions(model: Any) -> bool:
     """Whether a host's model can read several prompts, each in its places."""
     return class_of(_network_of(model)) in WITH_REGIONS
+
+
+def reads_apart(model: Any) -> bool:
+    """Whether a host's model reads text by a cross attention, in which entries with other prompts share a batch."""
+    return WEIGHERS.get(class_of(_network_of(model))) in (in_cross_attention, in_wan_cross_attention)
 
 
 def _network_of(model: Any) -> Any:

@@ -7,14 +7,17 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Regions".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...weighting.fields import means, shares_of
+from ...weighting.fields import HIDDEN, logarithms, means, shares_of
 from .fields import Step, Where, acts_in, mask_of, steps_of
+from .queries import Queries
 
 if TYPE_CHECKING:
     from .words import Carried
@@ -35,6 +38,8 @@ class Region(NamedTuple):
     """Parts of the way between which its entry is sampled, both included."""
     words: Carried | None = None
     """Its words, if they are known."""
+    inputs: Mapping[str, Any] = MappingProxyType({})
+    """Values of its entry of which the model makes its rows, beside ``text``."""
 
     def acts(self, step: Step) -> bool:
         """Whether it acts in a step."""
@@ -98,7 +103,8 @@ class Shared:
         Both are on the CPU; ``device`` is the model's. The keys of a prompt are in sequence.
         """
         self._shares, self._device = shares, device
-        self._by_grid: dict[tuple[int, ...], Tensor] = {}
+        self._owners = owners.long().to(device)
+        self._by_layout: dict[Queries, Tensor] = {}
         found: dict[tuple[int, int, int], list[int]] = {}
         for image, own in enumerate(owners):
             for prompt in range(shares.shape[1]):
@@ -108,16 +114,38 @@ class Shared:
         self.parts = [Part(prompt, images, slice(first, end)) for (prompt, first, end), images in found.items()]
         """Keys that are read, by prompt."""
 
-    def _at_grid(self, grid: tuple[int, ...]) -> Tensor:
-        """Share of each prompt at each query: ``[batch, prompts, queries]``."""
-        if grid not in self._by_grid:
-            shares = means(self._shares, (grid[-2], grid[-1]), of_layer=True)
-            self._by_grid[grid] = shares.flatten(2).float().to(self._device)
-        return self._by_grid[grid]
+    def bias(self, queries: Queries, num_references: int) -> Tensor:
+        """Bias of each key at each query where text and picture read each other: ``[batch, queries, keys]``, float32.
+
+        A place of the picture reads prompts by their shares. Rows of text read those of their own prompt. Reference
+        images, the last queries, read all; padding reads the base.
+        """
+        owners = self._owners
+        num_queries = queries.before + math.prod(queries.grid) + queries.behind
+        found = torch.zeros(len(owners), num_queries, owners.shape[1], device=self._device)
+        found.masked_fill_((owners > 0)[:, None], HIDDEN)
+        is_own = owners[:, :, None] == owners[:, None]
+        found[:, queries.text.start : queries.text.stop] = torch.where(is_own, 0.0, HIDDEN)
+        if math.prod(queries.grid):
+            logs = logarithms(self._shares, (queries.grid[-2], queries.grid[-1])).flatten(2).to(self._device)
+            number = owners[:, None].expand(-1, logs.shape[-1], -1)
+            found[:, queries.picture] = logs.transpose(1, 2).gather(2, number)
+        if num_references:
+            found[:, -num_references:] = 0.0
+        return found
+
+    def _at(self, queries: Queries) -> Tensor:
+        """Share of each prompt at each query, ``[batch, prompts, queries]``: the mean one for those without a place."""
+        if queries not in self._by_layout:
+            shares = means(self._shares, (queries.grid[-2], queries.grid[-1]), of_layer=True).flatten(2)
+            mean = self._shares.double().flatten(2).mean(2, keepdim=True)
+            before, behind = (mean.expand(-1, -1, number) for number in (queries.before, queries.behind))
+            self._by_layout[queries] = torch.cat([before, shares, behind], 2).float().to(self._device)
+        return self._by_layout[queries]
 
     def attend(
         self,
-        grid: tuple[int, ...],
+        queries: Queries,
         attention: Callable[..., Tensor],
         query: Tensor,
         key: Tensor,
@@ -129,10 +157,9 @@ class Shared:
     ) -> Tensor:
         """The host's attention to each prompt by itself, mixed by their shares; shapes as in `Weighing.attend`.
 
-        ``grid`` is that of the queries, which are all places of the picture. The mask has four dimensions, the last of
-        which is that of the keys.
+        The mask has four dimensions, the last of which is that of the keys.
         """
-        shares = self._at_grid(grid)
+        shares = self._at(queries)
         result: Tensor | None = None
         for prompt, images, keys in self.parts:
             own = [one if len(images) == len(query) else one[images] for one in (query, key, value)]

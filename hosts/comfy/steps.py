@@ -7,7 +7,7 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -78,7 +78,8 @@ def read_in(marker: Any, step: Step | None, num_filled: int) -> Read:
     lines = torch.cat([lines[:1] + fields.bias, lines[1:], fields.rows])
     prompts = torch.zeros(num_rows)
     if regions and shares is None:
-        rows, num_filled = list(regions[0].rows), 0
+        rows = list(regions[0].rows)
+        num_filled = max(0, num_filled + marker.num_own - len(rows)) if num_filled else 0
     else:
         rows = [*range(marker.num_own), *(row for region in regions for row in region.rows)]
         for number, region in enumerate(regions, 1):
@@ -105,6 +106,16 @@ class Sizes(NamedTuple):
     beside: int
     """Their rows."""
 
+    def of(self, read: Read | None) -> Sizes:
+        """These, with just the regions of an entry, so that it shares no batch with one that has others."""
+        if read is None or read.shares is None:
+            return self._replace(regions=0, beside=0)
+        return self._replace(regions=len(read.regions), beside=read.num_beside)
+
+
+TextOf = Callable[[Region], Tensor]
+"""From a region to its rows as the model reads them, ``[1, rows, dim]``."""
+
 
 def sizes_of(reads: Sequence[Read]) -> Sizes:
     """Sizes of inputs that hold each of these."""
@@ -116,7 +127,9 @@ def sizes_of(reads: Sequence[Read]) -> Sizes:
     )
 
 
-def inputs_for(inputs: Mapping[str, Any], read: Read | None, sizes: Sizes, step: Step | None) -> dict[str, Any]:
+def inputs_for(
+    inputs: Mapping[str, Any], read: Read | None, sizes: Sizes, step: Step | None, text_of: TextOf
+) -> dict[str, Any]:
     """A model's inputs for an entry, with those for our `weighing_of`; None for an entry that is not marked.
 
     Rows that an entry lacks are NaN.
@@ -130,7 +143,9 @@ def inputs_for(inputs: Mapping[str, Any], read: Read | None, sizes: Sizes, step:
         marker[:, : read.lines.shape[1]] = 0.0
         marker[: len(read.lines), : read.lines.shape[1]] = read.lines
         if read.regions and read.shares is None:
-            found["c_crossattn"] = text._copy_with(read.regions[0].text.to(text.cond))
+            alone = text_of(read.regions[0]).to(text.cond)
+            num_filled = read.lines.shape[1] - alone.shape[1]
+            found["c_crossattn"] = text._copy_with(torch.nn.functional.pad(alone, (0, 0, num_filled, 0)))
     found[MARKER] = conds.CONDRegular(marker.view(1, -1))
     places = () if step is None else step.latent.shape[2:]
     if sizes.fields:
@@ -141,10 +156,10 @@ def inputs_for(inputs: Mapping[str, Any], read: Read | None, sizes: Sizes, step:
     if sizes.regions:
         shares = torch.zeros(1, 1 + sizes.regions, *places)
         shares[:, 0] = 1.0
-        beside = text.cond.new_zeros(1, sizes.beside, text.cond.shape[-1])
+        beside = text.cond.new_zeros(1, sizes.beside, *text.cond.shape[2:])
         if read is not None and read.shares is not None:
             shares = _with(shares, read.shares)
-            rows = torch.cat([region.text for region in read.regions], 1)
+            rows = torch.cat([text_of(region).to(beside) for region in read.regions], 1)
             beside[:, : rows.shape[1]] = rows
             prompts[0, : len(read.prompts)] = read.prompts
         found[PROMPTS] = conds.CONDRegular(prompts)

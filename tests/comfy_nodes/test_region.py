@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from weighted_clip.hosts.comfy.attention import MARKER, regions_of
+from weighted_clip.hosts.comfy.queries import Queries
 from weighted_clip.hosts.comfy.regions import Shared
 
 from .fake_comfy import defaults, node
@@ -122,7 +123,7 @@ def test_each_image_reads_its_prompts_apart_and_mixes_them_by_place() -> None:
     shares[1, 2] = 0.0
     shares[2] = torch.tensor([1.0, 0.0, 0.0])[:, None, None]
     shared = Shared(owners, shares)
-    found = shared.attend((2, 2), attention, query, key, value, 2, mask)
+    found = shared.attend(Queries((2, 2)), attention, query, key, value, 2, mask)
     for image in range(3):
         for cell in range(4):
             expected = torch.zeros(8)

@@ -535,13 +535,5 @@ def check_what_cannot_be_a_region_is_refused_in_words() -> None:
     assert "has changed them" in refusal(lambda: sampled(fewer, ours, negative))
 
 
-def check_families_that_are_not_proven_are_refused_by_name() -> None:
-    for family in ("Flux", "Qwen-Image"):
-        clip, model = make_text_encoder(family), make_model(family)
-        ours = region(stock(clip, PLAIN), stock(clip, "a dog"), area="left")
-        message = refusal(lambda model=model, ours=ours: sampled(model, ours, ours))
-        assert "Region does not know yet" in message and "Stable Diffusion 1, 2 and XL" in message, message
-
-
 if __name__ == "__main__":
     main(globals())

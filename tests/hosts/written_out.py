@@ -112,7 +112,7 @@ def written_out(
                 if name.endswith("attn2"):
                     replaced.enter_context(patch.object(module, "forward", _cross_of_unet(module, how, texts)))
         else:
-            written = _WrittenOut(network, how, texts, skipped, placed)
+            written = WrittenOut(network, how, texts, skipped, placed)
             replaced.enter_context(patch.object(network, "forward", written.forward))
             for module, function in FUNCTIONS.items():
                 if module in sys.modules:
@@ -125,11 +125,11 @@ def written_out(
             ):
                 if module in sys.modules:
                     kind = getattr(sys.modules[module], name)
-                    replaced.enter_context(patch.object(kind, "forward", _as_method(by_hand, kind.forward)))
+                    replaced.enter_context(patch.object(kind, "forward", as_method(by_hand, kind.forward)))
         yield
 
 
-def _as_method(by_hand: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+def as_method(by_hand: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     def forward(module: Any, *inputs: Any, **named: Any) -> torch.Tensor:
         return by_hand(module, theirs, *inputs, **named)
 
@@ -160,7 +160,7 @@ def _cross_of_unet(module: Any, how: str, texts: tuple[tuple[Any, Weights], ...]
     return forward
 
 
-class _WrittenOut:
+class WrittenOut:
     """The attention of a network of transformer blocks; which one it is, is known by its place in the network.
 
     A model with refiners asks for text alone first, then for the image alone, then for both; of weights only 0 counts
