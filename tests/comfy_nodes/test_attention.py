@@ -232,7 +232,7 @@ def test_in_stable_diffusion_3_the_first_attention_of_each_block_is_weighed() ->
     for index, one in enumerate(read):
         torch.testing.assert_close(one, plain if index % 2 else expected)
     assert weighing.num_layers == 2
-    with pytest.raises(ValueError, match="expects 5 rows of text in each block, but another node has made them 10"):
+    with pytest.raises(ValueError, match="expect 5 rows of text in each block, but another node has made them 10"):
         network.run(options, text.repeat(1, 2, 1))
     network.context_processor = "one"
     with pytest.raises(ValueError, match="this variant of Stable Diffusion 3"):
