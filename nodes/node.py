@@ -56,7 +56,7 @@ def prompt_input(tooltip: str) -> Input:
 
 
 def placed_input(tooltip: str) -> Input:
-    """Make an input for a conditioning whose words and placed phrases the node shows."""
+    """Make an input for a conditioning whose words, placed phrases and regions the node shows."""
     return "CONDITIONING", {MARK: PLACES, "tooltip": tooltip}
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..hosts.comfy.placing import Placement, place_phrase, place_region
 from ..hosts.comfy.types import Conditioning
 from .node import Node, Out, checked, make_input, number, placed_input
-from .results import placed_result, shown_result
+from .results import placed_result
 
 UNITS = ("percent", "steps")
 WHERE = {
@@ -112,9 +112,7 @@ class WeightedCLIPRegion(Node):
     )
     FUNCTION = "place"
     required = {
-        "base": make_input(
-            "CONDITIONING", "The prompt for the whole picture, perhaps with regions already; negative prompts too."
-        ),
+        "base": placed_input("The prompt for the whole picture, perhaps with regions already; negative prompts too."),
         "region": make_input(
             "CONDITIONING", "The prompt of the region, by the same text encoder. Its pooled vector is not used."
         ),
@@ -143,4 +141,4 @@ class WeightedCLIPRegion(Node):
         """Add the region."""
         placement = placement_of(area, start, end, unit, mask, unique_id)
         placed, report = place_region(base, region, strength, placement)
-        return shown_result((placed, report), report.splitlines()[:1])
+        return placed_result(placed, report, unique_id)

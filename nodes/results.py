@@ -63,7 +63,7 @@ def shown_result(result: tuple[Any, ...], lines: Sequence[str]) -> dict[str, Any
 
 
 def placed_result(conditioning: Conditioning, report: str, node_id: str | None) -> dict[str, Any]:
-    """ComfyUI's result of a node that places phrases: conditioning and report, and a view of each text."""
+    """ComfyUI's result of a node that places phrases or prompts: conditioning and report, and a view of each text."""
     views = placed_views(conditioning, node_id)
     return {"ui": {"weighted_clip": views, "text": report.splitlines()[:1]}, "result": (conditioning, report)}
 

@@ -246,7 +246,7 @@ class _Seen:
         self.of_places: dict[tuple[str | None, str, str], set[int]] = {}
         """Steps in which each placed phrase and each region acts, by its node, the node's name and its own."""
         self.pictures: dict[tuple[str | None, str], list[list[float]]] = {}
-        """Small picture of the mask of each placed phrase that has acted, by its node and name."""
+        """Small picture of the mask of each placed phrase and region that has acted, by its node and name."""
         self.num_steps = 0
         self.masks: dict[tuple[int, torch.Size], Tensor | None] = {}
         """Masks of placed phrases and regions, as `Step` keeps them."""
@@ -266,12 +266,13 @@ class _Seen:
         self.num_steps = len(step.sigmas) - 1
         for where in (field.where for field in marker.fields):
             self._of(PHRASES, where).update(steps_of(where, step, start, end))
+        for region in marker.regions:
+            self._of(REGIONS, region.where).update(region.steps(step, start, end))
+        for where in (one.where for one in (*marker.fields, *marker.regions)):
             key, made = (where.node_id, where.name), (id(where), step.latent.shape)
             if key not in self.pictures and made in self.masks:
                 mask = self.masks[made]
                 self.pictures[key] = [[1.0]] if mask is None else small_picture(mask.flatten(0, -3).mean(0))
-        for region in marker.regions:
-            self._of(REGIONS, region.where).update(region.steps(step, start, end))
 
     def _of(self, title: str, where: Where) -> set[int]:
         return self.of_places.setdefault((where.node_id, title, where.name), set())
@@ -284,7 +285,7 @@ class _Seen:
                 continue
             place = {"name": name, "steps": sorted(steps), "num_steps": self.num_steps}
             place["picture"] = self.pictures.get((node_id, name))
-            _tell(node_id, text, **({"place": place} if title == PHRASES else {}))
+            _tell(node_id, text, place=place)
         if not self.num_rows:
             return
         logger.info("Weigh Attention: %s", _in_words(self.num_rows, self.num_layers))

@@ -1,4 +1,4 @@
-"""Words of a CONDITIONING and the phrases placed among them, as plain data that the page draws.
+"""Words of a CONDITIONING, the phrases placed among them and its regions, as plain data that the page draws.
 
 Source: docs/places.md.
 """
@@ -7,44 +7,51 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from ...weighting.areas import area_mask
 from ...weighting.fields import MAX_CELLS, small_picture
+from ...weighting.prompt import shortened
 from ...weighting.view import VERSION, chip_of
 from ...weighting.words import Word, Words
-from .attention import fields_of
+from .attention import fields_of, regions_of
 from .fields import Field, Where
+from .regions import Region
 from .types import Conditioning
 from .words import WORDS, Carried
 
 MAX_TEXTS = 20
 """Maximum number of texts that are sent to the page."""
+MAX_CHARACTERS = 40
+"""Maximum number of characters of a region's text that name it."""
+_NO_WORDS = Words((), ())
 
 
 def placed_views(conditioning: Conditioning, node_id: str | None = None) -> list[dict[str, Any]]:
-    """Views of a conditioning's texts with their placed phrases, each different one once.
+    """Views of a conditioning's texts with their placed phrases and regions, each different one once.
 
     A view has the keys that the ruler draws (`weighting.view.view`), without those of options. It also has
 
     - ``label``: the times of its entries, if there are several views;
-    - ``places``: its placed phrases, each with the values of the node Place Phrase, its ``name``, ``node``,
-      ``is_own`` (of the node with this id), ``has_mask`` and ``picture``: rows of the mask in few cells, from 0 to 1,
-      or None if it depends on the picture's size;
+    - ``places``: its placed phrases and regions, each with the values of the node Place Phrase or Region, its
+      ``name``, ``node``, ``is_own`` (of the node with this id), ``has_mask`` and ``picture``: rows of the mask in few
+      cells, from 0 to 1, or None if it depends on the picture's size; a region also with its first ``words``, empty if
+      they are not known;
     - in each chip ``places``: the numbers of its phrases in that list.
 
     Args:
-        conditioning: Conditioning of our encode nodes.
+        conditioning: Conditioning, of which one that is not of our encode nodes has regions only.
         node_id: Node that asks.
     """
     found: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for _, values in conditioning:
-        carried: Carried | None = values.get(WORDS)
-        parts = carried.parts if carried else ()
-        for words in dict.fromkeys(words for part in parts for words in part.values()):
-            view = _view(words, fields_of(values), node_id)
+        fields, regions = fields_of(values), regions_of(values)
+        known = _words_of(values.get(WORDS))
+        for words in known or ([_NO_WORDS] if fields or regions else []):
+            view = _view(words, fields, regions, node_id)
             _, labels = found.setdefault(json.dumps(view), (view, []))
             labels.append(_times(values))
     views = [{**view, "label": ", ".join(dict.fromkeys(filter(None, labels)))} for view, labels in found.values()]
@@ -55,9 +62,15 @@ def placed_views(conditioning: Conditioning, node_id: str | None = None) -> list
     return views[:MAX_TEXTS]
 
 
-def _view(words: Words, fields: Sequence[Field], node_id: str | None) -> dict[str, Any]:
+def _words_of(carried: Carried | None) -> list[Words]:
+    """Different texts of an entry, if they are known."""
+    parts = carried.parts if carried else ()
+    return list(dict.fromkeys(words for part in parts for words in part.values()))
+
+
+def _view(words: Words, fields: Sequence[Field], regions: Sequence[Region], node_id: str | None) -> dict[str, Any]:
     chunks = [_chunk()]
-    numbers = [words.numbers_of(field.phrase) for field in fields]
+    numbers = [words.numbers_of(field.phrase) if _is_of_base(field, regions) else () for field in fields]
     before: Word | None = None
     for number, word in enumerate(words.words):
         if word is None:
@@ -70,12 +83,24 @@ def _view(words: Words, fields: Sequence[Field], node_id: str | None) -> dict[st
         before = word
     return {
         "version": VERSION,
-        "text": " ".join(word.typed for word in words.words if word),
+        "text": _text(words),
         "num_tokens": sum(chunk["num_tokens"] for chunk in chunks),
         "chunks": chunks,
         "issues": [],
-        "places": [_place(field, node_id) for field in fields],
+        "places": [*(_phrase(field, node_id) for field in fields), *_regions(regions, node_id)],
     }
+
+
+def _is_of_base(field: Field, regions: Sequence[Region]) -> bool:
+    """Whether some of a field's rows are not those of regions, which follow."""
+    return not regions or min(field.rows) < regions[0].rows.start
+
+
+def _text(words: Words) -> str:
+    """Words with a space where there was something between them."""
+    found = [word for word in words.words if word]
+    spaces = ["" if one.span.end == other.span.start else " " for one, other in pairwise(found)]
+    return "".join(space + word.typed for space, word in zip(["", *spaces], found, strict=False))
 
 
 def _chunk() -> dict[str, Any]:
@@ -91,15 +116,27 @@ def _chip(word: Word, before: Word | None) -> dict[str, Any]:
     return chip_of(word.typed, (0, 0), [0], joins=joins, is_hidden=False)
 
 
-def _place(field: Field, node_id: str | None) -> dict[str, Any]:
-    where = field.where
+def _phrase(field: Field, node_id: str | None) -> dict[str, Any]:
+    weights = {"inside": field.inside, "outside": field.outside}
+    return {**_place(field.where, node_id), "phrase": field.phrase, **weights}
+
+
+def _regions(regions: Sequence[Region], node_id: str | None) -> list[dict[str, Any]]:
+    """Regions; texts of one that follow each other in time are named by the first."""
+    firsts = {region.where.name: region for region in reversed(regions)}
+    return [_region(region, node_id) for region in reversed(firsts.values())]
+
+
+def _region(region: Region, node_id: str | None) -> dict[str, Any]:
+    words = shortened(next(map(_text, _words_of(region.words)), ""), MAX_CHARACTERS)
+    return {**_place(region.where, node_id), "words": words, "strength": region.strength}
+
+
+def _place(where: Where, node_id: str | None) -> dict[str, Any]:
     return {
         "name": where.name,
-        "phrase": field.phrase,
         "node": where.node_id,
         "is_own": node_id is not None and where.node_id == node_id,
-        "inside": field.inside,
-        "outside": field.outside,
         "area": where.area.text if where.area else "",
         "has_mask": where.mask is not None,
         "picture": _picture(where),

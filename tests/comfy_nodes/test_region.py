@@ -53,6 +53,32 @@ def test_words_weights_and_places_of_a_region_come_along() -> None:
     assert both[0][1]["model_conds"][MARKER].fields[0].rows == (2, 77 + 2) and "2 rows" in report
 
 
+def test_the_page_is_shown_words_phrases_and_regions() -> None:
+    base, _ = place(conditioning(text="a red (meadow:1.2)"), "meadow", area="top")
+    dog = conditioning("A1111Encode", "a [red:blue:10] dog, don't " + "run " * 20)
+    placed, _ = place(dog, "red", area="bottom")
+    first, _ = region(base, placed, area="left half", unique_id="7")
+    inputs = {"base": first, "region": rows_like(base), "mask": torch.eye(4)[None], "strength": 0.5}
+    given = {**defaults("Region"), **inputs, "start": 2, "end": 4, "unit": "steps", "unique_id": "8"}
+    shown = node("Region").place(**given)["ui"]
+    (view,) = shown["weighted_clip"]
+    assert shown["text"] == ["region 2: 77 rows"] and view["text"] == "a red meadow"
+    # the base has the word too, but the region's is placed
+    assert [chip["places"] for chunk in view["chunks"] for chip in chunk["chips"]] == [[], [], [0]]
+    assert [one["name"] for one in view["places"]] == ["“meadow”", "“red”", "region 1", "region 2"]
+    one, two = view["places"][2:]
+    assert one["words"] == "a red dog, don't run run run run run run…"
+    assert (one["strength"], one["area"], one["node"], one["is_own"]) == (1.0, "left half", "7", False)
+    assert one["picture"][0] == [1.0] * 8 + [0.0] * 8
+    assert (two["words"], two["strength"], two["is_own"], two["has_mask"]) == ("", 0.5, True, True)
+    assert (two["start"], two["end"], two["unit"]) == (2, 4, "steps") and two["picture"] == torch.eye(4).tolist()
+    # a base of another node has no words that are known, and without a region there is nothing to show
+    given |= {"base": rows_like(base), "region": dog, "mask": None}
+    (view,) = node("Region").place(**given)["ui"]["weighted_clip"]
+    assert view["num_tokens"] == 0 and [one["name"] for one in view["places"]] == ["region 1"]
+    assert node("Region").place(**{**given, "strength": 0.0})["ui"]["weighted_clip"] == []
+
+
 def test_texts_that_follow_each_other_are_one_region() -> None:
     base = conditioning("A1111Encode", "a [red:blue:10] meadow")
     dog = conditioning("A1111Encode", "a [dog:cat:5]")

@@ -27,6 +27,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.hosts.comfy.fields import Field, Where
 from weighted_clip.hosts.comfy.placed_view import placed_views
+from weighted_clip.hosts.comfy.regions import Region
 from weighted_clip.hosts.comfy.words import WORDS, Carried
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS
 from weighted_clip.nodes.routes import ruler_nodes
@@ -116,6 +117,21 @@ def placed() -> list[dict[str, Any]]:
     return json.loads(json.dumps([view]))
 
 
+def regions() -> list[dict[str, Any]]:
+    """A base without known words and two regions, of which the second acted in no step."""
+    words = Carried(({"clip_l": words_of(parse("a blue dog", "a1111").parts)},), torch.zeros(1))
+    rows = torch.zeros(1, 77, 4)
+    left, right = map(read_area, ("left half", "right half"))
+    both = (
+        Region(rows, range(77, 154), 0.5, Where("region 1", left, None, 0.25, 0.5, node_id="4"), words=words),
+        Region(rows, range(154, 231), 1.0, Where("region 2", right, node_id="5")),
+    )
+    values = {"model_conds": {MARKER: SimpleNamespace(fields=(), regions=both)}}
+    (view,) = placed_views([[rows, values]], "5")
+    view["places"][1]["acted"] = {"steps": [], "num_steps": 4}
+    return json.loads(json.dumps([view]))
+
+
 def cases() -> dict[str, dict[str, Any]]:
     """Drawings of the page, by name."""
     vectors = views_of("an embedding:easy cat")
@@ -152,6 +168,7 @@ def cases() -> dict[str, dict[str, Any]]:
     places = views_of(PLACED, steps=20, regions="prompt-control", **A1111)
     drawn["places of parts"] = {"views": places}
     drawn["placed"] = {"views": placed(), "content": {"total": ""}}
+    drawn["regions"] = {"views": regions(), "content": {"total": ""}}
     drawn["notes"] = {"views": [], "content": {"notes": ["text linked: shown after the run"]}}
     return drawn
 
@@ -488,6 +505,26 @@ def test_the_time_of_a_placed_phrase_is_a_strip(drawn: dict[str, Any]) -> None:
     assert rows[1]["texts"][-2:] == ["from step 0 to before step 3", "acted in 0 of 4 steps"]
 
 
+def test_regions_are_listed_below_the_words_of_their_base(drawn: dict[str, Any]) -> None:
+    case = drawn["regions"]
+    assert items_of(case) == [] and (case["count"], case["meter"]) == ("", "")
+    assert [row["texts"] for row in case["places"]] == [
+        ["region 1 “a blue dog”", "left half", "strength 0.5", "from 0.25 to 0.5 of the way"],
+        ["region 2", "right half", "strength 1", "acted in 0 of 4 steps"],
+    ]
+    left, right = [1.0] * 8 + [0.0] * 8, [0.0] * 8 + [1.0] * 8
+    assert [row["area"] for row in case["places"]] == [[left] * 16, [right] * 16]
+    assert case["places"][0]["times"] == [pytest.approx([0.25, 0.5], abs=0.01)]
+    assert [row["isMissed"] for row in case["places"]] == [False, True]
+
+
+def test_region_shows_its_run_and_where_it_acted(served: dict[str, Any]) -> None:
+    found = served["node"]["regions"]
+    assert [found[name]["rows"] for name in ("executed", "acted")] == [["", ""], ["acted in 2 of 4 steps", ""]]
+    assert found["acted"]["pictures"] == [2, 16]
+    assert [found[name]["isStale"] for name in ("executed", "changed", "back")] == [False, True, False]
+
+
 def test_place_phrase_shows_its_run_and_where_it_acted(served: dict[str, Any]) -> None:
     found = served["node"]["places"]
     words = "a Red cat , a blue dog red cat"
@@ -651,7 +688,7 @@ def test_what_each_node_asks(served: dict[str, Any]) -> None:
     assert node["masks"] == {"node": "WeightedCLIPMaskControl", "text": "a cat", "values": values}
     asked = {"node": "WeightedCLIPRerank", "text": "a (red:1.4) cat", "values": {"syntax": "a1111"}}
     assert node["rerank"] == asked
-    assert node["withRuler"] == [*NODES, "WeightedCLIPPlace"]
+    assert node["withRuler"] == [*NODES, "WeightedCLIPPlace", "WeightedCLIPRegion"]
     assert node["foreign"] == [None, None]
 
 

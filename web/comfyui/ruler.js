@@ -21,7 +21,7 @@ import { after } from "./ruler/wrap.js";
 
 const ROUTE = "/weighted_clip/inspect";
 const CONVERT_ROUTE = "/weighted_clip/convert";
-/** The server's message after a sampling about where weights or a placed phrase of a node acted (EVENT of
+/** The server's message after a sampling about where weights, a placed phrase or a region of a node acted (EVENT of
  * hosts/comfy/attention.py). */
 const WEIGHED = "weighted_clip.weighed";
 /** The status of a busy server (MAX_AT_ONCE of nodes/routes.py). */

@@ -152,16 +152,34 @@ export async function nodeResults() {
   results.files = await filesAsked();
   results.linked = await linkedTexts();
   results.places = placesShown();
+  results.regions = regionsShown();
   return results;
 }
 
-/** What Place Phrase shows: as run, as sampled, after a change, run again, and of other values. */
-function placesShown() {
-  const { views } = JSON.parse(document.getElementById("cases").textContent).placed;
+/** What Region shows: as run, as sampled, and after a change. */
+function regionsShown() {
+  const { views } = JSON.parse(document.getElementById("cases").textContent).regions;
   for (const place of views[0].places) delete place.acted;
   const own = views[0].places.find((place) => place.is_own);
-  const names = ["phrase", "inside", "outside", "area", "start", "end", "unit"];
-  const node = makeNode("WeightedCLIPPlace", Object.fromEntries(names.map((name) => [name, own[name]])));
+  const { found, note, node, ruler } = placing("WeightedCLIPRegion", own, ["strength", "area", "start", "end", "unit"]);
+  ruler.restored(views);
+  note("executed");
+  const place = { name: "region 1", steps: [0, 1], num_steps: 4, picture: [[1, 0]] };
+  ruler.acted({ node: "4", text: "region 1 acted", place }, false);
+  note("acted");
+  const strength = node.widgets.find(({ name }) => name === "strength");
+  strength.value = 0.75;
+  ruler.check();
+  note("changed");
+  strength.value = own.strength;
+  ruler.check();
+  note("back");
+  return found;
+}
+
+/** A node with the values of a place, its ruler, and what notes under a name what that shows. */
+function placing(comfyClass, own, names) {
+  const node = makeNode(comfyClass, Object.fromEntries(names.map((name) => [name, own[name]])));
   const state = { isOn: true };
   const ruler = new NodePlaces(node, ruleFor(node.comfyClass), { isOn: () => state.isOn });
   document.body.append(ruler.drawing.element);
@@ -174,6 +192,16 @@ function placesShown() {
     const isStale = box.classList.contains("wcr-stale");
     found[name] = { chips: texts(".wcr-text").join(" "), rows, pictures, isStale, message: texts(".wcr-message").join() };
   };
+  return { found, note, node, ruler, state };
+}
+
+/** What Place Phrase shows: as run, as sampled, after a change, run again, and of other values. */
+function placesShown() {
+  const { views } = JSON.parse(document.getElementById("cases").textContent).placed;
+  for (const place of views[0].places) delete place.acted;
+  const own = views[0].places.find((place) => place.is_own);
+  const names = ["phrase", "inside", "outside", "area", "start", "end", "unit"];
+  const { found, note, node, ruler, state } = placing("WeightedCLIPPlace", own, names);
   const areaWidget = node.widgets.find(({ name }) => name === "area");
   ruler.restored(views.map((view) => ({ ...view, places: view.places.map((place) => ({ ...place, phrase: "dog" })) })));
   note("otherRestored");

@@ -1,17 +1,18 @@
-/** Draws placed phrases (hosts/comfy/placed_view.py): small pictures of their areas, their times, and where they acted. */
+/** Draws placed phrases and regions (hosts/comfy/placed_view.py): small pictures of their areas, their times, and where they acted. */
 
 import { css } from "./colors.js";
 import { make } from "./elements.js";
 import { say } from "./language.js";
-import { acted, shareOf, timesOf, weightsOf, whereOf } from "./place_words.js";
+import { acted, shareOf, timesOf, titleOf, weightsOf, whereOf } from "./place_words.js";
 
 /**
- * @typedef {object} Place A placed phrase.
- * @property {string} name Its name: the phrase in quotation marks.
- * @property {string} phrase The phrase.
+ * @typedef {object} Place A placed phrase or a region.
+ * @property {string} name Its name: the phrase in quotation marks, or "region 1".
+ * @property {string} [words] The first words of a region, or "".
+ * @property {number} [strength] Its strength.
  * @property {string} node Id of the node that has placed it.
- * @property {number} inside Weight in its area.
- * @property {number} outside Weight outside.
+ * @property {number} [inside] Weight of a phrase in its area.
+ * @property {number} [outside] Its weight outside.
  * @property {string} area The area as typed, or "".
  * @property {boolean} has_mask Whether it has a mask.
  * @property {number[][] | null} picture Rows of its mask, from 0 to 1; null if unknown.
@@ -51,18 +52,18 @@ export function markPlaced(element, places, theme, idOf) {
 }
 
 /**
- * The list of placed phrases below their words.
- * @param {Place[]} places The phrases.
+ * The list of placed phrases and regions below the words.
+ * @param {Place[]} places The phrases and regions.
  * @param {object} theme The colours.
- * @param {(place: Place) => string} idOf Id of a phrase's row.
+ * @param {(place: Place) => string} idOf Id of the row of one.
  * @returns {HTMLElement} The list.
  */
 export function drawPlaces(places, theme, idOf) {
-  const list = make("div", "wcr-places", "", { role: "list", ariaLabel: say("Placed phrases") });
+  const list = make("div", "wcr-places", "", { role: "list", ariaLabel: say("Places") });
   for (const place of places) {
     const row = list.appendChild(make("div", "wcr-place", "", { role: "listitem", id: idOf(place) }));
     row.append(place.picture ? drawArea(place.picture, theme, shareOf(place)) : make("span", "wcr-area wcr-unknown", "?"));
-    row.append(make("span", "wcr-label", place.name));
+    row.append(make("span", "wcr-label", titleOf(place)));
     if (isPart(place)) continue;
     row.append(make("span", "", whereOf(place)), make("span", "", weightsOf(place)));
     const strip = drawTimes(place);
@@ -74,7 +75,7 @@ export function drawPlaces(places, theme, idOf) {
   return list;
 }
 
-/** A strip of the way from noise to picture, filled where a phrase acts; null while the number of steps is unknown. */
+/** A strip of the way from noise to picture, filled where a phrase or region acts; null while the number of steps is unknown. */
 function drawTimes(place) {
   const parts = partsOf(place);
   if (!parts) return null;
@@ -87,7 +88,7 @@ function drawTimes(place) {
   return strip;
 }
 
-/** Parts of the way, from 0 to 1, in which a phrase acts: as sampled, else as wanted. */
+/** Parts of the way, from 0 to 1, in which a phrase or region acts: as sampled, else as wanted. */
 function partsOf({ acted: sampled, unit, start, end }) {
   if (!sampled) return unit === "percent" ? [[start, end]] : null;
   return sampled.steps.map((step) => [step / sampled.num_steps, (step + 1) / sampled.num_steps]);
@@ -99,5 +100,5 @@ const isPart = (place) => place.unit === undefined;
 /** All about a place in one line. */
 export function sentence(place) {
   if (isPart(place)) return place.name;
-  return [`${place.name}: ${whereOf(place)}`, weightsOf(place), timesOf(place), acted(place)].filter(Boolean).join(", ");
+  return [`${titleOf(place)}: ${whereOf(place)}`, weightsOf(place), timesOf(place), acted(place)].filter(Boolean).join(", ");
 }

@@ -1,13 +1,13 @@
-/** The ruler of a node that places phrases: what a run brought, and in which steps they acted. */
+/** The ruler of a node that places phrases or prompts: what a run brought, and in which steps they acted. */
 
 import { createRuler } from "./draw.js";
 import { sentence } from "./draw_places.js";
 import { isLinked, sourceOf } from "./links.js";
 
-/** The inputs whose values a view repeats, by the same names. */
-const INPUTS = ["phrase", "inside", "outside", "area", "start", "end", "unit"];
+/** The inputs whose values a view repeats, by the same names; each node has some of them. */
+const INPUTS = ["phrase", "inside", "outside", "strength", "area", "start", "end", "unit"];
 
-/** Shows the words and placed phrases of a node's CONDITIONING as of its last run. */
+/** Shows the words, placed phrases and regions of a node's CONDITIONING as of its last run. */
 export class NodePlaces {
   #node;
   #host;
@@ -51,7 +51,7 @@ export class NodePlaces {
   /**
    * A sampling is over.
    * @param {{node: string, text: string, place: {name: string, steps: number[], num_steps: number,
-   *   picture: number[][] | null}}} told What the server says of a phrase that this node, or one before it, has placed:
+   *   picture: number[][] | null}}} told What the server says of a phrase or region that this node, or one before it, has placed:
    *   its node, the steps in which it acted, and that in words.
    * @param {boolean} isOwn Whether it is of this node.
    */

@@ -1,7 +1,10 @@
-/** The ruler's texts about a placed phrase. */
+/** The ruler's texts about a placed phrase or a region. */
 
 import { say } from "./language.js";
 import { counted } from "./words.js";
+
+/** Its name: "“red cat”", "region 1", "region 1 “a blue dog”". */
+export const titleOf = ({ name, words }) => `${say(name)}${words ? ` “${words}”` : ""}`;
 
 /** Where it acts: "left half", "the mask", "left half and the mask", "the whole picture". */
 export function whereOf({ area, has_mask: hasMask }) {
@@ -15,9 +18,11 @@ export function shareOf({ picture }) {
   return say(`${Math.round((100 * cells.reduce((sum, cell) => sum + cell, 0)) / cells.length)} % of the picture`);
 }
 
-/** Its weights: "weight 1, outside 0". */
-export const weightsOf = ({ inside, outside, area, has_mask: hasMask }) =>
-  area || hasMask ? say(`weight ${inside}, outside ${outside}`) : say(`weight ${inside}`);
+/** Its weights: "weight 1, outside 0", or "strength 1" of a region. */
+export function weightsOf({ inside, outside, strength, area, has_mask: hasMask }) {
+  if (strength !== undefined) return say(`strength ${strength}`);
+  return area || hasMask ? say(`weight ${inside}, outside ${outside}`) : say(`weight ${inside}`);
+}
 
 /** When it acts, or "" for all the time. */
 export function timesOf({ unit, start, end }) {

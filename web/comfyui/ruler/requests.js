@@ -20,7 +20,7 @@ const MARK = "weighted_clip_ruler";
  * @property {string[]} texts Names of its prompt boxes.
  * @property {string[]} counts Names of the relevant inputs, also of those without a widget.
  * @property {boolean} hasScheme Whether the node encodes.
- * @property {boolean} hasPlaces Whether it has no prompt boxes, but a conditioning with placed phrases.
+ * @property {boolean} hasPlaces Whether it has no prompt boxes, but a conditioning with placed phrases or regions.
  */
 
 /**
