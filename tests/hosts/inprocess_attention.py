@@ -421,7 +421,7 @@ def check_what_would_lose_the_weights_is_refused_in_words() -> None:
     assert "has made them 39" in refusal(lambda: sampled(halving, ours, negative))
 
     (joined,) = nodes.ConditioningConcat().concat(ours, plain)
-    assert "weighed 77 rows of text, but the sampler got 154" in refusal(lambda: sampled(model, joined, negative))
+    assert "got 77 rows of text, but the sampler got 154" in refusal(lambda: sampled(model, joined, negative))
 
     unknown = model.clone()
     network = unknown.model.diffusion_model

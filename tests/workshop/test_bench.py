@@ -159,7 +159,8 @@ def test_each_processor_has_a_column(sections: dict[str, str]) -> None:
     )
     two = merged(sections["processors"], "Another", {OF_PROCESSORS[0].name: "9.99"})
     (first, *_) = table_rows(two)
-    assert list(first) == [*HEAD, *others, own, "Another"]
+    assert list(first)[-1] == "Another"
+    assert set(first) == {*HEAD, *others, own, "Another"}
     assert first["Another"] == "9.99"
 
 
