@@ -127,6 +127,7 @@ def with_region(
     strength: float,
     where: Where,
     times: Sequence[tuple[float, float]],
+    blends: bool = False,
 ) -> Conditioning:
     """Attach a region's prompt to each entry of a conditioning; ``times`` are those of the region's entries."""
     marked: Conditioning = []
@@ -142,7 +143,7 @@ def with_region(
             first = marker.cond.shape[1] // 2
             rows_of_it = range(first, first + own.num_own)
             inputs_of = {key: others[key] for key in MADE_OF if key in others}
-            added = Region(text, rows_of_it, strength, where, between, others.get(WORDS), inputs_of)
+            added = Region(text, rows_of_it, strength, where, between, others.get(WORDS), inputs_of, blends)
             marker = marker.with_region(added, own)
         entry = [[rows, {**values, "model_conds": {**inputs, MARKER: marker}}]]
         marked += host("comfy.hooks").set_hooks_for_conditioning(entry, _hooks()) if is_new else entry

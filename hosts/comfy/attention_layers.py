@@ -111,8 +111,9 @@ class Weighing:
         others = key.shape[-2] - self.bias.shape[1]
         around = (others, 0) if self.is_last else (0, others)
         bias: Tensor | None = None
-        if self.places is not None or (self.shared is not None and self._is_joint):
-            bias = self._bias_by_place(query, around, options)
+        is_between = self._is_between
+        if self.places is not None or self._is_masked(is_between):
+            bias = self._bias_by_place(query, around, options, is_between)
         elif self._has_bias:
             bias = torch.nn.functional.pad(_held(self.bias[:, None, None], query.dtype), around)
         if bias is not None:
@@ -134,17 +135,29 @@ class Weighing:
         """Whether text is among the queries."""
         return self.is_text_alone or bool(self.queries.text)
 
+    @property
+    def _is_between(self) -> bool:
+        """Whether this is one of every second block, in which prompts that blend have no mask."""
+        is_second = self._is_joint and not self.is_text_alone and self.num_layers % 2 == 0
+        return is_second and self.shared is not None and self.shared.any_blends
+
+    def _is_masked(self, is_between: bool) -> bool:
+        """Whether prompts have masks in a layer, being rows of one softmax."""
+        return self.shared is not None and self._is_joint and not (is_between and self.shared.all_blend)
+
     def _queries_of(self, query: Tensor, options: Mapping[str, Any]) -> Queries:
         """Layout of the queries of a layer, checked against them."""
         if self.is_text_alone:
             return Queries((0, 0), before=query.shape[-2], text=range(self.bias.shape[1]))
         return self.queries.check(query.shape[-2], _num_references(options))
 
-    def _bias_by_place(self, query: Tensor, around: tuple[int, int], options: Mapping[str, Any]) -> Tensor:
+    def _bias_by_place(
+        self, query: Tensor, around: tuple[int, int], options: Mapping[str, Any], is_between: bool
+    ) -> Tensor:
         """Bias of all keys at each query, ``[batch, 1, queries, keys]``, with others ``around`` those of the text."""
         num_queries = query.shape[-2]
         queries = self._queries_of(query, options)
-        key = queries, around, query.dtype
+        key = queries, around, query.dtype, is_between
         if key not in self._by_place:
             batch, num_text = self.bias.shape
             shape = batch, 1, num_queries, num_text + sum(around)
@@ -162,8 +175,9 @@ class Weighing:
             else:
                 for index, by_place in enumerate(self.places.biases(queries)):
                     text[index, 0] = _held(by_place.add_(self.bias[index]), query.dtype)
-            if self.shared is not None and self._is_joint:
-                text += self.shared.bias(queries, _num_references(options))[:, None].to(query.dtype)
+            if self.shared is not None and self._is_masked(is_between):
+                by_prompt = self.shared.bias(queries, _num_references(options), is_between=is_between)
+                text += by_prompt[:, None].to(query.dtype)
             self._by_place[key] = found
         return self._by_place[key]
 

@@ -89,7 +89,7 @@ def place_phrase(
 
 
 def place_region(
-    base: Conditioning, region: Conditioning, strength: float, placement: Placement
+    base: Conditioning, region: Conditioning, strength: float, placement: Placement, *, blends: bool = False
 ) -> tuple[Conditioning, str]:
     """Add a prompt of its own in a place of its own to a base prompt, whose place is where no region is.
 
@@ -98,6 +98,7 @@ def place_region(
         region: The prompt; its rows are taken, all else stays the base's.
         strength: Factor of its mask, from 0.
         placement: Its place and time.
+        blends: `Region.blends`.
 
     Returns:
         A copy of the base, or the same one at strength 0; and a report.
@@ -123,8 +124,10 @@ def place_region(
     if not strength:
         return base, f"{lines[0]}\nits strength is 0: the CONDITIONING is as it came in"
     lines.append(f"strength {strength:g} in {place_in_words(where) or 'the whole picture'}")
+    if blends:
+        lines.append("in every other block, in models in which text and picture share an attention")
     lines += [*time_lines(where), "pooled vector, ControlNet and all else are the base's"]
-    return with_region(base, region, strength, where, times), "\n".join([*lines, NOT_ACTING])
+    return with_region(base, region, strength, where, times, blends), "\n".join([*lines, NOT_ACTING])
 
 
 ALONE = {

@@ -40,6 +40,8 @@ class Region(NamedTuple):
     """Its words, if they are known."""
     inputs: Mapping[str, Any] = MappingProxyType({})
     """Values of its entry of which the model makes its rows, beside ``text``."""
+    blends: bool = False
+    """Whether it has no mask in every second block, where text and picture share an attention."""
 
     def acts(self, step: Step) -> bool:
         """Whether it acts in a step."""
@@ -97,11 +99,17 @@ class Part(NamedTuple):
 class Shared:
     """Prompts in one call of a model."""
 
-    def __init__(self, owners: Tensor, shares: Tensor, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, owners: Tensor, shares: Tensor, blending: Tensor | None = None, device: torch.device | str = "cpu"
+    ) -> None:
         """Store each key's prompt, ``[batch, keys]``, -1 for none, and shares by place, as in `Reading`.
 
-        Both are on the CPU; ``device`` is the model's. The keys of a prompt are in sequence.
+        ``blending`` is above 0 for prompts that blend, ``[batch, prompts]``. All are on the CPU; ``device`` is the
+        model's. The keys of a prompt are in sequence.
         """
+        blends = torch.zeros(shares.shape[:2]) if blending is None else blending
+        self.any_blends, self.all_blend = bool((blends > 0).any()), bool((blends > 0).all())
+        self._blends = (blends.gather(1, owners.long().clamp(min=0)) > 0).to(device)
         self._shares, self._device = shares, device
         self._owners = owners.long().to(device)
         self._by_layout: dict[Queries, Tensor] = {}
@@ -114,11 +122,12 @@ class Shared:
         self.parts = [Part(prompt, images, slice(first, end)) for (prompt, first, end), images in found.items()]
         """Keys that are read, by prompt."""
 
-    def bias(self, queries: Queries, num_references: int) -> Tensor:
+    def bias(self, queries: Queries, num_references: int, *, is_between: bool = False) -> Tensor:
         """Bias of each key at each query where text and picture read each other: ``[batch, queries, keys]``, float32.
 
         A place of the picture reads prompts by their shares. Rows of text read those of their own prompt. Reference
-        images, the last queries, read all; padding reads the base.
+        images, the last queries, read all; padding reads the base. In a block that ``is_between`` others, all read the
+        prompts that blend.
         """
         owners = self._owners
         num_queries = queries.before + math.prod(queries.grid) + queries.behind
@@ -132,7 +141,7 @@ class Shared:
             found[:, queries.picture] = logs.transpose(1, 2).gather(2, number)
         if num_references:
             found[:, -num_references:] = 0.0
-        return found
+        return found.masked_fill_(self._blends[:, None], 0.0) if is_between else found
 
     def _at(self, queries: Queries) -> Tensor:
         """Share of each prompt at each query, ``[batch, prompts, queries]``: the mean one for those without a place."""

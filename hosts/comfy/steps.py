@@ -31,6 +31,8 @@ REGIONS = "weighted_clip_regions"
 """Name of the rows of regions."""
 PROMPTS = "weighted_clip_prompts"
 """Name of the number of each row's prompt."""
+BLENDING = "weighted_clip_blending"
+"""Name of what says which prompts blend."""
 NOBODY = -1.0
 """Number of the prompt of a row that only fills up a batch."""
 
@@ -50,6 +52,12 @@ class Read(NamedTuple):
     """Regions whose rows are read."""
     shares: Tensor | None
     """Shares of the prompts by place; None if only one is read, which is the region, if there is one."""
+
+    @property
+    def blending(self) -> Tensor:
+        """1 for the base and each region that blends, else 0: ``[1 + regions]``; the base does if all regions do."""
+        blends = [region.blends for region in self.regions]
+        return torch.tensor([all(blends), *blends]).float()
 
     @property
     def num_beside(self) -> int:
@@ -157,14 +165,17 @@ def inputs_for(
         shares = torch.zeros(1, 1 + sizes.regions, *places)
         shares[:, 0] = 1.0
         beside = text.cond.new_zeros(1, sizes.beside, *text.cond.shape[2:])
+        blending = torch.zeros(1, 1 + sizes.regions)
         if read is not None and read.shares is not None:
             shares = _with(shares, read.shares)
             rows = torch.cat([text_of(region).to(beside) for region in read.regions], 1)
             beside[:, : rows.shape[1]] = rows
             prompts[0, : len(read.prompts)] = read.prompts
+            blending[0, : 1 + len(read.regions)] = read.blending
         found[PROMPTS] = conds.CONDRegular(prompts)
         found[SHARES] = conds.CONDNoiseShape(shares)
         found[REGIONS] = conds.CONDRegular(beside)
+        found[BLENDING] = conds.CONDRegular(blending)
     return found
 
 
@@ -188,6 +199,8 @@ class Taken(NamedTuple):
     least: list[Tensor]
     """`Read.least` for each of them."""
     shares: Tensor | None
+    blending: Tensor | None
+    """`Read.blending` of each image."""
     beside: Tensor | None
     """Rows of regions, ``[1 or batch, rows, dim]``, that are read behind the text; None if none is."""
 
@@ -195,8 +208,8 @@ class Taken(NamedTuple):
 def take(inputs: dict[str, Any], batch: int) -> Taken | None:
     """Remove our inputs from those of a call of a model; None if there are none."""
     given: Tensor | None = inputs.pop(MARKER, None)
-    names = (PLACES, LEAST, SHARES, REGIONS, PROMPTS)
-    weights, least, shares, beside, prompts = (inputs.pop(name, None) for name in names)
+    names = (PLACES, LEAST, SHARES, BLENDING, REGIONS, PROMPTS)
+    weights, least, shares, blending, beside, prompts = (inputs.pop(name, None) for name in names)
     if given is None:
         return None
     # a wrapper that cuts the picture into tiles may have repeated only what it knows
@@ -210,7 +223,9 @@ def take(inputs: dict[str, Any], batch: int) -> Taken | None:
         for each in (numbers, least)
     )
     rows = [own[:, is_there] for own, is_there in zip(lines, there, strict=True)]
-    return Taken(rows, owners, weights, of_rows, shares, beside if any(bool(own.any()) for own in owners) else None)
+    blending = None if blending is None else blending.cpu().expand(batch, -1)
+    beside = beside if any(bool(own.any()) for own in owners) else None
+    return Taken(rows, owners, weights, of_rows, shares, blending, beside)
 
 
 def num_changed(lines: Tensor) -> int:
@@ -235,5 +250,5 @@ def weighing_of(taken: Taken, num_keys: int, device: torch.device) -> Weighing:
     if taken.weights is not None:
         weighing.places = Places(taken.weights.cpu(), torch.stack(of_fields, 1), least, device)
     if taken.beside is not None and taken.shares is not None:
-        weighing.shared = Shared(torch.stack(prompts), taken.shares.cpu(), device)
+        weighing.shared = Shared(torch.stack(prompts), taken.shares.cpu(), taken.blending, device)
     return weighing

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from weighted_clip.hosts.comfy.attention import MARKER, regions_of
+from weighted_clip.hosts.comfy.attention_layers import Weighing
 from weighted_clip.hosts.comfy.queries import Queries
 from weighted_clip.hosts.comfy.regions import Shared
 
@@ -109,6 +110,7 @@ def test_strength_0_attaches_nothing() -> None:
         ({}, {"mask": torch.zeros(1, 4, 4)}, "mask is 0 everywhere"),
         ({}, {"start": 0.6, "end": 0.4}, "start must be before end"),
         ({}, {"unit": "minutes"}, "unit must be one of: percent, steps"),
+        ({}, {"blocks": "some"}, "blocks must be one of: all, every other"),
     ],
 )
 def test_what_cannot_be_a_region_is_refused(values, inputs, message) -> None:
@@ -160,6 +162,36 @@ def test_each_image_reads_its_prompts_apart_and_mixes_them_by_place() -> None:
                     expected += shares[image, prompt].flatten()[cell] * by_hand(*one)
             torch.testing.assert_close(found[image, cell], expected)
     assert (0, [0], slice(0, 4)) not in shared.parts
+
+
+def test_blocks_are_those_of_each_region() -> None:
+    base, dog = conditioning(text="a meadow"), conditioning(text="a blue dog")
+    found, report = region(region(base, dog)[0], dog, area="left", blocks="every other")
+    assert [one.blends for one in regions_of(found[0][1])] == [False, True] and "in every other block" in report
+
+
+@pytest.mark.parametrize("blends", [(0.0, 1.0, 0.0), (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)])
+def test_all_read_the_prompts_that_blend_in_every_second_block(blends) -> None:
+    """Three rows of text, of a prompt each, then 2 × 2 places."""
+    weighing = Weighing(torch.zeros(1, 3), torch.ones(1, 3))
+    weighing.queries = Queries((2, 2), before=3, text=range(3))
+    shares = torch.rand(1, 3, 2, 2, generator=torch.Generator().manual_seed(0))
+    weighing.shared = Shared(torch.tensor([[0.0, 1.0, 2.0]]), shares, torch.tensor([blends]))
+    seen = []
+
+    def attention(query, key, value, heads, mask):
+        seen.append(torch.zeros(7, 7) if mask is None else mask[0, 0])
+        return query
+
+    for _ in range(4):
+        weighing.attend(attention, *torch.zeros(3, 1, 7, 8), 2)
+    masked = torch.zeros(7, 7)
+    masked[:3, :3] = -100.0 * (1 - torch.eye(3))
+    masked[3:, :3] = shares[0].flatten(1).log().T
+    between = masked.clone()
+    between[:, :3][:, torch.tensor(blends) > 0] = 0.0
+    for found, expected in zip(seen, (masked, between, masked, between), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 def by_hand(query, key, value, bias):

@@ -56,6 +56,8 @@ class Other(NamedTuple):
     strength: float = 1.0
     maps: Maps = {}  # noqa: RUF012
     """Weights by place of its rows."""
+    blends: bool = False
+    """Whether all read it in every second block, where text and picture share an attention."""
 
 
 class Text(NamedTuple):

@@ -39,10 +39,12 @@ class Regions(WrittenOut):
         self.base = rows_read(network, text.conditioning)
         self.others = [rows_read(network, one.conditioning) for one in text.others]
         self.owners: list[int] = []
+        self.num_joint = 0
+        """Number of layers so far in which text and picture read each other."""
 
     def forward(self, x: torch.Tensor, timestep: torch.Tensor, context: torch.Tensor, **named: Any) -> torch.Tensor:
         """The network's own, with the regions' rows behind the base's."""
-        start = context.shape[1] - len(self.base)
+        start, self.num_joint = context.shape[1] - len(self.base), 0
         self.owners = [0] * context.shape[1]
         if start >= 0 and all(torch.equal(one[start:], self.base) for one in context):
             rows = [one.expand(len(context), *one.shape) for one in self.others]
@@ -59,6 +61,7 @@ class Regions(WrittenOut):
     def factors(self, q: torch.Tensor, k: torch.Tensor, first: int) -> torch.Tensor:
         """Factors of shares, ``[batch, queries, keys]``; text comes first, and the picture's queries at ``first``."""
         found = torch.ones(len(q), q.shape[2], k.shape[2], dtype=torch.float64)
+        self.num_joint += first < q.shape[2]
         if self.is_free or not any(self.owners):
             return found
         owners = torch.tensor(self.owners)
@@ -75,6 +78,11 @@ class Regions(WrittenOut):
                 for image in range(len(q)):
                     own = shares[image % len(shares), other][:, None]
                     found[image, first : first + len(own), keys] = own.expand(-1, len(keys))
+        if first < q.shape[2] and self.num_joint % 2 == 0:  # every second block
+            blends = [one.blends for one in self.text.others]
+            for number, is_free in enumerate([False not in blends, *blends]):
+                if is_free:
+                    found[:, :, (owners == number).nonzero().flatten()] = 1.0
         return found
 
     def attend(self, q: Any, k: Any, v: Any, heads: int, mask: Any = None, skip_reshape: bool = False, **_: Any) -> Any:
@@ -206,6 +214,31 @@ def check_regions_equal_masks_written_out() -> None:
 @compares("Region in the cross attention of Anima and Wan, small, with attention written out, likewise", limit=CLOSE)
 def check_regions_equal_attention_to_each_prompt_written_out() -> None:
     check(APART)
+
+
+@compares("Region in every other block of five families, with masks written out, likewise", limit=CLOSE)
+def check_regions_in_every_other_block_equal_masks_written_out() -> None:
+    for family, _, model, base, dog, house in toys("Flux", "SD 3.5", "Krea 2", "Flux 2 Klein", "Z-Image"):
+        left, right = columns(0, TOYS[family].latent[1] / 2), columns(0.45 * TOYS[family].latent[1], 99)
+        one = region(base, dog, area="left half", blocks="every other")
+        always = region(base, dog, area="left half")
+        draws_by_region(model, one, base, Text(base, [Other(dog, left, blends=True)]), name=family, batch=2)
+        drawn = [sampled(model, ours, base, cfg=REFERENCE_CFG) for ours in (one, always)]
+        assert rel(*drawn) > CLOSE, family
+        for blends in ((True, False), (True, True)):
+            both = region(one, house, area="0.45 1, 0 1", blocks="every other" if blends[1] else "all")
+            others = [Other(dog, left, blends=True), Other(house, right, blends=blends[1])]
+            draws_by_region(model, both, base, Text(base, others), name=f"{family}, {blends}")
+
+
+@compares("Region in every other block of SD1, Anima and Wan, with all blocks")
+def check_blocks_change_nothing_in_cross_attention() -> None:
+    for _, _, model, base, dog, _ in toys("SD1", "Anima", "Wan"):
+        drawn = [
+            sampled(model, region(base, dog, area="left", blocks=blocks), base, cfg=REFERENCE_CFG)
+            for blocks in ("all", "every other")
+        ]
+        difference(*drawn)
 
 
 @compares("Region on odd sizes in other families, likewise", limit=CLOSE)
