@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMS = (
     "left, right, top, bottom or center, two of them such as “bottom left”, with half, third or quarter behind; or "
@@ -132,6 +132,8 @@ def area_mask(area: Area, cells: tuple[int, int], pixels: tuple[int, int]) -> Te
     Raises:
         AreaError: If it reaches out of the picture.
     """
+    import torch  # the command line reads areas without it
+
     shares = []
     for extent, number, size, axis in zip((area.down, area.across), cells, pixels, ("high", "wide"), strict=True):
         start, end = (one / size if extent.is_pixels else one for one in extent[:2])

@@ -64,7 +64,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.conds.CONDRegular": ("_copy_with", "cond", "process_cond"),
     "comfy.hooks.EnumHookScope": ("AllConditioning",),
     "comfy.hooks.HookGroup": ("add", "hooks"),
-    "comfy.model_base.BaseModel": ("diffusion_model", "model_sampling"),
+    "comfy.model_base.BaseModel": ("diffusion_model", "extra_conds", "model_sampling"),
     # the small world
     "comfy.latent_formats.LatentFormat": ("latent_channels", "latent_rgb_factors"),
     "comfy.model_base.ModelType": ("FLOW",),

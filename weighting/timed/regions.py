@@ -9,14 +9,13 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, get_args
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from ..areas import Area, Extent, area_mask
-from ..fields import MAX_CELLS, small_picture
 from ..prompt import Fragment, Issue, Span, pieces_of, shortened
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Regions = Literal["off", "prompt-control"]
 REGIONS: tuple[Regions, ...] = get_args(Regions)
@@ -91,6 +90,8 @@ class Place(NamedTuple):
 
     def mask(self) -> Tensor | None:
         """Product of its masks, ``[1, height, width]``, float32; None without any."""
+        import torch  # the command line reads prompts without it
+
         found: Tensor | None = None
         for left, right, top, bottom, weight in self.rectangles:
             mask = torch.zeros(1, self.size[1], self.size[0])
@@ -102,6 +103,10 @@ class Place(NamedTuple):
         """Its place in few cells, from 0 to 1; None if it depends on the picture's size."""
         if self.pixels is not None:
             return None
+        import torch
+
+        from ..fields import MAX_CELLS, small_picture
+
         shares = torch.ones(MAX_CELLS, MAX_CELLS)
         if self.percentages is not None:
             height, width, y, x = self.percentages
@@ -125,6 +130,8 @@ def shares_of(places: Sequence[Place]) -> Tensor:
     Raises:
         RegionError: If no prompt has a part of the picture.
     """
+    import torch
+
     base, *others = places
     width, height = others[0].size
     whole = torch.ones(1, height, width)
@@ -141,6 +148,8 @@ def shares_of(places: Sequence[Place]) -> Tensor:
 
 def _shares(left: float, right: float, top: float, bottom: float) -> Tensor:
     """Share of each cell that lies in a rectangle, given in parts of the picture."""
+    from ..fields import MAX_CELLS
+
     area = Area(Extent(left, min(right, 1.0)), Extent(top, min(bottom, 1.0)))
     return area_mask(area, (MAX_CELLS, MAX_CELLS), (MAX_CELLS, MAX_CELLS))
 
