@@ -173,9 +173,29 @@ def refused_beside(coupled: Coupled) -> None:
         assert not torch.equal(without, in_two_steps(model, plain, negative))
 
 
-def check_regions_of_attention_couple_are_refused_beside_ppm() -> None:
+def ppm_couple() -> Any:
+    """Module of ComfyUI-ppm that patches a U-Net for Attention Couple."""
     package("ppm_couple", pack_of("ComfyUI-ppm") / "src" / "attention_couple")
-    unet_couple = importlib.import_module("ppm_couple.unet_couple")
+    return importlib.import_module("ppm_couple.unet_couple")
+
+
+def forge_couple() -> Any:
+    """Class of sd-forge-couple that patches a U-Net, beside what it imports of Forge."""
+    modules, devices = ModuleType("modules"), ModuleType("modules.devices")
+    devices.device, devices.dtype = torch.device("cpu"), torch.float32
+    sys.modules.update({"modules": modules, "modules.devices": devices})
+    package("lib_couple", pack_of("sd-forge-couple") / "lib_couple")
+    return importlib.import_module("lib_couple.attention_couple").AttentionCouple
+
+
+def as_forge(apply_model: Any, arguments: dict[str, Any]) -> torch.Tensor:
+    """Call a model as Forge does, which says the picture's shape."""
+    arguments["c"]["transformer_options"]["original_shape"] = list(arguments["input"].shape)
+    return apply_model(arguments["input"], arguments["timestep"], **arguments["c"])
+
+
+def check_regions_of_attention_couple_are_refused_beside_ppm() -> None:
+    unet_couple = ppm_couple()
 
     def coupled(model: Any, base: Any, region: Any) -> tuple[Any, Any]:
         work = model.clone()
@@ -207,15 +227,7 @@ def check_regions_of_attention_couple_are_refused_beside_prompt_control() -> Non
 
 
 def check_regions_of_attention_couple_are_refused_beside_forge_couple() -> None:
-    modules, devices = ModuleType("modules"), ModuleType("modules.devices")
-    devices.device, devices.dtype = torch.device("cpu"), torch.float32
-    sys.modules.update({"modules": modules, "modules.devices": devices})
-    package("lib_couple", pack_of("sd-forge-couple") / "lib_couple")
-    couple = importlib.import_module("lib_couple.attention_couple").AttentionCouple
-
-    def as_forge(apply_model: Any, arguments: dict[str, Any]) -> torch.Tensor:
-        arguments["c"]["transformer_options"]["original_shape"] = list(arguments["input"].shape)
-        return apply_model(arguments["input"], arguments["timestep"], **arguments["c"])
+    couple = forge_couple()
 
     def coupled(model: Any, base: Any, region: Any) -> tuple[Any, Any]:
         left, right = halves()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -39,12 +39,17 @@ def placed(conditioning: Any, phrase: str, **inputs: Any) -> Any:
 
 
 def reported(conditioning: Any, phrase: str, **inputs: Any) -> tuple[Any, str]:
+    return result_of("WeightedCLIPPlace", conditioning, phrase=phrase, **inputs)
+
+
+def result_of(node_id: str, *given: Any, **inputs: Any) -> tuple[Any, str]:
+    """Conditioning and report of a node that places something; other inputs have their defaults."""
     import nodes
 
-    node = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPPlace"]
+    node = nodes.NODE_CLASS_MAPPINGS[node_id]
     described = node.INPUT_TYPES()["required"].items()
     values = {name: options["default"] for name, (_, options) in described if "default" in options}
-    return node().place(conditioning, **{**values, "phrase": phrase, **inputs})["result"]
+    return node().place(*given, **{**values, **inputs})["result"]
 
 
 def weights(mask: torch.Tensor, inside: float = 1.0, outside: float = 0.0) -> torch.Tensor:
@@ -75,18 +80,13 @@ def cells_of(weight: torch.Tensor, num_queries: int) -> torch.Tensor:
 @contextmanager
 def read_by_place(model: Any, *texts: tuple[Any, Maps]) -> Iterator[None]:
     """Let a U-Net read text by an attention in float64 with weights by place for the rows of known conditionings."""
-    network = model.model.diffusion_model
     latent: list[tuple[int, int]] = []
-
-    def note_size(_: Any, inputs: Any) -> None:
-        latent[:] = [tuple(inputs[0].shape[-2:])]
 
     def weights_of(context: torch.Tensor, picture: int, num_queries: int) -> torch.Tensor:
         found = torch.ones(num_queries, len(context), dtype=torch.float64)
         for conditioning, maps in texts:
             rows = conditioning[0][0][0]
-            times = len(context) // len(rows)
-            if len(context) == times * len(rows) and torch.equal(context, rows.repeat(times, 1)):
+            if is_repeated(context, rows):
                 for own, weight_of in maps.items():
                     cells = cells_of(weight_of(*latent[0]), num_queries)
                     for row in own:
@@ -107,6 +107,18 @@ def read_by_place(model: Any, *texts: tuple[Any, Maps]) -> Iterator[None]:
 
         return forward
 
+    with cross_attention_by(model, forward_of, latent):
+        yield
+
+
+@contextmanager
+def cross_attention_by(model: Any, forward_of: Callable[[Any], Any], latent: list[tuple[int, int]]) -> Iterator[None]:
+    """Give each cross attention of a U-Net another forward, and note the size of the latent that is drawn."""
+    network = model.model.diffusion_model
+
+    def note_size(_: Any, inputs: Any) -> None:
+        latent[:] = [tuple(inputs[0].shape[-2:])]
+
     with ExitStack() as undone:
         undone.callback(network.register_forward_pre_hook(note_size).remove)
         for name, module in network.named_modules():
@@ -115,14 +127,26 @@ def read_by_place(model: Any, *texts: tuple[Any, Maps]) -> Iterator[None]:
         yield
 
 
+def is_repeated(context: torch.Tensor, rows: torch.Tensor) -> bool:
+    """Whether a context is the same rows once or several times."""
+    times = len(context) // len(rows)
+    return len(context) == times * len(rows) and torch.equal(context, rows.repeat(times, 1))
+
+
 def draws_by_place(
     model: Any, ours: Any, stocks: Any, negative: Any, *texts: Any, name: str = "", on: Any = None, **settings: Any
 ) -> None:
     """Ours draws what stock draws with weights by place written out; see `read_by_place`."""
-    work = on or model
-    with read_by_place(model, *texts):
-        reference = sampled(work, stocks, negative, **settings)
-    is_close(sampled(work, ours, negative, **settings), reference, sampled(work, stocks, negative, **settings), name)
+    draws_as(read_by_place(model, *texts), on or model, ours, stocks, negative, name, **settings)
+
+
+def draws_as(
+    reading: AbstractContextManager[None], model: Any, ours: Any, stocks: Any, negative: Any, name: str, **settings: Any
+) -> None:
+    """Ours draws what stock draws while it reads otherwise."""
+    with reading:
+        reference = sampled(model, stocks, negative, **settings)
+    is_close(sampled(model, ours, negative, **settings), reference, sampled(model, stocks, negative, **settings), name)
 
 
 def resized(model: Any, height: int, width: int) -> Any:

@@ -8,18 +8,14 @@ a loop over the prompts, the shares with a loop over the places; and other packs
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from types import ModuleType
+from contextlib import contextmanager
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
-from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, refusal, run_ours, stock
+from inprocess import CLOSE, compares, difference, main, make_clip, refusal, run_ours, stock
 from inprocess_attention import area, is_close, left_of, logged, masked, num_calls, rel, timed
-from inprocess_attention_beside import package
+from inprocess_attention_beside import as_forge, forge_couple, ppm_couple
 from inprocess_places import (
     ENCODE,
     LEFT,
@@ -30,10 +26,14 @@ from inprocess_places import (
     applied,
     cells_of,
     columns,
+    cross_attention_by,
+    draws_as,
     encoded,
+    is_repeated,
     others,
     placed,
     resized,
+    result_of,
     soft,
     weights,
 )
@@ -73,12 +73,7 @@ def region(base: Any, prompt: Any, **inputs: Any) -> Any:
 
 
 def reported(base: Any, prompt: Any, **inputs: Any) -> tuple[Any, str]:
-    import nodes
-
-    node = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPRegion"]
-    described = node.INPUT_TYPES()["required"].items()
-    values = {name: options["default"] for name, (_, options) in described if "default" in options}
-    return node().place(base, prompt, **{**values, **inputs})["result"]
+    return result_of("WeightedCLIPRegion", base, prompt, **inputs)
 
 
 def shares_of(text: Text, height: int, width: int) -> torch.Tensor:
@@ -97,12 +92,8 @@ def shares_of(text: Text, height: int, width: int) -> torch.Tensor:
 @contextmanager
 def read_by_region(model: Any, *texts: Text) -> Iterator[None]:
     """Let a U-Net read known base prompts with their regions by an attention to each of them in float64."""
-    network = model.model.diffusion_model
     latent: list[tuple[int, int]] = []
     kept: dict[tuple[int, int, int], torch.Tensor] = {}
-
-    def note_size(_: Any, inputs: Any) -> None:
-        latent[:] = [tuple(inputs[0].shape[-2:])]
 
     def at(weight: torch.Tensor, picture: int, num_queries: int) -> torch.Tensor:
         cells = cells_of(weight, num_queries)
@@ -145,27 +136,15 @@ def read_by_region(model: Any, *texts: Text) -> Iterator[None]:
 
         return forward
 
-    with ExitStack() as undone:
-        undone.callback(network.register_forward_pre_hook(note_size).remove)
-        for name, module in network.named_modules():
-            if name.endswith("attn2"):
-                undone.enter_context(patch.object(module, "forward", forward_of(module)))
+    with cross_attention_by(model, forward_of, latent):
         yield
-
-
-def is_repeated(context: torch.Tensor, rows: torch.Tensor) -> bool:
-    times = len(context) // len(rows)
-    return len(context) == times * len(rows) and torch.equal(context, rows.repeat(times, 1))
 
 
 def draws_by_region(
     model: Any, ours: Any, stocks: Any, negative: Any, *texts: Text, name: str = "", on: Any = None, **settings: Any
 ) -> None:
     """Ours draws what stock's base prompts draw with their regions written out."""
-    work = on or model
-    with read_by_region(model, *texts):
-        reference = sampled(work, stocks, negative, **settings)
-    is_close(sampled(work, ours, negative, **settings), reference, sampled(work, stocks, negative, **settings), name)
+    draws_as(read_by_region(model, *texts), on or model, ours, stocks, negative, name, **settings)
 
 
 def everywhere(height: int, width: int) -> torch.Tensor:
@@ -256,8 +235,7 @@ def equals_theirs(coupled: Callable[[Any, Any, list[Any], list[torch.Tensor]], A
 
 @compares("Region on SD1 and SDXL, small, with Attention Couple of ComfyUI-ppm, relative to the largest", limit=CLOSE)
 def check_regions_draw_what_attention_couple_draws_beside_ppm() -> None:
-    package("ppm_couple", pack_of("ComfyUI-ppm") / "src" / "attention_couple")
-    unet_couple = importlib.import_module("ppm_couple.unet_couple")
+    unet_couple = ppm_couple()
 
     def coupled(model: Any, base: Any, prompts: list[Any], masks: list[torch.Tensor]) -> Any:
         work, num = model.clone(), len(masks)
@@ -271,15 +249,7 @@ def check_regions_draw_what_attention_couple_draws_beside_ppm() -> None:
 
 @compares("Region on SD1 and SDXL, small, with sd-forge-couple, relative to the largest", limit=CLOSE)
 def check_regions_draw_what_attention_couple_draws_beside_forge_couple() -> None:
-    modules, devices = ModuleType("modules"), ModuleType("modules.devices")
-    devices.device, devices.dtype = torch.device("cpu"), torch.float32
-    sys.modules.update({"modules": modules, "modules.devices": devices})
-    package("lib_couple", pack_of("sd-forge-couple") / "lib_couple")
-    couple = importlib.import_module("lib_couple.attention_couple").AttentionCouple
-
-    def as_forge(apply_model: Any, arguments: dict[str, Any]) -> torch.Tensor:
-        arguments["c"]["transformer_options"]["original_shape"] = list(arguments["input"].shape)
-        return apply_model(arguments["input"], arguments["timestep"], **arguments["c"])
+    couple = forge_couple()
 
     def coupled(model: Any, base: Any, prompts: list[Any], masks: list[torch.Tensor]) -> Any:
         given = {f"cond_{number}": prompt for number, prompt in enumerate(prompts, 1)}

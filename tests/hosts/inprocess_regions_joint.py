@@ -8,20 +8,18 @@ out once more here and in written_out.py, with loops.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from inprocess import CLOSE, compares, difference, main, note, refusal, stock
 from inprocess_attention import is_close, left_of, num_calls, rel
-from inprocess_places import columns, placed, resized, run_ours
+from inprocess_places import columns, draws_as, placed, resized, run_ours
 from inprocess_places_joint import soft_of
 from inprocess_regions import Other, Text, region, shares_of
 from toys import PLAIN, TOYS, make_model, make_text_encoder, sampled
-from written_out import FUNCTIONS, WrittenOut, as_method, cells_of, read_out, rows_read, split
+from written_out import WrittenOut, blocks_by, cells_of, read_out, rows_read, split
 
 DOG, HOUSE = "a blue dog in a forest", "a house"
 JOINT = ("Flux", "Chroma", "Qwen-Image", "SD 3", "SD 3.5", "Krea 2", "Flux 2 Klein", "Lumina 2", "Z-Image")
@@ -149,30 +147,14 @@ class Regions(WrittenOut):
 def read_by_region(model: Any, text: Text, is_free: bool = False) -> Iterator[None]:
     """Let a MODEL read a base prompt with its regions by an attention written out; all read all if it ``is_free``."""
     network = model.model.diffusion_model
-    written = Regions(network, text, is_free)
-    with ExitStack() as replaced:
-        replaced.enter_context(patch.object(network, "forward", written.forward))
-        for module, function in FUNCTIONS.items():
-            if module in sys.modules:
-                replaced.enter_context(patch.object(sys.modules[module], function, written.attend))
-        for module, name, by_hand in (
-            ("comfy.ldm.wan.model", "WanT2VCrossAttention", written.wan),
-            ("comfy.ldm.wan.model", "WanI2VCrossAttention", written.wan),
-            ("comfy.ldm.cosmos.predict2", "Attention", written.anima),
-            ("comfy.ldm.krea2.model", "Attention", written.krea2),
-        ):
-            if module in sys.modules:
-                kind = getattr(sys.modules[module], name)
-                replaced.enter_context(patch.object(kind, "forward", as_method(by_hand, kind.forward)))
+    with blocks_by(network, Regions(network, text, is_free)):
         yield
 
 
 def draws_by_region(model: Any, ours: Any, stocks: Any, text: Text, name: str = "", **settings: Any) -> None:
     """Ours draws what stock draws with regions written out, at CFG 1."""
     given = {"cfg": REFERENCE_CFG, **settings}
-    with read_by_region(model, text):
-        reference = sampled(model, stocks, stocks, **given)
-    is_close(sampled(model, ours, stocks, **given), reference, sampled(model, stocks, stocks, **given), name)
+    draws_as(read_by_region(model, text), model, ours, stocks, stocks, name, **given)
 
 
 def toys(*families: str) -> Iterator[tuple[str, Any, Any, Any, Any, Any]]:

@@ -112,24 +112,31 @@ def written_out(
                 if name.endswith("attn2"):
                     replaced.enter_context(patch.object(module, "forward", _cross_of_unet(module, how, texts)))
         else:
-            written = WrittenOut(network, how, texts, skipped, placed)
-            replaced.enter_context(patch.object(network, "forward", written.forward))
-            for module, function in FUNCTIONS.items():
-                if module in sys.modules:
-                    replaced.enter_context(patch.object(sys.modules[module], function, written.attend))
-            for module, name, by_hand in (
-                ("comfy.ldm.wan.model", "WanT2VCrossAttention", written.wan),
-                ("comfy.ldm.wan.model", "WanI2VCrossAttention", written.wan),
-                ("comfy.ldm.cosmos.predict2", "Attention", written.anima),
-                ("comfy.ldm.krea2.model", "Attention", written.krea2),
-            ):
-                if module in sys.modules:
-                    kind = getattr(sys.modules[module], name)
-                    replaced.enter_context(patch.object(kind, "forward", as_method(by_hand, kind.forward)))
+            replaced.enter_context(blocks_by(network, WrittenOut(network, how, texts, skipped, placed)))
         yield
 
 
-def as_method(by_hand: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+@contextmanager
+def blocks_by(network: Any, written: Any) -> Iterator[None]:
+    """Let a network of transformer blocks read by a `WrittenOut`, or another object with its methods."""
+    with ExitStack() as replaced:
+        replaced.enter_context(patch.object(network, "forward", written.forward))
+        for module, function in FUNCTIONS.items():
+            if module in sys.modules:
+                replaced.enter_context(patch.object(sys.modules[module], function, written.attend))
+        for module, name, by_hand in (
+            ("comfy.ldm.wan.model", "WanT2VCrossAttention", written.wan),
+            ("comfy.ldm.wan.model", "WanI2VCrossAttention", written.wan),
+            ("comfy.ldm.cosmos.predict2", "Attention", written.anima),
+            ("comfy.ldm.krea2.model", "Attention", written.krea2),
+        ):
+            if module in sys.modules:
+                kind = getattr(sys.modules[module], name)
+                replaced.enter_context(patch.object(kind, "forward", _as_method(by_hand, kind.forward)))
+        yield
+
+
+def _as_method(by_hand: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     def forward(module: Any, *inputs: Any, **named: Any) -> torch.Tensor:
         return by_hand(module, theirs, *inputs, **named)
 
