@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .chunks import TokenChunk
 from .prompt import Break, Fragment, Span
 from .scheme import Place
+
+if TYPE_CHECKING:
+    from .pipeline import EncodedPrompt
 
 _ALONE = "\u2e80-\U0003ffff"
 """Characters of scripts without spaces between words: each is a word."""
@@ -86,6 +89,15 @@ def words_in(stretches: Iterable[Stretch | None], rows: Sequence[Span | None]) -
     for stretch in stretches:
         words += [None] if stretch is None else _words(*stretch)
     return Words(tuple(words), tuple(rows))
+
+
+def words_of_towers(prompts: Mapping[str, EncodedPrompt]) -> dict[str, Words] | None:
+    """Words of an encoded prompt, as read by each text tower; None if its rows are a blend of several prompts."""
+    if any(len(section.prompts) > 1 for prompt in prompts.values() for section in prompt.read.sections):
+        return None
+    return {
+        name: words_of(prompt.read.prompt.parts, prompt.read.chunks, prompt.places) for name, prompt in prompts.items()
+    }
 
 
 def rows_in_towers(words: Mapping[str, Words], phrase: str, num_rows: int) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from ..weighting.fields import weights_by_place
 from ..weighting.options import EncodeOptions
 from ..weighting.padding import PADDINGS
 from ..weighting.schemes import SCHEMES
-from ..weighting.words import words_of
+from ..weighting.words import words_of_towers
 from .judge import Found, assigned, things_in
 from .model import Timed, World, noise_of, sampled, to_pictures
 from .scenes import SIDE, Scene, Thing, random_scene
@@ -165,8 +165,9 @@ class Painter:
             return text
         areas = [area_mask(area, CELLS, (SIDE, SIDE)) for one in places.areas if (area := read_area(one))]
         if places.of == "phrases":
-            read = encoded.prompts["clip_l"]
-            words = words_of(read.read.prompt.parts, read.read.chunks, read.places)
+            towers = words_of_towers(encoded.prompts)
+            assert towers is not None  # captions have no blends
+            words = towers["clip_l"]
             own = torch.zeros(len(phrases), 1, text.rows.shape[1])
             for index, phrase in enumerate(phrases):
                 own[index, 0, list(words.rows_of(phrase))] = 1

@@ -35,7 +35,7 @@ from .schemes import check_repeat, check_signs, for_patched, is_patched, with_si
 from .text_rows import stripped
 from .towers import encode_fn, has_towers, host_id, reader_of, tokenizers_of
 from .types import Clip, Conditioning, Tower
-from .words import with_words, words_of_towers
+from .words import with_words, words_or_blend
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ def encode_unsigned(
             Encoded(
                 with_words(
                     [[one.hidden.to(device), {"pooled_output": one.pooled.to(device), **values}]],
-                    words_of_towers(one.prompts),
+                    words_or_blend(one.prompts),
                 ),
                 one.prompts,
                 (),
@@ -305,7 +305,7 @@ def _call_host(
             "report this with your ComfyUI version and the nodes between the loader and this one."
         )
     prompts = {name: prompts[name] for name in prepared.reads}
-    words = words_of_towers(prompts)
+    words = words_or_blend(prompts)
     if not isinstance(words, str) and not is_stable_diffusion(clip):
         of_towers = {name.removeprefix("clip_"): own for name, own in words[0].items()}
         try:

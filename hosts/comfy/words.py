@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.words import rows_in_towers, words_of
+from ...weighting.words import rows_in_towers, words_of_towers
 from .fingerprint import are_same, fingerprint
 from .text_rows import Part, num_rows_read
 from .types import Conditioning
@@ -43,16 +43,10 @@ def with_words(conditioning: Conditioning, parts: Sequence[Part] | str) -> Condi
     return [[rows, {**values, WORDS: Carried(known, fingerprint(rows), unknown)}] for rows, values in conditioning]
 
 
-def words_of_towers(prompts: Mapping[str, EncodedPrompt]) -> tuple[Part] | str:
+def words_or_blend(prompts: Mapping[str, EncodedPrompt]) -> tuple[Part] | str:
     """Words of CLIP text towers side by side, or the reason why their rows are not theirs alone."""
-    if any(len(section.prompts) > 1 for prompt in prompts.values() for section in prompt.read.sections):
-        return "its rows are a blend of several prompts"
-    return (
-        {
-            name: words_of(prompt.read.prompt.parts, prompt.read.chunks, prompt.places)
-            for name, prompt in prompts.items()
-        },
-    )
+    words = words_of_towers(prompts)
+    return "its rows are a blend of several prompts" if words is None else (words,)
 
 
 def _num_rows(part: Part) -> int:

@@ -26,7 +26,7 @@ from ...weighting.places import PlacedPhrase
 from ...weighting.prompt import shortened
 from ...weighting.syntax import parse
 from ...weighting.view import counted
-from ...weighting.words import Words, rows_in_towers, words_of
+from ...weighting.words import Words, rows_in_towers, words_of, words_of_towers
 from .conditioning import Run
 from .engines import Generation, Model, Watched, WebUIError, is_ended, unet_of
 from .pairs import check_one_unet
@@ -162,15 +162,9 @@ class Placing:
         return Watched(model, encode)
 
     def _rows_of(self, phrase: str, prompts: Mapping[str, EncodedPrompt], num_rows: int) -> tuple[int, ...]:
-        for prompt in prompts.values():
-            if any(len(section.prompts) > 1 for section in prompt.read.sections):
-                raise WebUIError(
-                    f"“{phrase}” cannot be placed: the rows of this prompt are a blend of several prompts."
-                )
-        words = {
-            tower: words_of(prompt.read.prompt.parts, prompt.read.chunks, prompt.places)
-            for tower, prompt in prompts.items()
-        }
+        words = words_of_towers(prompts)
+        if words is None:
+            raise WebUIError(f"“{phrase}” cannot be placed: the rows of this prompt are a blend of several prompts.")
         found = rows_in_towers(words, phrase, num_rows // self._pair)
         if any(prompt.signs and any(prompt.signs[row] < 0 for row in found) for prompt in prompts.values()):
             raise WebUIError(
