@@ -248,6 +248,8 @@ class _Seen:
         """Steps in which each placed phrase and each region acts, by its node, the node's name and its own."""
         self.pictures: dict[tuple[str | None, str], list[list[float]]] = {}
         """Small picture of the mask of each placed phrase and region that has acted, by its node and name."""
+        self.noted: set[tuple[int, float | None, float | None]] = set()
+        """Phrases and regions recorded there, by their identity, with the first and last level of their entry."""
         self.num_steps = 0
         self.masks: dict[tuple[int, torch.Size], Tensor | None] = {}
         """Masks of placed phrases and regions, as `Step` keeps them."""
@@ -265,10 +267,14 @@ class _Seen:
         if step.sigmas is None:
             return
         self.num_steps = len(step.sigmas) - 1
-        for where in (field.where for field in marker.fields):
-            self._of(PHRASES, where).update(steps_of(where, step, start, end))
-        for region in marker.regions:
-            self._of(REGIONS, region.where).update(region.steps(step, start, end))
+        for one in (*marker.fields, *marker.regions):
+            if (id(one), start, end) in self.noted:  # in a step before
+                continue
+            self.noted.add((id(one), start, end))
+            if isinstance(one, Region):
+                self._of(REGIONS, one.where).update(one.steps(step, start, end))
+            else:
+                self._of(PHRASES, one.where).update(steps_of(one.where, step, start, end))
         for where in (one.where for one in (*marker.fields, *marker.regions)):
             key, made = (where.node_id, where.name), (id(where), step.latent.shape)
             if key not in self.pictures and made in self.masks:
