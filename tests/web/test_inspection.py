@@ -70,6 +70,19 @@ def test_a_timed_prompt_has_a_view_for_each_text() -> None:
     assert many["views"][-1]["num_more"] == 26 - MAX_VIEWS
 
 
+def test_a_problem_of_a_part_stands_at_its_first_text() -> None:
+    outside, area, lora = "[dog:wolf:9]", "AREA(0.5 1, 0.5 0.25)", "<lora:ink:1>"
+    text = f"a [cat|{outside}] AND 😀 {lora} [fox|owl] {area} COUPLE(0 0.5) a hen AND {area} an emu"
+    views = inspect({"text": text, "syntax": "a1111", "steps": 5, "regions": "prompt-control"})["views"]
+    assert [[issue["code"] for issue in view["issues"]] for view in views] == [
+        *(["edit-without-change"], [], ["lora", "area-size"], [], [], ["area-size"]),
+    ]
+    last = views[-1]["chunks"][0]["chips"]
+    assert [(chip["text"], chip["problems"]) for chip in last] == [("an", [0]), ("emu", [])]
+    many = inspect({"text": " AND ".join(["a"] * (MAX_VIEWS + 1)) + f" {lora}", "syntax": "a1111", "steps": 5})
+    assert [issue["code"] for issue in many["views"][-1]["issues"]] == ["lora"]
+
+
 def test_hidden_phrases_are_marked() -> None:
     (view,) = inspect({"text": "a red cat", "hide": "red"})["views"]
     assert [chip["hidden"] for chip in view["chunks"][0]["chips"]] == [False, True, False]

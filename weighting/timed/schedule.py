@@ -67,6 +67,8 @@ class Branch:
     """At least one text, in order of time, the last one for the last step."""
     place: Place | None = None
     """Its place in the picture; None for the whole."""
+    start: int = 0
+    """Position in the prompt behind what joins it to the part before."""
 
     def at(self, call: int, counter: Counter) -> TimedText:
         """The text that a call of the denoiser uses."""
@@ -140,7 +142,12 @@ def read_timed(
     editings = [read_editing(text[slice(*part.span)]) for part in parts]
     sizes = _Sizes()
     branches = tuple(
-        Branch(_weight(part, place), _texts(text, part.span.start, editing.parts, steps, sizes), place)
+        Branch(
+            _weight(part, place),
+            _texts(text, part.span.start, editing.parts, steps, sizes),
+            place,
+            found.fragment.span_of(Span(part.span.start - 1, part.span.start)).end if part.span.start else 0,
+        )
         for part, editing, place in zip(parts, editings, places or [None] * len(parts), strict=True)
     )
     prompt = TimedPrompt(source, branches, steps, tuple(_issues(text, parts, editings, steps)))

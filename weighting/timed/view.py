@@ -7,6 +7,7 @@ Source: docs/timed.md; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ class TimedRead(NamedTuple):
     """The text itself."""
     read: ReadPrompt
     """The text as read, in positions of the whole prompt. A problem of several texts is listed with the first of them
-    only."""
+    only, one of the times or the place of a part with the part's first text."""
     place: Place | None = None
     """Place of that part in the picture; None for the whole."""
 
@@ -64,13 +65,18 @@ def read_standing(
     read: Callable[[str], ReadPrompt],
     issues: Sequence[Issue] = (),
 ) -> list[TimedRead]:
-    """Read some texts of a timed prompt."""
+    """Read the first texts of a timed prompt."""
     whole = [*prompt.issues, *issues]
     known = set(whole)
+    starts = [branch.start for branch in prompt.branches]
+    of_branch: dict[int, list[Issue]] = {}
+    for issue in whole:
+        branch = bisect_right(starts, issue.span.start) - 1
+        of_branch.setdefault(min(branch, texts[-1].branch), []).append(issue)
     result: list[TimedRead] = []
     for index, fragment, steps in texts:
         one = placed(read(fragment.text), prompt.source, fragment)
-        new = [*([] if result else whole), *(issue for issue in one.issues if issue not in known)]
+        new = [*of_branch.pop(index, []), *(issue for issue in one.issues if issue not in known)]
         known.update(new)
         one = one._replace(issues=tuple(sorted(new, key=lambda issue: issue.span)))
         branch = prompt.branches[index]
