@@ -126,9 +126,11 @@ def _towers_of(read: ReadPrompt, encoded: Encoded) -> list[str]:
 
 
 def _heading(timed: TimedRead, *, has_weight: bool) -> str:
-    """Steps of a text, and its weight between ANDs."""
+    """Steps of a text, and its weight between ANDs, or that COUPLE joins it."""
+    is_coupled = timed.place is not None and timed.place.is_coupled
+    joint = ", COUPLE" if is_coupled else f", AND weight {timed.weight:g}" if has_weight else ""
     times = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in timed.steps)
-    return f"steps {times}{f', AND weight {timed.weight:g}' if has_weight else ''}: “{timed.text}”"
+    return f"steps {times}{joint}: “{timed.text}”"
 
 
 def _encoding_lines(encoded: Encoded) -> list[str]:

@@ -152,6 +152,8 @@ def test_the_report_says_which_text_stands_when() -> None:
     assert "3 steps, assumed to be of equal length" in report
     assert "steps 1, 3, AND weight 1: “a cat”" in report
     assert "steps 1 to 3, AND weight 2: “ b”" in report
+    coupled = timed("a COUPLE(0 0.5) b", steps=3, regions="prompt-control")["result"][1]
+    assert "steps 1 to 3, COUPLE: “ b”" in coupled
 
 
 def test_sigmas_say_how_many_steps_there_are() -> None:

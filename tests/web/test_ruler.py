@@ -84,7 +84,7 @@ EXAMPLE = "a photo of a (red:1.4) cat and a (dog:0.5) in a [wooden] bowl, chiaro
 PROBLEMS = "masterpiece, cinematic light BREAK a lighthouse, (best quality, (soft glow:1.2), dusk"
 A1111 = {"syntax": "a1111", "scheme": "a1111"}
 TIMED = "a [red:blue:0.5] cat, (sharp:1.2) AND [foggy|sunny] field :0.5"
-PLACED = "MASK(0 0.5) a cat :0.5 AND a dog AREA(0 1, 0 0.25, 0.9) AND fog"
+PLACED = "MASK(0 0.5) a cat :0.5 AND a dog AREA(0 1, 0 0.25, 0.9) AND fog COUPLE(0.5 1) [sun|moon]"
 EVIL = '<img src=x onerror="document.title=1"> <b>(bold:1.2)</b> <script>alert(1)</script>'
 
 
@@ -481,15 +481,18 @@ def test_a_placed_phrase_is_marked_and_pictured(drawn: dict[str, Any]) -> None:
 
 def test_parts_of_a_prompt_have_their_places(drawn: dict[str, Any]) -> None:
     case = drawn["places of parts"]
-    assert [row["texts"] for row in case["places"]] == [["MASK(0 0.5)"], ["AREA(0 1, 0 0.25, 0.9)"]]
+    functions = ["MASK(0 0.5)", "AREA(0 1, 0 0.25, 0.9)", "COUPLE(0.5 1)", "COUPLE(0.5 1)"]
+    assert [row["texts"] for row in case["places"]] == [[text] for text in functions]
     left, quarter = [[1.0] * 8 + [0.0] * 8] * 16, [[1.0] * 16] * 4 + [[0.0] * 16] * 12
-    assert [row["area"] for row in case["places"]] == [left, quarter]
+    right = [[0.0] * 8 + [1.0] * 8] * 16
+    assert [row["area"] for row in case["places"]] == [left, quarter, right, right]
     chips = [(item["text"], item["areas"], item["place"]) for item in items_of(case)]
     assert chips[0] == ("a", [left], "MASK(0 0.5)") and chips[1][0] == "cat"
     assert chips[2] == ("a", [quarter], "AREA(0 1, 0 0.25, 0.9)")
-    assert [one for one in chips if one[1]] == [chips[0], chips[2]]
+    assert [one[0] for one in chips if one[1]] == ["a", "a", "sun", "moon"]
     assert [section["label"] for section in case["sections"]] == [
         *("×0.5, all steps", "AND ×0.9, all steps", "AND, all steps"),
+        *("COUPLE, steps 1–2, 4, 6, … 20", "COUPLE, steps 3, 5, 7, … 19"),
     ]
 
 

@@ -87,12 +87,14 @@ def read_standing(
 def timed_view(timed: TimedRead) -> dict[str, Any]:
     """The JSON view of one text, with ``branch``, ``weight`` and ``steps`` besides.
 
-    If it has a place, ``places`` holds it: its functions as ``name`` and its ``picture``, and its first chip says so.
+    If it has a place, ``places`` holds it: its functions as ``name`` and its ``picture``, and its first chip says so;
+    ``is_coupled`` says whether COUPLE joins it to the text before.
     """
     steps = [list(run) for run in timed.steps]
     shown: dict[str, Any] = {**view(timed.read), "branch": timed.branch, "weight": timed.weight, "steps": steps}
     if timed.place is not None:
         shown["places"] = [{"name": timed.place.text, "picture": timed.place.picture()}]
+        shown["is_coupled"] = timed.place.is_coupled
         first = next((chip for chunk in shown["chunks"] for chip in chunk["chips"]), {})
         first["places"] = [0]
     return shown

@@ -18,14 +18,14 @@ export function countText(view) {
 
 /**
  * Steps of a text of a timed prompt, and its weight.
- * @param {object} view A view with `branch`, `weight` and `steps`.
+ * @param {object} view A view with `branch`, `weight` and `steps`, perhaps `is_coupled`.
  * @param {object[]} views All views of that prompt.
- * @returns {string} "steps 1–10", "AND ×0.5, all steps", or "" if there is nothing to say.
+ * @returns {string} "steps 1–10", "AND ×0.5, all steps", "COUPLE, all steps", or "" if there is nothing to say.
  */
 export function whenText(view, views) {
   if (!view.steps) return "";
-  const and = view.branch > 0 ? "AND" : "";
-  const branch = [and, view.weight === 1 ? "" : `×${Number(view.weight.toPrecision(6))}`].filter(Boolean).join(" ");
+  const joint = view.is_coupled ? "COUPLE" : view.branch > 0 ? "AND" : "";
+  const branch = [joint, view.weight === 1 ? "" : `×${Number(view.weight.toPrecision(6))}`].filter(Boolean).join(" ");
   const isAlone = views.every((other) => other === view || other.branch !== view.branch);
   const steps = isAlone ? (views.length > 1 ? "all steps" : "") : stepsText(view.steps);
   return [branch, steps].filter(Boolean).join(", ");
