@@ -35,7 +35,7 @@ VISION = VisionConfig(
     image_size=48, patch_size=16, hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=64
 )
 """Heads are 64 wide, as in every CLIP, so that a file of them can be read."""
-NUM_READ = 12
+NUM_READ = 10
 """Positions that training computes: no caption is longer, and nothing after EOS affects what is before it."""
 NUM_PICTURES = 10
 """Pictures per caption, all different."""
@@ -97,6 +97,8 @@ def _trained(seed: int) -> FullClip:
         [preprocess([picture_of(shape, rng) for shape in shapes], VISION.image_size) for _ in range(NUM_PICTURES)]
     )
     text, vision, loss = _models(seed)
+    whole = text.embeddings.token_embedding
+    text.embeddings.token_embedding = known = _Known(whole, ids.unique())
     parameters = [*text.parameters(), *vision.parameters(), *loss.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=NUM_STEPS, pct_start=0.1)
@@ -110,9 +112,26 @@ def _trained(seed: int) -> FullClip:
         optimizer.step()
         schedule.step()
         loss.clamp_temperature()
+    text.embeddings.token_embedding = known.in_table(whole)
     for model in (text, vision):
         model.eval().requires_grad_(False)
     return FullClip(text, vision, 1 / loss.temperature.item(), "shapes")
+
+
+class _Known(nn.Module):
+    """Embedding of the tokens in captions alone: with all 49,408 rows a step takes half as long again."""
+
+    def __init__(self, table: nn.Embedding, ids: Tensor) -> None:
+        super().__init__()
+        self.ids, self.rows = ids, nn.Parameter(table.weight[ids].detach())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return nn.functional.embedding(torch.searchsorted(self.ids, ids), self.rows)
+
+    def in_table(self, table: nn.Embedding) -> nn.Embedding:
+        with torch.no_grad():
+            table.weight[self.ids] = self.rows
+        return table
 
 
 def _models(seed: int) -> tuple[TextModel, VisionModel, ContrastiveLoss]:
