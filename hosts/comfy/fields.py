@@ -211,6 +211,7 @@ class Places:
         logs = logarithms(self._weights, (queries.grid[-2], queries.grid[-1])).flatten(2).to(self._device)
         for of_fields, rows, least in zip(logs, self.rows, self.least, strict=True):
             of_queries = least.expand(queries.before + logs.shape[-1] + queries.behind, -1).clone()
-            first, *others = (log[:, None] * own for log, own in zip(of_fields, rows, strict=True))
-            of_queries[queries.picture] = sum(others, first)
+            of_places = of_queries[queries.picture].zero_()
+            for log, own in zip(of_fields, rows, strict=True):
+                of_places.addr_(log, own)
             yield of_queries
