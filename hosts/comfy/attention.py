@@ -32,6 +32,7 @@ from .fields import Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
 from .queries import Call
 from .regions import Region
+from .reserving import reserve
 from .steps import MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of
 from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
@@ -536,6 +537,7 @@ def _apply(
 
 _WRAPPERS: dict[str, Callable[..., Any]] = {
     "outer_sample": _check_rows,
+    "prepare_sampling": reserve,
     "sampler_sample": _sample,
     "calc_cond_batch": _predict,
     "apply_model": _apply,

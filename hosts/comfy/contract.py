@@ -17,6 +17,7 @@ Thing = TypeVar("Thing")
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy.conds": ("CONDNoiseShape", "CONDRegular"),
+    "comfy.controlnet": ("ControlBase",),
     "comfy.hooks": ("EnumHookScope", "HookGroup", "TransformerOptionsHook", "set_hooks_for_conditioning"),
     "comfy.latent_formats": ("LatentFormat",),
     "comfy.ldm.modules.attention": ("attention_pytorch",),
@@ -62,9 +63,16 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.clip_model.CLIPTextModel": ("get_input_embeddings", "text_model", "text_projection"),
     "comfy.clip_model.CLIPTextModel_": ("embeddings", "encoder", "final_layer_norm"),
     "comfy.conds.CONDRegular": ("_copy_with", "cond", "process_cond"),
+    "comfy.controlnet.ControlBase": ("inference_memory_requirements",),
     "comfy.hooks.EnumHookScope": ("AllConditioning",),
     "comfy.hooks.HookGroup": ("add", "hooks"),
-    "comfy.model_base.BaseModel": ("diffusion_model", "extra_conds", "model_sampling"),
+    "comfy.model_base.BaseModel": (
+        "diffusion_model",
+        "extra_conds",
+        "get_dtype",
+        "manual_cast_dtype",
+        "model_sampling",
+    ),
     # the small world
     "comfy.latent_formats.LatentFormat": ("latent_channels", "latent_rgb_factors"),
     "comfy.model_base.ModelType": ("FLOW",),
@@ -131,7 +139,9 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
 """The same for names that are optional."""
 
 KEYS: Mapping[str, tuple[str, ...]] = {
-    "comfy.patcher_extension": ("apply_model", "calc_cond_batch", "outer_sample", "sampler_sample"),
+    "comfy.patcher_extension": (
+        *("apply_model", "calc_cond_batch", "outer_sample", "prepare_sampling", "sampler_sample"),
+    ),
     "comfy.ldm.modules.attention": (
         "activations_shape",
         "attn1_patch",

@@ -260,6 +260,11 @@ def text_family(clip: Clip) -> Family | None:
     return BY_TOKENIZER.get(class_of(clip.tokenizer))
 
 
+def is_known(model: Any) -> bool:
+    """Whether it is known where a model of the host reads text."""
+    return class_of(_network_of(model)) in WEIGHERS
+
+
 def is_filled_in_front(model: Any) -> bool:
     """Whether a model of the host pads the text's rows at the front."""
     return class_of(model) in FILLED_IN_FRONT

@@ -8,7 +8,7 @@ from weighted_clip.weighting.attention import effect_of
 from .fake_comfy import FakeClip, encode, node, rows
 
 PROMPT = "a (red:1.4) cat and a (photorealistic dog:0.5)"
-WRAPPED = ("outer_sample", "sampler_sample", "calc_cond_batch", "apply_model")
+WRAPPED = ("outer_sample", "prepare_sampling", "sampler_sample", "calc_cond_batch", "apply_model")
 ROWS = {2: 1.4, 6: 0.5, 7: 0.5, 8: 0.5}
 
 

@@ -1,0 +1,143 @@
+"""Memory of biases by place, of which ComfyUI is told before a sampling, so that it keeps as much free of models.
+
+ComfyUI asks the ControlNets of a conditioning how much they need. So it is shown one that needs as much and does
+nothing else.
+
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Memory of weights by place".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .contract import host
+from .families import is_filled_in_front, is_known, layout_of, reads_apart
+from .queries import Call, told_by_layer
+from .regions import Region
+from .steps import MARKER
+from .text_rows import num_rows_read
+
+FILLED_ROWS = 512
+"""Number of rows up to which models fill text up at the front."""
+LEVELS = 8
+"""Most levels of a U-Net, each with half as many places along a side as the one before."""
+REPEATED = 12
+"""Most times that the host repeats the rows of a text for others in its batch."""
+REFERENCES = ("reference_latents", "context_latents", "time_dim_concat")
+"""Values of an entry that are latents beside the picture's, or lists of them."""
+WORKING = 2 * torch.float32.itemsize
+"""Bytes for each query and row of text while a bias is made."""
+
+Entry = Mapping[str, Any]
+"""An entry of a conditioning in the form of the host's sampler."""
+
+
+def reserve(
+    executor: Callable[..., Any],
+    model: Any,
+    noise_shape: Sequence[int],
+    conds: Mapping[str, Any],
+    *rest: Any,
+    **named: Any,
+) -> Any:
+    """Wrapper around the loading of models for a sampling: memory for biases by place is kept free."""
+    num_bytes = bytes_of_biases(model.model, noise_shape, [entry for some in conds.values() for entry in some])
+    if not num_bytes:
+        return executor(model, noise_shape, conds, *rest, **named)
+    shown = {**conds, MARKER: [{"control": _control_class()(num_bytes)}]}
+    loaded, _, *others = executor(model, noise_shape, shown, *rest, **named)
+    return loaded, conds, *others
+
+
+@cache
+def _control_class() -> Any:
+    """Class of ControlNets that need memory and do nothing."""
+
+    class Control(host("comfy.controlnet").ControlBase):
+        def __init__(self, num_bytes: int) -> None:
+            super().__init__()
+            self.num_bytes = num_bytes
+
+        def inference_memory_requirements(self, dtype: torch.dtype) -> int:
+            return self.num_bytes
+
+        def deepclone_multigpu(self, *_: Any, **__: Any) -> Any:
+            return self
+
+    return Control
+
+
+def bytes_of_biases(model: Any, shape: Sequence[int], entries: Sequence[Entry]) -> int:
+    """Most bytes that biases by place take at once in a sampling; 0 if there are none.
+
+    Args:
+        model: The host's model.
+        shape: The latent's, ``[batch, channels, (frames,) height, width]``.
+        entries: Those of all conditionings.
+    """
+    if not is_known(model):
+        return 0
+    wheres = (field.where for entry in entries for field in getattr(entry["model_conds"].get(MARKER), "fields", ()))
+    has_fields = any(where.area is not None or where.mask is not None for where in wheres)
+    if reads_apart(model):
+        return _bytes_of(model, shape, entries, ()) if has_fields else 0
+    sharing: dict[tuple[int, int], list[Entry]] = {}  # entries that may share a call of the model
+    for entry in entries:
+        sharing.setdefault((_num_own(model, entry), len(_regions(entry))), []).append(entry)
+    return max(
+        _bytes_of(model, shape, some, _regions(some[0])) if has_fields or _regions(some[0]) else 0
+        for some in sharing.values()
+    )
+
+
+def _bytes_of(model: Any, shape: Sequence[int], entries: Sequence[Entry], masked: Sequence[Region]) -> int:
+    """Bytes in a call of the model, where text and picture share an attention with masks of some regions."""
+    size, own = tuple(shape[2:]), [_num_own(model, entry) for entry in entries]
+    is_repeated = layout_of(model) is told_by_layer
+    text = min(math.lcm(*own), REPEATED * max(own)) if is_repeated else max(own)
+    text += max(sum(len(region.rows) for region in _regions(entry)) for entry in entries)
+    if is_repeated:
+        queries = sum(math.prod(-(-side // 2**level) for side in size) for level in range(LEVELS))
+    else:
+        beside = max(sum(_num_queries(model, one, 0) for one in _references(entry)) for entry in entries)
+        queries = _num_queries(model, size, text) + beside
+    keys = text if reads_apart(model) else queries
+    num_prompts = shape[0] * _num_at_once(entries)
+    num_kinds = 1 + any(region.blends for region in masked)  # of blocks
+    kept = num_prompts * num_kinds * queries * keys * (model.manual_cast_dtype or model.get_dtype()).itemsize
+    return kept + (num_prompts if masked else 1) * queries * text * WORKING
+
+
+def _num_own(model: Any, entry: Entry) -> int:
+    """Rows of text of an entry without its regions, as the model reads them; Llama's twice."""
+    num_rows, llama = num_rows_read(entry["cross_attn"], entry), entry.get("conditioning_llama3")
+    num_rows += 0 if llama is None else llama.shape[2]
+    return max(num_rows, FILLED_ROWS) if is_filled_in_front(model) else num_rows
+
+
+def _regions(entry: Entry) -> Sequence[Region]:
+    return getattr(entry["model_conds"].get(MARKER), "regions", ())
+
+
+def _num_queries(model: Any, size: tuple[int, ...], num_text: int) -> int:
+    """Number of queries for a latent of a size."""
+    queries = layout_of(model)(Call(model.diffusion_model, {}, {}, size), num_text)
+    return queries.before + math.prod(queries.grid) + queries.behind
+
+
+def _references(entry: Entry) -> list[tuple[int, ...]]:
+    """Sizes of an entry's latents beside the picture's."""
+    found = [entry[key] for key in REFERENCES if entry.get(key) is not None]
+    return [tuple(one.shape[2:]) for some in found for one in ([some] if isinstance(some, Tensor) else some)]
+
+
+def _num_at_once(entries: Iterable[Entry]) -> int:
+    """Most entries that act at the same time."""
+    times = [(entry.get("start_percent", 0.0), entry.get("end_percent", 1.0)) for entry in entries]
+    return max(sum(first <= start <= last for first, last in times) for start, _ in times)
