@@ -1,7 +1,7 @@
-"""Checks of CLIPs that are loaded in part, that several nodes share, and that remember encodings.
+"""Checks of CLIPs and models that are loaded in part, and of CLIPs that several nodes share or that remember encodings.
 
-ComfyUI never loads in part on the CPU. Here its own loader is made to see only so much free memory; what it then does
-is the same as on a small GPU, except that nothing moves.
+ComfyUI never loads in part on the CPU, where it takes no ``--lowvram``. Here its own loader is made to see only so much
+free memory; what it then does is the same as on a small GPU, except that nothing moves.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -11,7 +11,7 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import permutations
 from typing import Any
 
@@ -31,13 +31,17 @@ from inprocess import (
     stock,
     with_lora,
 )
+from inprocess_attention import rel
+from inprocess_places import encoded, placed
+from inprocess_regions import DOG, region
 from inprocess_timed import encode_timed
+from toys import NEGATIVE, TOYS, make_model, make_text_encoder, sampled
 
 LINEAR = r"layers\.\d+\.(self_attn\.\w+|mlp\.fc[12])\.weight|text_projection\.weight"
 """Weights that LoRAs change; everything else that loads in part is as good as one of these."""
 POSITIONS = r"position_embedding\.weight"
-NOTHING, SOME = 0.0, 0.96
-"""Parts of a model that fit. Most of such a small one is its token embedding: with 0.96, some of its layers fit too."""
+NOTHING, HALF, SOME = 0.0, 0.5, 0.96
+"""Parts of a model that fit. A small CLIP is mostly its token embedding: with 0.96, some of its layers fit too."""
 MASK_CONTROL = "WeightedCLIPMaskControl"
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "comfy": (OURS, {}),
@@ -121,6 +125,27 @@ def check_a_partly_loaded_clip_gives_what_a_whole_one_gives() -> None:
                         found = difference(run(partial, text, node, choices), other)
                         assert found <= 1e-6, (family, part, name, found)
                     assert_loaded(partial, part)
+
+
+@compares("Placed phrases and regions on a partly loaded model, small, LoRA, with a wholly loaded one")
+def check_places_on_a_partly_loaded_model_are_those_on_a_whole_one() -> None:
+    import comfy.sd
+
+    for family in ("SD1", "Flux"):
+        clip = make_text_encoder(family)
+        plain, negative = encoded(clip), stock(clip, NEGATIVE)
+        both = region(placed(plain, "red cat", area="left half"), encoded(clip, DOG), area="right half", strength=0.8)
+        drawn: list[torch.Tensor] = []
+        for part in (1.0, NOTHING, HALF):
+            with memory_for(part) if part < 1 else nullcontext():
+                model = make_model(family)
+                lora = make_lora(model.model, TOYS[family].lora)
+                model = comfy.sd.load_lora_for_models(model, None, lora, 1.0, 0.0)[0]
+                drawn.append(sampled(model, both, negative))
+                assert model.model.model_lowvram == (part < 1)
+                assert rel(drawn[-1], sampled(model, plain, negative)) > 100 * CLOSE, family
+        for other in drawn[1:]:
+            difference(other, drawn[0])
 
 
 @compares("Ours on a CLIP that nodes share, with alone")
