@@ -47,7 +47,16 @@ def placement_of(
     return Placement(area, start, end, checked("unit", unit, UNITS) == "steps", mask, unique_id)
 
 
-class WeightedCLIPPlace(Node):
+class Placing(Node):
+    """Base of the nodes that place something, and show it after a run."""
+
+    FUNCTION = "place"
+    HAS_INTERMEDIATE_OUTPUT = True
+    """For a recent ComfyUI: send what a node shows in every run, also if it need not run again."""
+    hidden = {"unique_id": "UNIQUE_ID"}
+
+
+class WeightedCLIPPlace(Placing):
     """Gives a phrase of an encoded prompt its place in the picture, and its time: “red cat” in the left half only, or
     in the first steps only. The rest of the prompt acts everywhere. Chain it for more phrases. For all models
     that Weigh Attention knows, with prompts that our nodes have encoded.
@@ -59,7 +68,6 @@ class WeightedCLIPPlace(Node):
         Out("CONDITIONING", "CONDITIONING", "The prompt with its phrase in place, for the sampler or the next phrase."),
         Out("STRING", "report", "How many rows the phrase has, where it acts, and when."),
     )
-    FUNCTION = "place"
     required = {
         "conditioning": placed_input("A prompt from one of our encode nodes; negative prompts too."),
         "phrase": make_input(
@@ -78,7 +86,6 @@ class WeightedCLIPPlace(Node):
         **WHERE,
     }
     optional = {"mask": MASK}
-    hidden = {"unique_id": "UNIQUE_ID"}
 
     def place(
         self,
@@ -99,7 +106,7 @@ class WeightedCLIPPlace(Node):
         return placed_result(placed, report, unique_id)
 
 
-class WeightedCLIPRegion(Node):
+class WeightedCLIPRegion(Placing):
     """Adds a prompt of its own in a place of its own: “a blue dog” in the right half of the base prompt's picture. Base
     and regions are read side by side in one pass of the model, and where no region is, the base is. Chain it for more
     regions. For all models that Weigh Attention knows but HiDream, with prompts of our nodes or of others.
@@ -111,7 +118,6 @@ class WeightedCLIPRegion(Node):
         Out("CONDITIONING", "CONDITIONING", "The base with its region, for the sampler or as base of the next region."),
         Out("STRING", "report", "How many rows the region has, where it acts, and when."),
     )
-    FUNCTION = "place"
     required = {
         "base": placed_input("The prompt for the whole picture, perhaps with regions already; negative prompts too."),
         "region": make_input(
@@ -133,7 +139,6 @@ class WeightedCLIPRegion(Node):
             "in Stable Diffusion 1, 2 and XL, Anima and Wan it changes nothing.",
         ),
     }
-    hidden = {"unique_id": "UNIQUE_ID"}
 
     def place(
         self,

@@ -232,6 +232,24 @@ def test_in_a_subgraph_they_act_and_are_shown(
 
 
 @ON_CANVAS
+def test_nodes_that_are_not_run_again_are_shown(page: RulerPage, ruler_server: ComfyServer) -> None:
+    if not ruler_server.get(f"/object_info/{PLACE}")[PLACE].get("has_intermediate_output"):
+        pytest.skip("this ComfyUI does not send what nodes show unless it runs them")
+    graph = with_region()
+    ruler_server.run(graph)
+    page.load(*graph.nodes.values(), num_rulers=4)
+    page.queue()
+    page.wait("return document.querySelectorAll('.wcr-place').length === 3")
+    assert page.run("return document.querySelectorAll('.wcr-acted').length") == 0
+    page.open_drawn(is_nodes_2=False)
+    (sampler,) = (node for node in graph.nodes.values() if node["class_type"] == "KSampler")
+    sampler["inputs"]["seed"] += 1
+    page.load(*graph.nodes.values(), num_rulers=4)
+    page.queue()
+    page.wait("return document.querySelectorAll('.wcr-acted').length === 3")
+
+
+@ON_CANVAS
 def test_bypassed_they_pass_the_prompt_on(
     page: RulerPage, ruler_server: ComfyServer, pictures: dict[bool, np.ndarray]
 ) -> None:

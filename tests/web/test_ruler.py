@@ -540,6 +540,7 @@ def test_place_phrase_shows_its_run_and_where_it_acted(served: dict[str, Any]) -
     assert [found[name]["isStale"] for name in ("executed", "changed", "back")] == [False, True, False]
     assert (found["off"]["chips"], found["off"]["message"].endswith("acted in 0 of 4 steps")) == ("", True)
     assert (found["anew"]["rows"], found["anew"]["pictures"]) == ([""] * 4, [16, 16, 16, 0])
+    assert (found["late"]["rows"], found["late"]["pictures"]) == (["acted in 2 of 4 steps", *[""] * 3], [2, 16, 16, 0])
 
 
 def test_right_to_left(drawn: dict[str, Any]) -> None:

@@ -229,6 +229,7 @@ app.registerExtension({
       rulers.forEach((ruler) => ruler.isLinked && ruler.check());
       widgets.forEach((widget) => widget.place());
     }, CHECK_TIME);
+    api.addEventListener("execution_start", () => rulers.forEach((ruler) => ruler.begun?.()));
     api.addEventListener(WEIGHED, ({ detail }) => {
       const own = nodeOf(detail.node);
       if (detail.place) rulers.forEach((ruler, node) => ruler.acted?.(detail, node === own));

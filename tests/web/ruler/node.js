@@ -211,6 +211,7 @@ function placesShown() {
   note("foreign");
   acted("5", own.name, [], null, true);
   note("lone");
+  ruler.begun();
   ruler.executed(views);
   note("executed");
   acted("4", "“red cat”", [0, 1], [[1, 0]], false);
@@ -232,7 +233,12 @@ function placesShown() {
   ruler.executed(views.map((view) => ({ ...view, num_tokens: 0 })));
   note("anew");
   ruler.remove();
-  return found;
+  const late = placing("WeightedCLIPPlace", own, names);
+  const place = { name: "“red cat”", steps: [0, 1], num_steps: 4, picture: [[1, 0]] };
+  late.ruler.acted({ node: "4", text: "“red cat” acted", place }, false);
+  late.ruler.executed(views);
+  late.note("late");
+  return { ...found, ...late.found };
 }
 
 /** The text encoders that are asked for: by a loader's type, as a run has told, and when another file is loaded. */

@@ -15,7 +15,10 @@ export class NodePlaces {
   /** The same as text: a node that is run again without a change brings it again. */
   #told = "";
   #wasStale = false;
-  /** What a sampling told while no run had brought anything: ComfyUI does not run unchanged nodes again. */
+  /** What a sampling told before there were views: ComfyUI does not run unchanged nodes again, and sends what they
+   * brought last (HAS_INTERMEDIATE_OUTPUT of nodes/places.py) at the end of the run, or an old one never. */
+  #early = [];
+  /** The part of it that is shown meanwhile. */
   #lone = null;
 
   /**
@@ -39,13 +42,22 @@ export class NodePlaces {
     const told = JSON.stringify(views);
     if (told !== this.#told) this.#views = views.map((view) => ({ ...structuredClone(view), total: "" }));
     this.#told = told;
+    for (const early of this.#early) this.#mark(early);
+    this.begun();
     this.#lone = null;
     this.#show(isSilent);
   }
 
+  /** A run begins: what the one before told is not of its views. */
+  begun() {
+    this.#early = [];
+  }
+
   /** Show the views of an earlier run, kept by the page, if the node still has the same values. */
   restored(views) {
-    if (isOf(this.#node, views)) this.executed(views, true);
+    if (!isOf(this.#node, views)) return;
+    this.begun();
+    this.executed(views, true);
   }
 
   /**
@@ -55,12 +67,18 @@ export class NodePlaces {
    *   its node, the steps in which it acted, and that in words.
    * @param {boolean} isOwn Whether it is of this node.
    */
-  acted({ node, text, place: { name, picture, ...acted } }, isOwn) {
+  acted(told, isOwn) {
+    if (!this.#views.length) this.#early.push(told);
+    if (isOwn && !this.#views.length) this.#lone = { text: told.text, isMissed: !told.place.steps.length };
+    if (this.#mark(told) || this.#lone) this.#show();
+  }
+
+  /** Note in the views where a phrase or region acted; whether it is there. */
+  #mark({ node, place: { name, picture, ...acted } }) {
     const places = this.#views.flatMap((view) => view.places);
     const found = places.filter((place) => place.node === node && place.name === name);
     for (const place of found) Object.assign(place, { acted }, picture && { picture });
-    if (isOwn && !this.#views.length) this.#lone = { text, isMissed: !acted.steps.length };
-    if (found.length || this.#lone) this.#show();
+    return found.length > 0;
   }
 
   /** The ruler was switched on or off. */
