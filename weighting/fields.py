@@ -54,16 +54,23 @@ def means(maps: Tensor, cells: tuple[int, int], *, of_layer: bool = False) -> Te
 
 def _parts(size: int, number: int, of_layer: bool) -> Tensor:
     """Part that each of ``size`` pixels has of each of some cells: ``[number, size]``, float64, rows of sum 1."""
-    width = size / number
-    if of_layer:
-        step = 1
-        while -(-size // step) > number:
-            step *= 2
-        width = step if -(-size // step) == number else width
+    width = cell_side(size, number) if of_layer else size / number
     start = torch.arange(number, dtype=torch.float64)[:, None] * width
     pixel = torch.arange(size, dtype=torch.float64)
     part = (torch.minimum(start + width, pixel + 1) - torch.maximum(start, pixel)).clamp(min=0)
     return part / part.sum(1, keepdim=True)
+
+
+def cell_side(size: int, number: int) -> float:
+    """Pixels along a cell's side, where ``size`` pixels are ``number`` cells of a layer: a power of 2 if one fits.
+
+    >>> cell_side(13, 7), cell_side(9, 2), cell_side(12, 5)
+    (2, 8, 2.4)
+    """
+    side = 1
+    while -(-size // side) > number:
+        side *= 2
+    return side if -(-size // side) == number else size / number
 
 
 def logarithms(weights: Tensor, cells: tuple[int, int]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from unittest.mock import patch
 
@@ -37,7 +38,10 @@ from ..weighting.reading import read_prompt
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.towers import Reader
 from ..weighting.view import view
+from ..weighting.words import words_of_towers
 from ..world.measure import Way
+from ..world.model import noise_of, sampled, to_pictures
+from ..world.watching import watched
 from .docs_pictures import LENGTH, blend, changes, load_clip_module, load_of_tests, painter, read, scored_shapes
 
 HELP_WIDTH = 340
@@ -438,6 +442,27 @@ def faded_in_small_world(text: str, weights: Sequence[float], seeds: Sequence[in
     return picture
 
 
+def word_maps(prompt: str, words: Sequence[str], seed: int) -> Image.Image:
+    """A picture of the small world and the maps of some words of its prompt, two in a row."""
+    world = painter()
+    text = world.text(prompt, Way("watched"))
+    [encoded] = world.encoders.prepare([prompt], EncodeOptions()).run()
+    rows = (words_of_towers(encoded.prompts) or {})["clip_l"]
+    with watched(world.unet, text, [rows.rows_of(word) for word in words]) as layers:
+        *_, latent = sampled(world.unet, noise_of([seed]), text, world.empty)
+    maps = torch.stack(layers).mean(0)[0]
+    tiles = [("the picture", as_picture(to_pictures(latent), 160))]
+    shown = (maps / maps.max()).repeat_interleave(10, 1).repeat_interleave(10, 2)
+    tiles += [(word, pictures.draw_heat(own.numpy())) for word, own in zip(words, shown, strict=True)]
+    canvas = Canvas(HELP_WIDTH, math.ceil(len(tiles) / 2) * 190 + 4, DARK.background)
+    for number, (title, _) in enumerate(tiles):
+        canvas.text(8 + number % 2 * 166, 14 + number // 2 * 190, title, DARK.text, size=14)
+    picture = canvas.image()
+    for number, (_, tile) in enumerate(tiles):
+        picture.paste(tile, (8 + number % 2 * 166, 26 + number // 2 * 190))
+    return picture
+
+
 def label(canvas: Canvas, x: float, y: float, text: str, color: Color, width: float, height: float) -> None:
     """Draw a box with a text in it, at its centre."""
     canvas.box(x - width / 2, y - height / 2, x + width / 2, y + height / 2, fill=color, radius=5)
@@ -472,6 +497,7 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "mask-control": lambda: mask_control("a red cat and a blue dog", hide="red cat", from_phrases="blue dog"),
     "sdxl-encode": lambda: two_towers("a (lighthouse:1.2) at dusk", "oil painting, (thick strokes:1.3)"),
     "weigh-attention": lambda: shares("a (red:2) cat on a (mat:0.3)"),
+    "word-maps": lambda: word_maps("a red circle and a blue square", ("red circle", "blue square", "and"), 3),
     "place": lambda: areas("left half ~0.3", "bottom left third", "0.1 0.5, 0 1"),
     "region": lambda: regions("left half ~0.3", "0.3 0.8, 0.5 1"),
     "convert": lambda: converted("a ((red)) [cat], (dog:1.3)"),

@@ -27,15 +27,16 @@ from ...weighting.fields import small_picture
 from ...weighting.view import counted
 from .attention_layers import COUPLED
 from .contract import PATCHER, checked_object, host
-from .families import is_filled_in_front, layout_of, reads_apart, reads_regions, titles, weigher_of
-from .fields import Field, Step, Where, steps_of
+from .families import FAMILIES, is_filled_in_front, layout_of, reads_apart, reads_regions, titles, weigher_of
+from .fields import PIXELS, Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
-from .queries import Call
+from .queries import Call, told_by_layer
 from .regions import Region
 from .reserving import reserve
 from .steps import MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of
 from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
+from .watching import AS_DAAM, Due, Maps, Record, Records, Watch, Watched
 from .words import WORDS
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ EVENT = "weighted_clip.weighed"
 """Message to the page after a sampling: the node whose weights acted, and where (web/comfyui/ruler.js)."""
 READY = "weighted_clip_attention_is_ready"
 """Marks an entry whose marker is as long as those of the other entries."""
+RECORDS = "weighted_clip_records"
+"""Name of the maps of a sampling among the options of the host's model."""
 PHRASES, REGIONS = "Place Phrase", "Region"
 """Nodes whose effect depends on the step, as the log names them."""
 MADE_OF = ("t5xxl_ids", "t5xxl_weights")
@@ -117,6 +120,20 @@ def with_field(conditioning: Conditioning, fields: Sequence[Field | None]) -> Co
     return marked
 
 
+def with_watch(conditioning: Conditioning, watch: Watch, rows: Sequence[Sequence[tuple[int, ...]]]) -> Conditioning:
+    """Let a watch record the words of a conditioning; ``rows`` are those of each word, entry by entry."""
+    marked: Conditioning = []
+    for (text, values), own in zip(conditioning, rows, strict=True):
+        inputs = values.get("model_conds", {})
+        marker = inputs.get(MARKER)
+        is_new = marker is None
+        marker = _new_marker(text, values) if marker is None else marker
+        inputs = {**inputs, MARKER: marker.with_watch(Watched(watch, tuple(own)))}
+        entry = [[text, {**values, "model_conds": inputs}]]
+        marked += host("comfy.hooks").set_hooks_for_conditioning(entry, _hooks()) if is_new else entry
+    return marked
+
+
 def fields_of(values: Mapping[str, Any]) -> tuple[Field, ...]:
     """Fields of an entry of a conditioning, given its dictionary, in the order in which they were attached."""
     return getattr(values.get("model_conds", {}).get(MARKER), "fields", ())
@@ -183,24 +200,36 @@ def _marker_class() -> Any:
             node_id: str | None = None,
             fields: tuple[Field, ...] = (),
             regions: tuple[Region, ...] = (),
+            watches: tuple[Watched, ...] = (),
         ) -> None:
             super().__init__(cond)
             self.rows = rows  # fingerprint of the rows that the effects are for
             self.node_id = node_id
             self.fields = fields
             self.regions = regions
+            self.watches = watches
 
         def _copy_with(self, cond: Tensor) -> Marker:
-            return Marker(cond, self.rows, self.node_id, self.fields, self.regions)
+            return Marker(cond, self.rows, self.node_id, self.fields, self.regions, self.watches)
 
         def with_field(self, field: Field) -> Marker:
-            return Marker(self.cond, self.rows, self.node_id, (*self.fields, field), self.regions)
+            return Marker(self.cond, self.rows, self.node_id, (*self.fields, field), self.regions, self.watches)
+
+        def with_watch(self, watched: Watched) -> Marker:
+            return Marker(self.cond, self.rows, self.node_id, self.fields, self.regions, (*self.watches, watched))
 
         def with_region(self, region: Region, own: Any) -> Marker:
             both = torch.cat([self.cond.view(2, -1), own.cond.view(2, -1)], 1).view(1, -1)
             first = region.rows.start
             moved = (field._replace(rows=tuple(first + row for row in field.rows)) for field in own.fields)
-            return Marker(both, self.rows, self.node_id, (*self.fields, *moved), (*self.regions, region))
+            fields, regions = (*self.fields, *moved), (*self.regions, region)
+            return Marker(both, self.rows, self.node_id, fields, regions, (*self.watches, *own.moved_watches(first)))
+
+        def moved_watches(self, first: int) -> list[Watched]:
+            watches = self.watches
+            return [
+                own._replace(rows=tuple(tuple(first + row for row in rows) for rows in own.rows)) for own in watches
+            ]
 
         @property
         def num_own(self) -> int:  # of rows that are the entry's, not those of regions
@@ -256,6 +285,9 @@ class _Seen:
         """Masks of placed phrases and regions, as `Step` keeps them."""
         self.texts: dict[int, Tensor] = {}
         """Rows that the model has made of a region's, by the region's identity."""
+        self.records = Records()
+        self.due: tuple[Due, ...] = ()
+        """Words that are watched in this step, by entry."""
 
     def note(self, uuid: Any, num_rows: int, num_layers: int) -> None:
         """Record that weights of an entry have acted."""
@@ -284,6 +316,19 @@ class _Seen:
 
     def _of(self, title: str, where: Where) -> set[int]:
         return self.of_places.setdefault((where.node_id, title, where.name), set())
+
+    def note_maps(self, maps: Maps, entries: Sequence[int]) -> None:
+        """Record the maps of a call of the model, given the number of each image's entry."""
+        for due in self.due:
+            if due.number not in entries:
+                continue
+            image, start = entries.index(due.number), 0
+            images = slice(image, image + entries.count(due.number))
+            for watched in due.watches:
+                words = slice(start, start + len(watched.rows))
+                there = [bool(rows) for rows in watched.rows]
+                self.records.by_watch[watched.watch].add(there, maps, images, words, due.area)
+                start = words.stop
 
     def report(self) -> None:
         for (node_id, title, name), steps in self.of_places.items():
@@ -321,7 +366,15 @@ def _check_rows(executor: Callable[..., Any], *given: Any, **named: Any) -> Any:
     """
     guider: Any = executor.class_obj  # type: ignore[attr-defined]
     guider.conds = {kind: [_checked(entry) for entry in entries] for kind, entries in guider.conds.items()}
-    return executor(*given, **named)
+    markers = [entry["model_conds"].get(MARKER) for entries in guider.conds.values() for entry in entries]
+    if not any(marker is not None and marker.watches for marker in markers):
+        return executor(*given, **named)
+    records = Records()
+    guider.model_options.setdefault("transformer_options", {})[RECORDS] = records
+    result = executor(*given, **named)
+    for watch, record in records.by_watch.items():
+        watch.add(record, result)
+    return result
 
 
 def _checked(entry: Entry) -> Entry:
@@ -361,6 +414,7 @@ def _sample(
     if MARKER in options:  # our wrappers are both on the model and in the conditioning
         return executor(model, sigmas, extra_args, *rest, **named)
     seen = options[MARKER] = _Seen()
+    seen.records = options.get(RECORDS, seen.records)
     result = executor(model, sigmas, extra_args, *rest, **named)
     if seen.num_rows and not all(map(bool, (*seen.are_finite, result.isfinite().all()))):
         raise ValueError(
@@ -388,9 +442,10 @@ def _predict(
     step = _step(model, marked, seen, *rest, **named)
     is_filled = is_filled_in_front(model)
     reads: dict[int, Read] = {}
+    due = _due(marked, step, seen)
     for entry in marked:
         marker = entry["model_conds"][MARKER]
-        reads[id(entry)] = read_in(marker, step, _num_filled(entry, is_filled))
+        reads[id(entry)] = read_in(marker, step, _num_filled(entry, is_filled), due.get(id(entry)))
         if seen is not None and step is not None:
             seen.note_places(marker, step, entry.get("timestep_start"), entry.get("timestep_end"))
     _check_regions(model, reads.values())
@@ -420,7 +475,7 @@ def _transformer_options(*given: Any, **named: Any) -> dict[str, Any]:
 def _step(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any, **named: Any) -> Step | None:
     """The step that predictions are for; None if no entry has anything that depends on it."""
     markers = [entry["model_conds"][MARKER] for entry in marked]
-    if not any(marker.fields or marker.regions for marker in markers):
+    if not any(marker.fields or marker.regions or marker.watches for marker in markers):
         return None
     latent, sigma, *_ = (value for value in (*given, *named.values()) if isinstance(value, Tensor))
     options = _transformer_options(*given, **named)
@@ -428,6 +483,45 @@ def _step(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any, 
     masks = {} if seen is None else seen.masks
     levels = None if sigmas is None else sigmas.tolist()
     return Step(model, latent, sigma.flatten()[0], levels, masks, options.get("context_window") is not None)
+
+
+def _due(marked: Sequence[Entry], step: Step | None, seen: _Seen | None) -> dict[int, Due]:
+    """Words that are watched in a step, by the identity of their entry; of several calls at a level, in the first.
+
+    Refused for a part of a video.
+    """
+    if seen is None or step is None:
+        return {}
+    level = float(step.sigma)
+    number = sum(level <= float(other) for other in (step.sigmas or [])[1:-1])
+    records, recording = seen.records.by_watch, set[Watch]()
+    found: dict[int, Due] = {}
+    for entry in marked:
+        watches: list[Watched] = []
+        for watched in entry["model_conds"][MARKER].watches:
+            watch = watched.watch
+            is_known = watch in records and level in records[watch].levels
+            if number % watch.every or (is_known and watch not in recording):
+                continue
+            if step.is_part:
+                raise ValueError(
+                    "Watch Words cannot tell which frames are drawn while another node samples the video in parts "
+                    "(context windows): take out that node, or Watch Words."
+                )
+            if watch not in records:
+                about = step.model.latent_format
+                ratios = (
+                    getattr(about, "spacial_downscale_ratio", PIXELS),
+                    getattr(about, "temporal_downscale_ratio", 1),
+                )
+                records[watch] = Record(watch, step.latent, *ratios)
+            records[watch].levels.add(level)
+            recording.add(watch)
+            watches.append(watched)
+        if watches:
+            found[id(entry)] = Due(len(found) + 1, tuple(watches), entry.get("area"))
+    seen.due = tuple(found.values())
+    return found
 
 
 def _ready(entry: Entry, read: Read | None, sizes: Sizes, step: Step | None, seen: _Seen | None) -> Entry:
@@ -501,12 +595,14 @@ def _apply(
     options = transformer_options or {}
     taken = take(inputs, len(x))
     num_rows = 0 if taken is None else max(map(num_changed, taken.rows))
-    if taken is None or not (num_rows or taken.beside is not None):
+    if taken is None or not (num_rows or taken.beside is not None or len(taken.watched[0])):
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     model = executor.class_obj  # type: ignore[attr-defined]
     weigh = weigher_of(model)
     assert c_crossattn is not None  # all families have the text there
-    weighing = weighing_of(taken, _num_rows(c_crossattn, inputs.get("encoder_hidden_states_llama3")), x.device)
+    seen: _Seen | None = options.get(MARKER)
+    num_keys = _num_rows(c_crossattn, inputs.get("encoder_hidden_states_llama3"))
+    weighing = weighing_of(taken, num_keys, x.device, lambda words: _maps(words, x, model, seen))
     for maps in (taken.weights, taken.shares):
         if maps is not None:
             _check_places(maps, x)
@@ -514,10 +610,9 @@ def _apply(
         c_crossattn = torch.cat([c_crossattn, taken.beside.to(c_crossattn).expand(len(x), -1, -1)], 1)
     call = Call(model.diffusion_model, options, inputs, tuple(x.shape[2:]))
     options = weigh(weighing, call)
-    if weighing.places is not None or weighing.shared is not None:
+    if not (weighing.places is weighing.shared is weighing.maps is None):
         weighing.queries = layout_of(model)(call, weighing.bias.shape[1])
     result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
-    seen = options.get(MARKER)
     if not weighing.num_layers and not (seen is not None and seen.num_layers):  # a cache may answer later steps
         raise ValueError(
             "Weigh Attention and Place Phrase found no attention layer of this model in which text is read: another "
@@ -532,7 +627,20 @@ def _apply(
         for index, uuid in enumerate(uuids):
             own = taken.rows[index * len(x) // len(uuids)]
             seen.note(uuid, num_changed(own), weighing.num_layers)
+        if weighing.maps is not None:
+            seen.note_maps(weighing.maps, taken.entries)
     return result
+
+
+def _maps(words: Tensor, x: Tensor, model: Any, seen: _Seen | None) -> Maps:
+    """Maps of watched words ``[batch, words, keys]`` in a call of a model."""
+    has_grids = layout_of(model) is told_by_layer
+    layers = set() if seen is None else {one.watch.layers for due in seen.due for one in due.watches}
+    if AS_DAAM in layers and not has_grids:
+        raise ValueError(
+            f"Watch Words records as DAAM does in {FAMILIES[0].title} only; set its layers to all, coarse or fine."
+        )
+    return Maps(words, x, layers, has_grids=has_grids)
 
 
 _WRAPPERS: dict[str, Callable[..., Any]] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from .fields import Places
 from .queries import Call, Queries, of_layer
 from .regions import Shared
 from .types import AttentionFunction, TransformerOptions
+from .watching import Maps
 
 MAX_BYTES = 2**30
 """Largest size of a bias by place in a layer."""
@@ -59,6 +61,8 @@ class Weighing:
         """Fields of the text's keys, beside their bias."""
         self.shared: Shared | None = None
         """Prompts that the text's keys belong to, if they are several."""
+        self.maps: Maps | None = None
+        """Maps of words that are watched in this call."""
         self.queries = Queries(())
         """Layout of the queries of layers with fields or several prompts."""
         self.is_text_alone = False
@@ -87,8 +91,9 @@ class Weighing:
     def read_again(self, num_rows: int) -> None:
         """Add the last rows once more, for layers that read them twice."""
         self.bias, self.factor = (torch.cat([rows, rows[..., -num_rows:]], -1) for rows in (self.bias, self.factor))
-        if self.places is not None:
-            self.places.read_again(num_rows)
+        for each in (self.places, self.maps):
+            if each is not None:
+                each.read_again(num_rows)
 
     def attend(
         self,
@@ -124,11 +129,28 @@ class Weighing:
             value = value * factor.view(shape).to(value.dtype)
             if self._enlarges:  # some models make 0 of what is no number, so the picture need not show it
                 self.is_finite = self.is_finite & value.isfinite().all()
-        if self.shared is not None and not self._is_joint:
+        is_apart = self.shared is not None and not self._is_joint
+        if self.shared is not None and is_apart:
             own = None if mask is None else _in_four_dimensions(mask)
             queries = self._queries_of(query, options)
-            return self.shared.attend(queries, attention, query, key, value, heads, own, *rest, **options)
-        return attention(query, key, value, heads, mask, *rest, **options)
+            read = partial(self.shared.attend, queries, attention, query, key)
+        else:
+            own, read = mask, partial(attention, query, key)
+        result = read(value, heads, own, *rest, **options)
+        if self.maps is not None and not self.is_text_alone:
+            queries = self._queries_of(query, options)
+            picked = None if is_apart else self.maps.picked(own)
+
+            def of_images(values: Tensor) -> Tensor:
+                if picked is None:
+                    return read(values, heads, own, *rest, **options)
+                masks = own if own is None or len(own) == 1 else own[picked]
+                return attention(query[picked], key[picked], values, heads, masks, *rest, **options)
+
+            is_by_row = value.dim() == 4 and key.dim() == 3
+            dim = query.shape[-1] // (heads if query.dim() == 3 else 1)
+            self.maps.add(self.num_layers, queries, around, of_images, value, dim, picked, is_by_row=is_by_row)
+        return result
 
     @property
     def _is_joint(self) -> bool:

@@ -83,7 +83,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "comfy.model_sampling.ModelSamplingDiscrete": ("percent_to_sigma",),
     "comfy.patcher_extension.WrapperExecutor": ("class_obj",),
-    "comfy.samplers.CFGGuider": ("conds",),
+    "comfy.samplers.CFGGuider": ("conds", "model_options"),
     "comfy.sd1_clip.SD1Tokenizer": ("tokenize_with_weights",),
     "comfy.utils.ProgressBar": ("update_absolute",),
     "nodes.LoraLoader": ("load_lora",),

@@ -5,8 +5,9 @@ Source: docs/places.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -67,11 +68,7 @@ def place_phrase(
     where = placement.checked(f"“{phrase}”")
     fields: list[Field | None] = []
     for rows, values in conditioning:
-        found = rows_of(phrase, rows, values)
-        for region in regions_of(values):
-            if region.words is not None:
-                own = rows_of(phrase, region.text, {WORDS: region.words})
-                found += tuple(region.rows.start + row for row in own)
+        found = all_rows_of(phrase, rows, values)
         fields.append(Field(found, inside, outside, where, phrase) if found else None)
     num_found = sum(field is not None for field in fields)
     if not num_found:
@@ -86,6 +83,16 @@ def place_phrase(
     lines.append(f"weight {inside:g} in {place}, {outside:g} outside" if place else f"weight {inside:g} everywhere")
     lines += time_lines(where)
     return with_field(conditioning, fields), "\n".join([*lines, NOT_ACTING])
+
+
+def all_rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """Rows of a phrase in an entry of a conditioning and in its regions, counted from 0; errors as in `rows_of`."""
+    found = rows_of(phrase, rows, values)
+    for region in regions_of(values):
+        if region.words is not None:
+            own = rows_of(phrase, region.text, {WORDS: region.words})
+            found += tuple(region.rows.start + row for row in own)
+    return found
 
 
 def place_region(

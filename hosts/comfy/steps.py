@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from ...weighting.attention import PLAIN
+from ...weighting.word_maps import key_rows
 from .attention_layers import Weighing
 from .contract import host
 from .fields import Places, Step, acting
 from .regions import Region, Shared, reading
+from .watching import Due, Maps
 
 MARKER = "weighted_clip_attention"
 """Name of the marker among a model's inputs."""
@@ -33,6 +35,10 @@ PROMPTS = "weighted_clip_prompts"
 """Name of the number of each row's prompt."""
 BLENDING = "weighted_clip_blending"
 """Name of what says which prompts blend."""
+WATCHED = "weighted_clip_watched"
+"""Name of the rows of watched words."""
+ENTRY = "weighted_clip_entry"
+"""Name of the number of a watched entry; other entries may have the host's id of it."""
 NOBODY = -1.0
 """Number of the prompt of a row that only fills up a batch."""
 
@@ -52,6 +58,10 @@ class Read(NamedTuple):
     """Regions whose rows are read."""
     shares: Tensor | None
     """Shares of the prompts by place; None if only one is read, which is the region, if there is one."""
+    watched: Tensor
+    """1 for the rows of each word whose maps are made, else 0: ``[words, rows]``."""
+    entry: int = 0
+    """Number of the entry if it has such words, from 1."""
 
     @property
     def blending(self) -> Tensor:
@@ -70,19 +80,20 @@ def plain(num_rows: int, num_fields: int = 0) -> Tensor:
     return torch.tensor([PLAIN.bias, PLAIN.factor, *[0.0] * num_fields])[:, None].expand(-1, num_rows)
 
 
-def read_in(marker: Any, step: Step | None, num_filled: int) -> Read:
+def read_in(marker: Any, step: Step | None, num_filled: int, due: Due | None = None) -> Read:
     """Rows that are read for a marker in a step; the model puts some rows of zeros before the base's.
 
-    ``step`` may be None for a marker without fields and regions.
+    ``step`` may be None for a marker without fields, regions and watches; ``due`` are those that record this step.
     """
     lines = marker.cond.view(2, -1)
     if step is None:
         lines = torch.cat([plain(num_filled), lines], 1)
         num_rows = lines.shape[1]
-        return Read(lines, torch.zeros(num_rows), torch.ones(1, 0, 1, 1), torch.zeros(1, num_rows), (), None)
+        return Read(lines, torch.zeros(num_rows), torch.ones(1, 0, 1, 1), torch.zeros(1, num_rows), (), None, lines[:0])
     num_rows = lines.shape[1]
     fields = acting(marker.fields, num_rows, step)
     regions, shares = reading(marker.regions, step)
+    watched = key_rows([own for one in (due.watches if due else ()) for own in one.rows], num_rows)
     lines = torch.cat([lines[:1] + fields.bias, lines[1:], fields.rows])
     prompts = torch.zeros(num_rows)
     if regions and shares is None:
@@ -101,6 +112,8 @@ def read_in(marker: Any, step: Step | None, num_filled: int) -> Read:
         torch.nn.functional.pad(fields.least[:, rows], (num_filled, 0)),
         regions,
         shares,
+        torch.nn.functional.pad(watched[:, rows], (num_filled, 0)),
+        due.number if due else 0,
     )
 
 
@@ -113,6 +126,8 @@ class Sizes(NamedTuple):
     """Regions that are read beside a base."""
     beside: int
     """Their rows."""
+    words: int
+    """Watched words."""
 
     def of(self, read: Read | None) -> Sizes:
         """These, with just the regions of an entry, so that it shares no batch with one that has others."""
@@ -132,6 +147,7 @@ def sizes_of(reads: Sequence[Read]) -> Sizes:
         max(len(one.lines) - 2 for one in reads),
         max(0 if one.shares is None else len(one.regions) for one in reads),
         max(one.num_beside for one in reads),
+        max(len(one.watched) for one in reads),
     )
 
 
@@ -161,6 +177,12 @@ def inputs_for(
         found[PLACES] = conds.CONDNoiseShape(_with(weights, None if read is None else read.weights))
         least = torch.zeros(1, sizes.rows)
         found[LEAST] = conds.CONDRegular(_with(least, None if read is None else read.least))
+    if sizes.words:
+        watched = torch.zeros(1, sizes.words, sizes.rows)
+        if read is not None:
+            watched[0, : len(read.watched), : read.watched.shape[1]] = read.watched
+        found[WATCHED] = conds.CONDRegular(watched)
+        found[ENTRY] = conds.CONDRegular(torch.tensor([[0 if read is None else read.entry]]))
     if sizes.regions:
         shares = torch.zeros(1, 1 + sizes.regions, *places)
         shares[:, 0] = 1.0
@@ -203,13 +225,17 @@ class Taken(NamedTuple):
     """`Read.blending` of each image."""
     beside: Tensor | None
     """Rows of regions, ``[1 or batch, rows, dim]``, that are read behind the text; None if none is."""
+    watched: list[Tensor]
+    """`Read.watched` for each image; of no words if none of them is watched."""
+    entries: list[int]
+    """`Read.entry` for each image."""
 
 
 def take(inputs: dict[str, Any], batch: int) -> Taken | None:
     """Remove our inputs from those of a call of a model; None if there are none."""
     given: Tensor | None = inputs.pop(MARKER, None)
-    names = (PLACES, LEAST, SHARES, BLENDING, REGIONS, PROMPTS)
-    weights, least, shares, blending, beside, prompts = (inputs.pop(name, None) for name in names)
+    names = (PLACES, LEAST, SHARES, BLENDING, REGIONS, PROMPTS, WATCHED, ENTRY)
+    weights, least, shares, blending, beside, prompts, watched, entry = (inputs.pop(name, None) for name in names)
     if given is None:
         return None
     # a wrapper that cuts the picture into tiles may have repeated only what it knows
@@ -225,7 +251,21 @@ def take(inputs: dict[str, Any], batch: int) -> Taken | None:
     rows = [own[:, is_there] for own, is_there in zip(lines, there, strict=True)]
     blending = None if blending is None else blending.cpu().expand(batch, -1)
     beside = beside if any(bool(own.any()) for own in owners) else None
-    return Taken(rows, owners, weights, of_rows, shares, blending, beside)
+    if watched is None or entry is None or not bool(watched.any()):
+        watched, entry = torch.zeros(1, 0, marker.shape[1]), torch.zeros(1, 1)
+    words = watched.cpu().expand(batch, -1, -1)
+    of_words = [own[:, : len(is_there)][:, is_there] for own, is_there in zip(words, there, strict=True)]
+    return Taken(
+        rows,
+        owners,
+        weights,
+        of_rows,
+        shares,
+        blending,
+        beside,
+        of_words,
+        entry.cpu().expand(batch, -1).flatten().int().tolist(),
+    )
 
 
 def num_changed(lines: Tensor) -> int:
@@ -233,20 +273,27 @@ def num_changed(lines: Tensor) -> int:
     return int((lines != plain(1, len(lines) - 2)).any(0).sum())
 
 
-def weighing_of(taken: Taken, num_keys: int, device: torch.device) -> Weighing:
-    """Weights for the keys of a call, where the host has repeated shorter texts until there are so many."""
-    num_others = len(taken.rows[0]) - 1  # fields, and the bias of queries without a place
+def weighing_of(taken: Taken, num_keys: int, device: torch.device, watch: Callable[[Tensor], Maps]) -> Weighing:
+    """Weights for the keys of a call, where the host has repeated shorter texts until there are so many.
+
+    ``watch`` makes maps of the keys of words, as `Maps` takes them.
+    """
+    num_words = len(taken.watched[0])
+    num_others = len(taken.rows[0]) - 1 + num_words  # fields, the bias of queries without a place, watched words
     num_beside = 0 if taken.beside is None else taken.beside.shape[1]
     keys, prompts = [], []
-    for lines, least, own in zip(taken.rows, taken.least, taken.prompts, strict=True):
-        lines = torch.cat([lines, least[None]])
+    for lines, least, watched, own in zip(taken.rows, taken.least, taken.watched, taken.prompts, strict=True):
+        lines = torch.cat([lines, watched, least[None]])
         text, others = lines[:, own == 0], lines[:, own != 0]
         text = text.repeat(1, num_keys // text.shape[1]) if text.numel() else plain(num_keys, num_others)
         num_missing = num_beside - others.shape[1]
         keys.append(torch.cat([text, others, plain(num_missing, num_others)], 1))
         prompts.append(torch.cat([torch.zeros(num_keys), own[own != 0], torch.full((num_missing,), NOBODY)]))
-    bias, factor, *of_fields, least = torch.stack(keys, 1)
+    bias, factor, *others, least = torch.stack(keys, 1)
+    of_fields, words = others[: len(others) - num_words], others[len(others) - num_words :]
     weighing = Weighing(bias, factor, device)
+    if words:
+        weighing.maps = watch(torch.stack(words, 1))
     if taken.weights is not None:
         weighing.places = Places(taken.weights.cpu(), torch.stack(of_fields, 1), least, device)
     if taken.beside is not None and taken.shares is not None:

@@ -67,12 +67,12 @@ def rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, 
             "CLIP, such as CLIP Text Encode (Weighted), which with its first settings gives what the stock node gives."
         )
     if carried.unknown:
-        raise ValueError(f"“{phrase}” cannot be placed in this CONDITIONING: {carried.unknown}.")
+        raise ValueError(f"“{phrase}” has no rows of its own in this CONDITIONING: {carried.unknown}.")
     if not are_same(carried.rows, fingerprint(rows)):
         raise ValueError(
-            f"“{phrase}” cannot be placed any more: a node behind the text encoder, such as Conditioning (Average) or "
-            "(Concat), has changed the rows of this CONDITIONING. Place the phrase before that node, or join prompts "
-            "with Conditioning (Combine)."
+            f"“{phrase}” cannot be found any more: a node behind the text encoder, such as Conditioning (Average) or "
+            "(Concat), has changed the rows of this CONDITIONING. Place or watch the phrase before that node, or join "
+            "prompts with Conditioning (Combine)."
         )
     found: list[int] = []
     start = 0

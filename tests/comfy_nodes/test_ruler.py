@@ -163,6 +163,7 @@ def test_every_prompt_box_and_every_input_that_counts_is_marked() -> None:
         ("WeightedCLIPSimilarity", "texts"),  # a text a line
         *(("WeightedCLIPTokensToImage", name) for name in ("swap", "numbers")),
         ("WeightedCLIPDalleSample", "text"),  # no tokens of CLIP
+        ("WeightedCLIPWatch", "words"),
     ]
     assert marked["WeightedCLIPSDXLEncode"]["prompt"] == ["text_g", "text_l"]
     assert marked["WeightedCLIPA1111Encode"]["counts"] == [

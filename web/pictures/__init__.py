@@ -11,6 +11,7 @@ from .matrices import draw_similarity
 from .sheets import draw_ranking
 from .token_grid import draw_token_grid
 from .tokens import draw_tokens
+from .word_maps import draw_heat, draw_word_maps
 
 __all__ = [
     "Block",
@@ -21,11 +22,13 @@ __all__ = [
     "draw_changes",
     "draw_encoding_masks",
     "draw_figure_masks",
+    "draw_heat",
     "draw_masks",
     "draw_ranking",
     "draw_similarity",
     "draw_token_grid",
     "draw_tokens",
+    "draw_word_maps",
     "mask_labels",
     "num_parameters",
 ]

@@ -1,0 +1,164 @@
+"""Word maps of a CONDITIONING: which words are watched, and what their maps say after a sampling.
+
+Source: docs/word-maps.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from ...weighting.prompt import shortened
+from .attention import regions_of, with_watch
+from .placing import all_rows_of
+from .types import Conditioning
+from .watching import AS_DAAM, Watch
+from .words import WORDS, Carried
+
+SCALES = ("one for all", "each its own")
+"""Scales of maps: one for all words, from 0 to the largest share; or from each word's least share to its largest."""
+
+
+def watch_words(conditioning: Conditioning, words: str, every: int, layers: str) -> tuple[Conditioning, Watch]:
+    """Let the words of a conditioning be watched when it is sampled.
+
+    Args:
+        conditioning: Conditioning of our encode nodes.
+        words: Words or phrases, one a line; none for all words.
+        every: Steps from one that is recorded to the next.
+        layers: One of `LAYERS`.
+
+    Returns:
+        A copy of the conditioning, and the watch.
+
+    Raises:
+        ValueError: If a phrase is absent, its rows cannot be told, or ``layers`` does not go with several prompts.
+    """
+    if every < 1:
+        raise ValueError(f"every must be 1 or above, got {every}.")
+    typed = list(dict.fromkeys(" ".join(line.split()) for line in words.splitlines() if line.strip()))
+    names = typed or list(_all_words(conditioning))
+    by_entry = [[all_rows_of(name, rows, values) for name in names or [""]] for rows, values in conditioning]
+    if not names:
+        raise ValueError("The prompt has no words to watch.")
+    for name, found in zip(names, zip(*by_entry, strict=True), strict=True):
+        if not any(found):
+            raise ValueError(f"“{shortened(name)}” is not in the prompt.")
+    lengths: tuple[int, ...] = ()
+    if layers == AS_DAAM:
+        if len(by_entry) > 1:
+            raise ValueError(f"Watch Words records as DAAM does for one prompt only; these are {len(by_entry)}.")
+        lengths = tuple(map(len, by_entry[0]))
+        by_entry = [[(row,) for own in by_entry[0] for row in own]]
+    watch = Watch(names, every, layers, lengths)
+    return with_watch(conditioning, watch, by_entry), watch
+
+
+def _all_words(conditioning: Conditioning) -> dict[str, None]:
+    """Words of all prompts in order, without signs, each once whatever its case."""
+    found: dict[str, str] = {}
+    for _, values in conditioning:
+        for carried in (values.get(WORDS), *(region.words for region in regions_of(values))):
+            for word in _words(carried):
+                found.setdefault(word.casefold(), word)
+    return dict.fromkeys(found.values())
+
+
+def _words(carried: Carried | None) -> Iterator[str]:
+    if carried is None:
+        return
+    for part in carried.parts:
+        for words in part.values():
+            yield from (word.typed for word in words.words if word is not None and word.typed[0].isalnum())
+
+
+class WordMap(NamedTuple):
+    """Map of a word."""
+
+    word: str
+    shares: Tensor
+    """Share of the attention that it got at each pixel: ``[pictures or frames, height, width]``, float32."""
+
+
+def maps_of(watch: Watch, samples: Tensor, image: Tensor | None = None) -> list[WordMap]:
+    """Maps of the watched words in the sampling that had this result.
+
+    Args:
+        watch: The watch.
+        samples: Samples of the latent.
+        image: Its pictures or frames, ``[number, height, width, 3]``, for size and number of the maps; None for the
+            size of the picture, and for a video a map for each frame of the latent.
+
+    Returns:
+        The words in their order.
+
+    Raises:
+        ValueError: If no such sampling is known, or ``image`` has another number of pictures.
+    """
+    record = watch.record_of(samples)
+    maps = record.maps()
+    maps = maps.movedim(1, 0).flatten(1, -3)  # [words, pictures or frames, height, width]
+    size = [side * record.ratio for side in maps.shape[-2:]]
+    if image is not None:
+        size, number, ratio = [*image.shape[1:3]], len(image), record.frames_ratio
+        if number != maps.shape[1]:
+            if samples.dim() < 5 or len(samples) > 1 or number != ratio * (maps.shape[1] - 1) + 1:
+                raise ValueError(f"image has {number} pictures, but the LATENT has {maps.shape[1]}: give as many.")
+            maps = maps[:, [0, *(1 + frame // ratio for frame in range(number - 1))]]
+    grown = interpolate(maps, size, mode="bilinear", align_corners=False)
+    return [WordMap(name, own) for name, own in zip(watch.names, grown, strict=True)]
+
+
+def scaled(maps: Sequence[WordMap], scale: str) -> list[WordMap]:
+    """Maps from 0 to 1, by one of `SCALES`."""
+    if scale == SCALES[0]:
+        largest = max(float(one.shares.max()) for one in maps)
+        return [one._replace(shares=one.shares / (largest or 1.0)) for one in maps]
+    found = []
+    for one in maps:
+        low, high = one.shares.amin((1, 2), keepdim=True), one.shares.amax((1, 2), keepdim=True)
+        found.append(one._replace(shares=(one.shares - low) / (high - low).clamp(min=1e-12)))
+    return found
+
+
+class Place(NamedTuple):
+    """Summary of a map."""
+
+    mean: float
+    """Mean share."""
+    largest: float
+    across: float
+    """Centre, weighted by the shares, from the left (0) to the right (1)."""
+    down: float
+    """The same from the top."""
+    spread: float
+    """Root mean square distance from the centre, in parts of the picture's sides; about 0.41 if it is even."""
+
+
+def place_of(shares: Tensor) -> Place:
+    """Summary of a map ``[height, width]``."""
+    total = shares.double().sum().clamp(min=1e-30)
+    down, across = (((torch.arange(side, dtype=torch.float64) + 0.5) / side) for side in shares.shape)
+    by_row, by_column = shares.double().sum(1) / total, shares.double().sum(0) / total
+    y, x = float(by_row @ down), float(by_column @ across)
+    spread = float(by_row @ (down - y) ** 2 + by_column @ (across - x) ** 2) ** 0.5
+    return Place(float(shares.mean()), float(shares.max()), x, y, spread)
+
+
+def table_of(maps: Sequence[WordMap]) -> str:
+    """Table of the words of each picture or frame: share, centre and spread, the most read word first."""
+    lines: list[str] = []
+    for number in range(len(maps[0].shares)):
+        if len(maps[0].shares) > 1:
+            lines.append(f"picture or frame {number + 1}:")
+        places = sorted(((place_of(one.shares[number]), one.word) for one in maps), reverse=True)
+        lines += [
+            f"{word}: {place.mean:.2%} of the attention, at most {place.largest:.2%}; centre {place.across:.0%} from "
+            f"the left, {place.down:.0%} from the top; spread {place.spread:.2f}"
+            for place, word in places
+        ]
+    return "\n".join(lines)

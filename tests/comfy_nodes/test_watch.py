@@ -1,0 +1,114 @@
+"""The nodes Watch Words and Word Maps on a fake host, and what is said and drawn of maps."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from weighted_clip.hosts.comfy.attention import MARKER
+from weighted_clip.hosts.comfy.watching import MAX_RECORDS, Record, Watch
+from weighted_clip.hosts.comfy.word_maps import WordMap, place_of, scaled, table_of
+from weighted_clip.web.pictures import draw_heat, draw_word_maps
+
+from .fake_comfy import defaults, encode, node
+
+TEXT = "a red cat and a blue dog"
+
+
+def watched(text=TEXT, **inputs):
+    conditioning = encode("TextEncode", None, text)["result"][0]
+    return node("Watch").watch(**{**defaults("Watch"), "conditioning": conditioning, **inputs})
+
+
+def sampled(watch, shares, result):
+    """Let a watch record constant shares of its words, and an empty step."""
+    record = Record(watch, torch.zeros(1, 4, 2, 3), 8)
+    record._sums[:] = torch.tensor(shares)[None, :, None, None]
+    record._counts[:] = 1
+    watch.add(record, result)
+
+
+def test_words_are_those_of_the_prompt_or_those_asked_for() -> None:
+    ((_, values),), watch = watched()
+    assert watch.names == ("a", "red", "cat", "and", "blue", "dog")
+    (own,) = values["model_conds"][MARKER].watches
+    assert own.rows == ((1, 5), (2,), (3,), (4,), (6,), (7,))
+    _, few = watched(words="Red  cat\n\n blue\nRed cat")
+    assert few.names == ("Red cat", "blue")
+    _, by_row = watched(words="red cat\nblue", layers="as DAAM")
+    assert by_row.lengths == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"words": "red\ngreen"}, "“green” is not in the prompt"),
+        ({"text": ""}, "no words to watch"),
+        ({"every": 0}, "every must be 1 or above, got 0"),
+        ({"layers": "some"}, "layers must be one of: all, coarse, fine, as DAAM; got 'some'"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(inputs, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        watched(**inputs)
+
+
+@pytest.mark.parametrize("words", ["cat", ""])
+def test_a_conditioning_of_a_stock_node_is_refused(words) -> None:
+    with pytest.raises(ValueError, match="does not say which of its rows are words"):
+        node("Watch").watch([[torch.zeros(1, 77, 8), {}]], words, 1, "all")
+
+
+def test_the_last_samplings_are_kept_and_told_apart() -> None:
+    watch = Watch(["cat"])
+    results = [torch.full((1, 4, 2, 3), float(number)) for number in range(MAX_RECORDS + 1)]
+    for number, result in enumerate(results):
+        sampled(copy.deepcopy(watch), [number / 10], result)
+    assert float(watch.record_of(results[2]).maps().max()) == pytest.approx(0.2)
+    for other in (results[0], results[1][:, :1], torch.full((1, 4, 2, 3), torch.nan)):
+        with pytest.raises(ValueError, match="No word maps are known of this LATENT"):
+            watch.record_of(other)
+
+
+def test_scales() -> None:
+    maps = [WordMap("cat", torch.tensor([[[0.1, 0.4]]])), WordMap("a", torch.tensor([[[0.01, 0.02]]]))]
+    assert [one.shares.flatten().tolist() for one in scaled(maps, "one for all")] == [
+        pytest.approx([0.25, 1.0]),
+        pytest.approx([0.025, 0.05]),
+    ]
+    assert [one.shares.flatten().tolist() for one in scaled(maps, "each its own")] == [[0.0, 1.0], [0.0, 1.0]]
+    nothing = [WordMap("cat", torch.zeros(1, 2, 2))]
+    for scale in ("one for all", "each its own"):
+        assert not bool(scaled(nothing, scale)[0].shares.any())
+
+
+def test_the_report_says_where_a_word_was_read() -> None:
+    corner = torch.zeros(4, 8)
+    corner[0, 0] = 0.5
+    place = place_of(corner)
+    assert (place.across, place.down, place.spread) == pytest.approx((1 / 16, 1 / 8, 0.0), abs=1e-9)
+    assert (place.mean, place.largest) == pytest.approx((0.5 / 32, 0.5))
+    assert place_of(torch.ones(64, 64)).spread == pytest.approx((2 / 12) ** 0.5, abs=1e-3)
+    lines = table_of([WordMap("cat", corner[None]), WordMap("dog", torch.ones(1, 4, 8) / 5)]).splitlines()
+    assert lines[0].startswith("dog: 20.00% of the attention") and lines[1].startswith("cat: 1.56%")
+
+
+def test_a_map_over_its_picture_keeps_its_colours_where_the_word_was_read() -> None:
+    values = np.zeros((10, 20), dtype=np.float32)
+    values[:, :10], values[0, 0] = 1, np.nan
+    drawn = np.asarray(draw_heat(values, Image.new("RGB", (40, 20), (200, 40, 40))))
+    assert drawn.shape == (10, 20, 3)
+    assert tuple(drawn[5, 5]) == (200, 40, 40)
+    assert len(set(drawn[5, 15])) == 1 and len(set(drawn[0, 0])) == 1
+    alone = np.asarray(draw_heat(values))
+    assert alone[5, 5].sum() > 600 > alone[5, 15].sum()
+
+
+def test_the_grid_has_a_tile_for_each_word() -> None:
+    maps = [(word, np.full((16, 24), index / 4)) for index, word in enumerate(["cat", "a long phrase " * 5, "", "dog"])]
+    few = draw_word_maps(maps[:1], "note")
+    many = draw_word_maps(maps * 4, "note", Image.new("RGB", (9, 6)))
+    assert many.height > few.height and many.width > few.width
+    with pytest.raises(ValueError, match="there must be a map"):
+        draw_word_maps([], "note")

@@ -1,0 +1,377 @@
+"""Checks of Watch Words and Word Maps: maps are probabilities written out, and the picture stays the same.
+
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py. Probabilities, the cells of a layer and what
+lies between them are worked out here once more, in float64.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import written_out
+from inprocess import CLOSE, compares, difference, main, make_clip, note, refusal, run_ours, stock
+from inprocess_attention import NODE, area, left_of, masked, timed
+from inprocess_places import (
+    LEFT,
+    ROWS,
+    UNETS,
+    Maps,
+    applied,
+    cells_of,
+    cross_attention_by,
+    encoded,
+    is_repeated,
+    others,
+    placed,
+    read_by_place,
+    resized,
+    weights,
+)
+from inprocess_places_joint import families, video
+from inprocess_regions import region
+from toys import LATENT, NEGATIVE, PLAIN, TOYS, make_model, make_text_encoder, rows_by_hand, sampled
+from written_out import WrittenOut, split
+
+WORDS = ("red cat", "mat", "snow")
+Shares = list[torch.Tensor]
+"""Probabilities of words by place, the mean over heads, of each layer and step: ``[pictures, words, h, w]``."""
+
+
+def watched(conditioning: Any, words: str = "\n".join(WORDS), every: int = 1, layers: str = "all") -> tuple[Any, Any]:
+    import nodes
+
+    return nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWatch"]().watch(conditioning, words, every, layers)
+
+
+def shown(watch: Any, samples: torch.Tensor, scale: str = "one for all", word: str = "", **more: Any) -> Any:
+    import nodes
+
+    node = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWordMaps"]()
+    return node.show(watch, {"samples": samples}, scale, word, **more)["result"]
+
+
+def enlarged(cells: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Maps in cells of 1, 2, 4, ... places at each place, in straight lines from centre to centre."""
+    found = cells
+    for axis, size in ((-2, height), (-1, width)):
+        number = cells.shape[axis]
+        side = 1
+        while -(-size // side) > number:
+            side *= 2
+        weights = torch.zeros(size, number, dtype=torch.float64)
+        for place in range(size):
+            at = min(max((place + 0.5) / side - 0.5, 0.0), number - 1.0)
+            first = min(int(at), number - 1)
+            weights[place, first] += 1 - (at - first)
+            weights[place, min(first + 1, number - 1)] += at - first
+        found = torch.einsum("pn,...nk->...pk" if axis == -2 else "pn,...kn->...kp", weights, found)
+    return found
+
+
+@contextmanager
+def probabilities_of_unet(
+    model: Any, known: Any, by_word: list[tuple[int, ...]], maps: Maps | None = None
+) -> Iterator[Shares]:
+    """Probabilities of each word's rows, of the images of a U-Net that read a stock conditioning.
+
+    ``maps``: weights by place.
+    """
+    rows = known[0][0][0]
+    found: Shares = []
+    latent: list[tuple[int, int]] = []
+
+    def forward_of(layer: Any) -> Callable[..., torch.Tensor]:
+        theirs = layer.forward
+
+        def forward(x: torch.Tensor, context: torch.Tensor, **named: Any) -> torch.Tensor:
+            q, k = (split(part(one).double(), layer.heads) for part, one in ((layer.to_q, x), (layer.to_k, context)))
+            own = [index for index, one in enumerate(context) if is_repeated(one, rows)]
+            times = context.shape[1] // len(rows)
+            height, width = latent[0]
+            side = 1
+            while -(-height // side) * -(-width // side) > x.shape[1]:
+                side *= 2
+            if own:
+                shares = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)[own]
+                for of_rows, weight_of in (maps or {}).items():
+                    factor = cells_of(weight_of(height, width), x.shape[1])[:, None, :, None]
+                    for row in of_rows:
+                        shares[..., row :: len(rows)] *= factor
+                probabilities = (shares / shares.sum(-1, keepdim=True)).mean(1)
+                probabilities = probabilities.unflatten(2, (times, len(rows))).sum(2)
+                of_words = torch.stack([probabilities[..., list(own)].sum(-1) for own in by_word], 1)
+                found.append(of_words.unflatten(-1, (-(-height // side), -(-width // side))))
+            return theirs(x, context=context, **named)
+
+        return forward
+
+    with cross_attention_by(model, forward_of, latent):
+        yield found
+
+
+@contextmanager
+def probabilities_of_blocks(model: Any, known: Any, by_word: list[tuple[int, ...]], **more: Any) -> Iterator[Shares]:
+    """The same of each word's rows, for a network of transformer blocks that reads a stock conditioning."""
+    found: Shares = []
+
+    def by_place(self: WrittenOut, q: torch.Tensor, k: torch.Tensor, first: int, first_key: int) -> None:
+        own = [index for index, places in enumerate(self.places) if places]
+        if not own:
+            return None
+        cells = [-(-side // self.patch) for side in self.size[-2:]]
+        frames = self.size[:-2]
+        number = cells[0] * cells[1] * (frames[0] if frames else 1)
+        logits = q.double() @ k.double().transpose(-1, -2) / q.shape[-1] ** 0.5
+        probabilities = logits.softmax(-1).mean(1)[own, first : first + number]
+        of_words = [[row for row, of_row in self.places[own[0]].items() if mark in of_row] for mark in marks]
+        shares = torch.stack([probabilities[..., [first_key + row for row in rows]].sum(-1) for rows in of_words], 1)
+        found.append(shares.unflatten(-1, (*frames, *cells)))
+        return None
+
+    marks = [written_out.ByPlace(lambda *_: torch.ones(1), 1.0) for _ in by_word]
+    placed = {row: [mark] for mark, rows in zip(marks, by_word, strict=True) for row in rows}
+    texts = ((known, placed),)
+    with patch.object(WrittenOut, "by_place", by_place), written_out.written_out(model, "bias", placed=texts, **more):
+        yield found
+
+
+def compared(watch: Any, samples: torch.Tensor, shares: Shares) -> None:
+    """The maps of a sampling are those of the words' probabilities."""
+    expected = torch.stack([enlarged(one, *samples.shape[-2:]) for one in shares]).mean(0)
+    found = watch.record_of(samples).maps()
+    assert found.shape == expected.shape, (found.shape, expected.shape)
+    assert float(expected.max()) > 1e-4
+    note(float((found - expected).abs().max()))
+
+
+@compares("Watch Words, with stock")
+def check_the_picture_stays_the_same() -> None:
+    for family in (*UNETS, *families()):
+        clip, model = make_text_encoder(family), make_model(family)
+        negative = stock(clip, TOYS[family].negative if family in families() else NEGATIVE)
+        words = encoded(clip)
+        expected = sampled(model, words, negative)
+        ours, watch = watched(words)
+        difference(sampled(model, ours, negative), expected)
+        assert len(watch.records) == 1, family
+        difference(sampled(model, words, negative), expected)
+        assert len(watch.records) == 1, family
+
+
+@compares("Word maps on SD1, SD2 and SDXL, small, KSampler, with probabilities written out", limit=CLOSE)
+def check_maps_of_unets_are_probabilities() -> None:
+    for family in UNETS:
+        clip = make_text_encoder(family)
+        negative = stock(clip, "blurry, " * 60)
+        for height, width, batch in ((*LATENT, 1), (13, 21, 2)):
+            ours, watch = watched(encoded(clip))
+            own = resized(make_model(family), height, width)
+            with probabilities_of_unet(own, stock(clip, PLAIN), [ROWS[word] for word in WORDS]) as shares:
+                samples = sampled(own, stock(clip, PLAIN), negative, batch=batch)
+            assert torch.equal(sampled(own, ours, negative, batch=batch), samples)
+            compared(watch, samples, shares)
+
+
+@compares("Word maps in all other families, small, KSampler, likewise", limit=CLOSE)
+def check_maps_of_other_families_are_probabilities() -> None:
+    for family in families():
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
+        by_row = [tuple(rows_by_hand(family, clip, PLAIN, dict.fromkeys(word.split(), 1.0))) for word in WORDS]
+        for batch in (1, 2):
+            ours, watch = watched(encoded(clip))
+            with probabilities_of_blocks(model, plain, by_row) as shares:
+                sampled(model, plain, negative, batch=batch)
+            samples = sampled(model, ours, negative, batch=batch)
+            compared(watch, samples, shares)
+
+
+@compares("Word maps beside weights, places and regions, likewise", limit=CLOSE)
+def check_weights_and_places_count_in_the_maps() -> None:
+    clip, model = make_clip("SD1"), make_model("SD1")
+    plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
+    weighed = run_ours(NODE, clip=clip, text=PLAIN.replace("mat", "(mat:1.7)"))["result"][0]
+    ours, watch = watched(placed(weighed, "red cat", area="left"))
+    maps: Maps = {ROWS["red cat"]: lambda *s: weights(LEFT(*s)), ROWS["mat"]: lambda h, w: torch.full((1, h, w), 1.7)}
+    by_word = [ROWS[word] for word in WORDS]
+    with read_by_place(model, (plain, maps)), probabilities_of_unet(model, plain, by_word, maps) as shares:
+        sampled(model, plain, negative)
+    samples = sampled(model, ours, negative)
+    compared(watch, samples, shares)
+    dog = encoded(clip, "a blue dog")
+    ours, watch = watched(region(encoded(clip), dog, area="right half"), "red cat\nblue dog")
+    cat, blue_dog = watch_maps(watch, sampled(model, ours, negative))
+    for word, inside in ((cat, slice(0, 6)), (blue_dog, slice(16, 22))):
+        outside = slice(16, 22) if inside.start == 0 else slice(0, 6)
+        assert float(word[0, :, inside].mean()) > 10 * float(word[0, :, outside].mean())
+
+
+def watch_maps(watch: Any, samples: torch.Tensor) -> Any:
+    return watch.record_of(samples).maps().unbind(1)
+
+
+@compares("Word maps of all rows of a prompt together, with 1", limit=CLOSE)
+def check_shares_of_all_rows_add_up_to_1() -> None:
+    import nodes
+
+    pack = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWatch"].__module__.removesuffix(".nodes.watching")
+    attention, watching = (importlib.import_module(f"{pack}.hosts.comfy.{name}") for name in ("attention", "watching"))
+    for family in UNETS:
+        clip, model = make_text_encoder(family), make_model(family)
+        watch = watching.Watch(["all"])
+        ours = attention.with_watch(encoded(clip), watch, [[tuple(range(77))]])
+        samples = sampled(model, ours, stock(clip, NEGATIVE), batch=2)
+        (found,) = watch_maps(watch, samples)
+        difference(found, torch.ones_like(found))
+
+
+@compares("Word maps with other attention functions, with PyTorch's", limit=CLOSE)
+def check_other_attention_functions_give_the_same_maps() -> None:
+    import comfy.ldm.modules.attention as functions
+
+    for family in ("SD1", "Flux"):
+        clip, model = make_text_encoder(family), make_model(family)
+        negative = stock(clip, TOYS[family].negative if family in families() else NEGATIVE)
+        found = []
+        for name in ("attention_pytorch", "attention_basic", "attention_split", "attention_sub_quad"):
+            function = getattr(functions, name)
+            own = model.clone()
+            own.model_options["transformer_options"]["optimized_attention_override"] = (
+                lambda _, *given, function=function, **named: function(*given, **named)
+            )
+            ours, watch = watched(encoded(clip))
+            found.append(watch.record_of(sampled(own, ours, negative)).maps())
+            note(float((found[-1] - found[0]).abs().max()))
+
+
+@compares("Word maps in areas, parts of the time and of frames, with probabilities written out", limit=CLOSE)
+def check_areas_times_and_frames() -> None:
+    clip, model = make_clip("SD1"), make_model("SD1")
+    plain, negative, dog = stock(clip, PLAIN), stock(clip, NEGATIVE), stock(clip, "a dog")
+    by_word = [ROWS[word] for word in WORDS]
+    for layout in (
+        lambda one, two: [*area(one, 88), *two],
+        lambda one, two: [*masked(one, left_of(LATENT, 12), "mask bounds"), *two],
+    ):
+        ours, watch = watched(layout(encoded(clip), encoded(clip, "a dog")))
+        with probabilities_of_unet(model, plain, by_word) as shares:
+            sampled(model, layout(plain, dog), negative)
+        samples = sampled(model, ours, negative)
+        found = watch.record_of(samples).maps()
+        columns = found.sum((0, 1, 2)).nonzero().flatten()
+        first, last = int(columns[0]), int(columns[-1]) + 1
+        expected = torch.stack([enlarged(one, LATENT[0], last - first) for one in shares]).mean(0)
+        assert last - first < LATENT[1]
+        note(float((found[..., first:last] - expected).abs().max()))
+    ours, watch = watched(timed(encoded(clip), 0.0, 0.4) + timed(encoded(clip, "a dog"), 0.4, 1.0))
+    with probabilities_of_unet(model, plain, by_word) as shares:
+        sampled(model, timed(plain, 0.0, 0.4) + timed(dog, 0.4, 1.0), negative, steps=5)
+    compared(watch, sampled(model, ours, negative, steps=5), shares)
+    for family in ("Wan", "Qwen-Image"):
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
+        by_row = [tuple(rows_by_hand(family, clip, PLAIN, dict.fromkeys(word.split(), 1.0))) for word in WORDS]
+        ours, watch = watched(encoded(clip))
+        with probabilities_of_blocks(model, plain, by_row) as shares:
+            video(model, plain, negative, frames=3)
+        compared(watch, video(model, ours, negative, frames=3), shares)
+
+
+@compares("Word maps of some layers and steps, likewise", limit=CLOSE)
+def check_layers_and_steps_are_chosen() -> None:
+    clip, model = make_clip("SD1"), make_model("SD1")
+    plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
+    with probabilities_of_unet(model, plain, [ROWS[word] for word in WORDS]) as shares:
+        sampled(model, plain, negative, steps=5)
+    each = len(shares) // 5
+    for every, layers in ((2, "all"), (4, "coarse"), (1, "fine"), (9, "fine")):
+        ours, watch = watched(encoded(clip), every=every, layers=layers)
+        some = [one for index, one in enumerate(shares) if index // each % every == 0]
+        some = [one for one in some if layers == "all" or (one.shape[-2:] == LATENT) == (layers == "fine")]
+        assert some and (every > 4 or len(some) < len(shares))
+        compared(watch, sampled(model, ours, negative, steps=5), some)
+
+
+def check_other_changes_of_the_model() -> None:
+    import nodes
+
+    clip, model = make_clip("SD1"), make_model("SD1")
+    negative, words = stock(clip, NEGATIVE), encoded(clip)
+    for node, inputs in others(nodes.NODE_CLASS_MAPPINGS, model):
+        own = applied(node, inputs)
+        expected = sampled(own, words, negative)
+        ours, watch = watched(words)
+        samples = sampled(own, ours, negative)
+        assert torch.equal(samples, expected), node.__name__
+        assert len(watch.record_of(samples).levels) == 3, node.__name__
+
+
+def check_each_sampling_has_its_own_maps() -> None:
+    import comfy.model_management
+
+    clip, model = make_clip("SD1"), make_model("SD1")
+    negative = stock(clip, NEGATIVE)
+    ours, watch = watched(encoded(clip))
+    one, two = sampled(model, ours, negative), sampled(model, ours, negative, cfg=7.0)
+    first, second = (shown(watch, samples)[0] for samples in (one, two))
+    assert not torch.equal(first, second)
+    assert torch.equal(shown(watch, one)[0], first)
+    message = refusal(lambda: shown(watch, one + 1))
+    assert "No word maps are known of this LATENT" in message
+
+    calls = []
+
+    def interrupt(*_: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise comfy.model_management.InterruptProcessingException
+
+    hook = model.model.diffusion_model.register_forward_pre_hook(interrupt)
+    try:
+        sampled(model, ours, negative, cfg=3.0)
+        raise AssertionError("it was not interrupted")
+    except comfy.model_management.InterruptProcessingException:
+        pass
+    finally:
+        hook.remove()
+    assert len(watch.records) == 2
+    assert torch.equal(sampled(model, ours, negative), one)
+    for cfg in (1.5, 2.5, 3.5):
+        sampled(model, ours, negative, cfg=cfg)
+    assert len(watch.records) == 4 and "No word maps" in refusal(lambda: shown(watch, two))
+
+
+def check_outputs_and_refusals() -> None:
+    clip, model = make_clip("SD1"), make_model("SD1")
+    negative = stock(clip, NEGATIVE)
+    ours, watch = watched(encoded(clip), "")
+    assert watch.names == ("a", "red", "cat", "on", "mat", "oil", "painting", "in", "snow")
+    samples = sampled(model, ours, negative, batch=2)
+    masks, grid, overlay, report = shown(watch, samples)
+    height, width = (8 * side for side in LATENT)
+    assert masks.shape == (9 * 2, height, width) and overlay.shape == (18, height, width, 3) and grid.shape[0] == 2
+    assert float(masks.max()) == 1.0 and float(masks.min()) >= 0.0
+    assert "snow: " in report and "picture or frame 2:" in report
+    own, _, _, _ = shown(watch, samples, word=" Red ", image=torch.rand(2, 40, 60, 3))
+    assert own.shape == (2, 40, 60)
+    apart, *_ = shown(watch, samples, "each its own", "red")
+    assert torch.equal(apart.amax((1, 2)), torch.ones(2)) and float(apart.amin()) == 0.0
+    assert "word must be one that is watched" in refusal(lambda: shown(watch, samples, word="dog"))
+    assert "image has 3 pictures" in refusal(lambda: shown(watch, samples, image=torch.rand(3, 8, 8, 3)))
+    assert "“dog” is not in the prompt" in refusal(lambda: watched(encoded(clip), "red\ndog"))
+    assert "does not say which of its rows are words" in refusal(lambda: watched(stock(clip, PLAIN)))
+    flux, words = make_model("Flux"), encoded(make_text_encoder("Flux"))
+    as_daam, _ = watched(words, layers="as DAAM")
+    message = refusal(lambda: sampled(flux, as_daam, stock(make_text_encoder("Flux"), "a dog")))
+    assert "as DAAM does in Stable Diffusion" in message
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,122 @@
+"""Word maps: shares of an image's attention that words get, by place.
+
+An attention whose values are 1 at the keys of a word, and 0 at all others, gives at each query the share of that word.
+So the shares are those of the attention itself, with its masks and biases, and no table of probabilities is kept.
+
+Source: docs/reference/attention.md, "Word maps"; DAAM, Tang et al. 2022 (arXiv:2210.04885), for `daam_maps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, pad, scaled_dot_product_attention
+
+from .fields import cell_side
+
+
+def word_shares(
+    query: Tensor,
+    key: Tensor,
+    words: Sequence[Sequence[int]],
+    *,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Share of the attention that each word gets at each query, the mean over heads.
+
+    Args:
+        query: ``[batch, heads, queries, dim]``.
+        key: ``[batch, heads, keys, dim]``.
+        words: Keys of each word, counted from 0.
+        mask: As PyTorch's attention takes it: boolean (may be attended) or added to the logits.
+        scale: Factor of the logits; None for ``dim ** -0.5``.
+
+    Returns:
+        ``[batch, words, queries]``, float32, from 0 to 1. Words of all keys together have 1 at each query.
+
+    Raises:
+        ValueError: If a word has a key that does not exist.
+    """
+    num_keys = key.shape[-2]
+    wrong = [index for word in words for index in word if not 0 <= index < num_keys]
+    if wrong:
+        raise ValueError(f"keys of words must be 0 to {num_keys - 1}, got {wrong[0]}")
+    rows = key_rows(words, num_keys).to(key.device).expand(len(key), -1, -1)
+
+    def read(value: Tensor) -> Tensor:
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+
+    return shares_by_head(read, rows, key, key.shape[-1]).mean(1)
+
+
+def key_rows(words: Sequence[Sequence[int]], num_keys: int) -> Tensor:
+    """1 for each word's keys, else 0: ``[words, keys]``, float32."""
+    found = torch.zeros(len(words), num_keys)
+    for row, keys in zip(found, words, strict=True):
+        row[list(keys)] = 1.0
+    return found
+
+
+def shares_by_head(
+    read: Callable[[Tensor], Tensor], words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False
+) -> Tensor:
+    """Share of each word at each query, head by head.
+
+    Args:
+        read: An attention as a function of its values alone, to ``[batch, queries, heads * dim]`` or
+            ``[batch, heads, queries, dim]``.
+        words: 1 for each word's keys, else 0: ``[batch, words, keys]``.
+        value: Values of the attention, for their form and number type: ``[batch, keys, heads * dim]`` or
+            ``[batch, heads, keys, dim]``.
+        dim: Numbers of a head.
+        is_by_row: Whether values of four dimensions are ``[batch, keys, heads, dim]``.
+
+    Returns:
+        ``[batch, heads, words, queries]``, float32.
+    """
+    found: list[Tensor] = []
+    for some in words.split(dim, 1):  # as many as a head's values have numbers
+        ones = pad(some.transpose(1, 2), (0, dim - some.shape[1])).to(value.dtype)  # [batch, keys, dim]
+        if value.dim() == 3:
+            ones = ones.repeat(1, 1, value.shape[-1] // dim)
+        else:
+            ones = ones[:, :, None] if is_by_row else ones[:, None]
+            ones = ones.expand(len(ones), *value.shape[1:]).contiguous()
+        got = read(ones)
+        by_head = got.unflatten(-1, (-1, dim)).transpose(1, 2) if got.dim() == 3 else got
+        found.append(by_head[..., : some.shape[1]].float())
+    return torch.cat(found, -1).transpose(-1, -2)
+
+
+def on_latent(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """Maps of a layer at the places of the latent, between its cells by bilinear interpolation.
+
+    From ``[..., rows, columns]`` to ``[..., *size]``, where ``size`` is a height and a width. The cells at an edge may
+    reach over it. Maps that add up to 1 still do.
+    """
+    if tuple(maps.shape[-2:]) == tuple(size):
+        return maps
+    covered = [round(cells * cell_side(own, cells)) for own, cells in zip(size, maps.shape[-2:], strict=True)]
+    flat = maps.reshape(1, -1, *maps.shape[-2:])
+    grown = interpolate(flat, covered, mode="bilinear", align_corners=False)
+    return grown[..., : size[0], : size[1]].reshape(*maps.shape[:-2], *size)
+
+
+def daam_maps(layers: Iterable[Tensor], size: Sequence[int]) -> Tensor:
+    """Maps of single rows as DAAM makes them, without its scaling.
+
+    Each layer and head is enlarged by bicubic interpolation, cut off at 0, and all are averaged.
+
+    Args:
+        layers: ``[heads, rows, height, width]`` of each layer, added up over the steps; without those whose cells are
+            8 by 8 places of the latent, which DAAM leaves out.
+        size: Height and width of the maps.
+
+    Returns:
+        ``[rows, *size]``, float32.
+    """
+    by_head = [interpolate(one, tuple(size), mode="bicubic").clamp(min=0) for one in layers]
+    return torch.cat(by_head).mean(0)
