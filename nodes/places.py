@@ -109,7 +109,7 @@ class WeightedCLIPPlace(Placing):
 class WeightedCLIPRegion(Placing):
     """Adds a prompt of its own in a place of its own: “a blue dog” in the right half of the base prompt's picture. Base
     and regions are read side by side in one pass of the model, and where no region is, the base is. Chain it for more
-    regions. For all models that Weigh Attention knows but HiDream, with prompts of our nodes or of others.
+    regions. For all models that Weigh Attention knows, with prompts of our nodes or of others.
     """
 
     title = "Region"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -27,13 +27,13 @@ from ...weighting.fields import small_picture
 from ...weighting.view import counted
 from .attention_layers import COUPLED
 from .contract import PATCHER, checked_object, host
-from .families import FAMILIES, is_filled_in_front, layout_of, reads_apart, reads_regions, titles, weigher_of
+from .families import FAMILIES, is_filled_in_front, layout_of, reads_apart, weigher_of
 from .fields import PIXELS, Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
 from .queries import Call, told_by_layer
-from .regions import Region
+from .regions import LLAMA, Region
 from .reserving import reserve
-from .steps import MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of
+from .steps import LLAMA_ROWS, MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of
 from .text_rows import num_rows_read
 from .types import Conditioning, ModelPatcher
 from .watching import AS_DAAM, Due, Maps, Record, Records, Watch, Watched
@@ -49,8 +49,8 @@ RECORDS = "weighted_clip_records"
 """Name of the maps of a sampling among the options of the host's model."""
 PHRASES, REGIONS = "Place Phrase", "Region"
 """Nodes whose effect depends on the step, as the log names them."""
-MADE_OF = ("t5xxl_ids", "t5xxl_weights")
-"""Values of an entry of which Anima's model makes the rows that it reads, beside those of the entry."""
+READ_TOO = ("t5xxl_ids", "t5xxl_weights", LLAMA)
+"""Values of an entry that a model reads beside its rows: Anima's T5's ids, HiDream those of Llama."""
 NOT_ACTING = "lost in silence: where another pack, such as Attention Couple, takes this conditioning for a region"
 """Line of a report about weights and signs in the attention; our code does not run there."""
 
@@ -160,7 +160,7 @@ def with_region(
             own = _new_marker(text, others) if own is None else _marker_for(text, own)
             first = marker.cond.shape[1] // 2
             rows_of_it = range(first, first + own.num_own)
-            inputs_of = {key: others[key] for key in MADE_OF if key in others}
+            inputs_of = {key: others[key] for key in READ_TOO if key in others}
             added = Region(text, rows_of_it, strength, where, between, others.get(WORDS), inputs_of, blends)
             marker = marker.with_region(added, own)
         entry = [[rows, {**values, "model_conds": {**inputs, MARKER: marker}}]]
@@ -445,10 +445,14 @@ def _predict(
     due = _due(marked, step, seen)
     for entry in marked:
         marker = entry["model_conds"][MARKER]
-        reads[id(entry)] = read_in(marker, step, _num_filled(entry, is_filled), due.get(id(entry)))
+        llama = _llama_of(entry["model_conds"])
+        num_last = 0 if llama is None else llama.shape[2]
+        num_filled = _num_filled(entry, is_filled)
+        reads[id(entry)] = read_in(marker, step, num_filled, num_last, due.get(id(entry)))
         if seen is not None and step is not None:
             seen.note_places(marker, step, entry.get("timestep_start"), entry.get("timestep_end"))
-    _check_regions(model, reads.values())
+    if any(read.regions for read in reads.values()):
+        weigher_of(model)  # refuses models that it does not know
     sizes = sizes_of(list(reads.values()))
     ready = [some and [_ready(entry, reads.get(id(entry)), sizes, step, seen) for entry in some] for some in conds]
     try:
@@ -550,21 +554,16 @@ def _num_filled(entry: Entry, is_filled: bool) -> int:
     ``is_filled``: it does so. If not, or if rows are missing, other rows than the marker's are refused.
     """
     inputs = entry["model_conds"]
-    llama = inputs.get("encoder_hidden_states_llama3")
-    num_rows = _num_rows(inputs["c_crossattn"].cond, None if llama is None else llama.cond)
+    num_rows = _num_rows(inputs["c_crossattn"].cond, _llama_of(inputs))
     num_own = inputs[MARKER].num_own
     if num_own > num_rows or (num_own < num_rows and not is_filled):
         raise ValueError(_changed(num_own, num_rows))
     return num_rows - num_own
 
 
-def _check_regions(model: Any, reads: Iterable[Read]) -> None:
-    """Refuse regions in a model that cannot read them."""
-    if any(read.regions for read in reads) and not reads_regions(model):
-        raise ValueError(
-            f"Region does not know yet where this model ({type(model).__name__}) reads text: it works with "
-            f"{titles('has_regions')}. Take it out, or take Conditioning (Set Mask) and (Combine)."
-        )
+def _llama_of(inputs: Mapping[str, Any]) -> Tensor | None:
+    """Rows of Llama among a model's inputs for an entry, for HiDream: ``[1, layers, rows, dim]``."""
+    return getattr(inputs.get(LLAMA_ROWS), "cond", None)
 
 
 def _check_places(maps: Tensor, x: Tensor) -> None:
@@ -601,13 +600,16 @@ def _apply(
     weigh = weigher_of(model)
     assert c_crossattn is not None  # all families have the text there
     seen: _Seen | None = options.get(MARKER)
-    num_keys = _num_rows(c_crossattn, inputs.get("encoder_hidden_states_llama3"))
+    num_keys = _num_rows(c_crossattn, inputs.get(LLAMA_ROWS))
     weighing = weighing_of(taken, num_keys, x.device, lambda words: _maps(words, x, model, seen))
     for maps in (taken.weights, taken.shares):
         if maps is not None:
             _check_places(maps, x)
     if taken.beside is not None:
         c_crossattn = torch.cat([c_crossattn, taken.beside.to(c_crossattn).expand(len(x), -1, -1)], 1)
+    if taken.llamas is not None:
+        llama = inputs[LLAMA_ROWS]
+        inputs[LLAMA_ROWS] = torch.cat([llama, taken.llamas.to(llama).expand(len(x), -1, -1, -1)], 2)
     call = Call(model.diffusion_model, options, inputs, tuple(x.shape[2:]))
     options = weigh(weighing, call)
     if not (weighing.places is weighing.shared is weighing.maps is None):

@@ -91,7 +91,7 @@ class Weighing:
     def read_again(self, num_rows: int) -> None:
         """Add the last rows once more, for layers that read them twice."""
         self.bias, self.factor = (torch.cat([rows, rows[..., -num_rows:]], -1) for rows in (self.bias, self.factor))
-        for each in (self.places, self.maps):
+        for each in (self.places, self.shared, self.maps):
             if each is not None:
                 each.read_again(num_rows)
 

@@ -109,8 +109,6 @@ class Family:
     """Whether a prompt may contain an embedding; not if a model takes ids, or several encoders read it."""
     filled_in_front: tuple[str, ...] = ()
     """Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
-    has_regions: bool = False
-    """Whether several prompts can be read in it, each in its places."""
 
     def encoder_of(self, clip: Clip) -> str:
         """Name of a CLIP's text encoder among the host's tokens."""
@@ -124,7 +122,6 @@ FAMILIES = (
         told_by_layer,
         ("comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel",),
         {},
-        has_regions=True,
     ),
     Family(
         "Flux 1",
@@ -133,7 +130,6 @@ FAMILIES = (
         ("comfy.ldm.flux.model.Flux",),
         {"comfy.text_encoders.flux.FluxTokenizer": "t5xxl"},
         loader="DualCLIPLoader flux",
-        has_regions=True,
     ),
     Family(
         "Chroma",
@@ -142,7 +138,6 @@ FAMILIES = (
         ("comfy.ldm.chroma.model.Chroma",),
         {"comfy.text_encoders.pixart_t5.PixArtTokenizer": "t5xxl"},
         loader="CLIPLoader chroma",
-        has_regions=True,
     ),
     Family(
         "Qwen-Image",
@@ -153,7 +148,6 @@ FAMILIES = (
         loader="CLIPLoader qwen_image",
         num_left_out=_qwen_image_prefix,
         has_weights=False,
-        has_regions=True,
     ),
     Family(
         "Z-Image",
@@ -162,7 +156,6 @@ FAMILIES = (
         ("comfy.ldm.lumina.model.NextDiT",),
         {"comfy.text_encoders.z_image.ZImageTokenizer": "qwen3_4b"},
         has_weights=False,
-        has_regions=True,
     ),
     Family(
         "Krea 2",
@@ -173,7 +166,6 @@ FAMILIES = (
         loader="CLIPLoader krea2",
         num_left_out=_qwen_image_prefix,
         has_weights=False,
-        has_regions=True,
     ),
     Family(
         "Anima",
@@ -184,7 +176,6 @@ FAMILIES = (
         min_rows=ANIMA_ROWS,
         has_row_weights=True,
         takes_embeddings=False,
-        has_regions=True,
     ),
     Family(
         "Wan",
@@ -192,7 +183,6 @@ FAMILIES = (
         between_references,
         ("comfy.ldm.wan.model.WanModel", "comfy.ldm.wan.model.VaceWanModel", "comfy.ldm.wan.model.CameraWanModel"),
         {"comfy.text_encoders.wan.WanT5Tokenizer": "umt5xxl"},
-        has_regions=True,
     ),
     Family(
         "Stable Diffusion 3",
@@ -202,7 +192,6 @@ FAMILIES = (
         {"comfy.text_encoders.sd3_clip.SD3Tokenizer": "t5xxl"},
         parts=_sd3_parts,
         takes_embeddings=False,
-        has_regions=True,
     ),
     Family(
         "Lumina 2",
@@ -210,7 +199,6 @@ FAMILIES = (
         text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT",),
         {"comfy.text_encoders.lumina2.LuminaTokenizer": "gemma2_2b"},
-        has_regions=True,
     ),
     Family(
         "Flux 2",
@@ -224,7 +212,6 @@ FAMILIES = (
         },
         has_weights=False,
         filled_in_front=("comfy.model_base.Flux2",),
-        has_regions=True,
     ),
     Family(
         "HiDream",
@@ -242,8 +229,6 @@ BY_TOKENIZER = {name: family for family in FAMILIES for name in family.tokenizer
 """Families by class of the host's tokenizer."""
 WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.networks}
 """Methods for getting weights into the attention, by class of the diffusion model."""
-WITH_REGIONS = {name for family in FAMILIES if family.has_regions for name in family.networks}
-"""Classes of diffusion models that read several prompts."""
 LAYOUTS = {name: family.layout for family in FAMILIES for name in family.networks}
 """Layouts of queries, by class of the diffusion model."""
 FILLED_IN_FRONT = {name for family in FAMILIES for name in family.filled_in_front}
@@ -270,16 +255,6 @@ def is_filled_in_front(model: Any) -> bool:
     return class_of(model) in FILLED_IN_FRONT
 
 
-def titles(able: str) -> str:
-    """Names of the families that are able to something, by the name of the field that says so."""
-    return ", ".join(family.title for family in FAMILIES if getattr(family, able))
-
-
-def reads_regions(model: Any) -> bool:
-    """Whether a host's model can read several prompts, each in its places."""
-    return class_of(_network_of(model)) in WITH_REGIONS
-
-
 def reads_apart(model: Any) -> bool:
     """Whether a host's model reads text by a cross attention, in which entries with other prompts share a batch."""
     return WEIGHERS.get(class_of(_network_of(model))) in (in_cross_attention, in_wan_cross_attention)
@@ -298,7 +273,7 @@ def weigher_of(model: Any) -> Weigh:
     name = class_of(network)
     if name not in WEIGHERS:
         raise ValueError(
-            f"Weigh Attention and Place Phrase do not know where this model ({type(model).__name__}, "
+            f"Weigh Attention, Place Phrase and Region do not know where this model ({type(model).__name__}, "
             f"{type(network).__name__}) reads text. For this model, encode without them."
         )
     checked_object(network, name)

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from .words import Carried
 
 
+LLAMA = "conditioning_llama3"
+"""Name of Llama's rows among the values of an entry."""
+
+
 class Region(NamedTuple):
     """A prompt with a place of its own, as it is carried by the entries of the base prompt."""
 
@@ -42,6 +46,17 @@ class Region(NamedTuple):
     """Values of its entry of which the model makes its rows, beside ``text``."""
     blends: bool = False
     """Whether it has no mask in every second block, where text and picture share an attention."""
+
+    @property
+    def llama(self) -> Tensor | None:
+        """Rows of Llama, for HiDream alone, the last of its rows: ``[1, layers, rows, dim]``."""
+        return self.inputs.get(LLAMA)
+
+    @property
+    def parts(self) -> tuple[range, range]:
+        """Its rows of ``text``, and those of Llama."""
+        num_last = 0 if self.llama is None else self.llama.shape[2]
+        return self.rows[: len(self.rows) - num_last], self.rows[len(self.rows) - num_last :]
 
     def acts(self, step: Step) -> bool:
         """Whether it acts in a step."""
@@ -105,7 +120,7 @@ class Shared:
         """Store each key's prompt, ``[batch, keys]``, -1 for none, and shares by place, as in `Reading`.
 
         ``blending`` is above 0 for prompts that blend, ``[batch, prompts]``. All are on the CPU; ``device`` is the
-        model's. The keys of a prompt are in sequence.
+        model's. In a cross attention the keys of a prompt are in sequence.
         """
         blends = torch.zeros(shares.shape[:2]) if blending is None else blending
         self.any_blends, self.all_blend = bool((blends > 0).any()), bool((blends > 0).all())
@@ -121,6 +136,12 @@ class Shared:
                     found.setdefault((prompt, places[0], places[-1] + 1), []).append(image)
         self.parts = [Part(prompt, images, slice(first, end)) for (prompt, first, end), images in found.items()]
         """Keys that are read, by prompt."""
+
+    def read_again(self, num_rows: int) -> None:
+        """Add the last keys once more, for layers that read them twice."""
+        self._owners, self._blends = (
+            torch.cat([keys, keys[:, -num_rows:]], 1) for keys in (self._owners, self._blends)
+        )
 
     def bias(self, queries: Queries, num_references: int, *, is_between: bool = False) -> Tensor:
         """Bias of each key at each query where text and picture read each other: ``[batch, queries, keys]``, float32.

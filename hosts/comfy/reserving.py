@@ -101,7 +101,8 @@ def _bytes_of(model: Any, shape: Sequence[int], entries: Sequence[Entry], masked
     size, own = tuple(shape[2:]), [_num_own(model, entry) for entry in entries]
     is_repeated = layout_of(model) is told_by_layer
     text = min(math.lcm(*own), REPEATED * max(own)) if is_repeated else max(own)
-    text += max(sum(len(region.rows) for region in _regions(entry)) for entry in entries)
+    regions = (_regions(entry) for entry in entries)
+    text += max(sum(len(region.rows) + len(region.parts[1]) for region in some) for some in regions)
     if is_repeated:
         queries = sum(math.prod(-(-side // 2**level) for side in size) for level in range(LEVELS))
     else:

@@ -31,6 +31,10 @@ SHARES = "weighted_clip_shares"
 """Name of the shares of prompts by place."""
 REGIONS = "weighted_clip_regions"
 """Name of the rows of regions."""
+LLAMAS = "weighted_clip_llamas"
+"""Name of those of Llama."""
+LLAMA_ROWS = "encoder_hidden_states_llama3"
+"""The model's own name of Llama's rows."""
 PROMPTS = "weighted_clip_prompts"
 """Name of the number of each row's prompt."""
 BLENDING = "weighted_clip_blending"
@@ -71,8 +75,8 @@ class Read(NamedTuple):
 
     @property
     def num_beside(self) -> int:
-        """Number of rows beside the base's."""
-        return 0 if self.shares is None else sum(len(region.rows) for region in self.regions)
+        """Number of rows of ``text`` beside the base's."""
+        return 0 if self.shares is None else sum(len(region.parts[0]) for region in self.regions)
 
 
 def plain(num_rows: int, num_fields: int = 0) -> Tensor:
@@ -80,10 +84,11 @@ def plain(num_rows: int, num_fields: int = 0) -> Tensor:
     return torch.tensor([PLAIN.bias, PLAIN.factor, *[0.0] * num_fields])[:, None].expand(-1, num_rows)
 
 
-def read_in(marker: Any, step: Step | None, num_filled: int, due: Due | None = None) -> Read:
+def read_in(marker: Any, step: Step | None, num_filled: int, num_last: int = 0, due: Due | None = None) -> Read:
     """Rows that are read for a marker in a step; the model puts some rows of zeros before the base's.
 
-    ``step`` may be None for a marker without fields, regions and watches; ``due`` are those that record this step.
+    ``num_last`` are Llama's among those of the base; they are read behind all others, as are those of regions. ``step``
+    may be None for a marker without fields, regions and watches; ``due`` are those that record this step.
     """
     lines = marker.cond.view(2, -1)
     if step is None:
@@ -100,7 +105,9 @@ def read_in(marker: Any, step: Step | None, num_filled: int, due: Due | None = N
         rows = list(regions[0].rows)
         num_filled = max(0, num_filled + marker.num_own - len(rows)) if num_filled else 0
     else:
-        rows = [*range(marker.num_own), *(row for region in regions for row in region.rows)]
+        num_first = marker.num_own - num_last
+        parts = zip((range(num_first), range(num_first, marker.num_own)), *(one.parts for one in regions), strict=True)
+        rows = [row for of_prompts in parts for own in of_prompts for row in own]
         for number, region in enumerate(regions, 1):
             prompts[region.rows] = number
     lines = torch.cat([plain(num_filled, len(fields.rows)), lines[:, rows]], 1)
@@ -169,6 +176,9 @@ def inputs_for(
         if read.regions and read.shares is None:
             alone = text_of(read.regions[0]).to(text.cond)
             num_filled = read.lines.shape[1] - alone.shape[1]
+            if (llama := read.regions[0].llama) is not None:
+                num_filled -= llama.shape[2]
+                found[LLAMA_ROWS] = conds.CONDRegular(llama)
             found["c_crossattn"] = text._copy_with(torch.nn.functional.pad(alone, (0, 0, num_filled, 0)))
     found[MARKER] = conds.CONDRegular(marker.view(1, -1))
     places = () if step is None else step.latent.shape[2:]
@@ -192,6 +202,9 @@ def inputs_for(
             shares = _with(shares, read.shares)
             rows = torch.cat([text_of(region).to(beside) for region in read.regions], 1)
             beside[:, : rows.shape[1]] = rows
+            llamas = [region.llama for region in read.regions if region.llama is not None]
+            if llamas:
+                found[LLAMAS] = conds.CONDRegular(torch.cat(llamas, 2))
             prompts[0, : len(read.prompts)] = read.prompts
             blending[0, : 1 + len(read.regions)] = read.blending
         found[PROMPTS] = conds.CONDRegular(prompts)
@@ -229,13 +242,16 @@ class Taken(NamedTuple):
     """`Read.watched` for each image; of no words if none of them is watched."""
     entries: list[int]
     """`Read.entry` for each image."""
+    llamas: Tensor | None
+    """Those of Llama, ``[1 or batch, layers, rows, dim]``."""
 
 
 def take(inputs: dict[str, Any], batch: int) -> Taken | None:
     """Remove our inputs from those of a call of a model; None if there are none."""
     given: Tensor | None = inputs.pop(MARKER, None)
-    names = (PLACES, LEAST, SHARES, BLENDING, REGIONS, PROMPTS, WATCHED, ENTRY)
-    weights, least, shares, blending, beside, prompts, watched, entry = (inputs.pop(name, None) for name in names)
+    names = (PLACES, LEAST, SHARES, BLENDING, REGIONS, LLAMAS, PROMPTS, WATCHED, ENTRY)
+    found = (inputs.pop(name, None) for name in names)
+    weights, least, shares, blending, beside, llamas, prompts, watched, entry = found
     if given is None:
         return None
     # a wrapper that cuts the picture into tiles may have repeated only what it knows
@@ -265,6 +281,7 @@ def take(inputs: dict[str, Any], batch: int) -> Taken | None:
         beside,
         of_words,
         entry.cpu().expand(batch, -1).flatten().int().tolist(),
+        llamas,
     )
 
 
@@ -281,9 +298,14 @@ def weighing_of(taken: Taken, num_keys: int, device: torch.device, watch: Callab
     num_words = len(taken.watched[0])
     num_others = len(taken.rows[0]) - 1 + num_words  # fields, the bias of queries without a place, watched words
     num_beside = 0 if taken.beside is None else taken.beside.shape[1]
+    num_beside += 0 if taken.llamas is None else taken.llamas.shape[2]
     keys, prompts = [], []
     for lines, least, watched, own in zip(taken.rows, taken.least, taken.watched, taken.prompts, strict=True):
         lines = torch.cat([lines, watched, least[None]])
+        if len(own) == num_keys + num_beside:  # in the order in which they are read
+            keys.append(lines)
+            prompts.append(own)
+            continue
         text, others = lines[:, own == 0], lines[:, own != 0]
         text = text.repeat(1, num_keys // text.shape[1]) if text.numel() else plain(num_keys, num_others)
         num_missing = num_beside - others.shape[1]

@@ -37,7 +37,7 @@ from inprocess_places import (
     soft,
     weights,
 )
-from toys import LATENT, NEGATIVE, PLAIN, make_model, make_text_encoder, sampled
+from toys import LATENT, NEGATIVE, PLAIN, Weights, make_model, make_text_encoder, sampled
 from written_out import split
 
 DOG = "a blue dog in a forest"
@@ -56,6 +56,8 @@ class Other(NamedTuple):
     strength: float = 1.0
     maps: Maps = {}  # noqa: RUF012
     """Weights by place of its rows."""
+    rows: Weights = {}  # noqa: RUF012
+    """Weights of its rows where text and picture share an attention."""
     blends: bool = False
     """Whether all read it in every second block, where text and picture share an attention."""
 
@@ -66,6 +68,7 @@ class Text(NamedTuple):
     conditioning: Any
     others: Sequence[Other]
     maps: Maps = {}  # noqa: RUF012
+    rows: Weights = {}  # noqa: RUF012
 
 
 def region(base: Any, prompt: Any, **inputs: Any) -> Any:

@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 from inprocess import CLOSE, compares, difference, main, note, refusal, stock
-from inprocess_attention import is_close, left_of, num_calls, rel
-from inprocess_places import columns, draws_as, placed, resized, run_ours
+from inprocess_attention import left_of, num_calls, rel
+from inprocess_places import columns, draws_as, encoded, placed, resized, run_ours
 from inprocess_places_joint import soft_of
 from inprocess_regions import Other, Text, region, shares_of
-from toys import PLAIN, TOYS, make_model, make_text_encoder, sampled
+from toys import PLAIN, TOYS, make_model, make_text_encoder, rows_by_hand, sampled
 from written_out import WrittenOut, blocks_by, cells_of, read_out, rows_read, split
 
 DOG, HOUSE = "a blue dog in a forest", "a house"
-JOINT = ("Flux", "Chroma", "Qwen-Image", "SD 3", "SD 3.5", "Krea 2", "Flux 2 Klein", "Lumina 2", "Z-Image")
+JOINT = ("Flux", "Chroma", "Qwen-Image", "SD 3", "SD 3.5", "Krea 2", "Flux 2 Klein", "Lumina 2", "Z-Image", "HiDream")
 APART = ("Anima", "Wan", "Wan image to video", "Wan VACE", "Wan Camera")
 REFERENCE_CFG = 1.0
 """Here the negative prompt is not read; otherwise it would run apart."""
@@ -36,19 +36,35 @@ class Regions(WrittenOut):
         self.text, self.is_free = text, is_free
         self.base = rows_read(network, text.conditioning)
         self.others = [rows_read(network, one.conditioning) for one in text.others]
+        prompts = (text.conditioning, *(one.conditioning for one in text.others))
+        self.llamas = [one[0][1].get("conditioning_llama3") for one in prompts]
+        self.rows = (text.rows, *(one.rows for one in text.others))
         self.owners: list[int] = []
+        self.weights_of_keys: dict[int, float] = {}
         self.num_joint = 0
         """Number of layers so far in which text and picture read each other."""
 
     def forward(self, x: torch.Tensor, timestep: torch.Tensor, context: torch.Tensor, **named: Any) -> torch.Tensor:
         """The network's own, with the regions' rows behind the base's."""
         start, self.num_joint = context.shape[1] - len(self.base), 0
-        self.owners = [0] * context.shape[1]
+        self.owners, llama = [0] * context.shape[1], named.get("encoder_hidden_states_llama3")
         if start >= 0 and all(torch.equal(one[start:], self.base) for one in context):
             rows = [one.expand(len(context), *one.shape) for one in self.others]
             context = torch.cat([context, *rows], 1)
             for number, own in enumerate(self.others, 1):
                 self.owners += [number] * len(own)
+            if llama is not None:  # read twice in each block
+                llamas = (one.expand(len(context), -1, -1, -1) for one in self.llamas)
+                named = {**named, "encoder_hidden_states_llama3": torch.cat([*llamas], 2)}
+                self.owners += [number for number, one in enumerate(self.llamas) for _ in range(one.shape[2])] * 2
+            self.weights_of_keys = {}
+            for number, weights in enumerate(self.rows):
+                keys = [key for key, owner in enumerate(self.owners) if owner == number]
+                keys = keys[start if number == 0 else 0 :]
+                for row, weight in weights.items():
+                    self.weights_of_keys[keys[row]] = weight
+                    if llama is not None and row >= len((self.base, *self.others)[number]):
+                        self.weights_of_keys[keys[row + self.llamas[number].shape[2]]] = weight
         return super().forward(x, timestep, context, **named)
 
     def shares(self) -> torch.Tensor:
@@ -76,6 +92,8 @@ class Regions(WrittenOut):
                 for image in range(len(q)):
                     own = shares[image % len(shares), other][:, None]
                     found[image, first : first + len(own), keys] = own.expand(-1, len(keys))
+        for key, weight in self.weights_of_keys.items():
+            found[:, :, key] *= weight
         if first < q.shape[2] and self.num_joint % 2 == 0:  # every second block
             blends = [one.blends for one in self.text.others]
             for number, is_free in enumerate([False not in blends, *blends]):
@@ -89,8 +107,13 @@ class Regions(WrittenOut):
         if not skip_reshape:
             q, k, v = (split(one, heads) for one in (q, k, v))
         part, first = self.parts.pop(0), -(-self.num_text // self.pads_to) * self.pads_to
+        is_last = part == "image first"
+        if is_last:  # HiDream's text; here it comes first
+            q, k, v = (one.roll(self.num_text, 2) for one in (q, k, v))
+            part = "both"
         factors = None if part == "image alone" else self.factors(q, k, first if part == "both" else q.shape[2])
-        return read_out(q, k, v, "bias", torch.ones(len(q), 0), factors)
+        found = read_out(q, k, v, "bias", torch.ones(len(q), 0), factors)
+        return found.roll(-self.num_text, 1) if is_last else found
 
     def mixed(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """An attention to each prompt by itself, mixed: ``[batch, queries, heads * dim]``."""
@@ -198,9 +221,9 @@ def check_regions_equal_attention_to_each_prompt_written_out() -> None:
     check(APART)
 
 
-@compares("Region in every other block of five families, with masks written out, likewise", limit=CLOSE)
+@compares("Region in every other block of six families, with masks written out, likewise", limit=CLOSE)
 def check_regions_in_every_other_block_equal_masks_written_out() -> None:
-    for family, _, model, base, dog, house in toys("Flux", "SD 3.5", "Krea 2", "Flux 2 Klein", "Z-Image"):
+    for family, _, model, base, dog, house in toys("Flux", "SD 3.5", "Krea 2", "Flux 2 Klein", "Z-Image", "HiDream"):
         left, right = columns(0, TOYS[family].latent[1] / 2), columns(0.45 * TOYS[family].latent[1], 99)
         one = region(base, dog, area="left half", blocks="every other")
         always = region(base, dog, area="left half")
@@ -241,7 +264,8 @@ def check_a_region_everywhere_is_its_prompt_alone() -> None:
     for family, clip, model, base, dog, _ in toys(*JOINT, *APART):
         negative = stock(clip, TOYS[family].negative)
         before = sampled(model, base, negative)
-        taken = {key: dog[0][1][key] for key in ("t5xxl_ids", "t5xxl_weights") if key in dog[0][1]}
+        read_too = "t5xxl_ids", "t5xxl_weights", "conditioning_llama3"
+        taken = {key: dog[0][1][key] for key in read_too if key in dog[0][1]}
         alone = [[dog[0][0], {**base[0][1], **taken}]]
         for inputs in ({}, {"mask": torch.ones(1, 40, 60)}):
             difference(sampled(model, region(base, dog, **inputs), negative), sampled(model, alone, negative))
@@ -283,7 +307,8 @@ def cut(model: Any, num_text: int) -> Any:
 
 
 def check_little_of_a_region_reaches_another() -> None:
-    for family, _, model, base, dog, house in toys("Flux", "Qwen-Image", "SD 3", "Lumina 2", "Z-Image", "Flux 2 Klein"):
+    families = "Flux", "Qwen-Image", "SD 3", "Lumina 2", "Z-Image", "Flux 2 Klein", "HiDream"
+    for family, _, model, base, dog, house in toys(*families):
         width = TOYS[family].latent[1]
         half = width // 4 * 2  # the border of two patches
         masks = columns(0, half), columns(half, width)
@@ -318,39 +343,42 @@ def stock_like(conditioning: Any) -> Any:
     """A prompt whose words are all others."""
     rows, values = conditioning[0]
     drawn = torch.randn(rows.shape, generator=torch.Generator().manual_seed(4)) * rows.std()
+    if (llama := values.get("conditioning_llama3")) is not None:
+        others = torch.randn(llama.shape, generator=torch.Generator().manual_seed(5)) * llama.std()
+        values = {**values, "conditioning_llama3": others}
     return [[drawn, values]]
 
 
-@compares("Region with Weigh Attention and Place Phrase on Flux, with a softmax written out, likewise", limit=CLOSE)
+@compares("Region with Weigh Attention and Place Phrase, with a softmax written out, likewise", limit=CLOSE)
 def check_weights_and_fields_of_every_prompt_act() -> None:
+    weigh = "WeightedCLIPWeighAttention"
+    for family, clip, model, base, dog, _ in toys("Flux", "HiDream"):
+        half, left = {"area": "left half"}, columns(0, TOYS[family].latent[1] / 2)
+        heavy, faint, words = (
+            run_ours(weigh, clip=clip, text=text)["result"][0]
+            for text in (PLAIN.replace("mat", "(mat:1.7)"), DOG.replace("dog", "(dog:0.4)"), DOG)
+        )
+        mat, dogs = (
+            rows_by_hand(family, clip, text, weights) for text, weights in ((PLAIN, {"mat": 1.7}), (DOG, {"dog": 0.4}))
+        )
+        text = Text(base, [Other(dog, left, rows=dogs)], rows=mat)
+        draws_by_region(model, region(heavy, faint, **half), base, text, name=family)
+        text = Text(base, [Other(dog, left, rows=dogs)])
+        after = region(encoded(clip), words, **half)
+        for ours in (region(base, placed(words, "dog", inside=0.4), **half), placed(after, "dog", inside=0.4)):
+            draws_by_region(model, ours, base, text, name=family)
+
+
+def check_unknown_models_are_refused_by_name() -> None:
     clip, model = make_text_encoder("Flux"), make_model("Flux")
-    base = stock(clip, PLAIN)
-    words = run_ours("WeightedCLIPWeighAttention", clip=clip, text=DOG)["result"][0]
-    heavy = run_ours("WeightedCLIPWeighAttention", clip=clip, text=DOG.replace("blue", "(blue:0.4)"))["result"][0]
-    whole = {"area": "left half"}
-    by_weight = sampled(model, region(base, heavy, **whole), base, cfg=1.0)
-    by_field = sampled(model, region(base, placed(words, "blue", inside=0.4), **whole), base, cfg=1.0)
-    after = sampled(
-        model,
-        placed(
-            region(run_ours("WeightedCLIPTextEncode", clip=clip, text=PLAIN)["result"][0], words, **whole),
-            "blue",
-            inside=0.4,
-        ),
-        base,
-        cfg=1.0,
-    )
-    without = sampled(model, region(base, words, **whole), base, cfg=1.0)
-    for one in (by_field, after):
-        is_close(one, by_weight, without)
-
-
-def check_what_is_not_proven_is_refused_by_name() -> None:
-    clip, model = make_text_encoder("HiDream"), make_model("HiDream")
+    network = model.model.diffusion_model
+    known = type(network)
     for area in ("left", ""):
-        ours = region(stock(clip, PLAIN), stock(clip, "a dog"), area=area)
+        ours = region(stock(clip, PLAIN), stock(clip, DOG), area=area)
+        network.__class__ = type("Other", (known,), {})
         message = refusal(lambda ours=ours: sampled(model, ours, ours))
-        assert "Region does not know yet" in message and "Flux 1" in message, message
+        network.__class__ = known
+        assert "Region do not know where this model (Flux, Other) reads text" in message, message
 
 
 if __name__ == "__main__":

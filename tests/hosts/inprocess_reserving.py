@@ -20,7 +20,6 @@ from inprocess_regions import region
 from toys import PLAIN, TOYS, make_model, make_text_encoder, sampled
 
 FAMILIES = ("SD1", "Flux", "Z-Image", "Flux 2 Klein", "HiDream", "Wan")
-WITHOUT_REGIONS = ("HiDream",)
 MOST = 2.5
 """Largest ratio of what is kept free to what is taken."""
 
@@ -74,10 +73,9 @@ def check_the_estimate_of_memory_grows_by_what_placed_phrases_and_regions_take()
             "two entries": [*phrase, *others],
             "times": [*timed(phrase, 0.0, 0.3), *timed(others, 0.31, 1.0)],
         }
-        if family not in WITHOUT_REGIONS:
-            one = region(words, dog, area="left")
-            both = region(one, plain, area="0.4 0.9, 0 1", blocks="every other")
-            cases |= {"region": one, "regions": both, "regions, phrase": placed(both, "red", area="top", outside=0.2)}
+        one = region(words, dog, area="left")
+        both = region(one, plain, area="0.4 0.9, 0 1", blocks="every other")
+        cases |= {"region": one, "regions": both, "regions, phrase": placed(both, "red", area="top", outside=0.2)}
         negative = stock(clip, ", ".join([TOYS[family].negative] * 12))
         without = memory_of(model, plain, negative, batch=2)
         for same in (words, everywhere):
