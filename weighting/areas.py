@@ -84,6 +84,22 @@ def read_area(text: str) -> Area | None:
     return Area(across, down, feather, typed)
 
 
+WHERE = "where "
+"""Beginning of a place that is where a word of the prompt is read."""
+
+
+def read_where(text: str) -> str:
+    """Word of a place such as ``where red cat``; empty for any other text. An AreaError says that the word is missing.
+
+    >>> read_where("Where  red cat"), read_where("left half")
+    ('red cat', '')
+    """
+    typed = " ".join(text.split())
+    if typed.lower() == WHERE.strip():
+        raise AreaError(f"The area “{typed}” lacks a word: “where red cat” is where the prompt's “red cat” is read.")
+    return typed[len(WHERE) :] if typed.lower().startswith(WHERE) else ""
+
+
 def _extent(start: float, end: float, typed: str) -> Extent:
     is_pixels = max(start, end) > 1
     if is_pixels and any(0 < number < 1 for number in (start, end)):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate, pad, scaled_dot_product_attention
+from torch.nn.functional import avg_pool2d, interpolate, pad, scaled_dot_product_attention
 
 from .fields import cell_side
 
@@ -103,6 +103,21 @@ def on_latent(maps: Tensor, size: Sequence[int]) -> Tensor:
     flat = maps.reshape(1, -1, *maps.shape[-2:])
     grown = interpolate(flat, covered, mode="bilinear", align_corners=False)
     return grown[..., : size[0], : size[1]].reshape(*maps.shape[:-2], *size)
+
+
+THRESHOLD = 0.4
+"""Least part of a map's largest share that belongs to the word's place."""
+
+
+def place_in(shares: Tensor) -> Tensor:
+    """Place of a word by its map: 1 where its share is large, 0 elsewhere, with edges a cell soft.
+
+    From ``[..., height, width]`` to the same, float32; 0 everywhere if the word is not read.
+    """
+    largest = shares.amax((-2, -1), keepdim=True)
+    is_large = ((shares >= THRESHOLD * largest) & (largest > 0)).float()
+    flat = is_large.reshape(-1, 1, *shares.shape[-2:])
+    return avg_pool2d(flat, 3, 1, 1, count_include_pad=False).reshape(shares.shape)
 
 
 def daam_maps(layers: Iterable[Tensor], size: Sequence[int]) -> Tensor:

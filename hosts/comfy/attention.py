@@ -310,7 +310,7 @@ class _Seen:
                 self._of(PHRASES, one.where).update(steps_of(one.where, step, start, end))
         for where in (one.where for one in (*marker.fields, *marker.regions)):
             key, made = (where.node_id, where.name), (id(where), step.latent.shape)
-            if key not in self.pictures and made in self.masks:
+            if (where.watch is not None or key not in self.pictures) and made in self.masks:
                 mask = self.masks[made]
                 self.pictures[key] = [[1.0]] if mask is None else small_picture(mask.flatten(0, -3).mean(0))
 
@@ -486,7 +486,9 @@ def _step(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any, 
     sigmas: Tensor | None = options.get("sample_sigmas")
     masks = {} if seen is None else seen.masks
     levels = None if sigmas is None else sigmas.tolist()
-    return Step(model, latent, sigma.flatten()[0], levels, masks, options.get("context_window") is not None)
+    is_part = options.get("context_window") is not None
+    records = {} if seen is None else seen.records.by_watch
+    return Step(model, latent, sigma.flatten()[0], levels, masks, is_part, records)
 
 
 def _due(marked: Sequence[Entry], step: Step | None, seen: _Seen | None) -> dict[int, Due]:

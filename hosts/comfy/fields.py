@@ -6,7 +6,8 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Places and ti
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 from ...weighting.areas import Area, area_mask
 from ...weighting.attention import effect_of
 from ...weighting.fields import acts_at, levels_of_steps, logarithms, means, weights_by_place
+from ...weighting.word_maps import place_in
 from .queries import Queries
+from .watching import Record, Watch
 
 PIXELS = 8
 """Pixels along a side of a latent's place, unless the host says otherwise."""
@@ -38,6 +41,18 @@ class Where(NamedTuple):
     """Whether times are steps."""
     node_id: str | None = None
     """Node to notify after sampling."""
+    watch: Watch | None = None
+    """Watch of one word, whose map so far is the place, instead of an area."""
+
+    @property
+    def area_text(self) -> str:
+        """The area as typed; empty if there is none."""
+        return f"where {self.watch.names[0]}" if self.watch else self.area.text if self.area else ""
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it has neither area nor mask."""
+        return self.area is None and self.mask is None and self.watch is None
 
 
 class Field(NamedTuple):
@@ -83,6 +98,8 @@ class Step(NamedTuple):
     """Masks made so far in this sampling, by the identity of their `Where` and the latent's shape."""
     is_part: bool = False
     """Whether the latent has some frames of a longer video."""
+    records: Mapping[Watch, Record] = MappingProxyType({})
+    """Maps of watched words so far."""
 
 
 def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
@@ -113,8 +130,11 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
 
 
 def acts_in(where: Where, step: Step) -> bool:
-    """Whether something acts in a step."""
-    return acts_at(step.sigma, *_range_of(where, step))
+    """Whether something acts in a step; where a word is read, it does if that is known and within its mask."""
+    if not acts_at(step.sigma, *_range_of(where, step)):
+        return False
+    mask = None if where.watch is None else mask_of(where, step)
+    return mask is None or bool(mask.any())
 
 
 def steps_of(where: Where, step: Step, start: float | None, end: float | None) -> set[int]:
@@ -123,7 +143,10 @@ def steps_of(where: Where, step: Step, start: float | None, end: float | None) -
     return {
         index
         for index, sigma in enumerate((step.sigmas or [0.0])[:-1])
-        if acts_at(sigma, *times) and (start is None or sigma <= start) and (end is None or sigma >= end)
+        if (index or where.watch is None)  # in the first step nothing has been read yet
+        and acts_at(sigma, *times)
+        and (start is None or sigma <= start)
+        and (end is None or sigma >= end)
     }
 
 
@@ -142,7 +165,7 @@ def _range_of(where: Where, step: Step) -> tuple[float, float]:
 def mask_of(where: Where, step: Step) -> Tensor | None:
     """Mask at the latent's places, ``[1 or batch, (1 or frames,) height, width]``; None if it is 1 everywhere."""
     key = id(where), step.latent.shape
-    if key not in step.masks:
+    if where.watch is not None or key not in step.masks:
         step.masks[key] = _made_mask(where, step)
     return step.masks[key]
 
@@ -150,13 +173,17 @@ def mask_of(where: Where, step: Step) -> Tensor | None:
 def _made_mask(where: Where, step: Step) -> Tensor | None:
     cells = step.latent.shape[-2], step.latent.shape[-1]
     mask: Tensor | None = None
+    if where.watch is not None:
+        record = step.records.get(where.watch)
+        none = torch.zeros(1, 1, *step.latent.shape[2:])
+        mask = place_in((none if record is None else record.running().cpu())[:, 0])
     if where.area is not None:
         ratio = getattr(step.model.latent_format, "spacial_downscale_ratio", PIXELS)
         mask = area_mask(where.area, cells, (cells[0] * ratio, cells[1] * ratio))[None]
     if where.mask is not None:
         own = _by_picture(means(where.mask.cpu(), cells).float(), where, step)
         mask = own if mask is None else own * mask
-    if mask is not None and not bool(mask.any()):
+    if mask is not None and where.watch is None and not bool(mask.any()):
         raise ValueError(f"{where.name} has no place in the picture: its area and its mask do not meet.")
     is_flat = mask is not None and mask.dim() < step.latent.dim() - 1
     return mask[:, None] if mask is not None and is_flat else mask

@@ -137,7 +137,7 @@ def _place(where: Where, node_id: str | None) -> dict[str, Any]:
         "name": where.name,
         "node": where.node_id,
         "is_own": node_id is not None and where.node_id == node_id,
-        "area": where.area.text if where.area else "",
+        "area": where.area_text,
         "has_mask": where.mask is not None,
         "picture": _picture(where),
         "start": where.start,
@@ -147,8 +147,10 @@ def _place(where: Where, node_id: str | None) -> dict[str, Any]:
 
 
 def _picture(where: Where) -> list[list[float]] | None:
-    """A mask in few cells; None if its area is in pixels of a picture whose size is unknown."""
+    """A mask in few cells; None if it depends on the picture: an area in pixels, or where a word is read."""
     area, mask = where.area, torch.ones(1, 1) if where.mask is None else where.mask.mean(0)
+    if where.watch is not None:
+        return None
     if area is not None:
         if area.across.is_pixels or area.down.is_pixels:
             return None

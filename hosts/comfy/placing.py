@@ -5,19 +5,20 @@ Source: docs/places.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...weighting.areas import read_area
+from ...weighting.areas import read_area, read_where
 from ...weighting.fields import check_times, check_weight
 from ...weighting.prompt import shortened
 from ...weighting.view import counted
-from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region
+from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
 from .fields import Field, Where
 from .types import Conditioning
+from .watching import Watch
 from .words import WORDS, rows_of
 
 
@@ -37,8 +38,9 @@ class Placement(NamedTuple):
     def checked(self, name: str) -> Where:
         """Place and time of what messages call by this name; a ValueError if they have no meaning."""
         check_times(self.start, self.end, in_steps=self.in_steps)
-        area, mask = read_area(self.area), _checked(self.mask)
-        return Where(name, area, mask, self.start, self.end, self.in_steps, self.node_id)
+        word, mask = read_where(self.area), _checked(self.mask)
+        area, watch = (None, Watch([word], keeps=False)) if word else (read_area(self.area), None)
+        return Where(name, area, mask, self.start, self.end, self.in_steps, self.node_id, watch)
 
 
 def place_phrase(
@@ -82,7 +84,24 @@ def place_phrase(
         return conditioning, f"{lines[0]}\nits weight is 1 everywhere: the CONDITIONING is as it came in"
     lines.append(f"weight {inside:g} in {place}, {outside:g} outside" if place else f"weight {inside:g} everywhere")
     lines += time_lines(where)
-    return with_field(conditioning, fields), "\n".join([*lines, NOT_ACTING])
+    placed = _watched(with_field(conditioning, fields), where, [field.rows if field else () for field in fields])
+    return placed, "\n".join([*lines, NOT_ACTING])
+
+
+def _watched(conditioning: Conditioning, where: Where, own: Sequence[Sequence[int]] | None = None) -> Conditioning:
+    """Let the word by whose map something is placed be watched, which has none of its ``own`` rows, entry by entry."""
+    if where.watch is None:
+        return conditioning
+    (word,) = where.watch.names
+    found = [all_rows_of(word, rows, values) for rows, values in conditioning]
+    if not any(found):
+        raise ValueError(f"“{shortened(word)}”, where {where.name} is placed, is not in the prompt.")
+    if any(set(one) & set(other) for one, other in zip(found, own or (), strict=bool(own))):
+        raise ValueError(
+            f"{where.name} cannot be placed “{shortened(where.area_text)}”: it would follow its own map, and feed on "
+            "itself. Take another word of the prompt."
+        )
+    return with_watch(conditioning, where.watch, [[rows] for rows in found])
 
 
 def all_rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, ...]:
@@ -134,6 +153,7 @@ def place_region(
     if blends:
         lines.append("in every other block, in models in which text and picture share an attention")
     lines += [*time_lines(where), "pooled vector, ControlNet and all else are the base's"]
+    base = _watched(base, where)
     return with_region(base, region, strength, where, times, blends), "\n".join([*lines, NOT_ACTING])
 
 
@@ -191,7 +211,7 @@ def _checked(mask: Tensor | None) -> Tensor | None:
 
 def place_in_words(where: Where) -> str:
     """A place for a report; empty if it is the whole picture."""
-    parts = [f"area “{where.area.text}”"] if where.area else []
+    parts = [f"area “{where.area_text}”"] if where.area_text else []
     return " and ".join([*parts, *(["the mask"] if where.mask is not None else [])])
 
 

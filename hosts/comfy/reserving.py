@@ -84,7 +84,7 @@ def bytes_of_biases(model: Any, shape: Sequence[int], entries: Sequence[Entry]) 
     if not is_known(model):
         return 0
     wheres = (field.where for entry in entries for field in getattr(entry["model_conds"].get(MARKER), "fields", ()))
-    has_fields = any(where.area is not None or where.mask is not None for where in wheres)
+    has_fields = any(not where.is_everywhere for where in wheres)
     if reads_apart(model):
         return _bytes_of(model, shape, entries, ()) if has_fields else 0
     sharing: dict[tuple[int, int], list[Entry]] = {}  # entries that may share a call of the model

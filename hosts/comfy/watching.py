@@ -27,8 +27,17 @@ MAX_RECORDS = 4
 class Watch:
     """Words to be watched, and their maps in the last samplings."""
 
-    def __init__(self, names: Sequence[str], every: int = 1, layers: str = ALL, lengths: Sequence[int] = ()) -> None:
-        self.names = tuple(names)
+    def __init__(
+        self,
+        names: Sequence[str],
+        every: int = 1,
+        layers: str = ALL,
+        lengths: Sequence[int] = (),
+        *,
+        keeps: bool = True,
+    ) -> None:
+        self.names, self.keeps = tuple(names), keeps
+        """Words, and whether their maps are kept after a sampling."""
         self.every = every
         """Steps from one that is recorded to the next; the first one is."""
         self.layers = layers
@@ -42,7 +51,8 @@ class Watch:
 
     def add(self, record: Record, result: Tensor) -> None:
         """Keep the maps of a sampling that is over, with its result."""
-        self.records = [*self.records, record.finished(result)][-MAX_RECORDS:]
+        if self.keeps:
+            self.records = [*self.records, record.finished(result)][-MAX_RECORDS:]
 
     def record_of(self, samples: Tensor) -> Record:
         """Maps of the sampling with this result; a ValueError if there are none."""

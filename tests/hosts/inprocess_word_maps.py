@@ -17,15 +17,17 @@ from unittest.mock import patch
 import torch
 import written_out
 from inprocess import CLOSE, compares, difference, main, make_clip, note, refusal, run_ours, stock
-from inprocess_attention import NODE, area, left_of, masked, timed
+from inprocess_attention import NODE, area, left_of, logged, masked, timed
 from inprocess_places import (
     LEFT,
+    PLACE,
     ROWS,
     UNETS,
     Maps,
     applied,
     cells_of,
     cross_attention_by,
+    draws_as,
     encoded,
     is_repeated,
     others,
@@ -346,6 +348,92 @@ def check_each_sampling_has_its_own_maps() -> None:
     for cfg in (1.5, 2.5, 3.5):
         sampled(model, ours, negative, cfg=cfg)
     assert len(watch.records) == 4 and "No word maps" in refusal(lambda: shown(watch, two))
+
+
+@contextmanager
+def read_where(
+    model: Any, plain: Any, own: tuple[int, ...], word: tuple[int, ...], inside: float, outside: float
+) -> Any:
+    """Let a U-Net read rows of a stock conditioning by the place where a word was read in the steps before.
+
+    The place is where the word's mean share is at least 0.4 of its largest, and half of that in the cells beside.
+    """
+    rows, latent, shares = plain[0][0][0], list[tuple[int, int]](), list[torch.Tensor]()
+    calls = {
+        "layers": 0,
+        "per call": sum(name.endswith("attn2") for name, _ in model.model.diffusion_model.named_modules()),
+    }
+
+    def weights_now(height: int, width: int) -> torch.Tensor | None:
+        known = shares[: len(shares) // calls["per call"] * calls["per call"]]
+        if not known:
+            return None
+        mean = torch.stack([enlarged(one, height, width) for one in known]).mean(0)
+        hard = (mean >= 0.4 * mean.amax((-2, -1), keepdim=True)).double()
+        soft = torch.zeros_like(hard)
+        for y in range(height):
+            for x in range(width):
+                soft[:, y, x] = hard[:, max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].mean((1, 2))
+        return outside + soft * (inside - outside)
+
+    def forward_of(layer: Any) -> Callable[..., torch.Tensor]:
+        def forward(x: torch.Tensor, context: torch.Tensor, **_: Any) -> torch.Tensor:
+            height, width = latent[0]
+            if calls["layers"] % calls["per call"] == 0:
+                calls["weights"] = weights_now(height, width)
+            calls["layers"] += 1
+            q, k, v = (
+                split(part(one).double(), layer.heads)
+                for part, one in ((layer.to_q, x), (layer.to_k, context), (layer.to_v, context))
+            )
+            found = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)
+            texts = [index for index, one in enumerate(context) if is_repeated(one, rows)]
+            if calls["weights"] is not None:
+                cells = cells_of(calls["weights"], x.shape[1])
+                for picture, index in enumerate(texts):
+                    for row in own:
+                        found[index, :, :, row :: len(rows)] *= cells[picture % len(cells)][None, :, None]
+            found = found / found.sum(-1, keepdim=True)
+            side = 1
+            while -(-height // side) * -(-width // side) > x.shape[1]:
+                side *= 2
+            of_word = sum(found[texts][..., row :: len(rows)].sum(-1) for row in word).mean(1)
+            shares.append(of_word.unflatten(-1, (-(-height // side), -(-width // side))))
+            return layer.to_out((found @ v).transpose(1, 2).flatten(2).to(x.dtype))
+
+        return forward
+
+    with cross_attention_by(model, forward_of, latent):
+        yield
+
+
+@compares("Place Phrase and Region where a word is read, with masks made by hand at each step", limit=CLOSE)
+def check_a_phrase_follows_the_map_of_a_word() -> None:
+    clip, model = make_clip("SD1"), make_model("SD1")
+    plain, negative, words = stock(clip, PLAIN), stock(clip, NEGATIVE), encoded(clip)
+    for batch in (1, 2):
+        ours = placed(words, "red cat", area="where  mat", inside=3.0, outside=0.2)
+        written = read_where(model, plain, ROWS["red cat"], ROWS["mat"], 3.0, 0.2)
+        draws_as(written, model, ours, plain, negative, f"batch {batch}", batch=batch, steps=4)
+    other = region(words, encoded(clip, "a dog"), area="where snow")
+    for node, name, positive in ((PLACE, "“red cat”", ours), ("Region", "region 1", other)):
+        lines = logged(lambda positive=positive: sampled(model, positive, negative, steps=4), node)
+        assert any(f"{name} acted in 3 of 4 steps" in line for line in lines), lines
+    first = placed(words, "red cat", area="where mat", end=1, unit="steps")
+    difference(sampled(model, first, negative), sampled(model, words, negative))
+    for inputs, message in (
+        ({"phrase": "red cat", "area": "where cat"}, "would follow its own map"),
+        ({"phrase": "red cat", "area": "where dog"}, "“dog”, where “red cat” is placed, is not in the prompt"),
+        ({"phrase": "red cat", "area": "Where "}, "The area “Where” lacks a word"),
+    ):
+        assert message in refusal(lambda given=inputs: placed(words, **given)), message
+    for family in ("Flux", "Wan"):  # where nothing else can be placed yet, all is as without
+        clip, model = make_text_encoder(family), make_model(family)
+        negative = stock(clip, TOYS[family].negative)
+        words = encoded(clip)
+        follows = sampled(model, placed(words, "red cat", area="where mat", outside=0.0), negative, steps=3)
+        assert bool(follows.isfinite().all())
+        assert not torch.equal(follows, sampled(model, words, negative, steps=3))
 
 
 def check_outputs_and_refusals() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn.functional import interpolate
-from weighted_clip.weighting.word_maps import daam_maps, on_latent, shares_by_head, word_shares
+from weighted_clip.weighting.word_maps import daam_maps, on_latent, place_in, shares_by_head, word_shares
 
 WORDS = [(1, 2), (4,), ()]
 
@@ -74,6 +74,16 @@ def test_maps_that_add_up_to_1_still_do_on_the_latent(cells: tuple[int, int], si
     assert (found.sum(1) - 1).abs().max() < 1e-6 and found.min() > 0
     same = on_latent(torch.full((1, *cells), 0.3), size)
     assert (same - 0.3).abs().max() < 1e-6
+
+
+def test_a_words_place_is_where_its_share_is_large() -> None:
+    shares = torch.zeros(2, 5, 6)
+    shares[0, 1, 1], shares[0, 4, 5], shares[0, 0, 5] = 0.1, 0.041, 0.039
+    found = place_in(shares)
+    assert found[0, 1, 1] == found[0, 2, 2] == pytest.approx(1 / 9)
+    assert found[0, 0, 0] == found[0, 4, 5] == pytest.approx(1 / 4)
+    assert not bool(found[0, :2, 3:].any()) and not bool(found[1].any())
+    assert bool((place_in(torch.full((1, 4, 4), 0.02)) == 1).all())
 
 
 def test_daam_cuts_off_each_head_before_the_mean() -> None:
