@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.weighting.areas import AreaError, Extent, area_mask, read_area
+from weighted_clip.weighting.areas import AreaError, Extent, area_mask, read_area, read_where
 
 CELLS, PIXELS = (7, 12), (448, 768)
 POINTS = 100
@@ -91,3 +91,10 @@ def test_pixels_outside_the_picture_are_refused() -> None:
     assert area is not None
     with pytest.raises(AreaError, match=r"“0 800, 0 1” reaches to pixel 800, but the picture is 768 wide"):
         area_mask(area, CELLS, PIXELS)
+
+
+def test_a_place_where_a_word_is_read() -> None:
+    assert read_where(" WHERE  red   cat ") == "red cat"
+    assert not any(map(read_where, ("", "left half", "nowhere cat", "where~0.1")))
+    with pytest.raises(AreaError, match="The area “where” lacks a word"):
+        read_where("where ")
