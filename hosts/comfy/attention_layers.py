@@ -9,6 +9,7 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -75,6 +76,11 @@ class Weighing:
         """Number of attention layers in which it acted so far."""
         self.is_finite = torch.ones((), dtype=torch.bool, device=device)
         """Whether all values that it multiplied are still numbers; reading it waits for a GPU."""
+
+    @property
+    def has_places(self) -> bool:
+        """Whether it has to know which query is which place."""
+        return not (self.places is self.shared is self.maps is None)
 
     def check_batch(self, query: Tensor) -> None:
         """Check that each query reads the prompt that its weights are for; another pack may put others beside it."""
@@ -230,9 +236,15 @@ def _with_mask(bias: Tensor, mask: Tensor) -> Tensor:
     return bias + mask.to(bias.dtype)
 
 
-def around_attention(options: TransformerOptions, act: Callable[..., Tensor]) -> TransformerOptions:
-    """A copy of a model's options with another function around its attention; another pack's is called inside ours."""
+def around_attention(options: TransformerOptions, act: Callable[..., Tensor], weighing: Weighing) -> TransformerOptions:
+    """A copy of a model's options with another function around its attention; another pack's is called inside ours.
+
+    In a compiled model it is not compiled if the weights depend on the place.
+    """
     earlier = options.get(OVERRIDE)
+    disable: Any = torch.compiler.disable
+    if weighing.has_places and "torch._dynamo" in sys.modules:  # importing it takes a second
+        act = disable(act)
 
     def override(function: AttentionFunction, *inputs: Any, **choices: Any) -> Tensor:
         def attention(*inputs: Any, **choices: Any) -> Tensor:
@@ -287,7 +299,7 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
 
     patches = options.get("patches", {})
     patched = {**patches, "attn2_patch": [*patches.get("attn2_patch", ()), before]}
-    return around_attention({**options, "patches": patched}, _acting_in(are_text, weighing))
+    return around_attention({**options, "patches": patched}, _acting_in(are_text, weighing), weighing)
 
 
 def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
@@ -307,7 +319,7 @@ def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
             return weighing.attend(attention, *inputs, **choices)
         return attention(*inputs, **choices)
 
-    return around_attention(call.options, act)
+    return around_attention(call.options, act, weighing)
 
 
 def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
@@ -332,7 +344,7 @@ def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
             return hidden.attend(attention, *inputs, **choices)
         return attention(*inputs, **choices)
 
-    return around_attention(call.options, act)
+    return around_attention(call.options, act, weighing)
 
 
 def behind_text_fusion(weighing: Weighing, call: Call) -> TransformerOptions:
@@ -343,7 +355,7 @@ def behind_text_fusion(weighing: Weighing, call: Call) -> TransformerOptions:
     options = in_joint_attention(weighing, call)
     hidden, fusion = weighing.of_hidden(), call.network.txtfusion
     read_rows = [False for _ in fusion.layerwise_blocks] + [True for _ in fusion.refiner_blocks]
-    return around_attention(options, _acting_in(read_rows, hidden))
+    return around_attention(options, _acting_in(read_rows, hidden), weighing)
 
 
 def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
@@ -366,7 +378,7 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
 
     patches = call.options.get("patches", {})
     patched = {**patches, "attn1_patch": [*patches.get("attn1_patch", ()), behind_self_attention]}
-    return around_attention({**call.options, "patches": patched}, _acting_in(are_text, weighing))
+    return around_attention({**call.options, "patches": patched}, _acting_in(are_text, weighing), weighing)
 
 
 def _is_replaced(layer: Any) -> bool:
@@ -411,7 +423,7 @@ def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
     names = [("double_block", index) for index in range(len(call.network.joint_blocks))]
     ours = {name: around(blocks.get(name)) for name in names}
     options = {**call.options, "patches_replace": {**replaced, "dit": {**blocks, **ours}}}
-    return around_attention(options, _acting_in(are_text, weighing))
+    return around_attention(options, _acting_in(are_text, weighing), weighing)
 
 
 def before_three_texts(weighing: Weighing, call: Call) -> TransformerOptions:
@@ -421,7 +433,7 @@ def before_three_texts(weighing: Weighing, call: Call) -> TransformerOptions:
     """
     weighing.read_again(call.inputs["encoder_hidden_states_llama3"].shape[2])  # [batch, layers, rows, dim]
     weighing.is_last = True
-    return around_attention(call.options, weighing.attend)
+    return around_attention(call.options, weighing.attend, weighing)
 
 
 def _block_type(choices: Mapping[str, Any]) -> Any:

@@ -334,6 +334,12 @@ def check_other_changes_of_the_model() -> None:
         draws_by_place(model, ours, plain, negative, (plain, maps), on=applied(node, inputs), name=node.__name__)
 
 
+DEEP_SHRINK = {
+    **{"block_number": 1, "downscale_factor": 2.0, "start_percent": 0.0, "end_percent": 0.35},
+    **{"downscale_after_skip": True, "downscale_method": "bicubic", "upscale_method": "bicubic"},
+}
+
+
 def others(known: Mapping[str, Any], model: Any) -> list[tuple[Any, dict[str, Any]]]:
     """Nodes of the host that change a U-Net, with their inputs."""
     import importlib
@@ -345,6 +351,7 @@ def others(known: Mapping[str, Any], model: Any) -> list[tuple[Any, dict[str, An
         ("nodes_freelunch", "FreeU", {"b1": 1.1, "b2": 1.2, "s1": 0.9, "s2": 0.2}),
         ("nodes_sag", "SelfAttentionGuidance", {"scale": 0.5, "blur_sigma": 2.0}),
         ("nodes_pag", "PerturbedAttentionGuidance", {"scale": 3.0}),
+        ("nodes_model_downscale", "PatchModelAddDownscale", DEEP_SHRINK),
     ):
         node = getattr(importlib.import_module(f"comfy_extras.{module}"), name)
         found.append((node, {"model": model, **inputs}))

@@ -8,9 +8,11 @@ out once more here and in written_out.py, with loops.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from inprocess import CLOSE, compares, difference, main, note, refusal, stock
@@ -92,6 +94,8 @@ class Regions(WrittenOut):
                 for image in range(len(q)):
                     own = shares[image % len(shares), other][:, None]
                     found[image, first : first + len(own), keys] = own.expand(-1, len(keys))
+        if self.num_references and first < q.shape[2]:
+            found[:, -self.num_references :] = 1.0
         for key, weight in self.weights_of_keys.items():
             found[:, :, key] *= weight
         if first < q.shape[2] and self.num_joint % 2 == 0:  # every second block
@@ -121,13 +125,16 @@ class Regions(WrittenOut):
         if not any(self.owners):
             return read_out(q, k, v, "bias", torch.ones(len(q), 0))
         result = torch.zeros(len(q), q.shape[2], q.shape[1] * q.shape[3], dtype=torch.float64)
-        shares = self.shares()
-        times = q.shape[2] // shares.shape[2]
+        places = self.shares()
+        mean = shares_of(self.text, *self.size[-2:]).flatten(2).mean(2, keepdim=True)
+        places = places.repeat(1, 1, math.prod(self.size[:-2]))
+        behind = q.shape[2] - self.before - places.shape[2]
+        shares = torch.cat([mean.expand(-1, -1, self.before), places, mean.expand(-1, -1, behind)], 2)
         for number in range(shares.shape[1]):
             own = owners == number
             read = read_out(q, k[:, :, own], v[:, :, own], "bias", torch.ones(len(q), 0))
             for image in range(len(q)):
-                result[image] += shares[image % len(shares), number].repeat(times)[:, None] * read[image]
+                result[image] += shares[image % len(shares), number][:, None] * read[image]
         return result.to(q.dtype)
 
     def wan(self, module: Any, _: Any, x: Any, context: Any, transformer_options: Any = None, **named: Any) -> Any:
@@ -169,8 +176,11 @@ class Regions(WrittenOut):
 @contextmanager
 def read_by_region(model: Any, text: Text, is_free: bool = False) -> Iterator[None]:
     """Let a MODEL read a base prompt with its regions by an attention written out; all read all if it ``is_free``."""
+    from comfy import samplers
+
     network = model.model.diffusion_model
-    with blocks_by(network, Regions(network, text, is_free)):
+    apart = patch.object(samplers, "can_concat_cond", lambda one, other: one is other)  # entries, not images
+    with apart, blocks_by(network, Regions(network, text, is_free)):
         yield
 
 

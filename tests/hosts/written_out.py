@@ -7,6 +7,7 @@ For scripts that test_comfyui_inprocess.py runs in ComfyUI's own Python; see inp
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -189,6 +190,10 @@ class WrittenOut:
         self.places: list[dict[int, list[ByPlace]]] = []
         self.size: tuple[int, ...] = ()
         self.num_text = 0
+        self.before = 0
+        """Queries of Wan's reference image, in front of the picture's."""
+        self.num_references = 0
+        """Queries of other models' reference images, the last ones."""
         self.theirs = network.forward
         self.known = [(rows_read(network, conditioning), by_row) for conditioning, by_row in texts]
         self.weights = torch.ones(1, 1)
@@ -212,6 +217,12 @@ class WrittenOut:
         num_rows = context.shape[1] + (0 if llama is None else llama.shape[2])
         self.weights = torch.ones(len(context), num_rows, dtype=torch.float64)
         self.size, self.num_text = tuple(x.shape[2:]), num_rows + (0 if llama is None else llama.shape[2])
+        reference = named.get("reference_latent")
+        self.before = 0 if reference is None else reference.shape[-2] // 2 * (reference.shape[-1] // 2)
+        self.num_references = sum(
+            math.prod(one.shape[2:-2]) * math.prod(-(-side // self.patch) for side in one.shape[-2:])
+            for one in named.get("ref_latents") or ()
+        )
         self.places = [{} for _ in context]
         for index, one in enumerate(context):
             for rows, by_row in self.places_known:
@@ -285,7 +296,7 @@ class WrittenOut:
         q = split(module.norm_q(module.q(x)), heads)
         k, v = module.norm_k(module.k(text)), module.v(text)
         k = split(k, heads)
-        read = read_out(q, k, split(v, heads), self.how, self.weights, self.by_place(q, k, 0, 0))
+        read = read_out(q, k, split(v, heads), self.how, self.weights, self.by_place(q, k, self.before, 0))
         if has_eyes:
             image = context[:, :length]
             k, v = module.norm_k_img(module.k_img(image)), module.v_img(image)

@@ -1,0 +1,161 @@
+"""Checks of Place Phrase and Region beside what else a sampling has: compiled models, times, areas, masks, references.
+
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from inprocess import CLOSE, compares, difference, main, refusal, stock
+from inprocess_attention import area, is_close, left_of, masked, rel, timed
+from inprocess_places import columns, encoded, placed
+from inprocess_places_joint import by_rows, draws_by_place, half, soft_of, video
+from inprocess_regions import Other, Text, region
+from inprocess_regions_joint import DOG, draws_by_region, read_by_region
+from toys import PLAIN, TOYS, WAN, build, make_model, make_text_encoder, sampled
+from written_out import ByPlace
+
+LEFT = {"area": "left"}
+
+
+def ours_on(family: str) -> tuple[Any, Any, dict[str, Any]]:
+    """MODEL and stock's prompt of a family, with a placed phrase and a region."""
+    clip, model = make_text_encoder(family), make_model(family)
+    base, words = stock(clip, PLAIN), encoded(clip)
+    return model, base, {"phrase": placed(words, "red cat", **LEFT), "region": region(words, stock(clip, DOG), **LEFT)}
+
+
+@compares("Place Phrase and Region in a compiled model, with one that is not")
+def check_compiled_models() -> None:
+    from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+    for family in ("SD1", "Flux"):
+        model, base, ours = ours_on(family)
+        compiled = model.clone()
+        set_torch_compile_wrapper(compiled, backend="eager")
+        both = placed(ours["region"], "mat", area="top", outside=0.3)
+        drawn = [sampled(one, both, base, steps=1, cfg=1.0) for one in (model, compiled)]
+        difference(*drawn)
+        assert rel(sampled(model, base, base, steps=1, cfg=1.0), drawn[0]) > CLOSE, family
+
+
+@compares("Place Phrase and Region in front of and behind time ranges, with several conditionings")
+def check_time_ranges_of_the_host_act_beside() -> None:
+    for family in ("SD1", "Flux"):
+        clip, model = make_text_encoder(family), make_model(family)
+        words, dog, other = encoded(clip), stock(clip, DOG), stock(clip, "a house")
+        rest = timed(other, 0.621, 1.0)
+        for place in (partial(placed, phrase="red cat", **LEFT), partial(region, prompt=dog, **LEFT)):
+
+            def drawn(*entries: Any, model: Any = model, other: Any = other, rest: Any = rest) -> torch.Tensor:
+                return sampled(model, [*entries, *rest], other, steps=7, cfg=2.0)
+
+            expected = drawn(*timed(place(words), 0.0, 0.62))
+            difference(drawn(*place(timed(words, 0.0, 0.62))), expected)
+            assert rel(drawn(*timed(words, 0.0, 0.62)), expected) > CLOSE, family
+            # a time of its own, which begins within the range and ends behind it
+            own = {"start": 0.2005, "end": 0.9}
+            expected = drawn(*timed(words, 0.0, 0.2), *timed(place(words), 0.201, 0.62))
+            difference(drawn(*timed(place(words, **own), 0.0, 0.62)), expected)
+            difference(drawn(*place(timed(words, 0.0, 0.62), **own)), expected)
+
+
+@compares("Region in a shared softmax, in areas, masks and batches, with masks written out, likewise", limit=CLOSE)
+def check_joint_regions_stay_with_their_entry_in_areas_masks_and_batches() -> None:
+    for family in ("Flux", "Z-Image", "HiDream"):
+        clip, model = make_text_encoder(family), make_model(family)
+        base, dog, other = (stock(clip, text) for text in (PLAIN, DOG, "a house"))
+        height, width = TOYS[family].latent
+        mask = left_of((height, width), 12)
+        ours = region(base, dog, area="0.25 0.75, 0 1")
+
+        def text(start: int, width: int = width, base: Any = base, dog: Any = dog) -> Text:
+            def middle(h: int, w: int) -> torch.Tensor:
+                return columns(0.25 * width, 0.75 * width, start if w < width else 0)(h, w)
+
+            return Text(base, [Other(dog, middle)])
+
+        layouts: dict[str, tuple[int, Callable[[Any], Any]]] = {
+            "left area": (0, lambda one, two=other: [*area(one, 0), *area(two, 88), *two]),
+            "right area": (11, lambda one, two=other: [*area(two, 0), *area(one, 88), *two]),
+            "masks": (0, lambda one, two=other, mask=mask: [*masked(one, mask), *masked(two, 1 - mask)]),
+            "bounds": (0, lambda one, two=other, mask=mask: [*masked(one, mask, "mask bounds"), *two]),
+        }
+        for name, (start, layout) in layouts.items():
+            draws_by_region(model, layout(ours), layout(base), text(start), name=f"{family}, {name}")
+        one = soft_of(family)[0]
+        pictures = torch.stack([one, one.flip(0), one.flip(1)])
+        cells = pictures.double().view(3, height, 8, width, 8).mean((2, 4))
+        each = Text(base, [Other(dog, lambda *_, cells=cells: cells)])
+        draws_by_region(model, region(base, dog, mask=pictures), base, each, batch=3, name=family)
+        message = refusal(lambda m=model, b=base, d=dog, p=pictures: sampled(m, region(b, d, mask=p), b, batch=2))
+        assert "The mask of region 1 has 3 pictures, but 2" in message, message
+
+
+REFERENCES = {"Flux": ((1, 16, 9, 8),), "Qwen-Image": ((1, 16, 1, 8, 10),), "Flux 2 Klein": ((1, 128, 5, 4),) * 2}
+"""Sizes of reference images."""
+
+
+@compares("Region beside reference images of Flux, Qwen-Image and Flux 2, likewise", limit=CLOSE)
+def check_reference_images_beside_regions() -> None:
+    import node_helpers
+
+    generator = torch.Generator().manual_seed(8)
+    for family, shapes in REFERENCES.items():
+        clip, model = make_text_encoder(family), make_model(family)
+        base, dog = stock(clip, PLAIN), stock(clip, DOG)
+        given = {"reference_latents": [torch.randn(shape, generator=generator) for shape in shapes]}
+        beside = node_helpers.conditioning_set_values(base, given)
+        left = columns(0, TOYS[family].latent[1] / 2)
+        ours = region(beside, dog, **LEFT)
+        draws_by_region(model, ours, beside, Text(base, [Other(dog, left)]), name=family)
+        drawn = sampled(model, region(base, dog, **LEFT), base, cfg=1.0)
+        assert rel(sampled(model, ours, base, cfg=1.0), drawn) > CLOSE, family
+    for family in ("Lumina 2", "Z-Image"):
+        clip, model = make_text_encoder(family), make_model(family)
+        base = stock(clip, PLAIN)
+        pictures = {"reference_latents": [torch.ones(1, 16, *TOYS[family].latent)]}
+        ours = node_helpers.conditioning_set_values(region(base, stock(clip, "a dog"), **LEFT), pictures)
+        assert "reference images" in refusal(lambda m=model, ours=ours: sampled(m, ours, ours)), family
+
+
+@compares("Place Phrase and Region beside Wan's reference image and frames, likewise", limit=CLOSE)
+def check_references_of_wan() -> None:
+    import node_helpers
+
+    clip = make_text_encoder("Wan")
+    model = build("WAN21_T2V", {**WAN, "in_dim_ref_conv": 16})
+    model.model.toy = TOYS["Wan"]
+    generator = torch.Generator().manual_seed(8)
+    base, dog, words = stock(clip, PLAIN), stock(clip, DOG), encoded(clip)
+    image = {"reference_latents": [torch.randn(1, 16, 1, 8, 12, generator=generator)]}
+    frames = {"time_dim_concat": torch.randn(1, 16, 2, 8, 12, generator=generator)}
+
+    def of_frames(*size: int) -> torch.Tensor:
+        return half(1.0, 0.1).at(*size)[:, None].expand(1, *size)
+
+    left = ByPlace(of_frames, 0.1)
+
+    def draw(*given: Any, cfg: float = 1.0) -> torch.Tensor:
+        return video(*given, frames=3)
+
+    for given in (image, frames, {**image, **frames}):
+        stocks, own, other = (node_helpers.conditioning_set_values(one, given) for one in (base, words, dog))
+        assert rel(draw(model, stocks, stocks), draw(model, base, base)) > CLOSE, given.keys()
+        ours = placed(own, "red cat", area="left", outside=0.1)
+        known = (base, by_rows("Wan", clip, ("red cat", left)))
+        draws_by_place(model, ours, stocks, other, known, draw=draw, name=str(given.keys()))
+        ours = region(stocks, dog, area="left")
+        with read_by_region(model, Text(base, [Other(dog, columns(0, 6))])):
+            reference = draw(model, stocks, stocks)
+        is_close(draw(model, ours, ours), reference, draw(model, stocks, stocks), str(given.keys()))
+
+
+if __name__ == "__main__":
+    main(globals())
