@@ -453,6 +453,11 @@ def _predict(
             seen.note_places(marker, step, entry.get("timestep_start"), entry.get("timestep_end"))
     if any(read.regions for read in reads.values()):
         weigher_of(model)  # refuses models that it does not know
+    if any("attention_mask" in entry["model_conds"] and reads[id(entry)].regions for entry in marked):
+        raise ValueError(
+            "Region cannot act beside a base prompt that hides some of its rows (attention_mask): nobody can tell "
+            "which rows of regions it would hide. Take out Region, or what made the mask."
+        )
     sizes = sizes_of(list(reads.values()))
     ready = [some and [_ready(entry, reads.get(id(entry)), sizes, step, seen) for entry in some] for some in conds]
     try:

@@ -157,5 +157,21 @@ def check_references_of_wan() -> None:
         is_close(draw(model, ours, ours), reference, draw(model, stocks, stocks), str(given.keys()))
 
 
+def check_masks_of_rows_are_refused_beside_regions() -> None:
+    for family in ("Qwen-Image", "SD1"):
+        model, base, ours = ours_on(family)
+        mask = torch.ones(1, base[0][0].shape[1])
+        mask[0, -1] = 0
+        hiding = {
+            name: [[rows, {**values, "attention_mask": mask}] for rows, values in one] for name, one in ours.items()
+        }
+        sampled(model, hiding["phrase"], base)
+        if family == "SD1":  # it does not read it
+            sampled(model, hiding["region"], base)
+            continue
+        message = refusal(lambda m=model, one=hiding["region"], base=base: sampled(m, one, base))
+        assert "attention_mask" in message, message
+
+
 if __name__ == "__main__":
     main(globals())
