@@ -167,7 +167,9 @@ def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name
     }
     graph = Graph()
     graph.nodes = on_small_models(nodes)
-    result = web_server.run(graph)
+    # as the page's own, so that its nodes show what they bring
+    queue = "return (await app.api.queuePrompt(0, { output: args[0], workflow: {} })).prompt_id"
+    result = web_server.result(page.run(queue, graph.nodes))
 
     pictures = {
         node_id: web_server.pictures(result, Node(node_id))
