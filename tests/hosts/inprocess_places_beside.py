@@ -173,5 +173,28 @@ def check_masks_of_rows_are_refused_beside_regions() -> None:
         assert "attention_mask" in message, message
 
 
+@compares("LTX-Video: a row hidden by the host's mask, with the prompt without it, likewise", limit=CLOSE)
+def check_masks_act_in_ltx_video_which_is_refused_by_name() -> None:
+    sizes = {"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 32}
+    model = build("LTXV", {**sizes, "cross_attention_dim": 64, "caption_channels": 64})
+    rows = torch.randn(1, 12, 64, generator=torch.Generator().manual_seed(3))
+    are_read = torch.ones(1, 12, dtype=torch.long)
+    some = are_read.clone()
+    some[:, 4:7] = 0
+    model.model.toy = TOYS["Wan"]._replace(latent=(4, 6))
+
+    def prompt(rows: torch.Tensor, are_read: torch.Tensor) -> Any:
+        return [[rows, {"attention_mask": are_read}]]
+
+    hidden, without, whole = (
+        sampled(model, one, one)
+        for one in (prompt(rows, some), prompt(rows[:, some[0].bool()], are_read[:, :9]), prompt(rows, are_read))
+    )
+    is_close(hidden, without, whole)
+    ours = region(prompt(rows, are_read), prompt(rows + 1, are_read), area="left")
+    message = refusal(lambda: sampled(model, ours, ours))
+    assert "do not know where this model (LTXV, LTXVModel) reads text" in message, message
+
+
 if __name__ == "__main__":
     main(globals())
