@@ -14,7 +14,7 @@ from weighted_clip.training.optimizer import BETAS, EPS, Rates, adamw, factor, g
 
 from ..launching import launched
 from ..libraries import library
-from .models import TEXT, VISION, divided, gradients, pairs, towers, trained
+from .models import VISION, divided, gradients, pairs, towers, trained
 from .process import PAIRS
 
 PROCESS = Path(__file__).with_name("process.py")
@@ -36,10 +36,11 @@ def reference_of(model: Towers) -> Any:
     """transformers' model with our weights."""
     transformers = library("transformers")
     layers = {"num_hidden_layers": 2, "num_attention_heads": 1, "hidden_size": 64, "intermediate_size": 64}
+    text = model.text.config
     config = transformers.CLIPConfig(
-        text_config={**layers, "vocab_size": TEXT.vocab_size, "bos_token_id": 49406, "eos_token_id": 49407},
+        text_config={**layers, "vocab_size": text.vocab_size, "bos_token_id": text.bos_id, "eos_token_id": text.eos_id},
         vision_config={**layers, "image_size": VISION.image_size, "patch_size": VISION.patch_size},
-        projection_dim=TEXT.projection_dim,
+        projection_dim=text.projection_dim,
     )
     reference = transformers.CLIPModel(config).double().train()
     missing, unexpected = reference.load_state_dict(named(model), strict=False)
@@ -144,7 +145,7 @@ def test_several_processes_train_as_one(ranks: list[dict[Any, Any]], is_both: bo
 def test_each_process_keeps_its_part_of_a_divided_model(ranks: list[dict[Any, Any]]) -> None:
     for rank in ranks:
         for is_both in (True, False):
-            assert rank[is_both, "share"] == pytest.approx(1 / len(ranks), abs=0.01)
+            assert rank[is_both, "share"] == pytest.approx(1 / len(ranks), abs=0.02)
 
 
 def test_gradients_of_several_processes_in_single_precision(ranks: list[dict[Any, Any]]) -> None:

@@ -39,7 +39,7 @@ def test_features_loss_and_gradients_are_those_of_transformers(lengths: tuple[in
     library("accelerate")
     from .test_grad_cache import reference_of
 
-    model, ids = towers(), captions_of(lengths)
+    model, ids = towers(text=TEXT), captions_of(lengths)
     assert pack(ids, TEXT).captions is not None
     model.text.encoder.is_checkpointed = is_checkpointed
     reference = reference_of(model)
@@ -81,7 +81,7 @@ def wrong_ends(packed: Packed) -> Packed:
 
 @pytest.mark.parametrize("fault", [wrong_positions, neighbours_seen, wrong_ends])
 def test_what_could_be_wrong_would_be_seen(fault: Callable[[Packed], Packed]) -> None:
-    model, ids = towers().text, captions_of(EIGHT)
+    model, ids = towers(text=TEXT).text, captions_of(EIGHT)
     packed = pack(ids, TEXT)
     with torch.no_grad():
         alone = torch.cat([model(row[:length][None]).projected for row, length in zip(ids, EIGHT, strict=True)])
@@ -90,7 +90,7 @@ def test_what_could_be_wrong_would_be_seen(fault: Callable[[Packed], Packed]) ->
 
 
 def test_captions_of_one_length_go_the_plain_way() -> None:
-    model, ids = towers().text, captions_of([9] * 6)
+    model, ids = towers(text=TEXT).text, captions_of([9] * 6)
     packed = pack(ids, TEXT)
     assert packed.captions is None
     assert packed.ids is ids
@@ -107,7 +107,7 @@ def test_more_positions_than_the_tower_has_are_refused() -> None:
 
 def num_computed(lengths: Sequence[int]) -> int:
     """Positions that go through the linear layers of the tower."""
-    model = towers()
+    model = towers(text=TEXT)
     model.vision = None
     found: list[int] = []
     layers = [layer for layer in model.text.encoder.modules() if isinstance(layer, torch.nn.Linear)]

@@ -84,7 +84,7 @@ def test_the_end_of_one_process_ends_the_others_with_a_line_and_the_run_resumes_
     of_ours = broken.stderr.partition("torch/distributed/elastic")[0]  # what follows is the launcher's
     assert "Traceback" not in of_ours, broken.stderr
 
-    resumed = launched(ranks, PROGRAM, *usual, "--resume", launcher=launcher)
+    resumed = launched(ranks, PROGRAM, *usual, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     goes_on = f"goes on after step {step - 1} of 8" if step > 1 else "begins again, as the run had no checkpoint"
     assert goes_on in resumed.stdout
@@ -104,7 +104,7 @@ def test_ctrl_c_for_one_process_stops_all_and_other_numbers_of_processes_do_not_
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     usual = ["train", str(pairs), "--weights", str(weights), *OPTIONS, "--out", str(tmp_path / "out")]
-    stopped = launched(2, FAULTY, "interrupt", 1, 4, *usual)
+    stopped = launched(2, FAULTY, "interrupt", 1, 4, *usual, launcher="torchrun")
     assert stopped.returncode != 0
     assert "stopped after step 4 of 8: --resume goes on from here" in stopped.stdout
     assert start(*OPTIONS, "--resume") == 1
@@ -122,7 +122,7 @@ def test_a_process_that_ends_before_training_ends_the_others_with_a_line(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "features").write_text("in the way", encoding="utf-8")
     usual = ["train", str(pairs), "--weights", str(weights), *OPTIONS, "--out", str(tmp_path / "out")]
-    done = launched(2, PROGRAM, *usual)
+    done = launched(2, PROGRAM, *usual, launcher="torchrun")
     assert done.returncode != 0
     told = [line for line in done.stderr.splitlines() if line.startswith("weighted-clip: ")]
     assert told

@@ -13,7 +13,7 @@ from weighted_clip.training.optimizer import Rates, groups_of
 from weighted_clip.training.retention import PER_STEP, PROMPTS, Keeping, Kept
 
 from ..libraries import library
-from .models import accelerator, divided, pairs, towers
+from .models import TEXT, accelerator, divided, pairs, towers
 from .runs import Start, log_of
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ def rows_by_hand(model: torch.nn.Module, prompt: str) -> torch.Tensor:
 
 
 def test_the_distance_is_the_mean_share_by_which_rows_have_changed() -> None:
-    model, kept = towers().text, Keeping(towers().text, seed=3)(0, CPU)
+    model, kept = towers(text=TEXT).text, Keeping(towers(text=TEXT).text, seed=3)(0, CPU)
     assert kept.distance(model).item() < 1e-25
     with torch.no_grad():
         model.encoder.layers[0].mlp.fc1.weight.mul_(1.5)
@@ -35,7 +35,7 @@ def test_the_distance_is_the_mean_share_by_which_rows_have_changed() -> None:
         told = {tuple(token.id for token in default_tokenizer()(prompt)): prompt for prompt in PROMPTS}
         for ids, is_row in zip(kept.ids.tolist(), kept.is_row.tolist(), strict=True):
             prompt = told[tuple(ids[1 : sum(is_row) - 1])]
-            old, new = rows_by_hand(towers().text, prompt), rows_by_hand(model, prompt)
+            old, new = rows_by_hand(towers(text=TEXT).text, prompt), rows_by_hand(model, prompt)
             assert len(old) == sum(is_row)
             shares += [((b - a) @ (b - a) / (a @ a)).item() for a, b in zip(old, new, strict=True)]
     assert len(kept.ids) == PER_STEP
@@ -44,10 +44,10 @@ def test_the_distance_is_the_mean_share_by_which_rows_have_changed() -> None:
 
 
 def test_each_step_has_prompts_of_its_own_and_all_come() -> None:
-    keeping = Keeping(towers().text, seed=0)
+    keeping = Keeping(towers(text=TEXT).text, seed=0)
     steps = [keeping(step, CPU) for step in range(60)]
     assert torch.equal(steps[3].ids, keeping(3, CPU).ids)
-    assert not torch.equal(Keeping(towers().text, seed=1)(3, CPU).rows[:, :4], steps[3].rows[:, :4])
+    assert not torch.equal(Keeping(towers(text=TEXT).text, seed=1)(3, CPU).rows[:, :4], steps[3].rows[:, :4])
     seen = {tuple(row[row < 49406].tolist()) for kept in steps for row in kept.ids}
     assert len(seen) == len(set(PROMPTS)) == len(PROMPTS)
 
@@ -55,10 +55,10 @@ def test_each_step_has_prompts_of_its_own_and_all_come() -> None:
 @pytest.mark.parametrize("count", [1, 4])
 def test_its_gradients_are_added_once_however_a_batch_is_divided(count: int) -> None:
     library("accelerate")
-    kept, batch = Keeping(towers().text, seed=0)(0, CPU), pairs(8)
+    kept, batch = Keeping(towers(text=TEXT).text, seed=0)(0, CPU), pairs(8, text=TEXT)
 
     def gradients(parts: list[Part], given: Kept | None, keep: float) -> tuple[float, dict[str, torch.Tensor]]:
-        model, ours = towers(), accelerator()
+        model, ours = towers(text=TEXT), accelerator()
         with torch.no_grad():
             model.text.encoder.layers[0].mlp.fc1.weight.mul_(1.5)
         groups_of(model, Rates())
@@ -69,7 +69,7 @@ def test_its_gradients_are_added_once_however_a_batch_is_divided(count: int) -> 
 
     _, alone = gradients([batch], None, 0.0)
     distance, both = gradients(divided(batch, count), kept, 30.0)
-    model = towers()
+    model = towers(text=TEXT)
     with torch.no_grad():
         model.text.encoder.layers[0].mlp.fc1.weight.mul_(1.5)
     model.requires_grad_(True)

@@ -129,7 +129,7 @@ def test_processes_that_are_terminated_stop_at_one_step_and_resume_to_the_same_b
 ) -> None:
     """By their launcher, which is sent the signal itself, or one of them alone; then resumed, after a whole run."""
     whole, out = tmp_path / "whole", tmp_path / "out"
-    stopped = launched(2, FAULTY, fault, 1, 4, *words(objective, data, out))
+    stopped = launched(2, FAULTY, fault, 1, 4, *words(objective, data, out), launcher="torchrun")
     assert stopped.returncode != 0
     assert "stopped after step 4 of 8: --resume goes on from here" in stopped.stdout, stopped.stderr
     assert not [line for line in stopped.stderr.splitlines() if line.startswith("weighted-clip: ")]

@@ -23,7 +23,7 @@ CAPTIONS = ["a photo of <mine>", "<mine>, and <mine> again", "a dog", "my<mine>n
 
 
 def with_word(count: int) -> tuple[Towers, NewWord]:
-    model = towers()
+    model = towers(text=TEXT)
     model.word = Word(model.text, default_tokenizer(), count, "red cat").double()
     return model, NewWord("<mine>", count)
 
