@@ -20,6 +20,8 @@ from weighted_clip.weighting.timed.view import read_standing, standing_texts
 
 from .text_targets import Embeddings
 
+pytestmark = pytest.mark.no_cover
+
 TOKENIZE = default_tokenizer()
 A1111 = EncodeOptions(syntax="a1111", hide="a\nb c", normalization="length+mean")
 SIZE = 25

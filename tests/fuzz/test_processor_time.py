@@ -35,6 +35,8 @@ from .targets import NAMES
 from .test_growth import SHAPES
 from .text_targets import Embeddings
 
+pytestmark = pytest.mark.no_cover
+
 TOKENIZE = default_tokenizer()
 STEPS = 20
 Reader = Callable[[str], Any]

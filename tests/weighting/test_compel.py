@@ -211,6 +211,7 @@ def has_numeric_escape(text: str) -> bool:
     return re.search(r"\\[0-7xu]", text) is not None
 
 
+@pytest.mark.no_cover
 @settings(max_examples=600, suppress_health_check=list(HealthCheck))
 @given(text=st.one_of(texts(), joined(), soup))
 def test_random_prompts_equal_compels_parser(parser: Any, text: str) -> None:

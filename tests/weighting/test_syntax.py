@@ -171,6 +171,7 @@ bracket_soup = st.lists(
 ).map("".join)
 
 
+@pytest.mark.no_cover
 @settings(max_examples=5000)
 @given(text=st.one_of(st.text(), bracket_soup))
 @example(text="")
