@@ -71,7 +71,7 @@ def _measure_world(arguments: argparse.Namespace) -> int:
     progress.clear()
     tables = [(question, tables_of(found, question)) for question in questions]
     for _, some in tables:
-        for name in ("placed", "present", "others", "summary"):
+        for name in ("placed", "present", "others", "summary", "beside", "read"):
             if name in some:
                 show("\n".join(["", *some[name].lines()]))
     for path in write_report(painter, found, tables, arguments.out):
@@ -101,9 +101,10 @@ def write_report(
     pictures: dict[str, Image.Image] = {}
     for question, some in tables:
         pages += [f"## {question.title}", *(table.markdown() for table in some.values())]
-        if len(question.weights) == 1:
+        charted = [name for name in ("placed", "present", "others") if name in some]
+        if len(question.weights) == 1 or not charted:
             continue
-        for answer in (name for name in ("placed", "present", "others") if name in some):
+        for answer in charted:
             pictures[f"{question.name}-{answer}.png"] = draw_chart(found, question, answer)
         pictures[f"{question.name}-grid.png"] = draw_grid(painter, question)
     with written_whole(folder / TABLES) as path:

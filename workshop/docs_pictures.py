@@ -44,11 +44,13 @@ from ..weighting.reading import ReadPrompt, read_prompt
 from ..weighting.schemes import SCHEMES
 from ..weighting.towers import Reader
 from ..weighting.view import view
+from ..weighting.word_maps import key_rows
 from ..world.measure import QUESTIONS, SEEDS, WEIGHTS, Painter, Places, Prompt, Way
 from ..world.model import load_world
 from ..world.scenes import Scene, Thing
 from ..world.shapes import KINDS
 from ..world.tables import read_measured
+from ..world.watching import mean_maps, watched
 from .generate import MEASURED
 from .sparse_pictures import draw_sparse_masks
 
@@ -304,6 +306,20 @@ def places() -> Image.Image:
     return draw_weight_grid(title, [f"seed {seed}" for seed in seeds], blocks)
 
 
+def maps() -> Image.Image:
+    """One prompt from three seeds, and the map of each of its words, all on one scale."""
+    world, prompt, seeds = painter(), "a red circle and a blue square", [0, 2, 3]
+    words = prompt.split()
+    text = world.text(prompt, Way("watched"))
+    own = key_rows([(1 + number,) for number in range(len(words))], text.rows.shape[1])[None]
+    with watched(world.unet) as recorded:
+        [drawn] = world.pictures([text._replace(words=own)], [seeds])
+    found = mean_maps(recorded)
+    heats = [[pictures.draw_heat(one.numpy()) for one in some] for some in found / found.max()]
+    rows = [[image_of(picture), *some] for picture, some in zip(drawn, heats, strict=True)]
+    return draw_weight_grid(prompt, ["picture", *words], {"maps": rows})
+
+
 Drawn = Callable[[], Image.Image]
 FADED = "a (red:0.6) cat and a (dog:0.3)"
 PICTURES: dict[str, Drawn] = {
@@ -323,6 +339,7 @@ PICTURES: dict[str, Drawn] = {
     "sort-unsure": lambda: sorted_shapes()["sort-unsure"],
     "weights": weights,
     "places": places,
+    "meaning-maps": maps,
     "meaning-grid": lambda: draw_grid(painter(), QUESTIONS[0]),
     "meaning-present": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "present"),
     "meaning-others": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "others"),

@@ -94,6 +94,9 @@ SHOWN = {
     "apart": ("leaked",),
     "places": ("placed",),
     "regions": ("placed", "present", "kinds"),
+    "maps": ("beside",),
+    "maps apart": ("beside",),
+    "maps weighted": ("read",),
 }
 """Tables of the page about pictures, by question."""
 
@@ -102,7 +105,8 @@ def meaning() -> str:
     """The page about pictures, with tables of what was measured."""
     page, found = (ROOT / MEANING).read_text(encoding="utf-8"), read_measured(ROOT / MEASURED)
     for question in QUESTIONS:
-        known = tuple(way for way in question.ways if (question.name, way.name, 1.0, "present") in found)
+        asked = question.weights[0], question.answers[0]
+        known = tuple(way for way in question.ways if (question.name, way.name, *asked) in found)
         tables = tables_of(found, question._replace(ways=known))
         for name in SHOWN.get(question.name, ()):
             page = with_table(page, *tables[name])

@@ -38,10 +38,11 @@ from ..weighting.reading import read_prompt
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.towers import Reader
 from ..weighting.view import view
+from ..weighting.word_maps import key_rows
 from ..weighting.words import words_of_towers
 from ..world.measure import Way
 from ..world.model import noise_of, sampled, to_pictures
-from ..world.watching import watched
+from ..world.watching import mean_maps, watched
 from .docs_pictures import LENGTH, blend, changes, load_clip_module, load_of_tests, painter, read, scored_shapes
 
 HELP_WIDTH = 340
@@ -448,12 +449,13 @@ def word_maps(prompt: str, words: Sequence[str], seed: int) -> Image.Image:
     text = world.text(prompt, Way("watched"))
     [encoded] = world.encoders.prepare([prompt], EncodeOptions()).run()
     rows = (words_of_towers(encoded.prompts) or {})["clip_l"]
-    with watched(world.unet, text, [rows.rows_of(word) for word in words]) as layers:
-        *_, latent = sampled(world.unet, noise_of([seed]), text, world.empty)
-    maps = torch.stack(layers).mean(0)[0]
+    own = key_rows([rows.rows_of(word) for word in words], text.rows.shape[1])[None]
+    with watched(world.unet) as recorded:
+        *_, latent = sampled(world.unet, noise_of([seed]), text._replace(words=own), world.empty)
+    maps = mean_maps(recorded)[0]
     tiles = [("the picture", as_picture(to_pictures(latent), 160))]
     shown = (maps / maps.max()).repeat_interleave(10, 1).repeat_interleave(10, 2)
-    tiles += [(word, pictures.draw_heat(own.numpy())) for word, own in zip(words, shown, strict=True)]
+    tiles += [(word, pictures.draw_heat(one.numpy())) for word, one in zip(words, shown, strict=True)]
     canvas = Canvas(HELP_WIDTH, math.ceil(len(tiles) / 2) * 190 + 4, DARK.background)
     for number, (title, _) in enumerate(tiles):
         canvas.text(8 + number % 2 * 166, 14 + number // 2 * 190, title, DARK.text, size=14)

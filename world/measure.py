@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import random
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,11 +28,13 @@ from ..weighting.fields import weights_by_place
 from ..weighting.options import EncodeOptions
 from ..weighting.padding import PADDINGS
 from ..weighting.schemes import SCHEMES
+from ..weighting.word_maps import key_rows
 from ..weighting.words import words_of_towers
 from .judge import Found, assigned, things_in
-from .model import Timed, World, noise_of, sampled, to_pictures
+from .model import CELLS, Timed, World, noise_of, sampled, to_pictures
 from .scenes import SIDE, Scene, Thing, random_scene
 from .unet import Regions, Text
+from .watching import COARSE, EARLY, FINE, LATE, LAYERS, PARTS, STEPS, Mapped, Selection, mapped, mean_maps, watched
 
 WEIGHTS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 FEW_WEIGHTS = (0.0, 0.5, 1.0, 1.5)
@@ -39,9 +43,7 @@ SEEDS = 8
 FIRST_SEED = 20_000
 BATCH = 64
 """Pictures drawn together."""
-CELLS = (SIDE // 2, SIDE // 2)
-"""Rows and columns of a latent."""
-FORMAT = "weighted-clip-measured-world-2"
+FORMAT = "weighted-clip-measured-world-3"
 
 Drawable = Text | Regions | Timed
 """A text as the U-Net reads it."""
@@ -71,6 +73,8 @@ class Way(NamedTuple):
     """Whether the phrases of the prompt are bound."""
     places: Places | None = None
     """Places of the things; the weight is that of their phrases inside."""
+    maps: Selection | None = None
+    """Word maps that are compared with the things, instead of judging the pictures."""
 
 
 class Question(NamedTuple):
@@ -140,7 +144,7 @@ class Judged(NamedTuple):
     """Share of the things that are there with their kind."""
 
 
-Point = list[list[Judged]]
+Point = Sequence[Sequence[Judged | Mapped]]
 """Answers by prompt and seed."""
 
 
@@ -160,27 +164,22 @@ class Painter:
         """A prompt with a weight, as the U-Net reads it."""
         phrases = [thing.phrase for thing in prompt.scene.things]
         encoded = self._encoded(prompt.text(weight, part), way, phrases)
-        text, places = _read_with_weights(encoded, way), way.places
+        text, places = _read(encoded, way, phrases), way.places
         if places is None:
             return text
         areas = [area_mask(area, CELLS, (SIDE, SIDE)) for one in places.areas if (area := read_area(one))]
         if places.of == "phrases":
-            towers = words_of_towers(encoded.prompts)
-            assert towers is not None  # captions have no blends
-            words = towers["clip_l"]
-            own = torch.zeros(len(phrases), 1, text.rows.shape[1])
-            for index, phrase in enumerate(phrases):
-                own[index, 0, list(words.rows_of(phrase))] = 1
+            own = key_rows(_rows_of(encoded, phrases), text.rows.shape[1])[:, None]
             weights = [weights_by_place(area, weight, 0.0) for area in areas]
             placed: Text | Regions = text._replace(fields=tuple(zip(weights, own, strict=True)))
         else:
-            alone = tuple(self.text(phrase, way) for phrase in phrases)
+            alone = tuple(self.text(phrase, way, phrases) for phrase in phrases)
             placed = Regions(alone, torch.stack(areas), places.of == "predictions")
         return placed if places.until == 1.0 else Timed(placed, text, places.until)
 
     def text(self, prompt: str, way: Way, phrases: Iterable[str] = ()) -> Text:
         """Rows of a prompt, and what its weights do where they are read."""
-        return _read_with_weights(self._encoded(prompt, way, phrases), way)
+        return _read(self._encoded(prompt, way, phrases), way, phrases)
 
     def _encoded(self, prompt: str, way: Way, phrases: Iterable[str]) -> EncodedTowers:
         options = EncodeOptions(**way.options)
@@ -201,6 +200,22 @@ class Painter:
             *_, latents = sampled(self.unet, noise, _stacked(some, counts), self.empty)
             drawn += ((to_pictures(latents) * 255).round() / 255).split(counts)
         return torch.stack(drawn)
+
+
+def _rows_of(encoded: EncodedTowers, phrases: Iterable[str]) -> list[tuple[int, ...]]:
+    """Rows of each phrase in an encoded prompt; none of one that is not there."""
+    towers = words_of_towers(encoded.prompts)
+    assert towers is not None  # captions have no blends
+    return [towers["clip_l"].rows_of(phrase) for phrase in phrases]
+
+
+def _read(encoded: EncodedTowers, way: Way, phrases: Iterable[str]) -> Text:
+    """Rows of an encoded prompt, what its weights do where they are read, and the words whose maps are asked for."""
+    text = _read_with_weights(encoded, way)
+    if way.maps is None:
+        return text
+    words = [rows[number : number + 1] for rows in _rows_of(encoded, phrases) for number in range(len(PARTS))]
+    return text._replace(words=key_rows(words, text.rows.shape[1])[None])
 
 
 def _read_with_weights(encoded: EncodedTowers, way: Way) -> Text:
@@ -260,12 +275,19 @@ def _stacked_rows(texts: Sequence[Text], counts: Sequence[int]) -> Text:
         (weights, torch.cat([text.fields[index][1] for text in texts]).repeat_interleave(times, 0))
         for index, (weights, _) in enumerate(texts[0].fields)
     )
+    own = [text.words for text in texts if text.words is not None]
+    words = torch.cat(own).repeat_interleave(times, 0) if own else None
     if all(text.bias is None for text in texts):
-        return Text(rows, fields=fields)
+        return Text(rows, fields=fields, words=words)
     none = torch.zeros(1, rows.shape[1])
     biases = torch.cat([none if text.bias is None else text.bias for text in texts])
     factors = torch.cat([none + 1 if text.factor is None else text.factor for text in texts])
-    return Text(rows, biases.repeat_interleave(times, 0), factors.repeat_interleave(times, 0), fields)
+    return Text(rows, biases.repeat_interleave(times, 0), factors.repeat_interleave(times, 0), fields, words)
+
+
+Watched = tuple[list[list[list[Found | None]]], dict[tuple[str, str], Tensor]]
+"""The things of each prompt and seed, None for one that is not right; the maps of each thing's `PARTS` by layers and
+steps, ``[prompts, seeds, words, 16, 16]``."""
 
 
 class Sitting:
@@ -275,6 +297,7 @@ class Sitting:
         self.painter, self.question, self.prompts = painter, question, question.prompts
         numbers = range(len(self.prompts))
         self.seeds = [[FIRST_SEED + number * SEEDS + seed for seed in range(num_seeds)] for number in numbers]
+        self._last: tuple[tuple[Way, float], Watched] | None = None
 
     @cached_property
     def plain_texts(self) -> list[Text]:
@@ -302,7 +325,37 @@ class Sitting:
             )
         return pictures
 
-    def judge(self, pictures: Tensor) -> Point:
+    def compare(self, way: Way, weight: float) -> Point:
+        """Answers for the maps of all prompts, of the weighted things if a part is weighted."""
+        assert way.maps is not None
+        things, maps = self._watched(way._replace(name="", maps=Selection("")), weight)
+        own = maps[way.maps.layers, way.maps.steps][:, :, PARTS.index(way.maps.part) :: len(PARTS)]
+        numbers = range(self.question.num_things)
+        return [
+            [mapped(*one, [prompt.target] if self.question.part else numbers) for one in zip(some, found, strict=True)]
+            for prompt, some, found in zip(self.prompts, own, things, strict=True)
+        ]
+
+    def _watched(self, way: Way, weight: float) -> Watched:
+        """Things and maps of all prompts; those of the last way are kept."""
+        if self._last is not None and self._last[0] == (way, weight):
+            return self._last[1]
+        things: list[list[list[Found | None]]] = []
+        maps: dict[tuple[str, str], list[Tensor]] = {chosen: [] for chosen in product(LAYERS, STEPS)}
+        texts = [self.painter.drawable(prompt, way, weight, self.question.part) for prompt in self.prompts]
+        for some in _alike(texts, BATCH // SEEDS):
+            part = slice(len(things), len(things) + len(some))
+            with watched(self.painter.unet) as recorded:
+                pictures = self.painter.pictures(some, self.seeds[part])
+            for prompt, own in zip(self.prompts[part], pictures, strict=True):
+                things.append([_right(found, prompt.scene.things) for found in things_in(own)])
+            for chosen, found in maps.items():
+                found.append(mean_maps(recorded, *chosen).unflatten(0, (len(some), -1)))
+        found = things, {chosen: torch.cat(own) for chosen, own in maps.items()}
+        self._last = (way, weight), found
+        return found
+
+    def judge(self, pictures: Tensor) -> list[list[Judged]]:
         """Answers for pictures of all prompts, ``[prompts, seeds, 3, 32, 32]``."""
         plain, plain_things = self.plain
         return [
@@ -321,7 +374,7 @@ def judged(
     wanted = prompt.scene.things
     there = assigned(things, wanted)
     own, before = there[prompt.target], assigned(plain_things, wanted)[prompt.target]
-    is_right = [one is not None and one.thing.kind == thing.kind for one, thing in zip(there, wanted, strict=True)]
+    is_right = [one is not None for one in _right(things, wanted)]
     outside = torch.ones(picture.shape[1:], dtype=torch.bool)
     for found in (own, before):
         if found is not None:
@@ -337,6 +390,12 @@ def judged(
         all(one is not None and _is_left(one) == (index == 0) for index, one in enumerate(there)),
         sum(is_right) / len(wanted),
     )
+
+
+def _right(things: Sequence[Found], wanted: Sequence[Thing]) -> list[Found | None]:
+    """What was found for each wanted thing, if it has its kind."""
+    there = zip(assigned(things, wanted), wanted, strict=True)
+    return [one if one is not None and one.thing.kind == thing.kind else None for one, thing in there]
 
 
 def _is_left(found: Found) -> bool:
@@ -358,10 +417,16 @@ class Interval(NamedTuple):
 
 
 def interval(values: Sequence[Sequence[float]], *, resamples: int = 2000) -> Interval:
-    """Mean of values by prompt and seed, with its 95 % interval by bootstrap over prompts, and seeds within them."""
+    """Mean of values by prompt and seed, with its 95 % interval by bootstrap over prompts, and seeds within them.
+
+    Values that are NaN do not count.
+    """
     array = np.asarray(values, float)
-    low, high = np.quantile(array[_resampled(*array.shape, resamples)].mean((1, 2)), (0.025, 0.975)).tolist()
-    return Interval(float(array.mean()), low, high)
+    resampled = array[_resampled(*array.shape, resamples)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of nothing but NaN, the mean is NaN
+        low, high = np.nanquantile(np.nanmean(resampled, (1, 2)), (0.025, 0.975)).tolist()
+        return Interval(float(np.nanmean(array)), low, high)
 
 
 @cache
@@ -421,9 +486,10 @@ def measure(
                     **{"way": {**way._asdict(), "options": dict(way.options)}},
                 }
                 about = json.loads(json.dumps(about))  # as it is read again
-                point = _read(path, about)
+                point = _stored(path, about, Judged if way.maps is None else Mapped)
                 if point is None:
-                    point = sitting.judge(sitting.draw(way, weight))
+                    draws = way.maps is None
+                    point = sitting.judge(sitting.draw(way, weight)) if draws else sitting.compare(way, weight)
                     _write(path, about, point)
                     say(len(point) * SEEDS)
                 points[question.name, way.name, weight] = point
@@ -434,10 +500,10 @@ def _path(folder: Path, question: Question, way: Way, weight: float) -> Path:
     return folder / f"{question.name} {way.name} {weight:g}.json"
 
 
-def _read(path: Path, about: Mapping[str, Any]) -> Point | None:
+def _stored(path: Path, about: Mapping[str, Any], answers: type[Judged | Mapped]) -> Point | None:
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        point = [[Judged(*one) for one in seeds] for seeds in stored.pop("judged")]
+        point = [[answers(*one) for one in seeds] for seeds in stored.pop("judged")]
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -477,6 +543,16 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
 }
 """Other places, by name."""
 PLACED_ANSWERS = ("placed", "present", "kinds")
+WORDS_OF = {"color": "colour", "kind": "kind", "article": "a"}
+"""Names of the words whose maps are compared, by part of the phrase."""
+SELECTED: Mapping[str, Mapping[str, str]] = {
+    "all": {},
+    "8 by 8": {"layers": FINE},
+    "4 by 4": {"layers": COARSE},
+    "first half": {"steps": EARLY},
+    "second half": {"steps": LATE},
+}
+"""Layers, by their cells, or steps whose maps are compared."""
 QUESTIONS = (
     Question("phrase", "A whole phrase of two", EVERY_WAY, WEIGHTS, num_prompts=25),
     Question("color", "A colour word", SOME_WAYS, part="color"),
@@ -525,6 +601,48 @@ QUESTIONS = (
         "",
         num_prompts=38,
         answers=PLACED_ANSWERS,
+    ),
+    Question(
+        "maps",
+        "Maps of words",
+        tuple(
+            Way(f"{name}, {said}", maps=Selection(part, **chosen))
+            for part, name in WORDS_OF.items()
+            for said, chosen in SELECTED.items()
+        ),
+        (1.0,),
+        "",
+        num_prompts=38,
+        answers=("favoured", "inside", "covered", "distance", "blank"),
+    ),
+    Question(
+        "maps apart",
+        "Maps of words that are kept apart",
+        tuple(
+            way._replace(name=f"{name}, {way.name}", maps=Selection(part))
+            for way in (
+                Way("as always"),
+                Way("bind", binds=True),
+                Way("padding drop", {"padding": "drop"}),
+                Way("placed, drop", {"padding": "drop"}, places=PHRASES),
+                Way("regions, drop", {"padding": "drop"}, places=REGIONS),
+            )
+            for part, name in WORDS_OF.items()
+            if part != "article"
+        ),
+        (4.0,),
+        "",
+        num_prompts=38,
+        answers=("favoured", "inside", "covered", "distance", "own_half"),
+    ),
+    Question(
+        "maps weighted",
+        "A colour word by its weight",
+        tuple(
+            way._replace(maps=Selection("color")) for way in (_NAMED["comfy"], *(way for way in SOME_WAYS if way.how))
+        ),
+        part="color",
+        answers=("read",),
     ),
 )
 """The whole measurement."""

@@ -47,6 +47,8 @@ MAX_HEADER_BYTES = 1 << 20
 TRAINED = Path(__file__).with_name("world.safetensors")
 """Result of ``world train`` with its default recipe; the registry's archive does not have it."""
 STEPS, GUIDANCE = 20, 3.0
+CELLS = (SIDE // 2, SIDE // 2)
+"""Rows and columns of a latent."""
 
 
 class WorldError(ValueError):
@@ -193,7 +195,7 @@ def to_pictures(latents: Tensor) -> Tensor:
 
 def noise_of(seeds: list[int]) -> Tensor:
     """First latents, ``[seeds, 12, 16, 16]``, each from a seed of its own, the same in every batch."""
-    shape = (3 * 4, SIDE // 2, SIDE // 2)
+    shape = (3 * 4, *CELLS)
     return torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
 
 

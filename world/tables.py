@@ -21,9 +21,19 @@ ANSWERS = {
     "area": "Pixels",
     "placed": "Both in their half",
     "kinds": "Kinds right",
+    "favoured": "More on its thing",
+    "inside": "Of it on its thing",
+    "covered": "Its thing covers",
+    "distance": "Middle from its thing's",
+    "blank": "Of a blank map",
+    "read": "Share of the attention",
+    "own_half": "Of it in its half",
 }
-"""Titles of the answers of `Judged`."""
-SHARES = ("present", "right", "others", "leaked", "sureness", "moved", "placed", "kinds")
+"""Titles of the answers of `Judged` and `Mapped`."""
+SHARES = (
+    *("present", "right", "others", "leaked", "sureness", "moved", "placed", "kinds"),
+    *("favoured", "inside", "covered", "distance", "blank", "read", "own_half"),
+)
 """Answers told in percent."""
 
 
@@ -95,6 +105,19 @@ def of_answer(found: Measured, question: Question, answer: str) -> Table:
     return Table(head, rows)
 
 
+def beside(found: Measured, question: Question) -> Table:
+    """Means of all answers with their intervals, by way, at a question's only weight."""
+    [weight] = question.weights
+    rows = [
+        (
+            f"`{way.name}`",
+            *(cell(found[question.name, way.name, weight, answer], answer in SHARES) for answer in question.answers),
+        )
+        for way in question.ways
+    ]
+    return Table((question.title, *(ANSWERS[answer].lower() for answer in question.answers)), rows)
+
+
 def cell(interval: Interval, is_share: bool) -> str:
     """Mean and interval, in percent if it is a share.
 
@@ -106,9 +129,15 @@ def cell(interval: Interval, is_share: bool) -> str:
 
 
 def tables_of(found: Measured, question: Question) -> dict[str, Table]:
-    """Tables of a question: one for each answer by its name, and the ``summary`` if weight 0 was asked about."""
+    """Tables of a question: one for each answer by its name, and the ``summary`` if weight 0 was asked about.
+
+    Of maps at one weight, all answers are in one table, ``beside``.
+    """
+    if len(question.weights) == 1 and any(way.maps for way in question.ways):
+        return {"beside": beside(found, question)}
     tables = {answer: of_answer(found, question, answer) for answer in question.answers}
-    return {"summary": summary(found, question), **tables} if 0.0 in question.weights else tables
+    is_judged = 0.0 in question.weights and "present" in question.answers
+    return {"summary": summary(found, question), **tables} if is_judged else tables
 
 
 def summary(found: Measured, question: Question) -> Table:

@@ -71,12 +71,15 @@ class Text(NamedTuple):
     """``[batch or 1, rows]``, factors of the values."""
     fields: tuple[tuple[Tensor, Tensor], ...] = ()
     """Weights at each place of a latent, ``[h, w]``, and which rows have them, 1 or 0, ``[batch or 1, rows]``."""
+    words: Tensor | None = None
+    """Words whose maps are recorded: 1 for each one's rows, else 0, ``[batch or 1, words, rows]``."""
 
     def expanded(self, batch: int) -> Text:
         """The same for each picture of a batch."""
         bias, factor = (None if part is None else part.expand(batch, -1) for part in (self.bias, self.factor))
         fields = tuple((weights, own.expand(batch, -1)) for weights, own in self.fields)
-        return Text(self.rows.expand(batch, -1, -1), bias, factor, fields)
+        words = None if self.words is None else self.words.expand(batch, -1, -1)
+        return Text(self.rows.expand(batch, -1, -1), bias, factor, fields, words)
 
     def mask(self, cells: tuple[int, int]) -> Tensor | None:
         """Bias of each row at each place of a layer, ``[batch or 1, 1, places or 1, rows]``."""
