@@ -7,11 +7,13 @@ from types import ModuleType
 import pytest
 import torch
 from torch import nn
+from weighted_clip.commands import dalle_demo
 from weighted_clip.dalle.config import DVAEConfig, PriorConfig
 from weighted_clip.dalle.dalle import DALLE
 from weighted_clip.dalle.dvae import DVAE, map_pixels
 from weighted_clip.dalle.pieces import learned_pieces
 from weighted_clip.dalle.prior import Prior
+from weighted_clip.world import shapes
 from weighted_clip.world.shapes import combinations
 
 TINY = DVAEConfig(vocab_size=512, hidden_dim=64, num_blocks=1, init_dim=8)
@@ -126,3 +128,18 @@ def tiny_dalle(config: PriorConfig = PRIOR) -> DALLE:
         torch.manual_seed(0)
         prior = Prior(config).eval().requires_grad_(False)
     return DALLE(prior, seeded(TINY_SMALL), learned_pieces([shape.caption for shape in combinations()], 530))
+
+
+def shrink_demo(patch: pytest.MonkeyPatch) -> None:
+    """Let the demo train narrow models on few pictures, each with an accelerator of its own."""
+    from accelerate.state import AcceleratorState
+
+    narrow = {"train-vae": ["--width", "16"], "train": ["--width", "32", "--heads", "2", "--layers", "3"]}
+    real, write = dalle_demo._command, shapes.write_shapes
+
+    def command(given: list[str]) -> None:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        real([*given, *narrow.get(given[1], [])])
+
+    patch.setattr(dalle_demo, "_command", command)
+    patch.setattr(shapes, "write_shapes", lambda folder: write(folder, copies=(1, 1)))

@@ -26,10 +26,9 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
-from weighted_clip.world import shapes
 
 from ..libraries import library
-from .models import tiny_dalle
+from .models import shrink_demo, tiny_dalle
 
 CAPTION = "a small red ring"
 
@@ -177,17 +176,9 @@ def test_the_demo_goes_on_where_it_was(
 ) -> None:
     """With few pictures and steps; interrupted in the prior."""
     library("accelerate")
-    from accelerate.state import AcceleratorState
     from weighted_clip.training.prior import PriorRun
 
-    real, write = dalle_demo._command, shapes.write_shapes
-
-    def command(given: list[str]) -> None:
-        AcceleratorState._reset_state(reset_partial_state=True)
-        real(given)
-
-    monkeypatch.setattr(dalle_demo, "_command", command)
-    monkeypatch.setattr(shapes, "write_shapes", lambda folder: write(folder, copies=(1, 1)))
+    shrink_demo(monkeypatch)
     run = ["dalle", "demo", str(tmp_path / "demo"), "--captions", "2"]
     run += ["--vae-steps", "2", "--clip-steps", "1", "--prior-steps", "2"]
     backward = PriorRun._backward

@@ -15,8 +15,8 @@ import torch
 from weighted_clip.commands import processes
 from weighted_clip.commands.program import main
 from weighted_clip.training.loop import Loop
-from weighted_clip.world import shapes
 
+from ..dalle.models import shrink_demo
 from ..launching import launched
 from ..libraries import library
 from ..patience import SECONDS
@@ -73,7 +73,7 @@ def test_the_demo_goes_on_where_it_was_terminated(
 ) -> None:
     """In its second part, and once more before that part has a checkpoint, as a kill would end it."""
     library("accelerate")
-    real, ends, few = Loop._train_on, [signal.SIGTERM, signal.SIGKILL], shapes.write_shapes
+    real, ends = Loop._train_on, [signal.SIGTERM, signal.SIGKILL]
 
     def train_on(self: Any, loaded: Any) -> Any:
         if self.step == 1 and ends:
@@ -83,14 +83,11 @@ def test_the_demo_goes_on_where_it_was_terminated(
         return real(self, loaded)
 
     def demo() -> int:
-        AcceleratorState._reset_state(reset_partial_state=True)
         steps = ["--vae-steps", "3", "--clip-steps", "2", "--prior-steps", "2", "--captions", "1"]
         return main(["dalle", "demo", str(tmp_path / "demo"), *steps])
 
-    from accelerate.state import AcceleratorState
-
+    shrink_demo(monkeypatch)
     monkeypatch.setattr(Loop, "_train_on", train_on)
-    monkeypatch.setattr(shapes, "write_shapes", lambda folder: few(folder, copies=(1, 1)))
     assert [demo(), demo(), demo()] == [1, 143, 0]
     told = capsys.readouterr().out
     assert told.index("begins again, as the run had no checkpoint yet") < told.index("goes on after step 2 of 3")
