@@ -1,9 +1,9 @@
 """Events seen by Python's audit hooks while the pack handles hostile prompts, files and requests; for test_security.py.
 
-A program of its own, because an audit hook cannot be taken away again. The first argument is a folder to work in; the
-events go to the output as JSON, a list of [name, arguments]. Everything runs once with harmless input before the hook
-is set, so that what Python and PyTorch load at first use is not counted. With the name of a control as second argument
-that is run instead of the hostile input, to show that the hook sees it.
+A program of its own, because an audit hook cannot be taken away again. The first argument is a folder to work in. The
+others are names of controls, which run after the hostile input, to show that the hook sees them. The output is JSON:
+for "" and each control the events, a list of [name, arguments], and the names that are new in the folder. Everything
+runs once with harmless input before the hook is set, so that what Python and PyTorch load at first use is not counted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from safetensors.torch import save_file
 ROOT = Path(__file__).resolve().parents[1]
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 MARKER = "was-run"
+"""A file that appears if any of the payloads runs."""
 FREE_MEMORY = (Path("/proc/meminfo"), Path("/proc/self/cgroup"))
 SYSTEM = Path("/sys/fs/cgroup")
-"""A file that appears if any of the payloads runs."""
 HARMLESS = "a (red:1.2) cat and a (dog:0.5) [in|on] a [bowl:10], embedding:good BREAK <lora:good:1> AND (dog)++"
 PROMPTS = (
     "__import__('os').system('touch {marker}')",
@@ -160,7 +160,7 @@ def read_file(path: Path) -> None:
             read(path)
 
 
-def main_of(folder: Path, control: str = "") -> None:
+def main_of(folder: Path, *controls: str) -> None:
     load_package()
     paths = write_files(folder)
     by_name = actions(folder)
@@ -169,7 +169,7 @@ def main_of(folder: Path, control: str = "") -> None:
     read_file(folder / "embeddings" / "good.safetensors")
     read_file(folder / "embeddings" / "pickled.safetensors")
     events: list[tuple[str, str]] = []
-    is_on = True
+    is_on = False
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if is_on:
@@ -179,17 +179,24 @@ def main_of(folder: Path, control: str = "") -> None:
             event = "open own file to read" if is_own and not arguments[2] & WRITING else event
             events.append((event, repr(arguments)[:300]))
 
-    sys.addaudithook(hook)
-    if control:
-        getattr(sys.modules[__name__], control)(folder)
-    else:
+    def hostile(_: Path) -> None:
         for prompt in PROMPTS:
             for run in by_name.values():
                 run(prompt.format(marker=folder / MARKER))
         for path in paths:
             read_file(path)
-    is_on = False
-    sys.stdout.write(json.dumps(sorted(set(events))))
+
+    sys.addaudithook(hook)
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("", *controls):
+        run, before = getattr(sys.modules[__name__], name) if name else hostile, {*folder.iterdir()}
+        events.clear()
+        is_on = True
+        run(folder)
+        is_on = False
+        new = sorted(path.name for path in {*folder.iterdir()} - before)
+        found[name] = {"events": sorted(set(events)), "new": new}
+    sys.stdout.write(json.dumps(found))
 
 
 def control_eval(folder: Path) -> None:

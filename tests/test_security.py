@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,20 +23,26 @@ CONTROLS = {
 """Events the hook sees for actions that hostile input must not cause."""
 
 
-def events(folder: Path, control: str = "") -> set[str]:
-    command = [sys.executable, "-P", hostile.__file__, str(folder), *filter(None, [control])]
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Output of `hostile.py`."""
+    command = [sys.executable, "-P", hostile.__file__, str(tmp_path_factory.mktemp("hostile")), *CONTROLS]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return {name for name, _ in json.loads(done.stdout)}
+    return json.loads(done.stdout)
 
 
-def test_hostile_prompts_files_and_requests_only_look_into_their_folder(tmp_path: Path) -> None:
-    assert events(tmp_path) <= ALLOWED
-    assert not (tmp_path / hostile.MARKER).exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["embeddings"]
+def names(events: list[tuple[str, str]]) -> set[str]:
+    return {name for name, _ in events}
+
+
+def test_hostile_prompts_files_and_requests_only_look_into_their_folder(seen: dict[str, dict[str, Any]]) -> None:
+    assert names(seen[""]["events"]) <= ALLOWED
+    assert seen[""]["new"] == []
 
 
 @pytest.mark.parametrize("control", CONTROLS)
-def test_the_hook_would_see_it(tmp_path: Path, control: str) -> None:
-    assert CONTROLS[control] <= events(tmp_path, control) - ALLOWED
-    assert (tmp_path / hostile.MARKER).exists() == (control == "control_pickle")
+def test_the_hook_would_see_it(seen: dict[str, dict[str, Any]], control: str) -> None:
+    assert CONTROLS[control] <= names(seen[control]["events"]) - ALLOWED
+    expected = {"control_pickle": [hostile.MARKER], "control_write": ["written"]}
+    assert seen[control]["new"] == expected.get(control, [])
