@@ -29,6 +29,8 @@ COUNTS = "counts"
 
 PLACES = "places"
 """Value of `MARK`: a conditioning whose words and placed phrases the ruler shows after a run."""
+MAPS = "maps"
+"""Value of `MARK`: a watch whose maps the node shows after a run."""
 
 Input = tuple[str | list[str], dict[str, Any]]
 """An input as described to ComfyUI: its type, or the choices of a menu, and its options."""
@@ -58,6 +60,15 @@ def prompt_input(tooltip: str) -> Input:
 def placed_input(tooltip: str) -> Input:
     """Make an input for a conditioning whose words, placed phrases and regions the node shows."""
     return "CONDITIONING", {MARK: PLACES, "tooltip": tooltip}
+
+
+WATCH = "WEIGHTED_CLIP_WATCH"
+"""Type name of a link that carries a watch."""
+
+
+def watch_input(tooltip: str) -> Input:
+    """Make an input for a watch, whose maps the node shows."""
+    return WATCH, {MARK: MAPS, "tooltip": tooltip}
 
 
 def with_first(first: str, names: Iterable[str]) -> list[str]:

@@ -153,7 +153,12 @@ def _encoding_lines(encoded: Encoded) -> list[str]:
 
 
 def with_preview(result: dict[str, Any], picture: Image.Image) -> dict[str, Any]:
-    """A node's result with a picture shown on the node, as by the stock Preview Image: a temporary file of the host."""
+    """A node's result with a picture shown on the node, as by the stock Preview Image."""
+    return {**result, "ui": {**result["ui"], "images": [saved_preview(picture)]}}
+
+
+def saved_preview(picture: Image.Image) -> dict[str, str]:
+    """Write a temporary file of the host; how its page asks for it."""
     folder = Path(host("folder_paths").get_temp_directory())
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as on_error:
@@ -161,8 +166,7 @@ def with_preview(result: dict[str, Any], picture: Image.Image) -> dict[str, Any]
             on_error.callback(Path(file.name).unlink)
             picture.save(file, "PNG")
         on_error.pop_all()
-    image = {"filename": Path(file.name).name, "subfolder": "", "type": "temp"}
-    return {**result, "ui": {**result["ui"], "images": [image]}}
+    return {"filename": Path(file.name).name, "subfolder": "", "type": "temp"}
 
 
 def to_image(picture: Image.Image) -> Tensor:

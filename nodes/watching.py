@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..hosts.comfy.types import Conditioning
 from ..hosts.comfy.watching import LAYERS, Watch
-from ..hosts.comfy.word_maps import SCALES, maps_of, scaled, table_of, watch_words
-from .node import Node, Out, checked, make_input, number
-from .results import shown_result, to_image, to_picture
+from ..hosts.comfy.word_maps import MAX_PICTURES, SCALES, maps_of, message_of, scaled, table_of, watch_words
+from .node import WATCH, Node, Out, checked, make_input, number, watch_input
+from .results import saved_preview, to_image, to_picture
 
-WATCH = "WEIGHTED_CLIP_WATCH"
-"""Type name of a link that carries a watch."""
+if TYPE_CHECKING:
+    from PIL import Image
+
+PREVIEW_SIDE = 512
+"""Longest side of a picture that the node shows."""
 
 
 class WeightedCLIPWatch(Node):
@@ -63,7 +66,7 @@ class WeightedCLIPWordMaps(Node):
     )
     FUNCTION = "show"
     required = {
-        "watch": make_input(WATCH, "From Watch Words."),
+        "watch": watch_input("From Watch Words."),
         "latent": make_input("LATENT", "The sampler's output as it is, sampled with Watch Words' CONDITIONING."),
         "scale": make_input(
             SCALES,
@@ -104,4 +107,12 @@ class WeightedCLIPWordMaps(Node):
         report = table_of(found)
         masks = torch.cat([one.shares for one in shown])
         result = masks, torch.cat([to_image(grid) for grid in grids]), torch.cat(overlays), report
-        return shown_result(result, report.splitlines()[:1])
+        previews = [None if one is None else _preview(one) for one in pictures[:MAX_PICTURES]]
+        message = {**message_of(found, is_one_scale=scale == SCALES[0]), "previews": previews}
+        return {"ui": {"text": report.splitlines()[:1], "weighted_clip": [message]}, "result": result}
+
+
+def _preview(picture: Image.Image) -> dict[str, str]:
+    small = picture.copy()
+    small.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
+    return saved_preview(small)

@@ -5,13 +5,15 @@ Source: docs/word-maps.md.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from ...weighting.fields import means
 from ...weighting.prompt import shortened
 from .attention import regions_of, with_watch
 from .placing import all_rows_of
@@ -123,6 +125,37 @@ def scaled(maps: Sequence[WordMap], scale: str) -> list[WordMap]:
         low, high = one.shares.amin((1, 2), keepdim=True), one.shares.amax((1, 2), keepdim=True)
         found.append(one._replace(shares=(one.shares - low) / (high - low).clamp(min=1e-12)))
     return found
+
+
+MAX_BYTES = 128 * 1024
+"""Most bytes of maps in a message to the page, which are a third more as text."""
+MAX_PICTURES = 8
+"""Most pictures or frames whose maps are sent to the page."""
+MAX_CELLS = 64
+"""Most cells along a side of a map that is sent."""
+
+
+def message_of(maps: Sequence[WordMap], *, is_one_scale: bool) -> dict[str, Any]:
+    """Maps as plain data that the page draws: `Maps` of web/comfyui/ruler/word_maps.js, without previews.
+
+    Cells are as many as `MAX_BYTES` allow, each a mean over its pixels.
+    """
+    shares = torch.stack([one.shares for one in maps], 1)[:MAX_PICTURES]  # [pictures, words, height, width]
+    height, width = shares.shape[-2:]
+    most = min(MAX_CELLS, height, width, int((MAX_BYTES / (shares.shape[0] * shares.shape[1])) ** 0.5))
+    rows, columns = (max(1, round(side * most / max(height, width))) for side in (height, width))
+    cells = means(shares, (rows, columns))
+    largest = cells.amax((2, 3), keepdim=True)
+    levels = (255 * cells / largest.clamp(min=1e-30)).round().byte()
+    return {
+        "words": [one.word for one in maps],
+        "rows": rows,
+        "columns": columns,
+        "num_pictures": len(maps[0].shares),
+        "largest": largest.flatten(1).tolist(),
+        "maps": b64encode(levels.numpy().tobytes()).decode(),
+        "is_one_scale": is_one_scale,
+    }
 
 
 class Place(NamedTuple):

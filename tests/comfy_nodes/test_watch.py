@@ -1,6 +1,8 @@
 """The nodes Watch Words and Word Maps on a fake host, and what is said and drawn of maps."""
 
+import base64
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -8,8 +10,9 @@ import torch
 from PIL import Image
 from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.hosts.comfy.watching import MAX_RECORDS, Record, Watch
-from weighted_clip.hosts.comfy.word_maps import WordMap, place_of, scaled, table_of
+from weighted_clip.hosts.comfy.word_maps import MAX_PICTURES, WordMap, message_of, place_of, scaled, table_of
 from weighted_clip.web.pictures import draw_heat, draw_word_maps
+from weighted_clip.weighting.fields import means
 
 from .fake_comfy import defaults, encode, node
 
@@ -81,6 +84,34 @@ def test_scales() -> None:
     nothing = [WordMap("cat", torch.zeros(1, 2, 2))]
     for scale in ("one for all", "each its own"):
         assert not bool(scaled(nothing, scale)[0].shares.any())
+
+
+@pytest.mark.parametrize(
+    ("num_words", "num_pictures", "size"), [(1, 1, (64, 96)), (32, 8, (512, 512)), (200, 30, (64, 8))]
+)
+def test_what_the_page_gets_is_small_and_close(num_words, num_pictures, size) -> None:
+    shares = torch.rand(num_words, num_pictures, *size, generator=torch.Generator().manual_seed(1)) / num_words
+    told = message_of([WordMap(f"word {index}", own) for index, own in enumerate(shares)], is_one_scale=True)
+    assert len(json.dumps(told)) < 200_000
+    number, cells = min(num_pictures, MAX_PICTURES), told["rows"] * told["columns"]
+    levels = torch.frombuffer(bytearray(base64.b64decode(told["maps"])), dtype=torch.uint8)
+    found = levels.view(number, num_words, cells) / 255 * torch.tensor(told["largest"])[..., None]
+    expected = means(shares[:, :number], (told["rows"], told["columns"])).transpose(0, 1).flatten(2)
+    assert told["num_pictures"] == num_pictures
+    assert (found - expected).abs().max() <= float(expected.max()) / 500
+
+
+def test_the_node_gives_what_the_page_draws() -> None:
+    watch = Watch(["cat", "a"])
+    result = torch.ones(1, 4, 2, 3)
+    sampled(watch, [0.2, 0.05], result)
+    shown = node("WordMaps").show(watch, {"samples": result}, "each its own", "cat")
+    (told,) = shown["ui"]["weighted_clip"]
+    assert (told["words"], told["previews"], told["is_one_scale"]) == (["cat", "a"], [None], False)
+    assert told["largest"] == [pytest.approx([0.2, 0.05])]
+    masks, grid, overlay, report = shown["result"]
+    assert masks.shape == (1, 16, 24) and overlay.shape == (1, 16, 24, 3) and grid.shape[-1] == 3
+    assert report.splitlines() == shown["ui"]["text"] + report.splitlines()[1:]
 
 
 def test_the_report_says_where_a_word_was_read() -> None:

@@ -692,7 +692,7 @@ def test_what_each_node_asks(served: dict[str, Any]) -> None:
     assert node["masks"] == {"node": "WeightedCLIPMaskControl", "text": "a cat", "values": values}
     asked = {"node": "WeightedCLIPRerank", "text": "a (red:1.4) cat", "values": {"syntax": "a1111"}}
     assert node["rerank"] == asked
-    assert node["withRuler"] == [*NODES, "WeightedCLIPPlace", "WeightedCLIPRegion"]
+    assert node["withRuler"] == [*NODES, "WeightedCLIPPlace", "WeightedCLIPRegion", "WeightedCLIPWordMaps"]
     assert node["foreign"] == [None, None]
 
 
@@ -799,3 +799,24 @@ def test_in_another_syntax_it_says_how_many_tokens_that_syntax_reads(boxes: Tab)
     boxes.wait(COUNTED, "3/75")
     boxes.run("document.querySelector('[type=checkbox]').click()")
     boxes.wait(COUNTED, "4/75")
+
+
+def test_word_maps_show_a_word_over_the_picture_and_the_words_of_a_place(served: dict[str, Any]) -> None:
+    maps = served["maps"]
+    assert maps["cat"][0] > 250 and max(maps["cat"][1:]) < 130  # between cells it fades
+    assert max(maps["a"]) < 60 and maps["label"] == "Map of “a”"  # a fifth of the largest share
+    assert maps["kept"] == [maps["a"], "true", "Map of “a”"]
+    assert maps["middle"] == ["a 10.0 %", "cat 0.0 %"]
+    assert maps["left"] == ["cat 50.0 %", "a 10.0 %"]
+    assert maps["told"] == "cat 50.0 %, a 10.0 %"
+    assert maps["gone"] == [] and maps["corner"] == ["a 10.0 %", "cat 0.0 %"]
+
+
+def test_word_maps_of_each_picture_on_either_scale(served: dict[str, Any]) -> None:
+    maps = served["maps"]
+    assert maps["buttons"] == [True, False]
+    assert maps["next"] == ["picture 2 of 3", [False, True]]
+    assert all(120 < light < 136 for light in maps["second"])  # 0.2 of 0.4
+    assert maps["flat"] == [0, 0, 0]  # its own scale has no range
+    assert maps["asked"] == 0 and maps["file"] == [{"filename": "x y.png", "subfolder": "", "type": "temp"}]
+    assert maps["title"] != "bad" and maps["empty"] == 0

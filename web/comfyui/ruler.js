@@ -17,6 +17,7 @@ import { ruleOf } from "./ruler/requests.js";
 import { addStyle, onTheme } from "./ruler/style.js";
 import { addChipWeights, addWeightKeys } from "./ruler/weight_input.js";
 import { addRulerWidget } from "./ruler/widget.js";
+import { NodeMaps } from "./ruler/word_maps.js";
 import { after } from "./ruler/wrap.js";
 
 const ROUTE = "/weighted_clip/inspect";
@@ -55,7 +56,7 @@ let hasNames = true;
 /** Names known to the server, once requested. */
 let names = null;
 
-const host = { isOn: () => isOn, ask, convert, changed };
+const host = { isOn: () => isOn, ask, convert, changed, urlOf };
 
 /** Resolves with the previous request: the nodes of a page take turns. */
 let turn = Promise.resolve();
@@ -88,6 +89,11 @@ async function post(route, body, signal) {
   return api.fetchApi(route, { method: "POST", headers, body, signal }).catch((error) => {
     throw signal?.aborted ? error : new Error("The server does not answer");
   });
+}
+
+/** Address of a file that the server has made. */
+function urlOf(file) {
+  return api.apiURL(`/view?${new URLSearchParams(file)}`);
 }
 
 /** A node by its id, preceded by those of its subgraphs: "7", "3:12". */
@@ -158,13 +164,13 @@ function changed() {
 
 /** Give a node a ruler that follows it for as long as it is in a graph. */
 function addRuler(node, rule) {
-  const ruler = new (rule.hasPlaces ? NodePlaces : NodeRuler)(node, rule, host);
+  const ruler = new (rule.hasMaps ? NodeMaps : rule.hasPlaces ? NodePlaces : NodeRuler)(node, rule, host);
   const check = () => ruler.check();
   for (const widget of node.widgets) after(widget, "callback", check);
   for (const event of ["onConfigure", "onConnectionsChange"]) after(node, event, check);
   after(node, "onExecuted", (output) => output?.weighted_clip && ruler.executed(output.weighted_clip));
 
-  addChipWeights(ruler.drawing, (section) => ruler.placeOf(section), { step: weightStep, changed });
+  if (!rule.hasMaps) addChipWeights(ruler.drawing, (section) => ruler.placeOf(section), { step: weightStep, changed });
 
   const widget = addRulerWidget(node, ruler.drawing, () => app.canvas.canvas);
   after(node, "onAdded", () => {

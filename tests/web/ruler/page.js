@@ -6,6 +6,7 @@ import { reweighted } from "/comfyui/ruler/weights.js";
 import { addStyle } from "/comfyui/ruler/style.js";
 import { whenText } from "/comfyui/ruler/words.js";
 import { busyResults } from "./busy.js";
+import { mapsResults } from "./maps.js";
 import { nodeResults } from "./node.js";
 
 const THEMES = ["dark", "light", "solarized"];
@@ -61,6 +62,7 @@ await new Promise((done) => setTimeout(done, 1500));
 results.toldLater = status.textContent;
 results.node = await nodeResults();
 results.busy = await busyResults();
+results.maps = await mapsResults();
 const element = Object.assign(document.createElement("script"), { type: "application/json", id: "results" });
 element.textContent = JSON.stringify(results).replaceAll("<", "\\u003c");
 document.body.replaceChildren(element);

@@ -21,6 +21,7 @@ const MARK = "weighted_clip_ruler";
  * @property {string[]} counts Names of the relevant inputs, also of those without a widget.
  * @property {boolean} hasScheme Whether the node encodes.
  * @property {boolean} hasPlaces Whether it has no prompt boxes, but a conditioning with placed phrases or regions.
+ * @property {boolean} hasMaps Whether it shows word maps.
  */
 
 /**
@@ -35,8 +36,9 @@ export function ruleOf(definition) {
   const texts = marked("prompt");
   const hasScheme = (definition.output ?? []).includes("CONDITIONING");
   const hasPlaces = !texts.length && marked("places").length > 0;
-  const rule = { id: definition.name, texts, counts: marked("counts"), hasScheme, hasPlaces };
-  return texts.length || hasPlaces ? rule : null;
+  const hasMaps = marked("maps").length > 0;
+  const rule = { id: definition.name, texts, counts: marked("counts"), hasScheme, hasPlaces, hasMaps };
+  return texts.length || hasPlaces || hasMaps ? rule : null;
 }
 
 /**

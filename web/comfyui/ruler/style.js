@@ -62,6 +62,11 @@ const STYLE = `
 .wcr-time { position: relative; flex: 0 0 72px; height: 6px; border-radius: 2px; background: var(--wcr-line); overflow: hidden; }
 .wcr-time > i { position: absolute; height: 100%; background: var(--wcr-accent); }
 .wcr-acted { color: var(--wcr-text); }
+.wcr-map { display: block; width: 100%; max-width: 288px; margin: 0 auto 4px; border-radius: 3px; cursor: crosshair; }
+.wcr-ranked { display: flex; flex-wrap: wrap; gap: 0 10px; min-height: 18px; padding-bottom: 4px; color: var(--wcr-text); }
+button.wcr-chip { font: inherit; color: var(--wcr-text); background: var(--wcr-surface); border-color: var(--wcr-surface); }
+button.wcr-chip.wcr-placed { border-color: var(--wcr-accent); }
+button.wcr-chip[aria-pressed="true"] { background: var(--wcr-line); }
 .wcr-editable { cursor: pointer; }
 .wcr-waved {
   text-decoration: underline wavy 1px var(--wcr-chip-wave); text-underline-offset: 3px; text-decoration-skip-ink: none;
