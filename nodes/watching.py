@@ -65,6 +65,7 @@ class WeightedCLIPWordMaps(Node):
         Out("STRING", "report", "Share of the attention, centre and spread of each word."),
     )
     FUNCTION = "show"
+    OUTPUT_NODE = True
     required = {
         "watch": watch_input("From Watch Words."),
         "latent": make_input("LATENT", "The sampler's output as it is, sampled with Watch Words' CONDITIONING."),
