@@ -113,6 +113,8 @@ class Record:
             words: Words of the call that are the watch's.
             area: Sizes, then offsets, of the entry's part of the latent; None for all of it.
         """
+        if not maps.has_layers:  # a cache answered the call
+            return
         part = self._part(area)
         if self._sums[(0, 0, *part)].shape != maps.size:
             raise ValueError(
@@ -192,6 +194,11 @@ class Maps:
         self._numbers: dict[tuple[int, ...], int] = {}
         self.by_layer: dict[int, Tensor] = {}
         """Maps of layers by their order, ``[batch, heads, words, height, width]``, where DAAM's are wanted."""
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether any layer has read text in this call."""
+        return bool(self._finest)
 
     def _has(self, layers: str, grid: Sequence[int]) -> bool:
         """Whether a choice of layers includes one with a grid."""

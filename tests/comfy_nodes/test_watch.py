@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.hosts.comfy.attention import MARKER
-from weighted_clip.hosts.comfy.watching import MAX_RECORDS, Record, Watch
+from weighted_clip.hosts.comfy.queries import Queries
+from weighted_clip.hosts.comfy.watching import MAX_RECORDS, Maps, Record, Watch
 from weighted_clip.hosts.comfy.word_maps import MAX_PICTURES, WordMap, message_of, place_of, scaled, table_of
 from weighted_clip.web.pictures import draw_heat, draw_word_maps
 from weighted_clip.weighting.fields import means
@@ -72,6 +73,21 @@ def test_the_last_samplings_are_kept_and_told_apart() -> None:
     for other in (results[0], results[1][:, :1], torch.full((1, 4, 2, 3), torch.nan)):
         with pytest.raises(ValueError, match="No word maps are known of this LATENT"):
             watch.record_of(other)
+
+
+def test_a_call_that_a_cache_answers_has_no_maps() -> None:
+    watch, latent = Watch(["cat"], layers="coarse"), torch.zeros(1, 4, 2, 3)
+    record = Record(watch, latent, 8)
+    maps = Maps(torch.ones(1, 1, 5), latent, ["coarse"], has_grids=True)
+    record.add([True], maps, slice(0, 1), slice(0, 1), None)
+    assert not bool(record.maps().any())
+
+    def read(value):
+        return value.mean(2, keepdim=True).expand(-1, -1, 6, -1)
+
+    maps.add(1, Queries((2, 3)), (0, 0), read, torch.zeros(1, 2, 5, 4), 4, None, is_by_row=False)
+    with pytest.raises(ValueError, match="This model has no coarse layers"):
+        record.add([True], maps, slice(0, 1), slice(0, 1), None)
 
 
 def test_scales() -> None:
