@@ -2,8 +2,8 @@
 
     python SCRIPT.py FOLDER_OF_THE_PACK RESULTS.json
 
-Each ``check_...`` of a script notes the differences it sees, if it `compares` by number, or raises. The text
-encoders are of ComfyUI's real classes with few, narrow layers and random weights.
+Each ``check_...`` of a script notes the differences it sees, if it `compares` by number, or raises; SkipTest if it
+cannot run here. The text encoders are of ComfyUI's real classes with few, narrow layers and random weights.
 """
 
 # pyright: reportMissingImports=false
@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
+from unittest import SkipTest
 
 import torch
 
@@ -273,6 +274,8 @@ def main(script: Mapping[str, Any], *, is_loaded: bool = True) -> None:
                     "subject": getattr(check, "subject", None),
                     "limit": getattr(check, "limit", None),
                 }
+            except SkipTest as reason:
+                outcome[name] = {"skipped": str(reason)}
             except BaseException:
                 outcome[name] = {"error": traceback.format_exc()}
     Path(sys.argv[2]).write_text(json.dumps(outcome), encoding="utf-8")

@@ -9,14 +9,20 @@ lies between them are worked out here once more, in float64.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
+from unittest import SkipTest
+from unittest.mock import MagicMock, patch
 
 import torch
 import written_out
-from inprocess import CLOSE, compares, difference, main, make_clip, note, refusal, run_ours, stock
+from inprocess import CLOSE, WIDTHS, compares, difference, main, make_clip, note, pack_of, refusal, run_ours, stock
 from inprocess_attention import NODE, area, left_of, logged, masked, rel, timed
 from inprocess_places import (
     LEFT,
@@ -38,7 +44,7 @@ from inprocess_places import (
 )
 from inprocess_places_joint import families, video
 from inprocess_regions import region
-from toys import LATENT, NEGATIVE, PLAIN, TOYS, make_model, make_text_encoder, rows_by_hand, sampled
+from toys import LATENT, NEGATIVE, PLAIN, TOYS, build, make_model, make_text_encoder, rows_by_hand, sampled, unet_sizes
 from written_out import WrittenOut, split
 
 WORDS = ("red cat", "mat", "snow")
@@ -299,6 +305,63 @@ def check_layers_and_steps_are_chosen() -> None:
         some = [one for one in some if layers == "all" or (one.shape[-2:] == LATENT) == (layers == "fine")]
         assert some and (every > 4 or len(some) < len(shares))
         compared(watch, sampled(model, ours, negative, steps=5), some)
+
+
+@compares(
+    "Word maps as DAAM on SD1, small, 64 × 64, KSampler, with castorini/daam, relative to the largest", limit=1e-4
+)
+def check_as_daam_equals_daam() -> None:
+    """Its own code, in attentions of diffusers that have the layers' weights."""
+    if importlib.util.find_spec("diffusers") is None:
+        raise SkipTest("daam needs diffusers in the host's Python")
+    from diffusers.models.attention_processor import Attention
+
+    with patch.object(sys, "path", [*sys.path, str(pack_of("daam"))]):
+        # what it only draws and parses with
+        unused = ("spacy", "spacy.tokens", "matplotlib", "matplotlib.pyplot")
+        with patch.dict(sys.modules, {name: MagicMock(__spec__=ModuleSpec(name, None)) for name in unused}):
+            daam = importlib.import_module("daam.trace")
+    depths = [1, 1, 1, 0]
+    sizes = unet_sizes(WIDTHS["l"], channels=32) | {
+        **{"num_res_blocks": [1] * 4, "channel_mult": [1] * 4},
+        **{"transformer_depth": depths, "transformer_depth_output": [depth for depth in depths for _ in range(2)]},
+    }
+    clip, model = make_clip("SD1"), build("SD15", sizes)
+    model.model.toy = TOYS["SD1"]._replace(latent=(64, 64))
+    plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
+    pipe = SimpleNamespace(tokenizer=clip.tokenizer.clip_l.tokenizer)
+    traced = SimpleNamespace(
+        all_heat_maps=daam.RawHeatMapCollection(), _gen_idx=0, latent_hw=64 * 64, last_prompt=PLAIN, pipe=pipe
+    )
+    layers: list[Any] = []
+
+    def forward_of(layer: Any) -> Callable[..., torch.Tensor]:
+        theirs = layer.forward
+        width, context_dim = layer.to_q.in_features, layer.to_k.in_features
+        own = Attention(width, context_dim, heads=layer.heads, dim_head=layer.dim_head)
+        own.load_state_dict(layer.state_dict())
+        daam.UNetCrossAttentionHooker(own, traced, layer_idx=len(layers), latent_hw=64 * 64, data_dir=folder).hook()
+        layers.append(own)
+
+        def forward(x: torch.Tensor, context: torch.Tensor, **named: Any) -> torch.Tensor:
+            order = sorted(range(len(x)), key=lambda index: is_repeated(context[index], plain[0][0][0]))
+            assert len(order) == 2  # the second half is the prompt's, as in pipelines of diffusers
+            read, expected = own(x[order], context[order]), theirs(x, context=context, **named)
+            assert float((read - expected[order]).abs().max()) < CLOSE
+            return expected
+
+        return forward
+
+    with tempfile.TemporaryDirectory() as folder, cross_attention_by(model, forward_of, []):
+        expected = sampled(model, plain, negative, steps=3)
+    ours, watch = watched(encoded(clip), layers="as DAAM")
+    samples = sampled(model, ours, negative, steps=3)
+    assert torch.equal(samples, expected) and len(layers) == 10
+    theirs = daam.DiffusionHeatMapHooker.compute_global_heat_map(traced)
+    for word, found in zip(WORDS, watch.record_of(samples).maps()[0], strict=True):
+        heat = theirs.compute_word_heat_map(word).value / 3  # theirs is a sum over the steps
+        assert float(heat.max() - heat.min()) > 0.05 * float(heat.max())
+        note(float((found - heat).abs().max() / heat.max()))
 
 
 def check_other_changes_of_the_model() -> None:
