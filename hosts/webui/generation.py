@@ -38,6 +38,7 @@ from .engines import (
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .places import Placing
 from .settings import INFOTEXT, Settings
+from .texts import Texts
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,8 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             check_one_unet(p, "The schemes negpip and negpip_apart work", "another scheme")
             _refuse_padded_prompts(options.scheme)
         if places:
-            sampling.placing = sampling.placing or Placing(places, in_pairs=sampling.in_pairs)
+            sampling.texts = sampling.texts or Texts(in_pairs=sampling.in_pairs)
+            sampling.placing = sampling.placing or Placing(places, sampling.texts)
             sampling.placing.check(p)
 
         def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
@@ -128,7 +130,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                     absent = missing if absent is None else absent & missing
                     if absent:
                         raise WebUIError(f"These phrases cannot be bound: {' '.join(sorted(absent))}")
-                if sampling.placing is None:
+                if sampling.placing is None or sampling.texts is None:
                     result = function(model, prompts, *rest, **named)
                 else:
                     if not is_negative:
@@ -138,8 +140,8 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                             reading.syntax,
                         )
                     kind = is_negative, bool(getattr(p, "is_hr_pass", False))
-                    watched = sampling.placing.watched(model, run, kind)
-                    result = function(watched, prompts, *rest, **named)
+                    result = function(sampling.texts.watched(model, run, kind), prompts, *rest, **named)
+                    sampling.placing.find()
             if not run.encoded:
                 raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
             if reading.binds:
@@ -196,6 +198,8 @@ class _Sampling:
 
     in_pairs = False
     """Whether rows are in pairs."""
+    texts: Texts | None = None
+    """Texts whose rows must be known while it samples."""
     placing: Placing | None = None
     """Phrases that are placed in the picture."""
 
