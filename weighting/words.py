@@ -100,6 +100,16 @@ def words_of_towers(prompts: Mapping[str, EncodedPrompt]) -> dict[str, Words] | 
     }
 
 
+def names_in(prompts: Iterable[Words]) -> tuple[str, ...]:
+    """Words of prompts in order and as typed, without signs, each once whatever its case."""
+    found: dict[str, str] = {}
+    for words in prompts:
+        for word in words.words:
+            if word is not None and word.typed[0].isalnum():
+                found.setdefault(word.text, word.typed)
+    return tuple(found.values())
+
+
 def rows_in_towers(words: Mapping[str, Words], phrase: str, num_rows: int) -> tuple[int, ...]:
     """Rows of a phrase, as in `Words.rows_of`, of text towers whose rows stand side by side.
 

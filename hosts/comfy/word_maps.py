@@ -15,6 +15,7 @@ from torch.nn.functional import interpolate
 
 from ...weighting.fields import means
 from ...weighting.prompt import shortened
+from ...weighting.words import Words, names_in
 from .attention import regions_of, with_watch
 from .placing import all_rows_of
 from .types import Conditioning
@@ -43,7 +44,7 @@ def watch_words(conditioning: Conditioning, words: str, every: int, layers: str)
     if every < 1:
         raise ValueError(f"every must be 1 or above, got {every}.")
     typed = list(dict.fromkeys(" ".join(line.split()) for line in words.splitlines() if line.strip()))
-    names = typed or list(_all_words(conditioning))
+    names = typed or names_in(_all_words(conditioning))
     by_entry = [[all_rows_of(name, rows, values) for name in names or [""]] for rows, values in conditioning]
     if not names:
         raise ValueError("The prompt has no words to watch.")
@@ -60,22 +61,13 @@ def watch_words(conditioning: Conditioning, words: str, every: int, layers: str)
     return with_watch(conditioning, watch, by_entry), watch
 
 
-def _all_words(conditioning: Conditioning) -> dict[str, None]:
-    """Words of all prompts in order, without signs, each once whatever its case."""
-    found: dict[str, str] = {}
+def _all_words(conditioning: Conditioning) -> Iterator[Words]:
+    """Words of all prompts."""
     for _, values in conditioning:
+        carried: Carried | None
         for carried in (values.get(WORDS), *(region.words for region in regions_of(values))):
-            for word in _words(carried):
-                found.setdefault(word.casefold(), word)
-    return dict.fromkeys(found.values())
-
-
-def _words(carried: Carried | None) -> Iterator[str]:
-    if carried is None:
-        return
-    for part in carried.parts:
-        for words in part.values():
-            yield from (word.typed for word in words.words if word is not None and word.typed[0].isalnum())
+            for part in () if carried is None else carried.parts:
+                yield from part.values()
 
 
 class WordMap(NamedTuple):
