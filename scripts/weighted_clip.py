@@ -24,6 +24,7 @@ if NAME not in sys.modules:
 HOST_PARTS = ("settings", "generation", "lab", "axes", "routes")
 settings, generation, lab, axes, routes = (import_module(f"{NAME}.hosts.webui.{module}") for module in HOST_PARTS)
 accordion, markup, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "markup", "page"))
+pictures = import_module(f"{NAME}.web.pictures")
 
 
 class WeightedCLIPScript(scripts.Script):
@@ -59,6 +60,7 @@ class WeightedCLIPScript(scripts.Script):
     def postprocess(self, p, processed, *values):
         """After a generation that went well."""
         generation.report(p, processed)
+        generation.add_word_maps(p, processed, pictures.draw_word_maps)
 
 
 def _tabs():

@@ -274,6 +274,9 @@ class PlaceOptions:
         "outside 0.2",
         is_lines=True,
     )
+    word_maps: bool = option(
+        False, "Word maps", "Add a grid to the gallery that shows where each word was read; the picture stays the same"
+    )
 
     def __post_init__(self) -> None:
         check_options(self, PLACE_OPTIONS)

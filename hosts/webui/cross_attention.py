@@ -50,6 +50,10 @@ class CrossAttentionHooks:
 
     # For subclasses
 
+    def find(self) -> None:
+        """Find in the texts that are noted what is wanted of them; raise if it has no rows of its own."""
+        raise NotImplementedError
+
     def _begin(self, p: Any, latent: Tensor, context: Tensor, options: Mapping[str, Any]) -> torch.Size | None:
         """Prepare a call of the U-Net: the shape of ``context`` if anything is to be done in it."""
         raise NotImplementedError

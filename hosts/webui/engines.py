@@ -105,9 +105,11 @@ class Generation(Protocol):
 
 
 class Processed(Protocol):
-    """``Processed`` in both: the result of a generation."""
+    """``Processed`` in both: the result of a generation; ``extra_images`` in Forge."""
 
     extra_generation_params: dict[str, Any]
+    extra_images: list[Any]
+    infotext: Callable[..., str]
 
 
 class Model(Protocol):

@@ -23,6 +23,7 @@ from ...weighting.options import EncodeOptions
 from ...weighting.schemes import SCHEMES
 from .axes import settle
 from .conditioning import swapped
+from .cross_attention import CrossAttentionHooks
 from .engines import (
     Engine,
     Generation,
@@ -39,6 +40,7 @@ from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .places import Placing
 from .settings import INFOTEXT, Settings
 from .texts import Texts
+from .word_maps import WordMaps
 
 logger = logging.getLogger(__name__)
 
@@ -107,10 +109,14 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         if sampling.in_pairs:
             check_one_unet(p, "The schemes negpip and negpip_apart work", "another scheme")
             _refuse_padded_prompts(options.scheme)
-        if places:
+        if places or settings.word_maps:
             sampling.texts = sampling.texts or Texts(in_pairs=sampling.in_pairs)
-            sampling.placing = sampling.placing or Placing(places, sampling.texts)
-            sampling.placing.check(p)
+            if places:
+                sampling.placing = sampling.placing or Placing(places, sampling.texts)
+            if settings.word_maps:
+                sampling.word_maps = sampling.word_maps or WordMaps(sampling.texts)
+        for hooks in sampling.hooks:
+            hooks.check(p)
 
         def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
             nonlocal absent
@@ -130,10 +136,10 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                     absent = missing if absent is None else absent & missing
                     if absent:
                         raise WebUIError(f"These phrases cannot be bound: {' '.join(sorted(absent))}")
-                if sampling.placing is None or sampling.texts is None:
+                if sampling.texts is None:
                     result = function(model, prompts, *rest, **named)
                 else:
-                    if not is_negative:
+                    if sampling.placing is not None and not is_negative:
                         sampling.placing.check_phrases(
                             run.words(),
                             lambda: chain(*_texts_of(function, model, _prompts_of(p), *rest, **named)),
@@ -141,7 +147,8 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                         )
                     kind = is_negative, bool(getattr(p, "is_hr_pass", False))
                     result = function(sampling.texts.watched(model, run, kind), prompts, *rest, **named)
-                    sampling.placing.find()
+                    for hooks in sampling.hooks:
+                        hooks.find()
             if not run.encoded:
                 raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
             if reading.binds:
@@ -186,6 +193,16 @@ def report(p: Generation, processed: Processed) -> None:
         processed.extra_generation_params = {**processed.extra_generation_params, PROBLEMS: list(told)}
 
 
+def add_word_maps(p: Generation, processed: Processed, draw: Callable[..., Any]) -> None:
+    """Add word maps to the gallery, if they were made. For the script's ``postprocess``.
+
+    ``draw`` is `draw_word_maps`.
+    """
+    sampling: _Sampling | None = getattr(p, _SAMPLING, None)
+    if sampling is not None and sampling.word_maps is not None:
+        sampling.word_maps.add_grids(p, processed, draw)
+
+
 def _shown(comments: Iterable[str]) -> list[str]:
     """The first lines, and the number of further ones."""
     every = list(comments)
@@ -202,6 +219,13 @@ class _Sampling:
     """Texts whose rows must be known while it samples."""
     placing: Placing | None = None
     """Phrases that are placed in the picture."""
+    word_maps: WordMaps | None = None
+    """Maps of words that are made meanwhile."""
+
+    @property
+    def hooks(self) -> list[CrossAttentionHooks]:
+        """All of these that act in the cross attention."""
+        return [hooks for hooks in (self.placing, self.word_maps) if hooks is not None]
 
 
 def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Sampling:
@@ -210,15 +234,14 @@ def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Samp
     inner = p.sample
 
     def sample(*args: Any, **kwargs: Any) -> Any:
-        placing = sampling.placing
         with contextlib.ExitStack() as reading:
             if sampling.in_pairs:
                 reading.enter_context(reading_pairs(p.sd_model))
-            if placing is not None:
-                reading.enter_context(placing.acting(p))
+            for hooks in sampling.hooks:
+                reading.enter_context(hooks.acting(p))
             result = inner(*args, **kwargs)
-        if placing is not None:
-            tell(placing.report())
+        if sampling.placing is not None:
+            tell(sampling.placing.report())
         return result
 
     sample.earlier = vars(p).get("sample")  # pyright: ignore[reportFunctionMemberAccess]
@@ -229,9 +252,8 @@ def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Samp
 
 def begin_pass(p: Generation, latent: Tensor) -> None:
     """Note what is about to be sampled. For the script's ``process_before_every_sampling``."""
-    placing = getattr(getattr(p, _SAMPLING, None), "placing", None)
-    if placing is not None:
-        placing.begin_pass(p, latent)
+    for hooks in getattr(getattr(p, _SAMPLING, None), "hooks", ()):
+        hooks.begin_pass(p, latent)
 
 
 def _refuse_padded_prompts(scheme: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ...weighting.options import EncodeOptions, PlaceOptions
+from ...weighting.options import PLACE_OPTIONS, EncodeOptions, PlaceOptions
 from ...weighting.places import PlacedPhrase, read_places
 from ...weighting.prompt import shortened
 from .engines import WebUIError
@@ -55,6 +55,7 @@ class Settings:
     bind_hide: str = EncodeOptions.bind_hide
     bind_words: str = EncodeOptions.bind_words
     places: str = PlaceOptions.places
+    word_maps: bool = PlaceOptions.word_maps
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
@@ -71,10 +72,11 @@ class Settings:
         a setting that is no option of these, names those that are allowed.
         """
         self.placed()
-        choices = dict(vars(self))
-        del choices["places"]
-        if not isinstance(choices.pop("enabled"), bool):
-            raise WebUIError(f"enabled must be true or false, got {self.enabled!r:.80}")
+        choices = {name: value for name, value in vars(self).items() if name not in PLACE_OPTIONS}
+        for name in ("enabled", "word_maps"):
+            if not isinstance(getattr(self, name), bool):
+                raise WebUIError(f"{name} must be true or false, got {getattr(self, name)!r:.80}")
+        del choices["enabled"]
         try:
             return EncodeOptions(**choices, quirks=True, cleaning="none", has_tags=False, binds_some=True)
         except ValueError as error:
@@ -87,9 +89,9 @@ class Settings:
         except ValueError as error:
             raise WebUIError(str(error)) from error
 
-    def infotext(self) -> dict[str, str | float]:
+    def infotext(self) -> dict[str, str | float | bool]:
         """Entries for an image's parameters: the scheme, and everything that differs from its default."""
-        entries: dict[str, str | float] = {INFOTEXT: self.scheme}
+        entries: dict[str, str | float | bool] = {INFOTEXT: self.scheme}
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name not in ("enabled", "scheme") and value != field.default:
@@ -148,6 +150,8 @@ def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
         return None
     default = getattr(Settings, name)
     value = parameters.get(infotext_key(name), default)
+    if isinstance(default, bool):
+        return {"True": True, "False": False}.get(value, value)
     if not isinstance(default, float):
         return value
     try:

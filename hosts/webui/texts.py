@@ -19,7 +19,7 @@ from torch import Tensor
 from ...weighting.pipeline import EncodedPrompt
 from ...weighting.words import Words, rows_in_towers, words_of_towers
 from .conditioning import Run
-from .engines import Model, Watched
+from .engines import Model, Watched, WebUIError
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,10 @@ class Text:
 
     def rows_of(self, phrase: str, words: Mapping[str, Words]) -> tuple[int, ...]:
         """Rows of a phrase among its words, counted from 0; none if it is absent."""
-        return rows_in_towers(words, phrase, self.num_rows)
+        try:
+            return rows_in_towers(words, phrase, self.num_rows)
+        except ValueError as error:
+            raise WebUIError(str(error)) from error
 
 
 class Known(NamedTuple):

@@ -27,7 +27,8 @@ CELLS = (5, 6)
 """Height and width of the latent."""
 
 
-def attention_basic(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def attention_basic(q: Tensor, k: Tensor, v: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+    assert heads == 1
     logits = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     return torch.softmax(logits if mask is None else logits + mask[:, 0], dim=-1) @ v
 
@@ -38,13 +39,15 @@ attention_function: Callable[..., Tensor] = attention_basic
 class CrossAttention(nn.Module):
     """As Forge has it, with one head."""
 
+    heads = 1
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.to_q = nn.Linear(4, 16, bias=False)
         self.to_k, self.to_v = (nn.Linear(width, size, bias=False) for size in (16, 4))
 
     def forward(self, x: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
-        return attention_function(self.to_q(x), self.to_k(context), self.to_v(context), mask)
+        return attention_function(self.to_q(x), self.to_k(context), self.to_v(context), self.heads, mask)
 
 
 class Layer(nn.Module):
@@ -106,7 +109,7 @@ class Generation(fake.Generation):
         del only
         state = sys.modules["modules.shared"].__dict__["state"]
         self.sampler = Sampler()
-        begin_pass(self, torch.zeros(1, 4, *self.cells))  # pyright: ignore[reportArgumentType]
+        begin_pass(self, torch.zeros(len(self.c), 4, *self.cells))  # pyright: ignore[reportArgumentType]
         levels = self.sampler.get_sigmas(self, self.steps).tolist()
         state.sampling_steps = len(levels) - 1
         results: list[Tensor] = []
@@ -159,27 +162,35 @@ def sampled(model: Any, *lines: str, prompts: Sequence[str] = (TEXT,), **changes
 
 
 def hooks_on(model: Any) -> int:
-    return sum(len(module._forward_pre_hooks) for module in model.unet.modules())
+    return sum(len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.unet.modules())
 
 
 def written_out(p: Any, picture: int, step: int, *fields: tuple[tuple[int, ...], Tensor]) -> Tensor:
     """Result of the U-Net for a picture, by loops; fields are rows and their weights at the latent's places."""
+    return readings(p, picture, step, *fields)[1]
+
+
+def readings(
+    p: Any, picture: int, step: int, *fields: tuple[tuple[int, ...], Tensor], pair: int = 1
+) -> tuple[list[Tensor], Tensor]:
+    """Shares of the keys at each place of each layer, ``[places, keys]`` in float64, and the U-Net's result."""
+    found: list[Tensor] = []
     x, texts = noise(), rows_in(p.c[picture])
     context = texts[min(step // 2, len(texts) - 1)].double()
     for layer, side in ((p.sd_model.unet.fine, 1), (p.sd_model.unet.coarse, 2)):
         if side == 2:
             x = nn.functional.avg_pool2d(x, 2, ceil_mode=True)
         own = layer.transformer_blocks[0]["attn2"].double()
-        q, k, v = own.to_q(x.double()[0].flatten(1).T), own.to_k(context), own.to_v(context)
+        q, k, v = own.to_q(x.double()[0].flatten(1).T), own.to_k(context[::pair]), own.to_v(context[pair - 1 :: pair])
         layer.float()
         shares = torch.exp(q @ k.T / 4)
         for rows, weights in fields:
             for place in range(len(q)):
                 top, left = (side * one for one in divmod(place, x.shape[-1]))
                 shares[place, list(rows)] *= weights[top : top + side, left : left + side].double().mean()
-        read = shares / shares.sum(1, keepdim=True) @ v
-        x = x + read.T.view_as(x).float()
-    return x[0].detach()
+        found.append((shares / shares.sum(1, keepdim=True)).detach())
+        x = x + (found[-1] @ v).T.view_as(x).float()
+    return found, x[0].detach()
 
 
 def mask(rows: range, columns: range) -> Tensor:
@@ -209,9 +220,9 @@ def test_a_phrase_is_read_in_its_area_and_the_negative_prompt_everywhere(model: 
 def test_the_bias_is_that_of_comfyuis_node(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor | None] = []
 
-    def attention_basic(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def attention_basic(q: Tensor, k: Tensor, v: Tensor, heads: int, mask: Tensor | None) -> Tensor:
         seen.append(mask)
-        return theirs(q, k, v, mask)
+        return theirs(q, k, v, heads, mask)
 
     theirs = attention_function
     monkeypatch.setattr(sys.modules[__name__], "attention_function", attention_basic)

@@ -18,6 +18,7 @@ _ADVANCED = (
     ("bind", "bind_words"),
     ("bind_hide", "bind_rest", "bind_strength"),
     ("places",),
+    ("word_maps",),
 )
 """Rows of the folded part."""
 _ONLY_WITH = {
@@ -103,7 +104,7 @@ def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any]) -> 
 
     def shown(scheme: str, *values: Any) -> tuple[Any, ...]:
         changed = [
-            str(control.label) if isinstance(control, gr.Textbox) else f"{control.label} {value}"
+            str(control.label) if isinstance(control, (gr.Textbox, gr.Checkbox)) else f"{control.label} {value}"
             for control, value, default in zip(folded.values(), values, defaults, strict=True)
             if value != default
         ]

@@ -61,6 +61,8 @@ def control(name: str, elem_id: str, value: Any, **changes: Any) -> Any:
     """Component for a declared option."""
     about = declared(name)
     shared = {"value": value, "label": about.label, "info": about.info, "elem_id": elem_id, **changes}
+    if about.kind is bool:
+        return gr.Checkbox(**shared)
     if about.is_lines:
         return gr.Textbox(lines=2, max_lines=6, **shared)
     if about.choices:
