@@ -355,8 +355,10 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-def main(package: Path, outcome: Path) -> None:
-    """Compare, and write what was found."""
+def run_cases(cases_of: Callable[[Any], Mapping[str, Any]], compare: Callable[[Any, Any], object]) -> None:
+    """Compare the cases of a model by the command line's program, and write what was found."""
+    package, outcome = map(Path, sys.argv[1:3])
+    del sys.argv[1:3]
     sys.path.insert(0, str(Path.cwd()))
     sys.path.remove(str(Path(__file__).resolve().parent))
     from modules import initialize
@@ -368,15 +370,13 @@ def main(package: Path, outcome: Path) -> None:
     load_package(package)
     model = make_model()
     found: dict[str, Any] = {}
-    for name, case in cases(model).items():
+    for name, case in cases_of(model).items():
         try:
-            found[name] = compared(model, case)
+            found[name] = compare(model, case)
         except Exception:
             found[name] = traceback.format_exc()
     outcome.write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    arguments = [Path(argument) for argument in sys.argv[1:3]]
-    del sys.argv[1:3]
-    main(*arguments)
+    run_cases(cases, compared)

@@ -22,6 +22,7 @@ CLOSE, REQUIRED = 1e-5, "at most 1e-5"
 CUTOFF = "Bind as Cutoff on Forge's text engine, with sd-webui-cutoff, relative to the largest"
 REPEATED = "Scheme repeat, a call of a U-Net, with ln w as a bias, relative to the largest"
 PLACED = "Places, samplers of Forge on a small U-Net, with a softmax written out, relative to the largest"
+MAPPED = "Word maps, samplers of Forge on a small U-Net, with a softmax written out, absolute shares"
 PAIRED = "Scheme negpip, a call of a U-Net, with signs written out, relative to the largest"
 
 
@@ -101,3 +102,19 @@ def test_placed_phrases_equal_weights_by_place_written_out(placed: dict[str, Any
     largest = max(difference for difference, _, _ in placed.values())
     webui_figures.add(PLACED, largest, required=REQUIRED, comparisons=len(placed))
     assert {name: found for name, found in placed.items() if found[0] > CLOSE or found[1] < 10 * CLOSE} == {}
+
+
+@pytest.fixture(scope="module")
+def mapped(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Word maps: for each case the difference, the largest share, and whether the picture stays to the bit."""
+    if webui_host.kind != "Forge":
+        pytest.skip("Word maps works in Forge")
+    return run_in_webui(webui_host, TESTS / "forge_word_maps.py", tmp_path_factory.mktemp("maps"), models=webui_models)
+
+
+def test_word_maps_equal_a_softmax_written_out(mapped: dict[str, Any], webui_figures: Figures) -> None:
+    failed = {name: found for name, found in mapped.items() if isinstance(found, str)}
+    assert not failed, "\n".join(f"{name}: {found}" for name, found in failed.items())
+    largest = max(difference for difference, _, _ in mapped.values())
+    webui_figures.add(MAPPED, largest, required=REQUIRED, comparisons=len(mapped))
+    assert all(difference <= CLOSE and share > 0.01 and stays for difference, share, stays in mapped.values()), mapped
