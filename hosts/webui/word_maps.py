@@ -129,7 +129,7 @@ class WordMaps(CrossAttentionHooks):
         if key not in self._readings:
             self._readings[key] = _Readings(texts, context.shape[1] // self._texts.pair)
         self._current = self._readings[key]
-        return context.shape
+        return context.shape if self._current.keys.numel() else None  # an empty prompt has no words
 
     def _hooked(self, attention: nn.Module) -> Iterator[RemovableHandle]:
         made: dict[str, Tensor] = {}
@@ -170,6 +170,8 @@ class WordMaps(CrossAttentionHooks):
         """Maps of each picture of the pass."""
         found: list[dict[str, WordMap]] = [{} for _ in range(self._num_pictures)]
         for readings in self._readings.values():
+            if not readings.num:
+                continue
             assert self._cells is not None
             for image, words, total in zip(readings.images, readings.words, readings.total(self._cells), strict=True):
                 own = found[image % self._num_pictures]

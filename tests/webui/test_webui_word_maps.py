@@ -75,6 +75,12 @@ def test_maps_equal_the_shares_written_out_for_each_picture(model: Any, lines: S
     check_equal(other, {**early, **late, "a": (early["a"] + late["a"]) / 2})
 
 
+def test_a_prompt_without_words_has_no_maps_and_may_share_a_batch(model: Any) -> None:  # noqa: F811
+    one, other, more = maps_of(sampled(model, prompts=("", "a blue dog", "(, )"), word_maps=True))
+    assert (list(one), list(other), list(more)) == ([], ["a", "blue", "dog"], [])
+    assert maps_of(sampled(model, prompts=("",), word_maps=True)) == [{}]
+
+
 def test_the_picture_is_that_without_maps_to_the_bit_and_nothing_is_left(model: Any) -> None:  # noqa: F811
     for lines in ((), ("red cat: left half",)):
         plain, watched = (sampled(model, *lines, word_maps=word_maps) for word_maps in (False, True))
