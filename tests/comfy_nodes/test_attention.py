@@ -280,7 +280,7 @@ def test_kernels_that_take_no_bias_are_not_given_one(monkeypatch) -> None:
 
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     weighing = Weighing(BIAS, FACTOR)
-    options = attention_layers.around_attention({}, lambda function, *inputs: weighing.attend(function, *inputs))
+    options = attention_layers.around_attention({}, weighing.attend, weighing)
     torch.testing.assert_close(options[OVERRIDE](attention_sage, q, k, v, 1), written_out(q, k, v, BIAS, FACTOR))
 
 

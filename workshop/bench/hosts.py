@@ -210,6 +210,7 @@ _PHRASES = "a red fox\na blue bird\na green frog"
 _PLAIN: dict[str, Any] = {"node": "WeightedCLIPTextEncode", "text": STOCK_PROMPT, "scheme": "comfy"}
 _WHERE = {"area": "left half", "start": 0.0, "end": 1.0, "unit": "percent"}
 _PLACE = {"node": "WeightedCLIPPlace", "phrase": "a red fox", "inside": 1.0, "outside": 0.0, **_WHERE}
+_WATCH = {"node": "WeightedCLIPWatch", "words": "", "every": 1, "layers": "all"}
 _REGION = {"node": "WeightedCLIPRegion", "region": "a red fox", "strength": 1.0, **_WHERE}
 NODES: dict[tuple[str, str], dict[str, Any]] = {
     ("no weights", "comfy"): _way(**_PLAIN),
@@ -224,6 +225,7 @@ NODES: dict[tuple[str, str], dict[str, Any]] = {
     ("a phrase", "Place Phrase, its time over"): _way(
         **_PLAIN, then=[{**_PLACE, "unit": "steps", "start": 1, "end": 2}]
     ),
+    ("each word", "Watch Words"): _way(**_PLAIN, then=[_WATCH]),
     ("two regions", "Region"): _way(**_PLAIN, then=[_REGION, {**_REGION, "area": "right half"}]),
 }
 """Node that encodes each prompt in each way, with its inputs."""
@@ -353,17 +355,19 @@ def _sample(job: dict[str, Any], clip: Any) -> dict[str, Any]:
         def run() -> Any:
             found = ours.encode(clip=clip, **given)["result"]
             for further in then:
-                found = placed(found[0], **further)
+                found = passed(found[0], **further)
             return found
 
         return run
 
-    def placed(conditioning: Any, node: str, **inputs: Any) -> Any:
+    def passed(conditioning: Any, node: str, **inputs: Any) -> Any:
         ours: Any = NODE_CLASS_MAPPINGS[node]()
+        run = getattr(ours, ours.FUNCTION)
         if "region" in inputs:
             (region,) = host.CLIPTextEncode().encode(clip, inputs.pop("region"))
-            return ours.place(base=conditioning, region=region, **inputs)["result"]
-        return ours.place(conditioning=conditioning, **inputs)["result"]
+            return run(base=conditioning, region=region, **inputs)["result"]
+        found = run(conditioning=conditioning, **inputs)
+        return found if isinstance(found, tuple) else found["result"]
 
     def sampling(conditioning: Any, model: Any) -> Callable[[], Any]:
         settings = {"seed": 1, "steps": 1, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal"}
