@@ -134,8 +134,8 @@ class Scale:
     image_repetitions: int = 5
     vision_sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of the image encoder that differ from CLIP-L's."""
-    sampling_repetitions: int = 7
-    latent_side: int = 32
+    sampling_repetitions: int = 3
+    latent_side: int = 64
     """Side of the sampled latent, in positions of 8 x 8 pixels."""
     unet_sizes: dict[str, Any] = field(default_factory=lambda: UNET)
     training: tuple[int, int, int, int] = (8, 15, 5, 1)
