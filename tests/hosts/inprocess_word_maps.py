@@ -244,7 +244,7 @@ def check_shares_of_all_rows_add_up_to_1() -> None:
 def check_other_attention_functions_give_the_same_maps() -> None:
     import comfy.ldm.modules.attention as functions
 
-    for family in ("SD1", "Flux"):
+    for family in (*UNETS, *families()):
         clip, model = make_text_encoder(family), make_model(family)
         negative = stock(clip, TOYS[family].negative if family in families() else NEGATIVE)
         found = []

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ..patience import SECONDS
 from .comfy_server import ComfyServer, Graph, Node
 from .ruler_page import RulerPage
 from .test_browser_places import SEEDS, encoded
@@ -81,6 +82,51 @@ def test_a_word_shows_its_map_and_a_place_its_words(page: RulerPage) -> None:
     assert page.run("return document.querySelector('.wcr-head .wcr-label').innerText") == "picture 2 of 2"
     height = page.run("return document.querySelector('.wcr-map').getBoundingClientRect().height")
     assert height > 100
+
+
+def test_in_a_subgraph_words_are_watched_and_shown(page: RulerPage) -> None:
+    load(page)
+    page.run(
+        "const nodes = app.graph.nodes.filter(({ comfyClass }) => /Watch|WordMaps/.test(comfyClass));"
+        "const { node } = app.graph.convertToSubgraph(new Set(nodes));"
+        "app.canvas.openSubgraph(node.subgraph, node)"
+    )
+    page.queue()
+    page.wait("return document.querySelectorAll('.wcr-map').length === 1")
+    page.wait("return document.querySelectorAll('button.wcr-chip').length === 6")
+
+
+def test_a_run_that_is_remembered_has_the_same_maps(ruler_server: ComfyServer) -> None:
+    graph, _ = workflow()
+    (shown,) = (node_id for node_id, node in graph.nodes.items() if node["class_type"] == "WeightedCLIPWordMaps")
+    first, second = ruler_server.run(graph), ruler_server.run(graph)
+    assert shown in second.cached and shown not in first.cached
+    assert first.outputs[shown]["weighted_clip"] == second.outputs[shown]["weighted_clip"]
+    graph.nodes[shown]["inputs"]["word"] = "blue"
+    third = ruler_server.run(graph)
+    assert shown not in third.cached
+    assert third.outputs[shown]["weighted_clip"][0]["maps"] == first.outputs[shown]["weighted_clip"][0]["maps"]
+
+
+@pytest.mark.parametrize("page", [False], indirect=True, ids=["canvas"])
+def test_bypassed_watch_words_passes_the_prompt_on(page: RulerPage, ruler_server: ComfyServer) -> None:
+    pictures: list[Any] = []
+    for is_watched in (True, False):
+        graph, _ = workflow(is_watched=is_watched)
+        page.load(*graph.nodes.values(), num_rulers=1 + is_watched)
+        page.run("for (const node of app.graph.nodes) if (/Watch|WordMaps/.test(node.comfyClass)) node.mode = 4")
+        pictures.append(drawn_pair(ruler_server, page))
+    assert len(pictures[0]) == 2 and all(map(np.array_equal, *pictures))
+
+
+def drawn_pair(server: ComfyServer, page: RulerPage) -> list[np.ndarray]:
+    """Pictures of the workflow on the page."""
+    earlier = server.get("/history").keys()
+    page.queue()
+    new = server.wait(lambda: server.get("/history").keys() - earlier, SECONDS, "nothing ran")
+    (result,) = map(server.result, new)
+    (shown,) = (node for node, output in result.outputs.items() if "images" in output)
+    return server.pictures(result, Node(shown))
 
 
 def test_the_picture_is_that_without_watching(ruler_server: ComfyServer) -> None:
