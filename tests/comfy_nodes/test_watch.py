@@ -11,7 +11,7 @@ from PIL import Image
 from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.hosts.comfy.queries import Queries
 from weighted_clip.hosts.comfy.watching import MAX_RECORDS, Maps, Record, Watch
-from weighted_clip.hosts.comfy.word_maps import MAX_PICTURES, WordMap, message_of, place_of, scaled, table_of
+from weighted_clip.hosts.comfy.word_maps import MAX_PICTURES, WordMap, maps_of, message_of, place_of, scaled, table_of
 from weighted_clip.web.pictures import draw_heat, draw_word_maps
 from weighted_clip.weighting.fields import means
 
@@ -88,6 +88,19 @@ def test_a_call_that_a_cache_answers_has_no_maps() -> None:
     maps.add(1, Queries((2, 3)), (0, 0), read, torch.zeros(1, 2, 5, 4), 4, None, is_by_row=False)
     with pytest.raises(ValueError, match="This model has no coarse layers"):
         record.add([True], maps, slice(0, 1), slice(0, 1), None)
+
+
+def test_each_frame_of_a_video_has_the_map_of_the_models_frame() -> None:
+    watch, result = Watch(["cat"]), torch.ones(1, 4, 3, 2, 3)
+    record = Record(watch, torch.zeros(1, 16, 3, 2, 3), 8, 4)
+    record._sums[:] = torch.tensor([0.1, 0.2, 0.3]).view(1, 1, 3, 1, 1)
+    record._counts[:] = 1
+    watch.add(record, result)
+    (alone,), (of_frames,) = maps_of(watch, result), maps_of(watch, result, torch.zeros(9, 20, 30, 3))
+    assert alone.shares.shape == (3, 16, 24) and of_frames.shares.shape == (9, 20, 30)
+    assert of_frames.shares[:, 0, 0].tolist() == pytest.approx([0.1, *[0.2] * 4, *[0.3] * 4])
+    with pytest.raises(ValueError, match="image has 8 pictures, but the LATENT has 3"):
+        maps_of(watch, result, torch.zeros(8, 20, 30, 3))
 
 
 def test_scales() -> None:

@@ -187,6 +187,20 @@ def check_maps_of_unets_are_probabilities() -> None:
             compared(watch, samples, shares)
 
 
+@compares("Word maps of a prompt of two chunks, likewise", limit=CLOSE)
+def check_maps_of_a_long_prompt() -> None:
+    clip, model = make_clip("SD1"), make_model("SD1")
+    text = f"{PLAIN}, {'very ' * 70}, a dog"
+    plain, negative = stock(clip, text), stock(clip, NEGATIVE)
+    ours, watch = watched(encoded(clip, text), "red cat\ndog")
+    ids = [pair[0] for chunk in clip.tokenize(text)["l"] for pair in chunk]
+    (dog,) = (row for row, token_id in enumerate(ids) if token_id == clip.tokenize("dog")["l"][0][1][0])
+    assert dog > 77
+    with probabilities_of_unet(model, plain, [ROWS["red cat"], (dog,)]) as shares:
+        sampled(model, plain, negative)
+    compared(watch, sampled(model, ours, negative), shares)
+
+
 @compares("Word maps in all other families, small, KSampler, likewise", limit=CLOSE)
 def check_maps_of_other_families_are_probabilities() -> None:
     for family in families():
