@@ -104,19 +104,13 @@ def with_field(conditioning: Conditioning, fields: Sequence[Field | None]) -> Co
         if field is None:
             marked.append([rows, values])
             continue
-        inputs = values.get("model_conds", {})
-        marker = inputs.get(MARKER)
-        is_new = marker is None
-        if marker is None:
-            marker = _new_marker(rows, values)
-        elif bool((marker.cond.view(2, -1)[1, list(field.rows)] < 0).any()):
+        marker = _marker_of(rows, values)
+        if bool((marker.cond.view(2, -1)[1, list(field.rows)] < 0).any()):
             raise ValueError(
                 f"{field.where.name} has a weight below 0, which takes it away in the attention: it cannot be placed. "
                 "Take a weight of 0 or above, or the phrase out."
             )
-        inputs = {**inputs, MARKER: marker.with_field(field)}
-        entry = [[rows, {**values, "model_conds": inputs}]]
-        marked += host("comfy.hooks").set_hooks_for_conditioning(entry, _hooks()) if is_new else entry
+        marked += _with_marker(rows, values, marker.with_field(field))
     return marked
 
 
@@ -124,13 +118,7 @@ def with_watch(conditioning: Conditioning, watch: Watch, rows: Sequence[Sequence
     """Let a watch record the words of a conditioning; ``rows`` are those of each word, entry by entry."""
     marked: Conditioning = []
     for (text, values), own in zip(conditioning, rows, strict=True):
-        inputs = values.get("model_conds", {})
-        marker = inputs.get(MARKER)
-        is_new = marker is None
-        marker = _new_marker(text, values) if marker is None else marker
-        inputs = {**inputs, MARKER: marker.with_watch(Watched(watch, tuple(own)))}
-        entry = [[text, {**values, "model_conds": inputs}]]
-        marked += host("comfy.hooks").set_hooks_for_conditioning(entry, _hooks()) if is_new else entry
+        marked += _with_marker(text, values, _marker_of(text, values).with_watch(Watched(watch, tuple(own))))
     return marked
 
 
@@ -150,21 +138,15 @@ def with_region(
     """Attach a region's prompt to each entry of a conditioning; ``times`` are those of the region's entries."""
     marked: Conditioning = []
     for rows, values in conditioning:
-        inputs = values.get("model_conds", {})
-        marker = inputs.get(MARKER)
-        is_new = marker is None
-        if marker is None:
-            marker = _new_marker(rows, values)
+        marker = _marker_of(rows, values)
         for (text, others), between in zip(region, times, strict=True):
-            own = others.get("model_conds", {}).get(MARKER)
-            own = _new_marker(text, others) if own is None else _marker_for(text, own)
+            own = _marker_for(text, _marker_of(text, others))
             first = marker.cond.shape[1] // 2
             rows_of_it = range(first, first + own.num_own)
             inputs_of = {key: others[key] for key in READ_TOO if key in others}
             added = Region(text, rows_of_it, strength, where, between, others.get(WORDS), inputs_of, blends)
             marker = marker.with_region(added, own)
-        entry = [[rows, {**values, "model_conds": {**inputs, MARKER: marker}}]]
-        marked += host("comfy.hooks").set_hooks_for_conditioning(entry, _hooks()) if is_new else entry
+        marked += _with_marker(rows, values, marker)
     return marked
 
 
@@ -209,27 +191,28 @@ def _marker_class() -> Any:
             self.regions = regions
             self.watches = watches
 
-        def _copy_with(self, cond: Tensor) -> Marker:
-            return Marker(cond, self.rows, self.node_id, self.fields, self.regions, self.watches)
+        def _copy_with(self, cond: Tensor, **changed: Any) -> Marker:
+            names = ("rows", "node_id", "fields", "regions", "watches")
+            return Marker(cond, **{name: getattr(self, name) for name in names} | changed)
 
         def with_field(self, field: Field) -> Marker:
-            return Marker(self.cond, self.rows, self.node_id, (*self.fields, field), self.regions, self.watches)
+            return self._copy_with(self.cond, fields=(*self.fields, field))
 
         def with_watch(self, watched: Watched) -> Marker:
-            return Marker(self.cond, self.rows, self.node_id, self.fields, self.regions, (*self.watches, watched))
+            return self._copy_with(self.cond, watches=(*self.watches, watched))
 
         def with_region(self, region: Region, own: Any) -> Marker:
             both = torch.cat([self.cond.view(2, -1), own.cond.view(2, -1)], 1).view(1, -1)
-            first = region.rows.start
-            moved = (field._replace(rows=tuple(first + row for row in field.rows)) for field in own.fields)
-            fields, regions = (*self.fields, *moved), (*self.regions, region)
-            return Marker(both, self.rows, self.node_id, fields, regions, (*self.watches, *own.moved_watches(first)))
 
-        def moved_watches(self, first: int) -> list[Watched]:
-            watches = self.watches
-            return [
-                own._replace(rows=tuple(tuple(first + row for row in rows) for rows in own.rows)) for own in watches
-            ]
+            def moved(rows: Sequence[int]) -> tuple[int, ...]:
+                return tuple(region.rows.start + row for row in rows)
+
+            return self._copy_with(
+                both,
+                fields=(*self.fields, *(field._replace(rows=moved(field.rows)) for field in own.fields)),
+                regions=(*self.regions, region),
+                watches=(*self.watches, *(one._replace(rows=tuple(map(moved, one.rows))) for one in own.watches)),
+            )
 
         @property
         def num_own(self) -> int:  # of rows that are the entry's, not those of regions
@@ -245,9 +228,19 @@ def _marker_class() -> Any:
     return Marker
 
 
-def _new_marker(rows: Tensor, values: Mapping[str, Any]) -> Any:
-    """A marker without effects for an entry of a conditioning."""
+def _marker_of(rows: Tensor, values: Mapping[str, Any]) -> Any:
+    """The marker of an entry of a conditioning; one without effects if it has none."""
+    marker = values.get("model_conds", {}).get(MARKER)
+    if marker is not None:
+        return marker
     return _marker_class()(plain(num_rows_read(rows, values)).reshape(1, -1), fingerprint(rows))
+
+
+def _with_marker(rows: Tensor, values: Mapping[str, Any], marker: Any) -> Conditioning:
+    """An entry of a conditioning with a marker; the first one brings our hooks."""
+    inputs = values.get("model_conds", {})
+    entry = [[rows, {**values, "model_conds": {**inputs, MARKER: marker}}]]
+    return entry if MARKER in inputs else host("comfy.hooks").set_hooks_for_conditioning(entry, _hooks())
 
 
 @cache
