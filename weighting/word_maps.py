@@ -105,6 +105,27 @@ def on_latent(maps: Tensor, size: Sequence[int]) -> Tensor:
     return grown[..., : size[0], : size[1]].reshape(*maps.shape[:-2], *size)
 
 
+class LayerMaps:
+    """Maps of layers, added up by the grid of their cells."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[int, ...], Tensor] = {}
+        self._numbers: dict[tuple[int, ...], int] = {}
+
+    def add(self, grid: tuple[int, ...], maps: Tensor) -> None:
+        """Add maps of a layer, ``[..., *grid]``, where a grid is (frames,) rows and columns."""
+        self._sums[grid] = self._sums[grid] + maps if grid in self._sums else maps
+        self._numbers[grid] = self._numbers.get(grid, 0) + 1
+
+    def mean(self, size: Sequence[int], has: Callable[[tuple[int, ...]], bool] = lambda _: True) -> Tensor | None:
+        """Mean of the layers whose grid is wanted, ``[..., (frames,) *size]`` as in `on_latent`; None without any."""
+        grids = [grid for grid in self._sums if has(grid)]
+        if not grids:
+            return None
+        total = torch.stack([on_latent(self._sums[grid], size) for grid in grids]).sum(0)
+        return total / sum(self._numbers[grid] for grid in grids)
+
+
 THRESHOLD = 0.4
 """Least part of a map's largest share that belongs to the word's place."""
 

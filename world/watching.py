@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..weighting.word_maps import on_latent, shares_by_head
+from ..weighting.word_maps import LayerMaps, shares_by_head
 from .judge import Found
 from .model import CELLS
 from .unet import Attention, Regions, Text, TransformerBlock, UNet
@@ -95,12 +95,12 @@ def mean_maps(recorded: Sequence[Tensor], layers: str = ALL, steps: str = ALL) -
     half = len(recorded) // 2
     some = recorded[: half if steps == EARLY else None][half if steps == LATE else 0 :]
     finest = max(one.shape[-1] for one in recorded)
-    by_cells: dict[tuple[int, ...], list[Tensor]] = {}
+    by_cells = LayerMaps()
     for one in some:
-        if layers == ALL or (one.shape[-1] == finest) == (layers == FINE):
-            by_cells.setdefault(one.shape[-2:], []).append(one)
-    sums = [on_latent(torch.stack(own).sum(0), CELLS) for own in by_cells.values()]
-    return sum(sums[1:], sums[0]) / sum(map(len, by_cells.values()))
+        by_cells.add(tuple(one.shape[-2:]), one)
+    found = by_cells.mean(CELLS, lambda grid: layers == ALL or (grid[-1] == finest) == (layers == FINE))
+    assert found is not None  # the U-Net has layers of both kinds
+    return found
 
 
 def mapped(maps: Tensor, things: Sequence[Found | None], numbers: Sequence[int]) -> Mapped:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...weighting.fields import cell_side
-from ...weighting.word_maps import daam_maps, on_latent, shares_by_head
+from ...weighting.word_maps import LayerMaps, daam_maps, shares_by_head
 from .queries import Queries
 
 ALL, COARSE, FINE, AS_DAAM = "all", "coarse", "fine", "as DAAM"
@@ -190,8 +190,7 @@ class Maps:
         self._wanted = set(layers)
         self._finest: tuple[int, ...] = ()
         self._images = words.flatten(1).any(1).nonzero().flatten().tolist()
-        self._sums: dict[tuple[int, ...], Tensor] = {}
-        self._numbers: dict[tuple[int, ...], int] = {}
+        self._layers = LayerMaps()
         self.by_layer: dict[int, Tensor] = {}
         """Maps of layers by their order, ``[batch, heads, words, height, width]``, where DAAM's are wanted."""
 
@@ -247,9 +246,7 @@ class Maps:
         by_head = shares[..., queries.picture].unflatten(-1, queries.grid)  # [images, heads, words, ...]
         if AS_DAAM in self._wanted and self._has(AS_DAAM, queries.grid):
             self.by_layer[layer] = self._of_all(by_head, picked)
-        mean = self._of_all(by_head.mean(1), picked)
-        self._sums[queries.grid] = self._sums[queries.grid] + mean if queries.grid in self._sums else mean
-        self._numbers[queries.grid] = self._numbers.get(queries.grid, 0) + 1
+        self._layers.add(queries.grid, self._of_all(by_head.mean(1), picked))
 
     def _of_all(self, found: Tensor, picked: list[int] | None) -> Tensor:
         """Maps of all images of the batch, 0 for those that were not picked."""
@@ -260,8 +257,4 @@ class Maps:
 
     def mean(self, layers: str) -> Tensor | None:
         """Mean of the layers of a choice, ``[batch, words, (frames,) height, width]``; None if there is none."""
-        grids = [grid for grid in self._sums if self._has(layers, grid)]
-        if not grids:
-            return None
-        total = torch.stack([on_latent(self._sums[grid], self.size[-2:]) for grid in grids]).sum(0)
-        return total / sum(self._numbers[grid] for grid in grids)
+        return self._layers.mean(self.size[-2:], lambda grid: self._has(layers, grid))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ...weighting.word_maps import key_rows, on_latent, shares_by_head
+from ...weighting.word_maps import LayerMaps, key_rows, shares_by_head
 from ...weighting.words import names_in
 from .cross_attention import CrossAttentionHooks, attention_of
 from .engines import Generation, Processed, WebUIError, host_option
@@ -65,17 +65,18 @@ class _Readings:
         """1 for the keys of each word, else 0: ``[images, words, keys]``."""
         self.num = 0
         """Number of readings."""
-        self._by_grid: dict[tuple[int, int], Tensor] = {}
+        self._layers = LayerMaps()
 
     def add(self, grid: tuple[int, int], shares: Tensor) -> None:
         """Add the shares in a layer, ``[images, words, queries]``."""
-        own = shares.unflatten(-1, grid)
-        self._by_grid[grid] = self._by_grid[grid] + own if grid in self._by_grid else own
+        self._layers.add(grid, shares.unflatten(-1, grid))
         self.num += 1
 
     def total(self, cells: Sequence[int]) -> Tensor:
         """Sum of the shares at the places of the latent, ``[images, words, *cells]``, on the CPU."""
-        return torch.stack([on_latent(own.cpu(), cells) for own in self._by_grid.values()]).sum(0)
+        mean = self._layers.mean(cells)
+        assert mean is not None  # asked for readings only
+        return mean.cpu() * self.num
 
 
 class WordMaps(CrossAttentionHooks):
