@@ -91,30 +91,35 @@ def test_pairs_equal_signs_written_out_in_the_cross_attention(drawn: dict[str, A
 @pytest.fixture(scope="module")
 def placed(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Pictures with placed phrases: for each case the difference, the change by the places, and what is told."""
-    if webui_host.kind != "Forge":
-        pytest.skip("Places works in Forge")
-    return run_in_webui(webui_host, TESTS / "forge_places.py", tmp_path_factory.mktemp("places"), models=webui_models)
+    return run_in_forge(webui_host, "places", tmp_path_factory.mktemp("places"), webui_models)
+
+
+def run_in_forge(host: Host, name: str, folder: Path, models: Path) -> dict[str, Any]:
+    """Results by case of a script that runs in Forge alone."""
+    if host.kind != "Forge":
+        pytest.skip(f"{name} need Forge")
+    return run_in_webui(host, TESTS / f"forge_{name}.py", folder, models=models)
+
+
+def note_cases(cases: dict[str, Any], figures: Figures, subject: str) -> None:
+    """Note the largest difference of cases; one that is a text has failed."""
+    failed = {name: found for name, found in cases.items() if isinstance(found, str)}
+    assert not failed, "\n".join(f"{name}: {found}" for name, found in failed.items())
+    largest = max(difference for difference, _, _ in cases.values())
+    figures.add(subject, largest, required=REQUIRED, comparisons=len(cases))
 
 
 def test_placed_phrases_equal_weights_by_place_written_out(placed: dict[str, Any], webui_figures: Figures) -> None:
-    failed = {name: found for name, found in placed.items() if isinstance(found, str)}
-    assert not failed, "\n".join(f"{name}: {found}" for name, found in failed.items())
-    largest = max(difference for difference, _, _ in placed.values())
-    webui_figures.add(PLACED, largest, required=REQUIRED, comparisons=len(placed))
+    note_cases(placed, webui_figures, PLACED)
     assert {name: found for name, found in placed.items() if found[0] > CLOSE or found[1] < 10 * CLOSE} == {}
 
 
 @pytest.fixture(scope="module")
 def mapped(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Word maps: for each case the difference, the largest share, and whether the picture stays to the bit."""
-    if webui_host.kind != "Forge":
-        pytest.skip("Word maps works in Forge")
-    return run_in_webui(webui_host, TESTS / "forge_word_maps.py", tmp_path_factory.mktemp("maps"), models=webui_models)
+    return run_in_forge(webui_host, "word_maps", tmp_path_factory.mktemp("maps"), webui_models)
 
 
 def test_word_maps_equal_a_softmax_written_out(mapped: dict[str, Any], webui_figures: Figures) -> None:
-    failed = {name: found for name, found in mapped.items() if isinstance(found, str)}
-    assert not failed, "\n".join(f"{name}: {found}" for name, found in failed.items())
-    largest = max(difference for difference, _, _ in mapped.values())
-    webui_figures.add(MAPPED, largest, required=REQUIRED, comparisons=len(mapped))
+    note_cases(mapped, webui_figures, MAPPED)
     assert all(difference <= CLOSE and share > 0.01 and stays for difference, share, stays in mapped.values()), mapped
