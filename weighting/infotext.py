@@ -24,7 +24,7 @@ _QUOTED = re.compile(r'"(?:\\.|[^\\"])+"(?=,|\Z)')
 
 @dataclass(frozen=True)
 class Infotext:
-    """What generation data says."""
+    """Generation data, read."""
 
     prompt: str
     """Prompt, which may have line breaks."""
