@@ -1,5 +1,5 @@
 /**
- * The token ruler: shows below the widgets of our nodes what a prompt becomes while it is typed, and after a run what
+ * The token ruler: shows below the prompt boxes of our nodes what a prompt becomes while it is typed, and after a run what
  * came with the node's output. The nodes work the same without it.
  *
  * ComfyUI loads every script below this folder by itself; this one alone does anything when it is loaded.
@@ -172,7 +172,7 @@ function addRuler(node, rule) {
 
   if (!rule.hasMaps) addChipWeights(ruler.drawing, (section) => ruler.placeOf(section), { step: weightStep, changed });
 
-  const widget = addRulerWidget(node, ruler.drawing, () => app.canvas.canvas);
+  const widget = addRulerWidget(node, ruler.drawing, () => app.canvas.canvas, rule.texts.at(-1));
   after(node, "onAdded", () => {
     rulers.set(node, ruler);
     widgets.add(widget);
@@ -201,7 +201,7 @@ app.registerExtension({
       id: SETTING,
       category: ["Weighted CLIP", "Token ruler"],
       name: "Weighted CLIP: token ruler",
-      tooltip: "Shows the tokens of a prompt below its node while it is typed. Off: only its problems, after a run.",
+      tooltip: "Shows the tokens of a prompt below its box while it is typed. Off: only its problems, after a run.",
       type: "boolean",
       defaultValue: true,
       onChange(value) {

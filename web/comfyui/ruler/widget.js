@@ -3,25 +3,27 @@
 import { isShown } from "./boxes.js";
 import { say } from "./language.js";
 import { NodeHeight } from "./node_height.js";
-import { before } from "./wrap.js";
+import { after, before } from "./wrap.js";
 
 /** Pixels around the ruler on the canvas, as around a text box. */
 const MARGIN = 10;
 
 /**
- * Add the widget below all others; it has no height until there is something to show.
+ * Add the widget; it has no height until there is something to show.
  * @param {object} node The node.
  * @param {object} drawing The ruler, as draw.js makes it.
  * @param {() => HTMLCanvasElement} canvas Gives the canvas, which the wheel zooms.
+ * @param {string} [box] Name of the prompt box that it stands below; without it, below all other widgets.
  * @returns {{start: () => void, stop: () => void, place: () => void}} Begins and ends to follow the height of what it
  *   shows; and puts it back where the page has lost it, to be called now and then.
  */
-export function addRulerWidget(node, drawing, canvas) {
-  const { element, box } = drawing;
+export function addRulerWidget(node, drawing, canvas, box) {
+  const { element, box: shown } = drawing;
   const options = { serialize: false, hideOnZoom: true, hideInPanel: true, margin: 0 };
   const widget = node.addDOMWidget("ruler", "weighted_clip_ruler", element, options);
   widget.serialize = false;
   Object.defineProperty(widget, "label", { get: () => say("Token ruler"), set: () => {}, configurable: true });
+  if (box) standBelow(node, widget, box);
   // of fixed height: with computeLayoutSize, Nodes 2.0 gives it half of a tall node's free space
   let height = 0;
   widget.computeSize = () => [0, height];
@@ -35,11 +37,11 @@ export function addRulerWidget(node, drawing, canvas) {
   let width = 0;
   const observer = new ResizeObserver(() => {
     drawing.refresh(); // it may have come to the page just now
-    if (!box.offsetHeight && box.childElementCount) return; // not on the screen
-    const isWrapped = Boolean(width && box.offsetWidth && width !== box.offsetWidth);
-    width = box.offsetWidth || width;
-    const margin = box.offsetHeight ? MARGIN : 0;
-    height = box.offsetHeight ? box.offsetHeight + 2 * MARGIN - 4 : 0; // the canvas adds 4
+    if (!shown.offsetHeight && shown.childElementCount) return; // not on the screen
+    const isWrapped = Boolean(width && shown.offsetWidth && width !== shown.offsetWidth);
+    width = shown.offsetWidth || width;
+    const margin = shown.offsetHeight ? MARGIN : 0;
+    height = shown.offsetHeight ? shown.offsetHeight + 2 * MARGIN - 4 : 0; // the canvas adds 4
     widget.options.margin = margin;
     nodeHeight.follow(height && height + 4, !isWrapped);
     drawNode();
@@ -61,8 +63,22 @@ export function addRulerWidget(node, drawing, canvas) {
     document.querySelector(`[data-node-id="${node.id}"] .weighted-clip-ruler`)?.replaceWith(element);
   };
   const start = () => {
-    observer.observe(box);
+    observer.observe(shown);
     nodeHeight.added();
   };
   return { start, stop: () => observer.disconnect(), place };
+}
+
+/**
+ * Move a widget that is not saved below another one. A node is saved by the positions of its widgets but read without
+ * those that are not saved, so what is saved must not have a gap in its place.
+ */
+function standBelow(node, widget, name) {
+  const others = node.widgets.filter((one) => one !== widget);
+  const place = others.findIndex((one) => one.name === name) + 1;
+  node.widgets.splice(0, node.widgets.length, ...others.slice(0, place), widget, ...others.slice(place));
+  after(node, "onSerialize", ({ widgets_values: values }) => {
+    const gap = node.widgets.indexOf(widget);
+    if (values && !(gap in values)) values.splice(gap, 1);
+  });
 }
