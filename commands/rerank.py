@@ -199,7 +199,7 @@ RERANK = Command(
 
 
 SOFTMAX = {"none": "none", "over texts": "texts", "over images": "images"}
-"""Choices of the option, as in the node CLIP Similarity Matrix, and the dimension over which probabilities sum to 1."""
+"""Choices of the option, as in Compare Images with Texts, and the dimension over which probabilities sum to 1."""
 
 
 def _add_similarity_arguments(parser: argparse.ArgumentParser) -> None:

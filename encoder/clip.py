@@ -18,7 +18,7 @@ from .config import Activation
 from .fast import Fast
 from .files.checkpoint import load_weights
 from .files.config_file import origin_of
-from .files.tensor_file import CheckpointError, open_tensor_file
+from .files.tensor_file import FETCH, CheckpointError, open_tensor_file
 from .kernels import IMAGE_CHOICE
 from .layers import PLAIN
 from .text_model import TextModel
@@ -115,8 +115,7 @@ def load_full_clip(
             if config.projection_dim is None:
                 raise CheckpointError(
                     f"its {half} encoder has no projection, so texts and images cannot be compared. "
-                    "Checkpoints of Stable Diffusion 1.x leave it out; load a whole CLIP, such as the "
-                    "model.safetensors of openai/clip-vit-large-patch14"
+                    f"Checkpoints of Stable Diffusion 1.x leave it out. {FETCH}"
                 )
         if text_config.projection_dim != vision_config.projection_dim:
             raise CheckpointError(

@@ -18,6 +18,7 @@ from ..weighting.features import text_options
 from ..weighting.options import EncodeOptions
 from ..weighting.syntax import SYNTAXES
 from .node import (
+    CATEGORY,
     COMMENTS_AND_CHOICES,
     EITHER_CLIP,
     Loader,
@@ -62,7 +63,8 @@ class WeightedCLIPLoadFull(Loader):
 
     title = "Load CLIP (text + image)"
     aliases = "clip vision, load clip, image encoder, aesthetic, similarity"
-    outputs = (Out(FULL_TYPE, "clip_full", "The model, for Rerank by CLIP and CLIP Similarity Matrix."),)
+    CATEGORY = f"{CATEGORY}/load"
+    outputs = (Out(FULL_TYPE, "clip_full", "The model, for Pick Best Images and Compare Images with Texts."),)
     folders = ("clip_vision", "text_encoders")
     file_tooltip = (
         "A .safetensors file from the clip_vision or text_encoders folder, such as the model.safetensors of "
@@ -88,8 +90,9 @@ class WeightedCLIPRerank(Node):
     order for one text is meaningful, not their size.
     """
 
-    title = "Rerank by CLIP"
-    aliases = "best of, pick best, clip score, sort images, select images"
+    title = "Pick Best Images"
+    aliases = "best of, rerank by clip, clip score, sort images, select images"
+    CATEGORY = f"{CATEGORY}/pick pictures"
     outputs = (
         Out("IMAGE", "images", "The best images, best first."),
         Out("STRING", "scores", "All images with their scores, best first; images are counted from 1."),
@@ -129,8 +132,9 @@ class WeightedCLIPRerank(Node):
 class WeightedCLIPSimilarity(Node):
     """Compares every image with every text by CLIP, as a picture and as numbers."""
 
-    title = "CLIP Similarity Matrix"
-    aliases = "clip score, cosine, zero-shot, classify, compare"
+    title = "Compare Images with Texts"
+    aliases = "clip similarity matrix, clip score, cosine, zero-shot, classify"
+    CATEGORY = f"{CATEGORY}/pick pictures"
     outputs = (
         Out("IMAGE", "matrix", "The matrix: one row per text, one column per image."),
         Out("STRING", "scores", "The same as text: one line per text, values separated by tabs."),
@@ -202,6 +206,8 @@ class WeightedCLIPDifference(Node):
 
     title = "CLIP Difference"
     aliases = "compare clip, lora, trained text encoder, finetune, debug"
+    CATEGORY = f"{CATEGORY}/look"
+    EXPERIMENTAL = True
     outputs = (
         Out("IMAGE", "chart", "For each text encoder the change of each token's row, in length and in direction."),
         Out(

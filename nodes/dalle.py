@@ -15,7 +15,7 @@ from ..dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_
 from ..hosts.comfy.dalle import Prefix, decode_tokens, encode_tokens, load_hosted_dalle, load_hosted_dvae, sample_images
 from ..hosts.comfy.models import Hosted
 from ..weighting.view import counted
-from .node import COMMENTS_AND_CHOICES, Loader, Node, Out, loading_inputs, make_input, number
+from .node import CATEGORY, COMMENTS_AND_CHOICES, Loader, Node, Out, loading_inputs, make_input, number
 from .results import shown_result, to_image, to_picture, with_preview
 
 DVAE_TYPE = "WEIGHTED_CLIP_DVAE"
@@ -35,6 +35,8 @@ class WeightedCLIPLoadDVAE(Loader):
 
     title = "Load dVAE"
     aliases = "dall-e, dvae, discrete vae, vq, codebook, image tokenizer"
+    CATEGORY = f"{CATEGORY}/DALL·E"
+    EXPERIMENTAL = True
     outputs = (Out(DVAE_TYPE, "dvae", "The model, for Image to Tokens and Tokens to Image."),)
     folders = ("vae",)
     file_tooltip = (
@@ -58,6 +60,8 @@ class WeightedCLIPImageToTokens(Node):
 
     title = "Image to Tokens"
     aliases = "dvae encode, tokenize image, image tokens, vq encode, dall-e"
+    CATEGORY = f"{CATEGORY}/DALL·E"
+    EXPERIMENTAL = True
     outputs = (
         Out(TOKENS_TYPE, "tokens", "The tokens, for Tokens to Image."),
         Out(
@@ -117,6 +121,8 @@ class WeightedCLIPTokensToImage(Node):
 
     title = "Tokens to Image"
     aliases = "dvae decode, image tokens, swap tokens, vq decode, dall-e"
+    CATEGORY = f"{CATEGORY}/DALL·E"
+    EXPERIMENTAL = True
     outputs = (
         Out("IMAGE", "image", "The images."),
         Out(TOKENS_TYPE, "tokens", "The tokens they were made from, including the swapped ones."),
@@ -179,6 +185,8 @@ class WeightedCLIPLoadDalle(Loader):
 
     title = "Load DALL·E"
     aliases = "dall-e, dalle, autoregressive, text to image, prior, dvae"
+    CATEGORY = f"{CATEGORY}/DALL·E"
+    EXPERIMENTAL = True
     outputs = (
         Out(DALLE_TYPE, "dalle", "The model, for DALL·E Sample."),
         Out(DVAE_TYPE, "dvae", "Its dVAE alone, for Image to Tokens and Tokens to Image."),
@@ -200,12 +208,14 @@ class WeightedCLIPLoadDalle(Loader):
 
 
 class WeightedCLIPDalleSample(Node):
-    """Draws images of a caption, one token after the other from the top left, and shows them as they grow. Rerank by
-    CLIP then finds the best of many.
+    """Draws images of a caption, one token after the other from the top left, and shows them as they grow. Pick Best
+    Images then finds the best of many.
     """
 
     title = "DALL·E Sample"
     aliases = "dall-e, dalle, text to image, autoregressive, generate, sampler"
+    CATEGORY = f"{CATEGORY}/DALL·E"
+    EXPERIMENTAL = True
     outputs = (
         Out("IMAGE", "images", "The images, in the order of their seeds."),
         Out(TOKENS_TYPE, "tokens", "The tokens they are made of, for Tokens to Image."),

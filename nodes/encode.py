@@ -9,6 +9,7 @@ from torch import Tensor
 from ..hosts.comfy.clip import EitherClip, encode_text, is_stable_diffusion, towers_of
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
 from ..hosts.comfy.timed import encode_timed, timing_of, uniform_timing
+from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighing import report_of, weigh_text
 from ..weighting.attention import WAYS
@@ -18,6 +19,7 @@ from ..weighting.prompt import Issue, Span
 from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from .node import (
+    CATEGORY,
     CONDITIONING,
     ENCODED_REPORT,
     INPUTS,
@@ -43,10 +45,10 @@ class WeightedCLIPTextEncode(EncodeNode):
     them, and the node says so.
     """
 
-    title = "CLIP Text Encode (Weighted)"
+    title = WEIGHTED_PROMPT
     aliases = (
-        "prompt, text encode, weights, a1111, emphasis, down-weight, clip text encode, prompt weight, "
-        "weighted prompt, compel, negative weight, negpip, wildcard"
+        "prompt, text encode, weights, a1111, emphasis, down-weight, clip text encode weighted, weighted clip, "
+        "prompt weight, compel, negative weight, negpip, wildcard"
     )
     required = {
         **inputs("clip", "text", "syntax", "scheme"),
@@ -163,8 +165,8 @@ class WeightedCLIPMaskedBlend(EncodeNode):
     mask_method remove it is as if it were typed 0.3 of the time. Weights above 1 act as in ComfyUI.
     """
 
-    title = "Down-Weight (Masked Blend)"
-    aliases = "down-weight, masked blend, compel, fade, prompt weight, prompt"
+    title = "Fade Words"
+    aliases = "down-weight, masked blend, compel, remove, weaken, prompt weight, prompt"
     required = {
         **inputs("clip", "text"),
         "syntax": make_input(with_first("a1111", TARGETS), INPUTS["syntax"][1]["tooltip"], counts=True),
@@ -190,8 +192,9 @@ class WeightedCLIPMaskControl(EncodeNode):
     U-Net reads after the prompt. Shows the mask. With nothing hidden it gives what the stock node gives.
     """
 
-    title = "Mask Control"
-    aliases = "mask, attention mask, hide, causal, bleeding, concept bleed, prompt"
+    title = "Hide Words"
+    aliases = "mask control, attention mask, causal, bleeding, concept bleed, prompt"
+    CATEGORY = f"{CATEGORY}/prompt"
     outputs = (
         CONDITIONING,
         Out("IMAGE", "mask", "The mask of the first chunk: which token (row) may see which (column)."),
@@ -217,11 +220,11 @@ class WeightedCLIPMaskControl(EncodeNode):
 
 class WeightedCLIPBindPhrases(EncodeNode):
     """Keeps phrases apart, so that the colour of one does not leak into another: each is encoded with the words of all
-    others hidden. Shows the masks. With no phrases it gives what CLIP Text Encode (Weighted) gives.
+    others hidden. Shows the masks. With no phrases it gives what Weighted Prompt gives.
     """
 
-    title = "Bind Phrases"
-    aliases = "bind, bleeding, concept bleed, colour bleed, color leak, cutoff, attributes"
+    title = "Keep Colours Apart"
+    aliases = "bind phrases, bleeding, concept bleed, colour bleed, color leak, keep colors apart, cutoff, attributes"
     outputs = (
         CONDITIONING,
         Out("IMAGE", "mask", "The masks of all passes over the first chunk: which token (row) may see which (column)."),
@@ -264,8 +267,8 @@ class WeightedCLIPSDXLEncode(EncodeNode):
     the refiner gives.
     """
 
-    title = "CLIP Text Encode SDXL (Weighted)"
-    aliases = "sdxl, refiner, clip text encode sdxl, prompt, weights, size conditioning"
+    title = f"{WEIGHTED_PROMPT} (SDXL)"
+    aliases = "refiner, clip text encode sdxl weighted, prompt, weights, size conditioning"
     required = {
         **inputs("clip"),
         "text_g": prompt_input("The prompt for CLIP-G, the large encoder. As in the stock node, // starts a comment."),
@@ -306,8 +309,8 @@ class WeightedCLIPSDXLEncode(EncodeNode):
         towers = towers_of(clip)
         if "clip_g" not in towers:
             raise ValueError(
-                f"This CLIP holds {' and '.join(towers)}, no clip_g: it is not SDXL's. Use CLIP Text Encode (Weighted) "
-                "for this model."
+                f"This CLIP holds {' and '.join(towers)}, no clip_g: it is not SDXL's. Use {WEIGHTED_PROMPT} for this "
+                "model."
             )
         values: dict[str, Any] = {"width": width, "height": height}
         issues: list[Issue] = []

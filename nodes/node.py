@@ -20,6 +20,9 @@ NATIVE_TYPE = "WEIGHTED_CLIP"
 """Type name of a link that carries our own encoder."""
 EITHER_CLIP = f"CLIP,{NATIVE_TYPE}"
 
+CATEGORY = "Weighted CLIP"
+"""The menu of the nodes that are needed first; the others stand in those below it."""
+
 MARK = "weighted_clip_ruler"
 """Option of an input with its role for the token ruler (web/comfyui/ruler/requests.js)."""
 PROMPT = "prompt"
@@ -170,7 +173,9 @@ class Node:
     hidden: Mapping[str, str] = {}
     """Values that ComfyUI adds by itself, by name."""
     outputs: tuple[Out, ...] = ()
-    CATEGORY = "Weighted CLIP"
+    CATEGORY = CATEGORY
+    EXPERIMENTAL = False
+    """Whether ComfyUI marks it as such."""
     FUNCTION = "run"
     DESCRIPTION: str
     SEARCH_ALIASES: list[str]

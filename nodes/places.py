@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..hosts.comfy.placing import Placement, place_phrase, place_region
+from ..hosts.comfy.titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..hosts.comfy.types import Conditioning
 from .node import Node, Out, checked, make_input, number, placed_input
 from .results import placed_result
@@ -63,7 +64,7 @@ class WeightedCLIPPlace(Placing):
     that Weigh Attention knows, with prompts that our nodes have encoded.
     """
 
-    title = "Place Phrase"
+    title = PLACE_PHRASE
     aliases = "place, region, regional prompt, area, mask, where, when, time, attention, attention mask, local"
     outputs = (
         Out("CONDITIONING", "CONDITIONING", "The prompt with its phrase in place, for the sampler or the next phrase."),
@@ -113,8 +114,8 @@ class WeightedCLIPRegion(Placing):
     regions. For all models that Weigh Attention knows, with prompts of our nodes or of others.
     """
 
-    title = "Region"
-    aliases = "region, regional prompt, attention couple, couple, latent couple, area, mask, place, where, composition"
+    title = REGIONAL_PROMPT
+    aliases = "region, attention couple, couple, latent couple, area, mask, place, where, composition"
     outputs = (
         Out("CONDITIONING", "CONDITIONING", "The base with its region, for the sampler or as base of the next region."),
         Out("STRING", "report", "How many rows the region has, where it acts, and when."),

@@ -18,6 +18,7 @@ from ..weighting.syntax import SYNTAXES
 from ..weighting.tags import bare, comment_issues, read_loras
 from ..weighting.view import token_table, view
 from .node import (
+    CATEGORY,
     EITHER_CLIP,
     NATIVE_TYPE,
     REPORT_TOOLTIP,
@@ -42,6 +43,7 @@ class WeightedCLIPConvert(Node):
 
     title = "Convert Prompt Syntax"
     aliases = "convert prompt, syntax, a1111 to comfy, compel, translate prompt"
+    CATEGORY = f"{CATEGORY}/prompt"
     outputs = (
         Out("STRING", "text", "The prompt in the other syntax."),
         Out("STRING", "report", "What could not be kept, or that everything was."),
@@ -72,8 +74,9 @@ class WeightedCLIPConvert(Node):
 class WeightedCLIPInspect(Node):
     """Shows which tokens a prompt becomes, with which weight, in which chunk. Encodes nothing."""
 
-    title = "Inspect Prompt"
-    aliases = "tokens, token count, token counter, tokenizer, prompt, debug"
+    title = "Show Tokens"
+    aliases = "inspect prompt, token count, token counter, tokenizer, debug"
+    CATEGORY = f"{CATEGORY}/look"
     outputs = (
         Out("IMAGE", "image", "The tokens, as coloured chips."),
         Out("INT", "count", "Number of tokens, without start, end and padding."),
@@ -113,6 +116,7 @@ class WeightedCLIPLoad(Loader):
 
     title = "Load CLIP Encoder (native)"
     aliases = "load clip, text encoder, native, clip loader, clip skip"
+    CATEGORY = f"{CATEGORY}/load"
     outputs = (Out(NATIVE_TYPE, "clip", "The encoder, for the clip input of our nodes."),)
     folders = ("text_encoders", "checkpoints")
     file_tooltip = "A .safetensors file from the text_encoders (clip) or checkpoints folder."
@@ -165,6 +169,7 @@ class WeightedCLIPRemember(Node):
 
     title = "Remember Encodings"
     aliases = "cache, memory, speed, fast, remember"
+    CATEGORY = f"{CATEGORY}/load"
     outputs = (
         Out("CLIP", "CLIP", "The CLIP, for the clip input of our nodes; LoRA loaders and clip skip may follow it."),
     )
@@ -187,6 +192,7 @@ class WeightedCLIPLoadPromptLoras(Node):
 
     title = "Load LoRAs from Prompt"
     aliases = "lora, lora tag, a1111, extra networks, prompt, load lora"
+    CATEGORY = f"{CATEGORY}/prompt"
     outputs = (
         Out("MODEL", "MODEL", "The model with the LoRAs."),
         Out("CLIP", "CLIP", "The CLIP with the LoRAs."),

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..hosts.comfy.types import Conditioning
 from ..hosts.comfy.watching import LAYERS, Watch
 from ..hosts.comfy.word_maps import MAX_PICTURES, SCALES, maps_of, message_of, scaled, table_of, watch_words
-from .node import WATCH, Node, Out, checked, make_input, number, watch_input
+from .node import CATEGORY, WATCH, Node, Out, checked, make_input, number, watch_input
 from .results import saved_preview, to_image, to_picture
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class WeightedCLIPWatch(Node):
 
     title = "Watch Words"
     aliases = "word maps, attention maps, daam, heat map, cross attention, where, watch, explain, interpret"
+    CATEGORY = f"{CATEGORY}/look"
     outputs = (
         Out("CONDITIONING", "CONDITIONING", "The same prompt, watched: for the sampler."),
         Out(WATCH, "watch", "For Word Maps, together with the sampler's LATENT."),
@@ -58,6 +59,7 @@ class WeightedCLIPWordMaps(Node):
 
     title = "Word Maps"
     aliases = "attention maps, daam, heat map, cross attention, word mask, segment, where, explain, interpret"
+    CATEGORY = f"{CATEGORY}/look"
     outputs = (
         Out("MASK", "masks", "Map of each word from 0 to 1; for a batch or a video, word by word all pictures."),
         Out("IMAGE", "grid", "All maps with titles, a grid for each picture."),

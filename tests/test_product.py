@@ -202,6 +202,44 @@ def test_a_chinese_page_has_the_parts_and_the_code_of_the_english_one(page: Path
     assert set(named) <= {given["name"] for given in names["inputs"].values()}
 
 
+RETIRED = (
+    *("CLIP Text Encode (Weighted)", "CLIP Text Encode SDXL (Weighted)", "Down-Weight (Masked Blend)"),
+    *("Mask Control", "Bind Phrases", "Inspect Prompt", "Rerank by CLIP", "CLIP Similarity Matrix"),
+    *("CLIP文本编码（加权）", "降低权重（遮罩混合）", "遮罩控制", "检查提示词", "按CLIP重排", "CLIP相似度矩阵"),
+)
+"""Display names that nodes no longer have."""
+SPOKEN = [
+    *(*PAGES, *TEMPLATES, *HELP.rglob("*.md"), *LOCALES.rglob("*.json")),
+    *(path for room in ("hosts", "nodes", "weighting", "web", "encoder") for path in (ROOT / room).rglob("*.[pj]*")),
+]
+"""Files with texts that users read, and that name nodes."""
+
+
+def test_no_text_names_a_node_by_a_name_that_it_no_longer_has() -> None:
+    found = {
+        (path.relative_to(ROOT), name)
+        for path in {*SPOKEN} - {ROOT / "CHANGELOG.md"}
+        if path.suffix in (".md", ".json", ".py", ".js")
+        for text in [" ".join(path.read_text(encoding="utf-8").split())]
+        for name in RETIRED
+        if name in text
+    }
+    assert found == set()
+
+
+def test_chinese_texts_name_nodes_in_chinese() -> None:
+    chinese = {node_id: names["display_name"] for node_id, names in read_json(LOCALES / "zh" / "nodeDefs.json").items()}
+    others = {NODE_DISPLAY_NAME_MAPPINGS[node_id] for node_id, name in chinese.items()} - set(chinese.values())
+    told = [text for names in read_json(LOCALES / "zh" / "nodeDefs.json").values() for text in texts_in(names)]
+    told += read_json(ROOT / "web" / "comfyui" / "ruler" / "languages" / "zh.json").values()
+    told += [re.sub(r"`[^`]*`|\*[^*]*\*", "", page.read_text(encoding="utf-8")) for page in HELP.rglob("zh.md")]
+    assert [(name, text[:200]) for text in told for name in others if name in text] == []
+
+
+def texts_in(texts: Any) -> list[str]:
+    return [text for value in texts.values() for text in ([value] if isinstance(value, str) else texts_in(value))]
+
+
 def pictures(page: Path) -> list[Path]:
     return [(page.parent / name) for name in re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))]
 

@@ -296,7 +296,7 @@ def places() -> Image.Image:
     """One prompt from eight seeds: with nothing placed, its phrases placed, regions, and predictions mixed."""
     drop, title = {"padding": "drop"}, "a red circle | a blue square"
     prompt = Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 0)
-    placings = {"nothing": None, "Place Phrase": "phrases", "Region": "regions", "Set Mask": "predictions"}
+    placings = {"nothing": None, "Place Phrase": "phrases", "Regional Prompt": "regions", "Set Mask": "predictions"}
     seeds = list(range(SEEDS))
     blocks: dict[str, list[list[Image.Image]]] = {}
     for name, of in placings.items():

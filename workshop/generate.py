@@ -240,7 +240,7 @@ def nodes() -> str:
 
 
 def inspected() -> str:
-    """The help page of Inspect Prompt, which quotes a report."""
+    """The help page of Show Tokens, which quotes a report."""
     prompt = "a (red:1.4) cat, [photorealistic] BREAK (sharp focus"
     node: Any = NODE_CLASS_MAPPINGS["WeightedCLIPInspect"]()
     return with_quotation(INSPECT, node.inspect(prompt, syntax="a1111", chunking="as syntax")["result"][2])

@@ -97,7 +97,7 @@ def timeline(text: str, steps: int) -> Image.Image:
 
 
 def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
-    """Mask of the node Mask Control."""
+    """Mask of the node Hide Words."""
     options = EncodeOptions(hide=hide, hidden_from="the phrases below", from_phrases=from_phrases)
     prompt = read_prompt(text, options, default_tokenizer())
     (chunk,) = prompt.chunks
@@ -107,7 +107,7 @@ def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
 
 
 def bound_phrases(text: str, phrases: str) -> Image.Image:
-    """Masks of the node Bind Phrases, one for the pass of each phrase."""
+    """Masks of the node Keep Colours Apart, one for the pass of each phrase."""
     prompt = read_prompt(text, EncodeOptions(bind=phrases, scheme="unweighted"), default_tokenizer())
     (chunk,) = prompt.chunks
     variants = plan_prompt(prompt, default_tokenizer()).variants()

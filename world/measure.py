@@ -54,7 +54,7 @@ class Places(NamedTuple):
 
     of: str
     """Parts of a text that have them: ``phrases`` of the caption, by Place Phrase; ``regions``, each thing's words read
-    alone, by Region; or ``predictions``, by Conditioning (Set Mask)."""
+    alone, by Regional Prompt; or ``predictions``, by Conditioning (Set Mask)."""
     areas: tuple[str, ...] = ("left half", "right half")
     """Areas; together they fill the picture."""
     until: float = 1.0

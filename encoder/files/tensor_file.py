@@ -55,6 +55,12 @@ a file are not read."""
 MAX_LOG_SCALE = 20.0
 """Largest absolute value of a stored logarithmic scale; training caps it at 4.6."""
 
+FETCH = (
+    "Fetch a whole CLIP: model.safetensors (1.7 GB) from https://huggingface.co/openai/clip-vit-large-patch14 has both "
+    "halves"
+)
+"""Advice where a half of a CLIP is missing."""
+
 _ALONE = ("", "text.")
 """Prefixes of the towers of files that are no part of a larger model."""
 _PICKLE_SUFFIXES = {".bin", ".ckpt", ".pkl", ".pt", ".pth"}
@@ -87,6 +93,8 @@ class TensorFile:
             hint = " It holds a diffusion model but no CLIP text encoder."
         elif any("lora" in key for key in self.shapes):
             hint = " It looks like a LoRA."
+        elif find_vision_tower(self.shapes):
+            hint = f" It is a CLIP without its text half. {FETCH}"
         some = ", ".join(f"{key!r:.200}" for key in list(self.shapes)[:3]) or "none at all"
         raise CheckpointError(
             f"no CLIP text encoder in it: no key ends in {TOKEN_NAME.removeprefix('embeddings.')!r} where "
@@ -185,10 +193,7 @@ class TensorFile:
         if found:
             return found
         hint = " It is a CLIP without its image half." if find_towers(self.shapes) else ""
-        raise CheckpointError(
-            f"no CLIP image encoder in it.{hint} A whole CLIP is wanted, such as the model.safetensors of "
-            "openai/clip-vit-large-patch14"
-        )
+        raise CheckpointError(f"no CLIP image encoder in it.{hint} {FETCH}")
 
     def vision_config(self, tower: FoundTower) -> VisionConfig:
         """Sizes from the shapes, the rest by a config beside the file or as in the released encoder of that width."""

@@ -35,6 +35,7 @@ from .regions import LLAMA, Region
 from .reserving import reserve
 from .steps import LLAMA_ROWS, MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of
 from .text_rows import num_rows_read
+from .titles import PLACE_PHRASE, REGIONAL_PROMPT
 from .types import Conditioning, ModelPatcher
 from .watching import AS_DAAM, Due, Maps, Record, Records, Watch, Watched
 from .words import WORDS
@@ -47,7 +48,6 @@ READY = "weighted_clip_attention_is_ready"
 """Marks an entry whose marker is as long as those of the other entries."""
 RECORDS = "weighted_clip_records"
 """Name of the maps of a sampling among the options of the host's model."""
-PHRASES, REGIONS = "Place Phrase", "Region"
 """Nodes whose effect depends on the step, as the log names them."""
 READ_TOO = ("t5xxl_ids", "t5xxl_weights", LLAMA)
 """Values of an entry that a model reads beside its rows: Anima's T5's ids, HiDream those of Llama."""
@@ -220,9 +220,9 @@ def _marker_class() -> Any:
 
         def process_cond(self, *_: Any, **__: Any) -> Any:
             raise ValueError(
-                "What Weigh Attention, Place Phrase or Region added would be lost: another node has replaced the hooks "
-                "that the CONDITIONING came with, or the MODEL that is connected to Weigh Attention is sampled instead "
-                "of its MODEL output. Sample with the MODEL output of Weigh Attention."
+                f"What Weigh Attention, {PLACE_PHRASE} or {REGIONAL_PROMPT} added would be lost: another node has "
+                "replaced the hooks that the CONDITIONING came with, or the MODEL that is connected to Weigh Attention "
+                "is sampled instead of its MODEL output. Sample with the MODEL output of Weigh Attention."
             )
 
     return Marker
@@ -298,9 +298,9 @@ class _Seen:
                 continue
             self.noted.add((id(one), start, end))
             if isinstance(one, Region):
-                self._of(REGIONS, one.where).update(one.steps(step, start, end))
+                self._of(REGIONAL_PROMPT, one.where).update(one.steps(step, start, end))
             else:
-                self._of(PHRASES, one.where).update(steps_of(one.where, step, start, end))
+                self._of(PLACE_PHRASE, one.where).update(steps_of(one.where, step, start, end))
         for where in (one.where for one in (*marker.fields, *marker.regions)):
             key, made = (where.node_id, where.name), (id(where), step.latent.shape)
             if (where.watch is not None or key not in self.pictures) and made in self.masks:
@@ -393,9 +393,9 @@ def _changed(num_own: int, num_found: int) -> str:
     """Message about rows that are not those that were weighed."""
     found = "others" if num_found == num_own else f"{num_found}"
     return (
-        f"Weigh Attention, Place Phrase or Region got {num_own} rows of text, but the sampler got {found}: a node "
-        "between them, such as Conditioning (Concat) or (Average), has changed them. Join prompts with Conditioning "
-        "(Combine), or write them as one."
+        f"Weigh Attention, {PLACE_PHRASE} or {REGIONAL_PROMPT} got {num_own} rows of text, but the sampler got "
+        f"{found}: a node between them, such as Conditioning (Concat) or (Average), has changed them. Join prompts "
+        "with Conditioning (Combine), or write them as one."
     )
 
 
@@ -448,8 +448,8 @@ def _predict(
         weigher_of(model)  # refuses models that it does not know
     if any("attention_mask" in entry["model_conds"] and reads[id(entry)].regions for entry in marked):
         raise ValueError(
-            "Region cannot act beside a base prompt that hides some of its rows (attention_mask): nobody can tell "
-            "which rows of regions it would hide. Take out Region, or what made the mask."
+            f"{REGIONAL_PROMPT} cannot act beside a base prompt that hides some of its rows (attention_mask): nobody "
+            f"can tell which rows of regions it would hide. Take out {REGIONAL_PROMPT}, or what made the mask."
         )
     sizes = sizes_of(list(reads.values()))
     ready = [some and [_ready(entry, reads.get(id(entry)), sizes, step, seen) for entry in some] for some in conds]
@@ -571,7 +571,8 @@ def _check_places(maps: Tensor, x: Tensor) -> None:
     if maps.shape[0] != x.shape[0] or maps.shape[2:] != x.shape[2:]:
         raise ValueError(
             "A placed phrase or a region cannot act where another node cuts the picture into parts, such as tiles: "
-            "nobody can tell then where in the picture it draws. Take out that node, or Place Phrase and Region."
+            "nobody can tell then where in the picture it draws. Take out that node, or "
+            f"{PLACE_PHRASE} and {REGIONAL_PROMPT}."
         )
 
 

@@ -22,6 +22,7 @@ from .contract import host
 from .fields import Places
 from .queries import Call, Queries, of_layer
 from .regions import Shared
+from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WEIGHTED_PROMPT
 from .types import AttentionFunction, TransformerOptions
 from .watching import Maps
 
@@ -32,10 +33,10 @@ OVERRIDE = "optimized_attention_override"
 WITHOUT_BIAS = ("attention_sage", "attention3_sage", "attention_flash")
 """Attention functions of the host that take no bias, or warn about it at each call; PyTorch's is used instead."""
 COUPLED = (
-    "Weigh Attention, Place Phrase, Region and the scheme negpip cannot act beside another pack's node that reads "
-    "several prompts in one attention, such as Attention Couple: they would act on the rows of its other prompts. Use "
-    "CLIP Text Encode (Weighted) with another scheme for all prompts of that node, or take out the node and give each "
-    "prompt its place with Region."
+    f"Weigh Attention, {PLACE_PHRASE}, {REGIONAL_PROMPT} and the scheme negpip cannot act beside another pack's node "
+    "that reads several prompts in one attention, such as Attention Couple: they would act on the rows of its other "
+    f"prompts. Use {WEIGHTED_PROMPT} with another scheme for all prompts of that node, or take out the node and give "
+    f"each prompt its place with {REGIONAL_PROMPT}."
 )
 """Message where another pack's node puts prompts beside ours in the attention."""
 
@@ -192,9 +193,10 @@ class Weighing:
             size = math.prod(shape) * query.element_size()
             if size > MAX_BYTES:
                 raise ValueError(
-                    f"Place Phrase and Region would take {size / 2**30:.1f} GiB in this model at this size, for the "
-                    f"weights of {shape[3]:,} rows at {num_queries:,} places in {counted(batch, 'prompt')}; they take "
-                    "1 GiB at most. Take a smaller picture, or Conditioning (Set Mask)."
+                    f"{PLACE_PHRASE} and {REGIONAL_PROMPT} would take {size / 2**30:.1f} GiB in this model at this "
+                    f"size, for the weights of {shape[3]:,} rows at {num_queries:,} places in "
+                    f"{counted(batch, 'prompt')}; they take 1 GiB at most. Take a smaller picture, or Conditioning "
+                    "(Set Mask)."
                 )
             found = query.new_zeros(shape)
             text = found[..., around[0] : around[0] + num_text]

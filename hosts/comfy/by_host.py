@@ -26,6 +26,7 @@ from ...weighting.words import Words
 from .contract import host
 from .families import text_family
 from .text_rows import Character, Part, as_read, inner_tokenizer, stripped, token_of, words_by_host
+from .titles import WEIGHTED_PROMPT
 from .token_offsets import NoSuchEmbedding, as_id, offsets, pieces
 from .types import Clip, Conditioning
 
@@ -108,7 +109,7 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
         what = "weighs rows" if is_weighing else "encodes without weights"
         raise ValueError(
             f"The scheme {options.scheme} takes a CLIP text encoder, and this CLIP ({_name(clip)}) has none. In "
-            f"CLIP Text Encode (Weighted) choose comfy, by which ComfyUI {what}, or unweighted{_way(clip)}."
+            f"{WEIGHTED_PROMPT} choose comfy, by which ComfyUI {what}, or unweighted{_way(clip)}."
         )
     issues = [
         Issue("break-is-a-space", "This text encoder has no chunks: BREAK is a space here.", _place(character))

@@ -32,6 +32,7 @@ from .queries import (
     text_in_front_padded,
     told_by_layer,
 )
+from .titles import PLACE_PHRASE, REGIONAL_PROMPT
 from .types import Clip
 
 IM_START, USER, NEWLINE = 151644, 872, 198
@@ -273,8 +274,8 @@ def weigher_of(model: Any) -> Weigh:
     name = class_of(network)
     if name not in WEIGHERS:
         raise ValueError(
-            f"Weigh Attention, Place Phrase and Region do not know where this model ({type(model).__name__}, "
-            f"{type(network).__name__}) reads text. For this model, encode without them."
+            f"Weigh Attention, {PLACE_PHRASE} and {REGIONAL_PROMPT} do not know where this model "
+            f"({type(model).__name__}, {type(network).__name__}) reads text. For this model, encode without them."
         )
     checked_object(network, name)
     return WEIGHERS[name]

@@ -36,7 +36,7 @@ def placed_views(conditioning: Conditioning, node_id: str | None = None) -> list
     A view has the keys that the ruler draws (`weighting.view.view`), without those of options. It also has
 
     - ``label``: the times of its entries, if there are several views;
-    - ``places``: its placed phrases and regions, each with the values of the node Place Phrase or Region, its
+    - ``places``: its placed phrases and regions, each with the values of the node Place Phrase or Regional Prompt, its
       ``name``, ``node``, ``is_own`` (of the node with this id), ``has_mask`` and ``picture``: rows of the mask in few
       cells, from 0 to 1, or None if it depends on the picture's size; a region also with its first ``words``, empty if
       they are not known;

@@ -17,6 +17,7 @@ from ...weighting.prompt import shortened
 from ...weighting.view import counted
 from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
 from .fields import Field, Where
+from .titles import REGIONAL_PROMPT
 from .types import Conditioning
 from .watching import Watch
 from .words import WORDS, rows_of
@@ -141,7 +142,7 @@ def place_region(
         if start < end:
             raise ValueError(
                 f"The region has {len(region)} prompts at the same time, as Conditioning (Combine) and AND make them. "
-                "Chain a Region for each of them."
+                f"Chain a {REGIONAL_PROMPT} for each of them."
             )
     longest = max(rows.shape[1] for rows, _ in region)
     lines = [f"{where.name}: {counted(longest, 'row')}"]
@@ -182,7 +183,9 @@ def _check_beside(base: Conditioning, region: Conditioning) -> None:
         if len(rows) > 1:
             raise ValueError(f"The region has {len(rows)} prompts in one entry; it can be one only.")
         if regions_of(values):
-            raise ValueError("The prompt of region has regions itself: connect it as base, and chain Region nodes.")
+            raise ValueError(
+                f"The prompt of region has regions itself: connect it as base, and chain {REGIONAL_PROMPT} nodes."
+            )
         found = [name for key, name in ALONE.items() if values.get(key) is not None]
         if has_only_ours(values.get("hooks")) and "hooks" in values:
             found.remove(ALONE["hooks"])
@@ -191,7 +194,7 @@ def _check_beside(base: Conditioning, region: Conditioning) -> None:
         if found:
             raise ValueError(
                 f"The prompt of region comes with {', '.join(found)}, which acts on whole pictures, not on a region. "
-                "Give the base what is for all of the picture, and Region its area, mask and strength."
+                f"Give the base what is for all of the picture, and {REGIONAL_PROMPT} its area, mask and strength."
             )
 
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .titles import PLACE_PHRASE, REGIONAL_PROMPT
 from .types import TransformerOptions
 
 
@@ -55,10 +56,10 @@ class Queries(NamedTuple):
         num_expected = found.before + math.prod(found.grid) + found.behind
         if num_expected != num_queries:
             raise ValueError(
-                f"Place Phrase and Region need to know where in the picture each of {num_queries} places is, but here "
-                f"{num_expected} are known, the picture's being {' × '.join(map(str, self.grid))}: another node has "
-                "changed them or joined other pictures, or this ComfyUI is too old to tell. Take out that node, or "
-                "Place Phrase and Region."
+                f"{PLACE_PHRASE} and {REGIONAL_PROMPT} need to know where in the picture each of {num_queries} places "
+                f"is, but here {num_expected} are known, the picture's being {' × '.join(map(str, self.grid))}: "
+                "another node has changed them or joined other pictures, or this ComfyUI is too old to tell. Take out "
+                f"that node, or {PLACE_PHRASE} and {REGIONAL_PROMPT}."
             )
         return found
 

@@ -19,6 +19,7 @@ from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
 from .contract import TOKENIZER, TOWER, checked_object, host
 from .families import text_family
+from .titles import WEIGHTED_PROMPT
 from .token_offsets import HostEmbeddings
 from .types import Clip, Tokenizer, Tower
 
@@ -32,7 +33,7 @@ def tokenizers_of(clip: Clip) -> dict[str, Tokenizer]:
         way = "" if family is None else f", or for weights in {family.title} the node Weigh Attention"
         raise ValueError(
             f"This CLIP ({type(clip.cond_stage_model).__name__}) holds no CLIP text encoder, only: {found}. This node "
-            f"works on CLIP-L, CLIP-G and CLIP-H; take CLIP Text Encode (Weighted) for this model{way}."
+            f"works on CLIP-L, CLIP-G and CLIP-H; take {WEIGHTED_PROMPT} for this model{way}."
         )
     return tokenizers
 

@@ -17,6 +17,7 @@ from ...weighting.pipeline import EncodedPrompt
 from ...weighting.words import rows_in_towers, words_of_towers
 from .fingerprint import are_same, fingerprint
 from .text_rows import Part, num_rows_read
+from .titles import WEIGHTED_PROMPT
 from .types import Conditioning
 
 WORDS = "weighted_clip_words"
@@ -64,7 +65,7 @@ def rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, 
     if carried is None:
         raise ValueError(
             "This CONDITIONING does not say which of its rows are words. Encode the prompt with a node of Weighted "
-            "CLIP, such as CLIP Text Encode (Weighted), which with its first settings gives what the stock node gives."
+            f"CLIP, such as {WEIGHTED_PROMPT}, which with its first settings gives what the stock node gives."
         )
     if carried.unknown:
         raise ValueError(f"“{phrase}” has no rows of its own in this CONDITIONING: {carried.unknown}.")

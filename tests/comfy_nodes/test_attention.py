@@ -525,7 +525,7 @@ def test_a_patch_that_enlarges_the_batch_is_refused_in_words(batch, kinds, patch
         inputs = {MARKER: marker.repeat(num_texts, 1)}
         return attention._apply(CrossAttention(), x, "t", None, text, None, options, **inputs)
 
-    with pytest.raises(ValueError, match=r"Attention Couple: .* Region\."):
+    with pytest.raises(ValueError, match=r"Attention Couple: .* Regional Prompt\."):
         apply(marker_of(4, row0=effect))
     apply(marker_of(4))  # without weights it is none of our business
 
@@ -538,7 +538,7 @@ def test_a_coupling_hook_that_breaks_beside_ours_is_refused_in_words() -> None:
     hook = AttentionCoupleHook()
     marker, both = marker_of(4, row1=RowEffect(1.0)), [*attention._hooks().hooks, hook]
     weighed, plain = entry(4, marker, hooks=SimpleNamespace(hooks=both)), entry(4, hooks=SimpleNamespace(hooks=[hook]))
-    with pytest.raises(ValueError, match=r"Attention Couple: .* Region\."):
+    with pytest.raises(ValueError, match=r"Attention Couple: .* Regional Prompt\."):
         attention._predict(lambda *_: hook.comfy_conds, "model", [[weighed], [entry(4)]])
     # beside a prompt of ours in another place it is theirs alone
     elsewhere = entry(4, marker, hooks=attention._hooks())

@@ -128,7 +128,7 @@ def test_what_takes_a_clip_tower_is_refused_by_name() -> None:
     for is_weighing, way in ((True, "ComfyUI weighs rows"), (False, "ComfyUI encodes without weights")):
         with pytest.raises(
             ValueError,
-            match=rf"The scheme compel takes .*In CLIP Text Encode \(Weighted\) choose comfy, by which {way}",
+            match=rf"The scheme compel takes .*In Weighted Prompt choose comfy, by which {way}",
         ):
             run(TextClip(is_weighing), "a (cat:2)", scheme="compel")
     assert run(TextClip(True), "a cat", scheme="compel")[0] == "a cat"

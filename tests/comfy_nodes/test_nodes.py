@@ -32,7 +32,7 @@ def test_every_node_fulfils_the_hosts_contract(name: str) -> None:
     assert name.startswith("WeightedCLIP")
     assert NODE_DISPLAY_NAME_MAPPINGS[name]
     assert callable(getattr(cls, cls.FUNCTION))
-    assert cls.CATEGORY == "Weighted CLIP"
+    assert cls.CATEGORY.split("/")[0] == "Weighted CLIP"
     assert cls.DESCRIPTION
     assert cls.SEARCH_ALIASES
     assert len(cls.RETURN_TYPES) == len(cls.RETURN_NAMES) == len(cls.OUTPUT_TOOLTIPS)
@@ -40,6 +40,14 @@ def test_every_node_fulfils_the_hosts_contract(name: str) -> None:
         assert options["tooltip"].strip()
         if isinstance(kind, list) and kind:
             assert options.get("default", kind[0]) == kind[0]
+
+
+def test_few_nodes_stand_in_the_menu_itself() -> None:
+    first = {name for name, cls in NODE_CLASS_MAPPINGS.items() if cls.CATEGORY == "Weighted CLIP"}
+    assert "WeightedCLIPTextEncode" in first and len(first) <= 9
+    assert not any(NODE_CLASS_MAPPINGS[name].EXPERIMENTAL for name in first)
+    marked = {name.removeprefix("WeightedCLIP") for name, cls in NODE_CLASS_MAPPINGS.items() if cls.EXPERIMENTAL}
+    assert marked == {"Difference", "LoadDVAE", "ImageToTokens", "TokensToImage", "LoadDalle", "DalleSample"}
 
 
 def test_dropped_in_unchanged_it_gives_what_the_stock_node_gives() -> None:

@@ -1,4 +1,4 @@
-"""The node Region on a fake host: what it carries, and what it refuses. tests/hosts/inprocess_regions.py samples."""
+"""Regional Prompt on a fake host: what it carries, and what it refuses. tests/hosts/inprocess_regions.py samples."""
 
 import pytest
 import torch

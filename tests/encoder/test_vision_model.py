@@ -131,8 +131,10 @@ def test_what_cannot_compare_texts_and_images_is_refused_with_advice(tmp_path: P
     text, vision = seeded_text_model(SMALL_TEXT), seeded_vision_model(SMALL)
     named = hugging_face(dict(text.state_dict()), "")
     alone = write(tmp_path / "text.safetensors", named)
-    with pytest.raises(CheckpointError, match=r"no CLIP image encoder in it\. It is a CLIP without its image half"):
+    with pytest.raises(CheckpointError, match=r"without its image half\. .*openai/clip-vit-large-patch14"):
         load_full_clip(alone)
+    with pytest.raises(CheckpointError, match=r"without its text half\. .*openai/clip-vit-large-patch14"):
+        load_full_clip(write(tmp_path / "image.safetensors", vision_tensors(vision)))
     del named["text_projection.weight"]
     with pytest.raises(CheckpointError, match=r"its text encoder has no projection.*openai/clip-vit-large-patch14"):
         load_full_clip(write(tmp_path / "a.safetensors", named | vision_tensors(vision)))

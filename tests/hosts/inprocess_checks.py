@@ -136,7 +136,7 @@ def check_what_takes_a_clip_text_tower_is_refused_by_name_without_one() -> None:
     message = refusal(lambda: ours(clip, "a (red:2) cat", scheme="a1111"))
     assert "The scheme a1111 takes a CLIP text encoder" in message and "choose comfy" in message, message
     message = refusal(lambda: run_ours("WeightedCLIPMaskControl", clip=clip, text="a cat"))
-    assert "only: t5xxl" in message and "take CLIP Text Encode (Weighted)" in message, message
+    assert "only: t5xxl" in message and "take Weighted Prompt" in message, message
     message = refusal(lambda: ours(None, "a cat"))
     assert "Load CLIP" in message, message
 

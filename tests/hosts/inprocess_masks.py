@@ -1,4 +1,4 @@
-"""Checks of Mask Control and Bind Phrases on ComfyUI's CLIP: against the stock node, and our native encoder.
+"""Checks of Hide Words and Keep Colours Apart on ComfyUI's CLIP: against the stock node, and our native encoder.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -42,7 +42,7 @@ something, or read it from one of them. Its EOS is row 11."""
 
 
 def control(clip: Any, text: str, **inputs: Any) -> Any:
-    """The conditioning of Mask Control."""
+    """The conditioning of Hide Words."""
     result = run_ours(NODE, clip=clip, text=text, **inputs)
     assert "no-such-phrase" not in {issue["code"] for issue in issues_in(result)}
     picture = result["result"][1]
@@ -77,7 +77,7 @@ def baked(clip: Any, lora: dict[str, torch.Tensor], strength: float) -> Any:
     return other
 
 
-@compares("Mask Control with nothing hidden, small, with stock")
+@compares("Hide Words with nothing hidden, small, with stock")
 def check_mask_control_that_hides_nothing_equals_stock() -> None:
     for family in FAMILIES:
         clip = make_clip(family)
@@ -89,7 +89,7 @@ def check_mask_control_that_hides_nothing_equals_stock() -> None:
                     difference(control(clip, text, hide="  \n", hidden_from=hidden_from), expected)
 
 
-@compares("Mask Control, hidden phrases, small, with the native encoder", limit=CLOSE)
+@compares("Hide Words, hidden phrases, small, with the native encoder", limit=CLOSE)
 def check_hidden_phrases_equal_the_native_encoder() -> None:
     for name, clip_skip, clip, native in clips_and_native():
         for text in (SHORT, LONG):
@@ -101,7 +101,7 @@ def check_hidden_phrases_equal_the_native_encoder() -> None:
                 assert not torch.isclose(measured[0][0], plain[0][0]).all(), (name, case)
 
 
-@compares("Mask Control, rows before the hidden phrase, with stock")
+@compares("Hide Words, rows before the hidden phrase, with stock")
 def check_rows_before_a_hidden_phrase_keep_their_bits() -> None:
     for family in FAMILIES:
         clip = make_clip(family)
@@ -156,7 +156,7 @@ def bound(clip: Any, text: str, phrases: str, **choices: Any) -> Any:
     return run_ours(BIND, clip=clip, text=text, phrases=phrases, **choices)["result"][0]
 
 
-@compares("Bind Phrases, small: a phrase with other words in the other one")
+@compares("Keep Colours Apart, small: a phrase with other words in the other one")
 def check_a_phrase_knows_nothing_of_another() -> None:
     for family in WITH_SD2:
         clip = make_clip(family)
@@ -172,7 +172,7 @@ def check_a_phrase_knows_nothing_of_another() -> None:
         assert float((plain[0] - plain[1]).abs().max()) > 0.01
 
 
-@compares("Bind Phrases, these words, small: likewise with a colour")
+@compares("Keep Colours Apart, these words, small: likewise with a colour")
 def check_these_words_of_a_phrase_are_all_that_is_hidden() -> None:
     """In the first phrase the dog sees the cat, whatever its colour."""
     for family in WITH_SD2:
@@ -193,7 +193,7 @@ def check_these_words_of_a_phrase_are_all_that_is_hidden() -> None:
         assert float((red - whole).abs().max()) > 0.01
 
 
-@compares("Bind Phrases at strength 0, or without phrases: Text Encode")
+@compares("Keep Colours Apart at strength 0, or without phrases: Text Encode")
 def check_strength_0_and_no_phrases_are_the_plain_node() -> None:
     for family in WITH_SD2:
         clip = make_clip(family)
@@ -207,9 +207,9 @@ def check_strength_0_and_no_phrases_are_the_plain_node() -> None:
                 difference(bound(clip, TEXTS[0], scheme=scheme, **choices), plain)
 
 
-@compares("Bind Phrases, small: rows, with Mask Control's passes", limit=CLOSE)
+@compares("Keep Colours Apart, small: rows, with Hide Words' passes", limit=CLOSE)
 def check_strength_1_takes_rows_from_the_passes_as_they_are() -> None:
-    """The rows of a phrase are those of Mask Control with the other phrase hidden; all others are the plain ones."""
+    """The rows of a phrase are those of Hide Words with the other phrase hidden; all others are the plain ones."""
     for family in WITH_SD2:
         clip = make_clip(family)
         plain = ours(clip, TEXTS[0], scheme="unweighted")
@@ -222,7 +222,7 @@ def check_strength_1_takes_rows_from_the_passes_as_they_are() -> None:
         difference([[hidden, values]], [[expected, plain[0][1]]])
 
 
-@compares("Bind Phrases as Cutoff, small: rows, with texts with _", limit=CLOSE)
+@compares("Keep Colours Apart as Cutoff, small: rows, with texts with _", limit=CLOSE)
 def check_cutoff_takes_rows_from_texts_with_underscores() -> None:
     text, words = "a cute girl, pink hair, red shoes", "pink, red"
     for family in WITH_SD2:

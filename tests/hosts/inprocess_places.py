@@ -516,7 +516,7 @@ def check_what_cannot_be_placed_is_refused_in_words() -> None:
 
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative, words = stock(clip, PLAIN), stock(clip, NEGATIVE), encoded(clip)
-    assert "CLIP Text Encode (Weighted)" in refusal(lambda: placed(plain, "red cat"))
+    assert "Weighted Prompt" in refusal(lambda: placed(plain, "red cat"))
     assert "“blue” is not in the prompt" in refusal(lambda: placed(words, "blue"))
     for changed in (
         nodes.ConditioningConcat().concat(words, plain)[0],

@@ -1,4 +1,4 @@
-"""Checks of Place Phrase and Region beside what else a sampling has: compiled models, times, areas, masks, references.
+"""Checks of placed phrases and regions beside what else is sampled: compiled models, times, areas, masks, references.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -31,7 +31,7 @@ def ours_on(family: str) -> tuple[Any, Any, dict[str, Any]]:
     return model, base, {"phrase": placed(words, "red cat", **LEFT), "region": region(words, stock(clip, DOG), **LEFT)}
 
 
-@compares("Place Phrase and Region in a compiled model, with one that is not")
+@compares("Place Phrase and Regional Prompt in a compiled model, with one that is not")
 def check_compiled_models() -> None:
     from comfy_api.torch_helpers import set_torch_compile_wrapper
 
@@ -45,7 +45,7 @@ def check_compiled_models() -> None:
         assert rel(sampled(model, base, base, steps=1, cfg=1.0), drawn[0]) > CLOSE, family
 
 
-@compares("Place Phrase and Region in front of and behind time ranges, with several conditionings")
+@compares("Place Phrase and Regional Prompt in front of and behind time ranges, with several conditionings")
 def check_time_ranges_of_the_host_act_beside() -> None:
     for family in ("SD1", "Flux"):
         clip, model = make_text_encoder(family), make_model(family)
@@ -66,7 +66,9 @@ def check_time_ranges_of_the_host_act_beside() -> None:
             difference(drawn(*place(timed(words, 0.0, 0.62), **own)), expected)
 
 
-@compares("Region in a shared softmax, in areas, masks and batches, with masks written out, likewise", limit=CLOSE)
+@compares(
+    "Regional Prompt in a shared softmax, in areas, masks and batches, with masks written out, likewise", limit=CLOSE
+)
 def check_joint_regions_stay_with_their_entry_in_areas_masks_and_batches() -> None:
     for family in ("Flux", "Z-Image", "HiDream"):
         clip, model = make_text_encoder(family), make_model(family)
@@ -102,7 +104,7 @@ REFERENCES = {"Flux": ((1, 16, 9, 8),), "Qwen-Image": ((1, 16, 1, 8, 10),), "Flu
 """Sizes of reference images."""
 
 
-@compares("Region beside reference images of Flux, Qwen-Image and Flux 2, likewise", limit=CLOSE)
+@compares("Regions beside reference images of Flux, Qwen-Image and Flux 2, likewise", limit=CLOSE)
 def check_reference_images_beside_regions() -> None:
     import node_helpers
 
@@ -125,7 +127,7 @@ def check_reference_images_beside_regions() -> None:
         assert "reference images" in refusal(lambda m=model, ours=ours: sampled(m, ours, ours)), family
 
 
-@compares("Place Phrase and Region beside Wan's reference image and frames, likewise", limit=CLOSE)
+@compares("Place Phrase and Regional Prompt beside Wan's reference image and frames, likewise", limit=CLOSE)
 def check_references_of_wan() -> None:
     import node_helpers
 

@@ -1,4 +1,4 @@
-"""Checks of Region: small U-Nets draw what each prompt's attention, mixed by shares, draws; and stock stays stock.
+"""Checks of regions: small U-Nets draw what each prompt's attention, mixed by shares, draws; and stock stays stock.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py. The formula is written out in float64, with
 a loop over the prompts, the shares with a loop over the places; and other packs' own code runs beside ours.
@@ -157,7 +157,9 @@ def everywhere(height: int, width: int) -> torch.Tensor:
 # ---- what is drawn
 
 
-@compares("Region on SD1, SD2 and SDXL, small, with attention to each prompt written out, likewise", limit=CLOSE)
+@compares(
+    "Regional Prompt on SD1, SD2 and SDXL, small, with attention to each prompt written out, likewise", limit=CLOSE
+)
 def check_regions_equal_attention_to_each_prompt_written_out() -> None:
     for family in UNETS:
         clip, model = make_text_encoder(family), make_model(family)
@@ -187,7 +189,7 @@ def check_regions_equal_attention_to_each_prompt_written_out() -> None:
         assert rel(sampled(model, region(base, long, area="left"), negative), sampled(model, base, negative)) > CLOSE
 
 
-@compares("Region in all of the picture, with the region's prompt alone")
+@compares("Regions in all of the picture, with the region's prompt alone")
 def check_a_region_everywhere_is_its_prompt_alone() -> None:
     for family in UNETS:
         clip, model = make_text_encoder(family), make_model(family)
@@ -236,7 +238,9 @@ def equals_theirs(coupled: Callable[[Any, Any, list[Any], list[torch.Tensor]], A
                 is_close(sampled(model, ours, negative), reference, without, f"{family}, {name}, {len(prompts)}")
 
 
-@compares("Region on SD1 and SDXL, small, with Attention Couple of ComfyUI-ppm, relative to the largest", limit=CLOSE)
+@compares(
+    "Regional Prompt on SD1 and SDXL, small, with Attention Couple of ComfyUI-ppm, relative to the largest", limit=CLOSE
+)
 def check_regions_draw_what_attention_couple_draws_beside_ppm() -> None:
     unet_couple = ppm_couple()
 
@@ -250,7 +254,7 @@ def check_regions_draw_what_attention_couple_draws_beside_ppm() -> None:
     equals_theirs(coupled)
 
 
-@compares("Region on SD1 and SDXL, small, with sd-forge-couple, relative to the largest", limit=CLOSE)
+@compares("Regions on SD1 and SDXL, small, with sd-forge-couple, relative to the largest", limit=CLOSE)
 def check_regions_draw_what_attention_couple_draws_beside_forge_couple() -> None:
     couple = forge_couple()
 
@@ -264,7 +268,7 @@ def check_regions_draw_what_attention_couple_draws_beside_forge_couple() -> None
     equals_theirs(coupled)
 
 
-@compares("Region on odd sizes, likewise", limit=CLOSE)
+@compares("Regions on odd sizes, likewise", limit=CLOSE)
 def check_odd_sizes() -> None:
     clip = make_clip("SD1")
     base, dog, negative = (stock(clip, text) for text in (PLAIN, DOG, NEGATIVE))
@@ -278,7 +282,7 @@ def check_odd_sizes() -> None:
         draws_by_region(model, own, base, negative, Text(base, [Other(dog, corner)]), name=f"{height} x {width}")
 
 
-@compares("Region beside Weigh Attention, Place Phrase and signs, likewise", limit=CLOSE)
+@compares("Regions beside Weigh Attention, Place Phrase and signs, likewise", limit=CLOSE)
 def check_weights_fields_and_signs_of_every_prompt_act() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     base, dog, negative = (stock(clip, text) for text in (PLAIN, DOG, NEGATIVE))
@@ -322,7 +326,7 @@ def check_weights_fields_and_signs_of_every_prompt_act() -> None:
     is_close(sampled(model, both, negative), sampled(model, half, negative), without)
 
 
-@compares("Region in areas, masks, several conditionings and negative prompts, likewise", limit=CLOSE)
+@compares("Regions in areas, masks, several conditionings and negative prompts, likewise", limit=CLOSE)
 def check_regions_stay_with_their_entry_in_areas_and_masks() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     base, dog, other, negative = (stock(clip, text) for text in (PLAIN, DOG, "a house", NEGATIVE))
@@ -352,7 +356,7 @@ def check_regions_stay_with_their_entry_in_areas_and_masks() -> None:
         is_close(sampled(model, positive, ours), reference, sampled(model, other, base))
 
 
-@compares("Region, batches, CFG 1 and 7, long negative prompts, likewise", limit=CLOSE)
+@compares("Regions, batches, CFG 1 and 7, long negative prompts, likewise", limit=CLOSE)
 def check_batches_guidance_and_unequal_lengths() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     base, dog = stock(clip, PLAIN), stock(clip, DOG)
@@ -369,7 +373,7 @@ def check_batches_guidance_and_unequal_lengths() -> None:
     assert "The mask of region 1 has 3 pictures, but 2" in message
 
 
-@compares("Region with hypertile, ToMe, FreeU, SAG and PAG, likewise", limit=CLOSE)
+@compares("Regions with hypertile, ToMe, FreeU, SAG and PAG, likewise", limit=CLOSE)
 def check_other_changes_of_the_model() -> None:
     import nodes
 
@@ -383,7 +387,7 @@ def check_other_changes_of_the_model() -> None:
 # ---- time
 
 
-@compares("Region in a part of the time, and of a prompt that changes, with conditionings in time ranges")
+@compares("Regions in a part of the time, and of a prompt that changes, with conditionings in time ranges")
 def check_time_ranges_equal_several_entries() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     base, dog, house, negative = (stock(clip, text) for text in (PLAIN, DOG, "a house", NEGATIVE))
@@ -414,7 +418,7 @@ def check_of_two_regions_that_meet_in_time_one_acts_in_each_step() -> None:
     base, dog, house, negative = (stock(clip, text) for text in (PLAIN, DOG, "a house", NEGATIVE))
     # the middle one of an odd number of steps of “normal” is exactly half way
     both = region(region(base, dog, area="left", end=0.5), house, area="left", start=0.5)
-    lines = logged(lambda: sampled(model, both, negative, steps=5), "Region:")
+    lines = logged(lambda: sampled(model, both, negative, steps=5), "Regional Prompt:")
     acted = [int(line.split(" acted in ")[1].split()[0]) for line in lines]
     assert acted == [2, 3], acted
     calls = [region(base, one, area="left") for one in (dog, house)]
@@ -425,7 +429,7 @@ def check_of_two_regions_that_meet_in_time_one_acts_in_each_step() -> None:
 # ---- what stays, what is said, and what is refused
 
 
-@compares("Stock after Region on the same model and CLIP, with before")
+@compares("Stock after Regional Prompt on the same model and CLIP, with before")
 def check_stock_is_stock_afterwards() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     base, dog, negative = (stock(clip, text) for text in (PLAIN, DOG, NEGATIVE))
@@ -477,8 +481,11 @@ def check_the_log_says_in_how_many_steps_a_region_acted() -> None:
         ({"start": 7, "end": 9, "unit": "steps"}, 0),
     ):
         ours = region(region(base, dog, area="left", **inputs), dog, area="right")
-        lines = logged(lambda ours=ours: sampled(model, ours, negative, steps=4), "Region:")
-        assert lines == [f"Region: region 1 acted in {count} of 4 steps", "Region: region 2 acted in 4 of 4 steps"]
+        lines = logged(lambda ours=ours: sampled(model, ours, negative, steps=4), "Regional Prompt:")
+        assert lines == [
+            f"Regional Prompt: region 1 acted in {count} of 4 steps",
+            "Regional Prompt: region 2 acted in 4 of 4 steps",
+        ]
 
 
 def check_what_cannot_be_a_region_is_refused_in_words() -> None:

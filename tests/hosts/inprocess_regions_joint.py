@@ -1,4 +1,4 @@
-"""Checks of Region in families other than Stable Diffusion 1, 2 and XL: what is drawn is an attention written out.
+"""Checks of regions in families other than Stable Diffusion 1, 2 and XL: what is drawn is an attention written out.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py. Who may read whom, and how much, is worked
 out once more here and in written_out.py, with loops.
@@ -221,17 +221,21 @@ def check(families: tuple[str, ...]) -> None:
         )
 
 
-@compares("Region where text and picture share an attention, small, with masks written out, likewise", limit=CLOSE)
+@compares(
+    "Regional Prompt where text and picture share an attention, small, with masks written out, likewise", limit=CLOSE
+)
 def check_regions_equal_masks_written_out() -> None:
     check(JOINT)
 
 
-@compares("Region in the cross attention of Anima and Wan, small, with attention written out, likewise", limit=CLOSE)
+@compares(
+    "Regional Prompt in the cross attention of Anima and Wan, small, with attention written out, likewise", limit=CLOSE
+)
 def check_regions_equal_attention_to_each_prompt_written_out() -> None:
     check(APART)
 
 
-@compares("Region in every other block of six families, with masks written out, likewise", limit=CLOSE)
+@compares("Regions in every other block of six families, with masks written out, likewise", limit=CLOSE)
 def check_regions_in_every_other_block_equal_masks_written_out() -> None:
     for family, _, model, base, dog, house in toys("Flux", "SD 3.5", "Krea 2", "Flux 2 Klein", "Z-Image", "HiDream"):
         left, right = columns(0, TOYS[family].latent[1] / 2), columns(0.45 * TOYS[family].latent[1], 99)
@@ -246,7 +250,7 @@ def check_regions_in_every_other_block_equal_masks_written_out() -> None:
             draws_by_region(model, both, base, Text(base, others), name=f"{family}, {blends}")
 
 
-@compares("Region in every other block of SD1, Anima and Wan, with all blocks")
+@compares("Regions in every other block of SD1, Anima and Wan, with all blocks")
 def check_blocks_change_nothing_in_cross_attention() -> None:
     for _, _, model, base, dog, _ in toys("SD1", "Anima", "Wan"):
         drawn = [
@@ -256,7 +260,7 @@ def check_blocks_change_nothing_in_cross_attention() -> None:
         difference(*drawn)
 
 
-@compares("Region on odd sizes in other families, likewise", limit=CLOSE)
+@compares("Regions on odd sizes in other families, likewise", limit=CLOSE)
 def check_odd_sizes() -> None:
     for family, _, model, base, dog, _ in toys("Flux", "Z-Image", "Flux 2 Klein", "Wan"):
         for height, width in ((13, 21), (15, 10)):
@@ -269,7 +273,7 @@ def check_odd_sizes() -> None:
             draws_by_region(resized(model, height, width), own, base, text, name=name)
 
 
-@compares("Region in all of the picture in other families, with the region's prompt alone; stock afterwards")
+@compares("Regions in all of the picture in other families, with the region's prompt alone; stock afterwards")
 def check_a_region_everywhere_is_its_prompt_alone() -> None:
     for family, clip, model, base, dog, _ in toys(*JOINT, *APART):
         negative = stock(clip, TOYS[family].negative)
@@ -285,7 +289,7 @@ def check_a_region_everywhere_is_its_prompt_alone() -> None:
         difference(sampled(model, base, negative), before)
 
 
-@compares("Region at CFG 2, with its two predictions", limit=CLOSE)
+@compares("Regions at CFG 2, with its two predictions", limit=CLOSE)
 def check_guidance_with_prompts_of_other_lengths() -> None:
     for family, clip, model, base, dog, house in toys("Flux", "Qwen-Image", "Z-Image", "Anima", "Wan"):
         negative = stock(clip, TOYS[family].negative)
@@ -359,7 +363,7 @@ def stock_like(conditioning: Any) -> Any:
     return [[drawn, values]]
 
 
-@compares("Region with Weigh Attention and Place Phrase, with a softmax written out, likewise", limit=CLOSE)
+@compares("Regions with Weigh Attention and Place Phrase, with a softmax written out, likewise", limit=CLOSE)
 def check_weights_and_fields_of_every_prompt_act() -> None:
     weigh = "WeightedCLIPWeighAttention"
     for family, clip, model, base, dog, _ in toys("Flux", "HiDream"):
@@ -388,7 +392,7 @@ def check_unknown_models_are_refused_by_name() -> None:
         network.__class__ = type("Other", (known,), {})
         message = refusal(lambda ours=ours: sampled(model, ours, ours))
         network.__class__ = known
-        assert "Region do not know where this model (Flux, Other) reads text" in message, message
+        assert "Regional Prompt do not know where this model (Flux, Other) reads text" in message, message
 
 
 if __name__ == "__main__":

@@ -484,7 +484,7 @@ def read_where(
         yield
 
 
-@compares("Place Phrase and Region where a word is read, with masks made by hand at each step", limit=CLOSE)
+@compares("Place Phrase and Regional Prompt where a word is read, with masks made by hand at each step", limit=CLOSE)
 def check_a_phrase_follows_the_map_of_a_word() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     for name, parameter in model.model.diffusion_model.named_parameters():
@@ -499,7 +499,7 @@ def check_a_phrase_follows_the_map_of_a_word() -> None:
     drawn = [sampled(model, one, negative, batch=2, steps=4) for one in (ours, everywhere)]
     assert rel(*drawn) > 100 * CLOSE
     other = region(words, encoded(clip, "a dog"), area="where snow")
-    for node, name, positive in ((PLACE, "“red cat”", ours), ("Region", "region 1", other)):
+    for node, name, positive in ((PLACE, "“red cat”", ours), ("Regional Prompt", "region 1", other)):
         lines = logged(lambda positive=positive: sampled(model, positive, negative, steps=4), node)
         assert any(f"{name} acted in 3 of 4 steps" in line for line in lines), lines
     first = placed(words, "red cat", area="where mat", end=1, unit="steps")

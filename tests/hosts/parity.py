@@ -76,8 +76,8 @@ that it had.
 - A cell has the number of comparisons, and the largest difference of any of them.
 - "Equal, bit for bit" means that `torch.equal` holds for every tensor and that all else in the conditioning is the
   same.
-- "Stock" is ComfyUI's own CLIP Text Encode. "Everything on comfy" means that syntax, scheme and chunking of CLIP Text
-  Encode (Weighted) are `comfy`, which are its defaults.
+- "Stock" is ComfyUI's own CLIP Text Encode. "Everything on comfy" means that syntax, scheme and chunking of
+  Weighted Prompt are `comfy`, which are its defaults.
 - The scheme `a1111` multiplies by a ratio of two means of signed numbers, which brings rounding out; hence its wider
   limit.
 """

@@ -224,7 +224,7 @@ def test_a_file_that_lacks_a_half_is_refused_in_words(server: ComfyServer, whole
     save_file({key: tensor for key, tensor in load_file(whole).items() if not key.startswith("text")}, alone)
     messages = {
         f"text_encoders/{TEXT_ENCODER}": f"{TEXT_ENCODER}: no CLIP image encoder in it. It is a CLIP without its image "
-        "half. A whole CLIP is wanted, such as the model.safetensors of openai/clip-vit-large-patch14",
+        "half. Fetch a whole CLIP: model.safetensors",
         f"clip_vision/{alone.name}": f"{alone.name}: no CLIP text encoder in it",
     }
     for file, message in messages.items():

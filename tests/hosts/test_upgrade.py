@@ -107,7 +107,7 @@ def user_file(name: str) -> str:
 
 
 def choices(server: ComfyServer) -> dict[str, dict[str, str]]:
-    """Every scheme, normalisation and padding of CLIP Text Encode (Weighted), the other inputs at their defaults."""
+    """Every scheme, normalisation and padding of Weighted Prompt, the other inputs at their defaults."""
     inputs = server.inputs("WeightedCLIPTextEncode")
     found: dict[str, dict[str, str]] = {}
     for name in ("syntax", "scheme", "normalization", "padding"):

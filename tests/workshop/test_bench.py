@@ -338,10 +338,10 @@ def test_sampling_runs_with_the_rows_of_each_way(hosts: str) -> None:
         ("repeat, steps of 1/10", "773"),
         ("Weigh Attention", "77"),
         ("Weigh Attention, with MODEL", "77"),
-        ("Bind Phrases", "77"),
+        ("Keep Colours Apart", "77"),
         ("Place Phrase", "77"),
         ("Place Phrase, its time over", "77"),
-        ("Region", "231"),
+        ("Regional Prompt", "231"),
     ] * len(TIMED)
     assert all(float(cell) > 0 for row in rows for cell in row[4:6])
 

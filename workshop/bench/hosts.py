@@ -218,7 +218,7 @@ NODES: dict[tuple[str, str], dict[str, Any]] = {
     ("(red:1.3)", "repeat, steps of 1/10"): _way(**_REPEAT, text=_weighed(1.3), finest_step="10"),
     ("(red:1.5)", "Weigh Attention"): _way(**_ATTENTION),
     ("(red:1.5)", "Weigh Attention, with MODEL"): _way(**_ATTENTION, wired=True),
-    ("three phrases", "Bind Phrases"): _way(
+    ("three phrases", "Keep Colours Apart"): _way(
         "WeightedCLIPBindPhrases", text=STOCK_PROMPT, phrases=_PHRASES, rest="full", strength=1.0, scheme="comfy"
     ),
     ("a phrase", "Place Phrase"): _way(**_PLAIN, then=[_PLACE]),
@@ -226,7 +226,7 @@ NODES: dict[tuple[str, str], dict[str, Any]] = {
         **_PLAIN, then=[{**_PLACE, "unit": "steps", "start": 1, "end": 2}]
     ),
     ("each word", "Watch Words"): _way(**_PLAIN, then=[_WATCH]),
-    ("two regions", "Region"): _way(**_PLAIN, then=[_REGION, {**_REGION, "area": "right half"}]),
+    ("two regions", "Regional Prompt"): _way(**_PLAIN, then=[_REGION, {**_REGION, "area": "right half"}]),
 }
 """Node that encodes each prompt in each way, with its inputs."""
 

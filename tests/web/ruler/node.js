@@ -156,7 +156,7 @@ export async function nodeResults() {
   return results;
 }
 
-/** What Region shows: as run, as sampled, and after a change. */
+/** What Regional Prompt shows: as run, as sampled, and after a change. */
 function regionsShown() {
   const { views } = JSON.parse(document.getElementById("cases").textContent).regions;
   for (const place of views[0].places) delete place.acted;

@@ -1,0 +1,5 @@
+"""Display names of nodes that messages quote: they may change, and stand here alone."""
+
+WEIGHTED_PROMPT = "Weighted Prompt"
+PLACE_PHRASE = "Place Phrase"
+REGIONAL_PROMPT = "Regional Prompt"
