@@ -20,7 +20,7 @@ class Option(NamedTuple):
     info: str
     """A few words below the control."""
     tooltip: str
-    """Whole sentences, followed by what is said of each choice."""
+    """Whole sentences, followed by what is said of each choice, a line each."""
     help: str
     """Line of ``--help``."""
     choices: tuple[str, ...]
@@ -74,13 +74,17 @@ def option(
         kind: As in `Option`; by default that of the default, and text for None.
     """
     said = {value: text for value, text in choices.items() if text} if isinstance(choices, Mapping) else {}
-    sentences = [tooltip or f"{info}.", *(f"{value}: {text}" for value, text in said.items())]
     words = help or info[:1].lower() + info[1:]
     about = Option(
-        *(default, label, info, " ".join(sentences), words, tuple(choices), said, called or {}),
+        *(default, label, info, with_choices(tooltip or f"{info}.", said), words, tuple(choices), said, called or {}),
         *(least, most, step, is_lines, metavar, kind or (str if default is None else type(default))),
     )
     return dataclasses.field(default=default, metadata={"option": about})
+
+
+def with_choices(first: str, said: Mapping[str, str]) -> str:
+    """A tooltip of some sentences, with what is said of each choice on a line of its own."""
+    return "\n".join([first, *(f"{value}: {text}" for value, text in said.items())])
 
 
 def options_in(cls: Any) -> dict[str, Option]:

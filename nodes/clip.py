@@ -47,12 +47,14 @@ CROP_INPUT = make_input(
     CROPS,
     "How an image becomes square for CLIP. center: cut at both ends of its long side. letterbox: bars along it. "
     "stretch: squeezed.",
+    advanced=True,
 )
 SYNTAX_INPUT = make_input(
     SYNTAXES,
     "How weights are written in the text. CLIP itself has no weights: they are read and ignored. none: every "
     "character is text.",
     counts=True,
+    advanced=True,
 )
 
 
@@ -154,6 +156,7 @@ class WeightedCLIPSimilarity(Node):
             "FLOAT",
             "With softmax: the smaller, the sharper. 0: as the model was trained, mostly 0.01.",
             **number(0.0, 0.0, 10.0, 0.001),
+            advanced=True,
         ),
         "crop": CROP_INPUT,
         "syntax": SYNTAX_INPUT,

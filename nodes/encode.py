@@ -14,7 +14,7 @@ from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighing import report_of, weigh_text
 from ..weighting.attention import WAYS
 from ..weighting.convert import TARGETS
-from ..weighting.options import EncodeOptions
+from ..weighting.options import OPTIONS, EncodeOptions
 from ..weighting.prompt import Issue, Span
 from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
@@ -28,12 +28,12 @@ from .node import (
     Input,
     Out,
     checked,
+    cleaning_input,
     inputs,
     make_input,
     number,
     option_input,
     prompt_input,
-    rare_inputs,
     with_first,
 )
 from .results import encoded_result, masked_result, timed_result
@@ -50,11 +50,8 @@ class WeightedCLIPTextEncode(EncodeNode):
         "prompt, text encode, weights, a1111, emphasis, down-weight, clip text encode weighted, weighted clip, "
         "prompt weight, compel, negative weight, negpip, wildcard"
     )
-    required = {
-        **inputs("clip", "text", "syntax", "scheme"),
-        **rare_inputs("normalization", "chunking", "padding", "pooled"),
-    }
-    optional = rare_inputs("cleaning", "finest_step")
+    required = inputs("clip", "text", "syntax", "scheme", "normalization", "chunking", "padding", "pooled")
+    optional = inputs("cleaning", "finest_step")
 
     reads_as = staticmethod(as_by_host)
     """Reading of prompts for T5, Qwen and others."""
@@ -105,6 +102,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
             "When a text changes. as the WebUI counts: one step later than written, as A1111 and Forge do. as written: "
             "[cat:dog:10] is ten steps of cat.",
             counts=True,
+            advanced=True,
         ),
         "sigmas": make_input(
             "SIGMAS",
@@ -116,12 +114,13 @@ class WeightedCLIPA1111Encode(EncodeNode):
             "Connect it along with sigmas if the model is not Stable Diffusion 1, 2 or XL, or has changed noise "
             "levels.",
         ),
-        **inputs("cleaning"),
+        **cleaning_input(),
         "regions": make_input(
             REGIONS,
             "prompt-control: MASK(x1 x2, y1 y2, weight) and AREA(…) in a part between ANDs are its place in the "
             "picture, and COUPLE joins regions, as in comfyui-prompt-control.",
             counts=True,
+            advanced=True,
         ),
     }
 
@@ -169,7 +168,9 @@ class WeightedCLIPMaskedBlend(EncodeNode):
     aliases = "down-weight, masked blend, compel, remove, weaken, prompt weight, prompt"
     required = {
         **inputs("clip", "text"),
-        "syntax": make_input(with_first("a1111", TARGETS), INPUTS["syntax"][1]["tooltip"], counts=True),
+        "syntax": make_input(
+            with_first("a1111", TARGETS), INPUTS["syntax"][1]["tooltip"], counts=True, default=OPTIONS["syntax"].default
+        ),
         **inputs("law", "mask_method", "filler", "padding", "pooled"),
     }
     optional = inputs("cleaning")
@@ -202,8 +203,9 @@ class WeightedCLIPMaskControl(EncodeNode):
     )
     required = {
         **inputs("clip", "text"),
-        **inputs("hide", "hidden_from", "from_phrases"),
-        "causal": option_input("is_causal", label_on="on, as trained", label_off="off"),
+        **inputs("hide", "hidden_from"),
+        "from_phrases": option_input("from_phrases", advanced=True),
+        "causal": option_input("is_causal", label_on="on, as trained", label_off="off", advanced=True),
         **inputs("padding"),
     }
 
@@ -233,11 +235,11 @@ class WeightedCLIPBindPhrases(EncodeNode):
     required = {
         **inputs("clip", "text"),
         "phrases": option_input("bind"),
-        "rest": option_input("bind_rest"),
+        "rest": option_input("bind_rest", advanced=True),
         "strength": option_input("bind_strength", counts=False),
         **inputs("syntax", "scheme", "padding", "cleaning", "finest_step"),
-        "hide": option_input("bind_hide"),
-        "words": option_input("bind_words"),
+        "hide": option_input("bind_hide", advanced=True),
+        "words": option_input("bind_words", advanced=True),
     }
 
     @staticmethod
@@ -258,7 +260,7 @@ MAX_SIZE = 16384
 
 def size_input(tooltip: str, default: int = 1024) -> Input:
     """Make an input for a length in pixels."""
-    return make_input("INT", tooltip, **number(default, 0, MAX_SIZE))
+    return make_input("INT", tooltip, **number(default, 0, MAX_SIZE), advanced=True)
 
 
 class WeightedCLIPSDXLEncode(EncodeNode):
@@ -279,16 +281,16 @@ class WeightedCLIPSDXLEncode(EncodeNode):
         "crop_h": size_input("How many at its top.", 0),
         "target_width": size_input("Width of the picture wanted."),
         "target_height": size_input("Its height."),
-        **inputs("syntax", "scheme"),
-        **rare_inputs("normalization", "chunking", "padding", "pooled"),
+        **inputs("syntax", "scheme", "normalization", "chunking", "padding", "pooled"),
     }
     optional = {
         "aesthetic_score": make_input(
             "FLOAT",
             "For the refiner only: 6 for the prompt, 2.5 for the negative prompt.",
             **number(6.0, 0.0, 1000.0, 0.01),
+            advanced=True,
         ),
-        **rare_inputs("cleaning", "finest_step"),
+        **inputs("cleaning", "finest_step"),
     }
 
     def encode(
@@ -341,7 +343,7 @@ class WeightedCLIPWeighAttention(EncodeNode):
     )
     required = {
         **inputs("clip", "text"),
-        "syntax": make_input(with_first("comfy", TARGETS), INPUTS["syntax"][1]["tooltip"], counts=True),
+        "syntax": make_input(TARGETS, INPUTS["syntax"][1]["tooltip"], counts=True),
         "how": make_input(
             WAYS,
             "What a weight does. bias: multiplies the share of the image's attention that the word gets; below "

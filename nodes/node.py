@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..encoder.cache import DEFAULT_MEBIBYTES
+from ..encoder.option import with_choices
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import OPTIONS, EncodeOptions
@@ -40,10 +41,10 @@ Input = tuple[str | list[str], dict[str, Any]]
 
 
 def make_input(kind: str | Iterable[str], tooltip: str, *, counts: bool = False, **options: Any) -> Input:
-    """Make an input of a type, or a menu of choices, whose default is the first. ``counts`` marks it with `COUNTS`."""
+    """Make an input of a type, or a menu of choices, by default the first. ``counts`` marks it with `COUNTS`."""
     if not isinstance(kind, str):
         kind = list(kind)
-        options["default"] = kind[0]
+        options.setdefault("default", kind[0])
     if counts:
         options[MARK] = COUNTS
     return kind, {**options, "tooltip": tooltip}
@@ -100,20 +101,23 @@ def option_input(name: str, *, counts: bool = True, **limits: Any) -> Input:
     """
     about = OPTIONS[name]
     if about.choices:
-        return make_input(about.choices, about.tooltip, counts=counts)
+        return make_input(about.choices, about.tooltip, counts=counts, **limits)
     options = {**number(about.default, about.least, about.most, about.step), **limits}
     if about.is_lines:
         options["multiline"] = True
     return make_input(_TYPES[type(about.default)], about.tooltip, counts=counts, **options)
 
 
+RARE = ("normalization", "chunking", "padding", "pooled", "filler", "comma_backtrack", "cleaning", "finest_step")
+"""Options that hardly anyone changes: in every node among the advanced inputs."""
 INPUTS: dict[str, Input] = {
     "clip": make_input(
         EITHER_CLIP, "The text encoder: the checkpoint's CLIP, or one from our native loader. Clip skip belongs to it."
     ),
     "text": prompt_input(f"The prompt. {COMMENTS_AND_CHOICES}"),
-    **{name: option_input(name) for name in OPTIONS},
-    "comma_backtrack": option_input("comma_backtrack", min=0, max=74),
+    **{name: option_input(name) for name in OPTIONS if name not in RARE},
+    **{name: option_input(name, advanced=True) for name in RARE},
+    "comma_backtrack": option_input("comma_backtrack", min=0, max=74, advanced=True),
     "remember": make_input(
         "INT",
         "MiB of encodings to remember, so that nothing is encoded twice: the empty prompt, "
@@ -124,14 +128,16 @@ INPUTS: dict[str, Input] = {
 """Inputs shared by several nodes, and one for each option."""
 
 
+def cleaning_input() -> dict[str, Input]:
+    """Cleaning of a prompt that is always in A1111's syntax."""
+    about = OPTIONS["cleaning"]
+    tooltip = with_choices("What is repaired in the prompt first.", about.said)
+    return {"cleaning": make_input(about.choices, tooltip, counts=True, advanced=True)}
+
+
 def inputs(*names: str) -> dict[str, Input]:
     """Some of `INPUTS`, in this order."""
     return {name: INPUTS[name] for name in names}
-
-
-def rare_inputs(*names: str) -> dict[str, Input]:
-    """Some of `INPUTS`, in this order, which Nodes 2.0 shows only among the advanced inputs."""
-    return {name: (kind, {**options, "advanced": True}) for name, (kind, options) in inputs(*names).items()}
 
 
 REPORT_TOOLTIP = "The id, text and weight of each token, by chunk, and every problem."

@@ -26,6 +26,7 @@ from .node import (
     Node,
     Out,
     checked,
+    cleaning_input,
     inputs,
     loading_inputs,
     make_input,
@@ -208,7 +209,7 @@ class WeightedCLIPLoadPromptLoras(Node):
             "0.8 for the model."
         ),
     }
-    optional = inputs("cleaning")
+    optional = cleaning_input()
 
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:

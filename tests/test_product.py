@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.nodes.node import EncodeNode
+from weighted_clip.weighting.options import OPTIONS
 from weighted_clip.workshop.generate import COMPILED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -114,6 +115,14 @@ def leaves(texts: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]
     if not isinstance(texts, dict):
         return {path: texts}
     return {key: text for name, value in texts.items() for key, text in leaves(value, (*path, name)).items()}
+
+
+@pytest.mark.parametrize("node_id", NODE_CLASS_MAPPINGS)
+def test_no_tooltip_speaks_of_an_input_that_the_node_has_not(node_id: str) -> None:
+    inputs = inputs_of(node_id)
+    options = {*OPTIONS, "hide", "softmax"} - inputs.keys() - ({"syntax"} if "from" in inputs else set())
+    told = [options["tooltip"] for _, options in inputs.values()]
+    assert [text for text in told if set(re.findall(r"\b[Ww]ith (\w+)", text)) & options] == []
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -136,7 +136,7 @@ def translated(texts: Mapping[str, Any], translations: Mapping[str, Any]) -> dic
         told = texts["inputs"][name]["tooltip"]
         for value, said in OPTIONS[name].said.items() if name in OPTIONS else ():
             if f"{value}: {said}" in told and not re.search(rf"(?<!\w){re.escape(value)}(?!\w)", given["tooltip"]):
-                given["tooltip"] += f" {value}: {said}"
+                given["tooltip"] += f"\n{value}: {said}"
     return found
 
 

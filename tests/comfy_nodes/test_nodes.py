@@ -14,6 +14,8 @@ from weighted_clip.encoder.linear import ONEDNN
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.words import WORDS
+from weighted_clip.nodes.node import MARK, RARE
+from weighted_clip.nodes.node import PROMPT as PROMPT_BOX
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.reading import read_prompt
@@ -39,7 +41,7 @@ def test_every_node_fulfils_the_hosts_contract(name: str) -> None:
     for kind, options in inputs_of(name).values():
         assert options["tooltip"].strip()
         if isinstance(kind, list) and kind:
-            assert options.get("default", kind[0]) == kind[0]
+            assert options.get("default", kind[0]) in kind
 
 
 def test_few_nodes_stand_in_the_menu_itself() -> None:
@@ -48,6 +50,28 @@ def test_few_nodes_stand_in_the_menu_itself() -> None:
     assert not any(NODE_CLASS_MAPPINGS[name].EXPERIMENTAL for name in first)
     marked = {name.removeprefix("WeightedCLIP") for name, cls in NODE_CLASS_MAPPINGS.items() if cls.EXPERIMENTAL}
     assert marked == {"Difference", "LoadDVAE", "ImageToTokens", "TokensToImage", "LoadDalle", "DalleSample"}
+
+
+def test_all_nodes_have_one_syntax_and_the_same_advanced_inputs() -> None:
+    menus = {name: inputs_of(name).get("syntax") for name in NODE_CLASS_MAPPINGS}
+    assert {menu[1]["default"] for menu in menus.values() if menu} == {"comfy"}
+    all_inputs = [
+        (name, options) for node_id in NODE_CLASS_MAPPINGS for name, (_, options) in inputs_of(node_id).items()
+    ]
+    rare = {name for name, options in all_inputs if name in RARE and not options.get("advanced")}
+    assert rare == set()
+    assert not any(options.get("advanced") for _, options in all_inputs if options.get(MARK) == PROMPT_BOX)
+
+
+def test_a_request_keeps_the_syntax_it_was_saved_with() -> None:
+    """As by 0.2.0, whose default was a1111 in Fade Words: there [cat] is at 1 / 1.1, for comfy it is text."""
+    asked = {**defaults("MaskedBlend"), "clip": FakeClip(), "text": "a [cat]"}
+    for syntax, plain in (("a1111", "a cat"), ("comfy", "a [cat]")):
+        found = node("MaskedBlend").encode(**{**asked, "syntax": syntax})["result"][0][0][0]
+        weight = 1 / 1.1 if syntax == "a1111" else 1.0
+        written = plain.replace("cat", f"(cat:{weight})") if weight != 1 else plain
+        torch.testing.assert_close(found, native(written, syntax="comfy", scheme="masked_blend"))
+    assert asked["syntax"] == "comfy"
 
 
 def test_dropped_in_unchanged_it_gives_what_the_stock_node_gives() -> None:

@@ -39,8 +39,8 @@ def test_a_text_without_translation_is_english_and_so_is_a_value_that_a_menu_lac
     assert (found["description"], found["outputs"]) == ("A node.", english["outputs"])
     assert found["inputs"]["scheme"]["name"] == "方案"
     tooltip = found["inputs"]["scheme"]["tooltip"]
-    assert tooltip.startswith("权重如何起作用。comfy：移动行。 a1111: Scales")
-    assert tooltip.count("comfy：") == 1 and "comfy: " not in tooltip and " lpw: As" in tooltip
+    assert tooltip.startswith("权重如何起作用。comfy：移动行。\na1111: Scales")
+    assert tooltip.count("comfy：") == 1 and "comfy: " not in tooltip and "\nlpw: As" in tooltip
 
 
 def test_permanent_names_only_grow() -> None:
