@@ -41,7 +41,7 @@ class WeightedCLIPScript(scripts.Script):
     def ui(self, is_img2img):
         """The controls, in the order in which the API takes their values."""
         input_accordion = getattr(ui_components, "InputAccordion", None)
-        controls, told = accordion.build_accordion(self.title(), self.elem_id, settings.FIRST, input_accordion)
+        controls, told = accordion.build_accordion(self.title(), self.elem_id, settings.first_values(), input_accordion)
         self.infotext_fields = [
             *((control, partial(settings.pasted, name)) for name, control in controls.items()),
             (told, lambda parameters: markup.problems(settings.untaken(parameters))),

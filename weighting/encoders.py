@@ -213,10 +213,12 @@ class Prepared:
         self._variants: dict[str, list[Callable[[], Iterable[Variant]]]] = {}
         self._plans: dict[str, Plan[list[EncodedPrompt]]] = {}
         for name, some in reads.items():
-            plans = [plan_prompt(read, encoders.readers[name].tokenize) for read in some]
+            tokenize = encoders.readers[name].tokenize
+            plans = [plan_prompt(read, tokenize) for read in some]
             self._counts[name] = [self._counted(plan) for plan in plans]
             self._variants[name] = [plan.variants for plan in plans]
-            self._plans[name] = plan_columns(some) if is_together and some and is_in_columns(some) else gathered(plans)
+            has_columns = is_together and some and is_in_columns(some)
+            self._plans[name] = plan_columns(some, tokenize) if has_columns else gathered(plans)
 
     @property
     def num_encodings(self) -> int:

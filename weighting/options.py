@@ -13,6 +13,7 @@ from .chunking import CHUNKINGS
 from .normalize import NORMALIZATIONS
 from .padding import PADDINGS
 from .schemes import SCHEMES
+from .schemes.blend import EMPHASES
 from .schemes.repeat import FINEST_STEPS
 from .syntax import SYNTAXES, syntax_of
 
@@ -231,6 +232,20 @@ class EncodeOptions:
     )
     strength: float = option(
         1.0, tooltip="Scheme negpip: scale of weights, each of which becomes 1 + strength (weight - 1)."
+    )
+    above_one: str = option(
+        "as ComfyUI",
+        "Above 1",
+        "What weights above 1 do",
+        "With scheme masked_blend: what weights above 1 do.",
+        choices={
+            "as ComfyUI": "they act as in the scheme comfy.",
+            "as the WebUI": "they act on the blended rows by the WebUI's own emphasis.",
+        },
+        called={"as ComfyUI": "stronger words as in ComfyUI", "as the WebUI": "stronger words as without this script"},
+    )
+    emphasis: str = option(
+        "Original", tooltip="With above_one as the WebUI: its setting Emphasis mode.", choices=EMPHASES
     )
     strict: bool = option(
         False,

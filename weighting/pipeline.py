@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -23,8 +24,9 @@ from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, both, gathered, mask_tensor, uncausal
 from .prompt import Issue, Span
 from .reading import ReadPrompt
-from .scheme import Place, SchemeFn, SchemeOptions, Weighted, all_places, empty_prompt_aside
+from .scheme import Place, SchemeFn, SchemeOptions, Weighted, all_places, empty_prompt_aside, has_weights
 from .schemes import SCHEMES
+from .schemes.blend import EMPHASES, parted
 from .schemes.sections import plan_sections
 
 T = TypeVar("T")
@@ -66,15 +68,7 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
     """
     options = read.options
     scheme = SCHEMES[options.scheme]
-    scheme_options = SchemeOptions(
-        law=options.law,
-        mask_method=options.mask_method,
-        filler_id=_filler_id(options.filler, tokenize),
-        pooled=options.pooled,
-        visible_in=visible_fn(options, read.layout),
-        layout=read.layout,
-        strength=options.strength,
-    )
+    scheme_options = _scheme_options(read, tokenize)
 
     def plan_chunks(chunks: Sequence[TokenChunk]) -> Plan[Weighted]:
         plan = scheme.plan(chunks, scheme_options)
@@ -92,6 +86,25 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
     plan = scheme.finish(plan.then(lambda weighted: without_padding(weighted, read)), read, scheme_options)
     plan = _as_chosen(plan, [read])
     return plan.then(lambda weighted: _encoded(weighted, read))
+
+
+def _scheme_options(read: ReadPrompt, tokenize: Tokenize) -> SchemeOptions:
+    options = read.options
+    return SchemeOptions(
+        law=options.law,
+        mask_method=options.mask_method,
+        filler_id=_filler_id(options.filler, tokenize),
+        emphasis=options.emphasis if _is_emphasized(options) else None,
+        pooled=options.pooled,
+        visible_in=visible_fn(options, read.layout),
+        layout=read.layout,
+        strength=options.strength,
+    )
+
+
+def _is_emphasized(options: EncodeOptions) -> bool:
+    """Whether the WebUI's emphasis acts after the scheme."""
+    return options.above_one == "as the WebUI" and "above_one" in SCHEMES[options.scheme].options
 
 
 def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
@@ -133,15 +146,20 @@ def _encoded(weighted: Weighted, read: ReadPrompt) -> EncodedPrompt:
 
 
 def is_in_columns(reads: Sequence[ReadPrompt]) -> bool:
-    """Whether the WebUI encodes texts chunk by chunk: with one of its own schemes, and only options that it has."""
+    """Whether the WebUI encodes texts chunk by chunk: with one of its own schemes, and only options that it has.
+
+    Its emphasis after another scheme is one, if it has anything to do.
+    """
     options = reads[0].options
     is_plain = all(len(read.sections) == 1 and not read.sections[0].shares for read in reads)
     is_plain = is_plain and all(read.sections[0].weight == 1.0 for read in reads)
-    is_plain = is_plain and SCHEMES[options.scheme].in_columns is not None
+    is_raised = any(weight > 1.0 for read in reads for chunk in read.chunks for weight in chunk.weights)
+    is_theirs = is_raised if _is_emphasized(options) else SCHEMES[options.scheme].in_columns is not None
+    is_plain = is_plain and is_theirs
     return is_plain and options.eos_rows == "own" and options.pooled != "raw text"
 
 
-def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
+def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[EncodedPrompt]]:
     """Plan texts that alternate while an image is made, as the WebUI encodes them.
 
     The WebUI encodes all first chunks, then all second ones, and so on. For most schemes that equals one text after
@@ -150,14 +168,26 @@ def plan_columns(reads: Sequence[ReadPrompt]) -> Plan[list[EncodedPrompt]]:
     Source: docs/reference/hosts.md, "In the WebUI"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
     """
     options, layout = reads[0].options, reads[0].layout
-    scheme_options = SchemeOptions(visible_in=visible_fn(options, layout), layout=layout)
-    plan_chunks = SCHEMES[options.scheme].in_columns
-    assert plan_chunks is not None
-    columns = [
-        _plan_column(column, plan_chunks, scheme_options)
-        for column in zip(*(read.chunks for read in reads), strict=True)
-    ]
-    plan = gathered(columns).then(lambda results: [_of_text(results, index, read) for index, read in enumerate(reads)])
+    scheme, scheme_options = SCHEMES[options.scheme], _scheme_options(reads[0], tokenize)
+    in_columns, parts = scheme.in_columns, [read.chunks for read in reads]
+    blends: list[Plan[Weighted]] = []
+    if scheme_options.emphasis is not None:
+        in_columns = EMPHASES[scheme_options.emphasis].in_columns
+        lowered, parts = zip(*map(parted, parts), strict=True)
+        scheme_options = replace(scheme_options, emphasis=None)
+        if any(map(has_weights, lowered)):
+            blends = [scheme.plan(chunks, scheme_options) for chunks in lowered]
+    assert in_columns is not None
+    columns = gathered([_plan_column(column, in_columns, scheme_options) for column in zip(*parts, strict=True)])
+
+    def of_texts(results: Sequence[Weighted]) -> list[Weighted]:
+        return [_of_text(results, index, read) for index, read in enumerate(reads)]
+
+    def emphasized(texts: Sequence[Weighted]) -> list[Weighted]:
+        found = of_texts(columns.combine(_in_columns(texts, layout.length)))
+        return [one._replace(issues=(*text.issues, *one.issues)) for text, one in zip(texts, found, strict=True)]
+
+    plan = gathered(blends).then(emphasized) if blends else columns.then(of_texts)
     if options.padding in BEHIND_CONTENT:
         plan = plan.then_with(
             empty_prompt_aside(scheme_options),
@@ -179,6 +209,13 @@ def _plan_column(column: Sequence[TokenChunk], plan_chunks: SchemeFn, options: S
         return weighted._replace(hidden=weighted.hidden.view_as(rows.hidden), pooled=rows.pooled)
 
     return Plan(plan.variants, combine)
+
+
+def _in_columns(texts: Sequence[Weighted], length: int) -> Iterator[Encoding]:
+    """Rows of some texts as those of their columns."""
+    hidden = torch.cat([text.hidden for text in texts]).unflatten(1, (-1, length))  # [texts, chunks, 77, dim]
+    pooled = torch.cat([text.pooled for text in texts])
+    return (Encoding(rows, pooled) for rows in hidden.unbind(1))
 
 
 def _of_text(columns: Sequence[Weighted], index: int, read: ReadPrompt) -> Weighted:

@@ -37,6 +37,9 @@ class SchemeOptions:
     """masked_blend: how words are made absent."""
     filler_id: int = 266
     """masked_blend: id that replaces an absent token with the method ``token``; 266 is ``+``."""
+    emphasis: str | None = None
+    """masked_blend: the WebUI's emphasis mode by which weights above 1 act; None: they act as in the scheme
+    ``comfy``."""
     pooled: str = "unweighted"
     """Whether a scheme that blends encodings blends their pooled vectors too (``weighted``). Schemes that work row by
     row leave them unchanged either way: a pooled vector is the row of EOS, whose weight is always 1. ``raw text`` is

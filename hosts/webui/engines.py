@@ -31,6 +31,7 @@ from ...encoder.masks import causal_mask, check_mask
 from ...weighting.chunks import ChunkLayout
 from ...weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
 from ...weighting.options import EncodeOptions
+from ...weighting.schemes.blend import EMPHASES
 from ...weighting.syntax import syntax_of
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
@@ -391,9 +392,11 @@ def text_engine_class() -> type | None:
 
 def as_emphasized(options: EncodeOptions) -> EncodeOptions:
     """Apply the host's setting *Emphasis mode* to options: under ``None`` A1111's brackets are text."""
-    if syntax_of(options.syntax).by_webui and host_option("emphasis", default="Original") == "None":
-        return replace(options, syntax="none", chunking="a1111")
-    return options
+    mode = host_option("emphasis", default="Original")
+    if mode == "None":
+        options = replace(options, emphasis="Ignore")
+        return replace(options, syntax="none", chunking="a1111") if syntax_of(options.syntax).by_webui else options
+    return replace(options, emphasis=mode if mode in EMPHASES else "Original")  # a host takes others as that, too
 
 
 def unet_of(model: Model) -> nn.Module | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from ...weighting.options import PLACE_OPTIONS, EncodeOptions, PlaceOptions
+from ...weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOptions
 from ...weighting.places import PlacedPhrase, read_places
 from ...weighting.prompt import shortened
+from ...weighting.schemes import SCHEMES
 from .engines import WebUIError
 
 INFOTEXT = "Weighted CLIP"
@@ -17,11 +20,11 @@ _UNTAKEN = f"{INFOTEXT} not taken"
 """Key in pasted parameters for lines about what was not taken."""
 
 
-class FirstScheme(str):
-    """First scheme in the script's menu, which differs from the default of the API.
+class FirstValue(str):
+    """Value with which a menu of a new page begins, where that is not the default of the API.
 
-    If a request names no scheme, the host inserts the menu's first value: `FIRST_SCHEME`, the only object of this type.
-    A page sends a plain string, and Forge converts a pasted value to the type of the menu's, which makes one as well.
+    If a request names no value, the host inserts the menu's first one, which alone is of this type. A page sends a
+    plain string, and Forge converts a pasted value to the type of the menu's, which makes one as well.
     """
 
     __slots__ = ()
@@ -30,11 +33,8 @@ class FirstScheme(str):
         """Make a plain string."""
         return str(value)
 
-    def __deepcopy__(self, memo: object) -> FirstScheme:
+    def __deepcopy__(self, memo: object) -> FirstValue:
         return self
-
-
-FIRST_SCHEME = str.__new__(FirstScheme, "masked_blend")
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,15 @@ class Settings:
     bind_words: str = EncodeOptions.bind_words
     places: str = PlaceOptions.places
     word_maps: bool = PlaceOptions.word_maps
+    above_one: str = EncodeOptions.above_one
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
         """Make settings from the values of all controls or of the first; more values are refused."""
         if len(values) > len(NAMES):
             raise WebUIError(f"The script takes {len(NAMES)} values ({', '.join(NAMES)}), got {len(values)}")
-        given: list[Any] = [cls.scheme if isinstance(value, FirstScheme) else value for value in values]
-        return cls(*given)
+        given = zip(NAMES, values, strict=False)
+        return cls(**{name: value for name, value in given if not isinstance(value, FirstValue)})
 
     def options(self) -> EncodeOptions:
         """Options for encoding prompts. The host cleans its texts itself, and makes several of a prompt.
@@ -90,19 +91,47 @@ class Settings:
             raise WebUIError(str(error)) from error
 
     def infotext(self) -> dict[str, str | float | bool]:
-        """Entries for an image's parameters: the scheme, and everything that differs from its default."""
+        """Entries for an image's parameters: the scheme, and what it reads that differs from its default."""
         entries: dict[str, str | float | bool] = {INFOTEXT: self.scheme}
+        unread = {name for scheme, about in SCHEMES.items() if scheme != self.scheme for name in about.options}
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name not in ("enabled", "scheme") and value != field.default:
+            if field.name not in ("enabled", "scheme", *unread) and value != field.default:
                 entries[infotext_key(field.name)] = value
         return entries
 
 
 NAMES = tuple(field.name for field in fields(Settings))
 """Names of the settings, in the order of the API."""
-FIRST: Mapping[str, Any] = {**vars(Settings()), "scheme": FIRST_SCHEME}
-"""First values of the controls, in the order of the API."""
+FIRST: Mapping[str, Any] = {
+    **vars(Settings()),
+    "scheme": str.__new__(FirstValue, "masked_blend"),
+    "above_one": str.__new__(FirstValue, "as the WebUI"),
+}
+"""First values of the controls on a new page, in the order of the API."""
+_SAVED = "customscript/weighted_clip.py/"
+"""Prefix of our entries in the host's file of defaults that its user has saved."""
+
+
+def first_values() -> Mapping[str, Any]:
+    """`FIRST`, with weights above 1 as ever if the host's user has saved other defaults without a word on those.
+
+    The host itself writes down the first value of every control that it sees.
+    """
+    try:
+        from modules.shared import cmd_opts  # pyright: ignore[reportMissingImports]
+
+        entries: dict[str, Any] = json.loads(Path(cmd_opts.ui_config_file).read_text(encoding="utf-8"))
+        values = {key.removesuffix("/value"): value for key, value in entries.items() if key.endswith("/value")}
+        ours = {key.rpartition("/")[2]: value for key, value in values.items() if key.startswith(_SAVED)}
+    except (ImportError, AttributeError, TypeError, OSError, ValueError):  # another host, or nothing that can be read
+        return FIRST
+    known = {**OPTIONS, **PLACE_OPTIONS}
+    first = {known[name].label: value for name, value in FIRST.items() if name in known}
+    is_earlier = bool(ours) and OPTIONS["above_one"].label not in ours
+    if is_earlier and any(value != first.get(label, False) for label, value in ours.items()):
+        return {**FIRST, "above_one": Settings.above_one}
+    return FIRST
 
 
 def infotext_key(name: str) -> str:

@@ -125,7 +125,8 @@ def test_controls_are_settings_in_order_and_paste_themselves(
         controls = one.ui(False)
     assert used == ([controls[0]] if has_input_accordion else [])
     defaults = vars(settings.Settings())
-    assert [control.value for control in controls] == [False, "masked_blend", *list(defaults.values())[2:]]
+    first = {**defaults, "scheme": "masked_blend", "above_one": "as the WebUI"}
+    assert [control.value for control in controls] == list(first.values())
     assert [control.elem_id.rpartition("clip_")[2] for control in controls] == list(defaults)
     for control, name in zip(controls[1:], list(defaults)[1:], strict=True):
         assert control.label
@@ -156,6 +157,8 @@ def test_controls_are_settings_in_order_and_paste_themselves(
         ("Weighted CLIP bind strength", "much", 1.0, ("bind_strength must be a number",)),
         ("Weighted CLIP bind strength", "7", 1.0, ("bind_strength must be 0 to 1",)),
         ("Weighted CLIP bind strength", "nan", 1.0, ("bind_strength must be 0 to 1",)),
+        ("Weighted CLIP above one", "nan", "as ComfyUI", ("above_one must be one of: as ComfyUI, as the WebUI",)),
+        ("Weighted CLIP above one", "<b>" * 500, "as ComfyUI", ("&lt;b&gt;",)),
         ("Weighted CLIP glow", "on" * 500, None, ("“Weighted CLIP glow: ononon", "is no setting here")),
     ],
 )
@@ -250,7 +253,7 @@ def test_what_only_one_scheme_reads_is_seen_with_it_alone(script: dict[str, Any]
     assert any(event == "load" for one in page.fns.values() for _, event in one.targets)
     rows = [block for block in page.blocks.values() if isinstance(block, gr.Row) and block in dependency.outputs]
     forms = {tuple(child.label for child in row.children[0].children): row.visible for row in rows}
-    assert forms == {("Law", "Mask method"): True, ("Finest step",): False}
+    assert forms == {("Law", "Mask method", "Above 1"): True, ("Finest step",): False}
 
     def shown(**changed: Any) -> tuple[str, list[bool]]:
         values = {control: changed.get(control.label, control.value) for control in dependency.inputs}

@@ -71,7 +71,7 @@ SCHEMES: dict[str, Scheme] = {
         formula="see the next section",
         cost="see the next section",
         advice="Write (dog:0.3) to fade the dog, (dog:0) to remove it.",
-        options=("law", "mask_method"),
+        options=("law", "mask_method", "above_one"),
     ),
     "down_weight": Scheme(
         down_weight,

@@ -19,8 +19,10 @@ from typing import NamedTuple
 from ...encoder.encoding import Encoding
 from ..chunks import Token, TokenChunk
 from ..plan import Plan, Variant, both
+from ..prompt import Issue
 from ..scheme import (
     DEFAULT_OPTIONS,
+    SchemeFn,
     SchemeOptions,
     Weighted,
     empty_prompt,
@@ -31,6 +33,7 @@ from ..scheme import (
     weights_of,
     whole_prompt,
 )
+from .rows import a1111, a1111_global_norm, a1111_no_norm, unweighted
 
 LEAST_WEIGHT = 1e-5
 """Minimum weight in compel's law, so that its tangent stays finite."""
@@ -64,17 +67,64 @@ def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
 
     Args:
         chunks: The prompt.
-        options: Law, method, filler, pooled and mask.
+        options: Law, method, filler, pooled, mask and emphasis.
 
     Returns:
         The plan of the blend. Its pooled vector is that of the whole prompt, or a blend, depending on
         ``options.pooled``.
     """
+    if options.emphasis is not None:
+        return _emphasized(chunks, options.emphasis, replace(options, emphasis=None))
     if options.law == "compel":
         return plan_blend(_compel_blend(tuple(chunks), options), options)
     floored = [chunk.reweighted(lambda token: max(token.weight, 0.0)) for chunk in chunks]
     issues = negative_weight_issues(chunks, "0 here: a word cannot be less than absent")
     return plan_blend(nested_blend(floored, options), options).then(lambda result: result._replace(issues=issues))
+
+
+class Emphasis(NamedTuple):
+    """An emphasis mode of the WebUI, as schemes that have its numbers."""
+
+    plan: SchemeFn
+    """For a prompt by itself."""
+    in_columns: SchemeFn
+    """As in `Scheme`."""
+
+
+def _ignoring(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Plan[Weighted]:
+    first = next((token for chunk in chunks for token in chunk.content if token.weight > 1.0), None)
+    message = "Weights above 1 count for nothing, as the WebUI's emphasis mode is Ignore."
+    issues = () if first is None else (Issue("ignored-weights", message, first.at),)
+    return unweighted(chunks, options).then(lambda weighted: weighted._replace(issues=issues))
+
+
+EMPHASES = {
+    "Original": Emphasis(a1111, a1111_global_norm),
+    "No norm": Emphasis(a1111_no_norm, a1111_no_norm),
+    "Ignore": Emphasis(_ignoring, _ignoring),
+}
+"""Emphasis modes of the WebUI, default first."""
+
+
+def parted(chunks: Sequence[TokenChunk]) -> tuple[tuple[TokenChunk, ...], tuple[TokenChunk, ...]]:
+    """A prompt with its weights cut to at most 1, and with those cut to at least 1."""
+    lowered = tuple(chunk.reweighted(lambda token: min(token.weight, 1.0)) for chunk in chunks)
+    return lowered, tuple(chunk.reweighted(lambda token: max(token.weight, 1.0)) for chunk in chunks)
+
+
+def _emphasized(chunks: Sequence[TokenChunk], mode: str, options: SchemeOptions) -> Plan[Weighted]:
+    """Blend by weights below 1, then the WebUI's emphasis by those above; without weights below 1 it alone."""
+    lowered, raised = parted(chunks)
+    emphasis = EMPHASES[mode].plan(raised, options)
+    if not has_weights(lowered):
+        return emphasis
+
+    def then_emphasis(blended: Weighted) -> Weighted:
+        rows = blended.hidden.unflatten(1, (len(raised), -1))[0]  # [chunks, 77, dim]
+        weighted = emphasis.combine(iter([Encoding(rows, blended.pooled)]))
+        return weighted._replace(issues=(*blended.issues, *weighted.issues))
+
+    return masked_blend(lowered, options).then(then_emphasis)
 
 
 def compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
