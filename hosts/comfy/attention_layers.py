@@ -401,8 +401,23 @@ def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
             "Weigh Attention and Place Phrase cannot act in this variant of Stable Diffusion 3, in which layers of "
             "their own refine the text. For this model, encode without them."
         )
-    num_rows = weighing.bias.shape[1]
     are_text: list[bool] = []
+
+    def note(block: Mapping[str, Any]) -> None:
+        are_text[:] = [True]
+
+    options = _noting_blocks(weighing, call.options, len(call.network.joint_blocks), note)
+    return around_attention(options, _acting_in(are_text, weighing), weighing)
+
+
+def _noting_blocks(
+    weighing: Weighing, options: TransformerOptions, number: int, note: Callable[[Mapping[str, Any]], None]
+) -> TransformerOptions:
+    """A copy of a model's options with a function that gets the inputs of each of its blocks before it runs.
+
+    It is inside another pack's around the block, which may skip it. Refused if another pack changes the text's rows.
+    """
+    num_rows = weighing.bias.shape[1]
 
     def around(earlier: Callable[..., Any] | None) -> Callable[..., Any]:
         def replacement(block: Mapping[str, Any], extra: Mapping[str, Any]) -> Any:
@@ -413,19 +428,18 @@ def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
                         f"node has made them {block['txt'].shape[1]}: which of them are words can no longer be told. "
                         "Take out that node or ours."
                     )
-                are_text[:] = [True]
+                note(block)
                 return extra["original_block"](block)
 
             return original(block) if earlier is None else earlier(block, {**extra, "original_block": original})
 
         return replacement
 
-    replaced = call.options.get("patches_replace", {})
+    replaced = options.get("patches_replace", {})
     blocks = replaced.get("dit", {})
-    names = [("double_block", index) for index in range(len(call.network.joint_blocks))]
+    names = [("double_block", index) for index in range(number)]
     ours = {name: around(blocks.get(name)) for name in names}
-    options = {**call.options, "patches_replace": {**replaced, "dit": {**blocks, **ours}}}
-    return around_attention(options, _acting_in(are_text, weighing), weighing)
+    return {**options, "patches_replace": {**replaced, "dit": {**blocks, **ours}}}
 
 
 def before_three_texts(weighing: Weighing, call: Call) -> TransformerOptions:
