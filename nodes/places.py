@@ -138,7 +138,7 @@ class WeightedCLIPRegion(Placing):
             BLOCKS,
             "every other: the region keeps to its place in every second block of the model only, so that prompts "
             "blend. It counts in models in which text and picture share an attention (Flux, Qwen-Image, Z-Image, ...); "
-            "in Stable Diffusion 1, 2 and XL, Anima and Wan it changes nothing.",
+            "in Stable Diffusion 1, 2 and XL, Anima, Wan and LTX-Video it changes nothing.",
             advanced=True,
         ),
     }

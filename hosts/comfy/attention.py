@@ -30,8 +30,8 @@ from .contract import PATCHER, checked_object, host
 from .families import FAMILIES, is_filled_in_front, layout_of, reads_apart, weigher_of
 from .fields import PIXELS, Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
-from .queries import Call, told_by_layer
-from .regions import LLAMA, Region
+from .queries import Call, num_guides, told_by_layer
+from .regions import LLAMA, MASK, Region
 from .reserving import reserve
 from .steps import LLAMA_ROWS, MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of
 from .text_rows import num_rows_read
@@ -49,8 +49,8 @@ READY = "weighted_clip_attention_is_ready"
 RECORDS = "weighted_clip_records"
 """Name of the maps of a sampling among the options of the host's model."""
 """Nodes whose effect depends on the step, as the log names them."""
-READ_TOO = ("t5xxl_ids", "t5xxl_weights", LLAMA)
-"""Values of an entry that a model reads beside its rows: Anima's T5's ids, HiDream those of Llama."""
+READ_TOO = ("t5xxl_ids", "t5xxl_weights", LLAMA, MASK)
+"""Values of an entry that a model reads beside its rows: Anima T5's ids, HiDream rows of Llama, LTX-Video a mask."""
 NOT_ACTING = "lost in silence: where another pack, such as Attention Couple, takes this conditioning for a region"
 """Line of a report about weights and signs in the attention; our code does not run there."""
 
@@ -441,16 +441,15 @@ def _predict(
         llama = _llama_of(entry["model_conds"])
         num_last = 0 if llama is None else llama.shape[2]
         num_filled = _num_filled(entry, is_filled)
-        reads[id(entry)] = read_in(marker, step, num_filled, num_last, due.get(id(entry)))
-        if seen is not None and step is not None:
-            seen.note_places(marker, step, entry.get("timestep_start"), entry.get("timestep_end"))
+        own = None if step is None else _without_guides(step, entry)
+        reads[id(entry)] = read_in(marker, own, num_filled, num_last, due.get(id(entry)))
+        if seen is not None and own is not None:
+            seen.note_places(marker, own, entry.get("timestep_start"), entry.get("timestep_end"))
     if any(read.regions for read in reads.values()):
         weigher_of(model)  # refuses models that it does not know
-    if any("attention_mask" in entry["model_conds"] and reads[id(entry)].regions for entry in marked):
-        raise ValueError(
-            f"{REGIONAL_PROMPT} cannot act beside a base prompt that hides some of its rows (attention_mask): nobody "
-            f"can tell which rows of regions it would hide. Take out {REGIONAL_PROMPT}, or what made the mask."
-        )
+    for entry in marked:
+        if MASK in entry["model_conds"] and (regions := reads[id(entry)].regions):
+            _check_masks(model, entry["model_conds"], regions)
     sizes = sizes_of(list(reads.values()))
     ready = [some and [_ready(entry, reads.get(id(entry)), sizes, step, seen) for entry in some] for some in conds]
     try:
@@ -461,6 +460,33 @@ def _predict(
         if any(name == "AttentionCoupleHook" and name in str(error) for name in beside):
             raise ValueError(COUPLED) from error
         raise
+
+
+def _without_guides(step: Step, entry: Entry) -> Step:
+    """A step for an entry, without frames of the latent that are its guides."""
+    keyframes = entry["model_conds"].get("keyframe_idxs")
+    if keyframes is None:
+        return step
+    number = num_guides(keyframes.cond, step.latent.shape[2:])
+    return step._replace(latent=step.latent[:, :, : step.latent.shape[2] - number])
+
+
+def _check_masks(model: Any, inputs: Mapping[str, Any], regions: Sequence[Region]) -> None:
+    """Refuse masks of a base prompt's rows, among its model's inputs, with which those of regions cannot be joined."""
+    if not reads_apart(model):
+        raise ValueError(
+            f"{REGIONAL_PROMPT} cannot act beside a base prompt that hides some of its rows (attention_mask): nobody "
+            f"can tell which rows of regions it would hide. Take out {REGIONAL_PROMPT}, or what made the mask."
+        )
+    masks = (inputs[MASK].cond, *(region.mask for region in regions))
+    rows = (inputs[MARKER].num_own, *(len(region.rows) for region in regions))
+    for mask, number in zip(masks, rows, strict=True):
+        if mask.shape != (1, number) or mask.dtype not in (torch.int, torch.long):
+            raise ValueError(
+                f"{REGIONAL_PROMPT} needs masks of rows (attention_mask) as text encoders make them, a whole number "
+                f"for each: that of a prompt of {number} rows is {list(mask.shape)} of {mask.dtype}. Take out what "
+                "made it."
+            )
 
 
 def _seen_in(*given: Any, **named: Any) -> _Seen | None:
@@ -502,6 +528,7 @@ def _due(marked: Sequence[Entry], step: Step | None, seen: _Seen | None) -> dict
     found: dict[int, Due] = {}
     for entry in marked:
         watches: list[Watched] = []
+        own = _without_guides(step, entry)
         for watched in entry["model_conds"][MARKER].watches:
             watch = watched.watch
             is_known = watch in records and level in records[watch].levels
@@ -518,7 +545,7 @@ def _due(marked: Sequence[Entry], step: Step | None, seen: _Seen | None) -> dict
                     getattr(about, "spacial_downscale_ratio", PIXELS),
                     getattr(about, "temporal_downscale_ratio", 1),
                 )
-                records[watch] = Record(watch, step.latent, *ratios)
+                records[watch] = Record(watch, own.latent, *ratios)
             records[watch].levels.add(level)
             recording.add(watch)
             watches.append(watched)
@@ -602,12 +629,16 @@ def _apply(
     assert c_crossattn is not None  # all families have the text there
     seen: _Seen | None = options.get(MARKER)
     num_keys = _num_rows(c_crossattn, inputs.get(LLAMA_ROWS))
-    weighing = weighing_of(taken, num_keys, x.device, lambda words: _maps(words, x, model, seen))
     for maps in (taken.weights, taken.shares):
         if maps is not None:
             _check_places(maps, x)
+    picture = x[:, :, : x.shape[2] - num_guides(inputs.get("keyframe_idxs"), x.shape[2:])]
+    taken = taken.of_frames(picture.shape[2])
+    weighing = weighing_of(taken, num_keys, x.device, lambda words: _maps(words, picture, model, seen))
     if taken.beside is not None:
         c_crossattn = torch.cat([c_crossattn, taken.beside.to(c_crossattn).expand(len(x), -1, -1)], 1)
+        if taken.masks is not None:
+            inputs[MASK] = torch.cat([inputs[MASK], taken.masks.to(x.device).expand(len(x), -1)], 1)
     if taken.llamas is not None:
         llama = inputs[LLAMA_ROWS]
         inputs[LLAMA_ROWS] = torch.cat([llama, taken.llamas.to(llama).expand(len(x), -1, -1, -1)], 2)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -365,11 +365,7 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
 
     Refused if another pack replaces the cross attention.
     """
-    if any(_is_replaced(block.cross_attn) for block in call.network.blocks):
-        raise ValueError(
-            "Weigh Attention and Place Phrase cannot act in this model: another node, such as WanVideoNAG, replaces "
-            "its cross attention, so that nobody can tell which rows are words. Take out that node or ours."
-        )
+    _check_are_original([block.cross_attn for block in call.network.blocks])
     # image-to-video reads an image first; without one, the host reads the text there as well
     first = [call.inputs.get("clip_fea") is None] if call.network.model_type == "i2v" else []
     are_text: list[bool] = []
@@ -383,10 +379,38 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
     return around_attention({**call.options, "patches": patched}, _acting_in(are_text, weighing), weighing)
 
 
-def _is_replaced(layer: Any) -> bool:
-    """Whether a function other than its class's own replaces a layer; once removed, the host restores it."""
-    forward = vars(layer).get("forward")
-    return forward is not None and getattr(forward, "__func__", None) is not type(layer).forward
+def in_masked_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options for weights in the cross attention of LTX-Video: in the one that gets the mask of the text's rows.
+
+    Each block is told that mask, by which its cross attention is known, in however many parts its self attention runs.
+    Refused if another pack replaces the cross attention.
+    """
+    _check_are_original([block.attn2 for block in call.network.transformer_blocks])
+    mask: Tensor | None = None
+
+    def note(block: Mapping[str, Any]) -> None:
+        nonlocal mask
+        mask = block["attention_mask"]
+
+    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
+        if mask is not None and choices.get("mask") is mask:
+            return weighing.attend(attention, *inputs, **choices)
+        return attention(*inputs, **choices)
+
+    options = _noting_blocks(weighing, call.options, len(call.network.transformer_blocks), note)
+    return around_attention(options, act, weighing)
+
+
+def _check_are_original(layers: Sequence[Any]) -> None:
+    """Refuse layers of text of which another pack replaces any; once it is taken out, the host restores it."""
+    for layer in layers:
+        forward = vars(layer).get("forward")
+        if forward is not None and getattr(forward, "__func__", None) is not type(layer).forward:
+            raise ValueError(
+                "Weigh Attention and Place Phrase cannot act in this model: another node, such as WanVideoNAG "
+                "or LTX2_NAG, replaces its cross attention, so that nobody can tell which rows are words. Take out "
+                "that node or ours."
+            )
 
 
 def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:

@@ -101,6 +101,8 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.ldm.wan.model.VaceWanModel": ("blocks", "model_type", "patch_size"),
     "comfy.ldm.wan.model.CameraWanModel": ("blocks", "model_type", "patch_size"),
     "comfy.ldm.wan.model.WanAttentionBlock": ("cross_attn",),
+    "comfy.ldm.lightricks.model.LTXVModel": ("transformer_blocks",),
+    "comfy.ldm.lightricks.model.BasicTransformerBlock": ("attn2",),
     "comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper": (
         *("context_processor", "joint_blocks", "patch_size"),
     ),
@@ -117,6 +119,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.text_encoders.krea2.Krea2Tokenizer": ("llama_template",),
     "comfy.text_encoders.anima.AnimaTokenizer": (),
     "comfy.text_encoders.wan.WanT5Tokenizer": (),
+    "comfy.text_encoders.lt.LTXVT5Tokenizer": (),
     "comfy.text_encoders.sd3_clip.SD3Tokenizer": (),
     "comfy.text_encoders.sd3_clip.SD3ClipModel": ("clip_g", "clip_l", "t5xxl"),
     "comfy.text_encoders.lumina2.LuminaTokenizer": (),
@@ -150,10 +153,14 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "optimized_attention_override",
     ),
     "comfy.ldm.flux.model": ("block_type", "double", "post_input", "reference_image_num_tokens", "single"),
+    "comfy.ldm.lightricks.model": ("attention_mask",),
     "comfy.ldm.modules.diffusionmodules.mmdit": ("dit", "double_block", "original_block", "patches_replace", "txt"),
     "comfy.samplers": ("model_conds", "sample_sigmas", "transformer_options", "uuid", "uuids"),
     "comfy.context_windows": ("context_window",),
-    "comfy.model_base": ("c_crossattn", "cross_attn", "encoder_hidden_states_llama3", "t5xxl_ids", "t5xxl_weights"),
+    "comfy.model_base": (
+        *("attention_mask", "c_crossattn", "cross_attn", "denoise_mask", "encoder_hidden_states_llama3"),
+        *("keyframe_idxs", "t5xxl_ids", "t5xxl_weights"),
+    ),
 }
 """Keys of dictionaries that are used, by module."""
 

@@ -20,11 +20,13 @@ from .attention_layers import (
     in_cross_attention,
     in_joint_attention,
     in_joint_blocks,
+    in_masked_cross_attention,
     in_wan_cross_attention,
 )
 from .contract import checked_object
 from .queries import (
     Layout,
+    before_guides,
     between_references,
     picture_alone,
     text_behind,
@@ -186,6 +188,14 @@ FAMILIES = (
         {"comfy.text_encoders.wan.WanT5Tokenizer": "umt5xxl"},
     ),
     Family(
+        "LTX-Video",
+        in_masked_cross_attention,
+        before_guides,
+        ("comfy.ldm.lightricks.model.LTXVModel",),
+        {"comfy.text_encoders.lt.LTXVT5Tokenizer": "t5xxl"},
+        loader="CLIPLoader ltxv",
+    ),
+    Family(
         "Stable Diffusion 3",
         in_joint_blocks,
         text_in_front,
@@ -258,7 +268,8 @@ def is_filled_in_front(model: Any) -> bool:
 
 def reads_apart(model: Any) -> bool:
     """Whether a host's model reads text by a cross attention, in which entries with other prompts share a batch."""
-    return WEIGHERS.get(class_of(_network_of(model))) in (in_cross_attention, in_wan_cross_attention)
+    apart = in_cross_attention, in_wan_cross_attention, in_masked_cross_attention
+    return WEIGHERS.get(class_of(_network_of(model))) in apart
 
 
 def _network_of(model: Any) -> Any:

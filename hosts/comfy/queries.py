@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from .titles import PLACE_PHRASE, REGIONAL_PROMPT
 from .types import TransformerOptions
 
@@ -107,6 +109,28 @@ def text_behind(call: Call, num_text: int) -> Queries:
 def picture_alone(call: Call, num_text: int) -> Queries:
     """Anima."""
     return Queries(_patches(call.size, call.network.patch_spatial))
+
+
+def num_guides(keyframes: Tensor | None, size: Sequence[int]) -> int:
+    """Number of last frames of a latent that are guides, of which LTX-Video gets the coordinates.
+
+    Args:
+        keyframes: Coordinates of all their cells, ``[batch, 3, cells, 2]``; None if there are none.
+        size: Frames, height and width of the latent.
+    """
+    if keyframes is None:
+        return 0
+    return min(-(-keyframes.shape[2] // math.prod(size[-2:])), size[0] - 1)
+
+
+def before_guides(call: Call, num_text: int) -> Queries:
+    """LTX-Video: the picture, and behind it guides, whose cells below 0 in the mask of noise the model leaves out."""
+    frames, *cells = call.size
+    guides = num_guides(call.inputs.get("keyframe_idxs"), call.size)
+    behind, noise = guides * math.prod(cells), call.inputs.get("denoise_mask")
+    if guides and noise is not None:
+        behind = int((noise[0, :, -guides:] >= 0).all(0).sum())
+    return Queries((frames - guides, *cells), behind=behind)
 
 
 def between_references(call: Call, num_text: int) -> Queries:

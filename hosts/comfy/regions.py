@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LLAMA = "conditioning_llama3"
 """Name of Llama's rows among the values of an entry."""
+MASK = "attention_mask"
+"""Name of the mask of rows among the values of an entry, and among a model's inputs."""
 
 
 class Region(NamedTuple):
@@ -57,6 +59,12 @@ class Region(NamedTuple):
         """Its rows of ``text``, and those of Llama."""
         num_last = 0 if self.llama is None else self.llama.shape[2]
         return self.rows[: len(self.rows) - num_last], self.rows[len(self.rows) - num_last :]
+
+    @property
+    def mask(self) -> Tensor:
+        """1 for rows that may be read, else 0, for LTX-Video alone: ``[1, rows]``; all, if nothing says which."""
+        mask: Tensor | None = self.inputs.get(MASK)
+        return torch.ones(1, len(self.rows), dtype=torch.long) if mask is None else mask
 
     def acts(self, step: Step) -> bool:
         """Whether it acts in a step."""

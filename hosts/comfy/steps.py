@@ -18,7 +18,7 @@ from ...weighting.word_maps import key_rows
 from .attention_layers import Weighing
 from .contract import host
 from .fields import Places, Step, acting
-from .regions import Region, Shared, reading
+from .regions import MASK, Region, Shared, reading
 from .watching import Due, Maps
 
 MARKER = "weighted_clip_attention"
@@ -35,6 +35,8 @@ LLAMAS = "weighted_clip_llamas"
 """Name of those of Llama."""
 LLAMA_ROWS = "encoder_hidden_states_llama3"
 """The model's own name of Llama's rows."""
+MASKS = "weighted_clip_masks"
+"""Name of the masks of rows of regions."""
 PROMPTS = "weighted_clip_prompts"
 """Name of the number of each row's prompt."""
 BLENDING = "weighted_clip_blending"
@@ -180,6 +182,8 @@ def inputs_for(
                 num_filled -= llama.shape[2]
                 found[LLAMA_ROWS] = conds.CONDRegular(llama)
             found["c_crossattn"] = text._copy_with(torch.nn.functional.pad(alone, (0, 0, num_filled, 0)))
+            if MASK in inputs:
+                found[MASK] = conds.CONDRegular(read.regions[0].mask)
     found[MARKER] = conds.CONDRegular(marker.view(1, -1))
     places = () if step is None else step.latent.shape[2:]
     if sizes.fields:
@@ -211,15 +215,20 @@ def inputs_for(
         found[SHARES] = conds.CONDNoiseShape(shares)
         found[REGIONS] = conds.CONDRegular(beside)
         found[BLENDING] = conds.CONDRegular(blending)
+        if MASK in inputs:
+            masks = [] if read is None or read.shares is None else [region.mask for region in read.regions]
+            num_missing = sizes.beside - sum(mask.shape[1] for mask in masks)
+            masks.append(torch.zeros(1, num_missing, dtype=torch.long))
+            found[MASKS] = conds.CONDRegular(torch.cat(masks, 1))
     return found
 
 
 def _with(neutral: Tensor, own: Tensor | None) -> Tensor:
-    """Maps ``[1, maps, ...]`` with the first of them replaced, for as many pictures as there are."""
+    """Maps ``[1, maps, ...]`` with the first of them, or of their frames, replaced, for each picture there is."""
     if own is None:
         return neutral
     maps = neutral.repeat(len(own), *[1] * (neutral.dim() - 1))
-    maps[:, : own.shape[1]] = own
+    maps[(slice(None), *map(slice, own.shape[1:3]))] = own
     return maps
 
 
@@ -244,14 +253,21 @@ class Taken(NamedTuple):
     """`Read.entry` for each image."""
     llamas: Tensor | None
     """Those of Llama, ``[1 or batch, layers, rows, dim]``."""
+    masks: Tensor | None
+    """1 for rows of ``beside`` that may be read, else 0, ``[1 or batch, rows]``; None if the model takes no mask."""
+
+    def of_frames(self, number: int) -> Taken:
+        """The same with maps of the first frames alone, or of the first lines of a latent without frames."""
+        weights, shares = (None if maps is None else maps[:, :, :number] for maps in (self.weights, self.shares))
+        return self._replace(weights=weights, shares=shares)
 
 
 def take(inputs: dict[str, Any], batch: int) -> Taken | None:
     """Remove our inputs from those of a call of a model; None if there are none."""
     given: Tensor | None = inputs.pop(MARKER, None)
-    names = (PLACES, LEAST, SHARES, BLENDING, REGIONS, LLAMAS, PROMPTS, WATCHED, ENTRY)
+    names = (PLACES, LEAST, SHARES, BLENDING, REGIONS, LLAMAS, PROMPTS, WATCHED, ENTRY, MASKS)
     found = (inputs.pop(name, None) for name in names)
-    weights, least, shares, blending, beside, llamas, prompts, watched, entry = found
+    weights, least, shares, blending, beside, llamas, prompts, watched, entry, masks = found
     if given is None:
         return None
     # a wrapper that cuts the picture into tiles may have repeated only what it knows
@@ -282,6 +298,7 @@ def take(inputs: dict[str, Any], batch: int) -> Taken | None:
         of_words,
         entry.cpu().expand(batch, -1).flatten().int().tolist(),
         llamas,
+        masks,
     )
 
 

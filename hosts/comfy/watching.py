@@ -153,8 +153,10 @@ class Record:
         return self
 
     def is_of(self, samples: Tensor) -> bool:
-        """Whether this is the record of a sampling with this result."""
-        return samples.shape == self._result.shape and torch.equal(samples.cpu().to(self._result.dtype), self._result)
+        """Whether this is the record of a sampling with this result, with or without the frames of guides behind it."""
+        found = samples.cpu().to(self._result.dtype)
+        results = self._result, self._result[:, :, : self._sums.shape[2]]
+        return any(found.shape == result.shape and torch.equal(found, result) for result in results)
 
     def maps(self) -> Tensor:
         """Map of each word, ``[pictures, words, (frames,) height, width]``, float32: shares, or as DAAM makes them."""

@@ -20,6 +20,7 @@ from weighted_clip.hosts.comfy.attention_layers import (
     in_cross_attention,
     in_joint_attention,
     in_joint_blocks,
+    in_masked_cross_attention,
     in_wan_cross_attention,
 )
 from weighted_clip.weighting.attention import RowEffect
@@ -237,6 +238,28 @@ def test_in_stable_diffusion_3_the_first_attention_of_each_block_is_weighed() ->
     network.context_processor = "one"
     with pytest.raises(ValueError, match="this variant of Stable Diffusion 3"):
         in_joint_blocks(weighing, Call(network, {}, {}))
+
+
+def test_in_ltx_video_the_attention_with_the_blocks_mask_is_weighed() -> None:
+    q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
+    own, other = (torch.zeros(1, 1, 1, ROWS).index_fill(3, torch.tensor(row), -1e30) for row in (4, 3))
+    network = SimpleNamespace(transformer_blocks=[SimpleNamespace(attn2=torch.nn.Identity())] * 2)
+    weighing = Weighing(BIAS, FACTOR)
+    options = in_masked_cross_attention(weighing, Call(network, {}, {}))
+    read = []
+
+    def block(_):
+        read.extend(options[OVERRIDE](attention_pytorch, q, k, v, 1, mask=mask) for mask in (None, other, own))
+
+    for index in range(2):
+        inputs = {"txt": random(1, ROWS, DIM), "attention_mask": own}
+        options["patches_replace"]["dit"]["double_block", index](inputs, {"original_block": block})
+    for mask, plain, found in zip((None, other, own), read[:3], read[3:], strict=True):
+        assert torch.equal(plain, found)
+        hidden = torch.zeros(QUERIES, ROWS, dtype=torch.bool) if mask is None else mask[0, 0] < 0
+        effects = (BIAS, FACTOR) if mask is own else (torch.zeros(1, ROWS), torch.ones(1, ROWS))
+        torch.testing.assert_close(found, written_out(q, k, v, *effects, hidden))
+    assert weighing.num_layers == 2
 
 
 def test_in_hidream_the_text_stands_last_and_llamas_part_of_it_twice() -> None:

@@ -13,6 +13,14 @@ def call(size, inputs=None, **network) -> Call:
     return Call(SimpleNamespace(**network), {}, inputs or {}, size)
 
 
+def coarse(*size: int) -> torch.Tensor:
+    """A mask of noise whose last frame has one of each four cells."""
+    mask = torch.ones(2, 1, *size)
+    mask[:, :, -1] = -1
+    mask[:, :, -1, ::2, ::2] = 0
+    return mask
+
+
 @pytest.mark.parametrize(
     ("layout", "given", "num_text", "expected"),
     [
@@ -41,6 +49,12 @@ def call(size, inputs=None, **network) -> Call:
                 ref_conv=object(),
             ),
             *(512, Queries((3, 7, 11), 77, 2 * 77 + 4 * 5)),
+        ),
+        ("before_guides", call((3, 4, 6)), 128, Queries((3, 4, 6))),
+        (
+            "before_guides",
+            call((5, 4, 6), {"keyframe_idxs": torch.zeros(1, 3, 48, 2), "denoise_mask": coarse(5, 4, 6)}),
+            *(128, Queries((3, 4, 6), 0, 24 + 6)),
         ),
     ],
 )

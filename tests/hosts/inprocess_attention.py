@@ -177,11 +177,12 @@ def compiled_models_are_weighed(families: Iterable[str], *, by_block: bool = Fal
     """Compiled as a whole, and if ``by_block`` block by block."""
     from comfy_api.torch_helpers import set_torch_compile_wrapper
 
-    parts = [["diffusion_model"]]
-    if by_block:
-        parts.append([f"diffusion_model.blocks.{index}" for index in range(2)])
     for family in families:
         clip, model = make_text_encoder(family), make_model(family)
+        parts = [["diffusion_model"]]
+        if by_block:
+            blocks = "transformer_blocks" if family == "LTX-Video" else "blocks"
+            parts.append([f"diffusion_model.{blocks}.{index}" for index in range(2)])
         plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
         with written_out(model, "bias", (plain, rows_by_hand(family, clip))):
             reference = sampled(model, plain, negative)

@@ -1,8 +1,8 @@
 """Checks of Weigh Attention on families whose text has rows of its own, apart from CLIP's.
 
-In Flux, Chroma, Qwen-Image and Z-Image text and image share an attention; Krea 2, Anima and Wan come after them, and
-the way ``krea2`` is compared with ComfyUI-KJNodes. Run by test_comfyui_inprocess.py in ComfyUI's own Python; see
-inprocess.py.
+In Flux, Chroma, Qwen-Image and Z-Image text and image share an attention; Krea 2, Anima, Wan and LTX-Video come after
+them, and the way ``krea2`` is compared with ComfyUI-KJNodes. Run by test_comfyui_inprocess.py in ComfyUI's own Python;
+see inprocess.py.
 """
 
 # pyright: reportMissingImports=false
@@ -33,9 +33,11 @@ from toys import LATENT, NEGATIVE, PLAIN, TEXT, WIDE_LATENT, make_model, make_te
 from written_out import written_out
 
 JOINT = ("Flux", "Chroma", "Qwen-Image", "Z-Image")
-CROSS = ("Krea 2", "Anima", "Wan", "Wan image to video", "Wan VACE", "Wan Camera")
-TEXT_ENCODERS = CROSS[:3]
+CROSS = ("Krea 2", "Anima", "Wan", "LTX-Video", "Wan image to video", "Wan VACE", "Wan Camera")
+TEXT_ENCODERS = CROSS[:4]
 """Families of a text encoder each."""
+REPLACED = {"Wan": "blocks.1.cross_attn", "LTX-Video": "transformer_blocks.1.attn2"}
+"""Layers of text that another pack replaces."""
 FILLED = ", and" * 32
 """Makes a text of Z-Image 65 to 96 tokens long, which it pads to 96, as it does the 77 patches of an image: the layers
 that refine text alone and image alone then have the same shapes."""
@@ -119,7 +121,7 @@ def check_joint_families_say_what_acts_and_refuse_what_does_not() -> None:
             assert f"for weights in {family} the node Weigh Attention" in message
 
 
-# ---- Krea 2, Anima and Wan
+# ---- Krea 2, Anima, Wan and LTX-Video
 
 
 def with_image(conditioning: Any) -> Any:
@@ -131,13 +133,13 @@ def with_image(conditioning: Any) -> Any:
     return node_helpers.conditioning_set_values(conditioning, values)
 
 
-@compares("Weigh Attention at weight 1, Krea 2, Anima and Wan, small, with stock")
+@compares("Weigh Attention at weight 1, Krea 2, Anima, Wan and LTX-Video, small, with stock")
 def check_cross_families_at_weight_one_are_stock() -> None:
     weight_one_is_stock(TEXT_ENCODERS)
 
 
 @compares(
-    "Weigh Attention on Krea 2, Anima and Wan (text, image, VACE and Camera to video), small, "
+    "Weigh Attention on Krea 2, Anima, Wan and LTX-Video (text, image, VACE and Camera to video), small, "
     "KSampler, with a softmax written out, likewise",
     limit=CLOSE,
 )
@@ -171,7 +173,9 @@ def check_reference_images_behind_the_text_are_none_of_it() -> None:
     draws_as_written_out(model, with_images(weighed(clip)), plain, negative, known)
 
 
-@compares("Krea 2, Anima and Wan in masks, two conditionings, time ranges and batches, likewise", limit=CLOSE)
+@compares(
+    "Krea 2, Anima, Wan and LTX-Video in masks, two conditionings, time ranges and batches, likewise", limit=CLOSE
+)
 def check_cross_weights_stay_with_their_entry() -> None:
     weights_stay_with_their_entry(TEXT_ENCODERS, layouts(WIDE_LATENT, columns=30))
 
@@ -204,12 +208,15 @@ def check_each_window_of_a_long_video_is_weighed() -> None:
     is_close(drawn(weighed(clip)), reference, drawn(plain))
 
 
-@compares("Krea 2, Anima and Wan with LoRA hooks, likewise", limit=CLOSE)
+@compares("Krea 2, Anima, Wan and LTX-Video with LoRA hooks, likewise", limit=CLOSE)
 def check_cross_weights_and_lora_hooks_act_together() -> None:
     lora_hooks_and_weights_act(TEXT_ENCODERS)
 
 
-@compares("Krea 2, Anima and Wan, positive and negative weighed, with another pack's attention, likewise", limit=CLOSE)
+@compares(
+    "Krea 2, Anima, Wan and LTX-Video, positive and negative weighed, with another pack's attention, likewise",
+    limit=CLOSE,
+)
 def check_two_nodes_and_anothers_attention_all_act() -> None:
     for family in TEXT_ENCODERS:
         clip, model = make_text_encoder(family), make_model(family)
@@ -238,7 +245,7 @@ def check_two_nodes_and_anothers_attention_all_act() -> None:
             calls = 0
 
 
-@compares("Krea 2, Anima and Wan compiled, likewise", limit=CLOSE)
+@compares("Krea 2, Anima, Wan and LTX-Video compiled, likewise", limit=CLOSE)
 def check_compiled_cross_families_are_weighed_as_well() -> None:
     compiled_models_are_weighed(TEXT_ENCODERS, by_block=True)
 
@@ -291,15 +298,15 @@ def check_cross_families_say_what_acts_and_refuse_what_does_not() -> None:
             moving = model.clone()
             moving.set_model_patch(lambda inputs: inputs, "post_input")
             assert "post_input" in refusal(lambda m=moving, c=conditioning, n=negative: sampled(m, c, n))
-        if family == "Wan":
-            replacing = model.clone()
-            forward_of = model.model.diffusion_model.blocks[1].cross_attn.forward
-            replacing.add_object_patch("diffusion_model.blocks.1.cross_attn.forward", partial(forward_of))
+        if family in REPLACED:
+            replacing, name = model.clone(), f"diffusion_model.{REPLACED[family]}.forward"
+            replacing.add_object_patch(name, partial(model.get_model_object(name)))
             assert "NAG" in refusal(lambda m=replacing, c=conditioning, n=negative: sampled(m, c, n))
             sampled(model, conditioning, negative)  # it was the other's alone
+        if family == "Wan":
             # a character that is not a piece is spelled in three bytes, after its own space
             assert "'猫' 2: rows 2-4" in run_ours(NODE, clip=clip, text="a (猫:2) cat")["result"][1]
-        if family in ("Krea 2", "Wan"):
+        if family in ("Krea 2", "Wan", "LTX-Video"):
             (joined,) = nodes.ConditioningConcat().concat(conditioning, negative)
             assert "has changed them" in refusal(lambda m=model, c=joined, n=negative: sampled(m, c, n))
         message = refusal(lambda clip=clip: run_ours("WeightedCLIPMaskControl", clip=clip, text="a cat"))

@@ -18,6 +18,7 @@ from inprocess_places import columns, encoded, placed
 from inprocess_places_joint import by_rows, draws_by_place, half, soft_of, video
 from inprocess_regions import Other, Text, region
 from inprocess_regions_joint import DOG, draws_by_region, read_by_region
+from inprocess_word_maps import WORDS, compared, probabilities_of_blocks, watched
 from toys import PLAIN, TOYS, WAN, build, make_model, make_text_encoder, sampled
 from written_out import ByPlace
 
@@ -35,7 +36,7 @@ def ours_on(family: str) -> tuple[Any, Any, dict[str, Any]]:
 def check_compiled_models() -> None:
     from comfy_api.torch_helpers import set_torch_compile_wrapper
 
-    for family in ("SD1", "Flux"):
+    for family in ("SD1", "Flux", "LTX-Video"):
         model, base, ours = ours_on(family)
         compiled = model.clone()
         set_torch_compile_wrapper(compiled, backend="eager")
@@ -175,27 +176,93 @@ def check_masks_of_rows_are_refused_beside_regions() -> None:
         assert "attention_mask" in message, message
 
 
-@compares("LTX-Video: a row hidden by the host's mask, with the prompt without it, likewise", limit=CLOSE)
-def check_masks_act_in_ltx_video_which_is_refused_by_name() -> None:
-    sizes = {"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 32}
-    model = build("LTXV", {**sizes, "cross_attention_dim": 64, "caption_channels": 64})
-    rows = torch.randn(1, 12, 64, generator=torch.Generator().manual_seed(3))
-    are_read = torch.ones(1, 12, dtype=torch.long)
-    some = are_read.clone()
-    some[:, 4:7] = 0
-    model.model.toy = TOYS["Wan"]._replace(latent=(4, 6))
+@compares("Regions where masks of LTX-Video hide rows, with prompts without them, likewise", limit=CLOSE)
+def check_each_prompt_keeps_its_mask_of_rows() -> None:
+    model = make_model("LTX-Video")
+    generator = torch.Generator().manual_seed(3)
+    rows = [torch.randn(1, number, 64, generator=generator) for number in (12, 17)]
 
-    def prompt(rows: torch.Tensor, are_read: torch.Tensor) -> Any:
-        return [[rows, {"attention_mask": are_read}]]
+    def prompt(rows: torch.Tensor, hidden: slice, **more: Any) -> Any:
+        mask = torch.ones(1, rows.shape[1], dtype=torch.long)
+        mask[:, hidden] = 0
+        return [[rows, {"attention_mask": mask, **more}]]
 
-    hidden, without, whole = (
-        sampled(model, one, one)
-        for one in (prompt(rows, some), prompt(rows[:, some[0].bool()], are_read[:, :9]), prompt(rows, are_read))
-    )
-    is_close(hidden, without, whole)
-    ours = region(prompt(rows, are_read), prompt(rows + 1, are_read), area="left")
-    message = refusal(lambda: sampled(model, ours, ours))
-    assert "do not know where this model (LTXV, LTXVModel) reads text" in message, message
+    def without(rows: torch.Tensor, hidden: slice) -> Any:
+        return prompt(torch.cat([rows[:, : hidden.start], rows[:, hidden.stop :]], 1), slice(0))
+
+    none, hidden = slice(0), (slice(4, 7), slice(1, 9))
+    for inputs in (LEFT, {**LEFT, "strength": 0.4}, {}):
+        found = region(*map(prompt, rows, hidden), **inputs)
+        expected = region(*map(without, rows, hidden), **inputs)
+        whole = region(*(prompt(one, none) for one in rows), **inputs)
+        is_close(*(sampled(model, one, one) for one in (found, expected, whole)), str(inputs))
+    for wrong in (torch.ones(1, 9), torch.ones(1, 17), torch.ones(1, 9, dtype=torch.long), torch.ones(17).long()):
+        base, other = (prompt(one, none) for one in rows)
+        other = [[other[0][0], {"attention_mask": wrong}]]
+        for ours in (region(base, other, **LEFT), region(other, base, **LEFT)):
+            message = refusal(lambda ours=ours: sampled(model, ours, ours))
+            assert f"that of a prompt of 17 rows is {list(wrong.shape)} of {wrong.dtype}" in message, message
+
+
+def guided(prompts: Any, guides: tuple[tuple[int, float, int], ...]) -> tuple[Any, Any, Any]:
+    """Two prompts of LTX-Video with guides, by the host's own nodes, and a function that samples with them.
+
+    Each guide is a frame of the video, a strength, and the side of its cells.
+    """
+    from comfy_extras import nodes_lt
+
+    import nodes
+
+    node, generator = nodes_lt.LTXVAddGuide, torch.Generator().manual_seed(8)
+    samples = torch.zeros(1, 128, 3, 8, 12)
+    noise = nodes_lt.get_noise_mask({"samples": samples})
+    for frame, strength, side in guides:
+        cells = torch.randn(1, 128, 1, 8 // side, 12 // side, generator=generator)
+        guide, mask = node.dilate_latent(cells, side)
+        *prompts, samples, noise = node.append_keyframe(
+            *(*prompts, frame, samples, noise, guide, strength, (8, 32, 32)),
+            guide_mask=mask,
+            latent_downscale_factor=side,
+        )
+        about = guide[0, 0].numel(), [*cells.shape[2:]]
+        prompts = nodes_lt._append_guide_attention_entry(*prompts, *about, strength=strength)
+
+    def draw(model: Any, positive: Any, negative: Any, cfg: float = 1.0) -> torch.Tensor:
+        latent = {"samples": samples, "noise_mask": noise}
+        return nodes.KSampler().sample(model, 1, 2, cfg, "euler", "simple", positive, negative, latent)[0]["samples"]
+
+    return *prompts, draw
+
+
+@compares("Place Phrase, Regional Prompt and Watch Words beside guides of LTX-Video, likewise", limit=CLOSE)
+def check_guides_of_ltx_video_are_no_frames_of_the_picture() -> None:
+    clip, model = make_text_encoder("LTX-Video"), make_model("LTX-Video")
+    base, dog, words = stock(clip, PLAIN), stock(clip, DOG), encoded(clip)
+    by_row = [tuple(by_rows("LTX-Video", clip, (word, half()))) for word in WORDS]
+    pixels = torch.rand(17, 64, 96, generator=torch.Generator().manual_seed(2)).round()
+    cells = pixels.double().view(17, 8, 8, 12, 8).mean((2, 4))
+    cells = 0.2 + 0.8 * torch.cat([cells[:1], cells[1:].view(2, 8, 8, 12).mean(1)])[None]
+    known = (base, by_rows("LTX-Video", clip, ("red cat", ByPlace(lambda *_: cells, float(cells.min())))))
+    # two; one that is read by half; one whose cells are as large as four, of which the model gets one
+    for guides in (((0, 1.0, 1), (9, 1.0, 1)), ((8, 0.5, 1),), ((0, 1.0, 2),)):
+        stocks, own, draw = guided((base, words), guides)
+        negative = guided((dog, dog), guides)[0]
+        without = draw(model, stocks, stocks)
+        assert without.shape[2] == 3 + len(guides)
+        for cfg in (1.0, 2.0):
+            ours = placed(own, "red cat", mask=pixels, outside=0.2)
+            draws_by_place(model, ours, stocks, negative, known, draw=draw, cfg=cfg, name=str(guides))
+        ours = region(stocks, dog, area="left")
+        with read_by_region(model, Text(base, [Other(dog, columns(0, 6))])):
+            reference = draw(model, stocks, stocks)
+        is_close(draw(model, ours, ours), reference, without, str(guides))
+        ours, watch = watched(own)
+        with probabilities_of_blocks(model, base, by_row) as shares:
+            draw(model, stocks, stocks)
+        samples = draw(model, ours, stocks)
+        assert torch.equal(samples, without)
+        compared(watch, samples, shares)
+        compared(watch, samples[:, :, :3], shares)  # as LTXVCropGuides gives it
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from toys import PLAIN, TOYS, Weights, make_model, make_text_encoder, rows_by_ha
 from written_out import ByPlace, written_out
 
 VIDEO = ("Wan", "Wan image to video", "Wan VACE", "Wan Camera")
-OTHERS = ("Flux", "Chroma", "Qwen-Image", "Z-Image", "Krea 2", "Anima")
+OTHERS = ("Flux", "Chroma", "Qwen-Image", "Z-Image", "Krea 2", "Anima", "LTX-Video")
 Fields = dict[int, list[ByPlace]]
 
 
@@ -221,19 +221,22 @@ def video(model: Any, positive: Any, negative: Any, *, frames: int) -> torch.Ten
     """Latent of so many frames as KSampler makes it."""
     import nodes
 
-    latent = {"samples": torch.zeros(1, 16, frames, 8, 12)}
+    latent = {"samples": torch.zeros(1, model.model.latent_format.latent_channels, frames, 8, 12)}
     return nodes.KSampler().sample(model, 1, 2, 2.0, "euler", "simple", positive, negative, latent)[0]["samples"]
 
 
 @compares("The same in the frames of a video, likewise", limit=CLOSE)
 def check_each_frame_has_its_mask() -> None:
-    for family, clip, model, plain, negative in toys("Wan", "Wan VACE", "Wan image to video", "Qwen-Image"):
+    for family, clip, model, plain, negative in toys(
+        "Wan", "Wan VACE", "Wan image to video", "Qwen-Image", "LTX-Video"
+    ):
         words = encoded(clip)
-        pixels = torch.rand(9, 64, 96, generator=torch.Generator().manual_seed(2)).round()
-        pixels[1:5, :, 48:] = 0
-        of_nine = pixels.double().view(9, 8, 8, 12, 8).mean((2, 4))
-        of_three = torch.cat([of_nine[:1], of_nine[1:].view(2, 4, 8, 12).mean(1)])
-        masks = {"each": (pixels, of_three), "latent": (pixels[:3], of_nine[:3]), "all": (pixels[:1], of_nine[[0] * 3])}
+        each = 8 if family == "LTX-Video" else 4  # frames of the video for each but the first of the latent
+        pixels = torch.rand(1 + 2 * each, 64, 96, generator=torch.Generator().manual_seed(2)).round()
+        pixels[1 : 1 + each, :, 48:] = 0
+        of_all = pixels.double().view(-1, 8, 8, 12, 8).mean((2, 4))
+        of_three = torch.cat([of_all[:1], of_all[1:].view(2, each, 8, 12).mean(1)])
+        masks = {"each": (pixels, of_three), "latent": (pixels[:3], of_all[:3]), "all": (pixels[:1], of_all[[0] * 3])}
         for name, (mask, cells) in masks.items():
             cells = weights(cells, 1.0, 0.1)[None]
             ours = placed(words, "red cat", mask=mask, outside=0.1)
@@ -242,7 +245,7 @@ def check_each_frame_has_its_mask() -> None:
             draws_by_place(model, ours, plain, negative, known, draw=video, frames=3, name=f"{family}, {name}")
         few = placed(words, "red cat", mask=pixels[:2])
         message = refusal(lambda m=model, few=few, n=negative: video(m, few, n, frames=3))
-        assert "has 2 pictures, but the video has 9 frames, of which the model makes 3" in message, message
+        assert f"has 2 pictures, but the video has {len(pixels)} frames, of which the model makes 3" in message, message
 
 
 @compares("The same beside reference images and frames, likewise", limit=CLOSE)
@@ -273,7 +276,7 @@ def check_references_have_no_place() -> None:
 
 @compares("The same in a part of the time, with two conditionings in time ranges")
 def check_time_ranges_equal_two_entries() -> None:
-    for family, clip, model, _, negative in toys("Flux", "Z-Image", "Wan"):
+    for family, clip, model, _, negative in toys("Flux", "Z-Image", "Wan", "LTX-Video"):
         words = encoded(clip)
         whole = placed(words, "red cat", area="left half")
         for start, end in ((0.0, 0.37), (0.21, 0.83)):
@@ -288,7 +291,8 @@ def check_time_ranges_equal_two_entries() -> None:
 @compares("The same behind Weigh Attention, likewise", limit=CLOSE)
 def check_weights_of_rows_and_places_act_together() -> None:
     text = "a (red:1.7) cat on a (mat:0.4), (oil painting:-0.6) in snow"
-    for family, clip, model, plain, negative in toys("Flux", "SD 3", "HiDream", "Lumina 2", "Krea 2", "Anima", "Wan"):
+    kinds = "Flux", "SD 3", "HiDream", "Lumina 2", "Krea 2", "Anima", "Wan", "LTX-Video"
+    for family, clip, model, plain, negative in toys(*kinds):
         if family not in families():
             continue
         rows = rows_by_hand(family, clip, PLAIN, {"red": 1.7, "mat": 0.4, "oil": -0.6, "painting": -0.6})

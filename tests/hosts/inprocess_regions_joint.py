@@ -25,7 +25,7 @@ from written_out import WrittenOut, blocks_by, cells_of, read_out, rows_read, sp
 
 DOG, HOUSE = "a blue dog in a forest", "a house"
 JOINT = ("Flux", "Chroma", "Qwen-Image", "SD 3", "SD 3.5", "Krea 2", "Flux 2 Klein", "Lumina 2", "Z-Image", "HiDream")
-APART = ("Anima", "Wan", "Wan image to video", "Wan VACE", "Wan Camera")
+APART = ("Anima", "LTX-Video", "Wan", "Wan image to video", "Wan VACE", "Wan Camera")
 REFERENCE_CFG = 1.0
 """Here the negative prompt is not read; otherwise it would run apart."""
 
@@ -55,6 +55,9 @@ class Regions(WrittenOut):
             context = torch.cat([context, *rows], 1)
             for number, own in enumerate(self.others, 1):
                 self.owners += [number] * len(own)
+            if "attention_mask" in named:
+                masks = [one.conditioning[0][1]["attention_mask"].expand(len(context), -1) for one in self.text.others]
+                named = {**named, "attention_mask": torch.cat([named["attention_mask"], *masks], 1)}
             if llama is not None:  # read twice in each block
                 llamas = (one.expand(len(context), -1, -1, -1) for one in self.llamas)
                 named = {**named, "encoder_hidden_states_llama3": torch.cat([*llamas], 2)}
@@ -122,8 +125,9 @@ class Regions(WrittenOut):
     def mixed(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """An attention to each prompt by itself, mixed: ``[batch, queries, heads * dim]``."""
         owners = torch.tensor(self.owners)
+        factors = None if self.mask is None else self.mask.double()[:, None].expand(-1, q.shape[2], -1)
         if not any(self.owners):
-            return read_out(q, k, v, "bias", torch.ones(len(q), 0))
+            return read_out(q, k, v, "bias", torch.ones(len(q), 0), factors)
         result = torch.zeros(len(q), q.shape[2], q.shape[1] * q.shape[3], dtype=torch.float64)
         places = self.shares()
         mean = shares_of(self.text, *self.size[-2:]).flatten(2).mean(2, keepdim=True)
@@ -132,10 +136,15 @@ class Regions(WrittenOut):
         shares = torch.cat([mean.expand(-1, -1, self.before), places, mean.expand(-1, -1, behind)], 2)
         for number in range(shares.shape[1]):
             own = owners == number
-            read = read_out(q, k[:, :, own], v[:, :, own], "bias", torch.ones(len(q), 0))
+            left = None if factors is None else factors[..., own]
+            read = read_out(q, k[:, :, own], v[:, :, own], "bias", torch.ones(len(q), 0), left)
             for image in range(len(q)):
                 result[image] += shares[image % len(shares), number][:, None] * read[image]
         return result.to(q.dtype)
+
+    def read_masked(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The same for LTX-Video."""
+        return self.mixed(q, k, v)
 
     def wan(self, module: Any, _: Any, x: Any, context: Any, transformer_options: Any = None, **named: Any) -> Any:
         """Cross attention of Wan to text; image to video without an image reads it twice."""
@@ -229,7 +238,8 @@ def check_regions_equal_masks_written_out() -> None:
 
 
 @compares(
-    "Regional Prompt in the cross attention of Anima and Wan, small, with attention written out, likewise", limit=CLOSE
+    "Regional Prompt in the cross attention of Anima, LTX-Video and Wan, small, with attention written out, likewise",
+    limit=CLOSE,
 )
 def check_regions_equal_attention_to_each_prompt_written_out() -> None:
     check(APART)
@@ -250,9 +260,9 @@ def check_regions_in_every_other_block_equal_masks_written_out() -> None:
             draws_by_region(model, both, base, Text(base, others), name=f"{family}, {blends}")
 
 
-@compares("Regions in every other block of SD1, Anima and Wan, with all blocks")
+@compares("Regions in every other block of SD1, Anima, LTX-Video and Wan, with all blocks")
 def check_blocks_change_nothing_in_cross_attention() -> None:
-    for _, _, model, base, dog, _ in toys("SD1", "Anima", "Wan"):
+    for _, _, model, base, dog, _ in toys("SD1", "Anima", "LTX-Video", "Wan"):
         drawn = [
             sampled(model, region(base, dog, area="left", blocks=blocks), base, cfg=REFERENCE_CFG)
             for blocks in ("all", "every other")
@@ -262,7 +272,7 @@ def check_blocks_change_nothing_in_cross_attention() -> None:
 
 @compares("Regions on odd sizes in other families, likewise", limit=CLOSE)
 def check_odd_sizes() -> None:
-    for family, _, model, base, dog, _ in toys("Flux", "Z-Image", "Flux 2 Klein", "Wan"):
+    for family, _, model, base, dog, _ in toys("Flux", "Z-Image", "Flux 2 Klein", "LTX-Video", "Wan"):
         for height, width in ((13, 21), (15, 10)):
 
             def corner(h: int, w: int) -> torch.Tensor:
@@ -278,7 +288,7 @@ def check_a_region_everywhere_is_its_prompt_alone() -> None:
     for family, clip, model, base, dog, _ in toys(*JOINT, *APART):
         negative = stock(clip, TOYS[family].negative)
         before = sampled(model, base, negative)
-        read_too = "t5xxl_ids", "t5xxl_weights", "conditioning_llama3"
+        read_too = "t5xxl_ids", "t5xxl_weights", "conditioning_llama3", "attention_mask"
         taken = {key: dog[0][1][key] for key in read_too if key in dog[0][1]}
         alone = [[dog[0][0], {**base[0][1], **taken}]]
         for inputs in ({}, {"mask": torch.ones(1, 40, 60)}):
@@ -291,7 +301,7 @@ def check_a_region_everywhere_is_its_prompt_alone() -> None:
 
 @compares("Regions at CFG 2, with its two predictions", limit=CLOSE)
 def check_guidance_with_prompts_of_other_lengths() -> None:
-    for family, clip, model, base, dog, house in toys("Flux", "Qwen-Image", "Z-Image", "Anima", "Wan"):
+    for family, clip, model, base, dog, house in toys("Flux", "Qwen-Image", "Z-Image", "Anima", "LTX-Video", "Wan"):
         negative = stock(clip, TOYS[family].negative)
         one, two = region(base, dog, area="left"), region(negative, house, area="top")
         for positive, other in ((one, negative), (one, two), (base, two)):

@@ -137,6 +137,8 @@ def probabilities_of_blocks(model: Any, known: Any, by_word: list[tuple[int, ...
         frames = self.size[:-2]
         number = cells[0] * cells[1] * (frames[0] if frames else 1)
         logits = q.double() @ k.double().transpose(-1, -2) / q.shape[-1] ** 0.5
+        if self.mask is not None:
+            logits.masked_fill_(self.mask[:, None, None] == 0, -torch.inf)
         probabilities = logits.softmax(-1).mean(1)[own, first : first + number]
         of_words = [[row for row, of_row in self.places[own[0]].items() if mark in of_row] for mark in marks]
         shares = torch.stack([probabilities[..., [first_key + row for row in rows]].sum(-1) for rows in of_words], 1)

@@ -35,6 +35,8 @@ LATENT = (14, 22)
 """Half of it is 7 by 11 places: 77, as many as a chunk has rows. What tells text by its shape fails."""
 WIDE_LATENT = (32, 64)
 """Half of it is 16 by 32 places: 512, as many as Anima and Wan have rows of text; no shape tells them apart."""
+SMALL_LATENT = (8, 16)
+"""It has 128 places, as many as LTX-Video has rows of text."""
 Weights = dict[int, float]
 """Weight of each row that has one, determined by hand from the words of a text: BOS is row 0."""
 
@@ -187,6 +189,7 @@ ENCODERS = {
     "Krea 2": Encoder("krea2", "te", "Krea2Tokenizer", {"qwen3vl_4b": ONE_HEAD | {"num_hidden_layers": 36}}),
     "Anima": Encoder("anima", "te", "AnimaTokenizer", {"qwen3_06b": ONE_HEAD | {"num_hidden_layers": 2}}),
     "Wan": Encoder("wan", "te", "WanT5Tokenizer", {"umt5xxl": {**T5_SIZES, "vocab_size": 320}}),
+    "LTX-Video": Encoder("lt", "ltxv_te", "LTXVT5Tokenizer", {"t5xxl": T5_SIZES}),
     "Lumina 2": Encoder(
         "lumina2", "te", "LuminaTokenizer", {"gemma2_2b": LAYERS | {"num_hidden_layers": 3, "vocab_size": 512}}
     ),
@@ -344,6 +347,10 @@ ANIMA = {
     **{"num_blocks": 2, "num_heads": 4, "crossattn_emb_channels": 64, "pos_emb_cls": "rope3d"},
     **{"pos_emb_learnable": True, "use_adaln_lora": True, "adaln_lora_dim": 16, "mlp_ratio": 2.0},
 }
+LTX = {
+    **{"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 32},
+    **{"cross_attention_dim": 64, "caption_channels": 64},
+}
 WAN = {"dim": 48, "ffn_dim": 64, "freq_dim": 32, "text_dim": 64, "num_heads": 2, "num_layers": 2}
 POOLED = WIDTHS["l"] + WIDTHS["g"]
 SD3 = {
@@ -415,6 +422,7 @@ TOYS = {
     "Wan image to video": wide("WAN21_I2V", WAN, ("umt5xxl",), 4),
     "Wan VACE": wide("WAN21_Vace", {**WAN, "vace_layers": 2, "vace_in_dim": 96}, ("umt5xxl",), 4),
     "Wan Camera": wide("WAN21_Camera", WAN, ("umt5xxl",), 4),
+    "LTX-Video": Toy("LTXV", LTX, ("t5xxl",), lora=UNET_LORA, latent=SMALL_LATENT),
     "SD 3": later("SD3", SD3, ("l", "t5xxl"), 3),
     "SD 3.5": later("SD3", {**SD3, "x_block_self_attn_layers": [0, 2]}, ("l", "t5xxl"), 3),
     "SD 3 without T5": later("SD3", SD3, ("l",), 3),

@@ -130,6 +130,7 @@ def blocks_by(network: Any, written: Any) -> Iterator[None]:
             ("comfy.ldm.wan.model", "WanI2VCrossAttention", written.wan),
             ("comfy.ldm.cosmos.predict2", "Attention", written.anima),
             ("comfy.ldm.krea2.model", "Attention", written.krea2),
+            ("comfy.ldm.lightricks.model", "CrossAttention", written.ltx),
         ):
             if module in sys.modules:
                 kind = getattr(sys.modules[module], name)
@@ -184,12 +185,15 @@ class WrittenOut:
         placed: tuple[tuple[Any, dict[int, list[ByPlace]]], ...],
     ) -> None:
         self.how = how
-        self.patch = 1 if network.__dict__.get("patch_size") == 1 else 2  # Flux 2's, and all others'
+        # Flux 2's and LTX-Video's, and all others'
+        self.patch = 1 if network.__dict__.get("patch_size") == 1 or hasattr(network, "patchifier") else 2
         self.pads_to = 32 if getattr(network, "pad_tokens_multiple", None) else 1
         self.places_known = [(rows_read(network, conditioning), by_row) for conditioning, by_row in placed]
         self.places: list[dict[int, list[ByPlace]]] = []
         self.size: tuple[int, ...] = ()
         self.num_text = 0
+        self.mask: Any = None
+        """1 for rows of LTX-Video that are read, else 0."""
         self.before = 0
         """Queries of Wan's reference image, in front of the picture's."""
         self.num_references = 0
@@ -217,6 +221,10 @@ class WrittenOut:
         num_rows = context.shape[1] + (0 if llama is None else llama.shape[2])
         self.weights = torch.ones(len(context), num_rows, dtype=torch.float64)
         self.size, self.num_text = tuple(x.shape[2:]), num_rows + (0 if llama is None else llama.shape[2])
+        if (keyframes := named.get("keyframe_idxs")) is not None:  # the last frames are guides
+            guides = keyframes.shape[2] // math.prod(x.shape[3:])
+            self.size = (self.size[0] - guides, *self.size[1:])
+        self.mask = named.get("attention_mask")
         reference = named.get("reference_latent")
         self.before = 0 if reference is None else reference.shape[-2] // 2 * (reference.shape[-1] // 2)
         self.num_references = sum(
@@ -306,6 +314,23 @@ class WrittenOut:
             by_place = self.by_place(q, k, 0, 0) if is_text else None
             read = read + read_out(q, k, split(v, heads), self.how, own, by_place)
         return module.o(read)
+
+    def ltx(
+        self, module: Any, theirs: Any, x: Any, context: Any = None, mask: Any = None, **named: Any
+    ) -> torch.Tensor:
+        """Cross attention of LTX-Video, whose mask hides padding."""
+        if context is None:
+            return theirs(module, x, context, mask, **named)
+        q, k = module.q_norm(module.to_q(x)), module.k_norm(module.to_k(context))
+        q, k, v = (split(one, module.heads) for one in (q, k, module.to_v(context)))
+        assert bool((self.mask == 0).any()) and torch.equal(mask[:, 0, 0] == 0, self.mask == 1)
+        return module.to_out(self.read_masked(q, k, v))
+
+    def read_masked(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attention to the rows that the mask leaves."""
+        by_place = self.by_place(q, k, 0, 0)
+        factors = self.mask.double()[:, None].expand(-1, q.shape[2], -1)
+        return read_out(q, k, v, self.how, self.weights, factors if by_place is None else factors * by_place)
 
     def anima(self, module: Any, theirs: Any, x: Any, context: Any = None, **named: Any) -> torch.Tensor:
         """Cross attention of Anima."""
