@@ -75,9 +75,9 @@ class WeightedCLIPA1111Encode(EncodeNode):
     emphasis modes, embeddings by name, prompt editing [from:to:when], alternation and AND.
     """
 
-    title = "A1111 Prompt"
+    title = "A1111/Forge Prompt"
     aliases = (
-        "a1111, webui, forge, emphasis, break, prompt, prompt editing, prompt scheduling, alternation, AND, "
+        "a1111 prompt, webui, emphasis, break, prompt, prompt editing, prompt scheduling, alternation, AND, "
         "composable, prompt weight, wildcard"
     )
     required = {

@@ -213,7 +213,7 @@ def test_a_chinese_page_has_the_parts_and_the_code_of_the_english_one(page: Path
 
 RETIRED = (
     *("CLIP Text Encode (Weighted)", "CLIP Text Encode SDXL (Weighted)", "Down-Weight (Masked Blend)"),
-    *("Mask Control", "Bind Phrases", "Inspect Prompt", "Rerank by CLIP", "CLIP Similarity Matrix"),
+    *("Mask Control", "Bind Phrases", "Inspect Prompt", "Rerank by CLIP", "CLIP Similarity Matrix", "A1111 Prompt"),
     *("CLIP文本编码（加权）", "降低权重（遮罩混合）", "遮罩控制", "检查提示词", "按CLIP重排", "CLIP相似度矩阵"),
 )
 """Display names that nodes no longer have."""

@@ -1,4 +1,4 @@
-"""Timed prompts: entries by the A1111 Prompt node on a fake host, and changes between a sampler's steps.
+"""Timed prompts: entries by the A1111/Forge Prompt node on a fake host, and changes between a sampler's steps.
 
 The times are ComfyUI's, by its rules and Stable Diffusion's noise levels.
 """

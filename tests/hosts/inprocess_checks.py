@@ -217,7 +217,7 @@ def check_each_text_reaches_its_own_tower_only() -> None:
         assert not torch.isclose(pooled["pooled_output"], pooled_g["pooled_output"]).all()
 
 
-@compares("A1111 Prompt on SDXL, small, with Text Encode's a1111")
+@compares("A1111/Forge Prompt on SDXL, small, with Text Encode's a1111")
 def check_the_a1111_node_on_sdxl_gives_what_its_choices_give() -> None:
     clip = make_clip("SDXL")
     for text in (*TEXTS, "a [cat] BREAK a (dog:1.4) (red:0.3), oil painting"):

@@ -1,4 +1,4 @@
-"""Checks of places in the text of A1111 Prompt: the entries that comfyui-prompt-control makes of the same prompt.
+"""Checks of places in the text of A1111/Forge Prompt: the entries that comfyui-prompt-control makes of the same prompt.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py. With WEIGHTED_CLIP_WRITE_CASES=1 in the
 environment the check of the case file writes it.
@@ -120,7 +120,7 @@ def check_the_case_file_is_what_prompt_control_makes() -> None:
     assert json.loads(CASES.read_text(encoding="utf-8"))["cases"] == json.loads(json.dumps(cases))
 
 
-@compares("A1111 Prompt with places in the text, with prompt-control's entries")
+@compares("A1111/Forge Prompt with places in the text, with prompt-control's entries")
 def check_entries_are_those_of_prompt_control() -> None:
     clip = make_clip("SD1")
     usual = {"strength": 1.0, "area": None, "mask_strength": None, "set_area_to_bounds": False}
@@ -139,7 +139,7 @@ def check_entries_are_those_of_prompt_control() -> None:
                 difference(values["mask"], own_values["mask"])
 
 
-@compares("A1111 Prompt with COUPLE on SD1, small, with prompt-control, relative to the largest", limit=CLOSE)
+@compares("A1111/Forge Prompt with COUPLE on SD1, small, with prompt-control, relative to the largest", limit=CLOSE)
 def check_couple_draws_what_prompt_control_draws() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     negative = stock(clip, NEGATIVE)

@@ -71,7 +71,7 @@ def test_a_tag_in_an_a1111_prompt_is_listed_and_not_encoded(server: ComfyServer,
     probes = [server.probe(graph, node) for node in (bare, tagged)]
     result = server.run(graph)
     expected, measured = (server.conditioning(result, probe) for probe in probes)
-    figures.add("A1111 Prompt with a LoRA tag, with the prompt without it", measured.difference(expected))
+    figures.add("A1111/Forge Prompt with a LoRA tag, with the prompt without it", measured.difference(expected))
     assert measured == expected
     (problem,) = result.outputs[tagged.id]["text"]
     assert f"“{NAME}” at 0.8" in problem

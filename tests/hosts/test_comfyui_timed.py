@@ -112,7 +112,7 @@ def test_without_times_ksampler_gives_the_pixels_of_text_encode(server: ComfySer
     saved = [add_picture(graph, node) for node in nodes]
     result = server.run(graph)
     one, other = (server.picture(result, node) for node in saved)
-    subject = "Pixels, A1111 Prompt without times, with Text Encode on a1111"
+    subject = "Pixels, A1111/Forge Prompt without times, with Text Encode on a1111"
     figures.add(subject, pixel_difference(one, other), required="equal, byte for byte")
     assert np.array_equal(one, other)
 

@@ -199,7 +199,7 @@ def _told(workflows: Sequence[Queued]) -> str:
     listed = "; ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     return (
         "A server with a checkpoint of the full size of Stable Diffusion 1.5 and random weights, as for "
-        "[parity.md](parity.md), is sent workflows drawn at random over Weighted Prompt, A1111 Prompt "
+        "[parity.md](parity.md), is sent workflows drawn at random over Weighted Prompt, A1111/Forge Prompt "
         "(timed ones too), Fade Words, Hide Words and SDXL's node with all kinds of options, on the checkpoint's "
         "CLIP, behind Remember Encodings, with LoRAs of the prompt, on the native encoder, and on a small SDXL. Of "
         f"them: {listed}."

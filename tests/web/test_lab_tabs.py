@@ -234,11 +234,11 @@ def test_problems_name_what_is_there_where_they_are_shown(handlers: Handlers, ca
     text = "a [cat:dog:0.5] AND b"
     markup = unescape(handlers.read(text, *values_of(BASE))[1])
     assert markup.count("The tab Schedule shows how; here") >= 2
-    assert "A1111 Prompt node" not in markup
+    assert "A1111/Forge Prompt node" not in markup
     assert main(["inspect", text]) == 0
     told = capsys.readouterr().out
     assert told.count("The command schedule shows how; here") == 2
-    assert "A1111 Prompt node" not in told
+    assert "A1111/Forge Prompt node" not in told
 
 
 def test_the_tab_draws_and_follows(lab: LabPage) -> None:

@@ -30,7 +30,7 @@ from ..timed.editing import edits_of, read_editing
 from ..timed.schedule import AND_WORD
 from .record import DECIMAL_COMMA, OF_COMPEL, Syntax, decimal
 
-TIMED_READER = "Only the A1111 Prompt node reads that"
+TIMED_READER = "Only the A1111/Forge Prompt node reads that"
 """Text in problems with time-dependent forms; front ends that show these elsewhere replace it."""
 
 ROUND_FACTOR = 1.1
