@@ -6,6 +6,7 @@
  */
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
+import { hideAdvanced } from "./ruler/advanced.js";
 import { areaOf } from "./ruler/boxes.js";
 import { addCompletion } from "./ruler/completion.js";
 import { setLanguage } from "./ruler/language.js";
@@ -256,6 +257,7 @@ app.registerExtension({
 
   nodeCreated(node) {
     const rule = rules.get(node.comfyClass);
+    if (rule) hideAdvanced(node, (id) => app.extensionManager?.setting?.get(id));
     if (rule?.texts.every((name) => node.widgets?.some((widget) => widget.name === name))) addRuler(node, rule);
   },
 

@@ -77,7 +77,7 @@ export class NodeHeight {
   }
 
   #boxes() {
-    return this.#node.widgets.filter((widget) => widget.type === "customtext");
+    return this.#node.widgets.filter((widget) => widget.type === "customtext" && !widget.options.advanced);
   }
 
   #configured(saved) {
