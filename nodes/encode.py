@@ -246,7 +246,7 @@ class WeightedCLIPBindPhrases(EncodeNode):
     def options(phrases: str, rest: str, **choices: Any) -> EncodeOptions:
         """Options from the inputs, of which some have shorter names than the fields."""
         named = {f"bind_{name}": choices.pop(name) for name in ("strength", "hide", "words") if name in choices}
-        return EncodeOptions(bind=phrases, bind_rest=rest, **named, **choices)
+        return EncodeOptions(bind=phrases, bind_rest=rest, binds_some=True, **named, **choices)
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode with the phrases bound, and draw the masks; ``choices`` are the other inputs."""

@@ -116,6 +116,8 @@ class Issue:
     """Position in the text; empty if it concerns the whole text."""
     written_in: str = ""
     """For a form of another syntax, the name of that syntax, from which the prompt can be converted."""
+    fix: str = ""
+    """For a form that is probably meant otherwise, the text to write at its position."""
 
     @property
     def line(self) -> str:

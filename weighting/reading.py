@@ -112,8 +112,10 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
     sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
     kept = rows_kept(sections) if options.drops_padding else None
     read = ReadPrompt(prompt, sections, (), options, context.layout, kept)
+    # what is clamped is named for that
+    written = (issue for issue in prompt.issues if not (weight_issues and issue.code == "infinite-weight"))
     problems = [
-        *prompt.issues,
+        *written,
         *(_uncleaned(prompt) if options.is_cleaned else ()),
         *chunk_issues,
         *weight_issues,
@@ -204,6 +206,12 @@ def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
     def moved_chunk(chunk: TokenChunk) -> TokenChunk:
         return replace(chunk, tokens=tuple(t._replace(span=t.span and moved(t.span)) for t in chunk.tokens))
 
+    def moved_issue(issue: Issue) -> Issue:
+        span = moved(issue.span)
+        # a form that is apart in the text is not written anew as one
+        is_whole = span.end - span.start == issue.span.end - issue.span.start
+        return replace(issue, span=span, fix=issue.fix if is_whole else "")
+
     prompt = replace(
         read.prompt,
         source=source,
@@ -214,7 +222,7 @@ def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
         replace(section, prompts=tuple(tuple(map(moved_chunk, chunks)) for chunks in section.prompts))
         for section in read.sections
     )
-    issues = (replace(issue, span=moved(issue.span)) for issue in read.issues)
+    issues = map(moved_issue, read.issues)
     terms = (term._replace(chunks=tuple(map(moved_chunk, term.chunks))) for term in read.terms)
     return read._replace(prompt=prompt, sections=tuple(sections), issues=tuple(issues), terms=tuple(terms))
 

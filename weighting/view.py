@@ -47,9 +47,10 @@ def view(read: ReadPrompt) -> dict[str, Any]:
     Returns:
         ``version``; ``text``; the options ``syntax``, ``scheme``, ``normalization``, ``chunking``, ``padding``;
         ``num_tokens``; ``encodings``, such as ``12 encodings``, which is empty here and set by `encodings_text` where
-        they are counted; ``issues``, each with ``code``, ``message``, ``start``, ``end`` and, about a form of another
-        syntax, that syntax as ``written_in``; and ``chunks``, each with ``num_tokens``, ``capacity`` (None: any
-        number), ``has_break`` (a BREAK ends it) and ``chips``. A chip has
+        they are counted; ``bound``, such as ``2 phrases kept apart in 3 passes``, or empty; ``issues``, each with
+        ``code``, ``message``, ``start``, ``end`` and, about a form of another syntax, that syntax as ``written_in``,
+        or, about one that is probably meant otherwise, the text to put there as ``fix``; and ``chunks``, each with
+        ``num_tokens``, ``capacity`` (None: any number), ``has_break`` (a BREAK ends it) and ``chips``. A chip has
 
         - ``text``: its label, on one line: as typed, else an embedding's name or ``#`` and the id;
         - ``note``: small text after it, such as ``×3 1.4``: number of tokens and weight, if not 1. Neighbours in one
@@ -60,6 +61,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         - ``start``, ``end``: its source, in UTF-16 units of ``text``; both 0 if there is none;
         - ``joins``: whether it continues the word of the previous chip;
         - ``hidden``: whether it is hidden from all others;
+        - ``phrase``: number of the bound phrase it is in, counted from 1, if any;
         - ``problems``: indices of the issues about it.
 
     >>> from ..encoder.tokenizer import default_tokenizer
@@ -86,6 +88,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
             **{"code": issue.code, "message": issue.line},
             **{"start": offset(issue.span.start), "end": offset(issue.span.end)},
             **({"written_in": issue.written_in} if issue.written_in else {}),
+            **({"fix": issue.fix} if issue.fix else {}),
         }
         for issue in read.issues
     ]
@@ -109,6 +112,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
         "padding": options.padding,
         "num_tokens": sum(chunk.num_content for chunk in read.chunks),
         "encodings": "",
+        "bound": bound_text(read),
         "chunks": chunks,
         "issues": issues,
     }
@@ -243,6 +247,8 @@ def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *
         text = " ".join(source[start:end].split()) or (ids[0] if isinstance(ids[0], str) else f"#{ids[0]}")
         place = offset(start), offset(end)
         chips.append(chip_of(text, place, ids, note, weight, joins=joins[index], is_hidden=token.is_hidden and hides))
+        if token.phrase:
+            chips[-1]["phrase"] = token.phrase
     return chips
 
 

@@ -37,8 +37,6 @@ from ...weighting.view import bound_text, counted
 from ...weighting.words import Words, words_of
 from .engines import METHODS, Engine, WebUIError
 
-FAR = 10.0
-"""Weights beyond plus and minus this are named below the image."""
 MAX_CHUNKS = 32
 """Chunks per call of the host's encoder, except for columns of chunks that the host itself would encode."""
 
@@ -75,8 +73,6 @@ class Run:
         appended rows."""
         self.in_pairs = in_pairs
         """As in `swapped`."""
-        self._far: dict[str, None] = {}
-        """Lines about weights beyond `FAR`."""
         self._kept: tuple[int, ...] = ()
         if options.drops_padding and (some := list(dict.fromkeys(chain.from_iterable(texts)))):
             with _told_by_the_host():
@@ -88,7 +84,8 @@ class Run:
         """Read and plan texts for all towers, with equal numbers of chunks and kept rows."""
         key = tuple(texts)
         if key not in self._prepared:
-            self._far.update(dict.fromkeys(line for text in texts for line in _far_weights(text, self._options.syntax)))
+            for text in texts:
+                _refuse_infinite_weights(text, self._options.syntax)
             with _told_by_the_host():
                 prepared = self._encoders.prepare_together(texts, self._options, self._kept)
             if SCHEMES[self._options.scheme].is_repeating:
@@ -168,7 +165,7 @@ class Run:
     def problems(self) -> list[str]:
         """All problems of all texts, one line each, without those covered by `absent`."""
         issues = [issue for prompts in self.encoded.values() for prompt in prompts for issue in prompt.read.issues]
-        return [*self._far, *(issue.line for issue in issues if issue.code != ABSENT)]
+        return [issue.line for issue in issues if issue.code != ABSENT]
 
 
 @contextlib.contextmanager
@@ -180,20 +177,16 @@ def _told_by_the_host() -> Iterator[None]:
         raise WebUIError(str(error)) from error
 
 
-def _far_weights(text: str, syntax: str) -> list[str]:
-    """Lines about weights beyond `FAR`, as written in a text; one that is not finite is refused."""
+def _refuse_infinite_weights(text: str, syntax: str) -> None:
+    """Raise if a weight as written in a text is not finite."""
     prompt = parse(text, syntax)
-    lines: list[str] = []
     for fragment in prompt.fragments:
-        told = f"at {fragment.span.start}: “{shortened(fragment.text.strip())}” has the weight {fragment.weight:g}"
         if not math.isfinite(fragment.weight):
+            told = f"at {fragment.span.start}: “{shortened(fragment.text.strip())}” has the weight {fragment.weight:g}"
             raise WebUIError(f"{told}: it must be a finite number.")
-        if abs(fragment.weight) > FAR:
-            lines.append(f"{told}, beyond -{FAR:g} to {FAR:g}.")
     for issue in prompt.issues:
         if issue.code == "infinite-weight":
             raise WebUIError(issue.line)
-    return lines
 
 
 @contextlib.contextmanager

@@ -105,6 +105,18 @@ def test_words_and_cutoff_are_the_native_encoders(
     assert told in report
 
 
+@pytest.mark.parametrize("hide", ["whole phrases", "these words"])
+def test_a_phrase_that_is_not_there_is_named_and_the_others_are_bound(hide: str) -> None:
+    phrases, words = "red cat\nblue dog", "red\nblue"
+    inputs = {"text": "a red cat, a blue dog", "phrases": phrases, "hide": hide, "words": words}
+    ((bound, _),), _, _ = encode("BindPhrases", **inputs)["result"]
+    more = {"phrases": f"{phrases}\na fox", "words": f"{words}\ngreen" if hide == "these words" else words}
+    ((hidden, _),), _, report = encode("BindPhrases", **{**inputs, **more})["result"]
+    assert torch.equal(hidden, bound)
+    assert "“a fox”" in report
+    assert ("“green”" in report) == (hide == "these words")
+
+
 def test_without_the_new_inputs_whole_phrases_are_hidden() -> None:
     """As a workflow has it that was saved before they were there."""
     text, phrases = "a red cat and a blue dog", "red cat\nblue dog"

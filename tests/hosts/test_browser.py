@@ -23,8 +23,9 @@ def test_chips_follow_what_is_typed(page: RulerPage) -> None:
         box.send_keys(key)
     page.wait_for(chips=["a", "red 1.4", "cat"], count="3 / 75")
     box.send_keys(", (dog")
-    shown = page.wait_for(chips=["a", "red 1.4", "cat", ",", "dog 1.1"])
-    assert len(shown["problems"]) == 1
+    page.wait_for(chips=["a", "red 1.4", "cat", ",", "dog 1.1"], problems=[])
+    page.run("document.activeElement.blur()")
+    page.wait("return document.querySelectorAll('.wcr-problems p').length === 1")
     assert page.run("return window.numQueued") == 0
     assert page.run("return window.numAsked") < 30
 
@@ -122,6 +123,20 @@ def test_hidden_tokens_are_struck_through(page: RulerPage) -> None:
     assert "1 token hidden" in page.shown()[0]["bar"]
     page.set_widget("hide", "cat")
     page.wait("return document.querySelector('.wcr-hidden .wcr-text')?.innerText === 'cat'")
+
+
+def test_bound_phrases_are_underlined_and_one_that_is_not_there_is_named(page: RulerPage) -> None:
+    page.load({"class_type": "WeightedCLIPBindPhrases", "inputs": {"text": "a red cat, a dog", "phrases": "red cat"}})
+    bound = "[...document.querySelectorAll('.wcr-bound .wcr-text')].map((chip) => chip.innerText).join(' ')"
+    page.wait(f"return {bound} === 'red cat'")
+    assert "1 phrase kept apart" in page.shown()[0]["bar"]
+    page.set_widget("phrases", "red cat\na dog\na fox")
+    page.wait(f"return {bound} === 'red cat a dog'")
+    (problem,) = page.shown()[0]["problems"]
+    assert "a fox" in problem
+    lines = "[...document.querySelectorAll('.wcr-bound')].map((chip) => getComputedStyle(chip).boxShadow)"
+    first, *_, last = page.run(f"return {lines}")
+    assert first != last
 
 
 def test_texts_of_a_timed_prompt_have_a_row_each(page: RulerPage) -> None:

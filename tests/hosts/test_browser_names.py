@@ -108,6 +108,17 @@ def test_a_word_that_a_name_begins_with_takes_no_key_until_a_name_is_chosen(page
     assert page.run("return document.activeElement.tagName") == "TEXTAREA"
 
 
+def test_the_list_of_loras_stays_while_the_tag_is_begun(page: RulerPage) -> None:
+    load(page, "a1111")
+    for key in "<lora:":
+        page.press(key)
+        page.wait(f"return (() => {{{SHOWN}}})().length === 4")
+        page.run("await new Promise((done) => setTimeout(done, 300))")
+        assert len(page.run(SHOWN)) == 4
+    page.press("det")
+    wait_for(page, "x/detail LoRA", "y/detail LoRA")
+
+
 def test_loras_are_tags_for_a1111(page: RulerPage) -> None:
     load(page, "a1111", "a cat")
     page.press("END", "<")

@@ -169,7 +169,7 @@ def test_far_weights_are_named_and_change_nothing_else(
     assert [line.partition("“")[2].partition("”")[0] for line in lines] == ["red", "fog"]
     assert "10.5" in lines[0]
     assert "-11" in lines[1]
-    monkeypatch.setattr("weighted_clip.hosts.webui.conditioning.FAR", 1e9)
+    monkeypatch.setattr("weighted_clip.weighting.syntax.slips.FAR", 1e9)
     [plain] = conditioning(forge, f"{text}=>{text}", scheme=scheme)
     assert torch.equal(found, plain)
     assert torch.isfinite(found).all()

@@ -75,7 +75,7 @@ def test_a_weight_that_float16_cannot_hold_is_clamped_and_said() -> None:
 
     huge = encoded("a (cat:1e5) b (dog:-1e9)")
     assert torch.equal(huge.hidden, encoded("a (cat:65504) b (dog:-65504)").hidden)
-    (issue,) = huge.read.issues
+    (issue,) = (one for one in huge.read.issues if one.code != "far-weight")
     assert (issue.code, huge.read.prompt.source[slice(*issue.span)]) == ("clamped-weight", "cat")
     assert torch.equal(encoded("a (cat:1.0004)").hidden, encoded("a cat").hidden)
     assert not torch.equal(encoded("a (cat:1.0004)", "comfy").hidden, encoded("a cat", "comfy").hidden)

@@ -152,7 +152,7 @@ def test_more_rows_than_allowed_are_refused_and_told_while_reading() -> None:
     text = f"(cat:{most + 1})"
     with pytest.raises(RepeatError, match=r"2,049 rows, and the scheme repeat makes 2,048 at most"):
         encode(text)
-    assert [issue.code for issue in read(text, scheme="repeat").issues] == ["too-many-rows"]
+    assert [issue.code for issue in read(text, scheme="repeat").issues] == ["too-many-rows", "far-weight"]
     with pytest.raises(RepeatError):
         encode("(cat:1e40)")
     assert encode(text, padding="drop").hidden.shape[1] == most + 1 + 2

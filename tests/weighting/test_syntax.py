@@ -14,8 +14,9 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.prompt import Break, Fragment, Piece, Prompt, PromptError, Span, Swap, unmarked
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading import placed, read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, Syntax, parse
+from weighted_clip.weighting.syntax.slips import slip_issues
 from weighted_clip.weighting.view import view
 
 from ..fuzz.processor_time import too_fast_growth
@@ -121,11 +122,57 @@ def test_a_refusal_quotes_the_prompt_with_carets() -> None:
         ("compel", '("a", "b").blend(' + "9" * 400 + ", 1)", ["infinite-weight"]),
         ("compel", "cat.swap(dog, s_start=abc, shape_freedom=-1)", ["swap"]),
         ("compel", "a" + "+" * 8000, []),
-        ("none", "(a:1.2) BREAK ]", []),
+        ("none", "(a:1.2) BREAK ] __b__ c:1.2 d_(e) （f：1.2）", []),
+        ("comfy", "__a__, a/__b/*c_d__ and __init, ____, x__y__z", ["wildcard", "wildcard"]),
+        ("compel", "__a__", ["wildcard"]),
+        ("a1111", "(a:10) (b:-10) (c:10.5) (d:-11)", ["far-weight", "far-weight"]),
+        ("comfy", "((a:4):40)", []),
+        ("compel", "(a)11", ["far-weight"]),
+        ("a1111", r"saber_\(fate\) a_(b:1.2) c (d) _(e", ["unclosed-bracket"]),
+        ("comfy", "16:9, 1:1.5, a:2, (b:1.2), (c : 1.2 ), embedding:d", []),
+        ("a1111", "<lora:a:0.5:0.8> [b:c:0.5] [d:0.5]", ["unread-edit", "unread-edit"]),
+        ("a1111", "（猫） （ａ：b）", []),
     ],
 )
 def test_issues_name_the_problem(syntax: str, text: str, codes: list[str]) -> None:
     assert sorted(issue.code for issue in parse(text, syntax).issues) == sorted(codes)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "fixed", "meant"),
+    [
+        ("far-weight", "a (cat:13) dog", "a (cat:1.3) dog", {"cat": 1.3}),
+        ("far-weight", "(cat : 125 )", "(cat : 1.25 )", {"cat ": 1.25}),
+        ("weight-without-brackets", "a red cat:1.2, dog", "a red (cat:1.2), dog", {"cat": 1.2}),
+        ("weight-without-brackets", "embedding:a-b:0.5", "(embedding:a-b:0.5)", {"embedding:a-b": 0.5}),
+        ("name-with-brackets", "saber_(fate), b", r"saber_\(fate\), b", {}),
+        ("full-width-weight", "a （dog：1.3） b", "a (dog:1.3) b", {"dog": 1.3}),
+        ("full-width-weight", "(dog：0．5)", "(dog:0.5)", {"dog": 0.5}),
+        ("full-width-weight", "（狗：1。5）", "(狗:1.5)", {"狗": 1.5}),
+    ],
+)
+@pytest.mark.parametrize("syntax", ["comfy", "a1111"])
+def test_a_fix_is_read_as_meant(syntax: str, code: str, text: str, fixed: str, meant: dict[str, float]) -> None:
+    (issue,) = parse(text, syntax).issues
+    assert issue.code == code
+    written = text[: issue.span.start] + issue.fix + text[issue.span.end :]
+    assert written == fixed
+    prompt = parse(written, syntax)
+    assert prompt.issues == ()
+    assert {one.text: one.weight for one in prompt.fragments if one.weight != 1} == meant
+
+
+def test_a_weight_without_a_meant_one_is_named_without_a_fix() -> None:
+    (issue,) = parse("(a (b:3) c:10.5)", "a1111").issues[:1]
+    assert (issue.code, issue.fix) == ("far-weight", "")
+
+
+def test_a_fix_for_a_form_that_editing_has_taken_apart_is_not_offered() -> None:
+    source = "ca[x::5]t:1.2, (dog:13)"
+    fragment = Fragment((Piece("ca", Span(0, 2)), Piece("t:1.2, (dog:13)", Span(8, 23))))
+    apart, whole = placed(read(fragment.text), source, fragment).issues
+    assert (apart.span, apart.fix, whole.fix) == (Span(0, 13), "", "1.3")
+    assert source[slice(*whole.span)] == "13"
 
 
 def test_brackets_too_deep_for_compel_are_text_and_reported() -> None:
@@ -354,10 +401,13 @@ def test_the_view_says_whose_form_it_is() -> None:
 
 
 @pytest.mark.parametrize("syntax", ["comfy", "a1111", "compel"])
-@pytest.mark.parametrize("sign", ["[", "(a:1", "<lora:", "a", "+", ")1", ":1", "(", ": ", ").", "-", "1"])
+@pytest.mark.parametrize(
+    "sign", ["[", "(a:1", "<lora:", "a", "+", ")1", ":1", "(", ": ", ").", "-", "1", "__a/", "a_("]
+)
 def test_long_texts_are_searched_in_linear_time(syntax: str, sign: str) -> None:
     def search(text: str) -> None:
         for foreign in SYNTAXES[syntax].foreign:
             sum(1 for _ in foreign.form.finditer(text))
+        sum(1 for _ in slip_issues(Prompt(text, syntax, ()), SYNTAXES[syntax]))
 
     assert too_fast_growth(search, lambda size: sign * (size // len(sign))) == ""

@@ -197,3 +197,11 @@ def test_vectors_of_embeddings_are_none_and_end_what_was_begun() -> None:
         False,
         False,
     ]
+
+
+def test_chips_of_bound_phrases_have_their_numbers() -> None:
+    shown = view(read("a red cat, a blue dog, red cat", bind="red cat\nblue dog"))
+    numbers = [(chip["text"], chip["phrase"]) for chip in chips(shown) if "phrase" in chip]
+    assert numbers == [*(("red", 1), ("cat", 1), ("blue", 2), ("dog", 2)), ("red", 1), ("cat", 1)]
+    assert shown["bound"] == "2 phrases kept apart in 3 passes"
+    assert view(read("a red cat"))["bound"] == ""

@@ -20,6 +20,7 @@ import { addChipWeights, addWeightKeys } from "./ruler/weight_input.js";
 import { addRulerWidget } from "./ruler/widget.js";
 import { NodeMaps } from "./ruler/word_maps.js";
 import { after } from "./ruler/wrap.js";
+import { followTyping } from "./ruler/writing.js";
 
 const ROUTE = "/weighted_clip/inspect";
 const CONVERT_ROUTE = "/weighted_clip/convert";
@@ -229,6 +230,8 @@ app.registerExtension({
     app.ui?.settings?.addEventListener?.(`${LOCALE}.change`, readLanguage);
     addWeightKeys(boxOf, weightStep);
     addCompletion(nameBoxOf, readNames, { isOn: () => hasNames, changed });
+    followTyping(() => rulers.forEach((ruler) => ruler.caretMoved?.()));
+    api.addEventListener("reconnected", () => rulers.forEach((ruler) => ruler.reconnected?.()));
     // changes without a widget event: undo, a loader's menu, a theme
     api.addEventListener("graphChanged", () => rulers.forEach((ruler) => ruler.check()));
     // typing in another node, and a ruler that the page has replaced

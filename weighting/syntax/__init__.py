@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..prompt import Fragment, Piece, Prompt, Span
 from . import a1111, comfy, compel
 from .record import Syntax, foreign_issues
+from .slips import slip_issues
 
 __all__ = ["SYNTAXES", "Syntax", "parse", "parse_plain", "syntax_of"]
 
@@ -46,7 +47,7 @@ def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
     """
     record = syntax_of(syntax)
     prompt = record.parse(source, strict=strict)
-    foreign = list(foreign_issues(prompt, record))
-    if not foreign:
+    found = [*foreign_issues(prompt, record), *slip_issues(prompt, record)]
+    if not found:
         return prompt
-    return replace(prompt, issues=tuple(sorted([*prompt.issues, *foreign], key=lambda issue: issue.span)))
+    return replace(prompt, issues=tuple(sorted([*prompt.issues, *found], key=lambda issue: issue.span)))

@@ -7,6 +7,8 @@
 const MIN_CONTRAST = 4.5;
 /** The same for lines. */
 const MIN_LINE_CONTRAST = 3;
+/** Colours of phrases, which colour-blind people can tell apart (Okabe and Ito, 2008). */
+const PHRASES = [[230, 159, 0], [86, 180, 233], [0, 158, 115], [204, 121, 167], [240, 228, 66], [213, 94, 0]];
 
 /** The colours that do not follow from the host's: those of the pictures. */
 const ACCENTS = {
@@ -60,6 +62,9 @@ export function readable(background, ...wanted) {
 
 /** Colour of the wavy line on a chip of some background. */
 export const waveColor = (background, theme) => toned(background, theme.wave, MIN_LINE_CONTRAST);
+
+/** Colour of the line below a bound phrase, by its number from 1. */
+export const phraseColor = (number, theme) => toned(theme.surface, PHRASES[(number - 1) % PHRASES.length], MIN_LINE_CONTRAST);
 
 /** A colour made darker or lighter, just enough for a contrast with its background. */
 function toned(background, color, wanted) {

@@ -5,7 +5,7 @@
  * says.
  */
 
-import { css, parseColor, readable, themeOf, waveColor, weightColor } from "./colors.js";
+import { css, parseColor, phraseColor, readable, themeOf, waveColor, weightColor } from "./colors.js";
 import { drawPlaces, markPlaced } from "./draw_places.js";
 import { make } from "./elements.js";
 import { say } from "./language.js";
@@ -16,6 +16,8 @@ import { counted, countText, optionTexts, spoken } from "./words.js";
 const MAX_CHIPS = 600;
 /** Maximum number of texts shown; the rest are counted. */
 const MAX_SECTIONS = 20;
+/** Maximum number of characters of a prompt on a button. */
+const MAX_LABEL = 40;
 /** Milliseconds without a change before a screen reader is told. */
 const QUIET_TIME = 1000;
 
@@ -36,6 +38,7 @@ let numRulers = 0;
  * @property {boolean} [isSilent] Whether nothing is announced to a screen reader.
  * @property {(section: number, from: string) => void} [onConvert] Converts the prompt of a section from the syntax that
  *   a problem says some of it is written in.
+ * @property {(section: number, issues: object[]) => void} [onFix] Writes what some problems of a section offer to.
  * @property {string} [announcement] Text for a screen reader, instead of numbers of tokens and problems.
  * @property {boolean} [isEditable] Whether chips can have the focus, to change their weights (weight_input.js).
  */
@@ -128,24 +131,33 @@ function parts(content, theme, id, limit, onMore) {
     const list = make("div", "wcr-problems", "", { role: "list", ariaLabel: say(counted(issues.length, "problem")) });
     list.dataset.captureWheel = "true";
     list.append(...issues.map(({ message }, i) => make("p", "", say(message), { id: `${id}-${i}`, role: "listitem" })));
-    if (content.onConvert) addConversions(list, content);
+    if (content.onConvert) addButtons(list, content);
     result.push(list);
   }
   return result;
 }
 
-/** A button at the first problem of each text that is about a form of some other syntax. */
-function addConversions(list, { sections, onConvert }) {
+/**
+ * Buttons at the problems of each text: to convert it, at the first that is about a form of some other syntax; to write
+ * something else there; and to do so for all of a kind, at the first of them.
+ */
+function addButtons(list, { sections, onConvert, onFix }) {
   const rows = [...list.children];
   for (const [index, { view }] of sections.entries()) {
     const found = new Set();
-    for (const { written_in: from } of view.issues) {
+    for (const issue of view.issues) {
       const row = rows.shift();
-      if (!from || found.has(from)) continue;
-      found.add(from);
-      const text = say(`Convert from ${from} to ${view.syntax}`);
-      const button = row.appendChild(make("button", "wcr-button", text, { type: "button" }));
-      button.addEventListener("click", () => onConvert(index, from));
+      const add = (text, onClick) => {
+        const button = row.appendChild(make("button", "wcr-button", say(text), { type: "button" }));
+        button.addEventListener("click", onClick);
+      };
+      const { written_in: from, fix } = issue;
+      const alike = fix ? view.issues.filter(({ code, fix: other }) => code === issue.code && other) : [];
+      const isFirst = !found.has(from ?? issue.code);
+      found.add(from ?? issue.code);
+      if (from && isFirst) add(`Convert from ${from} to ${view.syntax}`, () => onConvert(index, from));
+      if (fix) add(`Write ${fix.length > MAX_LABEL ? `${fix.slice(0, MAX_LABEL)}…` : fix}`, () => onFix(index, [issue]));
+      if (alike.length > 1 && isFirst) add(`All ${alike.length}`, () => onFix(index, alike));
     }
   }
 }
@@ -218,9 +230,13 @@ function drawChip(chip, isJoined, issues, theme, idOf) {
   text.append(chip.problems.length ? make("span", "wcr-waved", chip.text) : chip.text);
   if (chip.note) element.append(make("span", "wcr-note", chip.note));
   if (chip.hidden) element.append(make("span", "wcr-unseen", ` ${say("(hidden)")}`));
+  if (chip.phrase) {
+    element.append(make("span", "wcr-unseen", ` ${say(`(phrase ${chip.phrase})`)}`));
+    element.style.setProperty("--wcr-phrase", css(phraseColor(chip.phrase, theme)));
+  }
   if (chip.end > chip.start) Object.assign(element.dataset, { start: chip.start, end: chip.end });
   const isEmbedding = typeof chip.ids[0] === "string";
-  const classes = { hidden: chip.hidden, tag: isTag, embedding: isEmbedding, joins: chip.joins, joined: isJoined };
+  const classes = { bound: chip.phrase, hidden: chip.hidden, tag: isTag, embedding: isEmbedding, joins: chip.joins, joined: isJoined };
   for (const [name, holds] of Object.entries(classes)) if (holds) element.classList.add(`wcr-${name}`);
   if (chip.problems.length) {
     element.classList.add("wcr-problem-here");
@@ -256,6 +272,7 @@ function countLine({ sections, hasScheme, total, notes = [], message }) {
   const others = new Set(views.flatMap((view) => view.left_to_host ?? []));
   const texts = [
     ...(numHidden ? [`${counted(numHidden, "token")} hidden`] : []),
+    ...new Set(views.map((view) => view.bound).filter(Boolean)),
     ...[...others].map((name) => `${name} is encoded by ComfyUI itself`),
     ...new Set(views.flatMap((view) => view.notes ?? [])),
     ...notes,

@@ -27,6 +27,8 @@ const LORAS = {
     allowed: /^[\w-]+$/u,
   },
 };
+/** Beginnings of a tag before a name. */
+const KINDS = ["lora", "lyco"];
 const MENTION = /embedding:([^\s,:<>()[\]{}|]*)$/iu;
 const WORD = /[\p{L}\p{N}_./-]+$/u;
 const REST_OF_WORD = /^[\p{L}\p{N}_./-]*/u;
@@ -59,7 +61,9 @@ function loraAt(before, behind, form, names) {
   const end = before.length + (rest?.[0].length ?? word.length + (behind[word.length] === ">"));
   const allowed = names.filter((name) => form.allowed.test(name));
   const write = (name) => form.write(name, typed[1], rest?.[1]);
-  return choicesOf(before + behind, [typed.index, end], typed[2], true, allowed, "LoRA", write);
+  // "<lo" may become "<lora:"
+  const isOfAny = !typed[1] && KINDS.some((kind) => kind.startsWith(typed[2].toLowerCase()));
+  return choicesOf(before + behind, [typed.index, end], typed[2], isOfAny ? 3 : 2, true, allowed, "LoRA", write);
 }
 
 function embeddingAt(before, behind, form, brackets, names) {
@@ -70,14 +74,14 @@ function embeddingAt(before, behind, form, brackets, names) {
   const allowed = names.filter((name) => form.allowed.test(name));
   const write = (name) => form.write(brackets ? name.replace(brackets, "\\$&") : name);
   const term = mention ? mention[1] : typed[0];
-  return choicesOf(before + behind, [typed.index, end], term, Boolean(mention), allowed, "embedding", write);
+  return choicesOf(before + behind, [typed.index, end], term, mention ? 2 : 1, Boolean(mention), allowed, "embedding", write);
 }
 
-/** The names that fit what was typed of one: those that begin so, and of one that was asked for, those that hold it. */
-function choicesOf(text, [start, end], typed, isAsked, names, kind, write) {
+/** The names that fit what was typed of one, up to a rank. */
+function choicesOf(text, [start, end], typed, lastRank, isAsked, names, kind, write) {
   const wanted = typed.toLowerCase();
-  const ranks = names.map((name) => rankOf(name.toLowerCase(), wanted)).map((rank) => (isAsked || rank < 2 ? rank : 3));
-  const order = [...names.keys()].filter((i) => ranks[i] < 3).sort((a, b) => ranks[a] - ranks[b]);
+  const ranks = names.map((name) => rankOf(name.toLowerCase(), wanted));
+  const order = [...names.keys()].filter((i) => ranks[i] <= lastRank).sort((a, b) => ranks[a] - ranks[b]);
   const choices = order.slice(0, MOST_SHOWN).map((i) => ({ name: names[i], kind, text: write(names[i]) }));
   const others = choices.filter((choice) => choice.text !== text.slice(start, end));
   return others.length ? { start, end, isAsked, choices: others } : null;

@@ -1,15 +1,18 @@
 /** The ruler of one node: when to ask, what to show. */
 
-import { replaceText } from "./boxes.js";
+import { areaOf, replaceText } from "./boxes.js";
 import { clipOf } from "./clip_family.js";
 import { createRuler } from "./draw.js";
 import { hostText } from "./host_text.js";
 import { isLinked, sourceOf } from "./links.js";
 import { requestsOf } from "./requests.js";
 import { whenText } from "./words.js";
+import { bracketBeingWritten, withoutProblems } from "./writing.js";
 
 /** Milliseconds without a change before the server is asked. */
 const QUIET_TIME = 100;
+/** Weights of compel that no token has. */
+const OF_SECTIONS = /\.(?:and|blend)\(/u;
 
 /**
  * @typedef {object} Host Functions of the page that a ruler needs.
@@ -41,6 +44,8 @@ export class NodeRuler {
   /** Losses of a conversion, until something changes. */
   #lost = "";
   #content = null;
+  /** For each section the bracket that was being written when it was drawn. */
+  #brackets = [];
 
   /**
    * @param {object} node The node.
@@ -132,6 +137,43 @@ export class NodeRuler {
     if (this.#content) this.#show(this.#content);
   }
 
+  /** Write in the prompt of a section what its problems offer, in one step. */
+  #fix(index, issues) {
+    const place = this.placeOf(index);
+    const { text } = this.#sections[index].view;
+    if (!place || place.boxes.some(({ widget }) => widget.value !== text)) return; // typed on meanwhile
+    const [start, end] = [Math.min(...issues.map((issue) => issue.start)), Math.max(...issues.map((issue) => issue.end))];
+    let written = "";
+    let at = start;
+    for (const issue of issues) {
+      written += text.slice(at, issue.start) + issue.fix;
+      at = issue.end;
+    }
+    for (const box of place.boxes) replaceText(box, { start, end, text: written });
+    this.#host.changed();
+    this.check();
+  }
+
+  /** The caret has moved in a prompt box, or left it: a bracket may be done, so that its problems are told. */
+  caretMoved() {
+    const isAsTyped = ({ view }, index) => this.placeOf(index)?.boxes.every(({ widget }) => widget.value === view.text);
+    if (!this.#sections.length || !this.#sections.every(isAsTyped)) return; // an answer is about to come
+    if (JSON.stringify(this.#bracketsNow()) !== JSON.stringify(this.#brackets)) this.#show(this.#content);
+  }
+
+  /** For each section the bracket that is being written, or null. */
+  #bracketsNow() {
+    const areas = (index) => this.placeOf(index)?.boxes.map(areaOf) ?? [];
+    return this.#sections.map((_, index) => areas(index).map(bracketBeingWritten).find(Boolean) ?? null);
+  }
+
+  /** The server answers again: ask what it did not answer. */
+  reconnected() {
+    if (!this.#content?.isStale) return;
+    this.#key = "";
+    this.check();
+  }
+
   /** The ruler was switched on or off. */
   switched() {
     this.#stop();
@@ -199,20 +241,35 @@ export class NodeRuler {
     this.#isNew = false;
     const isOn = this.#host.isOn();
     const isEditable = sections.some((section, at) => this.placeOf(at));
+    this.#brackets = this.#bracketsNow();
+    const brackets = this.#brackets;
     const { notes, origins, obstacle, clipNote } = this.#read;
     const ofRun = [obstacle && "as of the last run", ...origins, this.#weighed].filter(Boolean);
     const ofNode = [obstacle, ...origins, ...notes, this.#weighed].filter(Boolean);
+    const ofScheme = this.#isSchemeIdle() ? ["no weight here: nothing to change"] : [];
     this.drawing.show({
-      sections,
+      sections: sections.map((one, at) => (brackets[at] ? { ...one, view: withoutProblems(one.view, brackets[at]) } : one)),
       hasChips: isOn,
       hasScheme: this.#rule.hasScheme,
-      notes: !isOn ? [] : isFromRun ? ofRun : ofNode,
+      notes: !isOn ? [] : [...(isFromRun ? ofRun : ofNode), ...ofScheme],
       message: message || this.#lost || (isOn && !isFromRun && !sections.some(({ view }) => view.encoder) ? clipNote : ""),
       isStale,
       isSilent,
       isEditable,
-      ...(isEditable && { onConvert: (section, from) => this.#convert(section, from) }),
+      ...(isEditable && {
+        onConvert: (section, from) => this.#convert(section, from),
+        onFix: (section, issues) => this.#fix(section, issues),
+      }),
     });
+  }
+
+  /** Whether another scheme than the first was chosen for words without weights. */
+  #isSchemeIdle() {
+    const scheme = this.#node.widgets.find(({ name }) => name === "scheme");
+    const views = this.#sections.map(({ view }) => view);
+    const chips = views.flatMap(({ chunks }) => chunks.flatMap((chunk) => chunk.chips));
+    const isPlain = chips.every(({ weight }) => weight === 1) && !views.some(({ text }) => OF_SECTIONS.test(text));
+    return this.#rule.hasScheme && scheme?.value !== scheme?.options.values?.[0] && chips.length > 0 && isPlain;
   }
 
   /** The views with a label each, if there are several or a node has several prompt boxes. */

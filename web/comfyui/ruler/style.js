@@ -46,6 +46,7 @@ const STYLE = `
 .wcr-tag { box-shadow: inset 0 0 0 1px var(--wcr-line); color: var(--wcr-muted); }
 .wcr-hidden .wcr-text { text-decoration: line-through; text-decoration-thickness: 1.5px; }
 .wcr-hidden { border-color: var(--wcr-line); }
+.wcr-bound { box-shadow: inset 0 -3px 0 var(--wcr-phrase); }
 .wcr-problem-here { cursor: help; }
 .wcr-placed { cursor: help; border-color: var(--wcr-accent); }
 .wcr-area {
@@ -89,6 +90,7 @@ button.wcr-chip[aria-pressed="true"] { background: var(--wcr-line); }
 }
 .wcr-problems .wcr-button { margin-inline-start: 8px; font-size: 11px; }
 .wcr-stale .wcr-scroll, .wcr-stale .wcr-problems { opacity: 0.45; filter: grayscale(1); }
+.wcr-asleep { opacity: 0.4; }
 .wcr-unseen {
   position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap;
 }

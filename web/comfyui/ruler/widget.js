@@ -7,6 +7,8 @@ import { after, before } from "./wrap.js";
 
 /** Pixels around the ruler on the canvas, as around a text box. */
 const MARGIN = 10;
+/** Values of a node's mode that keep it out of a run: muted, bypassed. */
+const MODES_ASLEEP = [2, 4];
 
 /**
  * Add the widget; it has no height until there is something to show.
@@ -15,7 +17,7 @@ const MARGIN = 10;
  * @param {() => HTMLCanvasElement} canvas Gives the canvas, which the wheel zooms.
  * @param {string} [box] Name of the prompt box that it stands below; without it, below all other widgets.
  * @returns {{start: () => void, stop: () => void, place: () => void}} Begins and ends to follow the height of what it
- *   shows; and puts it back where the page has lost it, to be called now and then.
+ *   shows; and puts it back where the page has lost it and fades it with its node, to be called now and then.
  */
 export function addRulerWidget(node, drawing, canvas, box) {
   const { element, box: shown } = drawing;
@@ -59,6 +61,7 @@ export function addRulerWidget(node, drawing, canvas, box) {
   });
   // Nodes 2.0 keeps what it has drawn for a node when another workflow, or a subgraph, has one of the same id
   const place = () => {
+    shown.classList.toggle("wcr-asleep", MODES_ASLEEP.includes(node.mode));
     if (element.isConnected || !isShown(node)) return;
     document.querySelector(`[data-node-id="${node.id}"] .weighted-clip-ruler`)?.replaceWith(element);
   };

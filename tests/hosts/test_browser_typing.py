@@ -1,0 +1,136 @@
+"""The ruler while a prompt is typed: which problems wait, which offer what was meant, and when it comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .ruler_page import VALUE, RulerPage, inspect_node
+
+pytestmark = pytest.mark.host
+
+BUTTONS = "return [...document.querySelectorAll('.wcr-problems .wcr-button')].map((button) => button.innerText)"
+BREAK_SERVER = """
+window.fetchApi = app.api.fetchApi;
+app.api.fetchApi = (path, ...others) => path.startsWith('/weighted_clip/')
+    ? Promise.reject(new TypeError('Failed to fetch')) : window.fetchApi.call(app.api, path, ...others);
+"""
+
+
+def load(page: RulerPage, text: str = "", syntax: str = "comfy") -> Any:
+    """An Inspect node; its box, with the focus and the caret at the end."""
+    page.load_inspect(text, syntax=syntax)
+    page.wait("return document.querySelectorAll('.wcr-count').length > 0")
+    area = page.text_area()
+    area.click()
+    page.run("args[0].setSelectionRange(args[0].value.length, args[0].value.length)", area)
+    return area
+
+
+def click_button(page: RulerPage, text: str) -> None:
+    """Click a button at a problem, with the mouse."""
+    page.wait(f"return (() => {{ {BUTTONS} }})().includes(args[0])", text)
+    buttons = page.driver.find_elements("css selector", ".wcr-problems .wcr-button")
+    next(button for button in buttons if button.text == text).click()
+
+
+@pytest.mark.parametrize("syntax", ["comfy", "a1111"])
+def test_a_bracket_that_is_being_written_is_no_problem_yet(page: RulerPage, syntax: str) -> None:
+    area = load(page, syntax=syntax)
+    area.send_keys("a (cat")
+    page.wait_for(problems=[], count="3 / 75" if syntax == "comfy" else "2 / 75")
+    height = page.shown()[0]["height"]
+    area.send_keys(":13")
+    page.run("await new Promise((done) => setTimeout(done, 500))")
+    assert (page.shown()[0]["problems"], page.shown()[0]["height"]) == ([], height)
+    area.send_keys(")")
+    page.wait("return document.querySelector('.wcr-problems p')?.innerText.includes('1.3')")
+    area.send_keys("\b\b\b")
+    page.wait_for(problems=[])
+    page.press(*["ARROW_LEFT"] * 6)
+    page.wait("return document.querySelectorAll('.wcr-problems p').length === 1")
+    area.send_keys("b ")  # before the bracket
+    page.wait_for(count="4 / 75" if syntax == "comfy" else "3 / 75")
+    assert len(page.shown()[0]["problems"]) == 1
+
+
+def test_leaving_the_box_tells_the_problem(page: RulerPage) -> None:
+    area = load(page)
+    area.send_keys("a (cat")
+    page.wait_for(chips=["a", "(", "cat"], problems=[])
+    page.run("document.activeElement.blur()")
+    page.wait("return document.querySelectorAll('.wcr-problems p').length === 1")
+    area.click()  # clicked into, not typed
+    page.run("await new Promise((done) => setTimeout(done, 300))")
+    assert len(page.shown()[0]["problems"]) == 1
+
+
+def test_a_button_can_be_pressed_while_a_bracket_is_being_written(page: RulerPage) -> None:
+    area = load(page)
+    area.send_keys("fox:1.2, a (cat")
+    click_button(page, "Write (fox:1.2)")
+    page.wait(f"return (() => {{ {VALUE} }})() === '(fox:1.2), a (cat'")
+
+
+@pytest.mark.parametrize(
+    ("text", "button", "fixed"),
+    [
+        ("a (cat:13) 🦊", "Write 1.3", "a (cat:1.3) 🦊"),
+        ("🦊 cat:1.2", "Write (cat:1.2)", "🦊 (cat:1.2)"),
+        ("🦊 saber_(fate)", r"Write saber_\(fate\)", r"🦊 saber_\(fate\)"),
+        ("a （dog：1.3） b", "Write (dog:1.3)", "a (dog:1.3) b"),
+        ("（a：1.3）, 🦊, （b：0．5）", "All 2", "(a:1.3), 🦊, (b:0.5)"),
+    ],
+)
+def test_what_was_probably_meant_is_written_by_one_click_and_undone_by_one_key(
+    page: RulerPage, text: str, button: str, fixed: str
+) -> None:
+    area = load(page, text)
+    click_button(page, button)
+    assert page.run(VALUE) == fixed
+    page.wait_for(problems=[])
+    area.click()
+    page.press("z", control=True)
+    assert page.run(VALUE) == text
+
+
+def test_wildcards_are_named_and_html_is_text(page: RulerPage) -> None:
+    load(page, "__animal__ （<img src=x onerror='window.hit = 1'>：1.3）")
+    page.wait("return document.querySelectorAll('.wcr-problems p').length === 2")
+    assert "__animal__" in page.shown()[0]["problems"][0]
+    assert page.run("return [document.querySelector('.weighted-clip-ruler img'), window.hit ?? null]") == [None, None]
+
+
+def test_a_scheme_says_when_there_is_nothing_for_it(page: RulerPage) -> None:
+    page.load({"class_type": "WeightedCLIPTextEncode", "inputs": {"text": "a cat"}})
+    idle = "nothing to change"
+    assert idle not in page.wait_for(chips=["a", "cat"])["bar"]
+    page.set_widget("scheme", "compel")
+    page.wait(f"return document.querySelector('.wcr-bar').innerText.includes('{idle}')")
+    page.set_widget("text", "a (cat:1.2)")
+    page.wait(f"return !document.querySelector('.wcr-bar').innerText.includes('{idle}')")
+    page.set_widget("scheme", "comfy")
+    page.set_widget("text", "a dog")
+    assert idle not in page.wait_for(chips=["a", "dog"])["bar"]
+
+
+@pytest.mark.parametrize("mode", [2, 4], ids=["muted", "bypassed"])
+def test_the_ruler_fades_with_its_node(page: RulerPage, mode: int) -> None:
+    page.load_inspect("a cat", "a dog")
+    page.wait("return document.querySelectorAll('.wcr-chip').length === 4")
+    opacity = "return [...document.querySelectorAll('.wcr-box')].map((box) => Number(getComputedStyle(box).opacity))"
+    page.run("app.graph.nodes[1].mode = args[0]", mode)
+    page.wait(f"const [one, other] = (() => {{ {opacity} }})(); return one === 1 && other < 0.6")
+    page.run("app.graph.nodes[1].mode = 0")
+    page.wait(f"return (() => {{ {opacity} }})().every((one) => one === 1)")
+
+
+def test_the_ruler_comes_back_when_the_server_does(page: RulerPage) -> None:
+    page.load(inspect_node("a cat"))
+    page.wait_for(chips=["a", "cat"])
+    page.run(BREAK_SERVER)
+    page.set_widget("text", "a dog")
+    page.wait_for(isStale=True)
+    page.run("app.api.fetchApi = window.fetchApi; app.api.dispatchEvent(new CustomEvent('reconnected'))")
+    page.wait_for(isStale=False, chips=["a", "dog"])

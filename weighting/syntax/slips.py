@@ -1,0 +1,69 @@
+r"""Forms that are read otherwise than their writers mostly mean, and what to write instead.
+
+They are of no other syntax, unlike `record.Foreign`. Each pattern matches in time linear in the length of the prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..prompt import Issue, Prompt, Span, shortened
+from .record import Syntax
+
+FAR = 10.0
+"""Weights beyond plus and minus this are named."""
+MOST = 1e30
+"""Largest weight that is named here; one that is larger is clamped, and named for that."""
+
+_PLAIN_SIGNS = str.maketrans("（）：．。", "():..")
+_FULL_WIDTH = re.compile(r"([(（])([^()（）]*)([:：])(\s*[+-]?\d*[.．。]?\d+\s*)([)）])")
+_NO_BRACKETS = re.compile(r"(?<![\w:-])(?:embedding:)?[^\W\d][\w-]*:\d*\.\d+(?![\w.:])(?!\s*[)\]>])")
+_NAME = re.compile(r"(?<![^\s,()])[^\s,()\\]*_\([^()\\:]*\)")
+_WILDCARD = re.compile(r"(?<!\w)__(?:[^\W_]|[/*.-]|_(?!_))+__(?!\w)")
+_NUMBER_BEHIND = re.compile(r"\s*:\s*\+?([1-9]\d+)\s*\)")
+
+
+def slip_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
+    """Issues for each such form in a prompt.
+
+    >>> from . import parse
+    >>> [(issue.code, issue.fix) for issue in parse("（dog：1.3） (cat:13) fox:1.2", "comfy").issues]
+    [('full-width-weight', '(dog:1.3)'), ('far-weight', '1.3'), ('weight-without-brackets', '(fox:1.2)')]
+    """
+    source = prompt.source
+    if syntax.foreign:
+        for found in _WILDCARD.finditer(source):
+            message = f"“{shortened(found[0])}” is text: nothing here fills wildcards in."
+            yield Issue("wildcard", message, Span(*found.span()))
+    if syntax.has_groups:
+        for found in _FULL_WIDTH.finditer(source):
+            opening, inside, *rest = found.groups()
+            fix = opening.translate(_PLAIN_SIGNS) + inside + "".join(rest).translate(_PLAIN_SIGNS)
+            if fix != found[0]:
+                message = f"“{shortened(found[0])}” is not read as a weight: its signs are full-width."
+                yield Issue("full-width-weight", message, Span(*found.span()), fix=fix)
+        for found in _NO_BRACKETS.finditer(source):
+            message = f"“{shortened(found[0])}” is text: a weight needs brackets."
+            yield Issue("weight-without-brackets", message, Span(*found.span()), fix=f"({found[0]})")
+        for found in _NAME.finditer(source):
+            message = f"“{shortened(found[0])}” has brackets that are a weight, and no text."
+            name, bracket, inside = found[0].rpartition("(")
+            yield Issue("name-with-brackets", message, Span(*found.span()), fix=f"{name}\\{bracket}{inside[:-1]}\\)")
+    yield from _far_weights(prompt)
+
+
+def _far_weights(prompt: Prompt) -> Iterator[Issue]:
+    """Issues for weights beyond `FAR`; for one whose number may lack its point, with that."""
+    for fragment in prompt.fragments:
+        if not FAR < abs(fragment.weight) <= MOST:
+            continue
+        text = shortened(fragment.text.strip())
+        number = _NUMBER_BEHIND.match(prompt.source, fragment.span.end)
+        if number is None or float(number[1]) != fragment.weight:
+            message = f"“{text}” has the weight {fragment.weight:g}, beyond -10 to 10."
+            yield Issue("far-weight", message, fragment.span)
+        else:
+            fix = f"{float(f'{number[1][0]}.{number[1][1:]}'):g}"
+            message = f"“{text}” has the weight {fragment.weight:g}: is {fix} meant?"
+            yield Issue("far-weight", message, Span(*number.span(1)), fix=fix)
