@@ -1,0 +1,167 @@
+"""Nodes that draw the picture that A1111 or Forge draw: their noise, samplers and schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..hosts.comfy.a1111.image_text import image_path, list_images, read_image_text
+from ..hosts.comfy.a1111.noise import SOURCES, A1111Noise
+from ..hosts.comfy.a1111.parameters import read_parameters
+from ..hosts.comfy.a1111.samplers import AUTOMATIC, KINDS, make_run, make_sampler, model_sigmas
+from ..hosts.comfy.a1111.schedules import SCHEDULES
+from ..hosts.comfy.types import ModelPatcher
+from ..weighting.infotext import read_infotext
+from .node import Node, Out, checked, make_input, number
+from .results import shown_result
+
+SEED = number(0, 0, 2**64 - 1)
+SAMPLING = (
+    Out("SAMPLER", "SAMPLER", "The sampler, for SamplerCustomAdvanced."),
+    Out("SIGMAS", "SIGMAS", "Its noise levels, for the same node, and for sigmas of A1111 Prompt."),
+)
+NOISE = Out("NOISE", "NOISE", "The noise, for SamplerCustomAdvanced and for A1111 Sampler.")
+
+
+class WeightedCLIPA1111Noise(Node):
+    """Draws the noise of A1111 and Forge, to the bit: one generator for each picture of a batch, variations by a second
+    seed, and noise for A1111 Sampler's later steps. For SamplerCustomAdvanced.
+    """
+
+    title = "A1111 Noise"
+    aliases = (
+        "same picture, same seed, automatic1111, forge, webui, random noise, variation seed, subseed, ENSD, NV, CPU"
+    )
+    outputs = (NOISE,)
+    required = {
+        "seed": make_input("INT", "The picture's seed; the next pictures of a batch follow by 1.", **SEED),
+        "source": make_input(
+            SOURCES,
+            "The WebUI's setting Random number generator source: NV for NV and for GPU, which is nearly the same, CPU "
+            "for CPU.",
+        ),
+        "ensd": make_input(
+            "INT",
+            "The WebUI's Eta noise seed delta: added to the seed for noise after the first.",
+            **number(0, -(2**31), 2**31),
+        ),
+        "subseed": make_input("INT", "Variation seed.", **SEED),
+        "subseed_strength": make_input(
+            "FLOAT", "Variation strength: 0: seed alone; 1: variation seed alone.", **number(0.0, 0.0, 1.0, 0.01)
+        ),
+        "resize_width": make_input(
+            "INT",
+            "Resize seed from width, in pixels: keeps what a picture of this size has. 0: off.",
+            **number(0, 0, 16384, 8),
+        ),
+        "resize_height": make_input("INT", "Resize seed from height, in pixels. 0: off.", **number(0, 0, 16384, 8)),
+    }
+
+    def run(self, **inputs: Any) -> tuple[A1111Noise]:
+        """Put the noise together; nothing is drawn yet."""
+        checked("source", inputs["source"], SOURCES)
+        return (A1111Noise(**inputs),)
+
+
+class WeightedCLIPA1111Sampler(Node):
+    """Samples as A1111 and Forge do: their noise in every step, their schedules, and their own DDIM, PLMS, UniPC and
+    LCM. For SamplerCustomAdvanced, with A1111 Noise; SD 1.x, SD 2.x and SDXL.
+    """
+
+    title = "A1111 Sampler"
+    aliases = "same picture, automatic1111, forge, webui, euler a, DPM++ 2M Karras, DDIM, UniPC, schedule type, sigmas"
+    outputs = SAMPLING
+    required = {
+        "model": make_input("MODEL", "The diffusion model: its noise levels are asked for."),
+        "noise": make_input("NOISE", "From A1111 Noise."),
+        "sampler": make_input(KINDS, "Sampling method, as the WebUI names it."),
+        "schedule": make_input(
+            [AUTOMATIC, *SCHEDULES],
+            "Schedule type, as the WebUI names it. Automatic is the sampler's own; DDIM, PLMS and UniPC have no other.",
+        ),
+        "steps": make_input("INT", "Sampling steps.", **number(20, 1, 1000)),
+        "denoise": make_input("FLOAT", "Denoising strength; 1: from noise alone.", **number(1.0, 0.0, 1.0, 0.01)),
+        "exact_steps": make_input(
+            "BOOLEAN",
+            "With denoise below 1: do all the steps, as Hires. fix does; off: a share of them, as img2img does.",
+            default=False,
+        ),
+    }
+
+    def run(
+        self,
+        model: ModelPatcher,
+        noise: Any,
+        sampler: str,
+        schedule: str,
+        steps: int,
+        denoise: float,
+        exact_steps: bool,
+    ) -> tuple[Any, Any]:
+        """Make the sampler and its noise levels."""
+        if not isinstance(noise, A1111Noise):
+            raise ValueError("A1111 Sampler: noise must come from A1111 Noise, whose generators go on in the steps")
+        if not 0 < denoise <= 1:
+            raise ValueError(f"A1111 Sampler: denoise must be above 0 and at most 1; got {denoise}")
+        checked("sampler", sampler, KINDS)
+        checked("schedule", schedule, [AUTOMATIC, *SCHEDULES])
+        sigmas = model_sigmas(model)
+        way = make_run(sigmas, sampler, schedule, steps, denoise, exact=exact_steps)
+        return make_sampler(sampler, way, noise, sigmas), way.sigmas
+
+
+class WeightedCLIPReadParameters(Node):
+    """Reads what A1111, Forge or Civitai say about a picture, from its file or as text, for the nodes that draw it
+    again: prompt, sampler, noise and all numbers. What is not used is in the report.
+    """
+
+    title = "Read A1111 Parameters"
+    aliases = "same picture, infotext, png info, generation data, civitai, metadata, automatic1111, forge, webui"
+    outputs = (
+        Out("STRING", "prompt", "The prompt, for A1111 Prompt."),
+        Out("STRING", "negative", "The negative prompt, for A1111 Prompt."),
+        *SAMPLING,
+        NOISE,
+        Out("FLOAT", "cfg", "For CFGGuider; times the sum of the weights of a prompt's parts between ANDs."),
+        Out("INT", "width", "For Empty Latent Image, in pixels."),
+        Out("INT", "height", "For Empty Latent Image, in pixels."),
+        Out("INT", "steps", "Sampling steps."),
+        Out("INT", "seed", "The seed."),
+        Out("INT", "clip_skip", "For CLIP Set Last Layer; -1 is the last."),
+        Out("STRING", "checkpoint", "Name of the checkpoint; with its hash, if the text gives it."),
+        Out("STRING", "report", "What is not used, and what is read otherwise than it stands."),
+    )
+    required = {
+        "model": make_input("MODEL", "The diffusion model: its noise levels are asked for."),
+        "text": ("STRING", {"multiline": True, "tooltip": "Generation data. Empty: that of the image."}),
+        "source": make_input(
+            SOURCES, "Random numbers of a picture that does not name them: of a graphics card, or CPU."
+        ),
+    }
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """ComfyUI's description of the inputs, with the current images."""
+        types = super().INPUT_TYPES()
+        tooltip = "A picture of A1111 or Forge, as saved: its generation data is read. Used where text is empty."
+        image = (["", *list_images()], {"image_upload": True, "tooltip": tooltip})
+        return {**types, "required": {**types["required"], "image": image}}
+
+    @classmethod
+    def IS_CHANGED(cls, image: str, **inputs: Any) -> Any:
+        """Time of the image file, whose name may stay."""
+        return image_path(image).stat().st_mtime_ns if image in list_images() else None
+
+    def run(self, model: ModelPatcher, text: str, source: str, image: str) -> dict[str, Any]:
+        """Read the text, or the image's."""
+        checked("source", source, SOURCES)
+        found = read_parameters(read_infotext(text if text.strip() else read_image_text(image_path(image))), source)
+        sigmas = model_sigmas(model)
+        way = make_run(sigmas, found.sampler, found.schedule, found.steps, 1.0, exact=False)
+        lines = found.report or ("everything is used",)
+        checkpoint = f"{found.model} [{found.model_hash}]" if found.model_hash else found.model
+        outputs = (
+            *(found.prompt, found.negative, make_sampler(found.sampler, way, found.noise, sigmas), way.sigmas),
+            *(found.noise, found.cfg, found.width, found.height, found.steps, found.noise.seed, found.clip_skip),
+            *(checkpoint, "\n".join(lines)),
+        )
+        return shown_result(outputs, lines)

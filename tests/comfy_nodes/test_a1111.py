@@ -1,0 +1,173 @@
+"""Noise, schedules and settings of A1111 and Forge, against draws, sigmas and infotexts of Forge's own."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, PngImagePlugin
+from weighted_clip.hosts.comfy.a1111.brownian import BrownianPath
+from weighted_clip.hosts.comfy.a1111.image_text import read_image_text
+from weighted_clip.hosts.comfy.a1111.noise import A1111Noise
+from weighted_clip.hosts.comfy.a1111.parameters import read_parameters
+from weighted_clip.hosts.comfy.a1111.samplers import KINDS, make_run
+from weighted_clip.hosts.comfy.a1111.schedules import LcmSigmas, Sigmas, make_sigmas
+from weighted_clip.weighting.infotext import read_infotext
+
+INFOTEXT = (
+    "a (red:1.3) cat AND a dog:0.5\nNegative prompt: blurry\nSteps: 20, Sampler: DPM++ 2M, Schedule type: Karras, CFG "
+    "scale: 7, Seed: 4294967299, Size: 512x768, Model hash: 0123456789, Model: seeded, Variation seed: 5, Variation "
+    "seed strength: 0.25, Seed resize from: 512x512, ENSD: 31337, RNG: CPU, Clip skip: 2, Emphasis: No norm, "
+    "Version: f2"
+)
+
+
+def sd_sigmas(*, is_sdxl: bool = False) -> Sigmas:
+    """Sigmas of SD 1.5: betas from 0.00085 to 0.012, even in their square roots."""
+    betas = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, dtype=torch.float64) ** 2
+    alphas = torch.cumprod(1.0 - betas, 0)
+    table = ((1 - alphas) / alphas) ** 0.5
+    return Sigmas(table.float(), table.log().float(), is_sdxl=is_sdxl)
+
+
+@pytest.mark.cases("webui_noise")
+def test_noise_equals_forges(case: dict) -> None:
+    noise, shape = A1111Noise(**case["noise"]), [case["batch"], *case["shape"]]
+    draw = noise.step_noise(shape)
+    found = [noise.generate_noise({"samples": torch.zeros(shape)}), draw(), draw()]
+    assert torch.equal(torch.stack(found), torch.tensor(case["expected"]).view(3, *shape))
+
+
+@pytest.mark.cases("webui_sigmas")
+def test_sigmas_equal_forges(case: dict) -> None:
+    sigmas = sd_sigmas(is_sdxl=case["model"] == "SDXL")
+    sigmas = LcmSigmas(sigmas) if case["model"] == "LCM" else sigmas
+    found = make_sigmas(case["schedule"], sigmas, case["steps"])
+    # the last bits of exp and pow depend on the processor
+    torch.testing.assert_close(found, torch.tensor(case["expected"]), rtol=3e-7, atol=0)
+
+
+@pytest.mark.cases("webui_brownian")
+def test_a_brownian_path_equals_torchsdes(case: dict) -> None:
+    first, last = case["ends"]
+    path = BrownianPath(case["seed"], case["source"], (first, last), (2, 2, 3))
+    for (low, high), expected in zip(case["times"], case["expected"], strict=True):
+        # torchsde subtracts in float32, whatever the length of the interval
+        found = path.between(low, high).flatten().float()
+        torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-6, atol=1e-6)
+
+
+def test_increments_of_a_brownian_path_add_up() -> None:
+    path = BrownianPath(7, "NV", (0.0, 4.0), (50, 50))
+    whole, parts = path.between(0.5, 3.7), path.between(0.5, 1.0) + path.between(1.0, 3.7)
+    torch.testing.assert_close(whole, parts, rtol=1e-12, atol=1e-12)
+    assert path.between(1.0, 3.0).std().item() == pytest.approx(2**0.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "message"),
+    [((1, 4, 3, 8, 8), None, r"\[1, 4, 3, 8, 8\]"), ((2, 4, 8, 8), [1, 2], r"pictures \[1, 2\]")],
+)
+def test_latents_that_a1111_does_not_have_are_refused(shape: tuple, index: Any, message: str) -> None:
+    latent = {"samples": torch.zeros(shape), **({"batch_index": index} if index else {})}
+    with pytest.raises(ValueError, match=message):
+        A1111Noise(1).generate_noise(latent)
+
+
+@pytest.mark.parametrize("strength", [float("nan"), -0.1, 1.5])
+def test_an_impossible_strength_is_refused(strength: float) -> None:
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        A1111Noise(1, subseed_strength=strength)
+
+
+@pytest.mark.parametrize("sampler", KINDS)
+def test_denoise_does_a_share_of_the_steps_or_all_of_them(sampler: str) -> None:
+    """8 steps at 0.6: 5 of 8 sigmas, or the last 8 of 13, as Forge; those of steps are one less."""
+    sigmas, by_steps = sd_sigmas(), not isinstance(KINDS[sampler].run, str)
+    for exact, calls in ((False, 5), (True, 8)):
+        run = make_run(sigmas, sampler, "Automatic", 8, 0.6, exact=exact)
+        assert len(run.steps) == calls - 1 if by_steps else len(run.sigmas) == calls + 1
+        assert run.sigmas[0] < sigmas.most
+
+
+def test_settings_become_inputs_of_nodes() -> None:
+    found = read_parameters(read_infotext(INFOTEXT), "NV")
+    assert found.noise == A1111Noise(4294967299, "CPU", 31337, 5, 0.25, 512, 512)
+    assert (found.sampler, found.schedule, found.steps, found.cfg) == ("DPM++ 2M", "Karras", 20, 7 * 1.5)
+    assert (found.width, found.height, found.clip_skip) == (512, 768, -2)
+    assert (found.prompt, found.negative) == ("a (red:1.3) cat AND a dog:0.5", "blurry")
+    assert (found.model, found.model_hash) == ("seeded", "0123456789")
+    assert [line.split(":")[0] for line in found.report] == ["AND", "Emphasis"]
+
+
+def test_every_setting_that_can_change_the_picture_is_reported() -> None:
+    more = 'Eta: 0.5, Hires upscale: 2, Denoising strength: 0.6, ADetailer model: face, Lora hashes: "x: 1"'
+    report = read_parameters(read_infotext(f"{INFOTEXT}, {more}"), "NV").report
+    assert [line.split(":")[0] for line in report] == ["AND", "Hires upscale", "Emphasis", "Eta", "ADetailer model"]
+    assert "Denoising strength: 0.6" in report[1]
+
+
+def test_names_of_before_schedules_had_their_own_setting_are_read() -> None:
+    for name, expected in (
+        ("DPM++ 2M SDE Heun Karras", ("DPM++ 2M SDE Heun", "Karras")),
+        ("Euler a", ("Euler a", "Automatic")),
+    ):
+        found = read_parameters(read_infotext(f"a\nSteps: 20, Sampler: {name}, CFG scale: 7, Seed: 1"), "CPU")
+        assert (found.sampler, found.schedule) == expected
+        assert found.noise.source == "CPU" and (found.width, found.height) == (512, 512)
+        assert [line.split(" ")[0] for line in found.report] == ["RNG", "Size"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("Sampler: DPM++ 2M", "Sampler: Restart", "“Restart” is not among ours"),
+        ("Karras", "Kerras", "“Kerras” is not among ours"),
+        ("CFG scale: 7", "CFG scale: nan", "CFG scale must be a number from -1000 to 1000; got “nan”"),
+        ("Steps: 20", "Steps: 1e9", "Steps must be a whole number from 1 to 1000; got “1e9”"),
+        ("Seed: 4294967299", "Seed: -1", "Seed must be a whole number from 0"),
+        ("Seed: 4294967299", f"Seed: {'9' * 5000}", "got “9{40}…”"),
+        ("512x768", "512x99999", "Size must be like 512x768, up to 16384 pixels; got “512x99999”"),
+        ("Steps: 20, ", "", "“Steps” is missing"),
+        ("RNG: CPU", "RNG: TPU", "RNG must be one of: NV, GPU, CPU; got “TPU”"),
+        ("Clip skip: 2", "Clip skip: 0", "Clip skip must be a whole number from 1"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_is_quoted(old: str, new: str, message: str) -> None:
+    assert old in INFOTEXT
+    with pytest.raises(ValueError, match=message):
+        read_parameters(read_infotext(INFOTEXT.replace(old, new)), "NV")
+
+
+def test_a_prompt_alone_is_no_generation_data() -> None:
+    with pytest.raises(ValueError, match="there are no settings in “a cat”"):
+        read_parameters(read_infotext("a cat"), "NV")
+
+
+@pytest.mark.parametrize("kind", ["png", "jpg", "webp"])
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(str.strip))
+def test_generation_data_of_an_image_comes_back(kind: str, text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / f"picture.{kind}"
+    picture = Image.fromarray(np.zeros((8, 8, 3), np.uint8))
+    if kind == "png":
+        info = PngImagePlugin.PngInfo()
+        info.add_itxt("parameters", text)
+        picture.save(path, pnginfo=info)
+    else:
+        exif = Image.Exif()
+        exif.get_ifd(0x8769)[0x9286] = b"UNICODE\0" + text.encode("utf-16-be")
+        picture.save(path, exif=exif)
+    assert read_image_text(path) == text
+
+
+def test_a_picture_without_generation_data_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "copy.png"
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path)
+    with pytest.raises(ValueError, match=r"“copy\.png” holds no generation data"):
+        read_image_text(path)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 100)
+    with pytest.raises(ValueError, match=r"copy\.png"):
+        read_image_text(path)
