@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import logging
+import math
 import re
 import sys
 import threading
@@ -20,6 +21,7 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.hosts.comfy import attention, attention_layers, contract, families, live_tokenizers, models, schemes
+from weighted_clip.hosts.comfy.a1111 import samplers
 from weighted_clip.hosts.comfy.contract import CLIP, HostError, checked_object, host
 from weighted_clip.workshop import contract as workshop_contract
 
@@ -33,7 +35,11 @@ OF_OTHERS = (
         numpy.random,
         numpy.array([1]),
         numpy.random.default_rng(0),
+        numpy.random.SeedSequence,
         Image,
+        Image.Image,
+        Image.Exif,
+        math,
         ast,
         json,
         logging,
@@ -62,6 +68,7 @@ OF_OTHERS = (
 """Things whose attributes are not ComfyUI's."""
 OF_OTHERS_BY_NAME = {
     *("_replace", "ref", "__func__", "_orig_mod", "AcceleratorError"),  # of Python, and of newer versions of torch
+    "ppf",  # of scipy
     *("EncodeAsOffsetMapping", "begin", "end", "id", "pieces"),  # of sentencepiece
 }
 NOT_IN_3_64 = {
@@ -127,7 +134,7 @@ def attributes_used() -> set[str]:
     known = defined_by_us() | OF_OTHERS_BY_NAME
     for thing in OF_OTHERS:
         known |= set(dir(thing))
-    files = [path for path in (ROOT / "hosts" / "comfy").glob("*.py") if path.name not in ("types.py", "contract.py")]
+    files = [path for path in (ROOT / "hosts" / "comfy").rglob("*.py") if path.name not in ("types.py", "contract.py")]
     used: set[str] = set()
     for node in (node for tree in trees(files) for node in ast.walk(tree)):
         if isinstance(node, ast.Attribute):
@@ -141,6 +148,7 @@ def attributes_used() -> set[str]:
 def test_what_is_asked_of_modules_is_in_the_contract_and_nothing_else() -> None:
     asked = names_asked()
     asked["comfy.model_management"] |= {name for pair in models._DEVICES.values() for name in pair}
+    asked["comfy.k_diffusion.sampling"] = {kind.run for kind in samplers.KINDS.values() if isinstance(kind.run, str)}
     assert asked == {module: set(names) for module, names in contract.MODULES.items()}
 
 

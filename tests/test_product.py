@@ -68,6 +68,7 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = ModuleType("folder_paths")
     files = {"checkpoints": [*CHECKPOINTS, DALLE], "clip_vision": [WHOLE_CLIP], "vae": [DVAE]}
     paths.get_filename_list = lambda kind: files.get(kind, [])
+    paths.get_input_directory = lambda: "no folder"
     monkeypatch.setitem(sys.modules, "folder_paths", paths)
 
 

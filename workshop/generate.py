@@ -142,7 +142,7 @@ def translated(texts: Mapping[str, Any], translations: Mapping[str, Any]) -> dic
 
 def of_all_nodes(make: Callable[[str], Any]) -> dict[str, Any]:
     """Something of each node by its id, where the host lists no files for the menus of loaders."""
-    no_files: Any = SimpleNamespace(get_filename_list=lambda kind: [])
+    no_files: Any = SimpleNamespace(get_filename_list=lambda kind: [], get_input_directory=lambda: "no folder")
     with patch.dict(sys.modules, folder_paths=no_files):
         return {node_id: make(node_id) for node_id in NODE_CLASS_MAPPINGS}
 

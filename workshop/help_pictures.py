@@ -21,6 +21,9 @@ from ..encoder.image_file import image_of
 from ..encoder.images import best
 from ..encoder.text_model import TextEncoder
 from ..encoder.tokenizer import default_tokenizer
+from ..hosts.comfy.a1111.noise import A1111Noise
+from ..hosts.comfy.a1111.parameters import read_parameters
+from ..hosts.comfy.a1111.schedules import Sigmas, make_sigmas
 from ..web import difference, pictures
 from ..web.pictures import matrices, sheets
 from ..web.pictures.canvas import Canvas
@@ -31,9 +34,11 @@ from ..weighting.attention import effect_of
 from ..weighting.convert import convert
 from ..weighting.encoders import Encoders
 from ..weighting.fields import shares_of
+from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
 from ..weighting.pipeline import plan_prompt
 from ..weighting.plan import variant_mask
+from ..weighting.prompt import shortened
 from ..weighting.reading import read_prompt
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.towers import Reader
@@ -465,6 +470,70 @@ def word_maps(prompt: str, words: Sequence[str], seed: int) -> Image.Image:
     return picture
 
 
+def webui_noise(side: int, sources: Mapping[str, A1111Noise]) -> Image.Image:
+    """First noise of each setting, in the colours of three of its four channels."""
+    gap, top = 8, 26
+    tile = (HELP_WIDTH - gap) // len(sources) - gap
+    canvas = Canvas(HELP_WIDTH, top + tile + gap, DARK.background)
+    for number, title in enumerate(sources):
+        canvas.text(gap + number * (tile + gap), 14, title, DARK.text, size=12)
+    picture = canvas.image()
+    for number, noise in enumerate(sources.values()):
+        (drawn,) = noise.generate_noise({"samples": torch.zeros(1, 4, side, side)})
+        shown = as_picture((0.5 + drawn[None, :3] / 5).clamp(0, 1), tile)
+        picture.paste(shown, (gap + number * (tile + gap), top))
+    return picture
+
+
+def webui_schedules(names: Sequence[str], num_steps: int) -> Image.Image:
+    """Sigmas of schedules for SD's noise levels, on a logarithmic scale."""
+    betas = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, dtype=torch.float64) ** 2
+    alphas = torch.cumprod(1 - betas, 0)
+    table = ((1 - alphas) / alphas).sqrt()
+    sigmas = Sigmas(table, table.log())
+    left, top, height = 44, 34, 170
+    canvas = Canvas(HELP_WIDTH, top + height + 30, DARK.background)
+    colors = (DARK.up, DARK.down, DARK.accent)
+    low, high = math.log(sigmas.least), math.log(sigmas.most)
+    for level in (10, 1, 0.1):
+        y = top + height * (high - math.log(level)) / (high - low)
+        canvas.line([(left, y), (HELP_WIDTH - 14, y)], DARK.line, width=1)
+        canvas.text(left - 8, y, f"{level:g}", DARK.muted, size=12, align="right")
+    for number, (name, color) in enumerate(zip(names, colors, strict=True)):
+        canvas.box(left + 98 * number, 10, left + 98 * number + 10, 20, fill=color, radius=2)
+        canvas.text(left + 98 * number + 16, 15, name, DARK.text, size=13)
+        points = [
+            (left + 8 + i * (HELP_WIDTH - left - 30) / (num_steps - 1), top + height * (high - value) / (high - low))
+            for i, value in enumerate(make_sigmas(name, sigmas, num_steps)[:-1].log().tolist())
+        ]
+        canvas.line(points, color)
+        for x, y in points:
+            canvas.dot(x, y, 3, color)
+    canvas.text(left + 8, top + height + 16, f"sigma at each of {num_steps} steps", DARK.muted, size=12)
+    return canvas.image()
+
+
+def read_settings(infotext: str) -> Image.Image:
+    """Outputs of the node Read A1111 Parameters."""
+    found = read_parameters(read_infotext(infotext), "NV")
+    rows = {
+        **{"prompt": found.prompt, "negative": found.negative, "SAMPLER": found.sampler, "SIGMAS": found.schedule},
+        **{"NOISE": f"seed {found.noise.seed}, {found.noise.source}", "cfg": f"{found.cfg:g}"},
+        **{
+            "size": f"{found.width} x {found.height}",
+            "clip_skip": str(found.clip_skip),
+            "report": shortened(found.report[0], 30),
+        },
+    }
+    height, left = 24, 96
+    canvas = Canvas(HELP_WIDTH, height * len(rows) + 20, DARK.background)
+    for row, (name, value) in enumerate(rows.items()):
+        y = 22 + row * height
+        canvas.text(left - 10, y, name, DARK.muted, size=13, align="right")
+        canvas.text(left, y, value, DARK.up if name == "report" else DARK.text, size=13)
+    return canvas.image()
+
+
 def label(canvas: Canvas, x: float, y: float, text: str, color: Color, width: float, height: float) -> None:
     """Draw a box with a text in it, at its centre."""
     canvas.box(x - width / 2, y - height / 2, x + width / 2, y + height / 2, fill=color, radius=5)
@@ -517,6 +586,20 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "load-dalle": lambda: parts_of_dalle("A house on a hill", 12),
     "dalle-sample": lambda: growing_images(12),
     "load-world": lambda: faded_in_small_world("a red circle and a (blue square:*)", (1, 0.5, 0.25, 0), range(4)),
+    "a1111-noise": lambda: webui_noise(
+        16,
+        {
+            "seed 7": A1111Noise(7),
+            "half seed 9": A1111Noise(7, subseed=9, subseed_strength=0.5),
+            "seed 9": A1111Noise(9),
+            "7, resized": A1111Noise(7, resize_width=96, resize_height=96),
+        },
+    ),
+    "a1111-sampler": lambda: webui_schedules(("Karras", "Uniform", "Exponential"), 10),
+    "read-parameters": lambda: read_settings(
+        "a (red:1.3) cat\nNegative prompt: blurry\nSteps: 20, Sampler: Euler a, Schedule type: Karras, CFG scale: 7, "
+        "Seed: 1234, Size: 512x768, RNG: CPU, Clip skip: 2, Emphasis: No norm"
+    ),
     "similarity": similarity_in_help,
     "rerank": ranking_in_help,
 }

@@ -107,7 +107,7 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None, temp: s
     paths.get_filename_list = lambda kind: sorted(files.get(kind, {}))
     paths.get_full_path_or_raise = lambda kind, name: files[kind][name]
     paths.get_folder_paths = lambda kind: [f"models/{kind}"]
-    paths.get_temp_directory = lambda: str(temp)
+    paths.get_temp_directory = paths.get_input_directory = lambda: str(temp)
     comfy = ModuleType("comfy")
     comfy.__path__ = []
     loaders = ModuleType("nodes")

@@ -158,7 +158,7 @@ class A1111Noise:
 
 
 def _centered(whole: int, part: int) -> tuple[slice, slice]:
-    """Where a part lies centered in a whole, and which of it fits."""
+    """Place of a part centered in a whole, and what of the part fits."""
     offset = (whole - part) // 2
     if offset >= 0:
         return slice(offset, offset + part), slice(None)

@@ -72,7 +72,7 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
     """Read the settings of generation data.
 
     Args:
-        infotext: What was read of a text.
+        infotext: Generation data.
         source: Source of random numbers where the text names none: one of `SOURCES`.
 
     Raises:
