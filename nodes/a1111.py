@@ -11,7 +11,7 @@ from ..hosts.comfy.a1111.samplers import AUTOMATIC, KINDS, make_run, make_sample
 from ..hosts.comfy.a1111.schedules import SCHEDULES
 from ..hosts.comfy.types import ModelPatcher
 from ..weighting.infotext import read_infotext
-from .node import Node, Out, checked, make_input, number
+from .node import CATEGORY, Node, Out, checked, make_input, number
 from .results import shown_result
 
 SEED = number(0, 0, 2**64 - 1)
@@ -28,6 +28,7 @@ class WeightedCLIPA1111Noise(Node):
     """
 
     title = "A1111 Noise"
+    CATEGORY = f"{CATEGORY}/same picture"
     aliases = (
         "same picture, same seed, automatic1111, forge, webui, random noise, variation seed, subseed, ENSD, NV, CPU"
     )
@@ -68,6 +69,7 @@ class WeightedCLIPA1111Sampler(Node):
     """
 
     title = "A1111 Sampler"
+    CATEGORY = f"{CATEGORY}/same picture"
     aliases = "same picture, automatic1111, forge, webui, euler a, DPM++ 2M Karras, DDIM, UniPC, schedule type, sigmas"
     outputs = SAMPLING
     required = {
@@ -115,6 +117,7 @@ class WeightedCLIPReadParameters(Node):
     """
 
     title = "Read A1111 Parameters"
+    CATEGORY = f"{CATEGORY}/same picture"
     aliases = "same picture, infotext, png info, generation data, civitai, metadata, automatic1111, forge, webui"
     outputs = (
         Out("STRING", "prompt", "The prompt, for A1111 Prompt."),
