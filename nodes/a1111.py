@@ -17,7 +17,7 @@ from .results import shown_result
 SEED = number(0, 0, 2**64 - 1)
 SAMPLING = (
     Out("SAMPLER", "SAMPLER", "The sampler, for SamplerCustomAdvanced."),
-    Out("SIGMAS", "SIGMAS", "Its noise levels, for the same node, and for sigmas of A1111 Prompt."),
+    Out("SIGMAS", "SIGMAS", "Its noise levels, for the same node, and for sigmas of A1111/Forge Prompt."),
 )
 NOISE = Out("NOISE", "NOISE", "The noise, for SamplerCustomAdvanced and for A1111 Sampler.")
 
@@ -120,8 +120,8 @@ class WeightedCLIPReadParameters(Node):
     CATEGORY = f"{CATEGORY}/same picture"
     aliases = "same picture, infotext, png info, generation data, civitai, metadata, automatic1111, forge, webui"
     outputs = (
-        Out("STRING", "prompt", "The prompt, for A1111 Prompt."),
-        Out("STRING", "negative", "The negative prompt, for A1111 Prompt."),
+        Out("STRING", "prompt", "The prompt, for A1111/Forge Prompt."),
+        Out("STRING", "negative", "The negative prompt, for A1111/Forge Prompt."),
         *SAMPLING,
         NOISE,
         Out("FLOAT", "cfg", "For CFGGuider; times the sum of the weights of a prompt's parts between ANDs."),

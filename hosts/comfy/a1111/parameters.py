@@ -28,7 +28,7 @@ IGNORED = frozenset(
 )
 """Settings that change nothing in the picture."""
 BY_HAND = {
-    "Emphasis": "set emphasis of A1111 Prompt to it",
+    "Emphasis": "set emphasis of A1111/Forge Prompt to it",
     "VAE": "load it with Load VAE",
     "Distilled CFG Scale": "set guidance of FluxGuidance to it",
     "Denoising strength": "give A1111 Sampler's denoise, and the picture it was made from as latent",
