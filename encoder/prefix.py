@@ -100,15 +100,19 @@ class PrefixTextEncoder(TextEncoder):
         """Encode distinct chunks; ``mask`` is ``[chunks, s, s]`` or None; states go into the attempt."""
         size = max(1, BATCH_BYTES // bytes_per_chunk(self.config))
         batches = [slice(start, start + size) for start in range(0, len(ids), size)]
-        with without_autocast(self.model.final_layer_norm.weight.device):  # cached values must not depend on it
-            parts = [self._run(ids[part], None if mask is None else mask[part], is_causal, attempt) for part in batches]
+        weight = self.model.final_layer_norm.weight
+        run = partial(self._run, attempt=attempt)
+        if is_wholly_encoded(weight.device.type, weight.dtype):
+            run = super().__call__
+        with without_autocast(weight.device):  # cached values must not depend on it
+            parts = [run(ids[part], None if mask is None else mask[part], is_causal=is_causal) for part in batches]
         return Encoding(*map(torch.cat, zip(*parts, strict=True)))
 
     def _scope(self) -> _Scope:
         """Dependencies of this encoder's results besides the chunks. They may be changed from outside."""
         return _Scope(state_of(self.model), CHOICE.now(), self.clip_skip, self.final_norm, self.projected)
 
-    def _run(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, is_causal: bool, attempt: Attempt) -> Encoding:
+    def _run(self, ids: Sequence[Sequence[Any]], mask: Tensor | None, *, is_causal: bool, attempt: Attempt) -> Encoding:
         """Encode chunks at once; see `_encode`."""
         model, scope = self.model, cast("_Scope", attempt.scope)
         self._last_kernel = scope.kernel
@@ -182,6 +186,14 @@ class PrefixTextEncoder(TextEncoder):
         element = self.model.final_layer_norm.weight.element_size()
         size = config.context_length * config.hidden_dim * (2 * config.num_layers * element + 2 * max(element, 4))
         return min(len(keys), MAX_TRUNKS, self.trunks.max_bytes // size)
+
+
+def is_wholly_encoded(device: str, dtype: torch.dtype) -> bool:
+    """Whether chunks are encoded whole: on a GPU calling kernels takes longer than what sharing their states saves.
+
+    Half types go on sharing them, since they are then added up in float32, which other numbers would show.
+    """
+    return device != "cpu" and dtype == torch.float32
 
 
 def bytes_per_chunk(config: TextConfig) -> int:

@@ -168,6 +168,24 @@ def test_what_is_remembered_is_not_computed_again(tiny: TextModel, computed: Cal
         assert computed() == 77
 
 
+def test_on_a_gpu_chunks_are_encoded_whole_and_remembered(
+    tiny: TextModel, computed: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU stands for a GPU."""
+    assert [prefix.is_wholly_encoded("cuda", dtype) for dtype in (torch.float32, torch.float16)] == [True, False]
+    assert not prefix.is_wholly_encoded("cpu", torch.float32)
+    monkeypatch.setattr(prefix, "is_wholly_encoded", lambda device, dtype: True)
+    encode, whole = PrefixTextEncoder(tiny, max_bytes=8 * MIB), TextEncoder(tiny)
+    ids, mask = variants(4)
+    assert_same((whole, encode), ids, mask, tolerance=0)
+    calls: list[int] = []
+    monkeypatch.setattr(TextEncoder, "__call__", lambda self, ids, *given, **more: calls.append(len(ids)))
+    found = encode(ids, mask)
+    assert calls == [] and computed() == 0
+    monkeypatch.undo()
+    torch.testing.assert_close(found.hidden, whole(ids, mask).hidden, atol=0, rtol=0)
+
+
 def test_a_known_beginning_gives_the_whole_encoding_again_when_only_states_are_left(tiny: TextModel) -> None:
     encode = PrefixTextEncoder(tiny, max_bytes=8 * MIB)
     expected = encode([CHUNK, edited(30)])
@@ -258,7 +276,7 @@ def test_large_calls_are_divided(tiny: TextModel, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         PrefixTextEncoder,
         "_run",
-        lambda self, ids, *rest: calls.append(len(ids)) or run(self, ids, *rest),
+        lambda self, ids, *rest, **more: calls.append(len(ids)) or run(self, ids, *rest, **more),
     )
     ids, mask = variants(8)
     assert_same((TextEncoder(tiny), PrefixTextEncoder(tiny, max_bytes=0)), [*ids, ids[0]], torch.cat([mask, mask[:1]]))
