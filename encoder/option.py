@@ -39,6 +39,15 @@ class Option(NamedTuple):
     kind: type
     """Type of its value."""
 
+    def shown(self, choice: str) -> str:
+        """A choice as pages show it."""
+        called = self.called.get(choice)
+        return f"{choice}: {called}" if called else choice
+
+    def chosen(self, shown: str) -> str:
+        """The choice that a page shows in these words; other words are returned as they are."""
+        return next((choice for choice in self.choices if shown == self.shown(choice)), shown)
+
 
 def option(
     default: Any,

@@ -129,12 +129,15 @@ function check() {
 function markChanged() {
   for (const element of document.querySelectorAll("[data-weighted-clip-of]")) {
     const made = Object.entries(JSON.parse(element.dataset.weightedClipOf));
-    const isChanged = made.some(([id, value]) => (fieldOf(id)?.value ?? value) !== value);
+    const isChanged = made.some(([id, value]) => !isShown(fieldOf(id), value));
     element.classList.toggle("weighted-clip-stale", isChanged);
     const note = element.querySelector(".weighted-clip-changed");
     if (note.hidden === isChanged) note.hidden = !isChanged;
   }
 }
+
+/** Whether a field shows a value; a menu also says what it does. */
+const isShown = (field, value) => !field || field.value === value || (field.matches("input") && field.value.startsWith(`${value}: `));
 
 const fieldOf = (id) => document.querySelector(`#${id} :is(textarea, input)`);
 

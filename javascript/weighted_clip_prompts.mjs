@@ -1,6 +1,6 @@
 /**
  * In the WebUI: the tokens of the prompts below their boxes in txt2img and img2img, by the host's own reading
- * (hosts/webui/ruler.py), and prompts on their way between those boxes and our tab. It changes nothing of the host's, and
+ * (hosts/webui/routes.py), and what goes between those boxes, our script there and our tab. It changes nothing of the host's, and
  * does nothing on a page that has no such boxes, as the stand-alone lab's.
  */
 
@@ -74,7 +74,7 @@ class PromptRuler {
     const script = `#script_${tab}_weighted_clip_`;
     const isArmed = find(`${script}enabled input[type=checkbox]`)?.checked;
     const steps = Math.round(Number(find(`#${tab}_steps input`)?.value)) || 20;
-    const syntax = (isArmed && find(`${script}syntax input`)?.value) || HOST_SYNTAX;
+    const syntax = (isArmed && find(`${script}syntax input`)?.value.split(": ")[0]) || HOST_SYNTAX;
     return { text, is_negative: isNegative, steps: Math.max(1, steps), syntax };
   }
 
@@ -153,30 +153,82 @@ function fill(selector, value) {
   const field = find(selector);
   if (!field) return;
   field.value = value;
+  isFilling = true;
   field.dispatchEvent(new Event("input", { bubbles: true }));
+  isFilling = false;
 }
 
-/** Fetch the prompt of txt2img or img2img into our tab, with its steps, or send it there and switch to it. */
-function exchange({ target }) {
-  const [, way, tab] = /^weighted_clip_(from|to)_(txt2img|img2img)$/.exec(target.closest?.("button")?.id ?? "") ?? [];
-  if (!way) return;
-  const [ours, theirs] = ["#weighted_clip_prompt textarea", `#${tab}_prompt textarea`];
-  if (way === "to") {
-    fill(theirs, find(ours).value);
-    globalThis[`switch_to_${tab}`]?.();
-    return;
+let isFilling = false;
+/** Whether our tab holds something of its user's own, neither fetched nor sent. */
+let isTouched = false;
+let wasOpen = false;
+/** The last of the host's tabs that was open. */
+let lastTab = "txt2img";
+let numSent = 0;
+
+const OURS = "weighted_clip_";
+const scriptOf = (tab) => `script_${tab}_${OURS}`;
+
+/** What stands in the fields whose ids begin alike, as JSON by the rest of the id; each text is another, so that gradio sees a change. */
+function fieldsOf(prefix) {
+  const fields = { sent: String((numSent += 1)) };
+  for (const part of document.querySelectorAll(`[id^="${prefix}"]`)) {
+    const field = part.querySelector("textarea, input:not([type=range], [type=checkbox], [type=file], [type=radio])");
+    if (field) fields[part.id.slice(prefix.length)] = field.value;
   }
-  fill(ours, find(theirs)?.value ?? "");
+  fields.enabled = !!find(`#${prefix}enabled input[type=checkbox]`)?.checked;
+  return JSON.stringify(fields);
+}
+
+/** Fetch the prompt of txt2img or img2img into our tab, with its steps and what our script does there. */
+function fetchFrom(tab, isEmptyTaken = true) {
+  const prompt = find(`#${tab}_prompt textarea`)?.value ?? "";
+  if (prompt.trim() || isEmptyTaken) fill("#weighted_clip_prompt textarea", prompt);
   const steps = find(`#${tab}_steps input`)?.value;
   if (steps) fill("#weighted_clip_steps input", steps);
+  fill("#weighted_clip_taken textarea", fieldsOf(scriptOf(tab)));
+  isTouched = false;
+}
+
+/** Send our tab's prompt and choices to txt2img or img2img, and switch to it. */
+function sendTo(tab) {
+  fill(`#${tab}_prompt textarea`, find("#weighted_clip_prompt textarea").value);
+  fill(`#${scriptOf(tab)}given textarea`, fieldsOf(OURS));
+  isTouched = false;
+  globalThis[`switch_to_${tab}`]?.();
+}
+
+function exchange({ target }) {
+  const [, way, tab] = /^weighted_clip_(from|to)_(txt2img|img2img)$/.exec(target.closest?.("button")?.id ?? "") ?? [];
+  if (way === "to") sendTo(tab);
+  else if (way) fetchFrom(tab);
+}
+
+/** When our tab is opened, it shows what the next picture will use, unless its user has something else there. */
+function look() {
+  lastTab = ["txt2img", "img2img"].find((tab) => find(`#${tab}_prompt textarea`)?.offsetParent) ?? lastTab;
+  const isOpen = !!find("#weighted_clip_prompt textarea")?.offsetParent;
+  if (isOpen && !wasOpen && !isTouched) fetchFrom(lastTab, false);
+  wasOpen = isOpen;
+}
+
+function touch({ target }) {
+  if (!isFilling && target.closest?.("#weighted_clip_page :is(textarea, input, [role=option])")) isTouched = true;
 }
 
 const rulers = BOXES.map((box) => new PromptRuler(box));
-const checkAll = () => document.hidden || rulers.forEach((ruler) => ruler.check());
+const checkAll = () => {
+  if (document.hidden) return;
+  look();
+  rulers.forEach((ruler) => ruler.check());
+};
 
 addStyle();
 document.addEventListener("input", checkAll);
 document.addEventListener("click", exchange);
+document.addEventListener("click", () => setTimeout(look));
+document.addEventListener("input", touch);
+document.addEventListener("mousedown", touch);
 document.addEventListener("visibilitychange", checkAll);
 setInterval(checkAll, LOOK_TIME);
 globalThis.onOptionsChanged?.(async () => {

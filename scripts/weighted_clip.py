@@ -21,8 +21,8 @@ if NAME not in sys.modules:
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
 
-HOST_PARTS = ("settings", "generation", "lab", "axes", "routes")
-settings, generation, lab, axes, routes = (import_module(f"{NAME}.hosts.webui.{module}") for module in HOST_PARTS)
+HOST_PARTS = ("settings", "generation", "lab", "exchange", "axes", "routes")
+settings, generation, lab, exchange, axes, routes = (import_module(f"{NAME}.hosts.webui.{one}") for one in HOST_PARTS)
 accordion, markup, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "markup", "page"))
 pictures = import_module(f"{NAME}.web.pictures")
 
@@ -40,8 +40,8 @@ class WeightedCLIPScript(scripts.Script):
 
     def ui(self, is_img2img):
         """The controls, in the order in which the API takes their values."""
-        input_accordion = getattr(ui_components, "InputAccordion", None)
-        controls, told = accordion.build_accordion(self.title(), self.elem_id, settings.first_values(), input_accordion)
+        input_accordion, first = getattr(ui_components, "InputAccordion", None), settings.first_values()
+        controls, told = accordion.build_accordion(self.title(), self.elem_id, first, input_accordion, exchange.given)
         self.infotext_fields = [
             *((control, partial(settings.pasted, name)) for name, control in controls.items()),
             (told, lambda parameters: markup.problems(settings.untaken(parameters))),
@@ -64,8 +64,8 @@ class WeightedCLIPScript(scripts.Script):
 
 
 def _tabs():
-    blocks = page.build_page(lab.loaded_model, run=lab.run_in_queue, options=lab.base_options(), is_in_webui=True)
-    return [(blocks, settings.INFOTEXT, "weighted_clip")]
+    shared = {"run": lab.run_in_queue, "options": lab.base_options(), "take": exchange.taken}
+    return [(page.build_page(lab.loaded_model, is_in_webui=True, **shared), settings.INFOTEXT, "weighted_clip")]
 
 
 script_callbacks.on_ui_tabs(_tabs)

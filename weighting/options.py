@@ -32,6 +32,7 @@ class EncodeOptions:
         "How weights are written",
         help="how weights are written (%(default)s)",
         choices={name: syntax.summary for name, syntax in SYNTAXES.items()},
+        called={name: syntax.summary.rstrip(".") for name, syntax in SYNTAXES.items()},
     )
     scheme: str = option(
         "comfy",
@@ -41,7 +42,18 @@ class EncodeOptions:
         choices={name: scheme.summary for name, scheme in SCHEMES.items()},
         called={name: scheme.short for name, scheme in SCHEMES.items()},
     )
-    normalization: str = option("none", "Normalization", "Changes the weights first", choices=NORMALIZATIONS)
+    normalization: str = option(
+        "none",
+        "Normalization",
+        "Changes the weights first",
+        choices=NORMALIZATIONS,
+        called={
+            "none": "weights stay as typed",
+            "mean": "shifted until they average 1",
+            "length": "long words count no more than short",
+            "length+mean": "first length, then mean",
+        },
+    )
     chunking: str = option(
         "as syntax",
         "Chunking",
@@ -49,6 +61,17 @@ class EncodeOptions:
         "Where prompts over 75 tokens are cut. as syntax: as the program of that syntax does. a1111: at 75 tokens or "
         "the last comma. comfy segment, comfy word: between weighted segments, or between words.",
         choices=("as syntax", *CHUNKINGS),
+        called={
+            "as syntax": "as the program of that syntax",
+            "a1111": "at 75 tokens or the last comma",
+            "comfy segment": "between weighted parts",
+            "comfy word": "between words",
+            "compel sentences": "after a sentence, phrase or word",
+            "compel phrases": "after a phrase or word",
+            "compel words": "after a word",
+            "compel brutal": "at 75 tokens, also in a word",
+            "compel truncate": "what is over 75 tokens goes",
+        },
     )
     padding: str = option(
         "attend",
@@ -57,6 +80,14 @@ class EncodeOptions:
         "What the text encoder may see of the padding after a short prompt.",
         help="what becomes of padding",
         choices=PADDINGS,
+        called={
+            "attend": "words see it, as always",
+            "mask": "no word sees it",
+            "mask EOS too": "nor the end token",
+            "drop": "the picture does not see it",
+            "clean": "an empty prompt's in its place",
+            "clean EOS too": "and in the end token's",
+        },
     )
     pooled: str = option(
         "unweighted",
@@ -76,7 +107,7 @@ class EncodeOptions:
             "nested": "a word at 0 is gone, whatever the others weigh.",
             "compel": "as the compel library; two words at 0 each survive by half.",
         },
-        called={"nested": "one after the other", "compel": "as compel shares it"},
+        called={"nested": "a word at 0 is gone", "compel": "two words at 0 each stay by half"},
     )
     mask_method: str = option(
         "attention",
@@ -124,7 +155,7 @@ class EncodeOptions:
     hide: str = option(
         "",
         "Hide phrases",
-        "One per line: these words stay, but others do not see them",
+        "One per line: these words stay, but others do not see them; then more choices appear",
         "Phrases of the prompt to hide, one per line, in any case and whatever their weight.",
         is_lines=True,
     )
@@ -137,6 +168,11 @@ class EncodeOptions:
             "everything": "no token, not even themselves.",
             "the phrases below": "only those.",
             "padding rows only": "the rows behind the prompt, which the U-Net reads too.",
+        },
+        called={
+            "everything": "no word sees them",
+            "the phrases below": "only those do not see them",
+            "padding rows only": "only what stands behind the prompt",
         },
     )
     from_phrases: str = option(
@@ -154,7 +190,7 @@ class EncodeOptions:
     bind: str = option(
         "",
         "Keep apart",
-        "One phrase per line: none of them has read another",
+        "Phrases that shall not mix, one per line; then more choices appear",
         "Phrases of the prompt to keep apart, one per line, in any case and whatever their weight.",
         help="keep it apart from the others; give it for each",
         is_lines=True,
@@ -163,15 +199,16 @@ class EncodeOptions:
     bind_rest: str = option(
         "full",
         "All other words",
-        "full: have read all phrases; alone: none",
+        "What they have read",
         "What all other words have read.",
         help="what all other words have read",
         choices={"full": "every phrase, as always.", "alone": "none of them."},
+        called={"full": "have read every phrase, as always", "alone": "have read none of them"},
     )
     bind_strength: float = option(
         1.0,
         "Strength",
-        "How far they are kept apart; Cutoff has 0.5",
+        "1: wholly apart; 0: not at all; Cutoff has 0.5",
         "1: the phrases are kept apart. 0.5: half way from the usual encoding. 0: not at all.",
         help="how far apart, 0 to 1 (1)",
         least=0.0,
@@ -182,7 +219,7 @@ class EncodeOptions:
     bind_hide: str = option(
         "whole phrases",
         "They hide from each other",
-        "cutoff: as the extension; words only",
+        "What of them",
         "What phrases hide from each other.",
         help="what phrases hide (%(default)s)",
         choices={
@@ -191,11 +228,16 @@ class EncodeOptions:
             "cutoff": "as the extension Cutoff; phrases are then the parts between commas, and _ replaces the words "
             "below. Its own strength is 0.5.",
         },
+        called={
+            "whole phrases": "all of their words",
+            "these words": "only the words below",
+            "cutoff": "as the extension: only the words below count",
+        },
     )
     bind_words: str = option(
         "",
         "These words",
-        "Hidden by these words and cutoff: one a line",
+        "One a line, such as red",
         "With hide at these words or cutoff: the words to hide, one per line or between commas, such as red.",
         help="--bind-hide these words, cutoff: hide it",
         is_lines=True,
@@ -216,6 +258,7 @@ class EncodeOptions:
             "&.",
             "none": "the text stays as it is.",
         },
+        called={"as Forge": "comments go, curly quotes become straight", "none": "the text stays as it is"},
     )
     has_tags: bool = option(
         True, tooltip="Remove tags such as <lora:name:0.8> in syntaxes that have them. Off: they are text."
@@ -229,6 +272,14 @@ class EncodeOptions:
         "slower sampling.",
         help="repeat: steps from 0 to 1 (%(default)s)",
         choices=FINEST_STEPS,
+        called={
+            "auto": "the fewest that fit the weights",
+            "1": "0, 1, 2 …",
+            "2": "0, 0.5, 1 …",
+            "4": "0, 0.25, 0.5 …",
+            "8": "0, 0.125, 0.25 …",
+            "10": "0, 0.1, 0.2 …",
+        },
     )
     strength: float = option(
         1.0, tooltip="Scheme negpip: scale of weights, each of which becomes 1 + strength (weight - 1)."

@@ -278,9 +278,9 @@ class Scheme:
     equals: str
     """Program whose numbers it reproduces."""
     short: str
-    """Effect in a few words, shown after its name in the WebUI's menu."""
-    advice: str = ""
-    """A sentence more, shown in the WebUI when it is chosen."""
+    """Effect in a few plain words, shown after its name in menus of pages."""
+    advice: str
+    """Example of a weight and its effect, in plain sentences, shown on pages where it is chosen."""
     choose: str = ""
     """Case in which to choose it, for the guide."""
     formula: str = ""

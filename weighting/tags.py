@@ -98,14 +98,15 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
     return loras, issues
 
 
+LORA_LOADER = ": the node Load LoRAs from Prompt does that."
+"""End of the message about a LoRA; a place that has no such node replaces it."""
+
+
 def tag_issues(tags: tuple[Tag, ...]) -> list[Issue]:
     """Issues about tags for the author of an encoded prompt: they are not encoded, and loaded elsewhere."""
     loras, issues = read_loras(tags)
     for lora in loras:
-        message = (
-            f"The LoRA “{lora.name}” at {lora.clip_strength:g} is no text, and is not loaded here: the node Load LoRAs "
-            "from Prompt does that."
-        )
+        message = f"The LoRA “{lora.name}” at {lora.clip_strength:g} is no text, and is not loaded here{LORA_LOADER}"
         issues.append(Issue("lora", message, lora.span))
     return issues
 

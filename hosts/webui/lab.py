@@ -6,6 +6,7 @@ Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forg
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.towers import Reader
 from .conditioning import swapped
-from .engines import Model, WebUIError, comma_backtrack, engines_of, host_option, text_engine_class
+from .engines import Model, WebUIError, as_emphasized, comma_backtrack, engines_of, host_option, text_engine_class
 
 
 class LoadedModel:
@@ -54,6 +55,7 @@ class LoadedModel:
                 "No model is loaded yet: make an image once, then this page uses its text encoder. Tokens, masks and "
                 "conversion work without one."
             )
+        options = replace(options, emphasis=as_emphasized(options).emphasis)
         from modules import devices  # pyright: ignore[reportMissingImports]
         from modules.prompt_parser import SdConditioning  # pyright: ignore[reportMissingImports]
 
@@ -65,10 +67,17 @@ class LoadedModel:
 
 
 def base_options() -> EncodeOptions:
-    """Initial options of the page, also for options without a control: as in the script, with the host's settings."""
+    """Initial options of the page, with or without a control: as a new page's script, with the host's settings."""
     backtrack = comma_backtrack(text_engine_class())
     cleaning = "as Forge" if host_option("enable_prompt_comments", default=False) else "none"
-    return EncodeOptions(syntax="a1111", scheme="a1111", quirks=True, comma_backtrack=backtrack, cleaning=cleaning)
+    return EncodeOptions(
+        syntax="a1111",
+        scheme="a1111",
+        above_one="as the WebUI",
+        quirks=True,
+        comma_backtrack=backtrack,
+        cleaning=cleaning,
+    )
 
 
 def loaded_model() -> LoadedModel:

@@ -129,13 +129,13 @@ def lab(data: bytes) -> None:
     control = draw.value()
     text = draw.rest()[:300] if draw.number(15) else draw.value()
     if which == 0:
-        assert len(handlers.read(text, *values)) == 5
+        assert len(handlers.read(text, *values)) == 8
     elif which == 1:
         chunk, target = draw.pick([1, control]), draw.pick([*convert.TARGETS, control])
         assert len(TokensTab(handlers).show(text, *values)) == 1
         assert len(MasksTab(handlers).show(chunk, text, *values)) == 2
         assert len(ConvertTab(handlers).show(target, text, *values)) == 2
-        assert len(ScheduleTab(handlers).show(control, text, *values, control, control)) == 1
+        assert len(ScheduleTab(handlers).show(text, *values, control, control, control)) == 1
     else:
         schemes = control if which == 2 else draw.pick([["comfy"], list(SCHEMES)[:3], [control]])
         for step in CompareTab(handlers).compare({}, schemes, text, *values):

@@ -13,8 +13,9 @@ from safetensors import safe_open
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.workshop.find_hosts import Host
 
 from ..door import encode_prompt
@@ -41,9 +42,9 @@ PANEL = (
 """A function of the page that finds the field of a setting of the script."""
 
 
-def named(host: Host, value: str, meaning: str) -> str:
+def named(host: Host, name: str, value: str) -> str:
     """A choice of a menu as it is shown: from gradio 4 on with its meaning, and of the WebUIs only Forge has that."""
-    return f"{value}: {meaning}" if host.kind == "Forge" else value
+    return OPTIONS[name].shown(value) if host.kind == "Forge" else value
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,9 @@ def test_loaded_model_is_named_compared_and_exported(
     )
     (tmp_path / "export.safetensors").write_bytes(base64.b64decode(data))
     models, _ = load_text_models(webui_models / "checkpoints" / CHECKPOINT)
-    read = read_prompt(PROMPT, EncodeOptions(syntax="a1111", scheme="masked_blend"), default_tokenizer())
+    read = read_prompt(
+        PROMPT, EncodeOptions(syntax="a1111", scheme="masked_blend", above_one="as the WebUI"), default_tokenizer()
+    )
     with torch.no_grad():
         expected = encode_prompt(read, TextEncoder(models["clip_l"]), default_tokenizer()).hidden
     with safe_open(tmp_path / "export.safetensors", framework="pt") as file:
@@ -144,16 +147,15 @@ def test_pasted_parameters_set_the_script(webui: WebUIServer, browser: Tab) -> N
         "  .map((one) => one.matches('input') ? one : one.querySelector('input')).filter(Boolean)[0];"
         "return ['scheme', 'law', 'padding', 'mask_method'].map((name) => find(name)?.value)"
     )
-    nested = named(webui.host, "nested", "one after the other")
-    compel = named(webui.host, "compel", "as compel shares it")
-    attention = named(webui.host, "attention", "no word can see it")
+    nested, compel = (named(webui.host, "law", value) for value in ("nested", "compel"))
+    attention, attend = named(webui.host, "mask_method", "attention"), named(webui.host, "padding", "attend")
     assert browser.wait(f"const all = (() => {{ {values} }})(); return all.every(Boolean) && all") == [
-        *(named(webui.host, "masked_blend", "fade or remove words"), nested, "attend", attention)
+        *(named(webui.host, "scheme", "masked_blend"), nested, attend, attention)
     ]
     browser.run("const box = document.querySelector('#txt2img_prompt textarea'); box.focus(); box.select()")
     browser.paste(PARAMETERS)
     browser.wait("document.querySelector('#paste').click(); return true")
-    expected = [named(webui.host, "comfy", "weights as in ComfyUI"), compel, "mask", attention]
+    expected = [named(webui.host, "scheme", "comfy"), compel, named(webui.host, "padding", "mask"), attention]
     browser.wait(f"const all = (() => {{ {values} }})(); return all.join() === args[0].join()", expected)
     assert browser.run("return document.querySelector('#txt2img_prompt textarea').value") == "a (dog:0.5)"
     checked = (
@@ -172,24 +174,47 @@ def test_switched_on_the_panel_fades_words_and_shows_what_counts(browser: Tab, w
     browser.wait("return !!document.querySelector('#txt2img_prompt textarea')?.offsetParent")
     browser.wait("return document.readyState === 'complete' && !!document.querySelector('.input-accordion-checkbox')")
     browser.run("document.querySelector('#script_txt2img_weighted_clip_enabled .label-wrap').click()")
-    begin = named(webui.host, "masked_blend", "")
+    begin = named(webui.host, "scheme", "masked_blend")
     browser.wait(f"{PANEL} return find('scheme')?.offsetParent && find('scheme').value.startsWith(args[0])", begin)
     told = "document.querySelector('#tab_txt2img [id$=weighted_clip_note]').innerText"
-    assert "blends in encodings without the word" in browser.run(f"return {told}")
-    seen = f"{PANEL} return ['law', 'mask_method', 'finest_step', 'padding'].map((name) => !!find(name)?.offsetParent)"
-    for scheme, expected in (("repeat", [0, 0, 1, 0]), ("a1111", [0, 0, 0, 0]), ("masked_blend", [1, 1, 0, 0])):
+    assert SCHEMES["masked_blend"].advice in browser.run(f"return {told}")
+    names = "['law', 'mask_method', 'above_one', 'finest_step', 'padding']"
+    seen = f"{PANEL} return {names}.map((name) => !!find(name)?.offsetParent)"
+    for scheme, expected in (("repeat", [0, 0, 0, 1, 0]), ("a1111", [0] * 5), ("masked_blend", [1, 1, 1, 0, 0])):
         browser.run(f"{PANEL} find('scheme').focus()")
         browser.wait(
             "const option = [...document.querySelectorAll('[data-testid=dropdown-option]')]"
             "  .find((one) => one.getAttribute('aria-label').startsWith(args[0]));"
             "option?.dispatchEvent(new MouseEvent('mousedown', {bubbles: true, cancelable: true}));"
             "return !!option",
-            named(webui.host, scheme, ""),
+            named(webui.host, "scheme", scheme),
         )
         browser.run("document.activeElement.blur()")
         wanted = str([bool(one) for one in expected]).lower()
         browser.wait(f"return JSON.stringify((() => {{ {seen} }})()) === args[0]", wanted.replace(" ", ""))
         assert ("nothing changes" in browser.run(f"return {told}")) == (scheme == "a1111")
+
+
+def test_keep_apart_shows_its_choices_once_a_phrase_is_typed(browser: Tab, webui: WebUIServer) -> None:
+    browser.open(webui.address)
+    browser.wait("return document.readyState === 'complete' && !!document.querySelector('.input-accordion-checkbox')")
+    browser.run("document.querySelector('#script_txt2img_weighted_clip_enabled .label-wrap').click()")
+    browser.wait(f"{PANEL} return !!find('scheme')?.offsetParent")
+    browser.run("document.querySelector('[id$=txt2img_weighted_clip_advanced] .label-wrap').click()")
+    field = "document.querySelector('#script_txt2img_weighted_clip_bind textarea')"
+    browser.wait(f"return !!{field}?.offsetParent")
+    names = "['bind_hide', 'bind_rest', 'bind_strength', 'bind_words']"
+    seen = (
+        f"return JSON.stringify({names}.map((name) =>"
+        "  !!document.querySelector(`#script_txt2img_weighted_clip_${name} :is(input, textarea)`)?.offsetParent))"
+    )
+    assert browser.run(seen) == "[false,false,false,false]"
+    browser.run(f"{field}.focus()")
+    browser.paste("red cat")
+    browser.wait(f"{seen.replace('return ', 'return (')}) === '[true,true,true,false]'")
+    browser.run(f"{field}.select()")
+    browser.press_backspace()
+    browser.wait(f"{seen.replace('return ', 'return (')}) === '[false,false,false,false]'")
 
 
 def test_a_request_without_a_scheme_means_what_it_meant(webui: WebUIServer) -> None:

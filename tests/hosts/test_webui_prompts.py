@@ -114,13 +114,13 @@ def test_the_setting_and_the_script_switch_what_is_shown(server: WebUIServer, pa
     find = (
         "const field = (name) => document.querySelector(`#script_txt2img_weighted_clip_${name} input`);"
         "const choose = (value) => [...document.querySelectorAll('[data-testid=dropdown-option]')]"
-        "  .find((one) => one.getAttribute('aria-label') === value)"
+        "  .find((one) => one.getAttribute('aria-label').split(': ')[0] === value)"
         "  ?.dispatchEvent(new MouseEvent('mousedown', {bubbles: true, cancelable: true}));"
     )
     page.run("document.querySelector('#script_txt2img_weighted_clip_enabled .label-wrap').click()")
     page.run("document.querySelector('[id$=txt2img_weighted_clip_advanced] .label-wrap').click()")
     page.wait(
-        f"{find} if (field('syntax')?.value === 'compel') return true; field('syntax')?.focus();"
+        f"{find} if (field('syntax')?.value.split(': ')[0] === 'compel') return true; field('syntax')?.focus();"
         "await new Promise((done) => setTimeout(done, 300)); choose('compel'); document.activeElement.blur()"
     )
     wait_for_chips(page, "txt2img_prompt", [["a", "cat"]])

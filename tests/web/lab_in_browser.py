@@ -88,19 +88,30 @@ class LabPage:
     def choose(self, name: str, value: str) -> None:
         """Choose in a menu."""
         end = time.monotonic() + SECONDS
-        while self.value(name) != value:
+        while not self.shows(name, value):
             assert time.monotonic() < end, f"{name} stays {self.value(name)}"
-            self.tab.run("document.querySelector(`#weighted_clip_${args[0]} input`).focus()", name)
+            self.tab.run(
+                "const field = () => document.querySelector(`#weighted_clip_${args[0]} input`);"
+                "if (!field()?.offsetParent) document.querySelector('#weighted_clip_more .label-wrap').click();"
+                "field()?.focus()",
+                name,
+            )
             time.sleep(0.2)  # a list that was open before is gone by then, and this one there
             self.tab.run(
-                "document.querySelector("
-                "  `#weighted_clip_${args[0]} [data-testid=dropdown-option][aria-label='${args[1]}'],"
-                "   ul[role=listbox] [data-testid=dropdown-option][aria-label='${args[1]}']`"
-                ")?.dispatchEvent(new MouseEvent('mousedown', {bubbles: true, cancelable: true}))",
+                "const places = [`#weighted_clip_${args[0]}`, 'ul[role=listbox]'];"
+                "const labels = [`='${args[1]}'`, `^='${args[1]}: '`];"
+                "const options = places.flatMap((place) => labels.map((label) =>"
+                "  `${place} [data-testid=dropdown-option][aria-label${label}]`));"
+                "document.querySelector(options.join())"
+                "  ?.dispatchEvent(new MouseEvent('mousedown', {bubbles: true, cancelable: true}))",
                 *(name, value),
             )
             self.tab.run("document.activeElement.blur()")
             time.sleep(0.2)
+
+    def shows(self, name: str, value: str) -> bool:
+        """Whether a menu shows a choice, with or without what it does."""
+        return self.value(name).split(": ")[0] == value
 
     def give_files(self, name: str, paths: Sequence[Path]) -> None:
         """Choose files, and wait until the page lists them all."""
@@ -116,7 +127,7 @@ class LabPage:
         """Click the boxes of these names in a group; again where gradio, which fills a new tab twice, forgets it."""
         labels = (
             "const labels = [...document.querySelectorAll(`#weighted_clip_${args[0]} label`)]"
-            "  .filter((label) => args[1].includes(label.textContent.trim()));"
+            "  .filter((label) => args[1].includes(label.textContent.trim().split(': ')[0]));"
         )
         wanted: list[bool] = self.tab.wait(
             f"{labels} return labels.length === args[1].length"
@@ -192,9 +203,10 @@ class LabPage:
         return self.text(name)
 
     def wait_for_value(self, name: str, value: str) -> None:
-        """Wait until a text box holds something."""
+        """Wait until a text box holds something, or a menu shows it, with or without what it does."""
         self.tab.wait(
-            "return document.querySelector(`#weighted_clip_${args[0]} :is(textarea, input)`)?.value === args[1]",
+            "const box = document.querySelector(`#weighted_clip_${args[0]} :is(textarea, input)`);"
+            "return box?.value === args[1] || (box?.matches('input') && box.value.split(': ')[0] === args[1])",
             *(name, value),
         )
 

@@ -35,7 +35,6 @@ from weighted_clip.web.lab.text_to_image import TextToImageLab
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.schemes import SCHEMES
-from weighted_clip.weighting.timed.schedule import COUNTERS
 
 from ..dalle.models import palette_dvae
 from ..patience import SECONDS
@@ -83,7 +82,7 @@ values = partial(values_of, BASE)
 
 def show_all(handlers: Handlers, text: str) -> None:
     """Fill each tab that is filled while its user types."""
-    for tab, own in ((TokensTab, ()), (MasksTab, (1,)), (ConvertTab, ("compel",)), (ScheduleTab, (COUNTERS[0],))):
+    for tab, own in ((TokensTab, ()), (MasksTab, (1,)), (ConvertTab, ("compel",)), (ScheduleTab, ())):
         tab(handlers).show(*own, text, *values())
 
 
@@ -160,16 +159,28 @@ def test_a_page_needs_no_model_to_be_built_and_to_read() -> None:
 
 
 def test_strip_holds_the_view_and_the_same_as_text(handlers: Handlers) -> None:
-    line, markup, note, others, _ = handlers.read(PROMPT, *values(hide="cat"))
+    line, markup, note, *_ = handlers.read(PROMPT, *values(hide="cat"))
     chips = strip_of(markup)["view"]["chunks"][0]["chips"]
     assert [(one["text"], one["weight"]) for one in chips][1:6:4] == [("red", 1.4), ("dog", 0.5)]
     assert [one["text"] for one in chips if one["hidden"]] == ["cat"]
     assert "a · red (1.4) · cat · and · a · dog (0.5) · in · a · bowl" in markup
     assert "9 / 75" in markup
     assert RANDOM_WARNING in unescape(line)
-    assert SCHEMES["masked_blend"].summary in unescape(note)
-    assert others["visible"] is False
-    assert handlers.read(PROMPT, *values(hidden_from="the phrases below"))[3]["visible"] is True
+    assert SCHEMES["masked_blend"].advice in unescape(note)
+
+
+def test_what_goes_with_phrases_appears_once_one_is_typed(handlers: Handlers) -> None:
+    def seen(**changes: Any) -> list[bool]:
+        return [one["visible"] for one in handlers.read(PROMPT, *values(**changes))[4:]]
+
+    assert seen() == [False, False, False, False]
+    assert seen(bind="red cat") == [True, False, False, False]
+    assert seen(bind_rest="alone") == [True, False, False, False]  # nothing acts unseen
+    assert seen(bind_hide="cutoff") == seen(bind_words="red") == [True, True, False, False]
+    assert seen(hide="cat") == [False, False, True, False]
+    assert seen(hidden_from="the phrases below") == [False, False, True, True]
+    note = handlers.read(PROMPT, *values(padding="mask", bind="red cat"))[2]
+    assert "Padding mask, Keep apart." in note
 
 
 @pytest.mark.parametrize("name", HARD)
@@ -403,7 +414,7 @@ def test_choices_change_the_strip(lab: LabPage) -> None:
     lab.choose("syntax", "a1111")
     lab.wait_for_chips(["a", "red 1.4", "cat", "and", "a", "dog 0.5", "in", "a", "bowl"])
     lab.choose("scheme", "masked_blend")
-    lab.wait_for_text("scheme_note", SCHEMES["masked_blend"].summary)
+    lab.wait_for_text("scheme_note", SCHEMES["masked_blend"].advice)
     lab.tab.wait("return document.querySelector('.wcr-bar').textContent.includes('masked_blend')")
 
 
@@ -440,7 +451,7 @@ def test_comparison_runs_and_can_be_cancelled(lab: LabPage) -> None:
     assert "masked_blend" in lab.text("comparison")
 
     assert PROMPT in lab.text("comparison")
-    assert "normalization none" in lab.text("comparison")
+    assert "Normalization none" in lab.text("comparison")
     assert "problem" not in lab.text("comparison")  # that unweighted applies no weights is none
 
     stale = "return !!document.querySelector('#weighted_clip_comparison .weighted-clip-stale')"
@@ -453,7 +464,7 @@ def test_comparison_runs_and_can_be_cancelled(lab: LabPage) -> None:
     lab.choose("padding", "attend")
     lab.tab.wait(stale.replace("!!", "!"))
     lab.choose("scheme", "comfy")  # not one of their options
-    lab.wait_for_text("scheme_note", SCHEMES["comfy"].summary)
+    lab.wait_for_text("scheme_note", SCHEMES["comfy"].advice)
     time.sleep(0.6)
     assert not lab.tab.run(stale)
     lab.choose("scheme", "masked_blend")

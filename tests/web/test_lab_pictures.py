@@ -291,9 +291,6 @@ def test_what_is_missing_is_told(tokens: TokenLab, picture: Image.Image) -> None
     assert "Make tokens of a picture first." in tokens.swap(None, 1, 1, 0)
     assert "beside the grid" in tokens.point(tokens.encode(picture)[0], 0, (2, 2))[2]
     assert "no side may be shorter than a token" in tokens.encode(Image.new("RGB", (3, 40)))[2]
-    none = TokenLab(None)
-    for shown in (none.about, none.encode(picture)[2], none.swap(None, 1, 1, 0)):
-        assert "No dVAE is loaded. Start the lab with one: python run.py lab --dvae FILE" in shown
     assert "125 tokens of 4 x 4 pixels" in tokens.about
 
 

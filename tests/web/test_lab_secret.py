@@ -332,7 +332,7 @@ def test_a_reload_loses_nothing_and_no_server_is_told(lab: LabPage, small_lab: s
         lab.open(again)
         lab.wait_for_value("prompt", TEXT)
         lab.wait_for_value("scheme", "masked_blend")
-        lab.wait_for_value("padding", "mask")
+        lab.wait_for_text("scheme_note", "Padding mask")  # its menu is folded
         lab.wait_until_read(TEXT)
         lab.tab.wait("return document.querySelector('.wcr-bar').textContent.includes('masked_blend')")
         lab.open_part("Compare schemes")

@@ -149,7 +149,7 @@ def handlers() -> Handlers:
 
 
 def shown(handlers: Handlers, text: str, steps: Any = 20, counter: str = "as written", **changes: str) -> Any:
-    return strip_of(ScheduleTab(handlers).show(counter, text, *values_of(BASE, **changes), 0, steps)[0])
+    return strip_of(ScheduleTab(handlers).show(text, *values_of(BASE, **changes), 0, steps, counter)[0])
 
 
 def test_every_text_has_its_steps_and_tokens(handlers: Handlers) -> None:

@@ -9,9 +9,11 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
 import pytest
 from safetensors import safe_open
 from weighted_clip.web.lab.beside import BesideTab
+from weighted_clip.web.lab.components import Inputs
 from weighted_clip.web.lab.handlers import TAGS_ACT, Handlers
 from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
 
@@ -53,11 +55,19 @@ def test_other_syntaxes_are_read_of_what_the_webui_leaves(handlers: Handlers) ->
     assert chips(second) == ["dog", "red"]
 
 
-def test_the_schedule_has_the_same(handlers: Handlers) -> None:
+def test_the_counter_is_that_of_the_strips_and_the_schedule_stands_there_once(handlers: Handlers) -> None:
     for counter, last in (("as the WebUI counts", 11), ("as written", 10)):
-        shown = views(ScheduleTab(handlers).show(counter, PROMPT, *values())[0])
+        shown = views(handlers.read(PROMPT, *values(), 1, 20, counter)[1])
         assert shown[0]["steps"] == [[1, last]]
         assert not any("node" in issue["message"] for view in shown for issue in view["issues"])
+    assert "counter must be one of: as the WebUI counts, as written; got 'late'" in unescape(
+        handlers.read(PROMPT, *values(), 1, 20, "late")[1]
+    )
+    for lab, count in ((handlers, 0), (Handlers(small_model, BASE), 1)):
+        tab = ScheduleTab(lab)
+        with gr.Blocks():
+            tab.build(Inputs(None, {}, [], {}))
+        assert len(tab.shown) == count
 
 
 def test_the_first_text_is_encoded_and_named(handlers: Handlers, tmp_path: Path) -> None:
@@ -129,18 +139,18 @@ def test_a_weighted_second_part_is_compared(handlers: Handlers) -> None:
 
 
 def test_the_choice_is_seen_where_there_is_one(handlers: Handlers, alone: Handlers) -> None:
-    assert handlers.read(PROMPT, *values(), 1, 10)[4]["visible"] is True
-    assert handlers.read(PROMPT, *values(), 1, 10)[4]["label"] == "Text, 1 to 3"
-    assert handlers.read(PROMPT, *values(), 1, 1)[4]["label"] == "Text, 1 to 2"
-    assert alone.read(PROMPT, *values(), 0, 10)[4]["label"] == "Text, 1 to 3; 0: all as written"
+    assert handlers.read(PROMPT, *values(), 1, 10)[3]["visible"] is True
+    assert handlers.read(PROMPT, *values(), 1, 10)[3]["label"] == "Text, 1 to 3"
+    assert handlers.read(PROMPT, *values(), 1, 1)[3]["label"] == "Text, 1 to 2"
+    assert alone.read(PROMPT, *values(), 0, 10)[3]["label"] == "Text, 1 to 3; 0: all as written"
     for lab, prompt, given in (
         (handlers, "a (cat:1.2)", values()),
         (alone, "a (cat:1.2)", values()),
         (alone, PROMPT, values(syntax="comfy")),
         (handlers, PROMPT, values(scheme="nonsense")),
     ):
-        assert lab.read(prompt, *given)[4]["visible"] is False
-    assert handlers.read("[a|b]" * 2000, *values(), 1, 10_000)[4]["visible"] is False
+        assert lab.read(prompt, *given)[3]["visible"] is False
+    assert handlers.read("[a|b]" * 2000, *values(), 1, 10_000)[3]["visible"] is False
 
 
 def test_the_lab_alone_takes_all_as_it_is_written_unless_told(alone: Handlers) -> None:
@@ -162,16 +172,18 @@ def test_a_number_that_is_none_is_told(handlers: Handlers, alone: Handlers, numb
             BesideTab(lab).show("a cat", PROMPT, *values(), number, 10)[0],
         ):
             assert f"text must be a whole number, {first} to 20; got " in unescape(told)
-        assert lab.read(PROMPT, *values(), number, 10)[4]["visible"] is True
+        assert lab.read(PROMPT, *values(), number, 10)[3]["visible"] is True
 
 
-def test_problems_name_nothing_that_is_not_there(handlers: Handlers) -> None:
+@pytest.mark.parametrize("is_in_webui", [True, False])
+def test_problems_name_nothing_that_is_not_there(handlers: Handlers, alone: Handlers, *, is_in_webui: bool) -> None:
+    lab = handlers if is_in_webui else alone
     said = [
-        *handlers.read(PROMPT, *values()),
-        *ConvertTab(handlers).show("compel", PROMPT, *values()),
-        *ConvertTab(handlers).show("comfy", PROMPT, *values()),
-        *MasksTab(handlers).show(1, PROMPT, *values()),
-        *ScheduleTab(handlers).show("as written", PROMPT, *values()),
+        *lab.read(PROMPT, *values()),
+        *ConvertTab(lab).show("compel", PROMPT, *values()),
+        *ConvertTab(lab).show("comfy", PROMPT, *values()),
+        *MasksTab(lab).show(1, PROMPT, *values()),
+        *ScheduleTab(alone).show(PROMPT, *values()),
     ]
     assert not [one for one in said if re.search(r"\bnodes?\b", str(one))]
     assert "The tab Schedule shows how" in unescape(str(said))

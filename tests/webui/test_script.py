@@ -233,11 +233,14 @@ def test_a_request_that_names_no_scheme_has_that_of_the_api_as_ever(
 
 def test_menus_show_names_for_people_and_hold_those_of_the_parameters(script: dict[str, Any]) -> None:
     with gr.Blocks():
-        _, scheme, _, law, mask_method, *_ = script["WeightedCLIPScript"]().ui(False)
+        controls = script["WeightedCLIPScript"]().ui(False)
+    scheme, menus = controls[1], [one for one in controls if isinstance(one, gr.Dropdown)]
+    assert len(menus) == 10
     assert [value for _, value in scheme.choices] == list(SCHEMES)
-    assert ("masked_blend: fade or remove words", "masked_blend") in scheme.choices
-    for menu in (scheme, law, mask_method):
+    for menu in menus:
+        assert len({name for name, _ in menu.choices}) == len(menu.choices)
         for name, value in menu.choices:
+            assert len(name) > len(f"{value}: ")
             assert name.startswith(f"{value}: ")
             # as the host looks for a default that its user has saved, which is a value
             assert value in [choice[0] for choice in menu.choices]
@@ -253,7 +256,12 @@ def test_what_only_one_scheme_reads_is_seen_with_it_alone(script: dict[str, Any]
     assert any(event == "load" for one in page.fns.values() for _, event in one.targets)
     rows = [block for block in page.blocks.values() if isinstance(block, gr.Row) and block in dependency.outputs]
     forms = {tuple(child.label for child in row.children[0].children): row.visible for row in rows}
-    assert forms == {("Law", "Mask method", "Above 1"): True, ("Finest step",): False}
+    assert forms == {
+        ("Law", "Mask method", "Above 1"): True,
+        ("Finest step",): False,
+        ("They hide from each other", "All other words", "Strength"): False,
+        ("These words",): False,
+    }
 
     def shown(**changed: Any) -> tuple[str, list[bool]]:
         values = {control: changed.get(control.label, control.value) for control in dependency.inputs}
@@ -261,15 +269,18 @@ def test_what_only_one_scheme_reads_is_seen_with_it_alone(script: dict[str, Any]
         note, *updates = dependency.fn(*values.values())
         return note, [update["visible"] for update in updates]
 
-    assert shown()[1] == [True, False]
+    assert shown()[1] == [True, False, False, False]
     assert "(dog:0.3)" in shown()[0]
-    assert shown(Scheme="repeat")[1] == [False, True]
+    assert shown(Scheme="repeat")[1] == [False, True, False, False]
     note, visible = shown(Scheme="a1111")
     assert "nothing changes" in note
-    assert visible == [False, False]
+    assert visible == [False, False, False, False]
     assert "Advanced" not in note
-    note, _ = shown(Padding="mask", **{"Keep apart": "red cat\nblue dog"})
+    note, visible = shown(Padding="mask", **{"Keep apart": "red cat\nblue dog"})
     assert "Advanced: Padding mask, Keep apart." in note
+    assert visible == [True, False, True, False]
+    assert shown(**{"They hide from each other": "cutoff"})[1] == [True, False, True, True]
+    assert shown(**{"These words": "red"})[1] == [True, False, True, True]  # nothing acts unseen
     assert {padding, bind} < set(dependency.inputs)
 
 

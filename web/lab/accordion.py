@@ -11,16 +11,8 @@ from gradio.context import Context
 from ...weighting.options import OPTIONS
 from ...weighting.schemes import SCHEMES
 from . import markup
-from .components import control, declared, live
+from .components import appearing, control, live, messenger, told_changes
 
-_ADVANCED = (
-    ("normalization", "padding", "syntax"),
-    ("bind", "bind_words"),
-    ("bind_hide", "bind_rest", "bind_strength"),
-    ("places",),
-    ("word_maps",),
-)
-"""Rows of the folded part."""
 _ONLY_WITH = {
     name: menus
     for name, scheme in SCHEMES.items()
@@ -29,25 +21,22 @@ _ONLY_WITH = {
 """Menus used by only one scheme."""
 
 
-class _Name(str):
-    """A choice as displayed. A WebUI looks among these for saved defaults, which are values."""
-
-    __slots__ = ("value",)
-    value: str
-
-    def __eq__(self, other: object) -> bool:
-        return str.__eq__(self, other) or self.value == other
-
-    __hash__ = str.__hash__
+Give = Callable[[str], tuple[Mapping[str, Any], Sequence[str]]]
+"""Function from what stands in the tab to values of settings, and lines about what is left out."""
 
 
 def build_accordion(
-    title: str, elem_id: Callable[[str], str], defaults: Mapping[str, Any], input_accordion: Any = None
+    title: str,
+    elem_id: Callable[[str], str],
+    defaults: Mapping[str, Any],
+    input_accordion: Any = None,
+    give: Give | None = None,
 ) -> tuple[dict[str, Any], Any]:
     """Build the controls in the current Blocks: by the name of their setting, and the place for pasted problems.
 
     ``defaults`` has the initial value of each setting, ``enabled`` first, in the order of the API; the controls have
-    the same order. ``input_accordion`` is the host's accordion with a switch in its title, if it has one.
+    the same order. ``input_accordion`` is the host's accordion with a switch in its title, if it has one. ``give``
+    reads what the tab sends.
     """
     if input_accordion is not None:
         with input_accordion(False, label=title, elem_id=elem_id("enabled")) as enabled:
@@ -57,14 +46,31 @@ def build_accordion(
             enabled = gr.Checkbox(False, label=f"Enable {title}", elem_id=elem_id("enabled"))
             controls, pasted = _controls(elem_id, defaults)
     controls["enabled"] = enabled
-    return {name: controls[name] for name in defaults}, pasted
+    controls = {name: controls[name] for name in defaults}
+    if give is not None:
+        _receive(controls, pasted, messenger(elem_id("given")), give)
+    return controls, pasted
+
+
+def _receive(controls: Mapping[str, Any], told: Any, box: Any, give: Give) -> None:
+    """Set the controls to what the tab sends; it is told if something cannot be set."""
+
+    def receive(request: str) -> tuple[Any, ...]:
+        try:
+            values, lines = give(request)
+        except ValueError as error:
+            values, lines = {}, [str(error)]
+        changes = [gr.update(value=values[name]) if name in values else gr.update() for name in controls]
+        return *changes, markup.problems(lines)
+
+    live(box.change, {"fn": receive, "inputs": [box], "outputs": [*controls.values(), told]})
 
 
 def _controls(elem_id: Callable[[str], str], defaults: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     controls: dict[str, Any] = {}
 
     def build(names: Iterable[str]) -> None:
-        controls.update((name, _control(name, elem_id(name), defaults[name])) for name in names)
+        controls.update((name, control(name, elem_id(name), defaults[name])) for name in names)
 
     with gr.Column(elem_classes="weighted-clip-script"):
         pasted = gr.HTML("", elem_id=elem_id("pasted"))
@@ -74,62 +80,48 @@ def _controls(elem_id: Callable[[str], str], defaults: Mapping[str, Any]) -> tup
         for only, names in _ONLY_WITH.items():
             with gr.Row(visible=only == defaults["scheme"]) as rows[only]:
                 build(names)
+        parts: dict[str, Any] = {}
         with gr.Accordion("Advanced", open=False, elem_id=elem_id("advanced")):
-            for names in _ADVANCED:
-                with gr.Row():
-                    build(names)
-    _follow(controls, note, rows)
+            with gr.Row():
+                build(["normalization", "padding"])
+            build(["syntax", "bind"])
+            with gr.Row(visible=False) as parts["bind"]:
+                build(["bind_hide", "bind_rest", "bind_strength"])
+            with gr.Row(visible=False) as parts["bind_words"]:
+                build(["bind_words"])
+            build(["places", "word_maps"])
+    _follow(controls, note, rows, parts)
     return controls, pasted
 
 
-def _control(name: str, elem_id: str, value: Any) -> Any:
-    """Control of a setting; a menu shows what its choices are called, if gradio can, which is from 4 on."""
-    about, more = declared(name), {}
-    if about.called and int(gr.__version__.partition(".")[0]) >= 4:
-        more["choices"] = [(_name_of(choice, about.called[choice]), choice) for choice in about.choices]
-    return control(name, elem_id, value, **more)
-
-
-def _name_of(value: str, called: str) -> _Name:
-    name = _Name(f"{value}: {called}")
-    name.value = value
-    return name
-
-
-def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any]) -> None:
+def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
     """Update the controls below the scheme when menus change, and for defaults that a WebUI has saved for its user."""
     seen = {"scheme", *(name for names in _ONLY_WITH.values() for name in names)}
     folded = {name: control for name, control in controls.items() if name not in seen}
-    defaults = [control.value for control in folded.values()]
+    defaults = {name: control.value for name, control in folded.items()}
 
     def shown(scheme: str, *values: Any) -> tuple[Any, ...]:
-        changed = [
-            str(control.label) if isinstance(control, (gr.Textbox, gr.Checkbox)) else f"{control.label} {value}"
-            for control, value, default in zip(folded.values(), values, defaults, strict=True)
-            if value != default
-        ]
-        told = _note(scheme, changed, cuts_off=values[list(folded).index("bind_hide")] == "cutoff")
-        return told, *(gr.update(visible=only == scheme) for only in rows)
+        chosen = dict(zip(folded, values, strict=True))
+        told = _note(scheme, cuts_off=chosen["bind_hide"] == "cutoff")
+        told += markup.note(told_changes("Advanced", chosen, defaults))
+        is_seen = appearing(chosen)
+        is_there = [*(only == scheme for only in rows), *(is_seen[part] for part in parts)]
+        return told, *(gr.update(visible=one) for one in is_there)
 
     inputs = [controls["scheme"], *folded.values()]
     page = Context.root_block
     for event in (*(part.change for part in inputs), *([page.load] if page is not None else [])):
-        live(event, {"fn": shown, "inputs": inputs, "outputs": [note, *rows.values()]})
+        live(event, {"fn": shown, "inputs": inputs, "outputs": [note, *rows.values(), *parts.values()]})
 
 
-def _note(scheme: str, changed: Sequence[str] = (), *, cuts_off: bool = False) -> str:
-    """Effect of a scheme, what it does not go with, and the folded controls that are not at their defaults."""
+def _note(scheme: str, *, cuts_off: bool = False) -> str:
+    """Effect of a scheme, and what it does not go with."""
     about = SCHEMES.get(scheme)
-    lines = ""
-    if about is not None:
-        told = (f"{about.summary} ({about.equals})", about.advice)
-        lines = "".join(markup.note(sentence) for sentence in told)
+    lines = "" if about is None else markup.note(about.advice)
     if cuts_off and (about is None or not about.bound_as_cutoff):
         *some, last = (name for name, one in SCHEMES.items() if one.bound_as_cutoff)
         lines += markup.message(
             f"cutoff does not go with {scheme}: a prompt with weights is refused. Take {', '.join(some)} or {last}, or "
             "another choice than cutoff."
         )
-    if changed:
-        lines += markup.note(f"Also under Advanced: {', '.join(changed)}.")
     return lines

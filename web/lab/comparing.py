@@ -6,13 +6,13 @@ as many lines as its width needs. ``style.css`` draws the bars.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import accumulate, pairwise
 
 from ...encoder.encoding import EncoderError
-from ...weighting.options import EncodeOptions
+from ...weighting.options import OPTIONS, EncodeOptions
 from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
@@ -172,12 +172,10 @@ def comparison_chart(comparisons: Sequence[Comparison], read: ReadPrompt, chunk:
 def told_of(text: str, options: EncodeOptions) -> str:
     """Subject of a comparison: the prompt and the options shared by all schemes, as markup."""
     some = text if len(text) <= MAX_PROMPT else f"{text[:MAX_PROMPT]}… ({len(text):,} characters)"
-    defaults = {field.name: field.default for field in fields(EncodeOptions)}
-    chosen: Mapping[str, object] = vars(options)
     told = [
-        f"{name.replace('_', ' ')} {str(value).replace(chr(10), ' / ')}"
-        for name, value in chosen.items()
-        if name in ALWAYS_TOLD or (name != "scheme" and value != defaults[name])
+        f"{about.label} {str(getattr(options, name)).replace(chr(10), ' / ')}"
+        for name, about in OPTIONS.items()
+        if name in ALWAYS_TOLD or (about.label and name != "scheme" and getattr(options, name) != about.default)
     ]
     return f"<p class='weighted-clip-of'><q>{escape(some)}</q> <span>{escape(', '.join(told))}</span></p>"
 

@@ -57,8 +57,38 @@ def declared(name: str) -> Option:
     return {**OPTIONS, **PLACE_OPTIONS}[name]
 
 
+class _Name(str):
+    """A choice as displayed. A WebUI looks among these for saved defaults, which are values."""
+
+    __slots__ = ("value",)
+    value: str
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) or self.value == other
+
+    __hash__ = str.__hash__
+
+
+def named_choices(shown: Mapping[str, str]) -> list[Any]:
+    """Choices as displayed, each with its value; only the values where gradio cannot, which is before 4."""
+    if int(gr.__version__.partition(".")[0]) < 4:
+        return list(shown)
+    names: list[Any] = []
+    for value, words in shown.items():
+        name = _Name(words)
+        name.value = value
+        names.append((name, value))
+    return names
+
+
+def menu_of(name: str) -> list[Any]:
+    """Choices of a declared option as displayed."""
+    about = declared(name)
+    return named_choices({choice: about.shown(choice) for choice in about.choices})
+
+
 def control(name: str, elem_id: str, value: Any, **changes: Any) -> Any:
-    """Component for a declared option."""
+    """Component for a declared option; a menu says what each of its choices does."""
     about = declared(name)
     shared = {"value": value, "label": about.label, "info": about.info, "elem_id": elem_id, **changes}
     if about.kind is bool:
@@ -66,8 +96,44 @@ def control(name: str, elem_id: str, value: Any, **changes: Any) -> Any:
     if about.is_lines:
         return gr.Textbox(lines=2, max_lines=6, **shared)
     if about.choices:
-        return gr.Dropdown(**{"choices": list(about.choices), **shared})
+        return gr.Dropdown(**{"choices": menu_of(name), **shared})
     return gr.Slider(**{"minimum": about.least, "maximum": about.most, "step": about.step, **shared})
+
+
+def messenger(elem_id: str) -> gr.Textbox:
+    """Box that nobody sees, by which a script of the page sends a text."""
+    box = gr.Textbox("", label="Message", elem_id=elem_id, elem_classes="weighted-clip-messenger")
+    box.do_not_save_to_config = True  # pyright: ignore[reportAttributeAccessIssue] - a WebUI looks for that
+    return box
+
+
+def appearing(values: Mapping[str, Any]) -> dict[str, bool]:
+    """Whether the controls that go with another are to be seen, by the first of them.
+
+    They appear once a phrase is typed, and stay where they hold anything themselves.
+    """
+
+    def holds(*names: str) -> bool:
+        return any(values[name] != OPTIONS[name].default for name in names)
+
+    found = {
+        "bind": holds("bind", "bind_hide", "bind_rest", "bind_strength", "bind_words"),
+        "bind_words": holds("bind_hide", "bind_words"),
+    }
+    if "hide" in values:
+        found["hidden_from"] = holds("hide", "hidden_from", "from_phrases")
+        found["from_phrases"] = holds("from_phrases") or values["hidden_from"] == "the phrases below"
+    return found
+
+
+def told_changes(where: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Line about folded controls that do not hold their defaults; empty if all do."""
+    changed = [(declared(name), value) for name, value in values.items() if value != defaults[name]]
+    told = [
+        about.label if about.is_lines or about.kind is bool else f"{about.label} {value!s:.80}"
+        for about, value in changed
+    ]
+    return f"Also under {where}: {', '.join(told)}." if told else ""
 
 
 def label_of(name: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gradio as gr
 
@@ -21,22 +21,22 @@ from ...weighting.prompt import shortened
 from ...weighting.reading import ReadPrompt, read_prompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
-from ...weighting.syntax.a1111 import TIMED_READER
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from ...weighting.timed.view import MAX_TEXTS, TimedRead, read_as_webui, standing_texts, webui_view
 from ...weighting.view import view
 from ..inspection import MAX_BYTES
 from . import markup, study
-from .components import element_id
+from .components import appearing, element_id, told_changes
 from .model import EXPLAINED, LabError, LabModel, ModelSource, checked_number, checked_text, whole_number
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
     *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step"),
-    *("bind", "bind_rest", "bind_strength", "bind_hide", "bind_words"),
+    *("bind", "bind_rest", "bind_strength", "bind_hide", "bind_words", "above_one"),
 )
 """Fields of `EncodeOptions` with a component on the page, in the order in which handlers take them. Their values may be
-followed by the number of the text to take of a prompt with AND or prompt editing, and by the sampling steps."""
+followed by the number of the text to take of a prompt with AND or prompt editing, by the sampling steps, and by how
+they are counted."""
 
 WHERE_WEIGHTS = "On this page, “Other weights” takes a file. Or start the lab with --download, which fetches one."
 PROMPT_ID = "weighted_clip_prompt"
@@ -64,25 +64,27 @@ class Handlers:
         self.is_in_webui = is_in_webui
         """Whether prompts are read as the WebUI reads them that the page is in."""
 
-    def read(self, text: str, *values: Any) -> tuple[str, str, str, Any, Any]:
-        """Model line, token strip, effect of the scheme, visibility of the box for other phrases, and choice of a text.
+    def read(self, text: str, *values: Any) -> tuple[Any, ...]:
+        """Model line, token strip, effect of the scheme, choice of a text, and visibility of what `appearing` is about.
 
         In a WebUI there is a strip for each text that it makes of the prompt.
         """
         model, model_line = self.model()
         inputs = inputs_of(text, values)
         scheme = SCHEMES.get(str(values[1]))
-        note = "" if scheme is None else markup.note(f"{scheme.summary} ({scheme.equals})")
-        others = gr.update(visible=values[OPTIONS.index("hidden_from")] == "the phrases below")
+        chosen = dict(zip(OPTIONS, values, strict=False))
+        folded = {name: value for name, value in chosen.items() if name not in ("syntax", "scheme")}
+        note = "" if scheme is None else markup.note(scheme.advice)
+        note += markup.note(told_changes("More options", folded, vars(self._base)))
+        parts = [gr.update(visible=one) for one in appearing(chosen).values()]
         try:
             if self.is_in_webui:
-                steps = self.place(values)[1]
-                strip = markup.strips(self.webui_views(model, steps, COUNTERS[0], text, values), "", inputs)
+                strip = markup.strips(self.webui_views(model, text, values), "", inputs)
             else:
                 strip = markup.strip(view(self._read(model, text, values)), "", inputs)
         except EXPLAINED as error:
             strip = markup.strip(None, str(error), inputs)
-        return model_line, strip, note, others, self._text_choice(text, values)
+        return model_line, strip, note, self._text_choice(text, values), *parts
 
     def model(self) -> tuple[LabModel | None, str]:
         """The model, or None, and a line about it."""
@@ -111,10 +113,10 @@ class Handlers:
         """The text to take of a prompt, as read by a model: by default the loaded one, or CLIP-L if there is none."""
         model = self.model()[0] if model is None else model
         options = self.options(text, values)
-        number, steps = self.place(values)
+        number, steps, counter = self.place(values)
         number = whole_number("text", number, int(self.is_in_webui), MAX_TEXTS)
         if number and self._can_choose(options):
-            reads, num_more = self._texts(model, text, options, steps)
+            reads, num_more = self._texts(model, text, options, steps, counter)
             index, count = min(number, len(reads)) - 1, len(reads) + num_more
             chosen, note = reads[index], ""
             if count > 1:
@@ -124,11 +126,11 @@ class Handlers:
                 return Given(chosen.text, _left(options), chosen.read, note)
         return Given(text, options, self.reader(model, options)(text))
 
-    def place(self, values: Sequence[Any]) -> tuple[Any, Any]:
-        """Number of the text to take of a prompt, 0 for all of it as it is written; and the sampling steps."""
-        defaults = (int(self.is_in_webui), DEFAULT_STEPS)
-        number, steps = (*values[len(OPTIONS) :], *defaults[len(values) - len(OPTIONS) :])
-        return number, steps
+    def place(self, values: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Number of the text to take of a prompt, 0 for all of it as it is written; the sampling steps; the counter."""
+        defaults = (int(self.is_in_webui), DEFAULT_STEPS, COUNTERS[0])
+        number, steps, counter = (*values[len(OPTIONS) :], *defaults[len(values) - len(OPTIONS) :])
+        return number, steps, counter
 
     def _can_choose(self, options: EncodeOptions) -> bool:
         """Whether AND and prompt editing are read: in a WebUI in every syntax."""
@@ -140,17 +142,16 @@ class Handlers:
         with suppress(*EXPLAINED):
             options = self.options(text, values)
             if self._can_choose(options):
-                steps = whole_number("steps", self.place(values)[1], 1, MAX_STEPS)
+                _, steps, counter = self.place(values)
+                steps, counter = whole_number("steps", steps, 1, MAX_STEPS), checked_counter(counter)
                 prompt = read_timed(text, steps, has_comments=options.cleaning == "as Forge")
-                count = min(MAX_TEXTS, len(standing_texts(prompt, steps, COUNTERS[0])))
+                count = min(MAX_TEXTS, len(standing_texts(prompt, steps, counter)))
         label = f"Text, 1 to {count}" if self.is_in_webui else f"Text, 1 to {count}; 0: all as written"
         return gr.update(label=label, visible=count > 1)
 
-    def webui_views(
-        self, model: LabModel | None, steps: object, counter: Any, text: str, values: Sequence[Any]
-    ) -> Sequence[dict[str, Any]]:
+    def webui_views(self, model: LabModel | None, text: str, values: Sequence[Any]) -> Sequence[dict[str, Any]]:
         """A view of each text that the WebUI makes of a prompt."""
-        reads, num_more = self._texts(model, text, self.options(text, values), steps, counter)
+        reads, num_more = self._texts(model, text, self.options(text, values), *self.place(values)[1:])
         views = [webui_view(one) for one in reads]
         views[-1]["num_more"] = num_more
         has_tags = any(not chip["ids"] for one in views for chunk in one["chunks"] for chip in chunk["chips"])
@@ -162,10 +163,11 @@ class Handlers:
         text: str,
         options: EncodeOptions,
         steps: object,
-        counter: Counter = COUNTERS[0],
+        counter: object,
     ) -> tuple[list[TimedRead], int]:
         """The first texts that the WebUI makes of a prompt, at least one, as read; and the number of further ones."""
         count = whole_number("steps", steps, 1, MAX_STEPS)
+        counter = checked_counter(counter)
         has_comments = options.cleaning == "as Forge"
         reader = self.reader(model, _left(options))
         reads, others = read_as_webui(text, count, reader, has_comments=has_comments, counter=counter)
@@ -178,6 +180,13 @@ class Handlers:
         return lambda text: study.read(model, text, options)
 
 
+def checked_counter(counter: object) -> Counter:
+    """Check that a value is one of `COUNTERS`."""
+    if counter not in COUNTERS:
+        raise LabError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r:.80}")
+    return cast(Counter, counter)
+
+
 def inputs_of(text: str, values: Sequence[Any]) -> dict[str, str]:
     """Texts by the id of their box."""
     given = dict(zip(OPTIONS, values[: len(OPTIONS)], strict=True))
@@ -186,9 +195,10 @@ def inputs_of(text: str, values: Sequence[Any]) -> dict[str, str]:
 
 def choices_of(text: str, values: Sequence[Any], *left_out: str) -> dict[str, str]:
     """The prompt, and every choice except those left out, as in their fields, by the id of the field."""
-    named = dict(zip((*OPTIONS, "text", "steps"), values, strict=False))
+    named = dict(zip((*OPTIONS, "text", "steps", "counter"), values, strict=False))
     if not named.get("text"):  # then the steps change nothing
-        named.pop("steps", None)
+        for name in ("steps", "counter"):
+            named.pop(name, None)
     written = {name: value if isinstance(value, str) else f"{value:g}" for name, value in named.items()}
     return {PROMPT_ID: text, **{element_id(name): one for name, one in written.items() if name not in left_out}}
 
@@ -197,7 +207,6 @@ DEFAULT_STEPS = 20
 """Default number of sampling steps."""
 
 TAGS_ACT = "tags act in txt2img and img2img, not here"
-_SHOWN = "The tab Schedule shows how"
 
 
 class Given(NamedTuple):
@@ -211,11 +220,6 @@ class Given(NamedTuple):
     """The text as read, in positions of the whole prompt."""
     note: str = ""
     """Note on which text of the prompt it is, if there are several."""
-
-
-def told_in_webui(line: str) -> str:
-    """A problem in the words of a WebUI."""
-    return line.replace(TIMED_READER, _SHOWN)
 
 
 def _left(options: EncodeOptions) -> EncodeOptions:

@@ -13,7 +13,6 @@ from PIL import Image
 from torch import Tensor
 
 from ...dalle.dvae import DVAE, cropped
-from ...dalle.files import CONVERT
 from ...dalle.tokens import Swap, swapped
 from ..pictures import draw_token_grid
 from ..pictures.token_grid import cell_at
@@ -24,10 +23,6 @@ from .model import LabError, enlarged, explained, picture_of, pixels_of, uploade
 MAX_SIDE = 256
 """Maximum length of a picture's longer side, in pixels; larger ones are reduced. DALL·E's own pictures have this
 size."""
-NO_DVAE = (
-    "No dVAE is loaded. Start the lab with one: python run.py lab --dvae FILE.safetensors. A file is made of OpenAI's "
-    f"by {CONVERT}"
-)
 
 
 @dataclass(frozen=True)
@@ -43,11 +38,11 @@ class Encoded:
 
 
 class TokenLab(Tab):
-    """The tab; without a dVAE it says so."""
+    """The tab."""
 
     title, name = "Image tokens", "tab_image"
 
-    def __init__(self, dvae: DVAE | None) -> None:
+    def __init__(self, dvae: DVAE) -> None:
         self._dvae = dvae
 
     def build(self, page: Inputs) -> None:
@@ -84,17 +79,13 @@ class TokenLab(Tab):
 
     @property
     def about(self) -> str:
-        """Line that names the encoder, or says what is missing."""
-        if self._dvae is None:
-            return markup.message(NO_DVAE)
+        """Line that names the encoder."""
         config = self._dvae.config
         line = f"A dVAE with {config.vocab_size:,} tokens of {config.downsampling} x {config.downsampling} pixels."
         return markup.note(line)
 
     def encode(self, picture: Image.Image | None) -> tuple[Encoded | None, Image.Image | None, str]:
         """Encode a picture and decode its tokens: state for the other handlers, the grid, and figures."""
-        if self._dvae is None:
-            return None, None, markup.message(NO_DVAE)
         if picture is None:
             return None, None, markup.message("Choose a picture first.")
         try:
@@ -119,8 +110,8 @@ class TokenLab(Tab):
 
     def swap(self, encoded: Encoded | None, row: float | None, column: float | None, number: float | None) -> str:
         """Effect of swapping a token, as figures: with the original, the swapped, and their difference."""
-        if self._dvae is None or encoded is None:
-            return markup.message(NO_DVAE if self._dvae is None else "Make tokens of a picture first.")
+        if encoded is None:
+            return markup.message("Make tokens of a picture first.")
         rows, columns = encoded.tokens.shape[1:]
         try:
             down, along = whole_number("row", row, 1, rows), whole_number("column", column, 1, columns)

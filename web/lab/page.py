@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gradio as gr
 
 from ...weighting.options import EncodeOptions
+from . import markup
 from .alone import LabBlocks, WeightsPart, keep
 from .attention import AttentionTab
 from .beside import BesideTab
 from .components import (
     Inputs,
     Tab,
+    appearing,
     button,
     connect_tabs,
     control,
@@ -21,6 +23,7 @@ from .components import (
     html,
     label_of,
     live,
+    messenger,
     textbox,
     whole,
 )
@@ -46,6 +49,7 @@ def build_page(
     text_to_image: TextToImageLab | None = None,
     is_alone: bool = False,
     is_in_webui: bool = False,
+    take: Callable[[str], EncodeOptions] | None = None,
     shelf: Shelf | None = None,
 ) -> gr.Blocks:
     """Build the page.
@@ -62,6 +66,7 @@ def build_page(
             visit, and there is a tab that needs our own encoder.
         is_in_webui: Whether the page is a WebUI's tab: prompts are read as the WebUI reads them, and can be exchanged
             with its prompt boxes.
+        take: Function from what stands in a WebUI's script to the options by which it encodes.
         shelf: Choice of weights, for a page of our own; with the tab that ranks pictures.
 
     Returns:
@@ -77,6 +82,8 @@ def build_page(
     with blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=element_id("page")):
         parts = _Page(handlers, prompt, base, tabs, is_alone=is_alone, shelf=shelf)
         live(page.load, parts.reading)  # the model may have changed by then
+        if take is not None:
+            parts.receive(take)
         if is_alone:
             keep(page, {"prompt": parts.prompt, **parts.options, **parts.kept}, parts.link, parts.linked)
     return page
@@ -104,14 +111,14 @@ class _Page:
         if handlers.is_in_webui:
             self._exchange()
         strip = html("strip", "Tokens of the prompt", tokens)
-        note, self.options = self._options(base, effect)
+        note, self.options, parts = self._options(base, effect)
         if is_alone:
             self.link = button("link", "Copy link", size="sm")
             self.linked = html("linked", "What was copied")
         told = "Which text of AND and prompt editing the parts below take"
         self.text = whole("text", "Text", int(handlers.is_in_webui), info=told, visible=False)
         self.refresh = button("refresh", "Read again", size="sm")
-        outputs = [model, strip, note, self.options["from_phrases"], self.text]
+        outputs = [model, strip, note, self.text, *parts]
         self.reading: dict[str, Any] = {"fn": handlers.read, "inputs": [], "outputs": outputs}
         if weights is not None:
             weights.connect(element_id("refresh"))
@@ -124,28 +131,48 @@ class _Page:
                 for tab in ("txt2img", "img2img"):
                     button(f"{way}_{tab}", f"{label} {tab}", size="sm")
 
-    def _options(self, base: EncodeOptions, effect: str) -> tuple[Any, dict[str, Any]]:
-        """Component for the effect of the scheme, and one for each of `OPTIONS`."""
+    def receive(self, take: Callable[[str], EncodeOptions]) -> None:
+        """Set the options to what the WebUI's script sends; it is told if something cannot be set."""
+        box, told = messenger(element_id("taken")), html("taken_told", "What was not taken")
+
+        def receive(request: str) -> tuple[Any, ...]:
+            try:
+                options = take(request)
+            except ValueError as error:
+                return *[gr.update()] * len(OPTIONS), markup.message(str(error))
+            return *(gr.update(value=getattr(options, name)) for name in OPTIONS), ""
+
+        live(box.change, {"fn": receive, "inputs": [box], "outputs": [*self.options.values(), told]})
+
+    def _options(self, base: EncodeOptions, effect: str) -> tuple[Any, dict[str, Any], list[Any]]:
+        """Component for the effect of the scheme, one for each of `OPTIONS`, and what `appearing` is about."""
         made: dict[str, Any] = {}
 
-        def row(*names: str) -> None:
-            for name in names:
-                is_seen = name != "from_phrases" or base.hidden_from == "the phrases below"
-                made[name] = control(name, element_id(name), getattr(base, name), label=label_of(name), visible=is_seen)
+        is_seen, parts = appearing(vars(base)), dict[str, Any]()
 
-        with gr.Row(elem_id=element_id("choices")):
-            row("syntax", "scheme", "normalization", "chunking", "padding", "cleaning")
+        def row(*names: str, part: str = "", elem_id: str | None = None) -> None:
+            with gr.Row(visible=is_seen.get(part, True), elem_id=elem_id) as container:
+                for name in names:
+                    made[name] = control(name, element_id(name), getattr(base, name), label=label_of(name))
+            if part:
+                parts[part] = container
+
+        row("syntax", "scheme", elem_id=element_id("choices"))
         note = html("scheme_note", "What the scheme does", effect)
-        with gr.Accordion("Fading, hiding and binding words", open=False, elem_id=element_id("more")):
-            with gr.Row():
-                row("law", "mask_method", "finest_step")
-            with gr.Row():
-                row("hide", "hidden_from", "from_phrases")
-            with gr.Row():
-                row("bind", "bind_rest", "bind_strength")
-            with gr.Row():
-                row("bind_hide", "bind_words")
-        return note, {name: made[name] for name in OPTIONS}
+        with gr.Accordion("More options", open=False, elem_id=element_id("more")):
+            row("law", "mask_method")
+            row("above_one", "finest_step")
+            row("normalization", "padding")
+            row("chunking", "cleaning")
+            row("hide")
+            row("hidden_from", part="hidden_from")
+            row("from_phrases", part="from_phrases")
+            row("bind")
+            with gr.Column(visible=is_seen["bind"]) as parts["bind"]:
+                row("bind_hide", "bind_rest")
+                row("bind_strength")
+            row("bind_words", part="bind_words")
+        return note, {name: made[name] for name in OPTIONS}, [parts[name] for name in is_seen]
 
     def _build_tabs(self, tabs: Sequence[Tab]) -> None:
         page = Inputs(self.prompt, self.options, self.first, self.reading)
@@ -156,8 +183,8 @@ class _Page:
                 with gr.Tab(tab.title, elem_id=element_id(tab.name)) as place:
                     tab.build(page)
                 places[place] = tab
-        steps = next(tab.steps for tab in tabs if isinstance(tab, ScheduleTab))
-        page.all += [self.prompt, *self.options.values(), self.text, steps]
+        schedule = next(tab for tab in tabs if isinstance(tab, ScheduleTab))
+        page.all += [self.prompt, *self.options.values(), self.text, schedule.steps, schedule.counter]
         self.reading["inputs"] += page.all
         self.kept = {name: part for tab in tabs for name, part in tab.kept.items()}
         for part in page.all:

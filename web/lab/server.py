@@ -124,7 +124,8 @@ def _app(
         '<link rel="stylesheet" href="weighted-clip/style.css">'
     )
     drawing = None if dalle is None else TextToImageLab(dalle)
-    page = build_page(source, image_tokens=TokenLab(dvae), text_to_image=drawing, is_alone=True, shelf=shelf).queue()
+    tokens = None if dvae is None else TokenLab(dvae)
+    page = build_page(source, image_tokens=tokens, text_to_image=drawing, is_alone=True, shelf=shelf).queue()
     sans, mono = ["system-ui", "sans-serif"], ["ui-monospace", "monospace"]
     theme = Default(primary_hue="teal", font=sans, font_mono=mono)
     # by default small text and button labels are too pale to read

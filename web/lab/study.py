@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -27,9 +28,10 @@ from ...weighting.options import EncodeOptions
 from ...weighting.padding import padding_visible
 from ...weighting.pipeline import plan_prompt
 from ...weighting.plan import VisibleFn, mask_tensor
-from ...weighting.reading import ReadPrompt, told_here
+from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.negpip import check_without_signs
 from ...weighting.syntax.a1111 import TIMED_READER
+from ...weighting.tags import LORA_LOADER
 from ...weighting.towers import joined, read_for_towers
 from ...weighting.view import counted, id_of, text_of, token_bytes
 from ..pictures.masks import SHOWN_PADDING, draw_masks, mask_labels
@@ -58,7 +60,13 @@ def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
         reads = read_for_towers(text, options, model.readers())
     except ValueError as error:
         raise LabError(str(error)) from error
-    return told_here(next(iter(reads.values())), TIMED_READER, "The tab Schedule shows how")
+    read = next(iter(reads.values()))
+    return read._replace(issues=tuple(replace(one, message=told_in_lab(one.message)) for one in read.issues))
+
+
+def told_in_lab(line: str) -> str:
+    """A problem in the words of the lab, which knows no nodes."""
+    return line.replace(TIMED_READER, "The tab Schedule shows how").replace(LORA_LOADER, ".")
 
 
 def token_rows(read: ReadPrompt, limit: int) -> TokenTable:

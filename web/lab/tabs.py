@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,35 @@ from ...weighting.view import counted
 from ..inspection import MAX_VIEWS
 from . import markup, study
 from .comparing import Comparison, compare, comparison_chart, told_of
-from .components import Inputs, Tab, button, buttons, element_id, html, live, textbox, whole
-from .handlers import DEFAULT_STEPS, Given, Handlers, choices_of, inputs_of, told_in_webui
+from .components import (
+    Inputs,
+    Tab,
+    button,
+    buttons,
+    declared,
+    element_id,
+    html,
+    live,
+    menu_of,
+    named_choices,
+    textbox,
+    whole,
+)
+from .handlers import DEFAULT_STEPS, Given, Handlers, checked_counter, choices_of, inputs_of
 from .markup import NOT_YET
-from .model import EXPLAINED, LabError, checked_text, explained, whole_number
+from .model import EXPLAINED, checked_text, explained, whole_number
 from .study import MAX_POSITIONS, export, mask_pictures
 
 TIMED_EXAMPLE = "a [cat:dog:0.5] in a bowl"
 """Prompt with a change, suggested in the tab for schedules."""
+
+COUNTED = {
+    "as the WebUI counts": "as the WebUI counts: each change comes a step late",
+    "as written": "as written: each change comes at its step",
+}
+"""Ways of counting steps, as displayed."""
+STRIPS_ABOVE = "Each text stands above with its steps, by these two."
+"""Line of the schedule's tab where the prompt's own strips are those of its texts."""
 
 COMPARED = ("unweighted", "comfy", "a1111", "masked_blend")
 """Schemes compared by default."""
@@ -113,7 +135,10 @@ class CompareTab(PromptTab):
         """As in `Tab`."""
         self._job = gr.State({"is_cancelled": False})
         self._schemes = gr.CheckboxGroup(
-            list(SCHEMES), value=list(COMPARED), label="Schemes to compare", elem_id=element_id("schemes")
+            menu_of("scheme"),
+            value=list(COMPARED),
+            label="Schemes to compare",
+            elem_id=element_id("schemes"),
         )
         with gr.Row():
             self._start = button("compare", "Compare", variant="primary")
@@ -189,7 +214,8 @@ class ConvertTab(PromptTab):
 
     def build(self, page: Inputs) -> None:
         """As in `Tab`."""
-        target = gr.Radio(list(TARGETS), value=TARGET, label="Target syntax", elem_id=element_id("target"))
+        choices = named_choices({name: declared("syntax").shown(name) for name in TARGETS})
+        target = gr.Radio(choices, value=TARGET, label="Target syntax", elem_id=element_id("target"))
         converted = textbox("converted", "Converted prompt", lines=3, interactive=False)
         lost = html("conversion_problems", "Problems of the conversion", NOT_YET)
         self._use = button("use_converted", "Use this as the prompt")
@@ -210,7 +236,7 @@ class ConvertTab(PromptTab):
             result = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned)
         except EXPLAINED as error:
             return converted, markup.current(markup.message(str(error)), inputs)
-        lines = [told_in_webui(issue.line) if self.handlers.is_in_webui else issue.line for issue in result.issues]
+        lines = [study.told_in_lab(issue.line) for issue in result.issues]
         told = f"Nothing is lost: the {target} syntax reads the same tokens with the same weights."
         lost = markup.problems(lines) if lines else markup.note(told)
         return result.text, markup.current(lost, inputs)
@@ -270,36 +296,37 @@ class ScheduleTab(PromptTab):
         with gr.Row():
             told = f"A prompt that changes halfway: {TIMED_EXAMPLE}"
             self.steps = whole("steps", "Sampling steps", DEFAULT_STEPS, info=told)
-            counter = gr.Dropdown(
-                list(COUNTERS),
+            self.counter = gr.Dropdown(
+                named_choices(COUNTED),
                 value=COUNTERS[0],
                 label="Counter",
-                info="The WebUI is a step late",
+                info="When a change comes",
                 elem_id=element_id("counter"),
             )
-        self.asked, self.shown = [counter], [html("schedule", "Texts and their steps", NOT_YET)]
+        content = markup.note(STRIPS_ABOVE) if self.handlers.is_in_webui else NOT_YET
+        schedule = html("schedule", "Texts and their steps", content)
+        self.shown = [] if self.handlers.is_in_webui else [schedule]
 
-    def show(self, counter: str, text: str, *values: Any) -> tuple[Any, ...]:
+    def show(self, text: str, *values: Any) -> tuple[Any, ...]:
         """A strip for each text."""
-        inputs, steps = inputs_of(text, values), self.handlers.place(values)[1]
+        inputs = inputs_of(text, values)
         try:
-            return (markup.strips(self._views(counter, steps, text, values), "", inputs),)
+            return (markup.strips(self._views(text, values), "", inputs),)
         except EXPLAINED as error:
             return (markup.strips([], str(error), inputs),)
 
-    def _views(self, counter: Any, steps: Any, text: str, values: Sequence[Any]) -> Sequence[dict[str, Any]]:
-        if counter not in COUNTERS:
-            raise LabError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r:.80}")
+    def _views(self, text: str, values: Sequence[Any]) -> Sequence[dict[str, Any]]:
+        _, steps, counter = self.handlers.place(values)
         model = self.handlers.model()[0]
-        if self.handlers.is_in_webui:
-            return self.handlers.webui_views(model, steps, counter, text, values)
         options = replace(self.handlers.options(text, values), syntax="a1111")
         count = whole_number("steps", steps, 1, MAX_STEPS)
         prompt = read_timed(text, count, has_comments=options.is_cleaned)
-        texts = standing_texts(prompt, count, counter)
+        texts = standing_texts(prompt, count, checked_counter(counter))
         reads = read_standing(prompt, texts[:MAX_VIEWS], self.handlers.reader(model, options))
         views = [timed_view(one) for one in reads]
         views[-1]["num_more"] = len(texts) - len(reads)
+        for issue in (issue for view in views for issue in view["issues"]):
+            issue["message"] = study.told_in_lab(issue["message"])
         return views
 
 
@@ -324,7 +351,11 @@ def _token_table(read: ReadPrompt) -> str:
         header, lines = header[:-1], [line[:-1] for line in lines]
     table = "\n".join("\t".join(" ".join(cell.split()) for cell in line) for line in (header, *lines))
     copies = {"Copy ids": study.ids_text(read), "Copy table": table}
-    return markup.copies(study.totals(read), copies) + markup.table(header, lines, note)
+    # a phone has room for what says something
+    told = [bool(column) or len(read.chunks) > 1 for column in range(len(header))]
+    told = [one and any(line[column] for line in lines) for column, one in enumerate(told)]
+    shown = [list(compress(line, told)) for line in (header, *lines)]
+    return markup.copies(study.totals(read), copies) + markup.table(shown[0], shown[1:], note)
 
 
 def _cell(value: str | int | float) -> str:
@@ -343,7 +374,7 @@ def _chart(found: Sequence[Comparison], given: Given, options: EncodeOptions, te
     charts = [comparison_chart(found, read, chunk) for chunk in range(min(count, MAX_CHARTS))]
     notes = [" ".join(filter(None, (one.message, *one.issues))) for one in found]
     names = [one.scheme for one in found]
-    columns = [("Scheme", names), ("What a weight does", [SCHEMES[name].summary for name in names])]
+    columns = [("Scheme", names), ("What a weight does", [SCHEMES[name].advice for name in names])]
     columns += [("Notes", notes)] if any(notes) else []
     header, cells = zip(*columns, strict=True)
     left = f"Of {counted(count, 'chunk')} the first {MAX_CHARTS} are drawn." if count > MAX_CHARTS else ""

@@ -35,7 +35,8 @@ SCHEMES: dict[str, Scheme] = {
         comfy,
         "Moves a word's rows away from, or towards, the empty prompt.",
         "ComfyUI",
-        "weights as in ComfyUI",
+        "strengthens and weakens words as ComfyUI",
+        "Weights as in ComfyUI: (dog:1.3) makes the dog stronger, (dog:0.7) weaker. For prompts written there.",
         choose="the picture was made in ComfyUI; the default in its nodes",
         formula=r"$`E_j + (C_j - E_j)\,w_j`$",
         cost="n, and 1 more if any weight is not 1",
@@ -46,18 +47,19 @@ SCHEMES: dict[str, Scheme] = {
         a1111,
         "Scales a word's rows, then restores each chunk's mean.",
         "A1111, Forge: Original",
-        "as the WebUI itself, no change",
+        "weights as the WebUI itself",
+        "The WebUI itself does the same with Emphasis mode Original: nothing changes there.",
         choose="the prompt or picture comes from A1111 or Forge",
         formula=r"$`w_j C_j \cdot \overline{C} / \overline{wC}`$, means over its chunk",
         cost="n",
-        advice="The WebUI itself does the same with Emphasis mode Original, so nothing changes.",
         in_columns=a1111_global_norm,  # the mean over a column is the mean over all given chunks
     ),
     "compel": Scheme(
         compel,
         "As comfy; below 1 also blends in encodings that cannot see the word.",
         "compel",
-        "weights as in compel",
+        "weights as InvokeAI and compel",
+        "Weights as in InvokeAI and compel. Below 1, what other words took from the word fades with it.",
         choose="it comes from InvokeAI or from diffusers with compel; take syntax `compel` with it",
         formula="`masked_blend` with law `compel` and method `attention`",
         cost="n (k + 1) + 1, for k fragments below 1",
@@ -66,18 +68,19 @@ SCHEMES: dict[str, Scheme] = {
         masked_blend,
         "Above 1 as comfy; below, blends in encodings without the word.",
         "ours",
-        "fade or remove words",
+        "fades or removes words",
+        "Write (dog:0.3) to fade the dog, (dog:0) to remove it. What other words took from it goes with it.",
         choose="a word should fade or go, and so should what other words took from it",
         formula="see the next section",
         cost="see the next section",
-        advice="Write (dog:0.3) to fade the dog, (dog:0) to remove it.",
         options=("law", "mask_method", "above_one"),
     ),
     "down_weight": Scheme(
         down_weight,
         "Raises a word by fading all others, never beyond the plain prompt.",
         "ADV_CLIP_emb",
-        "raise words by fading all others",
+        "raises a word by fading all others",
+        "(dog:1.5) fades everything but the dog, so that nothing gets stronger than in the prompt without weights.",
         choose="a word should stand out with no row beyond what the encoder gives, and all others may fade",
         formula="`adv_compel` with the weights w / t, where t is the largest weight, at least 1",
         cost="n (k + 1), for k distinct weights below t",
@@ -86,7 +89,8 @@ SCHEMES: dict[str, Scheme] = {
         adv_compel,
         "As comfy; below 1 blends in encodings with + for the word.",
         "ADV_CLIP_emb: compel",
-        "fade words towards +",
+        "fades words towards a plus sign",
+        "(dog:0.3) fades the dog as if a + stood in its place; above 1 as ComfyUI. The style compel of ADV_CLIP_emb.",
         choose="the workflow used that style of ADV_CLIP_emb or prompt-control",
         formula="`masked_blend` with law `nested` and method `token`; negative weights count as they are",
         cost="n (k + 1), for k distinct weights below 1, and 1 more if one is above 1",
@@ -95,7 +99,8 @@ SCHEMES: dict[str, Scheme] = {
         comfy_plus_plus,
         "Adds what a word changes; below 1 as adv_compel.",
         "ADV_CLIP_emb",
-        "add what a word changes",
+        "adds what a word changes once more",
+        "(dog:1.5) adds half again of what the dog changes; below 1 it fades as towards a +. A style of ADV_CLIP_emb.",
         choose="the workflow used that style of ADV_CLIP_emb or prompt-control",
         formula=(
             "R as `adv_compel` without the weights above 1; a word above 1 adds $`(w_j - 1)(C_j - D_j)`$ to its "
@@ -107,7 +112,8 @@ SCHEMES: dict[str, Scheme] = {
         a1111_no_norm,
         "Scales a word's rows and nothing else.",
         "A1111, Forge: No norm",
-        "as Emphasis mode No norm",
+        "strengthens and weakens words, evens out nothing",
+        "The WebUI itself does the same with Emphasis mode No norm: no other word changes.",
         choose="`a1111` reports a mean near zero, or the other rows should stay as they are",
         formula="$`w_j C_j`$",
         cost="n",
@@ -118,7 +124,8 @@ SCHEMES: dict[str, Scheme] = {
         a1111_global_norm,
         "As a1111, with one mean over all chunks.",
         "ADV_CLIP_emb: A1111",
-        "as a1111, one mean for all chunks",
+        "as a1111, a long prompt evened out as a whole",
+        "As the WebUI, but a prompt of more than 75 tokens is evened out as a whole. The style A1111 of ADV_CLIP_emb.",
         choose="the workflow used that style of ADV_CLIP_emb or prompt-control",
         formula="as `a1111`, means over all chunks",
         cost="n",
@@ -127,7 +134,8 @@ SCHEMES: dict[str, Scheme] = {
         perp,
         "Moves a row by what it shares with the empty prompt.",
         "prompt-control",
-        "along the empty prompt",
+        "changes only what a word shares with an empty prompt",
+        "(dog:1.3), (dog:0.7) change what the dog shares with an empty prompt. The style perp of prompt-control.",
         choose="the workflow used that style of ADV_CLIP_emb or prompt-control",
         formula=(
             r"$`C_j + w_j P_j`$ if $`\lvert w_j \rvert > 1`$; $`E_j`$ if $`w_j = 0`$; else $`C_j - (1 - w_j) "
@@ -139,7 +147,8 @@ SCHEMES: dict[str, Scheme] = {
         lerp_last,
         "Moves a word's rows away from its chunk's end token; no padding.",
         "diffusers lpw, SDXL",
-        "weights as in diffusers, SDXL",
+        "weights as diffusers' long prompts for SDXL",
+        "Weights as in diffusers' pipeline lpw_stable_diffusion_xl. For pictures that were made with it.",
         choose="the picture was made with diffusers' pipeline lpw_stable_diffusion_xl",
         formula=(
             r"$`L + (C_j - L)\,w_j`$, L being the row of the EOS that closes the chunk; no padding, and w in "
@@ -154,7 +163,8 @@ SCHEMES: dict[str, Scheme] = {
         lpw,
         "As a1111_global_norm, without the rows between chunks.",
         "diffusers lpw, SD 1.x",
-        "weights as in diffusers, SD 1",
+        "weights as diffusers' long prompts for SD 1",
+        "Weights as in diffusers' pipeline lpw_stable_diffusion without the tokens between chunks.",
         choose=(
             "the rows were made by lpw_stable_diffusion's function with `no_boseos_middle`; for that pipeline "
             "itself, take `a1111_global_norm`"
@@ -168,7 +178,8 @@ SCHEMES: dict[str, Scheme] = {
         unweighted,
         "Reads the weights and applies none.",
         "A1111, Forge: Ignore",
-        "ignore all weights",
+        "ignores all weights",
+        "Weights are read and do nothing, as with the WebUI's Emphasis mode Ignore.",
         choose="to see what the weights do at all",
         formula="$`C_j`$",
         cost="n",
@@ -182,6 +193,7 @@ SCHEMES: dict[str, Scheme] = {
         "Repeats a word's rows, so that the image attends them by the word's weight.",
         "ours",
         "a word counts several times",
+        "The picture reads (dog:2) twice as strongly and (dog:0) not at all; the word itself stays as it is.",
         choose=(
             "a word should get more or less attention from the image, and its row should stay as it is; Stable "
             "Diffusion 1, 2, XL. In ComfyUI the node [Weigh "
@@ -202,6 +214,7 @@ SCHEMES: dict[str, Scheme] = {
         "As comfy; below 0 the image sees the word, and what it reads is taken away.",
         "ComfyUI-ppm: NegPip",
         "below 0 takes a word away",
+        "(dog:-1) takes the dog out of the picture; above 0 as ComfyUI.",
         choose=(
             "a word should be taken away from the picture, in the prompt itself; or the workflow used CLIP NegPip"
             " of ComfyUI-ppm"
@@ -219,7 +232,8 @@ SCHEMES: dict[str, Scheme] = {
         negpip_apart,
         "As a1111; each (text:-number) is encoded on its own, and what is read of it taken away.",
         "sd-webui-negpip",
-        "below 0 as the extension NegPiP",
+        "below 0 takes a word away as the extension NegPiP",
+        "(dog:-1) takes the dog out of the picture as the extension NegPiP does; above 0 as the WebUI.",
         choose="the picture was made in the WebUI with the extension sd-webui-negpip",
         formula=(
             "as `a1111`, without the terms `(text:-number)`; their rows, encoded apart, are appended and their "
