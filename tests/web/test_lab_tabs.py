@@ -26,6 +26,7 @@ from weighted_clip.weighting.timed.schedule import COUNTERS
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import library
+from .chromium import Browser
 from .handling import BASE, CONFIG, no_model, noting, small_model, strip_of, values_of
 from .lab_in_browser import LabPage
 
@@ -281,3 +282,43 @@ def test_the_user_chooses_which_text_is_taken_apart(lab: LabPage) -> None:
     lab.wait_for_text("panes", "2 tokens in both")
     lab.fill("prompt", "a cat")
     lab.tab.wait(f"return !{field}")
+
+
+def test_on_a_phone_weights_are_seen_and_masks_can_be_read(browser: Browser, small_lab: str) -> None:
+    with browser.tab(width=390, height=844) as tab:
+        tab.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+        page = LabPage(tab)
+        page.open(small_lab)
+        heads = "[...document.querySelectorAll('#weighted_clip_tokens th')]"
+        weight = f"{heads}.find((one) => one.textContent === 'Weight')?.getBoundingClientRect()"
+        assert tab.wait(f"return {weight}?.right") < 380
+        page.open_part("Masks")
+        page.wait_for_pictures("masks", 3)
+        scales = (
+            "return [...document.querySelectorAll('#weighted_clip_masks img')]"
+            "  .map((one) => one.getBoundingClientRect().width / one.naturalWidth)"
+        )
+        assert min(tab.run(scales)) >= 0.6
+        page.open_part("Compare schemes")
+        far = (
+            "const at = (id) => document.querySelector(`#weighted_clip_${id}`).getBoundingClientRect();"
+            "return at('progress').top - at('prompt').top"
+        )
+        assert 0 < tab.run(far) < 1000
+        assert tab.run("return document.documentElement.scrollWidth") <= 390
+
+
+def test_no_menu_stands_alone_in_its_row(browser: Browser, small_lab: str) -> None:
+    for width in (1200, 1366):
+        with browser.tab(width=width, height=900) as tab:
+            page = LabPage(tab)
+            page.open(small_lab)
+            tab.run("document.querySelector('#weighted_clip_more .label-wrap').click()")
+            menus = (
+                "return [...document.querySelectorAll(':is(#weighted_clip_choices, #weighted_clip_more)"
+                "  input[role=combobox]')].filter((one) => one.offsetParent)"
+                "  .map((one) => Math.round(one.getBoundingClientRect().bottom / 8))"
+            )
+            tab.wait(f"return (() => {{ {menus} }})().length === 10")
+            rows = tab.run(menus)
+            assert all(rows.count(row) == 2 for row in rows), rows

@@ -137,7 +137,7 @@ def progress(share: float, text: str) -> str:
 
 def _figures(pictures: Iterable[tuple[str, str, Image.Image]], kind: str) -> str:
     return "".join(
-        f"<figure class='weighted-clip-figure {kind}' style='--weighted-clip-width: {picture.width}px'>"
+        f"<figure class='weighted-clip-figure {kind}' tabindex='0' style='--weighted-clip-width: {picture.width}px'>"
         f"<img src='{_data_url(picture)}' width='{picture.width}' height='{picture.height}' "
         f"alt='{escape(f'{title}. {caption}')}'>"
         + (f"<figcaption>{escape(caption)}</figcaption>" if caption else "")
