@@ -58,6 +58,13 @@ MAX_PICTURE_WIDTH = 360
 MAX_THUMBNAIL_BYTES = 50_000
 """They are 400 pixels wide, and all of them go with every download from the Comfy Registry."""
 TITLE_HEIGHT = 30
+FOLDED_WIDTH = 140
+"""Width of a folded node with a short title, as ComfyUI draws it."""
+FIT_SHARE, FIT_PADDING = 0.75, 10
+"""The template dialog fits the nodes, with so many pixels around them, into this share of the page's width and height.
+The canvas is as large as the page, and the view that the file has is not used (front end 1.47)."""
+WINDOWS = {(1366, 768): 0.6, (1920, 1080): 0.7}
+"""Sizes of a page, and the least zoom in it: below 0.5 the canvas draws blank boxes."""
 """Height of a node's title on the canvas, above its position."""
 pytestmark = pytest.mark.usefixtures("folders")
 
@@ -413,11 +420,9 @@ def test_the_links_of_a_workflow_are_consistent(path: Path) -> None:
 def test_a_workflow_is_tidy_and_says_what_to_look_at(path: Path) -> None:
     workflow = read_json(path)
     for one, other in combinations(workflow["nodes"], 2):
-        (x, y), (width, height) = one["pos"], one["size"]
-        (left, top), (other_width, other_height) = other["pos"], other["size"]
-        is_beside = x + width <= left or left + other_width <= x
-        is_above = y + height <= top - TITLE_HEIGHT or top + other_height <= y - TITLE_HEIGHT
-        assert is_beside or is_above, f"{one['type']} and {other['type']}"
+        (left, top, right, bottom), (other_left, other_top, other_right, other_bottom) = ends(one), ends(other)
+        is_beside = right <= other_left or other_right <= left
+        assert is_beside or bottom <= other_top or other_bottom <= top, f"{one['type']} and {other['type']}"
     note, start = [node for node in workflow["nodes"] if node["type"] == "MarkdownNote"]
     assert (note["title"], start["title"]) == ("Note", "Start here")
     assert len(re.findall(r"[.!?](?:\s|$)", note["widgets_values"][0])) >= 2
@@ -455,6 +460,25 @@ def test_a_workflow_says_where_its_files_are_chosen(path: Path) -> None:
     assert scale >= 0.7
     assert (start["pos"][0] + left) * scale >= 60
     assert (sum_of(start, 1) + top) * scale <= 900
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("window", "least"), WINDOWS.items(), ids=lambda value: str(value))
+def test_a_workflow_can_be_read_when_the_template_dialog_has_opened_it(
+    path: Path, window: tuple[int, int], least: float
+) -> None:
+    boxes = [ends(node) for node in read_json(path)["nodes"]]
+    width = max(box[2] for box in boxes) - min(box[0] for box in boxes) + 2 * FIT_PADDING
+    height = max(box[3] for box in boxes) - min(box[1] for box in boxes) + 2 * FIT_PADDING
+    assert FIT_SHARE * min(window[0] / width, window[1] / height) >= least
+
+
+def ends(node: dict[str, Any]) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of a node with its title."""
+    (x, y), (width, height) = node["pos"], node["size"]
+    if (node.get("flags") or {}).get("collapsed"):
+        width, height = FOLDED_WIDTH, 0
+    return x, y - TITLE_HEIGHT, x + width, y + height
 
 
 def sum_of(node: dict[str, Any], axis: int) -> float:

@@ -40,6 +40,7 @@ MEANING, MEASURED = "docs/evidence/meaning.md", "docs/evidence/meaning.csv"
 """The page about pictures, and the numbers that ``world measure`` wrote."""
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
 NODES, NAMES, COMPLETION = "docs/nodes.md", "tests/data/names.json", "web/comfyui/ruler/names.js"
+TEMPLATES = "example_workflows"
 INSPECT, CONVERT = (f"web/comfyui/docs/WeightedCLIP{name}.md" for name in ("Inspect", "Convert"))
 COMPILED = set("{}|@")
 """Characters that the front end reads as its message syntax in display names and descriptions, and before 1.47 in
@@ -229,14 +230,23 @@ def completion() -> str:
 
 
 def nodes() -> str:
-    """The page of nodes, whose table has every node."""
+    """The page of nodes, whose tables have every node and every template."""
     page = (ROOT / NODES).read_text(encoding="utf-8")
     said = dict(re.findall(r"^\| (.+?) \| (.+) \|$", page, re.MULTILINE))
     rows = [
         (title, said.get(title, NODE_CLASS_MAPPINGS[node_id].DESCRIPTION.removesuffix(".")))
         for node_id, title in NODE_DISPLAY_NAME_MAPPINGS.items()
     ]
-    return with_table(page, ("Node", "What it does"), rows)
+    page = with_table(page, ("Node", "What it does"), rows)
+    templates = sorted((ROOT / TEMPLATES).glob("*.json"))
+    shown = ((path.stem, said.get(path.stem, used_in(path))) for path in templates)
+    return with_table(page, ("Template", "What it shows"), shown)
+
+
+def used_in(template: Path) -> str:
+    """Titles of our nodes in a template, each once."""
+    types = dict.fromkeys(node["type"] for node in json.loads(template.read_text(encoding="utf-8"))["nodes"])
+    return ", ".join(NODE_DISPLAY_NAME_MAPPINGS[name] for name in types if name in NODE_DISPLAY_NAME_MAPPINGS)
 
 
 def inspected() -> str:

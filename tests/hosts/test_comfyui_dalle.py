@@ -152,7 +152,7 @@ def test_what_cannot_be_is_refused_in_words(
 
 def test_the_template_runs(server: ComfyServer, model: DALLE) -> None:
     """Without a browser: its nodes and links as a prompt, on the tiny models."""
-    graph = template("Text to image by DALL-E")
+    graph = template("18 Text to image by DALL-E")
     files = {"WeightedCLIPLoadDalle": FILE, "WeightedCLIPLoadFull": WHOLE_CLIP.as_posix()}
     for node in graph.nodes.values():
         if node["class_type"] in files:

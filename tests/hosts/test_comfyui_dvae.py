@@ -96,7 +96,7 @@ def test_a_pickle_is_refused_and_the_way_out_is_named(server: ComfyServer, image
 
 def test_the_template_runs(server: ComfyServer, image: torch.Tensor) -> None:
     """Without a browser: its nodes and links as a prompt, on the small dVAE and a picture of 64 x 64 pixels."""
-    graph = template("Swap image tokens")
+    graph = template("17 Swap image tokens")
     for node in graph.nodes.values():
         if node["class_type"] == "WeightedCLIPLoadDVAE":
             node["inputs"]["file"] = FILE

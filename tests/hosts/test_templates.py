@@ -200,7 +200,7 @@ def test_a_workflow_runs_from_the_page_to_its_pictures(
     try:
         page.open_help("WeightedCLIPMaskedBlend")
         assert page.wait(IS_SHOWN) == NODE_DISPLAY_NAME_MAPPINGS["WeightedCLIPMaskedBlend"]
-        page.run("await app.loadGraphData(args[0])", web_server.get(template_path("Masked blend", "json")))
+        page.run("await app.loadGraphData(args[0])", web_server.get(template_path("03 Fade a word out", "json")))
         choices = {
             "CheckpointLoaderSimple": {"ckpt_name": CHECKPOINT},
             "EmptyLatentImage": {"width": SIZE, "height": SIZE},
