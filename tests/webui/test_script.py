@@ -15,6 +15,8 @@ pytest.importorskip("gradio")
 
 import gradio as gr
 from weighted_clip.hosts.webui.settings import Settings
+from weighted_clip.web.lab.handlers import OPTIONS as LAB_OPTIONS
+from weighted_clip.weighting.options import OPTIONS
 from weighted_clip.weighting.schemes import SCHEMES
 
 from . import fake_webui as fake
@@ -282,6 +284,25 @@ def test_what_only_one_scheme_reads_is_seen_with_it_alone(script: dict[str, Any]
     assert shown(**{"They hide from each other": "cutoff"})[1] == [True, False, True, True]
     assert shown(**{"These words": "red"})[1] == [True, False, True, True]  # nothing acts unseen
     assert {padding, bind} < set(dependency.inputs)
+
+
+def test_script_and_tab_set_what_they_are_sent_and_quote_what_cannot_be(
+    script: dict[str, Any], callbacks: list[Any]
+) -> None:
+    with gr.Blocks() as page:
+        controls = script["WeightedCLIPScript"]().ui(False)
+    [(tab, _, _)] = callbacks[0]()
+    sent = json.dumps({"enabled": True, "scheme": "comfy", "padding": OPTIONS["padding"].shown("mask")})
+    for blocks, count in ((page, len(controls)), (tab, len(LAB_OPTIONS))):
+        [receive] = [one.fn for one in blocks.fns.values() if one.fn and one.fn.__name__ == "receive"]
+        *changes, told = receive(sent)
+        assert len(changes) == count
+        assert {"comfy", "mask"} <= {one.get("value") for one in changes}
+        assert told == ""
+        for wrong in ('{"enabled": true, "scheme": "<b>NaN</b>"}', "no <b> JSON"):
+            *changes, told = receive(wrong)
+            assert not any("value" in one for one in changes)
+            assert "&lt;b&gt;" in told and "<b>" not in told
 
 
 def test_process_arms_the_generation(script: dict[str, Any], forge: fake.ForgeModel) -> None:

@@ -12,6 +12,7 @@ from ...weighting.options import OPTIONS
 from ...weighting.schemes import SCHEMES
 from . import markup
 from .components import appearing, control, live, messenger, told_changes
+from .model import EXPLAINED
 
 _ONLY_WITH = {
     name: menus
@@ -58,7 +59,7 @@ def _receive(controls: Mapping[str, Any], told: Any, box: Any, give: Give) -> No
     def receive(request: str) -> tuple[Any, ...]:
         try:
             values, lines = give(request)
-        except ValueError as error:
+        except EXPLAINED as error:
             values, lines = {}, [str(error)]
         changes = [gr.update(value=values[name]) if name in values else gr.update() for name in controls]
         return *changes, markup.problems(lines)

@@ -29,7 +29,7 @@ from .components import (
 )
 from .handlers import OPTIONS, Handlers, Run, run_here
 from .image_tokens import TokenLab
-from .model import ModelSource
+from .model import EXPLAINED, ModelSource
 from .native import Shelf
 from .ranking import RankingLab
 from .tabs import PROMPT_TABS, ScheduleTab
@@ -138,7 +138,7 @@ class _Page:
         def receive(request: str) -> tuple[Any, ...]:
             try:
                 options = take(request)
-            except ValueError as error:
+            except EXPLAINED as error:
                 return *[gr.update()] * len(OPTIONS), markup.message(str(error))
             return *(gr.update(value=getattr(options, name)) for name in OPTIONS), ""
 
