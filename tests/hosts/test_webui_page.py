@@ -67,7 +67,7 @@ def test_tokens_are_read_while_typing_and_masks_drawn(page: LabPage) -> None:
     assert page.chips()[1] == "blue 1.2"
     page.wait_for_text("strip", "is never closed")
     page.choose("scheme", "masked_blend")
-    page.wait_for_text("scheme_note", "blends in encodings without the word")
+    page.wait_for_text("scheme_note", SCHEMES["masked_blend"].advice)
     page.open_part("Masks")
     assert len(page.wait_for_pictures("masks", 2)) >= 2
     page.open_part("Convert")
