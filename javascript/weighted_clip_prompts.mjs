@@ -208,8 +208,9 @@ function exchange({ target }) {
 function look() {
   lastTab = ["txt2img", "img2img"].find((tab) => find(`#${tab}_prompt textarea`)?.offsetParent) ?? lastTab;
   const isOpen = !!find("#weighted_clip_prompt textarea")?.offsetParent;
-  if (isOpen && !wasOpen && !isTouched) fetchFrom(lastTab, false);
-  wasOpen = isOpen;
+  const isOpening = isOpen && !wasOpen;
+  wasOpen = isOpen; // before it is filled, which is an event as well
+  if (isOpening && !isTouched) fetchFrom(lastTab, false);
 }
 
 function touch({ target }) {
