@@ -1,4 +1,4 @@
-"""Routes of the token ruler in ComfyUI's server, ``POST /weighted_clip/inspect`` and ``POST /weighted_clip/convert``.
+"""Routes of the token ruler in ComfyUI's server: ``POST /weighted_clip/inspect``, ``/convert`` and ``/infotext``.
 
 A node with a ruler marks its prompt boxes and the inputs that affect reading (`node.MARK`), which the page finds in
 the node's description. Its ``options`` makes `EncodeOptions` from the values of those inputs, for itself and for the
@@ -25,6 +25,7 @@ from . import node
 
 PATH = "/weighted_clip/inspect"
 CONVERT_PATH = "/weighted_clip/convert"
+INFOTEXT_PATH = "/weighted_clip/infotext"
 MAX_AT_ONCE = 2
 """Maximum number of requests handled at once; others are refused meanwhile. Each slows the host's own answers down."""
 FOLDERS = ("text_encoders", "checkpoints")
@@ -53,8 +54,12 @@ def add_routes(nodes: Mapping[str, RulerNode]) -> None:
         async def answer_conversion(request: Any) -> Any:
             return await answer(request, nodes, _converted)
 
+        async def answer_infotext(request: Any) -> Any:
+            return await answer(request, nodes, _taken_apart)
+
         instance.routes.post(PATH)(answer_request)
         instance.routes.post(CONVERT_PATH)(answer_conversion)
+        instance.routes.post(INFOTEXT_PATH)(answer_infotext)
 
 
 async def answer(
@@ -138,6 +143,13 @@ def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
 
     del nodes
     return json.dumps(conversion(json.loads(body)))
+
+
+def _taken_apart(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+    from ..web.inspection import generation_data
+
+    del nodes
+    return json.dumps(generation_data(json.loads(body)))
 
 
 def embedding_names() -> list[str]:

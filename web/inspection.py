@@ -1,4 +1,4 @@
-"""Reading and converting of prompts for a front end: a request as plain data in, views or a prompt out.
+"""Reading, converting and taking apart of prompts for a front end: a request as plain data in, views or prompts out.
 
 Nothing is encoded, and no file is read except the vocabulary of a text encoder, once. Only the names of embeddings are
 known, so each counts as one vector.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import accumulate, islice, takewhile
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.chunks import CLIP_L_LAYOUT
 from ..weighting.convert import convert
+from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
 from ..weighting.pipeline import plan_prompt
 from ..weighting.plan import different_asks
@@ -301,3 +302,16 @@ def conversion(asked: object) -> dict[str, Any]:
     except ValueError as error:
         raise RequestError(str(error)) from error
     return {"text": converted.text, "issues": [issue.line for issue in converted.issues]}
+
+
+def generation_data(asked: object) -> dict[str, Any]:
+    r"""Answer a request to take generation data apart.
+
+    >>> generation_data({"text": "a cat\nNegative prompt: dog"})
+    {'prompt': 'a cat', 'negative': 'dog', 'settings': {}}
+    """
+    if not isinstance(asked, Mapping) or set(asked) != {"text"} or not isinstance(asked["text"], str):
+        raise RequestError('a request is an object with a string "text"')
+    if _SURROGATE.search(asked["text"]):
+        raise RequestError("text holds a lone surrogate, which is no character")
+    return asdict(read_infotext(asked["text"]))

@@ -177,3 +177,14 @@ def test_a_prompt_is_converted(server: ComfyServer, path: str) -> None:
         status, body = server.request(path, wrong)
         assert status == 400
         assert json.loads(body)["error"]
+
+
+def test_generation_data_is_taken_apart(server: ComfyServer) -> None:
+    path, text = "/weighted_clip/infotext", "a cat\nNegative prompt: dog\nSteps: 2, Sampler: Euler, Seed: 1"
+    status, body = server.request(path, {"text": text})
+    settings = {"Steps": "2", "Sampler": "Euler", "Seed": "1"}
+    assert (status, json.loads(body)) == (200, {"prompt": "a cat", "negative": "dog", "settings": settings})
+    for wrong in ({"text": 1}, {"text": "a", "more": 1}, [], {"text": "\ud800"}):
+        status, body = server.request(path, wrong)
+        assert (status, list(json.loads(body))) == (400, ["error"])
+    assert server.request(path, {"text": "x" * 70000})[0] == 413

@@ -162,6 +162,27 @@ def test_a_fix_is_read_as_meant(syntax: str, code: str, text: str, fixed: str, m
     assert {one.text: one.weight for one in prompt.fragments if one.weight != 1} == meant
 
 
+@pytest.mark.parametrize("syntax", SYNTAXES)
+@pytest.mark.parametrize(
+    ("prompt", "data"),
+    [
+        ("a cat, ", "\n Negative prompt: dog:1.2, [x]\nSteps: 20, Sampler: Euler, Seed: 1\n"),
+        ("a cat\n", "Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Clip skip: 2, x:1.2, __z__"),
+        ("", "Negative prompt: dog"),
+    ],
+)
+def test_generation_data_is_one_problem_from_its_beginning_on(syntax: str, prompt: str, data: str) -> None:
+    text = prompt + data
+    (issue,) = parse(text, syntax).issues
+    assert issue.code == "generation-data"
+    assert text[slice(*issue.span)].strip() == data.strip()
+
+
+def test_words_of_generation_data_alone_are_a_prompt() -> None:
+    for text in ("steps: 20, stairs", "a negative prompt: dog", "Steps: 20", "Negative prompt:"):
+        assert parse(text, "comfy").issues == ()
+
+
 def test_a_weight_without_a_meant_one_is_named_without_a_fix() -> None:
     (issue,) = parse("(a (b:3) c:10.5)", "a1111").issues[:1]
     assert (issue.code, issue.fix) == ("far-weight", "")

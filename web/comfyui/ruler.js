@@ -24,6 +24,7 @@ import { followTyping } from "./ruler/writing.js";
 
 const ROUTE = "/weighted_clip/inspect";
 const CONVERT_ROUTE = "/weighted_clip/convert";
+const INFOTEXT_ROUTE = "/weighted_clip/infotext";
 /** The server's message after a sampling about where weights, a placed phrase or a region of a node acted (EVENT of
  * hosts/comfy/attention.py). */
 const WEIGHED = "weighted_clip.weighed";
@@ -42,6 +43,13 @@ const NAMES_SETTING = "WeightedCLIP.Names";
 /** The syntax of nodes that have no menu for it; of others ComfyUI's. */
 const SYNTAXES = { WeightedCLIPA1111Encode: "a1111", WeightedCLIPLoadPromptLoras: "a1111" };
 
+/** ComfyUI's own nodes with prompt boxes, and their names. */
+const STOCK = {
+  CLIPTextEncode: ["text"],
+  CLIPTextEncodeSDXL: ["text_g", "text_l"],
+  CLIPTextEncodeSDXLRefiner: ["text"],
+};
+
 /** The rules for our classes of nodes, by name. */
 const rules = new Map();
 
@@ -58,7 +66,7 @@ let hasNames = true;
 /** Names known to the server, once requested. */
 let names = null;
 
-const host = { isOn: () => isOn, ask, convert, changed, urlOf };
+const host = { isOn: () => isOn, ask, convert, takeApart, boxesOf, changed, urlOf };
 
 /** Resolves with the previous request: the nodes of a page take turns. */
 let turn = Promise.resolve();
@@ -73,6 +81,19 @@ function ask(body, signal) {
 /** Ask the server for a prompt in another syntax (web/inspection.py). */
 function convert(request) {
   return askNow(CONVERT_ROUTE, JSON.stringify(request));
+}
+
+/** Ask the server for the prompt, negative prompt and settings in generation data (web/inspection.py). */
+function takeApart(text) {
+  return askNow(INFOTEXT_ROUTE, JSON.stringify({ text }));
+}
+
+/** The boxes with the prompt that a node encodes, the stock ones too; null for another node. */
+function boxesOf(node) {
+  const rule = rules.get(node.comfyClass);
+  const names = rule?.hasScheme ? rule.texts : STOCK[node.comfyClass];
+  const sources = names?.map((name) => sourceOf(node, name));
+  return sources?.every((source) => source?.places.length === 1) ? sources.map(({ places }) => places[0]) : null;
 }
 
 async function askNow(route, body, signal) {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..prompt import Fragment, Piece, Prompt, Span
 from . import a1111, comfy, compel
 from .record import Syntax, foreign_issues
-from .slips import slip_issues
+from .slips import GENERATION_DATA, slip_issues
 
 __all__ = ["SYNTAXES", "Syntax", "parse", "parse_plain", "syntax_of"]
 
@@ -50,4 +50,7 @@ def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
     found = [*foreign_issues(prompt, record), *slip_issues(prompt, record)]
     if not found:
         return prompt
+    data = next((issue.span for issue in found if issue.code == GENERATION_DATA), None)
+    if data is not None:  # nothing in it is taken for a prompt
+        found = [issue for issue in found if issue.code == GENERATION_DATA or issue.span.start < data.start]
     return replace(prompt, issues=tuple(sorted([*prompt.issues, *found], key=lambda issue: issue.span)))

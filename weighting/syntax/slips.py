@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..prompt import Issue, Prompt, Span, shortened
+from ..infotext import NEGATIVE, read_infotext
+from ..prompt import Issue, Prompt, Span, quoted, shortened
 from .record import Syntax
 
+GENERATION_DATA = "generation-data"
+"""Code of the issue about a negative prompt, and settings, behind a prompt."""
 FAR = 10.0
 """Weights beyond plus and minus this are named."""
 MOST = 1e30
@@ -21,6 +24,7 @@ _FULL_WIDTH = re.compile(r"([(（])([^()（）]*)([:：])(\s*[+-]?\d*[.．。]?\
 _NO_BRACKETS = re.compile(r"(?<![\w:-])(?:embedding:)?[^\W\d][\w-]*:\d*\.\d+(?![\w.:])(?!\s*[)\]>])")
 _NAME = re.compile(r"(?<![^\s,()])[^\s,()\\]*_\([^()\\:]*\)")
 _WILDCARD = re.compile(r"(?<!\w)__(?:[^\W_]|[/*.-]|_(?!_))+__(?!\w)")
+_NEGATIVE = re.compile(rf"^[^\S\n]*{NEGATIVE}", re.MULTILINE)
 _NUMBER_BEHIND = re.compile(r"\s*:\s*\+?([1-9]\d+)\s*\)")
 
 
@@ -32,6 +36,11 @@ def slip_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
     [('full-width-weight', '(dog:1.3)'), ('far-weight', '1.3'), ('weight-without-brackets', '(fox:1.2)')]
     """
     source = prompt.source
+    if read_infotext(source).is_generation_data:
+        negative = _NEGATIVE.search(source)
+        start = negative.start() if negative else source.rstrip().rfind("\n") + 1
+        message = f"“{quoted(source, Span(start, len(source)), 40)}” begins generation data, which is no prompt."
+        yield Issue(GENERATION_DATA, message, Span(start, len(source)))
     if syntax.foreign:
         for found in _WILDCARD.finditer(source):
             message = f"“{shortened(found[0])}” is text: nothing here fills wildcards in."

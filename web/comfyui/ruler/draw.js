@@ -16,8 +16,10 @@ import { counted, countText, optionTexts, spoken } from "./words.js";
 const MAX_CHIPS = 600;
 /** Maximum number of texts shown; the rest are counted. */
 const MAX_SECTIONS = 20;
-/** Maximum number of characters of a prompt on a button. */
+/** Maximum number of characters of a prompt on a button, and of a setting. */
 const MAX_LABEL = 40;
+/** Maximum number of settings listed. */
+const MAX_SETTINGS = 40;
 /** Milliseconds without a change before a screen reader is told. */
 const QUIET_TIME = 1000;
 
@@ -39,6 +41,9 @@ let numRulers = 0;
  * @property {(section: number, from: string) => void} [onConvert] Converts the prompt of a section from the syntax that
  *   a problem says some of it is written in.
  * @property {(section: number, issues: object[]) => void} [onFix] Writes what some problems of a section offer to.
+ * @property {string} [splitText] Text of a button that splits a text that is more than a prompt, by `onSplit`.
+ * @property {(section: number) => void} [onSplit] Splits it.
+ * @property {[string, string][]} [settings] Names and values to list.
  * @property {string} [announcement] Text for a screen reader, instead of numbers of tokens and problems.
  * @property {boolean} [isEditable] Whether chips can have the focus, to change their weights (weight_input.js).
  */
@@ -131,17 +136,31 @@ function parts(content, theme, id, limit, onMore) {
     const list = make("div", "wcr-problems", "", { role: "list", ariaLabel: say(counted(issues.length, "problem")) });
     list.dataset.captureWheel = "true";
     list.append(...issues.map(({ message }, i) => make("p", "", say(message), { id: `${id}-${i}`, role: "listitem" })));
-    if (content.onConvert) addButtons(list, content);
+    if (content.onConvert || content.onSplit) addButtons(list, content);
     result.push(list);
   }
+  if (content.settings?.length) result.push(drawSettings(content.settings));
   return result;
 }
 
+function drawSettings(settings) {
+  const list = make("div", "wcr-settings", "", { role: "list", ariaLabel: say("Settings") });
+  list.dataset.captureWheel = "true";
+  for (const [name, value] of settings.slice(0, MAX_SETTINGS)) {
+    const row = list.appendChild(make("span", "wcr-setting", "", { role: "listitem" }));
+    row.append(make("b", "", shortened(name)), ` ${shortened(value)}`);
+  }
+  if (settings.length > MAX_SETTINGS) list.append(make("span", "", say(counted(settings.length - MAX_SETTINGS, "more setting"))));
+  return list;
+}
+
+const shortened = (text) => (text.length > MAX_LABEL ? `${text.slice(0, MAX_LABEL)}…` : text);
+
 /**
- * Buttons at the problems of each text: to convert it, at the first that is about a form of some other syntax; to write
- * something else there; and to do so for all of a kind, at the first of them.
+ * Buttons at the problems of each text: to split it where it is more than a prompt; to convert it, at the first that is
+ * about a form of some other syntax; to write something else there; and to do so for all of a kind, at the first of them.
  */
-function addButtons(list, { sections, onConvert, onFix }) {
+function addButtons(list, { sections, onConvert, onFix, onSplit, splitText }) {
   const rows = [...list.children];
   for (const [index, { view }] of sections.entries()) {
     const found = new Set();
@@ -155,8 +174,10 @@ function addButtons(list, { sections, onConvert, onFix }) {
       const alike = fix ? view.issues.filter(({ code, fix: other }) => code === issue.code && other) : [];
       const isFirst = !found.has(from ?? issue.code);
       found.add(from ?? issue.code);
+      if (onSplit && issue.code === "generation-data") add(splitText, () => onSplit(index));
+      if (!onConvert) continue;
       if (from && isFirst) add(`Convert from ${from} to ${view.syntax}`, () => onConvert(index, from));
-      if (fix) add(`Write ${fix.length > MAX_LABEL ? `${fix.slice(0, MAX_LABEL)}…` : fix}`, () => onFix(index, [issue]));
+      if (fix) add(`Write ${shortened(fix)}`, () => onFix(index, [issue]));
       if (alike.length > 1 && isFirst) add(`All ${alike.length}`, () => onFix(index, alike));
     }
   }

@@ -4,13 +4,17 @@ import { areaOf, replaceText } from "./boxes.js";
 import { clipOf } from "./clip_family.js";
 import { createRuler } from "./draw.js";
 import { hostText } from "./host_text.js";
+import { say } from "./language.js";
 import { isLinked, sourceOf } from "./links.js";
+import { partnerOf } from "./partner.js";
 import { requestsOf } from "./requests.js";
 import { whenText } from "./words.js";
 import { bracketBeingWritten, withoutProblems } from "./writing.js";
 
 /** Milliseconds without a change before the server is asked. */
 const QUIET_TIME = 100;
+/** Code of the problem that a text is more than a prompt (weighting/syntax/slips.py). */
+const GENERATION_DATA = "generation-data";
 /** Weights of compel that no token has. */
 const OF_SECTIONS = /\.(?:and|blend)\(/u;
 
@@ -18,6 +22,8 @@ const OF_SECTIONS = /\.(?:and|blend)\(/u;
  * @typedef {object} Host Functions of the page that a ruler needs.
  * @property {(body: string, signal: AbortSignal) => Promise<object[]>} ask Views for a request.
  * @property {(request: object) => Promise<{text: string, issues: string[]}>} convert A prompt in another syntax.
+ * @property {(text: string) => Promise<{prompt: string, negative: string, settings: object}>} takeApart Generation data.
+ * @property {(node: object) => import("./boxes.js").Box[] | null} boxesOf The prompt boxes of a node that encodes.
  * @property {() => void} changed Says that the workflow was changed.
  * @property {() => boolean} isOn Whether the ruler is switched on.
  */
@@ -43,6 +49,8 @@ export class NodeRuler {
   #weighed = "";
   /** Losses of a conversion, until something changes. */
   #lost = "";
+  /** Settings of generation data that was split, by their names, until something changes. */
+  #settings = [];
   #content = null;
   /** For each section the bracket that was being written when it was drawn. */
   #brackets = [];
@@ -105,14 +113,19 @@ export class NodeRuler {
    * @returns {import("./weight_input.js").Place | null} Null if it cannot be changed by hand.
    */
   placeOf(index) {
-    const section = this.#sections[index];
-    if (!section?.names.length || this.#read.obstacle) return null;
-    const sources = section.names.map((name) => sourceOf(this.#node, name));
+    const sources = this.#sourcesOf(index);
     // what the page takes out of a text before it is sent has no place in the view
     const isAsTyped = ({ value, isPrompt }) => !isPrompt || hostText(value).text === value;
-    if (!sources.every((source) => source?.places.length === 1 && isAsTyped(source))) return null;
-    const boxes = new Map(sources.map(({ places: [box] }) => [box.widget, box]));
-    return { boxes: [...boxes.values()], syntax: section.view.syntax };
+    if (!sources.length || !sources.every(isAsTyped)) return null;
+    return { boxes: boxesAt(sources), syntax: this.#sections[index].view.syntax };
+  }
+
+  /** The sources of the boxes with the text of a section; none if it is computed. */
+  #sourcesOf(index) {
+    const section = this.#sections[index];
+    if (!section?.names.length || this.#read.obstacle) return [];
+    const sources = section.names.map((name) => sourceOf(this.#node, name));
+    return sources.every((source) => source?.places.length === 1) ? sources : [];
   }
 
   /** Convert the prompt of a section from another syntax to that of the node. */
@@ -135,6 +148,50 @@ export class NodeRuler {
     this.check();
     this.#lost = lost;
     if (this.#content) this.#show(this.#content);
+  }
+
+  /** Put the prompts in the generation data of a section into this node's box and its partner's, and list the settings. */
+  async #split(index) {
+    const boxes = boxesAt(this.#sourcesOf(index));
+    const text = String(boxes[0].widget.value);
+    let lost = "";
+    let settings = [];
+    try {
+      const data = await this.#host.takeApart(text);
+      if (boxes.some(({ widget }) => widget.value !== text)) return; // typed on meanwhile
+      const { node, isNegative } = this.#partnerOf(boxes);
+      const [own, other] = isNegative ? [data.negative, data.prompt] : [data.prompt, data.negative];
+      const name = isNegative ? "Prompt" : "Negative prompt";
+      settings = Object.entries(data.settings);
+      if (other) settings.unshift([say(name), node ? `→ ${node.title}` : await copied(other)]);
+      if (other && node) for (const box of this.#host.boxesOf(node)) replaceAll(box, other);
+      for (const box of boxes) replaceAll(box, own);
+      this.#host.changed();
+    } catch (error) {
+      lost = error.message;
+    }
+    this.check();
+    this.#lost = lost;
+    this.#settings = settings;
+    if (this.#content) this.#show(this.#content);
+  }
+
+  /** The node with the other prompt, whose boxes are others than these. */
+  #partnerOf(boxes) {
+    const partner = partnerOf(this.#node, this.#host.boxesOf);
+    const others = partner.node && this.#host.boxesOf(partner.node);
+    const isShared = others?.some(({ widget }) => boxes.some((box) => box.widget === widget));
+    return isShared ? { ...partner, node: null } : partner;
+  }
+
+  /** The button that splits generation data; null if this text is none, or not to be changed. */
+  #splitText() {
+    const index = this.#sections.findIndex(({ view }) => view.issues.some(({ code }) => code === GENERATION_DATA));
+    const boxes = boxesAt(this.#sourcesOf(index));
+    if (!boxes.length) return null;
+    const { node, isNegative } = this.#partnerOf(boxes);
+    const name = isNegative ? "prompt" : "negative prompt";
+    return node ? `Split: ${name} to “${node.title}”` : `Split, copy the ${name}`;
   }
 
   /** Write in the prompt of a section what its problems offer, in one step. */
@@ -195,7 +252,10 @@ export class NodeRuler {
     this.#read = { ...requestsOf(this.#node, this.#rule, encoder, clip.files), clipNote: clip.note };
     const before = this.#key;
     this.#key = JSON.stringify(this.#read);
-    if (this.#key !== before) this.#weighed = this.#lost = "";
+    if (this.#key !== before) {
+      this.#weighed = this.#lost = "";
+      this.#settings = [];
+    }
     return this.#key !== before;
   }
 
@@ -246,6 +306,7 @@ export class NodeRuler {
     const { notes, origins, obstacle, clipNote } = this.#read;
     const ofRun = [obstacle && "as of the last run", ...origins, this.#weighed].filter(Boolean);
     const ofNode = [obstacle, ...origins, ...notes, this.#weighed].filter(Boolean);
+    const splitText = this.#splitText();
     const ofScheme = this.#isSchemeIdle() ? ["no weight here: nothing to change"] : [];
     this.drawing.show({
       sections: sections.map((one, at) => (brackets[at] ? { ...one, view: withoutProblems(one.view, brackets[at]) } : one)),
@@ -253,6 +314,7 @@ export class NodeRuler {
       hasScheme: this.#rule.hasScheme,
       notes: !isOn ? [] : [...(isFromRun ? ofRun : ofNode), ...ofScheme],
       message: message || this.#lost || (isOn && !isFromRun && !sections.some(({ view }) => view.encoder) ? clipNote : ""),
+      settings: this.#settings,
       isStale,
       isSilent,
       isEditable,
@@ -260,6 +322,7 @@ export class NodeRuler {
         onConvert: (section, from) => this.#convert(section, from),
         onFix: (section, issues) => this.#fix(section, issues),
       }),
+      ...(splitText && { splitText, onSplit: (section) => this.#split(section) }),
     });
   }
 
@@ -284,4 +347,25 @@ export class NodeRuler {
     });
     return sections.sort((a, b) => names.indexOf(a.label.split(",")[0]) - names.indexOf(b.label.split(",")[0]));
   }
+}
+
+/** The boxes at which sources end, each once. */
+const boxesAt = (sources) => [...new Map(sources.map(({ places: [box] }) => [box.widget, box])).values()];
+
+const replaceAll = (box, text) => replaceText(box, { start: 0, end: String(box.widget.value ?? "").length, text });
+
+/** Copy a text; what to say of that. */
+async function copied(text) {
+  const isDone = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+  if (!isDone && !copiedOldStyle(text)) throw new Error("This page may not copy: nothing was changed");
+  return say("copied");
+}
+
+/** The same where the page is not served securely. */
+function copiedOldStyle(text) {
+  const area = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text }));
+  area.select();
+  const isDone = document.execCommand("copy");
+  area.remove();
+  return isDone;
 }

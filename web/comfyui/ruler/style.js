@@ -88,6 +88,9 @@ button.wcr-chip[aria-pressed="true"] { background: var(--wcr-line); }
 .wcr-problems p {
   margin: 0 8px 3px; padding: 0 0 0 7px; border-inline-start: 3px solid var(--wcr-wave); color: var(--wcr-problem);
 }
+.wcr-settings { display: flex; flex-wrap: wrap; gap: 1px 12px; max-height: 116px; overflow-y: auto; padding: 2px 8px 6px; }
+.wcr-settings { color: var(--wcr-text); font-size: 11px; }
+.wcr-settings b { color: var(--wcr-muted); font-weight: 400; }
 .wcr-problems .wcr-button { margin-inline-start: 8px; font-size: 11px; }
 .wcr-stale .wcr-scroll, .wcr-stale .wcr-problems { opacity: 0.45; filter: grayscale(1); }
 .wcr-asleep { opacity: 0.4; }
