@@ -16,7 +16,7 @@ SETTINGS = "Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Model: <script>w
 PASTED = f"{PROMPT}\nNegative prompt: {NEGATIVE}\n{SETTINGS}"
 OURS, STOCK = "WeightedCLIPTextEncode", "CLIPTextEncode"
 TEXTS = (
-    "return app.graph.nodes.filter(({ type }) => type.endsWith('TextEncode'))"
+    "return app.graph.nodes.filter(({ type }) => type.endsWith('TextEncode')).sort((one, other) => one.id - other.id)"
     ".map(({ widgets }) => widgets.find(({ name }) => name === 'text').value)"
 )
 SPLIT = "[...document.querySelectorAll('.wcr-problems .wcr-button')].find(({ innerText }) => /^Split/.test(innerText))"
@@ -30,6 +30,15 @@ def node(kind: str, text: str) -> dict[str, Any]:
 def sampler(positive: str, negative: str | None) -> dict[str, Any]:
     links = {"positive": [positive, 0], **({"negative": [negative, 0]} if negative else {})}
     return {"class_type": "KSampler", "inputs": {**links, "seed": 1, "steps": 1, "cfg": 1}}
+
+
+def load(page: RulerPage, *nodes: dict[str, Any]) -> None:
+    """Load nodes, beside each other."""
+    page.load(*nodes)
+    page.run(
+        "app.graph.nodes.forEach((node, i) => { node.pos = [60 + 440 * (i % 3), 90 + 500 * Math.floor(i / 3)]; });"
+        "app.canvas.setDirty(true, true); await new Promise((done) => setTimeout(done, 300))"
+    )
 
 
 def split(page: RulerPage) -> str:
@@ -47,7 +56,7 @@ def wait_for_texts(page: RulerPage, *texts: str) -> None:
 
 @pytest.mark.parametrize("kind", [STOCK, OURS])
 def test_a_click_fills_both_prompts_and_lists_the_settings(page: RulerPage, kind: str) -> None:
-    page.load(node(OURS, PASTED), node(kind, "ugly"), sampler("1", "2"))
+    load(page, node(OURS, PASTED), node(kind, "ugly"), sampler("1", "2"))
     page.wait(f"return Boolean({SPLIT})")
     assert page.run(TEXTS) == [PASTED, "ugly"]
     assert page.run("return app.graph.nodes[1].title") in split(page)
@@ -63,7 +72,7 @@ def test_a_click_fills_both_prompts_and_lists_the_settings(page: RulerPage, kind
 
 
 def test_each_box_takes_its_text_back_by_one_key(page: RulerPage) -> None:
-    page.load(node(OURS, PASTED), node(OURS, "ugly"), sampler("1", "2"))
+    load(page, node(OURS, PASTED), node(OURS, "ugly"), sampler("1", "2"))
     split(page)
     wait_for_texts(page, PROMPT, NEGATIVE)
     page.text_area(0).click()
@@ -75,7 +84,7 @@ def test_each_box_takes_its_text_back_by_one_key(page: RulerPage) -> None:
 
 
 def test_without_another_node_the_negative_prompt_is_copied(page: RulerPage) -> None:
-    page.load(node(OURS, PASTED), sampler("1", None))
+    load(page, node(OURS, PASTED), sampler("1", None))
     assert "copy" in split(page)
     wait_for_texts(page, PROMPT)
     area = page.text_area()
@@ -85,7 +94,7 @@ def test_without_another_node_the_negative_prompt_is_copied(page: RulerPage) -> 
 
 
 def test_data_pasted_into_the_negative_node_goes_the_other_way(page: RulerPage) -> None:
-    page.load(node(STOCK, ""), node(OURS, PASTED), sampler("1", "2"))
+    load(page, node(STOCK, ""), node(OURS, PASTED), sampler("1", "2"))
     split(page)
     wait_for_texts(page, PROMPT, NEGATIVE)
 
@@ -93,21 +102,21 @@ def test_data_pasted_into_the_negative_node_goes_the_other_way(page: RulerPage) 
 def test_the_way_to_the_sampler_may_lead_through_other_nodes(page: RulerPage) -> None:
     part = {"class_type": "ConditioningSetTimestepRange", "inputs": {"start": 0, "end": 1}}
     ways = [{**part, "inputs": {**part["inputs"], "conditioning": [number, 0]}} for number in ("1", "2")]
-    page.load(node(OURS, PASTED), node(STOCK, ""), *ways, sampler("3", "4"))
+    load(page, node(OURS, PASTED), node(STOCK, ""), *ways, sampler("3", "4"))
     split(page)
     wait_for_texts(page, PROMPT, NEGATIVE)
 
 
 def test_lists_of_civitai_stay_whole(page: RulerPage) -> None:
     resources = '[{"type":"checkpoint","modelVersionId":1},{"type":"lora","weight":0.8}]'
-    page.load(node(OURS, f"{PROMPT}\n{SETTINGS}, Civitai resources: {resources}"))
+    load(page, node(OURS, f"{PROMPT}\n{SETTINGS}, Civitai resources: {resources}"))
     split(page)
     wait_for_texts(page, PROMPT)
     assert any(one.startswith('Civitai resources [{"type":"check') for one in page.run(LISTED))
 
 
 def test_a_megabyte_is_pasted(page: RulerPage) -> None:
-    page.load(node(OURS, "a cat"))
+    load(page, node(OURS, "a cat"))
     page.wait_for(chips=["a", "cat"])
     area = page.text_area()
     area.click()

@@ -9,11 +9,12 @@ import { app } from "../../scripts/app.js";
 import { hideAdvanced } from "./ruler/advanced.js";
 import { areaOf } from "./ruler/boxes.js";
 import { addCompletion } from "./ruler/completion.js";
-import { setLanguage } from "./ruler/language.js";
+import { say, setLanguage } from "./ruler/language.js";
 import { sourceOf } from "./ruler/links.js";
 import { namesOf } from "./ruler/names.js";
 import { NodePlaces } from "./ruler/node_places.js";
 import { NodeRuler } from "./ruler/node_ruler.js";
+import { replaceNodes } from "./ruler/replacing.js";
 import { ruleOf } from "./ruler/requests.js";
 import { addStyle, onTheme } from "./ruler/style.js";
 import { addChipWeights, addWeightKeys } from "./ruler/weight_input.js";
@@ -40,6 +41,12 @@ const LOCALE = "Comfy.Locale";
 const SETTING = "WeightedCLIP.TokenRuler";
 /** Off: no names of embeddings and LoRAs are offered. */
 const NAMES_SETTING = "WeightedCLIP.Names";
+/** On: the ruler on all of ComfyUI's own prompt boxes. */
+const STOCK_SETTING = "WeightedCLIP.StockRuler";
+/** Property of a stock node whose user has asked for the ruler. */
+const SHOWN = "weighted_clip_tokens";
+/** Our node that takes the place of CLIP Text Encode, and reads as it by default. */
+const MAIN = "WeightedCLIPTextEncode";
 /** The syntax of nodes that have no menu for it; of others ComfyUI's. */
 const SYNTAXES = { WeightedCLIPA1111Encode: "a1111", WeightedCLIPLoadPromptLoras: "a1111" };
 
@@ -62,6 +69,7 @@ const widgets = new Set();
 /** The settings, which announce a change before they have the new value. */
 let isOn = true;
 let hasNames = true;
+let isOnStock = false;
 
 /** Names known to the server, once requested. */
 let names = null;
@@ -132,7 +140,7 @@ function nodeOf(id) {
 function readersOf(area) {
   const found = [];
   for (const [node, ruler] of rulers) {
-    for (const name of rules.get(node.comfyClass).texts) {
+    for (const name of rules.get(node.comfyClass)?.texts ?? []) {
       const box = sourceOf(node, name)?.places.find((one) => areaOf(one) === area);
       if (box) found.push({ box, node, ruler });
     }
@@ -186,8 +194,8 @@ function changed() {
 }
 
 /** Give a node a ruler that follows it for as long as it is in a graph. */
-function addRuler(node, rule) {
-  const ruler = new (rule.hasMaps ? NodeMaps : rule.hasPlaces ? NodePlaces : NodeRuler)(node, rule, host);
+function addRuler(node, rule, page = host) {
+  const ruler = new (rule.hasMaps ? NodeMaps : rule.hasPlaces ? NodePlaces : NodeRuler)(node, rule, page);
   const check = () => ruler.check();
   for (const widget of node.widgets) after(widget, "callback", check);
   for (const event of ["onConfigure", "onConnectionsChange"]) after(node, event, check);
@@ -195,19 +203,62 @@ function addRuler(node, rule) {
 
   if (!rule.hasMaps) addChipWeights(ruler.drawing, (section) => ruler.placeOf(section), { step: weightStep, changed });
 
-  const widget = addRulerWidget(node, ruler.drawing, () => app.canvas.canvas, rule.texts.at(-1));
-  after(node, "onAdded", () => {
+  const about = rule.isStock ? { isOurs: false } : { box: rule.texts.at(-1) };
+  const widget = addRulerWidget(node, ruler.drawing, () => app.canvas.canvas, about);
+  const added = () => {
     rulers.set(node, ruler);
     widgets.add(widget);
     widget.start();
     check();
-  });
+  };
+  if (node.graph) added();
+  after(node, "onAdded", added);
   after(node, "onRemoved", () => {
     rulers.delete(node);
     widgets.delete(widget);
     widget.stop();
     ruler.remove();
   });
+}
+
+/** Show or hide the ruler of a stock node, as the setting and the node's property say. */
+function updateStock(node) {
+  const isShown = () => isOnStock || Boolean(node.properties?.[SHOWN]);
+  const ruler = rulers.get(node);
+  if (ruler) ruler.switched();
+  else if (isShown()) {
+    const rule = { id: MAIN, texts: STOCK[node.comfyClass], counts: [], hasScheme: false, isStock: true };
+    addRuler(node, rule, { ...host, isOn: () => isOn && isShown() });
+  }
+}
+
+/** All nodes of a workflow with a class, those in subgraphs too. */
+function nodesOf(classes) {
+  const root = app.graph?.rootGraph ?? app.graph;
+  const graphs = [root, ...(root?.subgraphs?.values() ?? [])];
+  return graphs.flatMap((graph) => graph?.nodes ?? []).filter(({ comfyClass }) => classes.includes(comfyClass));
+}
+
+/** Items of the menu of a stock node. */
+function stockItems(node) {
+  const isShown = Boolean(node.properties?.[SHOWN]);
+  const toggle = () => {
+    if (isShown) delete node.properties[SHOWN];
+    else node.properties[SHOWN] = true;
+    updateStock(node);
+    changed();
+  };
+  const items = isOnStock ? [] : [{ content: say(isShown ? "Hide tokens" : "Show tokens"), callback: toggle }];
+  if (node.comfyClass !== "CLIPTextEncode" || !rules.has(MAIN)) return items;
+  const name = LiteGraph.registered_node_types[MAIN].title;
+  const replace = (nodes) => {
+    replaceNodes(nodes, MAIN);
+    changed();
+  };
+  const all = nodesOf(["CLIPTextEncode"]);
+  items.push({ content: say(`Replace with ${name}`), callback: () => replace([node]) });
+  if (all.length > 1) items.push({ content: say(`Replace all ${all.length} with ${name}`), callback: () => replace(all) });
+  return items;
 }
 
 /** Speak the page's language from now on. */
@@ -243,7 +294,21 @@ app.registerExtension({
         hasNames = value !== false;
       },
     },
+    {
+      id: STOCK_SETTING,
+      category: ["Weighted CLIP", "Token ruler of stock nodes"],
+      name: "Weighted CLIP: token ruler on stock nodes",
+      tooltip: "Shows the tokens below the boxes of ComfyUI's own CLIP Text Encode, too. Off: where its menu has turned it on.",
+      type: "boolean",
+      defaultValue: false,
+      onChange(value) {
+        isOnStock = value === true;
+        nodesOf(Object.keys(STOCK)).forEach(updateStock);
+      },
+    },
   ],
+
+  getNodeMenuItems: (node) => (STOCK[node.comfyClass] ? stockItems(node) : []),
 
   setup() {
     addStyle();
@@ -280,6 +345,10 @@ app.registerExtension({
   },
 
   nodeCreated(node) {
+    if (STOCK[node.comfyClass]) {
+      after(node, "onConfigure", () => updateStock(node));
+      updateStock(node);
+    }
     const rule = rules.get(node.comfyClass);
     if (rule) hideAdvanced(node, (id) => app.extensionManager?.setting?.get(id));
     if (rule?.texts.every((name) => node.widgets?.some((widget) => widget.name === name))) addRuler(node, rule);

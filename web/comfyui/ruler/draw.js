@@ -58,7 +58,7 @@ let numRulers = 0;
  */
 export function createRuler() {
   const element = make("div", "weighted-clip-ruler");
-  const box = element.appendChild(make("div", "wcr-box"));
+  const box = element.appendChild(make("div", "wcr-box", "", { tabIndex: -1 }));
   const status = element.appendChild(make("div", "wcr-unseen", "", { role: "status" }));
   const id = `weighted-clip-ruler-${(numRulers += 1)}`;
   let theme = themeOf([34, 34, 34], [221, 221, 221]);
@@ -77,6 +77,7 @@ export function createRuler() {
     box.classList.toggle("wcr-stale", Boolean(content.isStale));
     const scrolled = box.querySelector(".wcr-scroll")?.scrollTop ?? 0;
     const had = document.activeElement;
+    const isPressed = had?.tagName === "BUTTON" && box.contains(had);
     if (had !== document.body && !box.contains(had)) focused = null;
     else if (had?.dataset.start) focused = { ...had.dataset };
     const isEmpty = !content.sections.length && !content.message && !content.notes?.length;
@@ -84,6 +85,7 @@ export function createRuler() {
     const scroll = box.querySelector(".wcr-scroll");
     if (scroll) scroll.scrollTop = scrolled;
     if (focused) chipAt(box, focused)?.focus({ preventScroll: true });
+    if (isPressed) box.focus({ preventScroll: true }); // so that the keys that undo still come here
     markScrolling(box);
   }
 

@@ -25,15 +25,22 @@ export class NodeHeight {
   #ruler = 0;
   /** Whether the height is of an older file, in which the ruler's is already counted. */
   #isCounted = false;
-  #isNew = true;
+  #isNew;
   /** The height of the node before the ruler was redrawn, as long as the page does not know it. */
   #before = null;
 
-  /** @param {object} node A node that has all its widgets, but was not read from a file yet. */
-  constructor(node) {
+  /** Whether it is a node of ours; boxes of others are left as high as they are. */
+  #isOurs;
+
+  /**
+   * @param {object} node A node that has all its widgets; one of ours was not read from a file yet.
+   * @param {boolean} isOurs Whether it is one of ours.
+   */
+  constructor(node, isOurs) {
     this.#node = node;
+    this.#isOurs = this.#isNew = isOurs;
     const [width, height] = node.size;
-    node.setSize([width, height + this.#boxes().length * (TEXT_HEIGHT + AROUND_TEXT - LEAST_BOX)]);
+    if (isOurs) node.setSize([width, height + this.#boxes().length * (TEXT_HEIGHT + AROUND_TEXT - LEAST_BOX)]);
     after(node, "onConfigure", (saved) => this.#configured(saved));
     after(node, "onSerialize", (saved) => this.#serialized(saved));
   }
@@ -83,12 +90,12 @@ export class NodeHeight {
   #configured(saved) {
     this.#isNew = false;
     const isApart = Boolean(saved.properties?.[APART]);
-    this.#isCounted = !isApart && !this.#ruler;
-    if (isApart && saved.size) this.#node.setSize([saved.size[0], saved.size[1] + this.#ruler]);
+    this.#isCounted = this.#isOurs && !isApart && !this.#ruler;
+    if ((isApart || !this.#isOurs) && saved.size) this.#node.setSize([saved.size[0], saved.size[1] + this.#ruler]);
   }
 
   #serialized(saved) {
-    if (this.#isCounted) return;
+    if (this.#isCounted || (!this.#isOurs && !this.#ruler)) return;
     saved.size = [saved.size[0], saved.size[1] - this.#ruler];
     saved.properties = { ...saved.properties, [APART]: true };
   }

@@ -116,7 +116,7 @@ export class NodeRuler {
     const sources = this.#sourcesOf(index);
     // what the page takes out of a text before it is sent has no place in the view
     const isAsTyped = ({ value, isPrompt }) => !isPrompt || hostText(value).text === value;
-    if (!sources.length || !sources.every(isAsTyped)) return null;
+    if (this.#rule.isStock || !sources.length || !sources.every(isAsTyped)) return null;
     return { boxes: boxesAt(sources), syntax: this.#sections[index].view.syntax };
   }
 
@@ -153,6 +153,7 @@ export class NodeRuler {
   /** Put the prompts in the generation data of a section into this node's box and its partner's, and list the settings. */
   async #split(index) {
     const boxes = boxesAt(this.#sourcesOf(index));
+    if (!boxes.length) return;
     const text = String(boxes[0].widget.value);
     let lost = "";
     let settings = [];
@@ -187,7 +188,7 @@ export class NodeRuler {
   /** The button that splits generation data; null if this text is none, or not to be changed. */
   #splitText() {
     const index = this.#sections.findIndex(({ view }) => view.issues.some(({ code }) => code === GENERATION_DATA));
-    const boxes = boxesAt(this.#sourcesOf(index));
+    const boxes = this.#rule.isStock ? [] : boxesAt(this.#sourcesOf(index));
     if (!boxes.length) return null;
     const { node, isNegative } = this.#partnerOf(boxes);
     const name = isNegative ? "prompt" : "negative prompt";

@@ -22,6 +22,8 @@ const MARK = "weighted_clip_ruler";
  * @property {boolean} hasScheme Whether the node encodes.
  * @property {boolean} hasPlaces Whether it has no prompt boxes, but a conditioning with placed phrases or regions.
  * @property {boolean} hasMaps Whether it shows word maps.
+ * @property {boolean} [isStock] Whether it is a node of ComfyUI's own, whose text is only shown; `id` is then the class of
+ *   ours that reads the same.
  */
 
 /**

@@ -79,10 +79,10 @@ export function addChipWeights(drawing, placeOf, host) {
   };
 
   element.addEventListener("keydown", (event) => {
-    const chip = chipOf(event);
-    if (!chip) return;
     // ComfyUI undoes. The browser would undo in the prompt box as well, and ComfyUI may take that for one more change.
     if ((event.ctrlKey || event.metaKey) && /^[zy]$/i.test(event.key)) event.preventDefault();
+    const chip = chipOf(event);
+    if (!chip) return;
     const sign = { ArrowUp: 1, ArrowDown: -1 }[event.key];
     const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (sign) step(chip, sign);

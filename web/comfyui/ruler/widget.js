@@ -15,11 +15,12 @@ const MODES_ASLEEP = [2, 4];
  * @param {object} node The node.
  * @param {object} drawing The ruler, as draw.js makes it.
  * @param {() => HTMLCanvasElement} canvas Gives the canvas, which the wheel zooms.
- * @param {string} [box] Name of the prompt box that it stands below; without it, below all other widgets.
+ * @param {{box?: string, isOurs?: boolean}} [about] Name of the prompt box that it stands below, by default all other
+ *   widgets; and whether the node is one of ours.
  * @returns {{start: () => void, stop: () => void, place: () => void}} Begins and ends to follow the height of what it
  *   shows; and puts it back where the page has lost it and fades it with its node, to be called now and then.
  */
-export function addRulerWidget(node, drawing, canvas, box) {
+export function addRulerWidget(node, drawing, canvas, { box, isOurs = true } = {}) {
   const { element, box: shown } = drawing;
   const options = { serialize: false, hideOnZoom: true, hideInPanel: true, margin: 0 };
   const widget = node.addDOMWidget("ruler", "weighted_clip_ruler", element, options);
@@ -31,7 +32,7 @@ export function addRulerWidget(node, drawing, canvas, box) {
   widget.computeSize = () => [0, height];
   widget.computeLayoutSize = undefined;
 
-  const nodeHeight = new NodeHeight(node);
+  const nodeHeight = new NodeHeight(node, isOurs);
   before(drawing, "show", () => nodeHeight.remember());
 
   const drawNode = () => node.graph && node.setDirtyCanvas(true, true);
