@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 WEB_DIRECTORY = "./web/comfyui"
 
 __version__ = "0.2.0"
-REPOSITORY = "https://github.com/weighted-clip/weighted-clip"
-"""Same as in pyproject.toml, where both are to be changed; a pack that is not installed has no metadata."""
 
 __all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS", "WEB_DIRECTORY", "Encoders", "__version__"]
 

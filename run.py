@@ -423,8 +423,7 @@ def main(arguments: list[str]) -> int:
         print(help_text() if choice == "help" else f"weighted-clip {constant('__version__')}")
         return 0
     if rest and not (ROOT / LEFT_OUT.get(rest[0], "")).exists():
-        where = f"it is in the repository: {constant('REPOSITORY')}"
-        raise SetupError(f"{rest[0]} is not in the archive of the Comfy Registry; {where}")
+        raise SetupError(f"{rest[0]} is not in the archive of the Comfy Registry; it is in the project's repository")
     command, rest = (rest[0], rest[1:]) if rest[:1] in (["test"], ["check"]) else ("", rest)
     is_learning = rest[:1] == ["sort"] and any(one.partition("=")[0] == "--examples" for one in rest)
     is_training = (

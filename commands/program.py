@@ -133,12 +133,10 @@ def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], C
         if Path(__file__).resolve().parents[1].joinpath(*package.split("."), "__init__.py").is_file():
             import_module(f"...{package}", __name__).add_arguments(parser)
             return
-        from .. import REPOSITORY
-
         assert isinstance(parser, _Parser)
         parser.refusal = (
             f"weighted-clip: {parser.prog.split()[-1]} is not in the archive of the Comfy Registry; it is in the "
-            f"repository: {REPOSITORY}"
+            "project's repository"
         )
 
     def run(arguments: argparse.Namespace) -> int:

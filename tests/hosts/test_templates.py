@@ -12,6 +12,7 @@ What asks the server alone runs without a browser.
 from __future__ import annotations
 
 import json
+import re
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import replace
@@ -245,6 +246,9 @@ def on_small_models(nodes: dict[str, Any]) -> dict[str, Any]:
             inputs["file"] = DVAE
         elif node["class_type"] == "WeightedCLIPLoadDalle":
             inputs["file"] = DALLE
+        elif node["class_type"] == "WeightedCLIPReadParameters":
+            inputs["text"] = re.sub(r"(?<=Size: )\d+x\d+", f"{SIZE}x{SIZE}", inputs["text"])
+            inputs["text"] = re.sub(r"(?<=Steps: )\d+", str(STEPS), inputs["text"])
         elif node["class_type"] == "ImageScale":
             inputs |= {"width": SIZE, "height": SIZE}
         elif node["class_type"] == "EmptyLatentImage":
