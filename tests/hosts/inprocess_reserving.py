@@ -19,7 +19,7 @@ from inprocess_places import encoded, placed
 from inprocess_regions import region
 from toys import PLAIN, TOYS, make_model, make_text_encoder, sampled
 
-FAMILIES = ("SD1", "Flux", "Z-Image", "Flux 2 Klein", "HiDream", "Wan")
+FAMILIES = ("SD1", "Flux", "Z-Image", "Flux 2 Klein", "HiDream", "LTX-Video", "Wan")
 MOST = 2.5
 """Largest ratio of what is kept free to what is taken."""
 
