@@ -106,7 +106,10 @@ def tag_issues(tags: tuple[Tag, ...]) -> list[Issue]:
     """Issues about tags for the author of an encoded prompt: they are not encoded, and loaded elsewhere."""
     loras, issues = read_loras(tags)
     for lora in loras:
-        message = f"The LoRA “{lora.name}” at {lora.clip_strength:g} is no text, and is not loaded here{LORA_LOADER}"
+        message = (
+            f"The LoRA “{lora.name}” at {lora.clip_strength:g} is no text, and is not loaded here: the node Load LoRAs "
+            f"from Prompt does that."
+        )
         issues.append(Issue("lora", message, lora.span))
     return issues
 
