@@ -30,6 +30,7 @@ from weighted_clip.hosts.comfy.placed_view import placed_views
 from weighted_clip.hosts.comfy.regions import Region
 from weighted_clip.hosts.comfy.words import WORDS, Carried
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS
+from weighted_clip.nodes.node import Loader
 from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.web.pictures import style
@@ -284,7 +285,7 @@ def definitions() -> dict[str, Any]:
     return {
         name: {"name": name, "input": node.INPUT_TYPES(), "output": list(node.RETURN_TYPES)}
         for name, node in NODE_CLASS_MAPPINGS.items()
-        if name not in ("WeightedCLIPLoad", "WeightedCLIPLoadFull", "WeightedCLIPLoadDVAE", "WeightedCLIPLoadDalle")
+        if not issubclass(node, Loader) and name != "WeightedCLIPReadParameters"
     }
 
 

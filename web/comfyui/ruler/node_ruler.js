@@ -333,7 +333,7 @@ export class NodeRuler {
     const views = this.#sections.map(({ view }) => view);
     const chips = views.flatMap(({ chunks }) => chunks.flatMap((chunk) => chunk.chips));
     const isPlain = chips.every(({ weight }) => weight === 1) && !views.some(({ text }) => OF_SECTIONS.test(text));
-    return this.#rule.hasScheme && scheme?.value !== scheme?.options.values?.[0] && chips.length > 0 && isPlain;
+    return this.#rule.hasScheme && scheme?.value !== scheme?.options?.values?.[0] && chips.length > 0 && isPlain;
   }
 
   /** The views with a label each, if there are several or a node has several prompt boxes. */
