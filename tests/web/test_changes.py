@@ -182,7 +182,7 @@ def test_what_is_compared_is_said() -> None:
     told = unescape(told_of("a <b>cat</b>", EncodeOptions(syntax="compel", scheme="perp", padding="mask", bind="a\nb")))
     assert "a <b>cat</b>" in told
     assert "<b>" not in told_of("a <b>cat</b>", A1111)
-    for part in ("syntax compel", "padding mask", "chunking as syntax", "bind a / b"):
+    for part in ("Syntax compel", "Padding mask", "Chunking as syntax", "Keep apart a / b"):
         assert part in told
     assert "perp" not in told
     assert "pooled" not in told
