@@ -48,7 +48,6 @@ READY = "weighted_clip_attention_is_ready"
 """Marks an entry whose marker is as long as those of the other entries."""
 RECORDS = "weighted_clip_records"
 """Name of the maps of a sampling among the options of the host's model."""
-"""Nodes whose effect depends on the step, as the log names them."""
 READ_TOO = ("t5xxl_ids", "t5xxl_weights", LLAMA, MASK)
 """Values of an entry that a model reads beside its rows: Anima T5's ids, HiDream rows of Llama, LTX-Video a mask."""
 NOT_ACTING = "lost in silence: where another pack, such as Attention Couple, takes this conditioning for a region"
