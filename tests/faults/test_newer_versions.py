@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.hosts.comfy.a1111.noise import A1111Noise
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.settings import Settings, pasted
 from weighted_clip.nodes.routes import ruler_nodes
@@ -24,17 +25,20 @@ from ..comfy_nodes import fake_comfy
 from .disks import ROOT
 
 UNKNOWN = "quantum"
+FILES = ("file", "image")
+"""Menus of files, which are looked for when they are read."""
 
 
 def menus_of(name: str) -> list[str]:
-    return [key for key, (kind, _) in fake_comfy.inputs_of(name).items() if isinstance(kind, list) and key != "file"]
+    return [key for key, (kind, _) in fake_comfy.inputs_of(name).items() if isinstance(kind, list) and key not in FILES]
 
 
 def given_to(name: str) -> dict[str, Any]:
     """Inputs that a workflow may pass to a node, each menu at its default."""
     inputs = NODE_CLASS_MAPPINGS[name].INPUT_TYPES()
     towers = ("clip_l", "clip_g") if "SDXL" in name else ("clip_l",)
-    links = {"CLIP": fake_comfy.FakeClip(towers=towers), "IMAGE": torch.zeros(1, 8, 8, 3)}
+    noise = A1111Noise(0, "CPU", 0, 0, 0.0, 0, 0)
+    links = {"CLIP": fake_comfy.FakeClip(towers=towers), "IMAGE": torch.zeros(1, 8, 8, 3), "NOISE": noise}
     given: dict[str, Any] = {}
     for key, (kind, *options) in inputs["required"].items():
         if isinstance(kind, list):

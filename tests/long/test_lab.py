@@ -147,7 +147,7 @@ class Client:
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),
     *("law", "mask_method", "hide", "hidden_from", "from_phrases", "cleaning", "finest_step", "bind", "bind_rest"),
-    *("bind_strength", "bind_hide", "bind_words"),
+    *("bind_strength", "bind_hide", "bind_words", "above_one"),
 )
 """Arguments of handlers after the prompt, in order."""
 SEED = 3
@@ -178,8 +178,8 @@ class Input:
         return [self.text[: len(self.text) * part // 4] for part in (1, 2, 3, 4)]
 
 
-THE_WHOLE = (0, 20)
-"""Number of the text to take of a prompt, which is none, and sampling steps."""
+THE_WHOLE = (0, 20, COUNTERS[0])
+"""Number of the text to take of a prompt, which is none, sampling steps, and their counter."""
 
 
 def draw_inputs(count: int) -> list[Input]:
@@ -187,7 +187,7 @@ def draw_inputs(count: int) -> list[Input]:
     inputs: list[Input] = []
     for number in range(count):
         fixed = {"cleaning": "as Forge", "finest_step": "auto", "bind": "", "bind_rest": "full"}
-        fixed |= {"bind_strength": 1.0, "bind_hide": "whole phrases", "bind_words": ""}
+        fixed |= {"bind_strength": 1.0, "bind_hide": "whole phrases", "bind_words": "", "above_one": "as ComfyUI"}
         fixed |= {"hide": "", "hidden_from": "everything", "from_phrases": ""}
         options = {**fixed, **draw_options(draw)}
         text = draw_text(draw, options["syntax"], 90 if number % 10 == 9 else draw.randint(2, 14))
@@ -251,7 +251,7 @@ def study(client: Client, given: Input, record: Record) -> Answers:
     for name, function in (("tokens", "open_tab"), ("masks", "open_tab_1"), ("convert", "open_tab_3")):
         asked(name, function, *own[name], *given.all_values)
         # the server remembers for each user which tab is open
-        asked(f"{name}: again", "follow", None, 1, given.target, COUNTERS[0], "", *given.all_values)
+        asked(f"{name}: again", "follow", None, 1, given.target, "", *given.all_values)
     with record.timed("compare two schemes"):
         answers = list(client.queue("compare", None, list(given.schemes), *given.all_values))
     plain["compared"] = answers[-1][2]

@@ -288,7 +288,7 @@ def test_only_the_empty_prompt_of_a_fresh_prompt_is_remembered() -> None:
     encoder = native(QUICK.model())
     asked: list[int] = []
     run_of = encoder._run
-    encoder._run = lambda ids, *rest: asked.append(len(ids)) or run_of(ids, *rest)
+    encoder._run = lambda ids, *rest, **named: asked.append(len(ids)) or run_of(ids, *rest, **named)
     run = our_run(encoder, fresh(PROMPTS["one word up"], "comfy"))
     assert [run().shape for _ in range(3)] == [(1, 77, 64)] * 3
     assert asked == [2, 1, 1]  # the prompt and the empty one, then the prompt

@@ -20,7 +20,7 @@ MOST = 1e30
 """Largest weight that is named here; one that is larger is clamped, and named for that."""
 
 _PLAIN_SIGNS = str.maketrans("（）：．。", "():..")
-_FULL_WIDTH = re.compile(r"([(（])([^()（）]*)([:：])(\s*[+-]?\d*[.．。]?\d+\s*)([)）])")
+_FULL_WIDTH = re.compile(r"([(（])([^()（）]*)([:：])(\s*[+-]?(?:\d+(?:[.．。]\d+)?|[.．。]\d+)\s*)([)）])")
 _NO_BRACKETS = re.compile(r"(?<![\w:-])(?:embedding:)?[^\W\d][\w-]*:\d*\.\d+(?![\w.:])(?!\s*[)\]>])")
 _NAME = re.compile(r"(?<![^\s,()])[^\s,()\\]*_\([^()\\:]*\)")
 _WILDCARD = re.compile(r"(?<!\w)__(?:[^\W_]|[/*.-]|_(?!_))+__(?!\w)")
