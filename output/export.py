@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,9 +39,23 @@ def write_conditioning(path: Path, rows: Encoding, text: str, options: object, a
 
 
 def save_tensors(tensors: Mapping[str, Tensor], place: Path, metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file."""
+    """Write a safetensors file: the same bytes for the same tensors and metadata."""
     try:
         save_file(dict(tensors), place, metadata=dict(metadata))
     except SafetensorError as error:  # a full disk, for example
         raise OSError(str(error)) from error
+    _sort_metadata(place)
     place.chmod(place.parent.stat().st_mode & 0o666)  # as any new file; safetensors' own are private to their owner
+
+
+def _sort_metadata(place: Path) -> None:
+    """Sort the metadata of a new file by name; safetensors writes them in an order that differs each time."""
+    with place.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        if "__metadata__" in header:
+            header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+        assert len(text) == size  # or else it would run into the tensors
+        file.seek(8)
+        file.write(text)

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save
+from weighted_clip.output.export import save_tensors
 from weighted_clip.training.contrastive import Run
 
 from ..libraries import library
+from .objectives import OBJECTIVES, RESULTS
+from .objectives import start as start_objective
 from .runs import Start, log_of
 
 
@@ -73,6 +77,30 @@ def test_weights_that_are_not_there_any_more_cost_nothing_but_the_whole_clip(
     shutil.copy(weights, own)
     assert start(*options, "--resume") == 0
     assert (tmp_path / "out" / "clip.safetensors").is_file()
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_same_run_writes_the_same_bytes(objective: str, data: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert start_objective(objective, data, tmp_path / name) == 0
+    for name in RESULTS[objective]:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_metadata_of_any_text_are_in_order_and_change_no_tensor(tmp_path: Path) -> None:
+    tensors = {"b": torch.rand(3), "a": torch.rand(2).half(), "é": torch.zeros(0, 5), "<\x1f>": torch.ones(())}
+    texts = ["", "\x00\x1f\x7f\b\f\n\r\t", '"\\/', "é\u2028\uffff", "\U0001f600", "x" * 9]
+    metadata = {f"{number}{text}": text for number, text in enumerate(texts)}
+    for about in (metadata, {}):
+        save_tensors(tensors, tmp_path / "a", about)
+        save_tensors(tensors, tmp_path / "b", dict(reversed(about.items())))
+        ours, theirs = (tmp_path / "a").read_bytes(), save(tensors, about)
+        assert ours == (tmp_path / "b").read_bytes()
+        size = 8 + int.from_bytes(theirs[:8], "little")
+        assert (ours[:8], ours[size:]) == (theirs[:8], theirs[size:])
+        with safe_open(tmp_path / "a", "pt") as file:
+            assert (file.metadata() or {}) == about
+            assert all(torch.equal(file.get_tensor(key), tensor) for key, tensor in tensors.items())
 
 
 KINDS = {
