@@ -169,14 +169,33 @@ def test_every_node_has_a_help_page_and_every_page_and_picture_is_used() -> None
     assert used == {path for path in HELP.rglob("*") if path.is_file() and path.suffix != ".md"}
 
 
+def parts_of(page: Path) -> tuple[list[str], dict[str, str]]:
+    """Paragraphs that a help page shows, and what it folds by its headings."""
+    text = page.read_text(encoding="utf-8")
+    shown, *folded = re.split(r"\n<details>\n<summary>", text)
+    assert all(one.count("\n</details>\n") == 1 for one in folded)
+    return shown.strip().split("\n\n"), dict(one.split("\n</details>")[0].split("</summary>\n\n") for one in folded)
+
+
+@pytest.mark.parametrize("page", sorted(HELP.rglob("*.md")), ids=lambda page: page.relative_to(HELP).as_posix())
+def test_a_help_page_begins_with_a_picture_and_three_sentences_and_folds_the_rest(page: Path) -> None:
+    (title, picture, *captions, lead), folded = parts_of(page)
+    assert title.startswith("# ")
+    assert picture.startswith("![")
+    sentence = r"[.!?](?=\s|$|\*)|[。！？]"
+    assert [len(re.findall(sentence, one)) for one in captions] in ([], [1])
+    assert all(one.startswith("*") for one in captions)
+    assert 1 <= len(re.findall(sentence, lead)) <= 3
+    assert len(folded) >= 3
+    assert not re.search(r"^#+ ", "\n".join([lead, *folded.values()]), re.MULTILINE)
+
+
 @pytest.mark.parametrize("node_id", NODE_CLASS_MAPPINGS)
 def test_a_help_page_has_a_title_an_example_and_a_picture(node_id: str) -> None:
-    text = (HELP / f"{node_id}.md").read_text(encoding="utf-8")
-    lines = text.splitlines()
-    assert lines[0] == f"# {NODE_DISPLAY_NAME_MAPPINGS[node_id]}"
-    assert {"## Example", "## Inputs", "## Worth knowing"} <= set(lines)
-    example = text.split("\n## Example\n")[1].split("\n## ")[0]
-    assert "`" in example  # something to type in
+    shown, folded = parts_of(HELP / f"{node_id}.md")
+    assert shown[0] == f"# {NODE_DISPLAY_NAME_MAPPINGS[node_id]}"
+    assert {"Example", "Inputs", "Worth knowing"} <= folded.keys()
+    assert "`" in folded["Example"]  # something to type in
     (picture,) = pictures(HELP / f"{node_id}.md")
     assert picture.stat().st_size < MAX_PICTURE_BYTES
     with Image.open(picture) as opened:
@@ -187,8 +206,8 @@ def test_a_help_page_has_a_title_an_example_and_a_picture(node_id: str) -> None:
 @pytest.mark.parametrize("node_id", NODE_CLASS_MAPPINGS)
 def test_a_help_page_speaks_of_inputs_and_templates_that_exist(node_id: str) -> None:
     text = (HELP / f"{node_id}.md").read_text(encoding="utf-8")
-    section = text.split("\n## Inputs\n")[1].split("\n## ")[0]
-    named = [name for line in re.findall(r"^- \*\*([^*]+)\*\*", section, re.MULTILINE) for name in line.split(", ")]
+    inputs = parts_of(HELP / f"{node_id}.md")[1]["Inputs"]
+    named = [name for line in re.findall(r"^- \*\*([^*]+)\*\*", inputs, re.MULTILINE) for name in line.split(", ")]
     assert named
     assert set(named) <= inputs_of(node_id).keys()
     templates = {name for match in re.findall(r"template \*([^*]+)\*", text) for name in [" ".join(match.split())]}
@@ -203,7 +222,7 @@ def test_a_chinese_page_has_the_parts_and_the_code_of_the_english_one(page: Path
     texts = [path.read_text(encoding="utf-8") for path in (HELP / f"{node_id}.md", page)]
     assert texts[1].startswith(f"# {names['display_name']}\n")
     for pattern in (
-        r"^#+ ",
+        r"^#+ |<summary>",
         r"^- \*\*",
         r"^\| `[^`]+` \|",
         r"!\[[^]]+\]\(([^)]+)\)",
@@ -214,7 +233,7 @@ def test_a_chinese_page_has_the_parts_and_the_code_of_the_english_one(page: Path
     assert re.findall(r"!\[[^]]+\]\(([^)]+)\)", texts[1]) == re.findall(r"!\[[^]]+\]\(([^)]+)\)", texts[0])
     english, chinese = (set(re.findall(r"`([^`]+)`", text)) for text in texts)
     assert english - inputs_of(node_id).keys() == chinese
-    inputs = texts[1].split("\n## 输入\n")[1].split("\n## ")[0]
+    inputs = parts_of(page)[1]["输入"]
     named = [name for line in re.findall(r"^- \*\*([^*]+)\*\*", inputs, re.MULTILINE) for name in line.split("、")]
     assert set(named) <= {given["name"] for given in names["inputs"].values()}
 

@@ -32,7 +32,6 @@ from ..encoder.tokenizer import default_tokenizer
 from ..web import pictures
 from ..web.pictures.canvas import Canvas
 from ..web.pictures.fonts import text_width
-from ..web.pictures.masks import draw_mask_rows
 from ..web.pictures.measured import draw_chart, draw_grid
 from ..web.pictures.style import DARK, LIGHT, MARGIN, SMALL_SIZE, Color, mix, readable
 from ..web.pictures.weight_grid import draw_weight_grid
@@ -55,6 +54,7 @@ from .generate import MEASURED
 from .sparse_pictures import draw_sparse_masks
 
 ROOT = Path(__file__).resolve().parents[1]
+TWO = Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 0)
 STRIP = (
     "a (red:1.4) cat and a (dog:0.5) in a bowl, [photorealistic] BREAK ((oil painting)), (cinematic lighting:1.2), "
     "(sharp focus"
@@ -67,15 +67,12 @@ def read(text: str, scheme: str = "a1111") -> ReadPrompt:
     return read_prompt(text, EncodeOptions(syntax="a1111", scheme=scheme), default_tokenizer())
 
 
-def blend(text: str, titles: Sequence[str], *, is_column: bool = False) -> Image.Image:
+def blend(text: str, titles: Sequence[str]) -> Image.Image:
     """Masks under which masked_blend encodes a prompt with faded words, with a title for each encoding."""
     prompt = read(text, "masked_blend")
     labels = pictures.mask_labels(prompt.chunks[0], text)
     versions = versions_of_first(plan_prompt(prompt, default_tokenizer()).variants())
     rows = [(title, variant_mask(version, LENGTH)[0]) for title, version in zip(titles, versions, strict=False)]
-    if is_column:
-        lines = [("", [row]) for row in rows]
-        return draw_mask_rows(lines, labels, visible=prompt.chunks[0].num_content + 3, cell=17)
     return pictures.draw_masks(rows, labels, signs=["+"] * (len(rows) - 1), visible=prompt.chunks[0].num_content + 3)
 
 
@@ -295,13 +292,12 @@ def weights() -> Image.Image:
 def places() -> Image.Image:
     """One prompt from eight seeds: with nothing placed, its phrases placed, regions, and predictions mixed."""
     drop, title = {"padding": "drop"}, "a red circle | a blue square"
-    prompt = Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 0)
     placings = {"nothing": None, "Place Phrase": "phrases", "Regional Prompt": "regions", "Set Mask": "predictions"}
     seeds = list(range(SEEDS))
     blocks: dict[str, list[list[Image.Image]]] = {}
     for name, of in placings.items():
         way = Way(name, drop, places=None if of is None else Places(of))
-        text = painter().drawable(prompt, way, 4.0 if of == "phrases" else 1.0, "")
+        text = painter().drawable(TWO, way, 4.0 if of == "phrases" else 1.0, "")
         blocks[name] = [[image_of(one) for one in painter().pictures([text], [seeds])[0]]]
     return draw_weight_grid(title, [f"seed {seed}" for seed in seeds], blocks)
 

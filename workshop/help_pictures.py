@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
 from PIL import Image, ImageDraw
-from torch import Tensor
 
 from ..dalle.config import PUBLISHED, DVAEConfig
 from ..dalle.dvae import DVAE
@@ -29,11 +29,8 @@ from ..web.pictures import matrices, sheets
 from ..web.pictures.canvas import Canvas
 from ..web.pictures.masks import draw_mask_rows
 from ..web.pictures.style import DARK, MARGIN, SMALL_SIZE, Color, mix, readable
-from ..weighting.areas import area_mask, read_area
-from ..weighting.attention import effect_of
 from ..weighting.convert import convert
 from ..weighting.encoders import Encoders
-from ..weighting.fields import shares_of
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
 from ..weighting.pipeline import plan_prompt
@@ -45,38 +42,13 @@ from ..weighting.towers import Reader
 from ..weighting.view import view
 from ..weighting.word_maps import key_rows
 from ..weighting.words import words_of_towers
-from ..world.measure import Way
+from ..world.measure import PHRASES, REGIONS, Drawable, Places, Way
 from ..world.model import noise_of, sampled, to_pictures
 from ..world.watching import mean_maps, watched
-from .docs_pictures import LENGTH, blend, changes, load_clip_module, load_of_tests, painter, read, scored_shapes
+from .docs_pictures import LENGTH, TWO, load_clip_module, load_of_tests, painter, read, scored_shapes
 
 HELP_WIDTH = 340
 """Width of the pictures in help pages, in pixels: the panel that shows them is hardly wider."""
-
-
-def columns(text: str, names: Sequence[str]) -> Image.Image:
-    """Same as `schemes`, with a column for each of a few schemes and a row for each token."""
-    change, labels, weights = changes(text, names)
-    height, left, top = 25, 84, 44
-    width = (HELP_WIDTH - left - 8) / len(names)
-    canvas = Canvas(HELP_WIDTH, top + height * len(labels) + 10, DARK.background)
-    for column, name in enumerate(names):
-        middle = left + (column + 0.5) * width
-        for line, word in enumerate(name.split("_")):
-            canvas.text(middle, 16 + 15 * line, word, DARK.text, size=13, align="center")
-        for row, value in enumerate(change[name][: len(labels)]):
-            x, y = left + column * width, top + row * height
-            color = mix(DARK.surface, DARK.up, min(1.0, 0.15 + value / 0.5)) if value >= 0.0005 else DARK.surface
-            canvas.box(x + 1, y + 1, x + width - 1, y + height - 1, fill=color, radius=3)
-            if value >= 0.0005:
-                ink = readable(color, DARK.text)
-                number = f"{value:.3f}" if value < 0.01 else f"{value:.2f}"
-                canvas.text(x + width / 2, y + height / 2, number, ink, size=12, align="center")
-    for row, (label_text, weight) in enumerate(zip(labels, weights, strict=False)):
-        y = top + (row + 0.5) * height
-        shown = label_text if weight == 1 else f"{label_text} {weight:g}"
-        canvas.text(left - 8, y, shown, DARK.text, size=13, align="right")
-    return canvas.image()
 
 
 def timeline(text: str, steps: int) -> Image.Image:
@@ -101,16 +73,6 @@ def timeline(text: str, steps: int) -> Image.Image:
     return canvas.image()
 
 
-def mask_control(text: str, *, hide: str, from_phrases: str) -> Image.Image:
-    """Mask of the node Hide Words."""
-    options = EncodeOptions(hide=hide, hidden_from="the phrases below", from_phrases=from_phrases)
-    prompt = read_prompt(text, options, default_tokenizer())
-    (chunk,) = prompt.chunks
-    mask = variant_mask(next(iter(plan_prompt(prompt, default_tokenizer()).variants())), LENGTH)[0]
-    labels = pictures.mask_labels(chunk, text)
-    return pictures.draw_masks([("", mask)], labels, visible=chunk.num_content + 3, cell=22)
-
-
 def bound_phrases(text: str, phrases: str) -> Image.Image:
     """Masks of the node Keep Colours Apart, one for the pass of each phrase."""
     prompt = read_prompt(text, EncodeOptions(bind=phrases, scheme="unweighted"), default_tokenizer())
@@ -118,64 +80,6 @@ def bound_phrases(text: str, phrases: str) -> Image.Image:
     variants = plan_prompt(prompt, default_tokenizer()).variants()
     rows = [("", [(variant.title, variant_mask(variant, LENGTH)[0])]) for variant in list(variants)[1:]]
     return draw_mask_rows(rows, pictures.mask_labels(chunk, text), visible=chunk.num_content + 2, cell=16)
-
-
-def shares(text: str) -> Image.Image:
-    """Attention of one image position to each word, with and without weights, from seeded logits."""
-    (chunk,) = read(text).chunks
-    tokens = chunk.tokens[: chunk.num_content + 2]
-    logits = 0.7 * torch.randn(len(tokens), generator=torch.Generator().manual_seed(3))
-    biased = logits + torch.tensor([effect_of(token.weight).bias for token in tokens])
-    before, after = (torch.softmax(one, dim=0).tolist() for one in (logits, biased))
-    height, left, top = 34, 84, 44
-    scale = (HELP_WIDTH - left - 60) / max(*before, *after)
-    canvas = Canvas(HELP_WIDTH, top + height * len(tokens) + 8, DARK.background)
-    for column, (name, color) in enumerate((("without weights", DARK.muted), ("with them", DARK.up))):
-        canvas.box(left + 136 * column, 14, left + 136 * column + 10, 24, fill=color, radius=2)
-        canvas.text(left + 136 * column + 16, 19, name, DARK.text, size=13)
-    labels = pictures.mask_labels(chunk, text)
-    for row, token in enumerate(tokens):
-        y = top + row * height
-        shown = labels[row] if token.weight == 1 else f"{labels[row]} {token.weight:g}"
-        canvas.text(left - 8, y + height / 2 - 4, shown, DARK.text, size=13, align="right")
-        for line, (part, color) in enumerate(((before[row], DARK.muted), (after[row], DARK.up))):
-            canvas.box(left, y + 12 * line, left + scale * part, y + 12 * line + 10, fill=color, radius=2)
-            canvas.text(left + scale * part + 6, y + 12 * line + 5, f"{part:.0%}", DARK.muted, size=11)
-    return canvas.image()
-
-
-def mask_of(text: str) -> Tensor:
-    """Shares of a picture's cells that lie in an area."""
-    area = read_area(text)
-    assert area is not None
-    return area_mask(area, (8, 8), (512, 512))
-
-
-def areas(*texts: str) -> Image.Image:
-    """Shares of a picture's cells that lie in some areas."""
-    return maps({text: mask_of(text) for text in texts})
-
-
-def regions(*texts: str) -> Image.Image:
-    """Shares of a base prompt and of regions in some areas."""
-    shares = shares_of(torch.stack([mask_of(text) for text in texts])[None])[0]
-    return maps(dict(zip(("base", *texts), shares, strict=True)))
-
-
-def maps(shares: Mapping[str, Tensor]) -> Image.Image:
-    """Pictures of square maps, from 0 to 1, with their titles."""
-    gap, top = 14, 34
-    side = (HELP_WIDTH - gap * (len(shares) + 1)) / len(shares)
-    canvas = Canvas(HELP_WIDTH, int(top + side + gap), DARK.background)
-    for column, (text, own) in enumerate(shares.items()):
-        left, cells = gap + column * (side + gap), len(own)
-        canvas.text(left + side / 2, 18, text, DARK.text, size=11, align="center")
-        for row, line in enumerate(own.tolist()):
-            for place, share in enumerate(line):
-                x, y = left + place * side / cells, top + row * side / cells
-                color = mix(DARK.surface, DARK.up, share)
-                canvas.box(x, y, x + side / cells - 1, y + side / cells - 1, fill=color)
-    return canvas.image()
 
 
 def converted(text: str) -> Image.Image:
@@ -432,20 +336,46 @@ def growing_images(side: int) -> Image.Image:
     return picture
 
 
-def faded_in_small_world(text: str, weights: Sequence[float], seeds: Sequence[int]) -> Image.Image:
-    """Pictures of a prompt in which ``*`` is a weight: a row a weight, a column a seed."""
-    way, left, gap, top = Way("masked_blend", {"scheme": "masked_blend"}), 52, 6, 32
-    side = (HELP_WIDTH - left) // len(seeds) - gap
-    canvas = Canvas(HELP_WIDTH, top + len(weights) * (side + gap), DARK.background)
-    canvas.text(10, 16, text, DARK.text, size=14)
-    for row, weight in enumerate(weights):
-        canvas.text(left - 10, top + row * (side + gap) + side / 2, f"{weight:g}", DARK.text, size=14, align="right")
-    texts = [painter().text(text.replace("*", f"{weight:g}"), way) for weight in weights]
+def in_small_world(
+    title: str, columns: Sequence[str], rows: Mapping[str, Sequence[tuple[Drawable, int]]]
+) -> Image.Image:
+    """Pictures of the small world: below each name, prompts with their seeds."""
+    left, gap, head, line = 10, 5, 30 + 20 * any(columns), 20
+    side = (HELP_WIDTH - 2 * left + gap) // len(columns) - gap
+    canvas = Canvas(HELP_WIDTH, head + len(rows) * (line + side + gap) + gap, DARK.background)
+    canvas.text(left, 17, title.replace("*", "weight"), DARK.text, size=14)
+    for column, name in enumerate(columns):
+        canvas.text(left + column * (side + gap) + side / 2, 40, name, DARK.muted, size=13, align="center")
+    for row, name in enumerate(rows):
+        canvas.text(left, head + row * (line + side + gap) + line / 2, name, DARK.text, size=13, bold=True)
     picture = canvas.image()
-    for row, drawn in enumerate(painter().pictures(texts, [seeds] * len(texts))):
-        for column, one in enumerate(drawn.split(1)):
-            picture.paste(as_picture(one, side), (left + column * (side + gap), top + row * (side + gap)))
+    for row, cells in enumerate(rows.values()):
+        drawn = painter().pictures([text for text, _ in cells], [[seed] for _, seed in cells])
+        for column, one in enumerate(drawn):
+            picture.paste(
+                as_picture(one, side), (left + column * (side + gap), head + row * (line + side + gap) + line)
+            )
     return picture
+
+
+def by_weight(text: str, weights: Sequence[float], ways: Mapping[str, Way], seed: int) -> Image.Image:
+    """Pictures of a prompt in which ``*`` is a weight: a column for each weight, a row for each way of weighting."""
+    texts = [text.replace("*", f"{weight:g}") for weight in weights]
+    rows = {name: [(painter().text(one, way), seed) for one in texts] for name, way in ways.items()}
+    return in_small_world(text, [f"{weight:g}" for weight in weights], rows)
+
+
+def by_seed(
+    rows: Mapping[str, Drawable], title: str = TWO.text(part=""), seeds: Sequence[int] = range(5)
+) -> Image.Image:
+    """Pictures of some prompts: a row for each of them, a column for each seed."""
+    shown = {name: [(text, seed) for seed in seeds] for name, text in rows.items()}
+    return in_small_world(title, [""] * len(seeds), shown)
+
+
+def of_two(options: Mapping[str, Any] | None = None, places: Places | None = None) -> Drawable:
+    """A prompt of two things, as the U-Net reads it; weight 4 inside the places of phrases, as in the template."""
+    return painter().drawable(TWO, Way("", options or {}, places=places), 4.0 if places == PHRASES else 1.0, "")
 
 
 def word_maps(prompt: str, words: Sequence[str], seed: int) -> Image.Image:
@@ -559,18 +489,32 @@ def ranking_in_help() -> Image.Image:
         return pictures.draw_ranking(images[:8], ranked, best(ranked, 8), 2, texts[0])
 
 
-SOME = ("comfy", "a1111", "compel", "masked_blend")
+FADED, FALLING = "a red circle and a (blue square:*)", (1, 0.75, 0.5, 0.25, 0)
+DROP = {"padding": "drop"}
+SOME = {name: Way(name, {"scheme": name}) for name in ("comfy", "a1111", "compel", "masked_blend")}
+FADING = {
+    "CLIP Text Encode": SOME["comfy"],
+    "Fade Words": SOME["masked_blend"],
+    "Fade Words, mask_method remove": Way("", {"scheme": "masked_blend", "mask_method": "remove"}),
+}
+WEIGHED = {
+    "CLIP Text Encode": SOME["comfy"],
+    "Weigh Attention, bias": Way("", how="bias"),
+    "value": Way("", how="value"),
+}
 PICTURES: dict[str, Callable[[], Image.Image]] = {
-    "text-encode": lambda: columns("a (red:1.4) cat and a (dog:0.5) in a bowl", SOME),
+    "text-encode": lambda: by_weight(FADED, FALLING, SOME, 2),
     "a1111-encode": lambda: timeline("a [cat:dog:0.5] on a (red:1.3) sofa", 10),
-    "masked-blend": lambda: blend("a (dog:0.5) in a bowl", ["0.5 × whole prompt", "0.5 × without dog"], is_column=True),
+    "masked-blend": lambda: by_weight(FADED, FALLING, FADING, 1),
     "bind-phrases": lambda: bound_phrases("a red cat and a blue dog", "red cat\nblue dog"),
-    "mask-control": lambda: mask_control("a red cat and a blue dog", hide="red cat", from_phrases="blue dog"),
+    "mask-control": lambda: by_seed(
+        {"CLIP Text Encode": of_two(), "blue square hidden": of_two({"hide": "blue square"})}
+    ),
     "sdxl-encode": lambda: two_towers("a (lighthouse:1.2) at dusk", "oil painting, (thick strokes:1.3)"),
-    "weigh-attention": lambda: shares("a (red:2) cat on a (mat:0.3)"),
+    "weigh-attention": lambda: by_weight("a red circle (and a blue square:*)", (1, 0.5, 0, -0.5, -1), WEIGHED, 7),
     "word-maps": lambda: word_maps("a red circle and a blue square", ("red circle", "blue square", "and"), 3),
-    "place": lambda: areas("left half ~0.3", "bottom left third", "0.1 0.5, 0 1"),
-    "region": lambda: regions("left half ~0.3", "0.3 0.8, 0.5 1"),
+    "place": lambda: by_seed({"nothing placed": of_two(DROP), "circle left, square right": of_two(DROP, PHRASES)}),
+    "region": lambda: by_seed({"one prompt": of_two(DROP), "one for each half": of_two(DROP, REGIONS)}),
     "convert": lambda: converted("a ((red)) [cat], (dog:1.3)"),
     "inspect": lambda: pictures.draw_tokens(
         view(read("a (red:1.4) cat, [photorealistic] BREAK (sharp focus")), width=HELP_WIDTH
@@ -585,7 +529,10 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "tokens-to-image": lambda: swapped_tokens("3-4, 2-7 = 120"),
     "load-dalle": lambda: parts_of_dalle("A house on a hill", 12),
     "dalle-sample": lambda: growing_images(12),
-    "load-world": lambda: faded_in_small_world("a red circle and a (blue square:*)", (1, 0.5, 0.25, 0), range(4)),
+    "load-world": lambda: by_seed(
+        {one: painter().text(FADED.replace("*", one), SOME["masked_blend"]) for one in ("1", "0.5", "0.25", "0")},
+        FADED,
+    ),
     "a1111-noise": lambda: webui_noise(
         16,
         {
