@@ -9,7 +9,7 @@ import importlib.util
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -281,12 +281,11 @@ def painter() -> Painter:
     return Painter(load_world()[0])
 
 
-def weights() -> Image.Image:
-    """Pictures of the measurement's second prompt, in fewer ways."""
-    chosen = {"comfy": "comfy", "a1111": "a1111", "compel": "compel", "masked_blend, remove": "nested remove"}
+def weights(chosen: Mapping[str, str], shown: Sequence[float]) -> Image.Image:
+    """Pictures of the measurement's second prompt, in ways that it names."""
     ways = {way.name: way for question in QUESTIONS for way in question.ways}
-    some = (*(ways[name]._replace(name=title) for title, name in chosen.items()), Way("Weigh Attention", how="bias"))
-    return draw_grid(painter(), QUESTIONS[0]._replace(ways=some, weights=WEIGHTS[2:-1]), seeds=2, number=1)
+    some = tuple(ways[name]._replace(name=title) for title, name in chosen.items())
+    return draw_grid(painter(), QUESTIONS[0]._replace(ways=some, weights=tuple(shown)), seeds=2, number=1)
 
 
 def places() -> Image.Image:
@@ -333,14 +332,23 @@ PICTURES: dict[str, Drawn] = {
     "ranking": lambda: compared(6, keep=4)["ranking"],
     "sort-confusion": lambda: sorted_shapes()["sort-confusion"],
     "sort-unsure": lambda: sorted_shapes()["sort-unsure"],
-    "weights": weights,
+    "weights": lambda: weights(
+        {
+            **{"comfy": "comfy", "a1111": "a1111", "compel": "compel", "masked_blend, remove": "nested remove"},
+            "Weigh Attention": "attention bias",
+        },
+        WEIGHTS[2:-1],
+    ),
+    "webui-grid": lambda: weights(
+        {"off": "a1111", "masked_blend": "masked_blend", "compel": "compel"}, (0, 0.25, 0.5, 0.75, 1)
+    ),
     "places": places,
     "meaning-maps": maps,
     "meaning-grid": lambda: draw_grid(painter(), QUESTIONS[0]),
     "meaning-present": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "present"),
     "meaning-others": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "others"),
 }
-"""Pictures of docs/images by name. Screenshots and the WebUI's grid are made otherwise."""
+"""Pictures of docs/images by name. Screenshots are made otherwise."""
 REGISTRY = ("icon", "banner")
 PHOTOGRAPHS = ("similarity", "ranking", "sort-confusion", "sort-unsure")
 """Those of many colours."""

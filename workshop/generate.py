@@ -3,30 +3,24 @@
     python workshop generate                            # all but pictures
     python workshop generate --pictures schemes tokens  # draws these; without a name, all (two minutes)
     python workshop generate --captions 3               # measures recall on long captions with so many seeds (hours)
-    python workshop generate --grid http://127.0.0.1:7860   # has a WebUI draw its X/Y/Z plot of docs/webui.md
 
 `test_generated_files_are_current` holds all but pictures. The Chinese locale, the list of nodes and the permanent names
 keep what is in them and get what they lack, so that nothing new needs an entry by hand. Pictures may come out a little
-different on another machine: commit those that changed for a reason. The WebUI runs with this extension and ``--api``;
-the grid was drawn by Forge with the seeded Stable Diffusion 1.5 of ``tests/hosts/make_checkpoint.py``: any other
-checkpoint makes another picture.
+different on another machine: commit those that changed for a reason.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import re
 import sys
-import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from ..encoder.image_file import open_image
 from ..nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from ..weighting.options import OPTIONS
 from ..weighting.schemes import SCHEMES
@@ -281,13 +275,8 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pictures", nargs="*", metavar="NAME", help="draw these pictures, or all")
     parser.add_argument("--captions", type=int, metavar="SEEDS", help="measure recall on long captions")
-    parser.add_argument(
-        "--grid", metavar="ADDRESS", help="address of a running WebUI that draws docs/images/xyz-grid.png"
-    )
     options = parser.parse_args(arguments)
-    if options.grid:
-        draw_grid(options.grid.rstrip("/"))
-    elif options.pictures is not None:
+    if options.pictures is not None:
         draw(options.pictures)
     elif options.captions:
         measure_captions(options.captions)
@@ -319,39 +308,3 @@ def measure_captions(num_seeds: int) -> None:
 
     block = make_block(Plan(seeds=tuple(range(num_seeds))), lambda line: print(line, file=sys.stderr, flush=True))
     page.write({"captions": block}, ROOT / "docs" / "long-prompts.md")
-
-
-# ---- the WebUI's grid
-
-TARGET = ROOT / "docs" / "images" / "xyz-grid.png"
-PLOT = "x/y/z plot"
-AXES: tuple[tuple[str, str], ...] = (
-    ("[Weighted CLIP] Weight of a word", "dog: 0-1 [3]"),
-    ("[Weighted CLIP] Scheme", "off, masked_blend, compel"),
-)
-FIELDS: dict[str, Any] = {
-    **{"prompt": "a red cat and a dog in a bowl", "seed": 1, "steps": 2, "cfg_scale": 7.0},
-    **{"width": 128, "height": 128, "sampler_name": "Euler", "script_name": PLOT},
-}
-NUM_COLORS = 64
-"""Number of colours in the file, which is only for viewing."""
-
-
-def draw_grid(address: str) -> None:
-    """Request the grid from the WebUI and write it."""
-    scripts = ask(f"{address}/sdapi/v1/script-info")
-    known = next(one["args"][0]["choices"] for one in scripts if one["name"] == PLOT and not one["is_img2img"])
-    # index, values and chosen values of each axis; legend, cells, sub-grids, seeds (4), margin, values as text
-    values = [part for label, text in AXES for part in (known.index(label), text, [])]
-    options = [True, False, False, False, False, False, False, 0, True]
-    answer = ask(f"{address}/sdapi/v1/txt2img", {**FIELDS, "script_args": [*values, 0, "", [], *options]})
-    grid = open_image(TARGET, base64.b64decode(answer["images"][0]))
-    grid.convert("RGB").quantize(NUM_COLORS).save(TARGET, optimize=True)
-
-
-def ask(address: str, data: object = None) -> Any:
-    """GET, or POST if there is data."""
-    body = None if data is None else json.dumps(data).encode()
-    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as response:
-        return json.load(response)

@@ -7,8 +7,6 @@ from weighted_clip.weighting.options import OPTIONS
 from weighted_clip.workshop import docs_pictures, generate, help_pictures
 
 ROOT = Path(__file__).resolve().parents[2]
-OTHERWISE = {"precision", "xyz-grid"}
-"""Pictures drawn by the benchmarks and by a WebUI; besides, all screenshots are."""
 
 
 @pytest.mark.parametrize("name", generate.MADE)
