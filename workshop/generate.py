@@ -35,6 +35,8 @@ MEANING, MEASURED = "docs/evidence/meaning.md", "docs/evidence/meaning.csv"
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
 NODES, NAMES, COMPLETION = "docs/nodes.md", "tests/data/names.json", "web/comfyui/ruler/names.js"
 TEMPLATES = "example_workflows"
+QUALITY = 50
+"""Quality of thumbnails: all of them are in the archive of the registry."""
 INSPECT, CONVERT = (f"web/comfyui/docs/WeightedCLIP{name}.md" for name in ("Inspect", "Convert"))
 COMPILED = set("{}|@")
 """Characters that the front end reads as its message syntax in display names and descriptions, and before 1.47 in
@@ -286,9 +288,11 @@ def main(arguments: list[str]) -> None:
 
 
 def draw(names: Sequence[str]) -> None:
-    """Draw pictures of documents and help pages by name, or all, as small PNG files."""
-    from . import docs_pictures, help_pictures
+    """Draw pictures of documents, help pages and templates by name, or all, as small files."""
+    from . import docs_pictures, help_pictures, thumbnails
 
+    for name in [name for name in thumbnails.PICTURES if not names or name in names]:
+        thumbnails.PICTURES[name]().save(ROOT / TEMPLATES / f"{name}.jpg", optimize=True, quality=QUALITY)
     folders = {
         ROOT / "docs" / "images": docs_pictures.PICTURES,
         ROOT / "web" / "comfyui" / "docs" / "images": help_pictures.PICTURES,

@@ -27,16 +27,12 @@ from ..hosts.comfy.a1111.schedules import Sigmas, make_sigmas
 from ..web import difference, pictures
 from ..web.pictures import matrices, sheets
 from ..web.pictures.canvas import Canvas
-from ..web.pictures.masks import draw_mask_rows
 from ..web.pictures.style import DARK, MARGIN, SMALL_SIZE, Color, mix, readable
 from ..weighting.convert import convert
 from ..weighting.encoders import Encoders
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
-from ..weighting.pipeline import plan_prompt
-from ..weighting.plan import variant_mask
 from ..weighting.prompt import shortened
-from ..weighting.reading import read_prompt
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.towers import Reader
 from ..weighting.view import view
@@ -45,7 +41,7 @@ from ..weighting.words import words_of_towers
 from ..world.measure import PHRASES, REGIONS, Drawable, Places, Way
 from ..world.model import noise_of, sampled, to_pictures
 from ..world.watching import mean_maps, watched
-from .docs_pictures import LENGTH, TWO, load_clip_module, load_of_tests, painter, read, scored_shapes
+from .docs_pictures import TWO, load_clip_module, load_of_tests, painter, read, scored_shapes
 
 HELP_WIDTH = 340
 """Width of the pictures in help pages, in pixels: the panel that shows them is hardly wider."""
@@ -71,15 +67,6 @@ def timeline(text: str, steps: int) -> Image.Image:
             start, what = left + run.first * width, run.fragment.text.split(" on ")[0] + " on …"
             canvas.text(start, y + 24 + height + 12, what, DARK.text, size=13)
     return canvas.image()
-
-
-def bound_phrases(text: str, phrases: str) -> Image.Image:
-    """Masks of the node Keep Colours Apart, one for the pass of each phrase."""
-    prompt = read_prompt(text, EncodeOptions(bind=phrases, scheme="unweighted"), default_tokenizer())
-    (chunk,) = prompt.chunks
-    variants = plan_prompt(prompt, default_tokenizer()).variants()
-    rows = [("", [(variant.title, variant_mask(variant, LENGTH)[0])]) for variant in list(variants)[1:]]
-    return draw_mask_rows(rows, pictures.mask_labels(chunk, text), visible=chunk.num_content + 2, cell=16)
 
 
 def converted(text: str) -> Image.Image:
@@ -378,6 +365,12 @@ def of_two(options: Mapping[str, Any] | None = None, places: Places | None = Non
     return painter().drawable(TWO, Way("", options or {}, places=places), 4.0 if places == PHRASES else 1.0, "")
 
 
+def kept_apart() -> dict[str, Drawable]:
+    """A prompt of three things without and with their phrases kept apart."""
+    ways = {"CLIP Text Encode": SOME["comfy"], "Keep Colours Apart": Way("", binds=True)}
+    return {name: painter().text(", ".join(APART), way, APART) for name, way in ways.items()}
+
+
 def word_maps(prompt: str, words: Sequence[str], seed: int) -> Image.Image:
     """A picture of the small world and the maps of some words of its prompt, two in a row."""
     world = painter()
@@ -491,6 +484,7 @@ def ranking_in_help() -> Image.Image:
 
 FADED, FALLING = "a red circle and a (blue square:*)", (1, 0.75, 0.5, 0.25, 0)
 DROP = {"padding": "drop"}
+APART = ("a red circle", "a blue square", "a green triangle")
 SOME = {name: Way(name, {"scheme": name}) for name in ("comfy", "a1111", "compel", "masked_blend")}
 FADING = {
     "CLIP Text Encode": SOME["comfy"],
@@ -506,7 +500,7 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "text-encode": lambda: by_weight(FADED, FALLING, SOME, 2),
     "a1111-encode": lambda: timeline("a [cat:dog:0.5] on a (red:1.3) sofa", 10),
     "masked-blend": lambda: by_weight(FADED, FALLING, FADING, 1),
-    "bind-phrases": lambda: bound_phrases("a red cat and a blue dog", "red cat\nblue dog"),
+    "bind-phrases": lambda: by_seed(kept_apart(), ", ".join(APART), (22, 60, 73, 70, 95)),
     "mask-control": lambda: by_seed(
         {"CLIP Text Encode": of_two(), "blue square hidden": of_two({"hide": "blue square"})}
     ),

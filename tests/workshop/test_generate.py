@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from weighted_clip.weighting.options import OPTIONS
-from weighted_clip.workshop import docs_pictures, generate, help_pictures
+from weighted_clip.workshop import docs_pictures, generate, help_pictures, thumbnails
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -14,7 +14,9 @@ def test_generated_files_are_current(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8") == generate.MADE[name](), "run: python workshop generate"
 
 
-def test_every_picture_of_a_help_page_can_be_drawn_again() -> None:
+def test_every_picture_of_a_help_page_can_be_drawn_again_and_thumbnails_are_of_templates() -> None:
+    templates = {path.stem for path in (ROOT / generate.TEMPLATES).glob("*.json")}
+    assert templates >= thumbnails.PICTURES.keys()
     folder = ROOT / "web" / "comfyui" / "docs" / "images"
     assert {path.stem for path in folder.glob("*.png")} == help_pictures.PICTURES.keys()
     drawn = docs_pictures.PICTURES.keys()
