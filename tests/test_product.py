@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
-from weighted_clip.nodes.node import EncodeNode
+from weighted_clip.nodes.node import CATEGORY, EncodeNode
 from weighted_clip.weighting.options import OPTIONS
 from weighted_clip.workshop.generate import COMPILED
 
@@ -158,6 +158,13 @@ def test_the_setting_is_translated() -> None:
     categories = [read_json(LOCALES / language / "main.json")["settingsCategories"] for language in ("en", "zh")]
     assert categories[0].keys() == categories[1].keys()
     assert all(json.dumps(name) in scripts for name in categories[0])
+
+
+def test_the_menus_of_nodes_are_translated() -> None:
+    menus = {part for node in NODE_CLASS_MAPPINGS.values() for part in node.CATEGORY.split("/")} - {CATEGORY}
+    chinese = read_json(LOCALES / "zh" / "main.json")["nodeCategories"]
+    assert chinese.keys() == menus
+    assert all(chinese.values())
 
 
 # ---- help pages

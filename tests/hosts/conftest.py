@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from weighted_clip.workshop.find_hosts import WEBUIS, Host, find_hosts, find_packs
 
+from ..web.chromium import Tab, running_chromium
 from .browser import running_browser
 from .comfy_server import CACHE_FOLDER, CACHE_VERSION, CHECKPOINT, ComfyServer, make_models, running_server
 from .make_checkpoint import write_more_embeddings
@@ -96,6 +97,16 @@ def webui(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPat
     base = tmp_path_factory.mktemp("webui") / "data"
     with running_webui(webui_host, webui_models, base, with_ours=True) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def webui_tab(webui: WebUIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    """The WebUI's page in a browser, when its prompt box is there."""
+    with running_chromium(tmp_path_factory.mktemp("browser"), width=1280, height=1800) as tab:
+        tab.open(webui.address)
+        tab.wait("return !!document.querySelector('#txt2img_prompt textarea')?.offsetParent")
+        tab.wait("return document.readyState === 'complete'")
+        yield tab
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,15 @@ WEB_FOLDER = "ComfyUI-weighted.clip"
 VALUE = "return app.graph.nodes[0].widgets.find(({ name }) => name === 'text').value"
 """The text of the first node."""
 
+ADD = """
+const node = LiteGraph.createNode(args[0]);
+node.pos = [300, 60];
+app.graph.add(node);
+app.canvas.ds.scale = 1;
+app.canvas.ds.offset = [0, 0];
+app.canvas.setDirty(true, true);
+"""
+"""Puts a new node on the canvas."""
 READ = """
 const texts = (root, selector) => [...root.querySelectorAll(selector)].map((element) => element.innerText.trim());
 return [...document.querySelectorAll('.weighted-clip-ruler')].map((ruler) => ({

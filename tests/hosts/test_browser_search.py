@@ -9,7 +9,7 @@ from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.nodes.node import MARK, PROMPT
 from weighted_clip.weighting.schemes import SCHEMES
 
-from .ruler_page import RulerPage
+from .ruler_page import ADD, RulerPage
 
 pytestmark = pytest.mark.host
 
@@ -27,15 +27,7 @@ FIRST = {
     "tokens": ("Inspect", 3),
 }
 """Node that a word must find, and the last place at which it may stand."""
-ADD = """
-for (const node of [...app.graph.nodes]) app.graph.remove(node);
-const node = LiteGraph.createNode(args[0]);
-node.pos = [120, 60];
-app.graph.add(node);
-app.canvas.ds.scale = 1;
-app.canvas.ds.offset = [0, 0];
-app.canvas.setDirty(true, true);
-"""
+ADD_ALONE = f"for (const node of [...app.graph.nodes]) app.graph.remove(node); {{ {ADD} }}"
 """Puts a node alone on the canvas, by an id that none had before: Nodes 2.0 keeps what it knows of widgets by id."""
 HEIGHT = "return app.graph.nodes[0].size[1] + LiteGraph.NODE_TITLE_HEIGHT"
 HEIGHTS = {"WeightedCLIPMaskControl": 520, "WeightedCLIPBindPhrases": 560, "WeightedCLIPSDXLEncode": 560}
@@ -100,7 +92,7 @@ def test_words_find_their_node_among_the_first(ruler_browser: RulerPage) -> None
 
 def height_of_new(page: RulerPage, node_id: str) -> float:
     """Height of a new node with its title, once it stays the same."""
-    page.run(ADD, node_id)
+    page.run(ADD_ALONE, node_id)
     page.wait("return document.querySelector('.wcr-box')?.offsetHeight > 0")
     before = None
     for _ in range(50):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from weighted_clip.web.inspection import inspect
 
+from .ruler_page import ADD as ADD_NEW
 from .ruler_page import RulerPage, inspect_node
 
 pytestmark = pytest.mark.host
@@ -27,16 +28,7 @@ return {
     ruler: document.querySelectorAll('.wcr-box')[args[0]].offsetHeight,
 };
 """
-ADD = """
-app.graph.clear();
-const node = LiteGraph.createNode(args[0]);
-node.pos = [300, 60];
-app.graph.add(node);
-app.canvas.ds.scale = 1;
-app.canvas.ds.offset = [0, 0];
-app.canvas.setDirty(true, true);
-"""
-
+ADD = f"app.graph.clear(); {ADD_NEW}"
 ADD_SLOWLY = f"""
 const {{ fetchApi }} = app.api;
 let show;

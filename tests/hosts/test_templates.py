@@ -113,9 +113,9 @@ def test_every_workflow_is_listed_with_its_thumbnail(web_server: ComfyServer) ->
 def test_both_locales_are_merged(web_server: ComfyServer) -> None:
     merged = web_server.get("/i18n")
     for language in ("en", "zh"):
-        for name in ("nodeDefs", "settings"):
-            expected = json.loads((REPOSITORY / "locales" / language / f"{name}.json").read_text(encoding="utf-8"))
-            assert expected.items() <= merged[language][name].items()
+        for path in (REPOSITORY / "locales" / language).glob("*.json"):
+            expected, found = json.loads(path.read_text(encoding="utf-8")), merged[language]
+            assert expected.items() <= (found if path.stem == "main" else found[path.stem]).items()
 
 
 @pytest.mark.parametrize("node_id", NODE_CLASS_MAPPINGS)
@@ -204,21 +204,13 @@ def test_a_workflow_runs_from_the_page_to_its_pictures(
     try:
         page.open_help("WeightedCLIPMaskedBlend")
         assert page.wait(IS_SHOWN) == NODE_DISPLAY_NAME_MAPPINGS["WeightedCLIPMaskedBlend"]
-        page.run("await app.loadGraphData(args[0])", web_server.get(template_path("03 Fade a word out", "json")))
-        choices = {
-            "CheckpointLoaderSimple": {"ckpt_name": CHECKPOINT},
-            "EmptyLatentImage": {"width": SIZE, "height": SIZE},
-            "KSampler": {"steps": STEPS},
-        }
+        workflow = web_server.get(template_path("03 Fade a word out", "json"))
+        (batch,) = [one["widgets_values"][2] for one in workflow["nodes"] if one["type"] == "EmptyLatentImage"]
+        page.run("await app.loadGraphData(args[0])", workflow)
         page.wait("return app.graph.nodes.some(({ type }) => type === 'WeightedCLIPMaskedBlend')")
-        page.run(
-            "for (const node of app.graph.nodes) for (const [name, value] of Object.entries(args[0][node.type] ?? {}))"
-            " node.widgets.find((widget) => widget.name === name).value = value",
-            choices,
-        )
         page.run("await app.queuePrompt(0)")
         previews = "app.graph.nodes.filter(({ type }) => type === 'PreviewImage')"
-        page.wait(f"return {previews}.every((node) => app.nodeOutputs[node.id]?.images?.length === 1)")
+        page.wait(f"return {previews}.every((node) => app.nodeOutputs[node.id]?.images?.length === args[0])", batch)
         assert page.run(f"return {previews}.length") == 3
     finally:
         page.run("await app.extensionManager.setting.set('Comfy.VueNodes.Enabled', false)")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..web.chromium import running_chromium
+from ..web.chromium import Tab
 from ..web.lab_in_browser import LabPage
 from .webui_server import WebUIServer
 
@@ -26,13 +26,10 @@ FIELD = (
 
 
 @pytest.fixture(scope="module")
-def page(webui: WebUIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
-    with running_chromium(tmp_path_factory.mktemp("browser"), width=1280, height=1800) as tab:
-        tab.open(webui.address)
-        tab.wait("return !!document.querySelector('#txt2img_prompt textarea')?.offsetParent")
-        tab.wait("return document.readyState === 'complete' && !!document.querySelector('.input-accordion-checkbox')")
-        yield LabPage(tab)
-        assert not [line for line in tab.complaints() if "weighted" in line.lower()]
+def page(webui_tab: Tab) -> Iterator[LabPage]:
+    webui_tab.wait("return !!document.querySelector('.input-accordion-checkbox')")
+    yield LabPage(webui_tab)
+    assert not [line for line in webui_tab.complaints() if "weighted" in line.lower()]
 
 
 def go(page: LabPage, name: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
-from ..web.chromium import Tab, running_chromium
+from ..web.chromium import Tab
 from .webui_server import TITLE, APIError, WebUIServer
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
@@ -23,15 +22,6 @@ CUTOFF = (
     "a (dog:0.5)\nSteps: 2, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Weighted CLIP: {}, "
     "Weighted CLIP bind hide: cutoff"
 )
-
-
-@pytest.fixture(scope="module")
-def page(webui: WebUIServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with running_chromium(tmp_path_factory.mktemp("browser"), width=1280, height=1800) as tab:
-        tab.open(webui.address)
-        tab.wait("return !!document.querySelector('#txt2img_prompt textarea')?.offsetParent")
-        tab.wait("return document.readyState === 'complete'")
-        yield tab
 
 
 @pytest.mark.parametrize(
@@ -95,32 +85,32 @@ def test_an_interrupt_while_encoding_ends_as_the_webuis_own(webui: WebUIServer, 
     assert done.equals(webui.txt2img(words, script=(True, scheme)))
 
 
-def paste(page: Tab, parameters: str) -> None:
+def paste(webui_tab: Tab, parameters: str) -> None:
     """Let the arrow below Generate read the parameters of an image out of the prompt box."""
-    page.run("const box = document.querySelector('#txt2img_prompt textarea'); box.focus(); box.select()")
-    page.paste(parameters)
-    page.wait("document.querySelector('#paste').click(); return true")
+    webui_tab.run("const box = document.querySelector('#txt2img_prompt textarea'); box.focus(); box.select()")
+    webui_tab.paste(parameters)
+    webui_tab.wait("document.querySelector('#paste').click(); return true")
 
 
-def test_what_cannot_be_pasted_is_said_and_no_menu_is_left_blank(page: Tab) -> None:
-    paste(page, PARAMETERS)
+def test_what_cannot_be_pasted_is_said_and_no_menu_is_left_blank(webui_tab: Tab) -> None:
+    paste(webui_tab, PARAMETERS)
     told = "document.querySelector('#tab_txt2img [id$=weighted_clip_pasted]')?.innerText ?? ''"
-    text = page.wait(f"const told = {told}; return told.includes('quantum') && told")
+    text = webui_tab.wait(f"const told = {told}; return told.includes('quantum') && told")
     assert "'zoom'" in text
     assert "bind_strength must be 0 to 1, got 7.0" in text
     value = (
         "const value = (name) => [...document.querySelectorAll(`#tab_txt2img [id$=weighted_clip_${name}]`)]"
         "  .map((one) => one.matches('input') ? one : one.querySelector('input')).filter(Boolean)[0]?.value;"
     )
-    page.wait(
+    webui_tab.wait(
         f"{value} const shown = ['scheme', 'padding', 'law'].map((name) => value(name)?.split(':')[0]);"
         "return shown.join() === 'a1111,attend,compel'"
     )
-    paste(page, CUTOFF.format("comfy"))
-    page.wait(f"return !({told})")
+    paste(webui_tab, CUTOFF.format("comfy"))
+    webui_tab.wait(f"return !({told})")
 
 
-def test_cutoff_with_a_scheme_it_does_not_go_with_is_told_at_the_menu(page: Tab) -> None:
+def test_cutoff_with_a_scheme_it_does_not_go_with_is_told_at_the_menu(webui_tab: Tab) -> None:
     note = "document.querySelector('#tab_txt2img [id$=weighted_clip_note]')?.innerText ?? ''"
     for scheme, is_told in (
         ("masked_blend", "true"),
@@ -128,5 +118,5 @@ def test_cutoff_with_a_scheme_it_does_not_go_with_is_told_at_the_menu(page: Tab)
         ("a1111", "true"),
         ("comfy", "false"),
     ):
-        paste(page, CUTOFF.format(scheme))
-        page.wait(f"return String(({note}).includes('cutoff does not go with')) === args[0]", is_told)
+        paste(webui_tab, CUTOFF.format(scheme))
+        webui_tab.wait(f"return String(({note}).includes('cutoff does not go with')) === args[0]", is_told)
