@@ -37,8 +37,15 @@ def add_arguments(
         flag, help_line = f"--{name.replace('_', '-')}", about.help or None
         if isinstance(about.default, bool):
             parser.add_argument(flag, action="store_true", help=help_line)
-        elif about.is_lines:
-            parser.add_argument(flag, action="append", default=[], metavar=about.metavar, help=help_line)
+        elif about.is_lines or isinstance(about.default, tuple):
+            parser.add_argument(
+                flag,
+                action="append",
+                default=[],
+                choices=about.choices or None,
+                metavar=about.metavar,
+                help=help_line,
+            )
         else:
             parser.add_argument(
                 flag,

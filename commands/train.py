@@ -81,7 +81,7 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         "--mirror", action="store_true", help="mirror half of the images, at random (captions may say left and right)"
     )
     add_arguments(train, DECLARED, "shuffle_tags", "keep_tags", "tag_dropout")
-    add_arguments(train, DECLARED, "checkpointing", "new_text", "positions", "context_length")
+    add_arguments(train, DECLARED, "checkpointing", "new_text", "positions", "context_length", "write_for")
     add_shard(train)
     add_activation_option(train)
     add_compress(train)
@@ -126,9 +126,12 @@ _MLM_PAGE = Page(
 
 @alone
 def _run(arguments: argparse.Namespace) -> int:
+    from ..training.checkpoint import check_new
     from ..training.results import TEXT_NAME
 
     options = _options(arguments)
+    if not arguments.resume:
+        check_new(arguments.out, options.write_for)
     if options.objective == "mlm":
         return train_with(arguments, options, Job(TEXT_NAME, _make_mlm, _MLM_PAGE, _mlm_written))
     return train_with(arguments, options, Job(TEXT_NAME, _make_contrastive, _CONTRASTIVE_PAGE, _written))
@@ -136,9 +139,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
     from ..encoder.clip import load_full_clip
+    from ..encoder.files.folders import check_expressible
     from ..training.new_text import with_text
 
-    return with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
+    clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
+    for library in options.write_for:
+        check_expressible(library, clip.text.config, clip.vision.config, options.crop)
+    return clip
 
 
 def _make_contrastive(
@@ -172,10 +179,14 @@ def _written(run: Any) -> list[str]:
         return [f"{folder / file_name(options.word)}, an embedding, for the host's folder of embeddings"]
     if _is_rotary(run):
         return [f"{folder / TEXT_NAME} and {folder / WHOLE_NAME}, the whole CLIP; {_NO_HOST}"]
-    files = [f"{folder / TEXT_NAME} for a host, and {folder / WHOLE_NAME}, the whole CLIP"]
+    files = [f"{folder / TEXT_NAME} for a host, and {folder / WHOLE_NAME}, the whole CLIP", *_folders(run)]
     if options.lora:
         files.append(f"{folder / LORA_NAME}, which a host adds to the encoder that training began with")
     return files
+
+
+def _folders(run: Any) -> list[str]:
+    return [f"{run.folder / library}/, for {library}" for library in run.options.write_for]
 
 
 def _make_mlm(
@@ -199,7 +210,8 @@ def _mlm_written(run: Any) -> list[str]:
     whole = run.folder / WHOLE_NAME
     return [
         f"{run.folder / TEXT_NAME} and {whole}, to be trained on by train --weights {whole}: as it is, its text "
-        "encoder has learned words, and not yet what they look like"
+        "encoder has learned words, and not yet what they look like",
+        *_folders(run),
     ]
 
 
@@ -216,6 +228,7 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         captions=with_arguments(CaptionOptions(), arguments),
         augmentation=Augmentation(arguments.random_crop, arguments.mirror),
         watch=tuple(dict.fromkeys(arguments.watch)),
+        write_for=tuple(dict.fromkeys(arguments.write_for)),
     )
 
 

@@ -26,6 +26,10 @@ Crop = Literal["center", "letterbox", "stretch"]
 CROPS: tuple[Crop, ...] = get_args(Crop)
 """Ways of making an image square, default first: cropped at both ends of its long side; padded with bars; squeezed."""
 
+Library = Literal["transformers", "open_clip", "diffusers"]
+LIBRARIES: tuple[Library, ...] = get_args(Library)
+"""Libraries for which a CLIP can be written as a folder."""
+
 HEAD_DIM = 64
 """Width of one attention head in every released CLIP text encoder."""
 

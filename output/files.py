@@ -80,23 +80,32 @@ def written_whole(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
 
 
 @contextmanager
-def folder_written_whole(folder: Path) -> Iterator[Path]:
+def folder_written_whole(folder: Path, *, may_replace: bool = False) -> Iterator[Path]:
     """Yield a folder to fill; when the block ends without an error, it is moved to its destination.
 
     Args:
         folder: The folder, empty or not existing yet; its parents are created.
+        may_replace: Whether a folder with contents may be replaced. A kill at that very moment can leave none.
 
     Raises:
-        OSError: If it cannot be created, or others have put something there meanwhile.
+        WriteError: If it cannot be written, or others have put something there meanwhile.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _own_folder(folder.with_name(_beginning(folder.name) + TEMPORARY_SUFFIX)) as own:
-        whole = own / "whole"
-        whole.mkdir()
-        yield whole
-        with suppress(FileNotFoundError):
-            folder.rmdir()
-        whole.rename(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _own_folder(folder.with_name(_beginning(folder.name) + TEMPORARY_SUFFIX)) as own:
+            whole = own / "whole"
+            whole.mkdir()
+            yield whole
+            with suppress(FileNotFoundError):
+                if may_replace:
+                    folder.rename(own / "before")
+                else:
+                    folder.rmdir()
+            whole.rename(folder)
+    except WriteError:
+        raise
+    except OSError as error:
+        raise WriteError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager

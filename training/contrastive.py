@@ -244,14 +244,14 @@ class Run(Loop):
                 self._on_board(entry)
 
     def about(self) -> dict[str, Any]:
-        """Properties that a resumed run must share with the one it continues; merging is not among them."""
+        """Properties that a resumed run must share with the one it continues; those of its files are not."""
         return {
             "data": self.data.digest,
             "pairs": len(self.data.examples),
             "weights": self.clip.name,
             "processes": self.accelerator.num_processes,
             "steps": self.num_steps,
-            **self._options_listed("merge"),
+            **self._options_listed("merge", "write_for"),
         }
 
     def _state(self) -> dict[str, Any]:

@@ -187,7 +187,7 @@ class MLMRun(Loop):
             "captions": len(self.data.examples),
             "weights": self.clip.name,
             "processes": self.accelerator.num_processes,
-            **self._options_listed(),
+            **self._options_listed("write_for"),
             "options.steps": json.dumps(self.num_steps),
         }
 

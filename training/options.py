@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from ..encoder.config import CROPS, MAX_POSITIONS, POSITIONS, Crop, Positions
+from ..encoder.config import CROPS, LIBRARIES, MAX_POSITIONS, POSITIONS, Crop, Library, Positions
 from ..encoder.option import option, options_in
 from .augmentation import Augmentation
 
@@ -165,6 +165,10 @@ class TrainOptions:
         choices=OBJECTIVES,
     )
 
+    write_for: tuple[Library, ...] = option(
+        (), help="also write a folder that this library loads; may be given several times", choices=LIBRARIES
+    )
+
     def __post_init__(self) -> None:
         counted = {"batch": self.batch, "accumulate": self.accumulate, "epochs": self.epochs}
         for name in ("steps", "patience"):
@@ -202,6 +206,7 @@ class TrainOptions:
             raise ValueError(f"a word has 1 to {MAX_VECTORS} vectors, got {self.word_vectors}")
         others = {"--towers both": self.towers == "both", "--lora": self.lora, "--keep": self.keep}
         others |= {"--watch": bool(self.watch), "--merge": self.merge != 1}
+        others |= {"--write-for": self.write_for}
         if given := [name for name, is_given in others.items() if is_given]:
             raise ValueError(f"--word trains a new word and leaves all else as it is: leave out {', '.join(given)}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from ..encoder.clip import FullClip
 from ..encoder.files.checkpoint import config_of, hugging_face_tensors, position_metadata
+from ..encoder.files.folders import Files, Parts, files_for
 from ..encoder.files.tensor_file import CheckpointError
 from ..output.export import save_tensors
-from ..output.files import written_whole
+from ..output.files import folder_written_whole, written_whole
 from .checkpoint import check_weights
 from .grad_cache import Towers
 from .images import read_again
@@ -48,10 +50,12 @@ class Results:
             "options": json.dumps(self.options.as_dict()),
             **position_metadata(towers.text.config),
         }
+        text: dict[str, Tensor] = {}
         if towers.word is not None:
             files = {file_name(self.options.word or ""): word_tensors(towers.word.vectors)}
         else:
-            files = {TEXT_NAME: hugging_face_tensors(towers.text, merged(towers.text))}
+            text = merged(towers.text)
+            files = {TEXT_NAME: hugging_face_tensors(towers.text, text)}
             if self.options.lora:
                 width = towers.text.config.hidden_dim
                 files[LORA_NAME] = lora_tensors(towers.text, self.options.lora_for or model_of(width))
@@ -65,20 +69,39 @@ class Results:
             if config is not None:
                 with written_whole(self.folder / CONFIG_NAME) as place:
                     place.write_text(json.dumps(config, indent=2), encoding="utf-8")
-            self._write_whole(towers, files[TEXT_NAME], metadata)
+            self._write_whole(towers, text, metadata)
 
     def _write_whole(self, towers: Towers, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-        """Write the whole CLIP; its image tower is read again if it was not trained."""
-        scale = {"logit_scale": towers.loss.logit_scale.detach().cpu().contiguous()}
+        """Write the whole CLIP, and folders of it; its image tower is read again if it was not trained."""
+        scale = towers.loss.logit_scale.detach().cpu().contiguous()
         if towers.vision is not None:
-            vision = hugging_face_tensors(towers.vision)
+            vision: Mapping[str, Tensor] = dict(towers.vision.named_parameters())
         else:
             try:
-                again = read_again(self.clip.vision, self.weights, self.vision_digest)
+                vision = read_again(self.clip.vision, self.weights, self.vision_digest)
             except CheckpointError as error:
                 raise ValueError(
                     f"{error}. So {WHOLE_NAME} is not written; {TEXT_NAME} is. Put the file back, and use --resume"
                 ) from error
-            vision = hugging_face_tensors(self.clip.vision, again)
+        tensors = {**hugging_face_tensors(towers.text, text), **hugging_face_tensors(self.clip.vision, vision)}
         with written_whole(self.folder / WHOLE_NAME) as place:
-            save_tensors({**text, **vision, **scale}, place, metadata)
+            save_tensors({**tensors, "logit_scale": scale}, place, metadata)
+        clip = Parts(towers.text, text, self.clip.vision, vision, scale, self.options.crop)
+        for library in self.options.write_for:
+            write_folder(self.folder / library, files_for(library, clip), metadata)
+
+
+def write_folder(folder: Path, files: Files, metadata: Mapping[str, str]) -> None:
+    """Write a folder whole, in the place of an older one."""
+    with folder_written_whole(folder, may_replace=True) as whole:
+        for name, content in files.items():
+            place = whole / name
+            place.parent.mkdir(exist_ok=True)
+            if isinstance(content, str):
+                place.write_text(content, encoding="utf-8")
+            elif place.suffix == ".json":
+                place.write_text(json.dumps(content, indent=2), encoding="utf-8")
+            else:
+                save_tensors(content, place, {**metadata, "format": "pt"})
+            with place.open("rb+") as file:
+                os.fsync(file.fileno())

@@ -246,7 +246,7 @@ def hugging_face_tensors(
 
 
 def config_of(text: TextConfig, vision: VisionConfig) -> dict[str, Any] | None:
-    """Contents of a ``config.json`` for both towers."""
+    """`clip_config`; None for a CLIP that its tensors alone would be taken for."""
     released = next((one for one in VISION_TOWERS.values() if one.hidden_dim == vision.hidden_dim), None)
     usual = VisionConfig() if released is None else released
     heads = vision.hidden_dim // HEAD_DIM if released is None else released.num_heads
@@ -254,31 +254,43 @@ def config_of(text: TextConfig, vision: VisionConfig) -> dict[str, Any] | None:
     is_usual = told == {(usual.activation, usual.layer_norm_eps)}
     if is_usual and (text.num_heads, vision.num_heads) == (text.hidden_dim // HEAD_DIM, heads):
         return None
+    return clip_config(text, vision)
 
-    def shared(config: TextConfig | VisionConfig) -> dict[str, Any]:
-        return {
-            **sizes_of(config),
-            "hidden_act": config.activation,
-            "layer_norm_eps": config.layer_norm_eps,
-            "projection_dim": config.projection_dim,
-        }
 
+def clip_config(text: TextConfig, vision: VisionConfig) -> dict[str, Any]:
+    """Contents of transformers' ``config.json`` for both towers."""
     return {
         "architectures": ["CLIPModel"],
         "model_type": "clip",
         "projection_dim": text.projection_dim,
-        "text_config": {
-            **shared(text),
-            "model_type": "clip_text_model",
-            "max_position_embeddings": text.context_length,
-            "vocab_size": text.vocab_size,
-        },
+        "text_config": text_config(text),
         "vision_config": {
-            **shared(vision),
+            **_shared(vision),
             "model_type": "clip_vision_model",
             "image_size": vision.image_size,
             "patch_size": vision.patch_size,
         },
+    }
+
+
+def text_config(config: TextConfig) -> dict[str, Any]:
+    """Contents of transformers' ``config.json`` for a text tower."""
+    return {
+        **_shared(config),
+        "model_type": "clip_text_model",
+        "max_position_embeddings": config.context_length,
+        "vocab_size": config.vocab_size,
+        "bos_token_id": config.bos_id,
+        "eos_token_id": config.eos_id,
+    }
+
+
+def _shared(config: TextConfig | VisionConfig) -> dict[str, Any]:
+    return {
+        **sizes_of(config),
+        "hidden_act": config.activation,
+        "layer_norm_eps": config.layer_norm_eps,
+        **({} if config.projection_dim is None else {"projection_dim": config.projection_dim}),
     }
 
 

@@ -173,7 +173,7 @@ def _of_open_clip(config: Json, half: Half) -> Json:
         "intermediate_size": int(width * ratio),
         "num_hidden_layers": given.get("layers", 12),
         "projection_dim": model.get("embed_dim"),
-        **_BOTH,
+        "layer_norm_eps": _object(given, "norm_kwargs").get("eps", 1e-5),
         "hidden_act": "quick_gelu" if model.get("quick_gelu") else "gelu",
     }
     if half == "text":

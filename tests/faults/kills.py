@@ -143,6 +143,35 @@ class Replaced(Kind):
             yield f"version {found} is there, not one of {sorted(map(str, allowed))}"
 
 
+class Folder(Replaced):
+    """A folder that replaces another one."""
+
+    name = "folder"
+
+    def work(self, number: int) -> None:
+        from weighted_clip.output.files import folder_written_whole
+
+        with folder_written_whole(self.path, may_replace=True) as whole:
+            for name in "ab":
+                write_in_parts(whole / name, number)
+
+    def version(self) -> int:
+        (number,) = {int(path.read_bytes()[:2].partition(b":")[0]) for path in self.path.iterdir()}
+        if any((self.path / name).read_bytes() != content(number) for name in "ab"):
+            raise ValueError(f"not the files of version {number}")
+        return number
+
+    def problems(self, outcomes: Sequence[Outcome]) -> Iterator[str]:
+        written = {one.number for one in outcomes if one.error is None}
+        yield from self._wrong(written if all(one.is_ok for one in outcomes) else {None, OLD, *written})
+        for one in outcomes:  # of two at once, which no run allows, one may find the other's
+            if one.error and "not empty" not in one.error:
+                yield f"process {one.number} fails: {one.error}"
+        self.work(LAST)
+        yield from self._wrong({LAST})
+        yield from beside(self.folder, [self.name])
+
+
 class New(Replaced):
     """A file that is written once."""
 
@@ -319,6 +348,7 @@ class Checkpoint(Replaced):
 
 LIGHT: dict[str, type[Kind]] = {
     "replaced": Replaced,
+    "folder": Folder,
     "new": New,
     "new without links": NewWithoutLinks,
     "copied": Copied,
