@@ -60,7 +60,7 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         help=f"another rate for a part, 0 freezes it; parts: {_PARTS}",
     )
     add_value(train, "--freeze-layers", 0, "N", "freeze the first N text layers")
-    add_arguments(train, DECLARED, "warmup", "weight_decay", "ema", "lora", "lora_for", "held_out")
+    add_arguments(train, DECLARED, "warmup", "schedule", "weight_decay", "clip", "ema", "lora", "lora_for", "held_out")
     train.add_argument(
         "--watch",
         action="append",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ..encoder.image_file import image_of
 from ..output.files import written_whole
 from .images import write_picture
-from .options import DTYPES
+from .options import DTYPES, add_value
 from .processes import stopping, voice
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Chart(NamedTuple):
     """Upper end of its axis; None: by the values."""
 
 
+NORM = Chart("Norm of all gradients of each step", ("gradient norm",))
 SCALES = Chart("Gradient scales of the resblocks, base-2 logarithm", ("lowest scale", "highest scale"))
 
 
@@ -85,7 +86,7 @@ def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequ
     entries = [json.loads(line) for line in (folder / LOG_NAME).read_text(encoding="utf-8").splitlines()]
     names = list(dict.fromkeys(name for entry in entries for name in entry))
     pictures = [MONTAGE_NAME] if (folder / MONTAGE_NAME).is_file() else []
-    for file, chart in page.charts.items():
+    for file, chart in {**page.charts, "norm.png": NORM}.items():
         shown = [name for key in chart.keys for name in names if fnmatchcase(name, key)][:MAX_CURVES]
         curves = {
             name.removeprefix(_MOVED): [(entry["step"], entry[name]) for entry in entries if name in entry]
@@ -163,13 +164,16 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     from ..training.checkpoint import check_new
     from ..training.distributed import make_accelerator
     from ..training.log import LOG_NAME
+    from ..training.options import Saving
 
     folder: Path = arguments.out
+    saving = Saving.every(arguments.save_every, arguments.keep_checkpoints)
     if not arguments.resume:
         check_new(folder, (LOG_NAME, job.result))
     accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=job.has_scales)
     say = voice(accelerator)
     run, notes = job.make(arguments, options, accelerator, say)
+    run.saving = saving
     for line in notes:
         say(line)
     if arguments.resume:
@@ -208,6 +212,13 @@ def add_out(train: argparse.ArgumentParser) -> None:
     """Add the arguments about the folder of a run."""
     train.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for all that is written")
     train.add_argument("--resume", action="store_true", help="go on with the run in --out, given the same options")
+    add_saving(train)
+
+
+def add_saving(train: argparse.ArgumentParser) -> None:
+    """Add the arguments about checkpoints."""
+    train.add_argument("--save-every", metavar="N", help="steps, or with an m minutes, between checkpoints (10m)")
+    add_value(train, "--keep-checkpoints", 1, "K", "keep the last K of them (%(default)s)")
 
 
 def add_device(train: argparse.ArgumentParser) -> None:

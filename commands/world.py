@@ -13,7 +13,7 @@ from .console import Progress, show
 from .images import write_picture
 from .options import add_arguments, add_value, options_of
 from .processes import alone
-from .training import Chart, Job, Page, Say, add_device, epilog, in_rows, with_arguments
+from .training import Chart, Job, Page, Say, add_device, add_saving, epilog, in_rows, with_arguments
 from .training import train as train_with
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _PAGE = Page(
 def _add_train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")
     train.add_argument("--resume", action="store_true", help="go on with the run in DIR, given the same options")
+    add_saving(train)
     train.add_argument("--steps", type=int, metavar="N", help="how many updates (3,000)")
     train.add_argument("--batch", type=int, metavar="N", help="pictures of each (64)")
     train.add_argument("--rate", type=float, metavar="X", help="highest step size (1e-3)")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,10 @@ MOST_WEIGHT = torch.finfo(torch.float16).max
 """Largest weight that is written: the largest number of float16, in which hosts load models."""
 MOST_IN_A_ROW = 3
 """Steps in a row that are not finite and end a run."""
+LENGTH = ("steps", "options.steps", "options.epochs")
+"""Properties of a run that say how long it is: it may be lengthened."""
+MAY_CHANGE = ("options.watch", "options.checkpointing")
+"""Other properties that change nothing in what is learned."""
 MAX_TOLD = 60
 """Characters of a value in a message."""
 _ADVICE = "Put back the file that the run wrote, or begin anew with another --out"
@@ -54,6 +60,34 @@ def save(folder: Path, state: Mapping[str, Any], name: str = NAME) -> None:
             raise WriteError(f"{folder / name} cannot be written: is the disk full? ({error})") from error
 
 
+def keep(folder: Path, step: int) -> None:
+    """Keep the checkpoint, which is of this step, under a name of its own when the next one replaces it."""
+    path = folder / _kept_name(step)
+    path.unlink(missing_ok=True)
+    try:
+        os.link(folder / NAME, path)
+    except OSError:  # a disk without hard links
+        with written_whole(path) as place:
+            shutil.copyfile(folder / NAME, place)
+
+
+def kept_steps(folder: Path) -> list[int]:
+    """Steps of the earlier checkpoints that are kept, ascending."""
+    found = (re.fullmatch(_kept_name(r"(\d+)"), path.name) for path in folder.glob(_kept_name("*")))
+    return sorted(int(one[1]) for one in found if one)
+
+
+def remove_kept(folder: Path, step: int, most: int) -> None:
+    """Remove earlier checkpoints than that of a step until there are at most so many."""
+    earlier = [one for one in kept_steps(folder) if one < step]
+    for one in earlier[: max(0, len(earlier) - most)]:
+        (folder / _kept_name(one)).unlink()
+
+
+def _kept_name(step: int | str) -> str:
+    return f"checkpoint-{step}.pt"
+
+
 def load(folder: Path, name: str = NAME) -> dict[str, Any]:
     """Read a file of the last state.
 
@@ -77,20 +111,27 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
     return cast("dict[str, Any]", state)
 
 
-def load_same(
-    folder: Path,
-    like: Mapping[str, Any],
-    check: Callable[[dict[str, Any]], None],
-    say: Callable[[str], None],
-    *,
-    is_main_process: bool,
-) -> dict[str, Any] | None:
+class Own(NamedTuple):
+    """The current run, which a checkpoint must be of."""
+
+    state: Mapping[str, Any]
+    """Its state, as it would be saved now."""
+    check: Callable[[dict[str, Any]], None]
+    """Raises a ValueError for what is wrong in a state of the same properties; called before anything changes."""
+    num_steps: int
+    """Its length."""
+    follow_length: Iterable[str] = ()
+    """Properties that another length changes, too."""
+    defaults: Mapping[str, Any] = {}
+    """Properties that a checkpoint without them had, as it is older than they are."""
+
+
+def load_same(folder: Path, own: Own, say: Callable[[str], None], *, is_main_process: bool) -> dict[str, Any] | None:
     """Read the state to resume from.
 
     Args:
         folder: The run's folder.
-        like: State of the current run, as it would be saved now.
-        check: Raises a ValueError for what is wrong in a state of the same properties; called before anything changes.
+        own: The current run.
         say: Called with a line if the run starts over.
         is_main_process: Whether this process writes the log.
 
@@ -110,10 +151,16 @@ def load_same(
     about = state.get("about")
     if not isinstance(about, dict):
         raise ValueError(f"{path} is not the checkpoint of a run: it has no properties of one. {_ADVICE}")
-    check_same(folder, about, like["about"])
+    now = own.state["about"]
+    found = {**{name: value for name, value in own.defaults.items() if name in now}, **about}
+    is_as_long = all(found.get(name) == now.get(name) for name in LENGTH)
+    check_same(folder, found, now, {*LENGTH, *MAY_CHANGE, *(() if is_as_long else own.follow_length)})
+    step = state.get("step")
+    if not is_as_long and type(step) is int and step > own.num_steps:
+        raise ValueError(f"{path} is of step {step:,}, beyond the {own.num_steps:,} asked for: ask for more steps")
     with naming(path):
-        check_keys(state, like, "the checkpoint")
-        check(state)
+        check_keys(state, own.state, "the checkpoint")
+        own.check(state)
     return state
 
 
@@ -304,9 +351,13 @@ def check_new(folder: Path, names: Iterable[str]) -> None:
         raise ValueError(f"--out {folder}: there is a run in it; go on with it by --resume, or choose another folder")
 
 
-def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Refuse to continue a run with other properties."""
-    changed = [name for name in about if type(found.get(name)) is not type(about[name]) or found[name] != about[name]]
+def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any], free: Container[str] = ()) -> None:
+    """Refuse to continue a run with other properties, apart from free ones."""
+    changed = [
+        name
+        for name in about
+        if type(found.get(name)) is not type(about[name]) or (found[name] != about[name] and name not in free)
+    ]
     changed += [name for name in found if name not in about]
     if changed:
         named = ", ".join(

@@ -58,7 +58,7 @@ class Run(Loop):
         is_sharded: bool = False,
     ) -> None:
         """Read the images and set up the run."""
-        super().__init__(folder, options, accelerator, say, is_sharded=is_sharded)
+        super().__init__(folder, options, accelerator, say, clip=options.clip, is_sharded=is_sharded)
         self.clip, self.weights = clip, weights
         self._word = NewWord(options.word, options.word_vectors) if options.word else None
         self._images = Images(clip, options)
@@ -125,8 +125,11 @@ class Run(Loop):
     # ---- training
 
     def factor(self, step: int) -> float:
-        """Warm-up, then half a cosine."""
-        return factor(step, self.options.rates.warmup, self.num_steps)
+        """Warm-up, then the schedule."""
+        return self._factor(step, self.num_steps)
+
+    def _factor(self, step: int, num_steps: int) -> float:
+        return factor(step, self.options.rates.warmup, num_steps, self.options.schedule)
 
     def train(self) -> dict[str, float]:
         """Same as `Loop.train`, with curves for TensorBoard."""
@@ -269,7 +272,7 @@ class Run(Loop):
         if not isinstance(schedule, dict) or schedule.get("last_epoch") != state["step"]:
             raise ValueError("its schedule is not of its step")
         groups = self.optimizer.param_groups
-        rates = [group["initial_lr"] * self.factor(state["step"]) for group in groups]
+        rates = [group["initial_lr"] * self._factor(state["step"], state["about"]["steps"]) for group in groups]
         found = [group["lr"] for group in state["optimizer"]["param_groups"]]
         checkpoint.check_like(schedule.get("_last_lr"), rates, "schedule._last_lr")
         for some in (found, schedule["_last_lr"]):

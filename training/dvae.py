@@ -39,6 +39,7 @@ class DVAERun(Loop):
 
     what = "pictures"
     has_scales = False
+    follow_length = ("step_size", "kl_weight", "temperature", "noiseless")
     options: DVAEOptions
     trained: TrainedDVAE
 

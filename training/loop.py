@@ -27,12 +27,13 @@ from .fsdp import Sharding, sharding_for
 from .grad_scaling import GradientScales
 from .images import NUM_THREADS
 from .optimizer import Groups
-from .options import Optimizer
+from .options import Optimizer, Saving
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-SECONDS_BETWEEN_CHECKPOINTS = 600.0
+_DUE = 2.0**20
+"""Added by the first process, whose clock counts, to the number of processes that are stopped: a checkpoint is due."""
 NUM_EVALUATIONS = 10
 """Number of evaluations in a run, besides the initial one."""
 
@@ -48,6 +49,8 @@ class Loop(ABC):
     """Whether frozen weights are in checkpoints, too."""
     ema_every = 1
     """Updates between two steps of the average."""
+    follow_length: tuple[str, ...] = ()
+    """Options that another number of steps changes, too."""
 
     num_steps: int
     """Steps of the whole run."""
@@ -61,6 +64,8 @@ class Loop(ABC):
     """Gradient scales of the resblocks in float16, or None."""
     compression: powersgd.Compression | None = None
     """Compression of the gradients between processes, or None."""
+    saving: Saving = Saving()
+    """Rhythm of the checkpoints, and how many are kept."""
 
     def __init__(
         self,
@@ -77,6 +82,8 @@ class Loop(ABC):
         self._is_sharded = is_sharded
         self._sharding: Sharding | None = None
         self.step = 0
+        self._saved_step: int | None = None
+        """Step of the checkpoint on the disk, if it is of this run."""
         self.is_stopped = False
         """Set to True to end the run after the current step, with a checkpoint."""
         self._updates = Updates(self, clip)
@@ -254,12 +261,14 @@ class Loop(ABC):
                     self.say(f"step {self.step:,} of {num_steps:,}: {self._progress(entry, seconds)}, {left}")
                 if self.step % every == 0 or self.step == num_steps:
                     found = self._evaluate()
-                if over_processes(self.accelerator, float(self.is_stopped), "sum"):
+                is_due = self.saving.is_due(self.step, now - saved) and self.accelerator.is_main_process
+                told = over_processes(self.accelerator, self.is_stopped + _DUE * is_due, "sum")
+                if told % _DUE:
                     self.save()
                     _ = self.result  # gathered by all processes, for later access
                     self.say(f"stopped after step {self.step:,} of {num_steps:,}: --resume goes on from here")
                     raise KeyboardInterrupt
-                if now - saved > SECONDS_BETWEEN_CHECKPOINTS:
+                if told:
                     self.save()
                     saved = time.monotonic()
         return found
@@ -301,8 +310,7 @@ class Loop(ABC):
 
     def _options_listed(self, *left_out: str) -> dict[str, str]:
         """The options as entries of `about`."""
-        options = self.options.as_dict().items()
-        return {f"options.{name}": json.dumps(value) for name, value in options if name not in left_out}
+        return {name: value for name, value in listed(self.options).items() if name[8:] not in left_out}
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -310,9 +318,13 @@ class Loop(ABC):
         state = self._state()
         if self._sharding:
             state = self._sharding.gathered(state)
+        before, self._saved_step = self._saved_step, self.step
         with powersgd.saved(self.compression, self.folder, self.step, self.accelerator):
             if self.accelerator.is_main_process:
+                if before not in (None, self.step) and self.saving.keep > 1:
+                    checkpoint.keep(self.folder, before)
                 checkpoint.save(self.folder, state)
+                checkpoint.remove_kept(self.folder, self.step, self.saving.keep - 1)
             self.accelerator.wait_for_everyone()
 
     def _state(self) -> dict[str, Any]:
@@ -335,10 +347,13 @@ class Loop(ABC):
         """Continue from the checkpoint.
 
         Raises:
-            ValueError: If there is none, it has other data, weights or options, or a file of it is damaged.
+            ValueError: If there is none, it has other data, weights or options that change what is learned besides the
+                number of steps, it has done more of them, or a file of it is damaged.
         """
         is_main = self.accelerator.is_main_process
-        state = checkpoint.load_same(self.folder, self._state(), self._check, self.say, is_main_process=is_main)
+        follow, defaults = [f"options.{name}" for name in self.follow_length], listed(type(self.options)())
+        own = checkpoint.Own(self._state(), self._check, self.num_steps, follow, defaults)
+        state = checkpoint.load_same(self.folder, own, self.say, is_main_process=is_main)
         if state is None:
             return
         self.take(state)
@@ -353,7 +368,7 @@ class Loop(ABC):
 
     def take(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint of this run."""
-        self.step = state["step"]
+        self.step = self._saved_step = state["step"]
         if self._sharding:
             self._sharding.divide_state(state, self.trained, self.optimizer, self.average)
         checkpoint.load_trained_state(self.trained, state["model"])
@@ -368,6 +383,11 @@ class Loop(ABC):
             self.compression.load(self.folder, self.step, self.accelerator)
 
 
+def listed(options: Any) -> dict[str, str]:
+    """Options as entries of `Loop.about`."""
+    return {f"options.{name}": json.dumps(value) for name, value in options.as_dict().items()}
+
+
 class Updates:
     """Applies the gradients of each step of a run, and counts skipped steps."""
 
@@ -378,6 +398,7 @@ class Updates:
         """Number of skipped updates in this process's life."""
         self.is_skipped = False
         """Whether the last update was skipped."""
+        self._norm = math.nan
         self._in_a_row = 0
 
     def __call__(self, loss: float) -> bool:
@@ -385,7 +406,7 @@ class Updates:
 
         Gradients beyond float16 that `GradientScales` finds are skipped too, but do not end the run: scales follow.
         """
-        run = self._run
+        run, self._norm = self._run, math.nan
         is_in_range = run.scales is None or run.scales.unscale()
         is_finite = math.isfinite(loss) and (not is_in_range or self._has_finite_gradients())
         is_updated = is_in_range and is_finite
@@ -410,22 +431,30 @@ class Updates:
 
     def _has_finite_gradients(self) -> bool:
         """Clip the gradients, and return whether their norm is finite on all processes."""
-        accelerator, parameters = self._run.accelerator, list(self._run.model.parameters())
-        norm = None if self._clip is None else accelerator.clip_grad_norm_(parameters, self._clip)
+        accelerator = self._run.accelerator
+        accelerator.unscale_gradients()
+        trained = [one for one in self._run.model.parameters() if one.grad is not None]
+        shards = [one for one in trained if local(one.grad) is not one.grad]
+        parts = [part for part in (shards, [one for one in trained if local(one.grad) is one.grad]) if part]
+        norms = [nn.utils.get_total_norm([cast("Tensor", one.grad) for one in part]) for part in parts]
+        wholes = [cast("Any", one).full_tensor() if hasattr(one, "full_tensor") else one for one in norms]
+        norm = wholes[0] if len(wholes) == 1 else torch.stack(wholes).norm()
+        for part in parts if self._clip is not None else ():
+            nn.utils.clip_grads_with_norm_(part, cast("float", self._clip), norm)
+        self._norm = norm.item()
         if accelerator.scaler is not None:  # which skips by itself, and expects that at first
             return True
-        if norm is not None:
-            whole: Tensor = cast("Any", norm).full_tensor() if hasattr(norm, "full_tensor") else norm  # of all shards
-            is_finite = bool(whole.isfinite())
-        else:
-            gradients = [local(one.grad) for one in parameters if one.grad is not None]
-            is_finite = bool(torch.stack([torch.linalg.vector_norm(one).isfinite() for one in gradients]).all())
-        return not over_processes(accelerator, float(not is_finite), "sum")
+        return not over_processes(accelerator, float(not math.isfinite(self._norm)), "sum")
 
     def log(self) -> dict[str, float]:
-        """Log values of the last update: levels of the scales, if any, and ``skipped``, always 1 without scales."""
+        """Log values of the last update.
+
+        The norm of all gradients before clipping, if it is finite; levels of the scales, if any; and ``skipped``,
+        always 1 without scales.
+        """
+        norm = {"gradient norm": self._norm} if math.isfinite(self._norm) else {}
         levels = {} if self._run.scales is None else self._run.scales.levels()
-        return levels | ({"skipped": 1.0} if self.is_skipped else {})
+        return norm | levels | ({"skipped": 1.0} if self.is_skipped else {})
 
     @property
     def note(self) -> str:

@@ -95,7 +95,7 @@ class MLMRun(Loop):
         say: Callable[[str], None],
     ) -> None:
         """Set up the run."""
-        super().__init__(folder, options, accelerator, say)
+        super().__init__(folder, options, accelerator, say, clip=options.clip)
         self.clip, self.weights = clip, weights
         self.hold_out(data, "captions")
         self._say_what_is_cut()
@@ -125,8 +125,8 @@ class MLMRun(Loop):
     # ---- training
 
     def factor(self, step: int) -> float:
-        """Warm-up, then half a cosine."""
-        return factor(step, self.options.rates.warmup, self.num_steps)
+        """Warm-up, then the schedule."""
+        return factor(step, self.options.rates.warmup, self.num_steps, self.options.schedule)
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Masked:
         """This process's share of a step; masks depend on seed, step and caption alone."""

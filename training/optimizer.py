@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .lora import is_lora
-from .options import PARTS, Optimizer, Rates
+from .options import PARTS, Course, Optimizer, Rates
 
 BETAS = (0.9, 0.98)
 EPS = 1e-6
@@ -112,12 +112,15 @@ OPTIMIZERS: dict[Optimizer, Callable[[Groups], torch.optim.Optimizer]] = {
 """Optimizers by name, default first."""
 
 
-def factor(step: int, warmup: int, num_steps: int) -> float:
-    """Factor of the learning rate at an update, counted from 0: warm up linearly, then decay along half a cosine.
+def factor(step: int, warmup: int, num_steps: int, course: Course = "cosine") -> float:
+    """Factor of the learning rate at an update, counted from 0: it rises along a line, then takes its course.
 
     >>> [factor(step, 2, 6) for step in (0, 1, 2, 4, 6)]
     [0.5, 1.0, 1.0, 0.5, 0.0]
+    >>> [factor(step, 2, 6, "linear") for step in (1, 2, 3, 6)]
+    [1.0, 1.0, 0.75, 0.0]
     """
     if step < warmup:
         return (step + 1) / warmup
-    return (1 + math.cos(math.pi * (step - warmup) / max(1, num_steps - warmup))) / 2
+    done, whole = step - warmup, max(1, num_steps - warmup)
+    return {"cosine": (1 + math.cos(math.pi * done / whole)) / 2, "linear": 1 - done / whole, "constant": 1.0}[course]

@@ -23,13 +23,57 @@ Precision = Literal["fp32", "bf16", "fp16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """Types of the computation, default first. Weights are always kept in float32."""
 
+Course = Literal["cosine", "linear", "constant"]
+COURSES: tuple[Course, ...] = get_args(Course)
+"""Courses of the learning rate, default first."""
+
 Optimizer = Literal["adamw", "adafactor", "adamw8bit"]
 MAX_HELD_OUT = 256
+_INTERVAL = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(m?)", re.ASCII)
 _NOT_IN_NAMES = re.compile(r"[^\w-]+")
 MAX_VECTORS = 75
 """Maximum number of vectors: the capacity of a chunk."""
 PARTS = ("layers", "embeddings", "projection", "image", "scale")
 """Parts of a model with separate rates: three of the text tower, the image tower, the scale of the loss."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Rhythm in which a run writes checkpoints, besides at its end, and how many are kept; it changes no result.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    steps: int | None = None
+    """Steps between two checkpoints; None: by the clock."""
+    minutes: float = 10.0
+    """Minutes between two of them otherwise."""
+    keep: int = 1
+    """Number of checkpoints kept: the last ones."""
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise ValueError(f"--keep-checkpoints: at least 1 is kept, got {self.keep}")
+
+    @classmethod
+    def every(cls, interval: str | None, keep: int = 1) -> Saving:
+        """Read an interval: a number of steps, or of minutes with an m.
+
+        >>> Saving.every("500").steps, Saving.every("2.5 m").minutes, Saving.every(None).minutes
+        (500, 2.5, 10.0)
+        """
+        if interval is None:
+            return cls(keep=keep)
+        given = _INTERVAL.fullmatch(interval)
+        number = float(given[1]) if given else 0.0
+        if given is None or not 0 < number < math.inf or (not given[2] and number % 1):
+            raise ValueError(f"--save-every {interval}: write a number of steps, such as 500, or of minutes: 20m")
+        return cls(minutes=number, keep=keep) if given[2] else cls(steps=int(number), keep=keep)
+
+    def is_due(self, step: int, seconds: float) -> bool:
+        """Whether a checkpoint is due after a step, so many seconds after the last one."""
+        return seconds > 60 * self.minutes if self.steps is None else step % self.steps == 0
 
 
 @dataclass(frozen=True)
@@ -44,7 +88,6 @@ class Rates:
     """Number of frozen layers of the text tower, counted from the first."""
     weight_decay: float = option(0.1, help="of matrices (%(default)s)", metavar="X")
     warmup: int = option(0, help="steps in which the rate rises (%(default)s)", metavar="N")
-    """After them it falls to 0 along half a cosine."""
 
     def __post_init__(self) -> None:
         unknown = [name for name, _ in self.by_part if name not in PARTS]
@@ -136,6 +179,12 @@ class TrainOptions:
         help="write the weights from before and so much of their change (%(default)s); others by --resume afterwards",
         metavar="X",
     )
+    schedule: Course = option(
+        "cosine",
+        help="of the rate after the warm-up: it falls to 0 along half a cosine or a line, or stays (%(default)s)",
+        choices=COURSES,
+    )
+    clip: float | None = option(None, help="largest norm of the gradients (none)", metavar="X", kind=float)
     optimizer: Optimizer = option("adamw", help="(%(default)s)", choices=get_args(Optimizer))
     patience: int | None = option(
         None,
@@ -198,6 +247,8 @@ class TrainOptions:
             raise ValueError(f"the weight of kept prompts must be a number from 0, got {self.keep}")
         if not 0 <= self.ema < 1:
             raise ValueError(f"the decay of the average must be from 0 to below 1, got {self.ema}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"the norm to clip at must be above 0, got {self.clip}")
 
     def _check_word(self, word: str) -> None:
         """Check that a word can be trained."""

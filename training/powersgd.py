@@ -166,9 +166,9 @@ def compression_of(
 
 @contextmanager
 def saved(compression: Compression | None, folder: Path, step: int, accelerator: Accelerator) -> Iterator[None]:
-    """Save the files of a checkpoint that is written within the context, then remove those of the last one.
+    """Save the files of a checkpoint that is written within the context, then remove those that no checkpoint needs.
 
-    So the current checkpoint has its files at any time.
+    So each checkpoint has its files at any time.
     """
     if compression is None:
         yield
@@ -177,8 +177,9 @@ def saved(compression: Compression | None, folder: Path, step: int, accelerator:
     accelerator.wait_for_everyone()
     yield
     rank = accelerator.process_index
+    needed = {_name(rank, one) for one in (step, *checkpoint.kept_steps(folder))}
     for path in folder.glob(_name(rank, "*")):
-        if path.name != _name(rank, step):
+        if path.name not in needed:
             path.unlink()
 
 

@@ -2,7 +2,7 @@
 
 There is a checkpoint after each step. Faults: ``kill`` and ``freeze`` (signals that no program handles), ``interrupt``
 (Ctrl-C), ``terminate`` and ``terminate all`` (SIGTERM for the process, and for the launcher), ``full`` (the disk),
-``nan`` (in a gradient of this process).
+``nan`` (in a gradient of this process), ``clock`` (a checkpoint is due after this step alone, by this process's clock).
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ def main() -> int:
     root = Path(__file__).resolve().parents[2]
     runpy.run_path(str(root / "__main__.py"))["load_package"]()
     from weighted_clip.commands import processes, program
-    from weighted_clip.training import loop
+    from weighted_clip.training import loop, options
 
-    fault, rank, step, arguments = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
-    loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    fault, rank, step, arguments = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), [*sys.argv[4:], "--save-every", "1"]
     if fault == "freeze":
         processes.SECONDS_BETWEEN_BEATS = 0.25
+    if fault == "clock":
+        options.Saving.is_due = lambda self, now, _: now == step and int(os.environ["RANK"]) == rank
+        return program.main(sys.argv[4:])
     if int(os.environ["RANK"]) != rank:
         return program.main(arguments)
     real = loop.Loop._train_on

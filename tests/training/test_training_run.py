@@ -21,7 +21,6 @@ from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training import contrastive
-from weighted_clip.training import loop as loop_module
 from weighted_clip.training.contrastive import Run
 from weighted_clip.training.loop import Loop
 from weighted_clip.training.metrics import recalls
@@ -386,7 +385,6 @@ def test_a_full_disk_is_said_and_leaves_the_last_checkpoint(
     resource = pytest.importorskip("resource")
     assert start("--steps", "2") == 0
     kept = (tmp_path / "out" / "checkpoint.pt").read_bytes()
-    monkeypatch.setattr(loop_module, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, old[1]))

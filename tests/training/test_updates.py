@@ -187,7 +187,6 @@ def test_destroyed_weights_are_not_saved_and_those_of_the_last_checkpoint_are_wr
     objective: str,
     factor: float,
 ) -> None:
-    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
     real = loop.Loop._train_on
 
     def train_on(self: Any, loaded: Any) -> Any:
@@ -199,7 +198,7 @@ def test_destroyed_weights_are_not_saved_and_those_of_the_last_checkpoint_are_wr
         return found
 
     monkeypatch.setattr(loop.Loop, "_train_on", train_on)
-    assert start(objective, data, tmp_path / "out") == 1
+    assert start(objective, data, tmp_path / "out", "--save-every", "1") == 1
     told = capsys.readouterr().err
     assert "have become nan" in told or ("have become " in told and factor == 1e30)
     assert f"The last good weights, of step 4, are written to {tmp_path / 'out'}" in told
