@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import Command
+from .config_file import CONFIG_FLAG, config_arguments
 from .console import check_texts, drop_unwritable, show, visible, write_anything
 from .dalle import DALLE, DALLE_SHAPES, DALLE_TRAIN, DALLE_TRAIN_VAE
 from .dalle_demo import DALLE_DEMO
@@ -106,6 +107,11 @@ class _Parser(argparse.ArgumentParser):
         """Parse as argparse does, but let a command's own parser refuse unknown arguments, as it knows similar ones."""
         if self.refusal:
             self.exit(1, f"{self.refusal}\n")
+        if CONFIG_FLAG in self._option_string_actions:
+            try:
+                args = [*config_arguments(self, args), *args]
+            except ValueError as error:
+                self.error(str(error))
         known, rest = super().parse_known_args(args, namespace)
         if rest:
             options = [argument.partition("=")[0] for argument in rest if argument.startswith("-")]

@@ -160,10 +160,20 @@ def _make_contrastive(
     data, clip = read_data(arguments.data), _clip(arguments, options)
     folder, weights = arguments.out, arguments.weights
     run = Run(clip, weights, data, folder, options, accelerator, say, is_sharded=arguments.shard)
-    notes = [f"{clip.name}: {clip.origin}", *summary(run.data.problems)]
+    notes = [_sizes(clip), *summary(run.data.problems)]
     if _is_rotary(run):
         notes.append(f"rotary positions: {_NO_HOST}")
     return run, [*notes, f"{counts(run)}, on {accelerator.device} in {options.precision}"]
+
+
+def _sizes(clip: FullClip) -> str:
+    """A model's sizes, and which of them are guessed."""
+    text, image = clip.text.config, clip.vision.config
+    return (
+        f"{clip.name}: text encoder of {text.num_layers} layers, {text.hidden_dim} wide, {text.context_length} "
+        f"positions; image encoder of {image.num_layers} layers, {image.hidden_dim} wide, {image.image_size} pixels in "
+        f"patches of {image.patch_size}; {clip.origin}"
+    )
 
 
 def _is_rotary(run: Any) -> bool:
@@ -199,7 +209,7 @@ def _make_mlm(
         raise ValueError("--shard does not go with --objective mlm: leave it out")
     data, clip = read_captions(arguments.data), _clip(arguments, options)
     run = MLMRun(clip, arguments.weights, data, arguments.out, options, accelerator, say)
-    notes = [f"{clip.name}: {clip.origin}", *summary(data.problems)]
+    notes = [_sizes(clip), *summary(data.problems)]
     done = f"{counts(run)}, on {accelerator.device} in {options.precision}; images are not looked at"
     return run, [*notes, done]
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..encoder.image_file import image_of
 from ..output.files import written_whole
+from .config_file import CONFIG_FLAG, CONFIG_NAME, write_config
 from .images import write_picture
 from .options import DTYPES, add_value
 from .processes import stopping, voice
@@ -168,16 +169,23 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
 
     folder: Path = arguments.out
     saving = Saving.every(arguments.save_every, arguments.keep_checkpoints)
+    tracker = arguments.track
     if not arguments.resume:
         check_new(folder, (LOG_NAME, job.result))
-    accelerator = make_accelerator(options.precision, is_cpu=arguments.device == "cpu", has_scales=job.has_scales)
+    accelerator = make_accelerator(
+        options.precision, is_cpu=arguments.device == "cpu", has_scales=job.has_scales, tracker=tracker
+    )
     say = voice(accelerator)
     run, notes = job.make(arguments, options, accelerator, say)
     run.saving = saving
+    if tracker:
+        accelerator.init_trackers("weighted-clip", run.about(), {tracker: {"name": folder.name, "dir": str(folder)}})
     for line in notes:
         say(line)
     if arguments.resume:
         run.resume()
+    if accelerator.is_main_process:
+        write_config(folder / CONFIG_NAME, arguments)
     is_broken = False
     try:
         with stopping(run):
@@ -186,6 +194,8 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
         is_broken = True
         raise
     finally:
+        for one in accelerator.trackers:
+            one.finish()
         if accelerator.is_main_process and (folder / LOG_NAME).is_file():
             if job.draw and run.step:
                 notes += job.draw(run, folder / MONTAGE_NAME, is_broken)
@@ -216,9 +226,13 @@ def add_out(train: argparse.ArgumentParser) -> None:
 
 
 def add_saving(train: argparse.ArgumentParser) -> None:
-    """Add the arguments about checkpoints."""
+    """Add the arguments about checkpoints, the log and the options."""
+    train.add_argument(
+        CONFIG_FLAG, metavar="FILE", help=f"YAML file of these options, such as a run's own {CONFIG_NAME}"
+    )
     train.add_argument("--save-every", metavar="N", help="steps, or with an m minutes, between checkpoints (10m)")
     add_value(train, "--keep-checkpoints", 1, "K", "keep the last K of them (%(default)s)")
+    train.add_argument("--track", choices=["wandb"], help="show the log there too, by accelerate, if it is installed")
 
 
 def add_device(train: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ from .data import Data, Problem
 from .distributed import over_processes
 from .grad_cache import Part, Towers, backward
 from .images import Images, still_readable
-from .log import board
 from .loop import Loop
 from .lora import add_lora
 from .metrics import BEST_NAME, Measure, Patience, rows_of
@@ -72,7 +70,6 @@ class Run(Loop):
         self._check_word()
         self.divide_batches(least=2)
         self.num_steps = options.steps or options.epochs * self.batches.per_epoch
-        self._on_board: Callable[[Mapping[str, float]], None] | None = None
         self._build()
 
     def _say_what_is_cut(self, data: Data) -> None:
@@ -130,11 +127,6 @@ class Run(Loop):
 
     def _factor(self, step: int, num_steps: int) -> float:
         return factor(step, self.options.rates.warmup, num_steps, self.options.schedule)
-
-    def train(self) -> dict[str, float]:
-        """Same as `Loop.train`, with curves for TensorBoard."""
-        with board(self.folder, self.step) if self.accelerator.is_main_process else nullcontext() as self._on_board:
-            return super().train()
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[str, Future[Tensor | Problem]]]:
         """Captions of this process's share of a step, with its images as they come."""
@@ -239,12 +231,6 @@ class Run(Loop):
     def _progress(self, found: Mapping[str, float], seconds: float) -> str:
         speed = self._share * self.accelerator.num_processes / seconds
         return f"loss {found['loss']:.4f}, scale {found['scale']:.1f}, {speed:.1f} pairs/s"
-
-    def _log(self, entry: Mapping[str, float]) -> None:
-        if len(entry) > 1:
-            super()._log(entry)
-            if self._on_board:
-                self._on_board(entry)
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues; those of its files are not."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import warnings
 from datetime import timedelta
 from functools import lru_cache
@@ -20,16 +20,19 @@ LONGEST_WAIT = timedelta(minutes=30)
 """Timeout for processes waiting for one of them, e.g. while it writes a file; NCCL's default is 10 minutes."""
 
 
-def make_accelerator(precision: Precision, *, is_cpu: bool = False, has_scales: bool = False) -> Accelerator:
+def make_accelerator(
+    precision: Precision, *, is_cpu: bool = False, has_scales: bool = False, tracker: str | None = None
+) -> Accelerator:
     """Create the accelerator: device, precision and processes.
 
     Args:
         precision: Precision of the computation.
         is_cpu: Whether to ignore a GPU.
         has_scales: Whether `GradientScales` handles float16.
+        tracker: Name of one of accelerate's trackers, which shows the log too.
 
     Raises:
-        ValueError: If accelerate is not installed, or the device does not support the precision.
+        ValueError: If accelerate or the tracker is not installed, or the device does not support the precision.
     """
     try:
         from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -42,7 +45,9 @@ def make_accelerator(precision: Precision, *, is_cpu: bool = False, has_scales: 
     distributed = DistributedDataParallelKwargs(broadcast_buffers=False)
     mixed = "no" if precision == "fp32" or (precision == "fp16" and has_scales) else precision
     waiting = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
-    return Accelerator(cpu=is_cpu, mixed_precision=mixed, kwargs_handlers=[distributed, waiting])
+    if tracker and importlib.util.find_spec(tracker) is None:
+        raise ValueError(f"--track {tracker}: {tracker} is not installed: .venv/bin/pip install {tracker}")
+    return Accelerator(cpu=is_cpu, mixed_precision=mixed, kwargs_handlers=[distributed, waiting], log_with=tracker)
 
 
 def reduce_apart(model: nn.Module) -> None:

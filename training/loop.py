@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -82,6 +83,7 @@ class Loop(ABC):
         self._is_sharded = is_sharded
         self._sharding: Sharding | None = None
         self.step = 0
+        self._on_board: Callable[[Mapping[str, float]], None] | None = None
         self._saved_step: int | None = None
         """Step of the checkpoint on the disk, if it is of this run."""
         self.is_stopped = False
@@ -158,6 +160,10 @@ class Loop(ABC):
         if options.precision == "fp16" and self.has_scales:  # after the average, whose model gets no hooks
             self.scales = GradientScales(trained, self.accelerator.num_processes)
         self.compression = powersgd.compression_of(self.accelerator, self.model, compress, self.scales)
+        if self.compression is not None:
+            self.say(
+                f"--compress {compress}: {self.compression.coverage:.1%} of the numbers of a gradient are compressed"
+            )
 
     # ---- to be defined by each objective
 
@@ -224,8 +230,10 @@ class Loop(ABC):
             ValueError: If losses, gradients or weights are not finite. The last good weights are written.
             OSError: If a file cannot be written.
         """
+        board = log.board(self.folder, self.step) if self.accelerator.is_main_process else nullcontext()
         try:
-            found = self._train()
+            with board as self._on_board:
+                found = self._train()
             self.save()
         except NotFiniteError as error:
             raise self._updates.end(error) from error
@@ -304,9 +312,12 @@ class Loop(ABC):
     # ---- output
 
     def _log(self, entry: Mapping[str, float]) -> None:
-        """Append a line to the log, on the first process only."""
-        if self.accelerator.is_main_process:
+        """Append a line to the log, to TensorBoard's and to a tracker's, on the first process only."""
+        if self.accelerator.is_main_process and len(entry) > 1:
             log.append(self.folder, entry)
+            if self._on_board:
+                self._on_board(entry)
+            self.accelerator.log({name: value for name, value in entry.items() if name != "step"}, int(entry["step"]))
 
     def _options_listed(self, *left_out: str) -> dict[str, str]:
         """The options as entries of `about`."""

@@ -71,6 +71,9 @@ class Compression:
         # its own signature does not allow floats
         self.state.min_compression_rate, self.state.orthogonalization_epsilon = min_rate, EPSILON
         self.state.rng = _Fixed()
+        trained = [one for one in model.parameters() if one.requires_grad]
+        self.coverage = sum(one.numel() for one in trained if one in self._matrices) / sum(map(Tensor.numel, trained))
+        """Share of the numbers of all gradients that are compressed."""
         self._before: dict[int, Tensor | None] = {}
         self._num_sent_whole = 0
         # without annotations, which torch wants to be types, not names of types
