@@ -118,6 +118,17 @@ def test_one_is_replaced(page: RulerPage) -> None:
     replace(page, "Replace", [OURS, STOCK])
 
 
+def test_looks_and_mode_are_kept(page: RulerPage) -> None:
+    page.load({"class_type": STOCK, "inputs": {"text": "a cat"}}, num_rulers=0)
+    looks = {"title": "My prompt", "color": "#232", "bgcolor": "#353", "mode": 4}
+    page.run("Object.assign(app.graph.nodes[0], args[0])", looks)
+    choose(page, f"Replace with {page.run('return LiteGraph.registered_node_types[args[0]].title', OURS)}")
+    page.wait("return app.graph.nodes[0]?.type === args[0]", OURS)
+    assert page.run("const [node] = app.graph.nodes; return [...args].map((name) => node[name])", *looks) == [
+        *looks.values()
+    ]
+
+
 @pytest.mark.parametrize("where", ["beside each other", "in a subgraph", "without its neighbours in a subgraph"])
 def test_all_are_replaced_by_one_change(page: RulerPage, where: str) -> None:
     page.load(*graph(), num_rulers=0)

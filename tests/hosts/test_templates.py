@@ -133,6 +133,14 @@ def test_a_help_page_opens_with_its_picture(page: HelpPage, node_id: str) -> Non
     page.open()
     page.open_help(node_id)
     assert page.wait(IS_SHOWN) == NODE_DISPLAY_NAME_MAPPINGS[node_id]
+    folded = "[...document.querySelectorAll('.node-help-content details')]"
+    shown = (
+        f"{folded}.map((one) => [one.firstElementChild, one.lastElementChild].map((part) => part.checkVisibility()))"
+    )
+    before = page.run(f"return {shown}")
+    assert before == [[True, False]] * len(before) and len(before) >= 3
+    page.run(f"{folded}[0].firstElementChild.click()")
+    page.wait(f"return {shown}[0][1]")
 
 
 OVERLAPS = """

@@ -5,10 +5,10 @@
 
 import { after } from "./wrap.js";
 
-/** Pixels of text that a box of a new node shows at least, without the box's padding. */
-const TEXT_HEIGHT = 120;
-/** ComfyUI's space around that text on the canvas: margins of 10 and padding of 2 pixels, above and below. */
+/** ComfyUI's space around the text of a box on the canvas: margins of 10 and padding of 2 pixels, above and below. */
 const AROUND_TEXT = 24;
+/** Pixels that the boxes of a new node share at least: 120 of text if there is one, 48 each if there are two. */
+const BOXES_HEIGHT = 144;
 /** Pixels that ComfyUI gives a box on a new node that has no free room. */
 const LEAST_BOX = 50;
 /** Property of a saved node whose height is that without the ruler. Nodes of older files do not have it. */
@@ -40,7 +40,7 @@ export class NodeHeight {
     this.#node = node;
     this.#isOurs = this.#isNew = isOurs;
     const [width, height] = node.size;
-    if (isOurs) node.setSize([width, height + this.#boxes().length * (TEXT_HEIGHT + AROUND_TEXT - LEAST_BOX)]);
+    if (isOurs) node.setSize([width, height + BOXES_HEIGHT - this.#boxes().length * LEAST_BOX]);
     after(node, "onConfigure", (saved) => this.#configured(saved));
     after(node, "onSerialize", (saved) => this.#serialized(saved));
   }
@@ -71,7 +71,8 @@ export class NodeHeight {
   added(frame = 0) {
     if (!this.#isNew || !globalThis.LiteGraph?.vueNodesMode || frame > MAX_FRAMES) return;
     const boxes = [...document.querySelectorAll(`[data-node-id="${this.#node.id}"] textarea`)];
-    const lacks = boxes.filter((box) => box.clientHeight).map(lackOf);
+    const shown = boxes.filter((box) => box.clientHeight);
+    const lacks = shown.map((box) => lackOf(box, BOXES_HEIGHT / shown.length - AROUND_TEXT));
     // `follow` starts from the height before a ruler that is being drawn: the boxes would lose what they get now
     if (frame < STALE_FRAMES || !lacks.length || this.#before !== null) {
       requestAnimationFrame(() => this.added(frame + 1));
@@ -101,8 +102,8 @@ export class NodeHeight {
   }
 }
 
-/** Pixels that a box lacks for its least text. */
-function lackOf(box) {
+/** Pixels that a box lacks for so many of text. */
+function lackOf(box, least) {
   const { paddingTop, paddingBottom } = getComputedStyle(box);
-  return TEXT_HEIGHT + parseFloat(paddingTop) + parseFloat(paddingBottom) - box.clientHeight;
+  return least + parseFloat(paddingTop) + parseFloat(paddingBottom) - box.clientHeight;
 }
