@@ -96,7 +96,14 @@ def weigh_text(
     conditioning, model = with_effects(encoded.conditioning, effects, model, node_id)
     is_weighed = [token.weight != 1.0 for token in tokens] if moves_rows else [effect != PLAIN for effect in effects]
     words = _words(text, tokens, is_weighed)
-    return Weighed(encoded._replace(conditioning=conditioning), words, model)
+    prompts = {name: _without_ignored(prompt) for name, prompt in encoded.prompts.items()}
+    return Weighed(encoded._replace(conditioning=conditioning, prompts=prompts), words, model)
+
+
+def _without_ignored(prompt: EncodedPrompt) -> EncodedPrompt:
+    """A prompt without the problem that its scheme applies no weights: they act later."""
+    issues = tuple(issue for issue in prompt.read.issues if issue.code != "ignored-weights")
+    return prompt._replace(read=prompt.read._replace(issues=issues))
 
 
 def report_of(weighed: Weighed, how: str, strength: float) -> list[str]:

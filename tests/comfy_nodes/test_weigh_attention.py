@@ -40,8 +40,9 @@ def unweighted(clip, text):
 @pytest.mark.parametrize(("how", "strength"), [("bias", 1.0), ("value", 1.0), ("bias", 0.5)])
 def test_each_row_carries_what_its_weight_does(how, strength) -> None:
     clip = FakeClip()
-    ((found, values),), _, model = run(clip, how=how, strength=strength)
+    ((found, values),), report, model = run(clip, how=how, strength=strength)
     assert model is None
+    assert "applies no weights" not in report  # here they act later
     assert torch.equal(found, unweighted(clip, PROMPT)[0][0])
     (hook,) = values["hooks"].hooks
     assert hook.transformers_dict["wrappers"].keys() == set(WRAPPED)
