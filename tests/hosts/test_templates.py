@@ -44,6 +44,7 @@ SETTINGS = {
     "Comfy.Canvas.SelectionToolbox": True,  # it has the button that opens the help
     "Comfy.Workflow.ShowMissingModelsWarning": False,
 }
+SET_NODES_2 = "await app.extensionManager.setting.set('Comfy.VueNodes.Enabled', args[0])"
 IS_SHOWN = (
     "const image = document.querySelector('.node-help-content img');"
     "const title = document.querySelector('.node-help-content h1');"
@@ -156,8 +157,18 @@ return found;
 """Nodes that are drawn over one another; only known when their rulers have been drawn."""
 
 
+@pytest.fixture(scope="module", params=[False, True], ids=["canvas", "Nodes 2.0"])
+def drawn_page(page: HelpPage, request: pytest.FixtureRequest) -> Iterator[HelpPage]:
+    """The page, with nodes drawn in either way."""
+    page.open()
+    page.run(SET_NODES_2, request.param)
+    yield page
+    page.run(SET_NODES_2, False)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name: str) -> None:
+def test_a_workflow_opens_and_runs(drawn_page: HelpPage, web_server: ComfyServer, name: str) -> None:
+    page = drawn_page
     workflow = web_server.get(template_path(name, "json"))
     page.run("await app.loadGraphData(args[0])", workflow)
     page.wait("return app.graph.nodes.length === args[0]", len(workflow["nodes"]))
@@ -203,25 +214,18 @@ def test_a_workflow_opens_and_runs(page: HelpPage, web_server: ComfyServer, name
     assert page.run(OVERLAPS) == []
 
 
-@pytest.mark.parametrize("is_nodes_2", [False, True], ids=["canvas", "Nodes 2.0"])
-def test_a_workflow_runs_from_the_page_to_its_pictures(
-    page: HelpPage, web_server: ComfyServer, is_nodes_2: bool
-) -> None:
-    page.open()
-    page.run("await app.extensionManager.setting.set('Comfy.VueNodes.Enabled', args[0])", is_nodes_2)
-    try:
-        page.open_help("WeightedCLIPMaskedBlend")
-        assert page.wait(IS_SHOWN) == NODE_DISPLAY_NAME_MAPPINGS["WeightedCLIPMaskedBlend"]
-        workflow = web_server.get(template_path("03 Fade a word out", "json"))
-        (batch,) = [one["widgets_values"][2] for one in workflow["nodes"] if one["type"] == "EmptyLatentImage"]
-        page.run("await app.loadGraphData(args[0])", workflow)
-        page.wait("return app.graph.nodes.some(({ type }) => type === 'WeightedCLIPMaskedBlend')")
-        page.run("await app.queuePrompt(0)")
-        previews = "app.graph.nodes.filter(({ type }) => type === 'PreviewImage')"
-        page.wait(f"return {previews}.every((node) => app.nodeOutputs[node.id]?.images?.length === args[0])", batch)
-        assert page.run(f"return {previews}.length") == 3
-    finally:
-        page.run("await app.extensionManager.setting.set('Comfy.VueNodes.Enabled', false)")
+def test_a_workflow_runs_from_the_page_to_its_pictures(drawn_page: HelpPage, web_server: ComfyServer) -> None:
+    page = drawn_page
+    page.open_help("WeightedCLIPMaskedBlend")
+    assert page.wait(IS_SHOWN) == NODE_DISPLAY_NAME_MAPPINGS["WeightedCLIPMaskedBlend"]
+    workflow = web_server.get(template_path("03 Fade a word out", "json"))
+    (batch,) = [one["widgets_values"][2] for one in workflow["nodes"] if one["type"] == "EmptyLatentImage"]
+    page.run("await app.loadGraphData(args[0])", workflow)
+    page.wait("return app.graph.nodes.some(({ type }) => type === 'WeightedCLIPMaskedBlend')")
+    page.run("await app.queuePrompt(0)")
+    previews = "app.graph.nodes.filter(({ type }) => type === 'PreviewImage')"
+    page.wait(f"return {previews}.every((node) => app.nodeOutputs[node.id]?.images?.length === args[0])", batch)
+    assert page.run(f"return {previews}.length") == 3
 
 
 def on_small_models(nodes: dict[str, Any]) -> dict[str, Any]:
