@@ -110,6 +110,24 @@ def test_every_setting_that_can_change_the_picture_is_reported() -> None:
     assert "Denoising strength: 0.6" in report[1]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "is_edited"),
+    [("a [red:blue:0.5] cat", True), ("a cat\nNegative prompt: [red|blue]", True), ("a [cat] AND b", False)],
+)
+def test_editing_is_reported_with_samplers_whose_calls_are_not_steps(prompt: str, is_edited: bool) -> None:
+    for sampler, kind in KINDS.items():
+        text = f"{prompt}\nSteps: 20, Sampler: {sampler}, CFG scale: 7, Seed: 1, Size: 64x64, RNG: NV"
+        report = read_parameters(read_infotext(text), "NV").report
+        is_said = any(line.startswith("editing: the WebUI counts this sampler's calls") for line in report)
+        assert is_said == (kind.shifts_edits and is_edited)
+
+
+def test_a_prompt_of_megabytes_is_refused_at_once() -> None:
+    text = f"{'([' * 5_000_000}\nSteps: 20, Sampler: Heun, CFG scale: 7, Seed: 1"
+    with pytest.raises(ValueError, match=r"the prompt “(\(\[){20}…” has 10,000,000 characters; at most 65,536"):
+        read_parameters(read_infotext(text), "NV")
+
+
 def test_names_of_before_schedules_had_their_own_setting_are_read() -> None:
     for name, expected in (
         ("DPM++ 2M SDE Heun Karras", ("DPM++ 2M SDE Heun", "Karras")),

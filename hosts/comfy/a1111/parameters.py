@@ -13,7 +13,7 @@ from typing import Any
 
 from ....weighting.infotext import Infotext
 from ....weighting.prompt import shortened
-from ....weighting.timed.schedule import split_and
+from ....weighting.timed.schedule import schedule, split_and
 from .noise import A1111Noise
 from .samplers import AUTOMATIC, KINDS
 from .schedules import SCHEDULES
@@ -22,6 +22,8 @@ RNG = {"NV": "NV", "GPU": "NV", "CPU": "CPU"}
 """Our source of random numbers by the WebUI's."""
 MOST_PIXELS = 16384
 """Largest width and height that is taken."""
+MOST_CHARACTERS = 65_536
+"""Longest prompt and negative prompt, as that of the ruler and the lab."""
 
 IGNORED = frozenset(
     {"Version", "Lora hashes", "TI", "TI hashes", "Hashes", "VAE hash", "Model hash", "Civitai metadata"}
@@ -39,6 +41,10 @@ BY_HAND = {
 HIRES = (
     "a second pass, which this does not make: scale the latent or picture, and sample it again with A1111 Sampler, "
     "exact_steps on, and noise of the same seed"
+)
+EDITING = (
+    "the WebUI counts this sampler's calls of the model, which are not its steps, and ComfyUI places a text by noise "
+    "levels: texts may change at another time"
 )
 
 
@@ -76,7 +82,8 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
         source: Source of random numbers where the text names none: one of `SOURCES`.
 
     Raises:
-        ValueError: If a setting is missing or cannot be read, or its sampler or schedule is not ours; it is quoted.
+        ValueError: If a setting is missing or cannot be read, its sampler or schedule is not ours, or a prompt is too
+            long; it is quoted.
     """
     left = dict(infotext.settings)
     if not left:
@@ -84,8 +91,19 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
             f"Read A1111 Parameters: there are no settings in “{shortened(infotext.prompt, 80)}”: its last line "
             f"must be like “Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x512”"
         )
+    for name, text in (("prompt", infotext.prompt), ("negative prompt", infotext.negative)):
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError(
+                f"Read A1111 Parameters: the {name} “{shortened(text, 40)}” has {len(text):,} characters; at most "
+                f"{MOST_CHARACTERS:,} are read"
+            )
     notes: list[str] = []
-    sampler, schedule = _sampler(left)
+    sampler, levels = _sampler(left)
+    steps = _number(left, "Steps", int, (1, 1000))
+    if KINDS[sampler].shifts_edits and any(
+        len(schedule(text, steps)) > 1 for text in (infotext.prompt, infotext.negative)
+    ):
+        notes.append(f"editing: {EDITING}")
     cfg = _number(left, "CFG scale", float, (-1000, 1000))
     parts = math.fsum(part.weight for part in split_and(infotext.prompt))
     if parts != 1:
@@ -109,10 +127,10 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
     found = Parameters(
         prompt=infotext.prompt,
         negative=infotext.negative,
-        steps=_number(left, "Steps", int, (1, 1000)),
+        steps=steps,
         cfg=cfg * parts,
         sampler=sampler,
-        schedule=schedule,
+        schedule=levels,
         noise=noise,
         width=width,
         height=height,

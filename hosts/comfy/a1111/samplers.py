@@ -41,6 +41,8 @@ class Kind(NamedTuple):
     """Noise after the first: none, some at each step, or a Brownian path."""
     options: Mapping[str, Any] = {}
     """More arguments of the function."""
+    shifts_edits: bool = False
+    """Whether calls of the model, by which the WebUI counts editing, are more or fewer than steps."""
 
 
 def ddim(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], told: Told) -> Tensor:
@@ -146,18 +148,18 @@ KINDS: dict[str, Kind] = {
     "Euler a": Kind("sample_euler_ancestral", noise="steps"),
     "Euler": Kind("sample_euler"),
     "DPM++ 2M": Kind("sample_dpmpp_2m", "Karras"),
-    "DPM++ SDE": Kind("sample_dpmpp_sde", "Karras", noise="paths"),
+    "DPM++ SDE": Kind("sample_dpmpp_sde", "Karras", noise="paths", shifts_edits=True),
     "DPM++ 2M SDE": Kind("sample_dpmpp_2m_sde", "Exponential", noise="paths"),
     "DPM++ 2M SDE Heun": Kind("sample_dpmpp_2m_sde", "Exponential", noise="paths", options={"solver_type": "heun"}),
-    "DPM++ 2S a": Kind("sample_dpmpp_2s_ancestral", "Karras", noise="steps"),
+    "DPM++ 2S a": Kind("sample_dpmpp_2s_ancestral", "Karras", noise="steps", shifts_edits=True),
     "DPM++ 3M SDE": Kind("sample_dpmpp_3m_sde", "Exponential", drops_penultimate=True, noise="paths"),
     "LMS": Kind("sample_lms"),
-    "Heun": Kind("sample_heun"),
-    "DPM2": Kind("sample_dpm_2", "Karras", drops_penultimate=True),
-    "DPM2 a": Kind("sample_dpm_2_ancestral", "Karras", drops_penultimate=True, noise="steps"),
+    "Heun": Kind("sample_heun", shifts_edits=True),
+    "DPM2": Kind("sample_dpm_2", "Karras", drops_penultimate=True, shifts_edits=True),
+    "DPM2 a": Kind("sample_dpm_2_ancestral", "Karras", drops_penultimate=True, noise="steps", shifts_edits=True),
     "LCM": Kind("sample_lcm", noise="steps"),
-    "DDIM": Kind(ddim),
-    "PLMS": Kind(plms),
+    "DDIM": Kind(ddim, shifts_edits=True),
+    "PLMS": Kind(plms, shifts_edits=True),
     "UniPC": Kind(unipc),
 }
 """The WebUI's samplers that are as they are there, by their names."""
