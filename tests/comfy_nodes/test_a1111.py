@@ -122,6 +122,13 @@ def test_editing_is_reported_with_samplers_whose_calls_are_not_steps(prompt: str
         assert is_said == (kind.shifts_edits and is_edited)
 
 
+def test_ensd_that_forge_does_not_write_is_reported() -> None:
+    for more, reported in (("", True), (", ENSD: 31337", False)):
+        text = f"a\nSteps: 20, Sampler: LCM, CFG scale: 7, Seed: 1, Size: 64x64, RNG: NV{more}"
+        report = read_parameters(read_infotext(text), "NV").report
+        assert [line.split(":")[0] for line in report] == ["ENSD"] * reported
+
+
 def test_a_prompt_of_megabytes_is_refused_at_once() -> None:
     text = f"{'([' * 5_000_000}\nSteps: 20, Sampler: Heun, CFG scale: 7, Seed: 1"
     with pytest.raises(ValueError, match=r"the prompt “(\(\[){20}…” has 10,000,000 characters; at most 65,536"):

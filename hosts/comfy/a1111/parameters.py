@@ -42,6 +42,10 @@ HIRES = (
     "a second pass, which this does not make: scale the latent or picture, and sample it again with A1111 Sampler, "
     "exact_steps on, and noise of the same seed"
 )
+NO_ENSD = (
+    "Forge draws LCM's noise by it and does not write it: if the setting Eta noise seed delta was not 0, give it to "
+    "A1111 Noise and A1111 Sampler"
+)
 EDITING = (
     "the WebUI counts this sampler's calls of the model, which are not its steps, and ComfyUI places a text by noise "
     "levels: texts may change at another time"
@@ -104,6 +108,8 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
         len(schedule(text, steps)) > 1 for text in (infotext.prompt, infotext.negative)
     ):
         notes.append(f"editing: {EDITING}")
+    if sampler == "LCM" and "ENSD" not in left:
+        notes.append(f"ENSD: {NO_ENSD}")
     cfg = _number(left, "CFG scale", float, (-1000, 1000))
     parts = math.fsum(part.weight for part in split_and(infotext.prompt))
     if parts != 1:
