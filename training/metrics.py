@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,19 +21,38 @@ AT = (1, 5, 10)
 """Numbers of top results considered."""
 
 
-def recalls(texts: Tensor, images: Tensor) -> dict[str, float]:
-    """Recall in both directions, shares from 0 to 1; among equal scores the own one counts as last.
+def recalls(texts: Tensor, images: Tensor, captions: Sequence[object] | None = None) -> dict[str, float]:
+    """Recall in both directions, shares from 0 to 1; among equal scores the wrong ones count as first.
 
     Recall at 5 or 10 is left out if there are no more pairs than that.
+
+    Args:
+        texts: ``[pairs, p]``.
+        images: ``[pairs, p]``, each at the place of its text.
+        captions: Something for each pair that is equal for equal texts, of which no one can tell whose image is whose:
+            any pair of the same one is right. None: all differ.
     """
     scores = similarity(texts, images)
+    numbers = {caption: number for number, caption in enumerate(captions or ())}
+    group = torch.tensor([numbers[caption] for caption in captions] if captions else range(len(texts)))
+    is_right = (group.unsqueeze(1) == group).to(scores.device)
     informative = [at for at in AT if at == 1 or at < len(texts)]
     found: dict[str, float] = {}
     for name, matrix in (("text to image", scores), ("image to text", scores.T)):
-        own = matrix.diagonal().unsqueeze(1)
-        ranks = (matrix >= own).sum(1)  # including its own row
-        found |= {f"{name} @{at}": ((ranks <= at) & (ranks > 0)).double().mean().item() for at in informative}
+        best = matrix.masked_fill(~is_right, -torch.inf).amax(1, keepdim=True)  # NaN if one of them is
+        num_before = ((matrix >= best) & ~is_right).sum(1)
+        is_number = ~best.isnan().squeeze(1)
+        found |= {f"{name} @{at}": ((num_before < at) & is_number).double().mean().item() for at in informative}
     return found
+
+
+def num_shared(captions: Sequence[object]) -> int:
+    """Number of captions that another pair has, too.
+
+    >>> num_shared(["a cat", "a dog", "a cat"])
+    2
+    """
+    return sum(count for count in Counter(captions).values() if count > 1)
 
 
 @torch.no_grad()
@@ -76,6 +96,8 @@ class Measure:
         """Define the measurements."""
         self._held, self._images, self._token_ids, self._batch = held, images, token_ids, batch
         self._watched = watched
+        ids = [token_ids([pair.captions[0]]) for pair in held]
+        self._captions = [tuple(row.flatten().tolist()) for row in ids]  # as the encoder reads them
 
     @torch.no_grad()
     def __call__(self, towers: Towers) -> dict[str, float]:
@@ -89,7 +111,9 @@ class Measure:
     def lines(self, found: Mapping[str, float], step: int) -> list[str]:
         """Readable lines about the measurements after a step."""
         shares = ", ".join(f"{name} {share:.1%}" for name, share in found.items() if not name.startswith(MOVED))
-        lines = [f"recall of {len(self._held)} held-out pairs after {step:,} steps: {shares}"] if shares else []
+        shared = num_shared(self._captions)
+        note = f" ({shared} have a caption that another has, and count as right with each other)" if shared else ""
+        lines = [f"recall of {len(self._held)} held-out pairs{note} after {step:,} steps: {shares}"] if shares else []
         moves = {prompt: found[f"{MOVED}{prompt}"] for prompt in self._watched}
         return lines + [f"{prompt!r} has moved by {share:.1%} after {step:,} steps" for prompt, share in moves.items()]
 
@@ -105,7 +129,7 @@ class Measure:
             found = towers(Part(ids.to(device), stacked.to(device)))
             texts.append(found.texts)
             images.append(found.images)
-        return recalls(torch.cat(texts), torch.cat(images))
+        return recalls(torch.cat(texts), torch.cat(images), self._captions)
 
 
 BEST_NAME = "best.pt"

@@ -80,6 +80,49 @@ def test_recall_counts_how_many_find_their_own() -> None:
         assert {name[-2:].strip() for name in recalls(texts[:count], images[:count])} == names
 
 
+def by_a_loop(texts: torch.Tensor, images: torch.Tensor, captions: list[str], at: int) -> float:
+    """Share of texts with an image of their caption among the first; among equal scores the wrong ones come first."""
+    num_found = 0
+    for text, caption in zip(texts, captions, strict=True):
+        scores = [(float(text @ image), other) for image, other in zip(images, captions, strict=True)]
+        ranked = sorted(scores, key=lambda one: (-one[0], one[1] == caption))
+        num_found += any(other == caption for _, other in ranked[:at])
+    return num_found / len(captions)
+
+
+@pytest.mark.parametrize("num_captions", [1, 3, 8, 30])
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_any_pair_of_the_same_caption_is_right(num_captions: int, *, is_equal: bool) -> None:
+    rng = torch.Generator().manual_seed(num_captions)
+    numbers = torch.arange(30)[torch.randperm(30, generator=rng)] % num_captions
+    captions = [str(number) for number in numbers.tolist()]
+    some = torch.eye(8) if is_equal else torch.nn.functional.normalize(torch.randn(30, 8, generator=rng))
+    texts, images = some[numbers % len(some)], some[torch.randint(len(some), (30,), generator=rng)]
+    found = recalls(texts, images, captions)
+    for at in (1, 5, 10):
+        assert found[f"text to image @{at}"] == pytest.approx(by_a_loop(texts, images, captions, at))
+        assert found[f"image to text @{at}"] == pytest.approx(by_a_loop(images, texts, captions, at))
+    if num_captions == 30:
+        assert found == recalls(texts, images)
+    if num_captions <= len(some):
+        assert set(recalls(texts, texts, captions).values()) == {1.0}  # a perfect model
+    assert recalls(texts.fill_(math.nan), images, captions) == dict.fromkeys(found, 0.0)
+
+
+def test_equal_captions_are_counted_as_the_encoder_reads_them(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "pairs"
+    write_pairs(data, 12)
+    for number, text in enumerate(["A  cat", "a cat", "a dog", "A CAT", "a bird", "a dog "] * 2):
+        (data / f"{number:03}.txt").write_text(text)
+    assert start("--steps", "1", "--held-out", "8", data=data) == 0
+    told = capsys.readouterr().out
+    held = [entry for entry in told.splitlines() if "after 0 steps" in entry]
+    assert "recall of 8 held-out pairs (" in held[0]
+    assert "have a caption that another has, and count as right with each other) after 0 steps: text to" in held[0]
+
+
 def test_the_log_and_the_lines_tell_of_recall_and_progress(
     start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
