@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from ..weighting.features import TextFeatures
 
 
-WHOLE_CLIP = ".safetensors file of a whole CLIP, such as openai/clip-vit-large-patch14's model.safetensors"
+WHOLE_CLIP = (
+    ".safetensors file of a whole CLIP, such as openai/clip-vit-large-patch14's model.safetensors, or a folder with one"
+)
 """Help of the option ``--weights``."""
 
 

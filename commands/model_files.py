@@ -115,6 +115,8 @@ def _stretch(arguments: argparse.Namespace) -> int:
     from ..output.rewriting import rewrite
 
     weights: Path = arguments.weights
+    if weights.is_dir() or weights.suffix == ".json":
+        raise ValueError(f"{weights}: name one .safetensors file, and not a folder or a list of files")
     positions: int = arguments.positions
     out: Path = arguments.out or weights.with_name(f"{weights.stem}-{positions}.safetensors")
     check_new_file(out)

@@ -94,22 +94,22 @@ def beside(path: Path, half: Half, sizes: Mapping[str, int | None], *, is_open_c
     ignored: list[str] = []
     for name in names:
         try:
-            config = _read(path.with_name(name))
+            config = read_json(path.with_name(name))
             if config is None:
                 continue
-            part = _of_open_clip(config, half) if name != "config.json" else _part(config, half)
+            part = part_of(config, half)
             if part is None:
                 why = f"it is of a model of type {config.get('model_type')!r:.60}"
             elif not (why := _misfit(part, half, sizes)):
-                return _told(part, half, name)
+                return told_of(part, half, name)
         except ConfigFileError as error:
             raise ConfigFileError(f"{name} beside it: {error}. Mend it, or take it out of the folder") from error
         ignored.append(f"{name} is not used: {why}")
     return "; ".join(ignored)
 
 
-def _read(path: Path) -> Json | None:
-    """The object in a JSON file; None without a file."""
+def read_json(path: Path) -> Json | None:
+    """The object in a JSON file; None without a file, ConfigFileError for one that cannot be used."""
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
@@ -146,8 +146,10 @@ def _object(config: Json, name: str) -> Json:
     return cast("Json", found)
 
 
-def _part(config: Json, half: Half) -> Json | None:
-    """Entries about a tower, with those left out; None if it is another kind of model."""
+def part_of(config: Json, half: Half) -> Json | None:
+    """Entries about a tower, with those left out, by Hugging Face's names; None if it is another kind of model."""
+    if "model_cfg" in config or "vision_cfg" in config:
+        return _of_open_clip(_object(config, "model_cfg") or config, half)
     kind, name = config.get("model_type"), f"{half}_config"
     if kind not in _MODEL_TYPES[half] and (kind is not None or name not in config):
         return None
@@ -159,9 +161,8 @@ def _part(config: Json, half: Half) -> Json | None:
     return {**part, **({"projection_dim": config["projection_dim"]} if "projection_dim" in config else {})}
 
 
-def _of_open_clip(config: Json, half: Half) -> Json:
+def _of_open_clip(model: Json, half: Half) -> Json:
     """The same entries of a config of OpenCLIP."""
-    model = _object(config, "model_cfg")
     given = _object(model, f"{half}_cfg")
     width = given.get("width", _DEFAULTS[half]["hidden_size"])
     _check_whole("width", width)
@@ -192,7 +193,7 @@ def _of_open_clip(config: Json, half: Half) -> Json:
 
 
 def _check_whole(name: str, value: object) -> None:
-    if type(value) is not int or value < 1:
+    if type(value) is not int or not 1 <= value < 2**31:
         raise ConfigFileError(f"{name} is {value!r:.60}, expected a whole number from 1")
 
 
@@ -207,8 +208,8 @@ def _misfit(part: Json, half: Half, sizes: Mapping[str, int | None]) -> str:
     return ""
 
 
-def _told(part: Json, half: Half, file: str) -> Told:
-    """Properties of a config that fits."""
+def told_of(part: Json, half: Half, file: str) -> Told:
+    """Properties of a config that fits, checked."""
     heads, width = part["num_attention_heads"], part["hidden_size"]
     _check_whole("num_attention_heads", heads)
     if width % heads:

@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -69,6 +69,37 @@ def opened(path: Path, max_header_bytes: int) -> Generator[Any]:
         raise OSError(f"the system cannot map it into memory: {error}") from error
     with handle as file:
         yield file
+
+
+class Shards:
+    """Open safetensors files whose tensors are those of one model, with the methods of one file."""
+
+    def __init__(self, files: Iterable[Any]) -> None:
+        """Join files; RefusedFile if two of them have the same key."""
+        self._of: dict[str, Any] = {}
+        self._metadata: dict[str, str] = {}
+        for file in files:
+            self._metadata |= file.metadata() or {}
+            for key in file.keys():  # noqa: SIM118
+                if key in self._of:
+                    raise RefusedFile(f"two of its files have the key {key!r:.200}")
+                self._of[key] = file
+
+    def keys(self) -> list[str]:
+        """All keys."""
+        return [*self._of]
+
+    def metadata(self) -> dict[str, str]:
+        """Metadata of all of them."""
+        return self._metadata
+
+    def get_slice(self, key: str) -> Any:
+        """Shape, type and parts of a tensor."""
+        return self._of[key].get_slice(key)
+
+    def get_tensor(self, key: str) -> Any:
+        """A tensor."""
+        return self._of[key].get_tensor(key)
 
 
 MAX_REFUSALS = 256

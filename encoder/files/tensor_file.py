@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..config import CLIP_L, HEAD_DIM, MAX_POSITIONS, TOWERS, VISION_TOWERS, Positions, TextConfig, VisionConfig
 from ..layers import ABOUT
-from .config_file import ConfigFileError, Half, Told, beside
+from .config_file import ConfigFileError, Half, Told, beside, read_json
 from .layouts import (
     CLASS_NAME,
     KEPT_POSITIONS,
@@ -37,7 +37,7 @@ from .layouts import (
     find_towers,
     find_vision_tower,
 )
-from .safetensors_file import FLOATS, opened, why_unread
+from .safetensors_file import FLOATS, RefusedFile, Shards, opened, why_unread
 
 MAX_HEADER_BYTES = 16 * 2**20
 """Maximum header size. An SDXL checkpoint's has a third of a million bytes; recipes of merged files can be longer."""
@@ -64,6 +64,11 @@ FETCH = (
 _ALONE = ("", "text.")
 """Prefixes of the towers of files that are no part of a larger model."""
 _PICKLE_SUFFIXES = {".bin", ".ckpt", ".pkl", ".pt", ".pth"}
+_INDEX_SUFFIX = ".safetensors.index.json"
+_IN_FOLDERS = ("model.safetensors", f"model{_INDEX_SUFFIX}", "open_clip_model.safetensors")
+"""Files of a model in a folder of Hugging Face, the first of which is read; the second lists several files."""
+MAX_SHARDS = 16
+"""Maximum number of files of one model. Hugging Face divides those of more than 5 GB, some of more than 50."""
 
 
 class CheckpointError(ValueError):
@@ -332,14 +337,19 @@ class TensorFile:
 
 @contextmanager
 def open_tensor_file(path: Path) -> Generator[TensorFile]:
-    """Open a file; problems with it, at any time within the context, are raised as a CheckpointError that names it."""
-    if path.suffix.lower() in _PICKLE_SUFFIXES:
-        raise CheckpointError(
-            f"{path}: pickled checkpoints are not loaded, because loading one can run code. Convert it to .safetensors "
-            "first, for instance with the host's own converter, or download the .safetensors version"
-        )
+    """Open the weights of a model: a file, or those in a folder as Hugging Face's libraries write it.
+
+    Problems with it, at any time within the context, are raised as a CheckpointError that names the file.
+    """
     try:
-        with opened(path, MAX_HEADER_BYTES) as file:
+        if path.is_dir():
+            path = path / _name_in(path)
+        if path.suffix.lower() in _PICKLE_SUFFIXES:
+            raise CheckpointError(
+                "pickled checkpoints are not loaded, because loading one can run code. Convert it to .safetensors "
+                "first, for instance with the host's own converter, or download the .safetensors version"
+            )
+        with _opened(path) as file:
             shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
             yield TensorFile(path, file, shapes)
     except CheckpointError as error:
@@ -349,3 +359,45 @@ def open_tensor_file(path: Path) -> Generator[TensorFile]:
         raise CheckpointError(f"{path}: there is no such file") from error
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: {why_unread(error)}") from error
+
+
+def _name_in(folder: Path) -> str:
+    """Name of the model's file in a folder; of a pickled one, which is refused, if there is no other."""
+    names = sorted(path.name for path in folder.iterdir())
+    pickled = (name for name in names if Path(name).suffix.lower() in _PICKLE_SUFFIXES)
+    name = next((name for name in _IN_FOLDERS if name in names), None) or next(pickled, None)
+    if name is None:
+        others = [name for name in names if name.endswith(".safetensors") or (folder / name / _IN_FOLDERS[0]).is_file()]
+        raise CheckpointError(
+            f"none of {', '.join(_IN_FOLDERS)} is in this folder. Name a .safetensors file, or a folder that has one "
+            f"of these{': ' if others else ''}{', '.join(f'{name!r:.100}' for name in others[:3])}"
+        )
+    return name
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[Any]:
+    """Open a file, or all that an index lists."""
+    if not path.name.endswith(_INDEX_SUFFIX):
+        with opened(path, MAX_HEADER_BYTES) as file:
+            yield file
+        return
+    try:
+        index = read_json(path)
+    except ConfigFileError as error:
+        raise RefusedFile(str(error)) from error
+    if index is None:
+        raise FileNotFoundError(path)
+    listed = index.get("weight_map")
+    names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
+    if not 1 <= len(names) <= MAX_SHARDS:
+        raise RefusedFile(f"its weight_map lists {len(names)} files, expected 1 to {MAX_SHARDS}")
+    for name in names:
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise RefusedFile(f"its weight_map lists {name!r:.100}, expected .safetensors files beside it")
+    with ExitStack() as stack:
+        try:
+            files = [stack.enter_context(opened(path.with_name(name), MAX_HEADER_BYTES)) for name in names]
+        except FileNotFoundError as error:
+            raise RefusedFile(f"a file that it lists is not there: {error}") from error
+        yield Shards(files)

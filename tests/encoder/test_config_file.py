@@ -20,6 +20,7 @@ from weighted_clip.encoder.files.tensor_file import CheckpointError
 from ..libraries import library
 from ..training.runs import write_pairs
 
+INDEX = "model.safetensors.index.json"
 SIZES = {"hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4}
 FITS = {"model_type": "clip_text_model", **SIZES, "projection_dim": 64}
 IDS = torch.tensor([[49406, 320, 736, 2368, *[49407] * 73], [49406, 1237, *[49407] * 75]])
@@ -122,6 +123,7 @@ def beside(folder: Path, place: Path, config: object) -> Path:
         ({"model_type": ["clip"]}, "it is of a model of type"),
         ({"_class_name": "UNet2DConditionModel"}, "it is of a model of type None"),
         ({"model_type": "clip"}, "by it the text encoder has hidden_size 512, by its tensors 128"),
+        ({"model_type": "clip_text_model"}, "by it the text encoder has hidden_size 512, by its tensors 128"),
         ({"model_type": "clip_text_model", **SIZES, "num_hidden_layers": 3}, "num_hidden_layers 3, by its tensors 2"),
         ({**FITS, "max_position_embeddings": 248}, "by it the text encoder has max_position_embeddings 248, by its"),
     ],
@@ -129,7 +131,8 @@ def beside(folder: Path, place: Path, config: object) -> Path:
 def test_a_config_of_another_model_counts_for_nothing_and_is_named(
     folder: Path, tmp_path: Path, config: object, why: str
 ) -> None:
-    models, report = load_text_models(beside(folder, tmp_path, config))
+    beside(folder, tmp_path, config)
+    models, report = load_text_models(tmp_path)  # the folder
     assert models["clip_l"].config.num_heads == 2
     assert models["clip_l"].config.activation == "quick_gelu"
     first = str(report).splitlines()[0]
@@ -152,6 +155,7 @@ def sparse(size: int) -> Callable[[Path], None]:
         ({**FITS, "num_attention_heads": 3}, "num_attention_heads is 3, which does not divide the width, 128"),
         ({**FITS, "num_attention_heads": "4"}, "num_attention_heads is '4', expected a whole number"),
         ({**FITS, "num_attention_heads": True}, "num_attention_heads is True, expected a whole number"),
+        ({**FITS, "hidden_size": -128}, "hidden_size is -128, expected a whole number from 1"),
         ({**FITS, "hidden_size": "9" * 5000}, r"hidden_size is '9{59}, expected a whole number"),
         ({**FITS, "hidden_act": "relu"}, "hidden_act is 'relu', possible here are quick_gelu and gelu"),
         ({**FITS, "layer_norm_eps": 1e308}, r"layer_norm_eps is 1e\+308, expected a number between 0 and 1"),
@@ -170,8 +174,11 @@ def test_a_config_that_no_clip_can_have_is_refused_in_words(
     folder: Path, tmp_path: Path, config: object, why: str
 ) -> None:
     path = beside(folder, tmp_path, config)
-    with pytest.raises(CheckpointError, match=rf"model\.safetensors: config\.json beside it: ({why}).*\. Mend it, or"):
-        load_text_models(path)
+    for given in (path, tmp_path):  # the folder of a file, too
+        with pytest.raises(
+            CheckpointError, match=rf"model\.safetensors: config\.json beside it: ({why}).*\. Mend it, or"
+        ):
+            load_text_models(given)
     (tmp_path / "config.json").rmdir() if config is Path.mkdir else (tmp_path / "config.json").unlink()
     assert load_text_models(path)[0]["clip_l"].config.num_heads == 2
 
@@ -223,7 +230,8 @@ def test_commands_say_in_their_first_line_what_is_guessed(
         ["similarity", str(tmp_path), "--text", "a red picture"],
         ["sort", str(tmp_path), "--labels", "red,blue", "--out", str(tmp_path / "sorted")],
     ):
-        assert main([*command, "--weights", str(folder / "model.safetensors")]) == 0
+        for weights in (folder / "model.safetensors", folder):
+            assert main([*command, "--weights", str(weights)]) == 0
         told = capsys.readouterr().err.splitlines()[0]
         assert told == (
             "model.safetensors: text encoder: 4 heads and activation gelu, by config.json; image encoder: 8 heads and "
@@ -231,15 +239,18 @@ def test_commands_say_in_their_first_line_what_is_guessed(
         )
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", ""])
 def test_what_is_trained_is_read_again_with_the_same_heads(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     library("accelerate")
     data, out = write_pairs(tmp_path / "pairs", 8), tmp_path / "out"
-    weights = folder / "model.safetensors"
+    weights = folder / "model.safetensors" if name else folder
     run = ["train", str(data), "--weights", str(weights), "--out", str(out), "--device", "cpu", "--held-out", "0"]
     assert main([*run, "--batch", "4", "--accumulate", "1", "--steps", "1", "--rate", "1e-7"]) == 0
-    assert capsys.readouterr().out.startswith("model.safetensors: text encoder: 4 heads and activation gelu, by config")
+    told = capsys.readouterr().out
+    assert told.startswith(f"{weights.name}: text encoder of ")
+    assert "text encoder: 4 heads and activation gelu, by config.json" in told.splitlines()[0]
     before, after = load_full_clip(weights), load_full_clip(out / "clip.safetensors")
     assert (after.text.config, after.vision.config) == (before.text.config, before.vision.config)
     assert (after.text(IDS).projected - before.text(IDS).projected).abs().max() < 1e-3
@@ -251,3 +262,90 @@ def test_no_config_is_written_for_a_model_that_is_known_without() -> None:
     assert config_of(TextConfig(projection_dim=768), VISION_TOWERS["L/14"]) is None
     assert config_of(TextConfig(projection_dim=1024, activation="gelu"), VISION_TOWERS["g/14"]) is None
     assert config_of(TextConfig(projection_dim=768, activation="gelu"), VISION_TOWERS["L/14"]) is not None
+
+
+def divided(folder: Path) -> dict[str, Any]:
+    """A CLIP of transformers in several files; return their index."""
+    saved(folder).save_pretrained(folder, max_shard_size="2MB")
+    (folder / "model.safetensors").unlink()
+    index = json.loads((folder / INDEX).read_text())
+    assert len(set(index["weight_map"].values())) > 2
+    return index
+
+
+def test_a_model_in_several_files_is_that_of_one(folder: Path, tmp_path: Path) -> None:
+    divided(tmp_path)
+    one = load_full_clip(folder)
+    for given in (tmp_path, tmp_path / INDEX):
+        several = load_full_clip(given)
+        assert several.origin == one.origin
+        assert several.text(IDS).projected.equal(one.text(IDS).projected)
+        assert several.vision(PIXELS).projected.equal(one.vision(PIXELS).projected)
+        assert several.name == given.name
+
+
+def listed(*names: str) -> dict[str, Any]:
+    return {"weight_map": {str(number): name for number, name in enumerate(names)}}
+
+
+@pytest.mark.parametrize(
+    ("index", "why"),
+    [
+        ({}, "its weight_map lists 0 files, expected 1 to 16"),
+        ({"weight_map": []}, "its weight_map lists 0 files, expected 1 to 16"),
+        (listed(*(f"{number}.safetensors" for number in range(17))), "its weight_map lists 17 files, expected 1 to 16"),
+        (listed("../x.safetensors"), r"its weight_map lists '\.\./x\.safetensors', expected .safetensors files beside"),
+        (listed("/etc/passwd"), "its weight_map lists '/etc/passwd', expected .safetensors files beside it"),
+        (listed("x.bin"), r"its weight_map lists 'x\.bin', expected .safetensors files beside it"),
+        ({"weight_map": {"x": 5}}, "its weight_map lists '5', expected .safetensors files beside it"),
+        (listed("gone.safetensors"), r"a file that it lists is not there: .*gone\.safetensors"),
+        (listed("\0.safetensors"), "a file that it lists is not there: "),
+        (listed("copy.safetensors", "{first}"), "two of its files have the key '"),
+        (listed("{first}"), "no CLIP image encoder in it|is missing; the file looks incomplete"),
+        (listed("cut.safetensors"), "not a readable safetensors file, perhaps cut off in download"),
+        (listed("folder.safetensors"), "this is a folder, a pipe or a device, and not a file"),
+        ('{"weight_map": NaN}', "NaN is no number in JSON"),
+        (sparse(10**9), f"it has 1,000,000,000 bytes, at most {MAX_BYTES:,} are read"),
+        (lambda path: path.symlink_to(path), "it cannot be read|there is no such file"),
+    ],
+)
+def test_an_index_that_no_model_can_have_is_refused_in_words(tmp_path: Path, index: Any, why: str) -> None:
+    first = min(divided(tmp_path)["weight_map"].values())
+    os.link(tmp_path / first, tmp_path / "copy.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes((tmp_path / first).read_bytes()[:-9])
+    (tmp_path / "folder.safetensors").mkdir()
+    (tmp_path / INDEX).unlink()
+    if callable(index):
+        index(tmp_path / INDEX)
+    else:
+        text = index if isinstance(index, str) else json.dumps(index)
+        (tmp_path / INDEX).write_text(text.replace("{first}", first))
+    with pytest.raises(CheckpointError, match=rf"index\.json: .*({why})"):
+        load_full_clip(tmp_path)
+
+
+def test_a_folder_without_weights_that_are_read_is_refused_in_words(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(of: Path = tmp_path) -> str:
+        with pytest.raises(CheckpointError) as told:
+            load_full_clip(of)
+        return str(told.value)
+
+    assert "none of model.safetensors, model.safetensors.index.json, open_clip_model.safetensors is in" in refused()
+    (tmp_path / "text_encoder").mkdir()
+    (tmp_path / "text_encoder" / "model.safetensors").touch()
+    assert refused().endswith("or a folder that has one of these: 'text_encoder'")
+    (tmp_path / "Clip.safetensors").touch()
+    assert refused().endswith("or a folder that has one of these: 'Clip.safetensors', 'text_encoder'")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    assert "pytorch_model.bin: pickled checkpoints are not loaded, because loading one can run code" in refused()
+    (tmp_path / "model.safetensors").symlink_to("pytorch_model.bin")  # whatever it is called
+    assert "model.safetensors: not a readable safetensors file" in refused()
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors").symlink_to(folder / "model.safetensors")  # as in the cache of downloads
+    assert load_full_clip(tmp_path).text.config.num_heads == 2  # whose config is not beside this name
+    assert main(["stretch", str(tmp_path)]) == 1
+    assert "name one .safetensors file, and not a folder" in capsys.readouterr().err
+    (tmp_path / "loop").symlink_to("loop")
+    assert "there is no such file" in refused(tmp_path / "loop") or "cannot be read" in refused(tmp_path / "loop")
