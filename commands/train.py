@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import Command
-from .images import add_activation_option, add_crop_option
+from .images import WHOLE_CLIP, add_activation_option, add_crop_option
 from .options import add_arguments, add_value
 from .processes import alone
 from .training import (
@@ -43,9 +43,9 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     from ..training.options import DECLARED
 
     train.add_argument("data", type=Path, metavar="DATA", help=CAPTIONED)
-    train.add_argument(
-        "--weights", type=Path, required=True, metavar="FILE", help=".safetensors file of a whole CLIP to begin with"
-    )
+    first = train.add_mutually_exclusive_group(required=True)
+    first.add_argument("--weights", type=Path, metavar="FILE", help=f"{WHOLE_CLIP}, to begin with")
+    add_arguments(first, DECLARED, "new")
     add_out(train)
     add_arguments(train, DECLARED, "towers", "batch", "accumulate", "objective", accumulate=8)
     add_arguments(train.add_mutually_exclusive_group(), DECLARED, "epochs", "steps")
@@ -140,9 +140,12 @@ def _run(arguments: argparse.Namespace) -> int:
 def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
     from ..encoder.clip import load_full_clip
     from ..encoder.files.folders import check_expressible
-    from ..training.new_text import with_text
+    from ..training.new_text import new_clip, with_text
 
-    clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
+    if options.new:
+        clip = new_clip(options.new, options, arguments.activation)
+    else:
+        clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
     for library in options.write_for:
         check_expressible(library, clip.text.config, clip.vision.config, options.crop)
     return clip
@@ -158,7 +161,7 @@ def _make_contrastive(
     if options.lora:
         declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA
     data, clip = read_data(arguments.data), _clip(arguments, options)
-    folder, weights = arguments.out, arguments.weights
+    folder, weights = arguments.out, arguments.weights or Path(arguments.new)
     run = Run(clip, weights, data, folder, options, accelerator, say, is_sharded=arguments.shard)
     notes = [_sizes(clip), *summary(run.data.problems)]
     if _is_rotary(run):
@@ -208,7 +211,7 @@ def _make_mlm(
     if arguments.shard:
         raise ValueError("--shard does not go with --objective mlm: leave it out")
     data, clip = read_captions(arguments.data), _clip(arguments, options)
-    run = MLMRun(clip, arguments.weights, data, arguments.out, options, accelerator, say)
+    run = MLMRun(clip, arguments.weights or Path(arguments.new), data, arguments.out, options, accelerator, say)
     notes = [_sizes(clip), *summary(data.problems)]
     done = f"{counts(run)}, on {accelerator.device} in {options.precision}; images are not looked at"
     return run, [*notes, done]

@@ -238,6 +238,7 @@ class Run(Loop):
             "data": self.data.digest,
             "pairs": len(self.data.examples),
             "weights": self.clip.name,
+            **({"sizes": repr((self.clip.text.config, self.clip.vision.config))} if self.options.new else {}),
             "processes": self.accelerator.num_processes,
             "steps": self.num_steps,
             **self._options_listed("merge", "write_for"),

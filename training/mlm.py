@@ -186,6 +186,7 @@ class MLMRun(Loop):
             "data": self.data.digest,
             "captions": len(self.data.examples),
             "weights": self.clip.name,
+            **({"sizes": repr((self.clip.text.config, self.clip.vision.config))} if self.options.new else {}),
             "processes": self.accelerator.num_processes,
             **self._options_listed("write_for"),
             "options.steps": json.dumps(self.num_steps),

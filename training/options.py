@@ -198,6 +198,11 @@ class TrainOptions:
     checkpointing: bool = option(False, help="less memory for a third more time, and the same numbers")
     compress: int = 0
     """Rank of the matrices that gradients are compressed to between processes; 0 for no compression."""
+    new: str | None = option(
+        None,
+        help="begin with random weights: a size by open_clip's name, such as ViT-B-32, or a config.json",
+        metavar="SIZE",
+    )
     new_text: bool = option(False, help="begin with a text encoder of random weights, of the size of the old one")
     positions: Positions | None = option(
         None,
@@ -238,7 +243,7 @@ class TrainOptions:
             raise ValueError("a LoRA is of the text encoder alone: leave out --towers both")
         if self.word is not None:
             self._check_word(self.word)
-        self._check_new_text()
+        self._check_new()
         if self.objective == "mlm":
             self._check_mlm()
         if not 0 <= self.merge < math.inf:
@@ -261,16 +266,20 @@ class TrainOptions:
         if given := [name for name, is_given in others.items() if is_given]:
             raise ValueError(f"--word trains a new word and leaves all else as it is: leave out {', '.join(given)}")
 
-    def _check_new_text(self) -> None:
-        """Check that a new text tower can be trained with these options."""
-        length = self.context_length
-        if length is not None and not self.new_text:
+    def _check_new(self) -> None:
+        """Check that new towers can be trained with these options."""
+        length, flag = self.context_length, "--new" if self.new else "--new-text"
+        is_new = bool(self.new or self.new_text)
+        if length is not None and not is_new:
             raise ValueError("--context-length is of a new text encoder: add --new-text, or leave it out")
         if length is not None and not 3 <= length <= MAX_POSITIONS:
             raise ValueError(f"a text encoder has 3 to {MAX_POSITIONS:,} positions, got {length}")
         others = {"--lora": self.lora, "--word": self.word, "--keep": self.keep, "--merge": self.merge != 1}
-        if self.new_text and (given := [name for name, is_given in others.items() if is_given]):
-            raise ValueError(f"--new-text leaves nothing of the old text encoder: leave out {', '.join(given)}")
+        others["--new-text"] = bool(self.new and self.new_text)
+        if is_new and (given := [name for name, is_given in others.items() if is_given]):
+            raise ValueError(f"{flag} leaves nothing of the old text encoder: leave out {', '.join(given)}")
+        if self.new and self.objective == "contrastive" and self.towers != "both":
+            raise ValueError("--new has random weights in the image encoder, too: add --towers both")
 
     def _check_mlm(self) -> None:
         """Check that all options are possible without images."""

@@ -251,7 +251,7 @@ def find_towers(shapes: Shapes) -> list[FoundTower]:
         width = shapes[key][-1] if shapes[key] else 0
         if place.width in (None, width):
             seen.add(key)
-            name = place.tower or _tower_of_width(width)
+            name = place.tower or tower_of_width(width)
             found.setdefault(name, FoundTower(name, place, place.layers_in(shapes)))
     return [found[name] for name in TOWERS if name in found]
 
@@ -264,5 +264,6 @@ def find_vision_tower(shapes: Shapes) -> FoundTower | None:
     return None
 
 
-def _tower_of_width(width: int) -> str:
+def tower_of_width(width: int) -> str:
+    """Name of the text tower that a width most likely belongs to."""
     return next((name for name, config in TOWERS.items() if config.hidden_dim == width), "clip_l")

@@ -1,4 +1,4 @@
-"""Training of a new text tower, with learned or rotary positions, and of one that ``stretch`` gave more positions."""
+"""Training of a new CLIP, of a new text tower with learned or rotary positions, and of one made longer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from weighted_clip.commands.program import main
 from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.files.checkpoint import load_text_models
-from weighted_clip.training.new_text import new_text_model
+from weighted_clip.encoder.files.sizes import configs_of
+from weighted_clip.training.new_text import new_clip, new_text_model
+from weighted_clip.training.options import TrainOptions
 from weighted_clip.weighting.encoders import Encoders
 
 from ..encoder.test_open_clip import seeded_model
+from ..encoder.test_sizes import TINY
+from ..libraries import library
 from .models import TEXT
+from .objectives import stopping_after
 from .runs import Start, log_of, tensors_of, write_pairs
 
 NEW = ("--new-text", "--steps", "3", "--held-out", "4")
@@ -38,6 +43,127 @@ def test_first_weights_are_spread_as_open_clips(tmp_path: Path) -> None:
     again, other = (new_text_model(ours.config, seed) for seed in (0, 1))
     assert all(one.equal(two) for one, two in zip(ours.parameters(), again.parameters(), strict=True))
     assert not ours.text_projection.weight.equal(other.text_projection.weight)
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_first_weights_of_a_whole_clip_are_spread_as_open_clips(tmp_path: Path, *, is_quick: bool) -> None:
+    from safetensors.torch import save_file
+
+    open_clip = library("open_clip", "3.0")
+    sizes = {
+        "embed_dim": 192,
+        "quick_gelu": is_quick,
+        "vision_cfg": {"image_size": 64, "patch_size": 8, "width": 256, "layers": 3},
+        "text_cfg": {"width": 320, "heads": 5, "layers": 2},
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        theirs = open_clip.model.CLIP(**sizes)
+    save_file({key: one.contiguous() for key, one in theirs.state_dict().items()}, tmp_path / "theirs.safetensors")
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": sizes}))
+    reference = load_full_clip(tmp_path / "theirs.safetensors")
+    size = str(tmp_path / "open_clip_config.json")
+    ours = new_clip(size, TrainOptions())
+    assert ours.logit_scale == pytest.approx(reference.logit_scale, rel=1e-6)
+    for half in ("text", "vision"):
+        mine, other = getattr(ours, half), getattr(reference, half)
+        assert mine.config == other.config
+        for (name, one), their in zip(mine.named_parameters(), other.parameters(), strict=True):
+            assert one.shape == their.shape
+            spread = 5 / one.numel() ** 0.5
+            assert one.std().item() == pytest.approx(their.std().item(), rel=0.02 + spread, abs=1e-9), name
+            assert one.mean().item() == pytest.approx(their.mean().item(), abs=spread * (0.02 + their.std().item())), (
+                name
+            )
+            kurtosis = [((some - some.mean()) / some.std()).pow(4).mean().item() for some in (one, their)]
+            if one.numel() > 2000:  # a uniform one has 1.8, a normal one 3
+                assert kurtosis[0] == pytest.approx(kurtosis[1], abs=0.4), name
+    again, other = (new_clip(size, TrainOptions(seed=seed)) for seed in (0, 1))
+    for half in ("text", "vision"):
+        one, two, three = (list(getattr(clip, half).parameters()) for clip in (ours, again, other))
+        assert all(map(torch.equal, one, two))
+        assert not any(first.equal(second) for first, second in zip(one, three, strict=True) if first.std() > 0)
+
+
+def begun(data: Path, out: Path, *options: str) -> int:
+    """Train a new CLIP."""
+    library("accelerate")
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    usual = ["--out", str(out), "--device", "cpu", "--batch", "8", "--accumulate", "1", "--rate", "1e-3"]
+    return main(["train", str(data), *usual, *options])
+
+
+@pytest.fixture
+def size(tmp_path: Path) -> str:
+    (tmp_path / "tiny.json").write_text(json.dumps(TINY))
+    return str(tmp_path / "tiny.json")
+
+
+KINDS = {"contrastive": ["--towers", "both", "--ema", "0.9"], "mlm": ["--objective", "mlm"]}
+
+
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+def test_a_new_clip_is_trained_and_goes_on_to_the_same_bits(
+    pairs: Path, tmp_path: Path, size: str, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*options, "--new", size, "--steps", "4", "--held-out", "4"]
+    assert begun(pairs, tmp_path / "a", *options) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(
+        "random weights, tiny.json: text encoder of 2 layers, 64 wide, 77 positions; image encoder of 2 layers, 64 "
+        "wide, 48 pixels in patches of 16; 1 and 1 heads, activations gelu and gelu\n"
+    )
+    assert "random weights, tiny.json" in (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
+    with stopping_after(2):
+        assert begun(pairs, tmp_path / "b", *options) == 130
+    assert begun(pairs, tmp_path / "b", *options, "--resume") == 0
+    for name in ("text_encoder.safetensors", "clip.safetensors"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        with safe_open(tmp_path / "a" / name, framework="pt") as file:
+            assert file.metadata()["trained_from"] == "random weights, tiny.json"
+    clip = load_full_clip(tmp_path / "a" / "clip.safetensors")
+    assert (clip.text.config, clip.vision.config) == configs_of(size)
+    capsys.readouterr()
+    Path(size).write_text(json.dumps({**TINY, "quick_gelu": True}))
+    assert begun(pairs, tmp_path / "b", *options, "--resume") == 1
+    assert "is of a run with other sizes (" in capsys.readouterr().err
+
+
+def test_a_new_clip_can_have_other_positions_and_folders(pairs: Path, tmp_path: Path, size: str) -> None:
+    options = ["--new", size, "--towers", "both", "--steps", "1", "--held-out", "0"]
+    more = ["--context-length", "99", "--activation", "quick_gelu", "--write-for", "open_clip"]
+    assert begun(pairs, tmp_path / "a", *options, *more) == 0
+    clip = load_full_clip(tmp_path / "a" / "open_clip")
+    assert (clip.text.config.context_length, clip.text.config.activation) == (99, "quick_gelu")
+    assert begun(pairs, tmp_path / "b", *options, "--positions", "rotary") == 0
+    assert load_full_clip(tmp_path / "b" / "clip.safetensors").text.config.positions == "rotary"
+
+
+def test_options_that_do_not_go_with_a_new_clip_are_refused_in_words(
+    pairs: Path, weights: Path, tmp_path: Path, size: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, new = tmp_path / "out", ["--new", size, "--steps", "1"]
+    huge = {"width": 8192, "layers": 256}
+    (tmp_path / "huge.json").write_text(json.dumps({**TINY, "vision_cfg": {**TINY["vision_cfg"], **huge}}))
+    for options, why in (
+        (new, "--new has random weights in the image encoder, too: add --towers both"),
+        ([*new, "--towers", "both", "--merge", "0.5"], "leaves nothing of the old text encoder: leave out --merge"),
+        ([*new, "--towers", "both", "--keep", "1", "--new-text"], "leave out --keep, --new-text"),
+        (["--new", "ViT-C-3", "--towers", "both"], "ViT-C-3: there is no such file, and no model of this name; models"),
+        (["--new", str(tmp_path / "huge.json"), "--towers", "both"], "parameters, at most 4,000,000,000 are possible"),
+    ):
+        assert begun(pairs, out, *options) == 1
+        told = capsys.readouterr().err
+        assert why in told
+        assert len(told.strip().splitlines()) == 1
+    for options in ([], [*new, "--weights", str(weights)]):
+        with pytest.raises(SystemExit):
+            begun(pairs, out, *options)
+        told = capsys.readouterr().err
+        assert "one of the arguments --weights --new is required" in told or "not allowed with argument" in told
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
