@@ -23,7 +23,7 @@ from .processes import INTERRUPTED, TERMINATED, is_of_another, leave, place_of, 
 from .prompts import CONVERT, ENCODE, INSPECT, SCHEDULE
 from .rerank import RERANK, SIMILARITY
 from .sort import SORT
-from .train import TRAIN
+from .train import FILL, TRAIN
 from .world import WORLD, WORLD_SAMPLE, WORLD_TRAIN
 from .world_measure import WORLD_MEASURE
 
@@ -169,6 +169,7 @@ COMMANDS = (
     SIMILARITY,
     SORT,
     TRAIN,
+    FILL,
     STRETCH,
     DALLE,
     DALLE_SHAPES,

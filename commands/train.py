@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import Command
+from .console import show
 from .images import WHOLE_CLIP, add_activation_option, add_crop_option
 from .options import add_arguments, add_value
 from .processes import alone
@@ -218,10 +219,12 @@ def _make_mlm(
 
 
 def _mlm_written(run: Any) -> list[str]:
+    from ..training.mlm import HEAD_NAME
     from ..training.results import TEXT_NAME, WHOLE_NAME
 
     whole = run.folder / WHOLE_NAME
     return [
+        f"{run.folder / HEAD_NAME}, by which python run.py fill finds hidden words",
         f"{run.folder / TEXT_NAME} and {whole}, to be trained on by train --weights {whole}: as it is, its text "
         "encoder has learned words, and not yet what they look like",
         *_folders(run),
@@ -254,6 +257,33 @@ def _rate_of(given: str) -> tuple[str, float]:
         raise ValueError(f"--rate-of {given}: write PART=X, such as embeddings=1e-4") from None
 
 
+def _add_fill_arguments(fill: argparse.ArgumentParser) -> None:
+    fill.add_argument("text", metavar="TEXT", help='words with [MASK] among them: "a photo of a [MASK] cat"')
+    fill.add_argument(
+        "--run", dest="folder", type=Path, required=True, metavar="DIR", help="folder of train --objective mlm"
+    )
+    add_value(fill, "--top", 5, "N", "how many tokens for each (%(default)s)")
+
+
+def _fill(arguments: argparse.Namespace) -> int:
+    from ..training.mlm import MASK, fill, load_mlm
+
+    if arguments.top < 1:
+        raise ValueError(f"--top must be at least 1, got {arguments.top}")
+    for number, found in enumerate(fill(load_mlm(arguments.folder), arguments.text, arguments.top), 1):
+        show(f"{MASK} {number}: " + ", ".join(f"{token} {chance:.1%}" for token, chance in found))
+    return 0
+
+
+FILL = Command(
+    "fill",
+    "find the words at masks, by a masked language model of train",
+    _add_fill_arguments,
+    _fill,
+    ('"a photo of a [MASK] cat" --run warm',),
+    description="Find the likeliest tokens at each [MASK] of a text, by the text encoder and the head that train "
+    "--objective mlm has written. A token that does not end a word has a hyphen behind it.",
+)
 TRAIN = Command(
     "train",
     "train a CLIP further on your images and captions",

@@ -1,7 +1,7 @@
 """A masked language modelling run: a warm-up of the text tower on captions alone, without causality.
 
 CLIP's vocabulary has no mask, so a learned vector is used, and a separate head predicts tokens from the final hidden
-states. Both are dropped when the tower is written, which then reads causally as before.
+states. Both are written into a file of their own, as the tower, which reads causally as before, needs neither.
 
 Source: J. Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2019.
 """
@@ -23,21 +23,30 @@ from torch.nn import functional
 
 from ..encoder.clip import FullClip
 from ..encoder.config import TextConfig
+from ..encoder.files.checkpoint import load_text_models
+from ..encoder.files.tensor_file import open_tensor_file
 from ..encoder.linear import widened
 from ..encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
 from ..encoder.text_model import TextModel, first_eos
-from ..encoder.tokenizer import default_tokenizer
-from .captions import caption_of, is_too_long, token_ids
+from ..encoder.tokenizer import END_OF_WORD, bytes_of, default_tokenizer
+from ..output.export import save_tensors
+from ..output.files import written_whole
+from .captions import NewWord, caption_of, is_too_long, token_ids
+from .checkpoint import check_like, check_weights
 from .data import Data
 from .distributed import over_processes
 from .grad_cache import Towers
 from .loop import Loop
 from .optimizer import BETAS, by_decay, factor
 from .options import TrainOptions
-from .results import Results
+from .results import TEXT_NAME, Results
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+
+HEAD_NAME = "mlm_head.safetensors"
+MASK = "[MASK]"
 
 
 class Found(NamedTuple):
@@ -198,7 +207,79 @@ class MLMRun(Loop):
             loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
             towers = Towers(self.result.text, self.clip.vision, loss)
             Results(self.folder, self.clip, self.weights, self.options, "").write(towers, self.step)
+            head = {name: one.contiguous() for name, one in head_state(self.result).items()}
+            check_weights(head)
+            with written_whole(self.folder / HEAD_NAME) as place:
+                save_tensors(head, place, {"trained_by": "weighted-clip train", "steps": str(self.step)})
         self.accelerator.wait_for_everyone()
+
+
+# ---- filling masks
+
+
+def head_state(model: TrainedMLM) -> dict[str, Tensor]:
+    """Tensors of the mask, ``[d]``, and the head, ``[V, d]`` and ``[V]``, on the CPU."""
+    state = model.state_dict().items()
+    return {name: one.detach().cpu() for name, one in state if not name.startswith("text.")}
+
+
+def load_mlm(folder: Path) -> TrainedMLM:
+    """The model of a finished run's folder, in evaluation mode.
+
+    Raises:
+        ValueError: If a file is missing, damaged, or not of the other.
+        OSError: If a file cannot be read.
+    """
+    path = folder / HEAD_NAME
+    if not path.is_file():
+        raise ValueError(f"{path} is not there: give the folder of a finished run of train --objective mlm")
+    models, _ = load_text_models(folder / TEXT_NAME)
+    model = TrainedMLM(next(iter(models.values())))
+    with open_tensor_file(path) as file:
+        found = {name: file.handle.get_tensor(name) for name in file.shapes}
+    try:
+        check_like(found, head_state(model), "it")
+    except ValueError as error:
+        raise ValueError(f"{path} is not of {folder / TEXT_NAME}: {error}") from error
+    model.load_state_dict({**model.state_dict(), **found})
+    return model.eval().requires_grad_(False)
+
+
+def fill(model: TrainedMLM, text: str, top: int) -> list[list[tuple[str, float]]]:
+    """The likeliest tokens at each `MASK` of a text.
+
+    Args:
+        model: From `load_mlm`.
+        text: A text with masks.
+        top: Number of tokens.
+
+    Returns:
+        For each mask, tokens as text, those that do not end a word with a hyphen behind, and their probabilities.
+
+    Raises:
+        ValueError: If there is no mask, or the text has more tokens than the tower has positions.
+    """
+    config, word = model.text.config, NewWord(MASK, 1)
+    if len(word.parts_around(text)) == 1:
+        raise ValueError(f"there is no {MASK} in {text[:60]!r}: write it where a word is to be found, by itself")
+    if is_too_long(text, default_tokenizer(), config, word):
+        raise ValueError(f"{text[:60]!r} has more than {config.context_length - 2} tokens")
+    ids = token_ids([text], default_tokenizer(), config, word)
+    is_mask = ids == config.vocab_size
+    ids = ids.masked_fill(is_mask, config.eos_id)
+    vectors = {(0, place): model.mask for place in is_mask[0].nonzero().flatten().tolist()}
+    seen = torch.ones_like(ids, dtype=torch.bool)
+    hidden = model.text(ids, seen, vectors=vectors, is_causal=False).hidden[is_mask]
+    chances = widened(model.head(hidden)).softmax(-1)[:, : min(config.bos_id, config.eos_id)]
+    values, found = chances.topk(min(top, chances.shape[1]))
+    rows = zip(found.tolist(), values.tolist(), strict=True)
+    return [[(_shown(one), value) for one, value in zip(*row, strict=True)] for row in rows]
+
+
+def _shown(token_id: int) -> str:
+    """A token as text."""
+    symbol = default_tokenizer().symbol(token_id)
+    return bytes_of(symbol).decode(errors="replace") + ("" if symbol.endswith(END_OF_WORD) else "-")
 
 
 CHOSEN, MASKED, REPLACED = 0.15, 0.8, 0.1

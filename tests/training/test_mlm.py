@@ -12,12 +12,13 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor
+from weighted_clip.commands.program import main
 from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.captions import token_ids
 from weighted_clip.training.data import read_captions
-from weighted_clip.training.mlm import IGNORED, Masked, TrainedMLM, masked
+from weighted_clip.training.mlm import HEAD_NAME, IGNORED, MASK, Masked, TrainedMLM, fill, load_mlm, masked
 from weighted_clip.training.retention import PROMPTS
 
 from ..encoder.files import write
@@ -185,6 +186,68 @@ def test_sentences_are_learned_by_heart(start: Start, tmp_path: Path, count: int
     assert len(entries) == num_steps
     assert entries[0]["right"] < 0.05
     assert sum(entry["right"] for entry in entries[-10:]) / 10 >= 0.95  # other tokens are hidden in each step
+
+    model, right, asked = load_mlm(tmp_path / "out"), 0, 0
+    for sentence in PROMPTS[:count]:
+        words = sentence.replace(",", "").split()
+        for place, word in enumerate(words):
+            if len(default_tokenizer()(word)) == 1:
+                ((found, chance), (_, less)) = fill(model, " ".join([*words[:place], MASK, *words[place + 1 :]]), 2)[0]
+                assert 1 >= chance >= less > 0
+                right, asked = right + (found == word), asked + 1
+    assert asked > 3 * count
+    assert right / asked >= 0.9
+
+
+def test_masks_are_filled_by_the_chances_of_the_head(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Beside a plain pass of the tower with the mask's vector in the place of the embedding."""
+    assert start(*MLM) == 0
+    text, folder = "a [MASK] cat and [MASK].", tmp_path / "out"
+    tower = load_full_clip(folder / "clip.safetensors").text
+    head = tensors_of(folder / HEAD_NAME)
+    ids = token_ids(["a cat cat and cat."], default_tokenizer(), TEXT)
+    hidden = tower.embeddings(ids, {(0, 2): head["mask"], (0, 5): head["mask"]})
+    state = tower.final_layer_norm(tower.encoder(hidden, None, is_causal=False)[-1])
+    chances = (state[0, [2, 5]] @ head["head.weight"].T + head["head.bias"]).softmax(-1)[:, : TEXT.bos_id]
+    values, found = chances.topk(4)
+    ours = fill(load_mlm(folder), text, 4)
+    assert [value for row in ours for _, value in row] == pytest.approx(values.flatten().tolist(), rel=1e-4)
+    symbols = [[default_tokenizer().symbol(one) for one in row] for row in found.tolist()]
+    assert [[token.endswith("-") for token, _ in row] for row in ours] == [
+        [not symbol.endswith("</w>") for symbol in row] for row in symbols
+    ]
+    capsys.readouterr()
+    assert main(["fill", text, "--run", str(folder), "--top", "2"]) == 0
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["[MASK] 1", "[MASK] 2"]
+
+
+def test_what_cannot_be_filled_is_said(start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert start(*MLM) == 0
+    folder = tmp_path / "out"
+
+    def refused(text: str, *options: str) -> str:
+        capsys.readouterr()
+        assert main(["fill", text, "--run", str(folder), *options]) == 1
+        return capsys.readouterr().err
+
+    assert "there is no [MASK] in 'a cat': write it where a word is to be found, by itself" in refused("a cat")
+    assert "there is no [MASK] in 'un[MASK]ed'" in refused("un[MASK]ed")
+    assert "has more than 75 tokens" in refused("[MASK] " * 76)
+    assert "--top must be at least 1, got 0" in refused("[MASK]", "--top", "0")
+    whole = tensors_of(folder / HEAD_NAME)
+    for head in (
+        {**whole, "mask": torch.zeros(3)},
+        {**whole, "mask": whole["mask"] * math.nan},
+        {"mask": whole["mask"]},
+    ):
+        write(folder / HEAD_NAME, head)
+        assert "is not of " in refused("[MASK]")
+    (folder / HEAD_NAME).write_bytes(b"\xff" * 8)
+    assert "mlm_head.safetensors" in refused("[MASK]")
+    (folder / HEAD_NAME).unlink()
+    assert "give the folder of a finished run of train --objective mlm" in refused("[MASK]")
 
 
 def test_what_is_written_is_as_after_contrastive_training(
