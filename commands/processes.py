@@ -134,31 +134,37 @@ def heartbeat(place: Place, on_lost: Callable[[str], object]) -> Generator[None,
     found: Any = distributed  # some of its names are not declared as public
     store = found.PrefixStore("weighted-clip/heartbeat", next(iter(found.rendezvous("env://")))[0])
     is_over = threading.Event()
+    others = [rank for rank in range(place.num_processes) if rank != place.rank]
+    missed = dict.fromkeys(others, 0)
 
-    def watch() -> None:
-        others = [rank for rank in range(place.num_processes) if rank != place.rank]
-        seen, missed, own = dict.fromkeys(others, b""), dict.fromkeys(others, 0), 0
+    def beat() -> None:  # waits for ever where a machine is cut off
+        seen, own = dict.fromkeys(others, b""), 0
         while not is_over.wait(SECONDS_BETWEEN_BEATS):
             own += 1
             for rank in others:
-                try:
+                with suppress(RuntimeError):  # the process with the store is gone
                     store.set(str(place.rank), str(own))
-                    beat = store.get(str(rank)) if store.check([str(rank)]) else b""
-                except RuntimeError:  # the process with the store is gone
-                    beat = seen[rank]
-                missed[rank] = missed[rank] + 1 if beat == seen[rank] else 0
-                seen[rank] = beat
+                    heard = store.get(str(rank)) if store.check([str(rank)]) else b""
+                    if heard != seen[rank]:
+                        seen[rank], missed[rank] = heard, 0
+
+    def watch() -> None:
+        while not is_over.wait(SECONDS_BETWEEN_BEATS):
+            for rank in others:
+                missed[rank] += 1
                 if missed[rank] > MOST_MISSED:
                     seconds = missed[rank] * SECONDS_BETWEEN_BEATS
                     on_lost(f"nothing was heard of process {rank + 1} for {seconds:.0f} seconds")
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
+    threads = [threading.Thread(target=part, daemon=True) for part in (beat, watch)]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         is_over.set()
-        thread.join()
+        for thread in threads:
+            thread.join(SECONDS_BETWEEN_BEATS)
 
 
 SECONDS_OF_ONE_SIGNAL = 2.0
