@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.clip import EitherClip, encode_text, is_stable_diffusion, towers_of
+from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
-from ..hosts.comfy.timed import encode_timed, timing_of, uniform_timing
+from ..hosts.comfy.timed import encode_timed, timing_from
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighing import report_of, weigh_text
@@ -17,13 +17,14 @@ from ..weighting.convert import TARGETS
 from ..weighting.options import OPTIONS, EncodeOptions
 from ..weighting.prompt import Issue, Span
 from ..weighting.timed.regions import REGIONS, Regions
-from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
+from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
 from .node import (
     CATEGORY,
     CONDITIONING,
     ENCODED_REPORT,
     INPUTS,
     METADATA,
+    TIME_INPUTS,
     EncodeNode,
     Input,
     Out,
@@ -91,24 +92,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         **inputs("comma_backtrack", "padding"),
     }
     optional = {
-        "steps": make_input(
-            "INT",
-            "The sampler's steps, which times such as [cat:dog:10] count. Not used where sigmas are connected.",
-            **number(20, 1, MAX_STEPS),
-            counts=True,
-        ),
-        "counter": make_input(
-            COUNTERS,
-            "When a text changes. as the WebUI counts: one step later than written, as A1111 and Forge do. as written: "
-            "[cat:dog:10] is ten steps of cat.",
-            counts=True,
-            advanced=True,
-        ),
-        "sigmas": make_input(
-            "SIGMAS",
-            "The sampler's noise levels, as from BasicScheduler: texts then change on exactly their step.",
-            counts=True,
-        ),
+        **TIME_INPUTS,
         "model": make_input(
             "MODEL",
             "Connect it along with sigmas if the model is not Stable Diffusion 1, 2 or XL, or has changed noise "
@@ -151,10 +135,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         checked("counter", counter, COUNTERS)
         checked("regions", regions, REGIONS)
         options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, **choices)
-        if sigmas is None:
-            timing = uniform_timing(steps)
-        else:
-            timing = timing_of(sigmas.tolist(), model, is_stable_diffusion=is_stable_diffusion(clip))
+        timing = timing_from(clip, steps, sigmas, model)
         prompt = read_timed(text, timing.steps, has_comments=options.is_cleaned, regions=regions)
         return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing, counter)
 

@@ -16,6 +16,7 @@ from ..encoder.option import with_choices
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import OPTIONS, EncodeOptions
+from ..weighting.timed.schedule import COUNTERS, MAX_STEPS
 
 NATIVE_TYPE = "WEIGHTED_CLIP"
 """Type name of a link that carries our own encoder."""
@@ -133,6 +134,29 @@ def cleaning_input() -> dict[str, Input]:
     about = OPTIONS["cleaning"]
     tooltip = with_choices("What is repaired in the prompt first.", about.said)
     return {"cleaning": make_input(about.choices, tooltip, counts=True, advanced=True)}
+
+
+TIME_INPUTS: dict[str, Input] = {
+    "steps": make_input(
+        "INT",
+        "The sampler's steps, which times such as [cat:dog:10] count. Not used where sigmas are connected.",
+        **number(20, 1, MAX_STEPS),
+        counts=True,
+    ),
+    "counter": make_input(
+        COUNTERS,
+        "When a text changes. as the WebUI counts: one step later than written, as A1111 and Forge do. as written: "
+        "[cat:dog:10] is ten steps of cat.",
+        counts=True,
+        advanced=True,
+    ),
+    "sigmas": make_input(
+        "SIGMAS",
+        "The sampler's noise levels, as from BasicScheduler: texts then change on exactly their step.",
+        counts=True,
+    ),
+}
+"""Inputs of nodes for timed prompts, as `timing_from` takes them."""
 
 
 def inputs(*names: str) -> dict[str, Input]:

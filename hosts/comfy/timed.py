@@ -15,11 +15,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from ...weighting.options import EncodeOptions
 from ...weighting.prompt import Issue, Span
 from ...weighting.timed.schedule import Counter, TimedPrompt, runs
-from .clip import EitherClip, Encoded, encode_texts
+from .clip import EitherClip, Encoded, encode_texts, is_stable_diffusion
 from .placed_parts import PlacedPart, placed_entries
 from .types import Conditioning, ModelPatcher
 
@@ -49,6 +50,10 @@ class Timing:
     issues: tuple[Issue, ...] = ()
     """Issues about them for the user."""
 
+    def start_of(self, step: int) -> float:
+        """Position from which a step is active, slightly before its border."""
+        return max(0.0, self.borders[step] - GAP / 2)
+
     def entry_times(self, first: int, end: int) -> dict[str, float]:
         """Keys of a conditioning entry for steps ``first`` to ``end - 1``; empty if these are all steps.
 
@@ -57,7 +62,7 @@ class Timing:
         """
         times: dict[str, float] = {}
         if first > 0:
-            times["start_percent"] = self.borders[first] - GAP / 2
+            times["start_percent"] = self.start_of(first)
         if end < self.steps:
             times["end_percent"] = self.borders[end] - 3 * GAP / 2
         return times and {"start_percent": 0.0, "end_percent": 1.0, **times}
@@ -109,6 +114,13 @@ def timing_of(sigmas: Sequence[float], model: ModelPatcher | None, *, is_stable_
             )
         borders.append(border)
     return Timing(steps, (0.0, *borders, 1.0), f"{steps} steps, timed by sigmas and {levels}")
+
+
+def timing_from(clip: EitherClip, steps: int, sigmas: Tensor | None, model: ModelPatcher | None) -> Timing:
+    """Timing from the inputs of a node: ``sigmas`` as in `timing_of` if connected, otherwise a number of steps."""
+    if sigmas is None:
+        return uniform_timing(steps)
+    return timing_of(sigmas.tolist(), model, is_stable_diffusion=is_stable_diffusion(clip))
 
 
 def _uniform_with_issue(steps: int, message: str) -> Timing:

@@ -124,6 +124,40 @@ def read_timed(
     >>> [(text.last_step, text.text) for text in read_timed("a [cat:dog:0.5]", 20).branches[0].texts]
     [(10, 'a cat'), (20, 'a dog')]
     """
+    found, parts, places, issues = cut_parts(
+        source, steps, has_comments=has_comments, is_negative=is_negative, regions=regions
+    )
+    text = found.fragment.text
+    editings = [read_editing(text[slice(*part.span)]) for part in parts]
+    sizes = Sizes()
+    branches = tuple(
+        Branch(
+            _weight(part, place),
+            _texts(text, part.span.start, editing.parts, steps, sizes),
+            place,
+            found.fragment.span_of(Span(part.span.start - 1, part.span.start)).end if part.span.start else 0,
+        )
+        for part, editing, place in zip(parts, editings, places or [None] * len(parts), strict=True)
+    )
+    prompt = TimedPrompt(source, branches, steps, tuple(_issues(text, parts, editings, steps)))
+    return _with_taken_out(prompt, found, issues) if found.spans or places else prompt
+
+
+class CutParts(NamedTuple):
+    """A prompt cut into parts between ANDs, before edits are read."""
+
+    found: Bare
+    """The prompt without what is taken out of it; positions of the parts are in its text."""
+    parts: tuple[AndPart, ...]
+    """The parts."""
+    places: Sequence[Place | None]
+    """Their places; none if places are not read."""
+    issues: list[Issue]
+    """Issues about places."""
+
+
+def cut_parts(source: str, steps: int, *, has_comments: bool, is_negative: bool, regions: Regions) -> CutParts:
+    """Take out comments and tags, and cut at AND; arguments and errors as in `read_timed`."""
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
     found = bare(source, has_comments=has_comments, has_tags=not is_negative)
@@ -136,22 +170,10 @@ def read_timed(
         cut = cut_at_places(found.fragment.text)
         issues = [replace(issue, span=found.fragment.span_of(issue.span)) for issue in cut.issues]
         found = found._replace(fragment=found.fragment.part(cut.fragment))
-        text, places = cut.fragment.text, cut.places
-        parts = tuple(_and_part(text, *span) for span in cut.spans)
-    _Sizes().add(len(parts), steps, "parts between ANDs")
-    editings = [read_editing(text[slice(*part.span)]) for part in parts]
-    sizes = _Sizes()
-    branches = tuple(
-        Branch(
-            _weight(part, place),
-            _texts(text, part.span.start, editing.parts, steps, sizes),
-            place,
-            found.fragment.span_of(Span(part.span.start - 1, part.span.start)).end if part.span.start else 0,
-        )
-        for part, editing, place in zip(parts, editings, places or [None] * len(parts), strict=True)
-    )
-    prompt = TimedPrompt(source, branches, steps, tuple(_issues(text, parts, editings, steps)))
-    return _with_taken_out(prompt, found, issues) if found.spans or places else prompt
+        places = cut.places
+        parts = tuple(_and_part(cut.fragment.text, *span) for span in cut.spans)
+    Sizes().add(len(parts), steps, "parts between ANDs")
+    return CutParts(found, parts, places, issues)
 
 
 def _weight(part: AndPart, place: Place | None) -> float:
@@ -222,11 +244,11 @@ def schedule(
     """
     start, end = within or Span(0, len(source))
     parts = read_editing(source[start:end]).parts
-    return _texts(source, start, parts, steps, _Sizes(), hires_steps=hires_steps, old_rule=old_rule)
+    return _texts(source, start, parts, steps, Sizes(), hires_steps=hires_steps, old_rule=old_rule)
 
 
 @dataclass
-class _Sizes:
+class Sizes:
     """Running totals for a prompt, over all its branches."""
 
     changes: int = 0
@@ -256,7 +278,7 @@ def _texts(
     start: int,
     parts: Sequence[Part],
     steps: int,
-    sizes: _Sizes,
+    sizes: Sizes,
     *,
     hires_steps: int | None = None,
     old_rule: bool = False,
@@ -264,11 +286,7 @@ def _texts(
     """Texts of a part of the prompt that begins at ``start`` and is already parsed; the rest as in `schedule`."""
     edits = edits_of(parts)
     total = steps if hires_steps is None or old_rule else hires_steps
-    last_steps = {
-        edit.span: _last_step(edit.when, steps, None if old_rule else hires_steps, old_rule=old_rule)
-        for edit in edits
-        if isinstance(edit, Edit)
-    }
+    last_steps = last_steps_of(edits, steps, None if old_rule else hires_steps, old_rule=old_rule)
     borders = {step for step in last_steps.values() if step >= 1} | {total}
     if any(isinstance(edit, Alternation) for edit in edits):
         borders |= set(range(1, total + 1))
@@ -290,6 +308,14 @@ def _piece(source: str, start: int, span: Span, known: dict[Span, Piece]) -> Pie
         whole = Span(start + span.start, start + span.end)
         known[span] = Piece(source[slice(*whole)], whole)
     return known[span]
+
+
+def last_steps_of(
+    edits: Sequence[Edit | Alternation], steps: int, hires_steps: int | None = None, *, old_rule: bool = False
+) -> dict[Span, int]:
+    """Last step before the change of each edit, by its span; the rest as in `schedule`."""
+    found = (edit for edit in edits if isinstance(edit, Edit))
+    return {edit.span: _last_step(edit.when, steps, hires_steps, old_rule=old_rule) for edit in found}
 
 
 def _last_step(when: str, steps: int, hires_steps: int | None, *, old_rule: bool) -> int:
