@@ -25,9 +25,10 @@ from ..weighting.options import EncodeOptions
 from ..weighting.pipeline import plan_prompt
 from ..weighting.plan import different_asks
 from ..weighting.reading import ReadPrompt, read_prompt
+from ..weighting.timed.loras import LORAS, LoraTimes, lora_times
 from ..weighting.timed.regions import REGIONS
 from ..weighting.timed.schedule import COUNTERS, read_timed
-from ..weighting.timed.view import read_standing, standing_texts, timed_view
+from ..weighting.timed.view import read_standing, standing_texts, timed_view, with_lora_times
 from ..weighting.view import encodings_text, least_size, view
 
 MAX_BYTES = 64 * 1024
@@ -54,7 +55,7 @@ TOO_LONG = f"more tokens and problems than {MAX_ANSWER // 1024} KiB hold: shown 
 _OPTIONS = {field.name: type(field.default) for field in fields(EncodeOptions)}
 _AROUND_VIEWS = 200
 """Maximum size of an answer outside its views, in bytes."""
-_OTHERS = {"text": str, "steps": int, "counter": str, "regions": str}
+_OTHERS = {"text": str, "steps": int, "counter": str, "regions": str, "loras": str}
 _JSON_NAMES = {str: "a string", int: "an integer", bool: "true or false"}
 _json_text = partial(json.dumps, separators=(",", ":"))
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -159,7 +160,8 @@ def inspect(
 
     Args:
         request: An object with ``text`` and, as in the nodes, any field of `EncodeOptions`; with ``steps``, and
-            optionally ``counter`` and ``regions``, the text is a timed prompt.
+            optionally ``counter``, ``regions`` and ``loras``, the text is a timed prompt; not with ``loras`` at
+            ``as A1111`` and without ``regions``, where nothing is encoded.
         embedding_names: Names for ``embedding:name`` or bare names; None if there are no embeddings.
         reader: Prompt reader instead of CLIP's tokenizer; each view then has its name, ``encoder``, and ``notes``.
         positions: Positions of a chunk, for CLIP's tokenizer.
@@ -191,7 +193,8 @@ def inspect(
                 return {**as_view, "notes": [reader.note], "encoder": reader.name}
             return {**as_view, "encodings": _encodings_of(read)}
 
-        if "steps" not in data:
+        only_loads = "regions" not in data and data.get("loras") == LORAS[0]
+        if "steps" not in data or only_loads:
             prompt = read(data["text"])
             check_size(least_size(prompt))
             return {"views": [shown(prompt, view(prompt))]}
@@ -238,6 +241,21 @@ def as_json(answer: Mapping[str, Any]) -> str:
     return _json_text({"views": views})
 
 
+def _choice(data: Mapping[str, Any], name: str, allowed: Sequence[Any]) -> Any:
+    """A choice in a request, the first if it is not there."""
+    if (value := data.get(name, allowed[0])) not in allowed:
+        raise RequestError(f"{name} must be one of: {', '.join(allowed)}; got {value!r}")
+    return value
+
+
+def _lora_times(data: Mapping[str, Any], *, has_comments: bool) -> list[LoraTimes]:
+    """LoRAs that act in time, if the request asks for them."""
+    counter, regions = _choice(data, "counter", COUNTERS), _choice(data, "regions", REGIONS)
+    if _choice(data, "loras", LORAS) == LORAS[0]:
+        return []
+    return lora_times(data["text"], data["steps"], counter, has_comments=has_comments, regions=regions)
+
+
 def _timed_views(
     data: Mapping[str, Any],
     read: Callable[[str], ReadPrompt],
@@ -245,20 +263,16 @@ def _timed_views(
     *,
     has_comments: bool,
 ) -> list[dict[str, Any]]:
-    counter = data.get("counter", COUNTERS[0])
-    if counter not in COUNTERS:
-        raise RequestError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r}")
-    regions = data.get("regions", REGIONS[0])
-    if regions not in REGIONS:
-        raise RequestError(f"regions must be one of: {', '.join(REGIONS)}; got {regions!r}")
+    counter, regions = _choice(data, "counter", COUNTERS), _choice(data, "regions", REGIONS)
     prompt = read_timed(data["text"], data["steps"], has_comments=has_comments, regions=regions)
+    times = _lora_times(data, has_comments=has_comments)
     texts = standing_texts(prompt, prompt.steps, counter)
     lengths = accumulate(len(text.fragment.text) for text in texts[1:MAX_VIEWS])
     room = MAX_CHARACTERS - len(texts[0].fragment.text)
     count = 1 + sum(length <= room for length in lengths)
     reads = read_standing(prompt, texts[:count], read)
     check_size(least_size(reads[0].read))
-    shown = [shown_as(timed.read, timed_view(timed)) for timed in reads]
+    shown = [shown_as(timed.read, with_lora_times(timed_view(timed), times)) for timed in reads]
     if len(texts) > count:
         shown[-1]["num_more"] = len(texts) - count
     return shown

@@ -5,7 +5,7 @@ its line as a comment, unless a setting of theirs is off. They replace a comment
 ended the line remains, which a tokenizer reads the same.
 
 Source: docs/reference/syntaxes.md, "Comments" and "LoRA tags"; behaviour of stable-diffusion-webui-forge
-dfdcbab6 (2025-06).
+dfdcbab6 (2025-06) and of sd-webui-loractl b48cf60 (2023-09).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .prompt import Fragment, Issue, Piece, Span, quoted
+from .prompt import Fragment, Issue, Piece, Span, quoted, shortened
 
 LORA_KINDS = ("lora", "lyco")
 """Kinds of LoRA tags; the second is from an older extension."""
@@ -34,6 +34,10 @@ class Tag(NamedTuple):
     """The whole tag, including brackets."""
 
 
+Points = tuple[tuple[float, float], ...]
+"""Strengths, each with the step at which it is reached, ascending: a share of the steps if none is above 1."""
+
+
 class LoraTag(NamedTuple):
     """A LoRA named in a prompt."""
 
@@ -45,6 +49,15 @@ class LoraTag(NamedTuple):
     """Strength for the diffusion model; the same unless given."""
     span: Span
     """The tag."""
+    clip_points: Points = ()
+    """Strengths for the text encoder if they change with the steps; `clip_strength` is then 1."""
+    model_points: Points = ()
+    """The same for the diffusion model."""
+
+    @property
+    def written(self) -> str:
+        """Strength for the text encoder in words."""
+        return ",".join(f"{one:g}@{step:g}" for one, step in self.clip_points) or f"{self.clip_strength:g}"
 
 
 def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
@@ -75,8 +88,10 @@ def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
 def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
     """LoRAs among some tags.
 
-    >>> read_loras(take_tags("<lora:ink:0.8:te=0.5>")[1])[0]
-    [LoraTag(name='ink', clip_strength=0.5, model_strength=0.5, span=Span(start=0, end=21))]
+    >>> [lora[:3] for lora in read_loras(take_tags("<lora:ink:0.8:te=0.5>")[1])[0]]
+    [('ink', 0.5, 0.5)]
+    >>> read_loras(take_tags("<lora:ink:0.2@0.2,1@0.5>")[1])[0][0].model_points
+    ((0.2, 0.2), (1.0, 0.5))
     """
     loras: list[LoraTag] = []
     issues: list[Issue] = []
@@ -88,13 +103,17 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
             continue
         name, *positional = [item for item in tag.items if "=" not in item] or [""]
         named = dict(item.split("=", 1) for item in tag.items if "=" in item)
-        clip = _number(named.get("te", positional[0] if positional else "1"))
+        clip = _strength(named.get("te", positional[0] if positional else "1"))
         written_for_model = named.get("unet", positional[1] if positional[1:] else None)
-        model = clip if written_for_model is None else _number(written_for_model)
+        model = clip if written_for_model is None else _strength(written_for_model)
         if clip is None or model is None:
-            message = f"A strength in “{written}” is no number: 1 is taken."
+            message = (
+                f"A strength in “{shortened(written)}” is no number such as 0.8, and no strengths at steps such as "
+                "0.2@0.2,1@0.5: 1 is taken."
+            )
             issues.append(Issue("unreadable-strength", message, tag.span))
-        loras.append(LoraTag(name, 1.0 if clip is None else clip, 1.0 if model is None else model, tag.span))
+        (clip_strength, clip_points), (model_strength, model_points) = clip or (1.0, ()), model or (1.0, ())
+        loras.append(LoraTag(name, clip_strength, model_strength, tag.span, clip_points, model_points))
     return loras, issues
 
 
@@ -106,12 +125,29 @@ def tag_issues(tags: tuple[Tag, ...]) -> list[Issue]:
     """Issues about tags for the author of an encoded prompt: they are not encoded, and loaded elsewhere."""
     loras, issues = read_loras(tags)
     for lora in loras:
-        message = (
-            f"The LoRA “{lora.name}” at {lora.clip_strength:g} is no text, and is not loaded here: the node Load LoRAs "
-            f"from Prompt does that."
-        )
+        message = f"The LoRA “{lora.name}” at {lora.written} is no text, and is not loaded here{LORA_LOADER}"
         issues.append(Issue("lora", message, lora.span))
     return issues
+
+
+def _strength(text: str) -> tuple[float, Points] | None:
+    """A strength, and its points if it changes; None if it cannot be read.
+
+    As in sd-webui-loractl, points are between commas or semicolons, and one after the first may lack its step, which
+    is 1.
+    """
+    if "@" not in text:
+        number = _number(text)
+        return None if number is None else (number, ())
+    pairs = [[_number(part) for part in item.split("@")] for item in re.split("[,;]", text)]
+    points = [(pair[0], pair[1] if pair[1:] else 1.0) for pair in pairs]
+    if len(pairs[0]) != 2 or any(len(pair) > 2 or None in pair for pair in pairs):
+        return None
+    return 1.0, tuple(sorted(((one, step) for one, step in points if one is not None and step is not None), key=_step))
+
+
+def _step(point: tuple[float, float]) -> float:
+    return point[1]
 
 
 def _number(text: str) -> float | None:

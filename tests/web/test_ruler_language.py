@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from weighted_clip.hosts.webui.routes import IGNORED, NO_CLIP
 from weighted_clip.weighting.syntax.a1111 import TIMED_READER
+from weighted_clip.weighting.tags import LORA_LOADER
 
 ROOT = Path(__file__).resolve().parents[2]
 RULER = ROOT / "web" / "comfyui" / "ruler"
@@ -26,6 +27,9 @@ TOGETHER = {
     ),
     "AND combines prompts in A1111. {}; here it is the word “and”.": (
         f"AND combines prompts in A1111. {TIMED_READER}; here it is the word “and”.",
+    ),
+    "The LoRA “{}” at {} is no text, and is not loaded here{}": (
+        f"The LoRA “x” at 1 is no text, and is not loaded here{LORA_LOADER}",
     ),
     "The {}.": (
         "The text behind .and() is ignored, as in compel.",

@@ -17,6 +17,7 @@ Source: docs/timed.md; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class Edit(NamedTuple):
     """The number as written: with a point it is a share of the steps, without one a step."""
     span: Span
     """The whole edit, including brackets."""
+    border: int
+    """Position between the two contents; that of the bracket if only the second is written."""
 
 
 class Alternation(NamedTuple):
@@ -58,6 +61,8 @@ class Alternation(NamedTuple):
     """Alternatives; each may be empty."""
     span: Span
     """The whole alternation, including brackets."""
+    borders: tuple[int, ...]
+    """Positions of the bars between them."""
 
 
 Part = Span | Edit | Alternation
@@ -124,7 +129,7 @@ def read_editing(source: str) -> Editing:
     """Find the edits and alternations of a prompt.
 
     >>> read_editing("a [b:3]").parts[1]
-    Edit(before=(), after=(Span(start=3, end=4),), when='3', span=Span(start=2, end=7))
+    Edit(before=(), after=(Span(start=3, end=4),), when='3', span=Span(start=2, end=7), border=2)
     """
     prompt = _Group("", 0)
     groups = [prompt]  # open groups, outermost first
@@ -156,11 +161,13 @@ def read_editing(source: str) -> Editing:
         ):
             position = when.end()
             before, after = group.sections if group.borders else ((), group.sections[0])
-            close(Edit(tuple(before), tuple(after), when["number"], Span(group.start, position)))
+            border = group.borders[0].start if group.borders else group.start
+            close(Edit(tuple(before), tuple(after), when["number"], Span(group.start, position), border))
         elif kind == "colon" and not group.borders:
             group.border(span)
         elif match[0] == "]" and group.is_alternation:
-            close(Alternation(tuple(map(tuple, group.sections)), Span(group.start, position)))
+            bars = tuple(border.start for border in group.borders)
+            close(Alternation(tuple(map(tuple, group.sections)), Span(group.start, position), bars))
         elif match[0] == (")" if group.bracket == "(" else "]") and (group.bracket == "(" or not group.borders):
             groups.pop()
             groups[-1].add(_joined(group.as_text(), deque[Part]([span])))
@@ -213,3 +220,35 @@ def spans_at(parts: Sequence[Part], step: int, last_steps: Mapping[Span, int]) -
         else:
             waiting += reversed(part.options[(step - 1) % len(part.options)])
     return spans
+
+
+def _span_of(part: Part) -> Span:
+    return part if isinstance(part, Span) else part.span
+
+
+def choices_at(parts: Sequence[Part], position: int) -> list[tuple[Edit | Alternation, int]]:
+    """Edits and alternations around a position between two characters, outermost first, with the content it is in.
+
+    That of an edit is 0 before its change and 1 after it.
+    """
+    found: list[tuple[Edit | Alternation, int]] = []
+    while True:
+        before = bisect_left(parts, position, key=lambda part: _span_of(part).start)
+        part = parts[before - 1] if before else Span(0, 0)
+        if isinstance(part, Span) or position >= part.span.end:
+            return found
+        if isinstance(part, Edit):
+            index = int(position > part.border)
+            parts = part.after if index else part.before
+        else:
+            index = bisect_left(part.borders, position)
+            parts = part.options[index]
+        found.append((part, index))
+
+
+def is_chosen(choice: tuple[Edit | Alternation, int], step: int, last_steps: Mapping[Span, int]) -> bool:
+    """Whether a content of an edit or alternation stands at a step."""
+    part, index = choice
+    if isinstance(part, Edit):
+        return index == (step > last_steps[part.span])
+    return index == (step - 1) % len(part.options)

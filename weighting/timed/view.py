@@ -16,6 +16,7 @@ from ..reading import ReadPrompt, placed, told_here
 from ..syntax.a1111 import TIMED_READER
 from ..tags import bare
 from ..view import TAG_ISSUES, view
+from .loras import LoraTimes
 from .regions import Place
 from .schedule import COUNTERS, Counter, TimedPrompt, read_timed, runs
 
@@ -133,8 +134,23 @@ def read_as_webui(
 
 def webui_view(timed: TimedRead) -> dict[str, Any]:
     """Same as `timed_view`. A tag, which the WebUI acts on, is a chip like others and not a problem."""
-    shown = timed_view(timed)
-    kept = [number for number, issue in enumerate(shown["issues"]) if issue["code"] not in TAG_ISSUES]
+    return _with_tags(timed_view(timed))
+
+
+def with_lora_times(shown: dict[str, Any], times: Sequence[LoraTimes]) -> dict[str, Any]:
+    """A view in which the chip of each LoRA that acts in time says when, and is no problem."""
+    if not times:
+        return shown
+    notes = {len(shown["text"][: one.tag.span.start].encode("utf-16-le", "surrogatepass")) // 2: one for one in times}
+    for chip in (chip for chunk in shown["chunks"] for chip in chunk["chips"] if not chip["ids"]):
+        if chip["start"] in notes:
+            chip["note"] = notes[chip["start"]].text
+    return _with_tags(shown, ("lora",))
+
+
+def _with_tags(shown: dict[str, Any], codes: Sequence[str] = TAG_ISSUES) -> dict[str, Any]:
+    """A view in which tags that are acted on are chips like others and not problems."""
+    kept = [number for number, issue in enumerate(shown["issues"]) if issue["code"] not in codes]
     for chunk in shown["chunks"]:
         for chip in chunk["chips"]:
             chip["problems"] = [kept.index(number) for number in chip["problems"] if number in kept]

@@ -1,0 +1,126 @@
+"""LoRAs that change with the steps: their tags stand where a word in their place would, their strengths are linear."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from weighted_clip.web.inspection import RequestError, inspect
+from weighted_clip.weighting.tags import read_loras, take_tags
+from weighted_clip.weighting.timed.loras import LORAS, lora_times, with_times
+from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed
+
+AS_WEBUI, AS_WRITTEN = COUNTERS
+SOUP = st.text(alphabet="ab :|[]().0123", max_size=24)
+
+
+def strengths(text: str, steps: int, counter: str = AS_WRITTEN) -> list[list[float]]:
+    return [list(one.model) for one in lora_times(text, steps, counter)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a <lora:x:0.8>", ["0.8 0.8 0.8 0.8"]),
+        ("[<lora:x:0.8>:<lora:y:1>:0.5]", ["0.8 0.8 0 0", "0 0 1 1"]),
+        ("[<lora:x:1>:1] [<lora:y:1>::3]", ["0 1 1 1", "1 1 1 0"]),
+        ("[<lora:x:1>|<lora:y:1>|]", ["1 0 0 1", "0 1 0 0"]),
+        ("[a<lora:x:1>b:c:2]", ["1 1 0 0"]),
+        ("[a:([b|<lora:x:-1>:]c):1]", ["-1 -1 -1 -1"]),  # a bracket that does not fit
+        ("[a:([b|<lora:x:-1>]c):1]", ["0 -1 0 -1"]),
+        ("[[<lora:x:1>:<lora:y:2>:1]:<lora:z:3>:2]<lora:w:4>", ["1 0 0 0", "0 2 0 0", "0 0 3 3", "4 4 4 4"]),
+        ("a AND [b:<lora:x:1>:3] c AND d", ["0 0 0 1"]),
+        ("<lora:x:1> a <lora:x:0.5> [<lora:x:2>:2]", ["1 1 1 1", "0.5 0.5 0.5 0.5", "0 0 2 2"]),
+        ("a | [<lora:x:1>:2]", ["1 1 1 1"]),  # nothing is edited
+        ("# [<lora:x:1>:2]\n<lora:y:1>", ["1 1 1 1"]),
+        ("<hypernet:x:1> [<lora:y:0@1,1@3>::3]", ["0 0.5 1 0"]),
+    ],
+)
+def test_a_lora_acts_while_its_tag_stands(text: str, expected: list[str]) -> None:
+    assert strengths(text, 4) == [[float(one) for one in each.split()] for each in expected]
+
+
+@given(SOUP, SOUP, st.integers(1, 9), st.sampled_from(COUNTERS))
+def test_a_tag_stands_at_the_steps_of_a_word_in_its_place(before: str, after: str, steps: int, counter: str) -> None:
+    text = f"{before}<lora:x:1>{after}"
+    tagged, marked = (read_timed(one, steps).branches[0] for one in (text, f"{before}%{after}"))
+    texts = [[branch.at(call, counter).text for call in range(steps)] for branch in (tagged, marked)]
+    assume(texts[0] == [one.replace("%", "") for one in texts[1]])  # it does not disturb what is around it
+    assert strengths(text, steps, counter) == [[float("%" in one) for one in texts[1]]]
+
+
+NUMBERS = st.floats(-10, 10, allow_nan=False) | st.integers(-3, 30)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=300), st.integers(1, 40), st.sampled_from(COUNTERS))
+def test_strengths_are_linear_between_points(points: list, steps: int, counter: str) -> None:
+    written = ",".join(f"{one!r}@{step!r}" for one, step in points)
+    places = sorted(points, key=lambda point: point[1])
+    is_share = places[-1][1] <= 1
+    for call, found in enumerate(strengths(f"<lora:x:{written}>", steps, counter)[0]):
+        if counter == AS_WRITTEN:  # the first step is 1, and as a share 0
+            step = call / max(steps - 1, 1) if is_share else call + 1
+        else:  # as sd-webui-loractl counts: the number of the call before, of all but two
+            step = max(call - 1, 0) / max(steps - 2, 1) if is_share else max(call - 1, 0)
+        expected = np.interp(step, [place for _, place in places], [one for one, _ in places])
+        assert found == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("strength", "points"),
+    [
+        ("0.2@0.2,1@0.5", ((0.2, 0.2), (1.0, 0.5))),
+        ("1@6;0.5@3;1@0", ((1.0, 0.0), (0.5, 3.0), (1.0, 6.0))),
+        (" 1 @ 0 , 2", ((1.0, 0.0), (2.0, 1.0))),
+        ("1e308@-1e308,-1e308@1e308", ((1e308, -1e308), (-1e308, 1e308))),
+        *((bad, None) for bad in ("nan@0,1@1", "1@inf", "1@", "@1", "1@2@3", "1,2@1", "@", ",@", "1@0,", "1@0,x@1")),
+    ],
+)
+def test_strengths_at_steps_are_numbers_or_a_problem(strength: str, points: tuple | None) -> None:
+    (lora,), issues = read_loras(take_tags(f"<lora:x:{strength}>")[1])
+    assert lora.clip_points == lora.model_points == (points or ())
+    assert [issue.code for issue in issues] == ([] if points else ["unreadable-strength"])
+    assert all(np.isfinite(strengths(f"<lora:x:{strength}>", 50)[0]))
+
+
+def test_text_encoder_and_model_have_strengths_of_their_own() -> None:
+    one, other = lora_times("<lora:x:1:0@1,1@3><lora:y:te=0@1,1@3:unet=0.5>", 3, AS_WRITTEN)
+    assert (one.clip, one.model) == ((1.0, 1.0, 1.0), (0.0, 0.5, 1.0))
+    assert (other.clip, other.model) == ((0.0, 0.5, 1.0), (0.5, 0.5, 0.5))
+    assert one.text == "1: 0 (CLIP 1), 2: 0.5 (CLIP 1), 3: 1"
+
+
+def test_too_much_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="change 1001 times in 1002 steps; 1000 are allowed"):
+        lora_times("[<lora:x:1>|a]", 1002, AS_WRITTEN)
+    with pytest.raises(ValueError, match="are too many"):
+        lora_times("<lora:x:1>" * 1100, 1000, AS_WRITTEN)
+    with pytest.raises(ValueError, match="steps must be 1 to 10000"):
+        lora_times("<lora:x:1>", 0, AS_WRITTEN)
+    assert len(lora_times("<lora:x:1>[b:5]" * 4000, 20, AS_WRITTEN)) == 4000
+    assert len(lora_times("[" * 5000 + "<lora:x:1>" + ":0.5]" * 5000, 100, AS_WRITTEN)) == 1
+
+
+TEXT = "😀 a [<lora:a:0.8>:<lora:b:0@0,1@1>:0.5] (cat:1.2)"
+
+
+def test_the_ruler_says_when_they_act() -> None:
+    for extra in ({"regions": "off"}, {}):  # of an encode node, and of one that only loads them
+        request = {"text": TEXT, "syntax": "a1111", "steps": 4, "counter": AS_WRITTEN, **extra}
+        (plain,), (timed,) = (inspect({**request, "loras": one})["views"] for one in LORAS)
+        tags = [chip for chip in timed["chunks"][0]["chips"] if not chip["ids"]]
+        assert [(tag["text"], tag["note"], tag["hidden"], tag["problems"]) for tag in tags] == [
+            ("<lora:a:0.8>", "1–2: 0.8", False, []),
+            ("<lora:b:0@0,1@1>", "3: 0.666667, 4: 1", False, []),
+        ]
+        assert {issue["code"] for issue in timed["issues"]}.isdisjoint({"lora"})
+        assert [issue["code"] for issue in plain["issues"] if issue["code"] == "lora"] == ["lora", "lora"]
+    with pytest.raises(RequestError, match="loras must be one of: as A1111, in time; got 'never'"):
+        inspect({**request, "loras": "never"})
+
+
+def test_the_report_says_when_they_act() -> None:
+    prompt = with_times(read_timed(TEXT, 4), lora_times(TEXT, 4, AS_WRITTEN))
+    assert [issue.message for issue in prompt.issues] == [
+        "The LoRA “a” acts in steps 1–2: 0.8.",
+        "The LoRA “b” acts in steps 3: 0.666667, 4: 1.",
+    ]

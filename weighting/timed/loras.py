@@ -1,0 +1,149 @@
+"""LoRAs that change with the steps: tags within edits and alternations, and strengths such as ``0.2@0.2,1@0.5``.
+
+A tag stands at the steps at which a text in its place would. Its strength is linear between the points that are
+written, and stays before the first and after the last, as in sd-webui-loractl. Programs apply it to the whole picture
+wherever the tag is; a text between ANDs too.
+
+Source: docs/same-picture.md, "LoRAs in time"; behaviour of sd-webui-loractl b48cf60 (2023-09).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+from typing import Literal, NamedTuple, get_args
+
+from ..prompt import Issue
+from ..tags import LoraTag, Points, read_loras
+from .editing import choices_at, is_chosen, read_editing
+from .regions import REGIONS, Regions
+from .schedule import Counter, Sizes, TimedPrompt, cut_parts, last_steps_of
+
+Loras = Literal["as A1111", "in time"]
+LORAS: tuple[Loras, ...] = get_args(Loras)
+"""Ways of reading LoRA tags, default first."""
+MAX_CHANGES = 1000
+"""Maximum number of changes of strengths of all LoRAs of a prompt together: the host encodes the text for each."""
+
+
+class LoraTimes(NamedTuple):
+    """A LoRA with its strengths in each call of the denoiser."""
+
+    tag: LoraTag
+    """The tag."""
+    clip: tuple[float, ...]
+    """Strengths for the text encoder; 0 where the tag does not stand."""
+    model: tuple[float, ...]
+    """Strengths for the diffusion model."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether a strength changes."""
+        return len({*self.clip}) > 1 or len({*self.model}) > 1
+
+    @property
+    def at_once(self) -> LoraTag:
+        """The tag with the strengths of the first call, for all calls."""
+        return LoraTag(self.tag.name, self.clip[0], self.model[0], self.tag.span)
+
+    @property
+    def text(self) -> str:
+        """Steps, counted from 1, and strengths where there are any: ``1–10: 0.8, 11: 1``."""
+        runs: list[str] = []
+        last = 0
+        for (clip, model), group in groupby(zip(self.clip, self.model, strict=True)):
+            first, last = last + 1, last + len(list(group))
+            strength = f"{model:g}" if clip == model else f"{model:g} (CLIP {clip:g})"
+            if clip or model:
+                runs.append(f"{first if first == last else f'{first}–{last}'}: {strength}")
+        listed = runs if len(runs) <= MAX_RUNS else [*runs[: MAX_RUNS - 1], f"… {runs[-1]}"]
+        return ", ".join(listed) or "0"
+
+    @property
+    def issue(self) -> Issue:
+        """The times for the author of the prompt, with the code of what is said of other tags."""
+        message = f"The LoRA “{self.tag.name}” acts in steps {self.text}."
+        return Issue("lora", message, self.tag.span)
+
+
+MAX_RUNS = 4
+"""Maximum number of strengths listed for a LoRA."""
+
+
+def lora_times(
+    source: str, steps: int, counter: Counter, *, has_comments: bool = True, regions: Regions = REGIONS[0]
+) -> list[LoraTimes]:
+    """LoRAs of a prompt with their strengths in each call.
+
+    Args:
+        source: The prompt.
+        steps: Number of steps, each one call.
+        counter: Way of counting them. As the WebUI counts, all comes one call later.
+        has_comments: As in `read_timed`.
+        regions: As in `read_timed`.
+
+    Returns:
+        The LoRAs in order.
+
+    Raises:
+        ValueError: As in `read_timed`, or if strengths change more than `MAX_CHANGES` times.
+
+    >>> [(lora.tag.name, lora.model) for lora in lora_times("[<lora:a:0.8>:<lora:b:1>:0.5]", 4, "as written")]
+    [('a', (0.8, 0.8, 0.0, 0.0)), ('b', (0.0, 0.0, 1.0, 1.0))]
+    """
+    found, parts, _, _ = cut_parts(source, steps, has_comments=has_comments, is_negative=False, regions=regions)
+    loras, _ = read_loras(found.tags)
+    text, positions = found.fragment.text, found.fragment.positions
+    starts = [part.span.start for part in parts]
+    editings = {index: read_editing(text[slice(*part.span)]).parts for index, part in enumerate(parts) if loras}
+    sizes = Sizes()
+    times: list[LoraTimes] = []
+    for lora in loras:
+        place = bisect_left(positions, lora.span.start)
+        index = max(bisect_right(starts, place) - 1, 0)
+        choices = choices_at(editings[index], place - starts[index])
+        sizes.add(1 + len(choices), steps, "LoRAs, and edits and alternations around them,")
+        last_steps = last_steps_of([edit for edit, _ in choices], steps)
+        clip, model = [], []
+        for call in range(steps):
+            step = call if counter == "as the WebUI counts" else call + 1
+            stands = all(is_chosen(choice, max(step, 1), last_steps) for choice in choices)
+            clip.append(_at(lora.clip_points, call, steps, counter, lora.clip_strength) if stands else 0.0)
+            model.append(_at(lora.model_points, call, steps, counter, lora.model_strength) if stands else 0.0)
+        times.append(LoraTimes(lora, tuple(clip), tuple(model)))
+    count = sum(one != other for lora in times for one, other in pairwise(zip(lora.clip, lora.model, strict=True)))
+    if count > MAX_CHANGES:
+        raise ValueError(
+            f"The strengths of this prompt's LoRAs change {count} times in {steps} steps; {MAX_CHANGES} are allowed: "
+            "use fewer LoRAs that change at each step, or fewer steps."
+        )
+    return times
+
+
+def with_times(prompt: TimedPrompt, times: Sequence[LoraTimes]) -> TimedPrompt:
+    """The prompt with issues that say when its LoRAs act, in place of those that say that they are not loaded."""
+    told = {one.tag.span: one.issue for one in times}
+    issues = (told.get(issue.span, issue) if issue.code == "lora" else issue for issue in prompt.issues)
+    return replace(prompt, issues=tuple(issues))
+
+
+def _at(points: Points, call: int, steps: int, counter: Counter, constant: float) -> float:
+    """Strength in a call, counted from 0.
+
+    The last step is the share 1. The WebUI's count is one behind, so the first two calls are its beginning.
+    """
+    if not points:
+        return constant
+    is_share = points[-1][1] <= 1
+    if counter == "as the WebUI counts":
+        step = max(call - 1, 0) / max(steps - 2, 1) if is_share else max(call - 1, 0)
+    else:
+        step = call / max(steps - 1, 1) if is_share else call + 1
+    after = bisect_right(points, step, key=lambda point: point[1])
+    if after in (0, len(points)):
+        return points[max(after - 1, 0)][0]
+    (one, start), (other, end) = points[after - 1 : after + 1]
+    share = (step / 2 - start / 2) / (end / 2 - start / 2)  # halves, as a difference of large floats may be infinite
+    return one * (1 - share) + other * share
