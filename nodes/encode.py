@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
+from ..hosts.comfy.loras import hook_loras
 from ..hosts.comfy.timed import encode_timed, timing_from
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
@@ -16,6 +17,7 @@ from ..weighting.attention import WAYS
 from ..weighting.convert import TARGETS
 from ..weighting.options import OPTIONS, EncodeOptions
 from ..weighting.prompt import Issue, Span
+from ..weighting.timed.loras import LORAS, Loras, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
 from .node import (
@@ -31,6 +33,7 @@ from .node import (
     checked,
     cleaning_input,
     inputs,
+    loras_input,
     make_input,
     number,
     option_input,
@@ -106,6 +109,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
             counts=True,
             advanced=True,
         ),
+        "loras": loras_input(advanced=True),
     }
 
     reads_as = staticmethod(as_by_host)
@@ -129,15 +133,23 @@ class WeightedCLIPA1111Encode(EncodeNode):
         sigmas: Tensor | None = None,
         model: ModelPatcher | None = None,
         regions: Regions = REGIONS[0],
+        loras: Loras = LORAS[0],
         **choices: Any,
     ) -> dict[str, Any]:
         """Encode by the WebUI's rules; ``choices`` are the other menus."""
         checked("counter", counter, COUNTERS)
         checked("regions", regions, REGIONS)
+        checked("loras", loras, LORAS)
         options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, **choices)
         timing = timing_from(clip, steps, sigmas, model)
-        prompt = read_timed(text, timing.steps, has_comments=options.is_cleaned, regions=regions)
-        return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing, counter)
+        reading: dict[str, Any] = {"has_comments": options.is_cleaned, "regions": regions}
+        prompt = read_timed(text, timing.steps, **reading)
+        if loras == LORAS[0]:
+            return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing, counter)
+        times = lora_times(text, timing.steps, counter, **reading)
+        hooked = hook_loras(clip, times, timing, model)
+        encoded = encode_timed(hooked.clip, prompt, options, timing, counter)
+        return timed_result(with_times(prompt, times), encoded, timing, counter, times, hooked)
 
 
 class WeightedCLIPMaskedBlend(EncodeNode):

@@ -16,6 +16,7 @@ from ..encoder.option import with_choices
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import OPTIONS, EncodeOptions
+from ..weighting.timed.loras import LORAS
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS
 
 NATIVE_TYPE = "WEIGHTED_CLIP"
@@ -134,6 +135,17 @@ def cleaning_input() -> dict[str, Input]:
     about = OPTIONS["cleaning"]
     tooltip = with_choices("What is repaired in the prompt first.", about.said)
     return {"cleaning": make_input(about.choices, tooltip, counts=True, advanced=True)}
+
+
+def loras_input(**options: Any) -> Input:
+    """Make the menu of ways of reading LoRA tags."""
+    return make_input(
+        LORAS,
+        "as A1111: LoRAs act all the time, and Load LoRAs from Prompt loads them. in time: they change with the steps, "
+        "as in [<lora:a:1>:<lora:b:1>:0.5] or by strengths at steps, as hooks of ComfyUI.",
+        counts=True,
+        **options,
+    )
 
 
 TIME_INPUTS: dict[str, Input] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,15 @@ from torch import Tensor
 from ..hosts.comfy.attention import NOT_ACTING
 from ..hosts.comfy.clip import Encoded
 from ..hosts.comfy.contract import host
+from ..hosts.comfy.loras import HookedClip
 from ..hosts.comfy.placed_view import placed_views
 from ..hosts.comfy.timed import TimedEncoded, Timing
 from ..hosts.comfy.types import Conditioning
 from ..weighting.prompt import Issue
 from ..weighting.reading import ReadPrompt
+from ..weighting.timed.loras import LoraTimes
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs
-from ..weighting.timed.view import TimedRead, read_standing, standing_texts, timed_view
+from ..weighting.timed.view import MAX_TEXTS, TimedRead, read_standing, standing_texts, timed_view, with_lora_times
 from ..weighting.view import bound_text, counted, encoded_text, encodings_text, token_table, view
 
 if TYPE_CHECKING:
@@ -57,6 +59,20 @@ def node_result(result: tuple[Any, ...], reads: Sequence[ReadPrompt]) -> dict[st
     return _result(result, [view(read) for read in reads])
 
 
+def timed_loras_result(
+    result: tuple[Any, ...],
+    prompt: TimedPrompt,
+    counter: Counter,
+    read: Callable[[str], ReadPrompt],
+    times: Sequence[LoraTimes],
+    issues: Sequence[Issue],
+) -> dict[str, Any]:
+    """Outputs of a node that does not encode a timed prompt, with a view of each of its first texts."""
+    texts = standing_texts(prompt, prompt.steps, counter)[:MAX_TEXTS]
+    reads = read_standing(prompt, texts, read, issues)
+    return _result(result, [with_lora_times(timed_view(timed), times) for timed in reads])
+
+
 def shown_result(result: tuple[Any, ...], lines: Sequence[str]) -> dict[str, Any]:
     """Outputs of a node without a prompt, with lines for the front end."""
     return {"ui": {"text": list(lines)}, "result": result}
@@ -68,22 +84,33 @@ def placed_result(conditioning: Conditioning, report: str, node_id: str | None) 
     return {"ui": {"weighted_clip": views, "text": report.splitlines()[:1]}, "result": (conditioning, report)}
 
 
-def timed_result(prompt: TimedPrompt, encoded: TimedEncoded, timing: Timing, counter: Counter) -> dict[str, Any]:
+def timed_result(
+    prompt: TimedPrompt,
+    encoded: TimedEncoded,
+    timing: Timing,
+    counter: Counter,
+    times: Sequence[LoraTimes] = (),
+    hooked: HookedClip | None = None,
+) -> dict[str, Any]:
     """ComfyUI's result of a node that encodes a timed prompt: conditioning, report, and a view of each text.
 
-    Its ``texts`` are as in `encoded_result`.
+    ``times`` are those of its LoRAs, which the CLIP carries as hooks. Its ``texts`` are as in `encoded_result`.
     """
     is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
-    issues = timing.issues if is_timed else ()
+    is_timed = is_timed or any(one.changes for one in times)
+    issues = [*(timing.issues if is_timed else ()), *(hooked.issues if hooked else ())]
     texts = standing_texts(prompt, timing.steps, counter)
     reads = read_standing(prompt, texts, lambda text: _reads(encoded.texts[text])[0], issues)
     whole = encoded_text(reads[0].read, is_timed=True)
-    lines = [_text_line(whole), *([timing.note] if is_timed else [])]
+    lines = [_text_line(whole), *([timing.note] if is_timed else []), *(hooked.lines if hooked else [])]
     for timed in reads:
         if len(reads) > 1:
             lines.append(_heading(timed, has_weight=len(prompt.branches) > 1))
         lines += [token_table(timed.read), *_encoding_lines(encoded.texts[timed.text])]
-    views = [{**timed_view(timed), **_of_run(timed.read, encoded.texts[timed.text])} for timed in reads]
+    views = [
+        {**with_lora_times(timed_view(timed), times), **_of_run(timed.read, encoded.texts[timed.text])}
+        for timed in reads
+    ]
     return {**_result((encoded.conditioning, "\n".join(lines)), views), "texts": {prompt.source: whole}}
 
 

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from ..encoder.cache import DEFAULT_MEBIBYTES, MEBIBYTE
 from ..encoder.tokenizer import default_tokenizer
 from ..hosts.comfy.cache import with_memory
 from ..hosts.comfy.clip import EitherClip, readers_of, towers_of
-from ..hosts.comfy.loras import load_loras
+from ..hosts.comfy.loras import hook_loras, load_loras
 from ..hosts.comfy.models import NativeClip, load_native
+from ..hosts.comfy.timed import timing_from
 from ..hosts.comfy.types import Clip, ModelPatcher
 from ..weighting.convert import TARGETS, convert
 from ..weighting.options import EncodeOptions
-from ..weighting.reading import read_prompt
+from ..weighting.reading import ReadPrompt, read_prompt
 from ..weighting.syntax import SYNTAXES
 from ..weighting.tags import bare, comment_issues, read_loras
+from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times
+from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
 from ..weighting.view import token_table, view
 from .node import (
     CATEGORY,
     EITHER_CLIP,
     NATIVE_TYPE,
     REPORT_TOOLTIP,
+    TIME_INPUTS,
     Loader,
     Node,
     Out,
@@ -29,12 +35,13 @@ from .node import (
     cleaning_input,
     inputs,
     loading_inputs,
+    loras_input,
     make_input,
     number,
     prompt_input,
     with_first,
 )
-from .results import node_result, to_image
+from .results import node_result, timed_loras_result, to_image
 
 
 class WeightedCLIPConvert(Node):
@@ -188,7 +195,7 @@ class WeightedCLIPRemember(Node):
 
 class WeightedCLIPLoadPromptLoras(Node):
     """Loads the LoRAs that an A1111 prompt names, <lora:name:0.8>, from ComfyUI's loras folder, and gives the text
-    without them. A LoRA that is not there is left out and named as a problem.
+    without them. In time they change with the steps. A LoRA that is not there is left out and named as a problem.
     """
 
     title = "Load LoRAs from Prompt"
@@ -209,21 +216,47 @@ class WeightedCLIPLoadPromptLoras(Node):
             "0.8 for the model."
         ),
     }
-    optional = cleaning_input()
+    optional = {**cleaning_input(), **TIME_INPUTS, "loras": loras_input()}
 
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:
-        """Options for reading the prompt."""
+        """Options for reading the prompt, except for times."""
         return EncodeOptions(syntax="a1111", **choices)
 
-    def load(self, model: ModelPatcher, clip: Clip, text: str, **choices: Any) -> dict[str, Any]:
-        """Load the LoRAs; ``choices`` are the menus."""
+    def load(
+        self,
+        model: ModelPatcher,
+        clip: Clip,
+        text: str,
+        steps: int = 20,
+        counter: Counter = COUNTERS[0],
+        sigmas: Tensor | None = None,
+        loras: Loras = LORAS[0],
+        **choices: Any,
+    ) -> dict[str, Any]:
+        """Load the LoRAs; ``choices`` are the other menus."""
+        checked("counter", counter, COUNTERS)
+        checked("loras", loras, LORAS)
         options = self.options(**choices)
         found = bare(text, has_comments=options.is_cleaned, has_tags=True)
-        loras, issues = read_loras(found.tags)
-        issues += comment_issues(text, found.comments)
-        loaded = load_loras(model, clip, loras)
-        issues += loaded.issues
-        lines = [*(loaded.lines or ["no LoRA loaded"]), *(issue.line for issue in issues)]
-        read = read_prompt(text, options, default_tokenizer())._replace(issues=tuple(issues))
-        return node_result((loaded.model, loaded.clip, found.fragment.text, "\n".join(lines)), [read])
+        loaded_at_once, said = read_loras(found.tags)
+        said += comment_issues(text, found.comments)
+        timing = timing_from(clip, steps, sigmas, model)
+        times: list[LoraTimes] = []
+        if loras == LORAS[1]:
+            times = lora_times(text, timing.steps, counter, has_comments=options.is_cleaned)
+            loaded_at_once = [one.at_once for one in times if not one.changes]
+        loaded = load_loras(model, clip, loaded_at_once)
+        hooked = hook_loras(loaded.clip, [one for one in times if one.changes], timing, loaded.model)
+        issues = [*loaded.issues, *hooked.issues, *(timing.issues if hooked.lines else ())]
+        lines = [*loaded.lines, *hooked.lines, *([timing.note] if hooked.lines else [])]
+        lines = [*(lines or ["no LoRA loaded"]), *(issue.line for issue in [*said, *issues])]
+        outputs = (loaded.model, hooked.clip, found.fragment.text, "\n".join(lines))
+
+        def read(text: str) -> ReadPrompt:
+            return read_prompt(text, options, default_tokenizer())
+
+        if loras == LORAS[0]:
+            return node_result(outputs, [read(text)._replace(issues=(*said, *issues))])
+        prompt = read_timed(text, timing.steps, has_comments=options.is_cleaned)
+        return timed_loras_result(outputs, prompt, counter, read, times, issues)

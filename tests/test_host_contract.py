@@ -190,8 +190,8 @@ def test_what_a_module_lacks_is_told_in_one_line_at_first_use(monkeypatch: pytes
     assert "\n" not in str(raised.value)
     utils.__dict__["ProgressBar"] = print
     assert given.ProgressBar is print
-    with pytest.raises(AttributeError, match=r"comfy\.utils\.load_torch_file is not in hosts/comfy/contract\.py"):
-        _ = given.load_torch_file
+    with pytest.raises(AttributeError, match=r"comfy\.utils\.calculate_parameters is not in hosts/comfy/contract\.py"):
+        _ = given.calculate_parameters
     monkeypatch.setitem(sys.modules, "comfy.hooks", None)
     with pytest.raises(HostError, match=r"it has no comfy\.hooks \(it cannot be imported"):
         host("comfy.hooks")

@@ -18,7 +18,12 @@ Thing = TypeVar("Thing")
 MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy.conds": ("CONDNoiseShape", "CONDRegular"),
     "comfy.controlnet": ("ControlBase",),
-    "comfy.hooks": ("EnumHookScope", "HookGroup", "TransformerOptionsHook", "set_hooks_for_conditioning"),
+    "comfy.hooks": (
+        *("EnumHookScope", "HookGroup", "HookKeyframe", "HookKeyframeGroup", "TransformerOptionsHook"),
+        *("create_hook_lora", "set_hooks_for_conditioning"),
+    ),
+    "comfy.lora": ("load_lora", "model_lora_keys_clip", "model_lora_keys_unet"),
+    "comfy.lora_convert": ("convert_lora",),
     "comfy.latent_formats": ("LatentFormat",),
     "comfy.k_diffusion.sampling": (
         *("sample_dpm_2", "sample_dpm_2_ancestral", "sample_dpmpp_2m", "sample_dpmpp_2m_sde"),
@@ -38,11 +43,12 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy.sd": ("CLIP", "VAE"),
     "comfy.sd1_clip": ("SD1ClipModel", "SD1Tokenizer", "load_embed"),
     "comfy.supported_models_base": ("BASE",),
-    "comfy.utils": ("ProgressBar",),
+    "comfy.utils": ("ProgressBar", "load_torch_file"),
     "folder_paths": (
         *("get_filename_list", "get_folder_paths", "get_full_path", "get_full_path_or_raise", "get_input_directory"),
         "get_temp_directory",
     ),
+    "comfy_extras.nodes_hooks": ("SetClipHooks",),
     "comfy_execution.utils": ("get_executing_context",),
     "nodes": ("LoraLoader", "NODE_CLASS_MAPPINGS"),
 }
@@ -54,9 +60,20 @@ TOKENIZER = "comfy.sd1_clip.SDTokenizer"
 TOWER = "comfy.sd1_clip.SDClipModel"
 
 OBJECTS: Mapping[str, tuple[str, ...]] = {
-    CLIP: ("clone", "cond_stage_model", "encode_from_tokens_scheduled", "patcher", "tokenize", "tokenizer"),
+    CLIP: (
+        *("apply_hooks_to_conds", "clone", "cond_stage_model", "encode_from_tokens", "encode_from_tokens_scheduled"),
+        *("patcher", "tokenize", "tokenizer"),
+    ),
     PATCHER: (
-        *("add_object_patch", "clone", "get_model_object", "object_patches", "patches_uuid", "set_attachments"),
+        *(
+            "add_object_patch",
+            "clone",
+            "get_model_object",
+            "model",
+            "object_patches",
+            "patches_uuid",
+            "set_attachments",
+        ),
         *("add_wrapper_with_key", "remove_wrappers_with_key"),
     ),
     TOKENIZER: (
@@ -72,7 +89,9 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.conds.CONDRegular": ("_copy_with", "cond", "process_cond"),
     "comfy.controlnet.ControlBase": ("inference_memory_requirements",),
     "comfy.hooks.EnumHookScope": ("AllConditioning",),
-    "comfy.hooks.HookGroup": ("add", "hooks"),
+    "comfy.hooks.HookGroup": ("add", "combine_all_hooks", "hooks", "set_keyframes_on_hooks"),
+    "comfy.hooks.HookKeyframeGroup": ("add",),
+    "comfy_extras.nodes_hooks.SetClipHooks": ("apply_hooks",),
     "comfy.model_base.BaseModel": (
         "diffusion_model",
         "extra_conds",

@@ -1,17 +1,22 @@
-"""LoRAs named in a prompt, loaded by ComfyUI's own LoRA loader.
+"""LoRAs named in a prompt, loaded by ComfyUI's own LoRA loader, or as its hooks, whose strengths change with the steps.
 
-Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/reference/syntaxes.md, "LoRA tags".
+Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/reference/syntaxes.md, "LoRA tags";
+docs/same-picture.md, "LoRAs in time".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...weighting.prompt import Issue
 from ...weighting.tags import LoraTag
+from ...weighting.timed.loras import LoraTimes
+from .clip import EitherClip, is_stable_diffusion
 from .contract import host
+from .models import NativeClip
+from .timed import Timing
 from .types import Clip, ModelPatcher
 
 
@@ -27,30 +32,133 @@ class LoadedLoras(NamedTuple):
 
 
 def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> LoadedLoras:
-    """Apply LoRAs one by one to ComfyUI's MODEL and CLIP.
+    """Apply LoRAs one by one to ComfyUI's MODEL and CLIP, at their constant strengths.
 
     Returns:
         Clones with the LoRAs, or the original objects if none was found.
     """
-    folder_paths = host("folder_paths")
-
-    files = folder_paths.get_filename_list("loras")
     lines: list[str] = []
     issues: list[Issue] = []
     for lora in loras:
-        found = _files_of(lora.name, files)
-        if not found:
-            message = f"There is no LoRA “{lora.name}” in ComfyUI's loras folder: it is left out."
-            issues.append(Issue("unknown-lora", message, lora.span))
-            continue
-        if len(found) > 1:
-            message = f"Several LoRAs are called “{lora.name}”: {', '.join(found)}. The first is taken."
-            issues.append(Issue("ambiguous-lora", message, lora.span))
-        model, clip = (
-            host("nodes").LoraLoader().load_lora(model, clip, found[0], lora.model_strength, lora.clip_strength)
-        )
-        lines.append(f"{found[0]}: model {lora.model_strength:g}, CLIP {lora.clip_strength:g}")
+        if lora.clip_points or lora.model_points:
+            message = f"The LoRA “{lora.name}” changes with the steps only where loras is “in time”: 1 is taken."
+            issues.append(Issue("timed-strength", message, lora.span))
+        file = _file_of(lora, issues)
+        if file is not None:
+            strengths = lora.model_strength, lora.clip_strength
+            model, clip = host("nodes").LoraLoader().load_lora(model, clip, file, *strengths)
+            lines.append(f"{file}: model {lora.model_strength:g}, CLIP {lora.clip_strength:g}")
     return LoadedLoras(model, clip, lines, issues)
+
+
+class HookedClip(NamedTuple):
+    """A CLIP whose conditioning carries LoRAs as hooks."""
+
+    clip: EitherClip
+    lines: list[str]
+    """LoRAs, one line each."""
+    issues: list[Issue]
+    """Issues about LoRAs as in `LoadedLoras`."""
+
+
+def hook_loras(
+    clip: EitherClip, loras: Sequence[LoraTimes], timing: Timing, model: ModelPatcher | None = None
+) -> HookedClip:
+    """Give a CLIP LoRAs that change with the steps, as ComfyUI's hooks with keyframes.
+
+    The text is encoded anew for each change of a LoRA that reaches the text encoder, and all of its conditioning
+    carries the LoRAs to the diffusion model.
+
+    Args:
+        clip: ComfyUI's CLIP.
+        loras: The LoRAs.
+        timing: Times of the steps.
+        model: ComfyUI's MODEL, if it is known, to find LoRAs that fit neither.
+
+    Returns:
+        A clone of the CLIP, or the original object if no LoRA was found.
+
+    Raises:
+        ValueError: If it is our native encoder, or of a family whose text the host cannot encode under hooks.
+    """
+    lines: list[str] = []
+    issues: list[Issue] = []
+    found = [(lora, file) for lora in loras if (file := _file_of(lora.tag, issues)) is not None]
+    if not found:
+        return HookedClip(clip, lines, issues)
+    if isinstance(clip, NativeClip):
+        names = ", ".join(f"“{lora.tag.name}”" for lora, _ in found)
+        raise ValueError(f"Our native encoder takes no LoRA ({names}): connect the checkpoint's CLIP.")
+    lora_module = host("comfy.lora")
+    keys = lora_module.model_lora_keys_clip(clip.cond_stage_model, {})
+    model_keys = {} if model is None else lora_module.model_lora_keys_unet(model.model, {})
+    weights = {file: _weights_in(file) for file in dict.fromkeys(file for _, file in found)}
+    of_clip, of_model = [clip.patcher.forced_hooks], [clip.apply_hooks_to_conds]
+    for lora, file in found:
+        if lora_module.load_lora(weights[file], keys, log_missing=False):
+            of_clip.append(_hook(weights[file], 0.0, 1.0, lora.clip, timing))
+        elif model is not None and not lora_module.load_lora(weights[file], model_keys, log_missing=False):
+            message = f"The LoRA “{lora.tag.name}” has nothing that fits this model: it changes nothing."
+            issues.append(Issue("unfitting-lora", message, lora.tag.span))
+            continue
+        of_model.append(_hook(weights[file], 1.0, 0.0, lora.model, timing))
+        lines.append(f"{file}: steps {lora.text}")
+    if not lines:
+        return HookedClip(clip, lines, issues)
+    combined = host("comfy.hooks").HookGroup.combine_all_hooks
+    if of_clip[1:]:
+        _check_encodes_under_hooks(clip)
+        set_hooks = host("comfy_extras.nodes_hooks").SetClipHooks().apply_hooks
+        (work,) = set_hooks(clip, schedule_clip=True, apply_to_conds=False, hooks=combined(of_clip))
+    else:
+        work = clip.clone()
+    work.apply_hooks_to_conds = combined(of_model)
+    return HookedClip(work, lines, issues)
+
+
+def _weights_in(file: str) -> Any:
+    """Weights of a LoRA, as the host's own loader reads them."""
+    path = host("folder_paths").get_full_path_or_raise("loras", file)
+    return host("comfy.lora_convert").convert_lora(host("comfy.utils").load_torch_file(path, safe_load=True))
+
+
+def _hook(weights: Any, on_model: float, on_clip: float, strengths: Sequence[float], timing: Timing) -> Any:
+    """Hook with a keyframe at each change of strength."""
+    hooks = host("comfy.hooks")
+    keyframes = hooks.HookKeyframeGroup()
+    for call, strength in enumerate(strengths):
+        if call == 0 or strength != strengths[call - 1]:
+            start = timing.start_of(call)
+            keyframes.add(hooks.HookKeyframe(strength=strength, start_percent=start, guarantee_steps=0))
+    group = hooks.create_hook_lora(weights, on_model, on_clip)
+    group.set_keyframes_on_hooks(keyframes)
+    return group
+
+
+def _check_encodes_under_hooks(clip: Clip) -> None:
+    """Raise for a CLIP of which the host drops results besides the rows and the pooled vector under hooks."""
+    if is_stable_diffusion(clip):
+        return
+    known = {"cond", "pooled_output", "hooks"}
+    dropped = clip.encode_from_tokens(clip.tokenize(""), return_pooled=True, return_dict=True).keys() - known
+    if dropped:
+        name = type(clip.cond_stage_model).__name__
+        raise ValueError(
+            f"ComfyUI cannot change LoRAs of this text encoder ({name}) with the steps: it would lose its "
+            f"{', '.join(sorted(dropped))}. Set loras to “as A1111”, or use a LoRA for the diffusion model alone."
+        )
+
+
+def _file_of(lora: LoraTag, issues: list[Issue]) -> str | None:
+    """File of a LoRA in the host's loras folder; adds an issue if there is none or several."""
+    found = _files_of(lora.name, host("folder_paths").get_filename_list("loras"))
+    if not found:
+        message = f"There is no LoRA “{lora.name}” in ComfyUI's loras folder: it is left out."
+        issues.append(Issue("unknown-lora", message, lora.span))
+    elif len(found) > 1:
+        message = f"Several LoRAs are called “{lora.name}”: {', '.join(found)}. The first is taken."
+        issues.append(Issue("ambiguous-lora", message, lora.span))
+    return next(iter(found), None)
 
 
 def _files_of(name: str, files: Sequence[str]) -> list[str]:

@@ -9,10 +9,10 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/timed.md, "In ComfyUI".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -187,9 +187,19 @@ def encode_timed(
         entries: Conditioning = []
         for run in found:
             times = timing.entry_times(run.first, run.end)
-            entries += [[hidden, {**others, **times}] for hidden, others in texts[run.fragment.text].conditioning]
+            entries += [
+                [hidden, {**others, **times}]
+                for hidden, others in texts[run.fragment.text].conditioning
+                if _meet(others, times)
+            ]
         parts.append(PlacedPart(entries, branch.weight, branch.place))
     conditioning = placed_entries(parts)
     if not conditioning:
         raise ValueError("The only part of this prompt has the weight 0 and is left out, as in prompt-control.")
     return TimedEncoded(conditioning, texts)
+
+
+def _meet(hooked: Mapping[str, Any], times: Mapping[str, float]) -> bool:
+    """Whether an entry, of which the host's hooks made one for each of their times, has some of a text's times."""
+    start = max(hooked.get("clip_start_percent", 0.0), times.get("start_percent", 0.0))
+    return start < min(hooked.get("clip_end_percent", 1.0), times.get("end_percent", 1.0))

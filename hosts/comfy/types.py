@@ -60,7 +60,9 @@ class Tower(Protocol):
 class ModelPatcher(Protocol):
     """``comfy.model_patcher.ModelPatcher``: a model, its patches and its memory; also what a MODEL link carries."""
 
+    model: nn.Module
     object_patches: Mapping[str, Any]
+    forced_hooks: Any
     add_object_patch: Callable[[str, Any], None]
     get_model_object: Callable[[str], Any]
     clone: Callable[[], ModelPatcher]
@@ -74,6 +76,8 @@ class Clip(Protocol):
     cond_stage_model: nn.Module
     tokenizer: object
     patcher: ModelPatcher
+    apply_hooks_to_conds: Any
     clone: Callable[[], Clip]
     tokenize: Callable[..., dict[str, Any]]
+    encode_from_tokens: Callable[..., dict[str, Any]]
     encode_from_tokens_scheduled: Callable[..., Conditioning]

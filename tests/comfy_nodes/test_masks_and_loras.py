@@ -1,6 +1,7 @@
 """Words hidden and phrases bound by the nodes, dropped padding, and LoRAs from the prompt, on a fake host."""
 
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -224,7 +225,7 @@ def test_loras_are_found_and_loaded_in_order(monkeypatch, text: str, model: list
         ("<lora:gone:1> a", "There is no LoRA “gone”"),
         ("<lora:../ink:1> a", "There is no LoRA “../ink”"),
         ("<lora:twice:1> a", "Several LoRAs are called “twice”: a/twice.pt, b/twice.pt. The first is taken."),
-        ("<lora:ink:much> a", "is no number: 1 is taken"),
+        ("<lora:ink:much> a", "is no number such as 0.8"),
         ("<hypernet:ink:1> a", "Only LoRAs can be loaded here"),
     ],
 )
@@ -253,3 +254,27 @@ def test_a_lora_in_a_comment_is_not_loaded(monkeypatch) -> None:
     assert "is a comment" in report
     model, _, bare, _ = load(None, None, text, cleaning="none")["result"]
     assert ([lora.name for lora in model], bare) == (["ink"], "a cat # \nin a bowl")
+
+
+def test_a_lora_that_never_changes_is_loaded_as_ever(monkeypatch) -> None:
+    install(monkeypatch, FILES)
+    load = node("LoadPromptLoras").load
+    for text, strength in (("<lora:ink:0.8> a", 0.8), ("<lora:ink:0.3@0.5> a", 0.3), ("[<lora:ink:2>:0] a", 2.0)):
+        model, _, _, report = load([], [], text, loras="in time")["result"]
+        assert model == [("ink.safetensors", strength)]
+        assert "steps" not in report
+    result = load([], [], "<lora:ink:0@0,1@1> a")
+    assert result["result"][0] == [("ink.safetensors", 1.0)]
+    assert "changes with the steps only where loras is “in time”: 1 is taken" in result["ui"]["text"][0]
+
+
+@pytest.mark.parametrize("name", ["A1111Encode", "LoadPromptLoras"])
+def test_loras_in_time_that_cannot_be_are_refused_in_words(monkeypatch, name: str) -> None:
+    clip = load_tiny()
+    install(monkeypatch, FILES)
+    run = partial(node(name).load, None) if name == "LoadPromptLoras" else partial(encode, name)
+    text = "a [<lora:ink:1>:<lora:gone:1>:0.5]"
+    with pytest.raises(ValueError, match=r"Our native encoder takes no LoRA \(“ink”\): connect the checkpoint's CLIP"):
+        run(clip=clip, text=text, loras="in time")
+    with pytest.raises(ValueError, match="loras must be one of: as A1111, in time; got 'always'"):
+        run(clip=FakeClip(), text=text, loras="always")

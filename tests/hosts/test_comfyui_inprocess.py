@@ -19,7 +19,7 @@ pytestmark = pytest.mark.host
 NAMES = (
     *("harmless", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond", "world"),
     *("attention", "attention_joint", "attention_several", "attention_beside", "places", "places_joint", "regions"),
-    *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps"),
+    *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -34,6 +34,8 @@ PACKS = {
     "prompt_control": "comfyui-prompt-control",
     "beside_forge_couple": "sd-forge-couple",
     "equals_daam": "daam",
+    "those_of_prompt_control": "comfyui-prompt-control",
+    "loras_in_time.check_faults": "comfyui-prompt-control",
 }
 """Other pack that a check needs, by a part of the names of its script and itself."""
 ON_FLUX = (
