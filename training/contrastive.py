@@ -241,7 +241,7 @@ class Run(Loop):
             **({"sizes": repr((self.clip.text.config, self.clip.vision.config))} if self.options.new else {}),
             "processes": self.accelerator.num_processes,
             "steps": self.num_steps,
-            **self._options_listed("merge", "write_for"),
+            **self._options_listed("merge", "write_for", "new"),
         }
 
     def _state(self) -> dict[str, Any]:

@@ -197,7 +197,7 @@ class MLMRun(Loop):
             "weights": self.clip.name,
             **({"sizes": repr((self.clip.text.config, self.clip.vision.config))} if self.options.new else {}),
             "processes": self.accelerator.num_processes,
-            **self._options_listed("write_for"),
+            **self._options_listed("write_for", "new"),
             "options.steps": json.dumps(self.num_steps),
         }
 
