@@ -36,6 +36,7 @@ MAX_TOLD = 60
 _ADVICE = "Put back the file that the run wrote, or begin anew with another --out"
 _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 _IS_SQUARE = re.compile("_sq$|var")
+_KEPT = re.compile(r"checkpoint-(\d+)\.pt")
 
 
 class NotFiniteError(ValueError):
@@ -73,7 +74,7 @@ def keep(folder: Path, step: int) -> None:
 
 def kept_steps(folder: Path) -> list[int]:
     """Steps of the earlier checkpoints that are kept, ascending."""
-    found = (re.fullmatch(_kept_name(r"(\d+)"), path.name) for path in folder.glob(_kept_name("*")))
+    found = (_KEPT.fullmatch(path.name) for path in folder.glob(_kept_name("*")))
     return sorted(int(one[1]) for one in found if one)
 
 
