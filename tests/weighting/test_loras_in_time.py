@@ -39,6 +39,14 @@ def test_a_lora_acts_while_its_tag_stands(text: str, expected: list[str]) -> Non
     assert strengths(text, 4) == [[float(one) for one in each.split()] for each in expected]
 
 
+def test_the_webuis_count_is_one_call_late() -> None:
+    assert strengths("[<lora:x:1>|<lora:y:1>] [<lora:z:1>::2]", 4, AS_WEBUI) == [
+        [1, 1, 0, 1],
+        [0, 0, 1, 0],
+        [1, 1, 1, 0],
+    ]
+
+
 @given(SOUP, SOUP, st.integers(1, 9), st.sampled_from(COUNTERS))
 def test_a_tag_stands_at_the_steps_of_a_word_in_its_place(before: str, after: str, steps: int, counter: str) -> None:
     text = f"{before}<lora:x:1>{after}"
