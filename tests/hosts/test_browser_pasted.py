@@ -71,6 +71,12 @@ def test_a_click_fills_both_prompts_and_lists_the_settings(page: RulerPage, kind
     wait_for_texts(page, PROMPT, NEGATIVE)
 
 
+def test_the_button_stands_before_other_problems(page: RulerPage) -> None:
+    load(page, node(OURS, f"[one], [two], <lora:three:1>, [four], {PASTED}"), sampler("1", None))
+    page.wait(f"return Boolean({SPLIT})")
+    assert page.run(f"return document.querySelector('.wcr-problems').firstElementChild === {SPLIT}.parentElement")
+
+
 def test_each_box_takes_its_text_back_by_one_key(page: RulerPage) -> None:
     load(page, node(OURS, PASTED), node(OURS, "ugly"), sampler("1", "2"))
     split(page)

@@ -100,22 +100,30 @@ def test_a_setting_shows_the_ruler_on_all_stock_boxes(page: RulerPage) -> None:
     page.wait(f"return (() => {{ {CHIPS} }})().length === 0")
 
 
+ARE = f"const [found] = await (async () => {{ {SENT} }})(); return found.map(([kind]) => kind).join() === args[0]"
+
+
 def replace(page: RulerPage, item: str, kinds: list[str]) -> None:
-    """Choose an item that replaces nodes: the sampler gets these, all else stays, and one key undoes it."""
+    """Choose an item that replaces nodes: the sampler gets these, and all else stays."""
     before = sent(page)
     title = page.run("return LiteGraph.registered_node_types[args[0]].title", OURS)
     choose(page, f"{item} with {title}")
-    are = f"const [found] = await (async () => {{ {SENT} }})(); return found.map(([kind]) => kind).join() === args[0]"
-    page.wait(are, ",".join(kinds))
+    page.wait(ARE, ",".join(kinds))
     assert [rest for _, *rest in sent(page)] == [rest for _, *rest in before]
+
+
+def undo(page: RulerPage, before: list[list[Any]]) -> None:
+    """Press one key: all is as it was."""
     page.press("z", control=True)
-    page.wait(are, ",".join([STOCK, STOCK]))
+    page.wait(ARE, ",".join([STOCK, STOCK]))
     assert sent(page) == before
 
 
 def test_one_is_replaced(page: RulerPage) -> None:
     page.load(*graph(), num_rulers=0)
+    before = sent(page)
     replace(page, "Replace", [OURS, STOCK])
+    undo(page, before)
 
 
 def test_looks_and_mode_are_kept(page: RulerPage) -> None:
@@ -129,6 +137,20 @@ def test_looks_and_mode_are_kept(page: RulerPage) -> None:
     ]
 
 
+def test_nodes_below_make_room(page: RulerPage) -> None:
+    page.load(*graph(), num_rulers=0)
+    nodes = "app.graph.nodes.filter(({ type }) => type.endsWith('TextEncode'))"
+    page.run(f"{nodes}.forEach((node, at) => {{ node.pos = [400, 90 + 160 * at]; node.setSize([400, 110]); }})")
+    ends = f"return {nodes}.map(({{ pos, size }}) => [pos[1], pos[1] + size[1] + 30]).sort(([a], [b]) => a - b)"
+    before, ours = sent(page), page.run(ends)
+    replace(page, "Replace all 2", [OURS, OURS])
+    page.wait("return [...document.querySelectorAll('.wcr-box')].filter((box) => box.offsetHeight).length === 2")
+    (_, end), (start, _) = page.run(ends)
+    assert end <= start
+    undo(page, before)
+    assert page.run(ends) == ours
+
+
 @pytest.mark.parametrize("where", ["beside each other", "in a subgraph", "without its neighbours in a subgraph"])
 def test_all_are_replaced_by_one_change(page: RulerPage, where: str) -> None:
     page.load(*graph(), num_rulers=0)
@@ -140,4 +162,6 @@ def test_all_are_replaced_by_one_change(page: RulerPage, where: str) -> None:
             "app.canvas.graph.convertToSubgraph(new Set(nodes))",
             kinds,
         )
+    before = sent(page)
     replace(page, "Replace all 2", [OURS, OURS])
+    undo(page, before)

@@ -176,7 +176,10 @@ function addButtons(list, { sections, onConvert, onFix, onSplit, splitText }) {
       const alike = fix ? view.issues.filter(({ code, fix: other }) => code === issue.code && other) : [];
       const isFirst = !found.has(from ?? issue.code);
       found.add(from ?? issue.code);
-      if (onSplit && issue.code === "generation-data") add(splitText, () => onSplit(index));
+      if (onSplit && issue.code === "generation-data") {
+        add(splitText, () => onSplit(index));
+        list.prepend(row); // the others are mostly gone when that is done
+      }
       if (!onConvert) continue;
       if (from && isFirst) add(`Convert from ${from} to ${view.syntax}`, () => onConvert(index, from));
       if (fix) add(`Write ${shortened(fix)}`, () => onFix(index, [issue]));

@@ -1,5 +1,9 @@
 /** Putting nodes of one class in the place of others, with their links, values and looks. */
 
+/** Pixels that the ruler of a new node takes, which is drawn later, and the title of a node below it. */
+const RULER_HEIGHT = 50;
+const TITLE_HEIGHT = 30;
+
 /**
  * Replace nodes, by one change that can be undone. Inputs, widgets and outputs are matched by name.
  * @param {object[]} nodes The nodes.
@@ -40,4 +44,15 @@ function replaceNode(old, fresh) {
     }
   }
   graph.remove(old);
+  if (!fresh.flags.collapsed) makeRoom(fresh, old.size[1]);
+}
+
+/** Move the nodes below a new one down as far as its greater height needs. */
+function makeRoom(fresh, formerHeight) {
+  const [left, top] = fresh.pos;
+  const isBelow = ({ pos: [x, y], size: [width] }) =>
+    y >= top + formerHeight && x < left + fresh.size[0] && left < x + width;
+  const below = fresh.graph.nodes.filter(isBelow);
+  const shift = top + fresh.size[1] + RULER_HEIGHT + TITLE_HEIGHT - Math.min(...below.map(({ pos }) => pos[1]));
+  if (shift > 0) for (const node of below) node.pos = [node.pos[0], node.pos[1] + shift];
 }
