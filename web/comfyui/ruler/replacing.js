@@ -1,7 +1,8 @@
 /** Putting nodes of one class in the place of others, with their links, values and looks. */
 
-/** Pixels that the ruler of a new node takes, which is drawn later, and the title of a node below it. */
-const RULER_HEIGHT = 50;
+/** Pixels by which a new node grows when it is drawn: a ruler with a line of chips, and in Nodes 2.0 its higher rows. */
+const GROWTH = 90;
+const GROWTH_IN_NODES_2 = 150;
 const TITLE_HEIGHT = 30;
 
 /**
@@ -53,6 +54,7 @@ function makeRoom(fresh, formerHeight) {
   const isBelow = ({ pos: [x, y], size: [width] }) =>
     y >= top + formerHeight && x < left + fresh.size[0] && left < x + width;
   const below = fresh.graph.nodes.filter(isBelow);
-  const shift = top + fresh.size[1] + RULER_HEIGHT + TITLE_HEIGHT - Math.min(...below.map(({ pos }) => pos[1]));
+  const growth = globalThis.LiteGraph?.vueNodesMode ? GROWTH_IN_NODES_2 : GROWTH;
+  const shift = top + fresh.size[1] + growth + TITLE_HEIGHT - Math.min(...below.map(({ pos }) => pos[1]));
   if (shift > 0) for (const node of below) node.pos = [node.pos[0], node.pos[1] + shift];
 }
