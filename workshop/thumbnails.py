@@ -12,6 +12,7 @@ from PIL import Image, ImageOps
 from ..web.pictures.canvas import Canvas
 from ..web.pictures.style import DARK
 from ..world.measure import PHRASES, REGIONS, Drawable, Timed, Way
+from ..world.unet import Text
 from . import help_pictures
 from .docs_pictures import TWO, painter
 from .help_pictures import DROP, FADED, SOME, as_picture, kept_apart, of_two
@@ -45,7 +46,7 @@ def of_help(name: str, height: int | None = None) -> Image.Image:
     return ImageOps.pad(picture, (SIDE, SIDE), color=DARK.background)
 
 
-def text(prompt: str, way: Way = SOME["comfy"]) -> Drawable:
+def text(prompt: str, way: Way = SOME["comfy"]) -> Text:
     """A prompt, as the U-Net reads it."""
     return painter().text(prompt, way)
 
