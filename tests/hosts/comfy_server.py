@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +40,8 @@ CLIENT = "weighted-clip-tests"
 """Id of the client whose prompts these are."""
 START_SECONDS = 600
 PROMPT_SECONDS = 600
+KERNELS = ("--force-channels-last",)
+"""Start options of kernels: convolutions are faster."""
 SCRIPT_SECONDS = 1200
 CHECKPOINT = "seeded-sd15.safetensors"
 LORA = "seeded-clip-lora.safetensors"
@@ -354,6 +356,7 @@ def running_server(
     with_pack: bool,
     folder: str = PACK_FOLDER,
     others: Mapping[str, Path] | None = None,
+    kernels: Sequence[str] = KERNELS,
 ) -> Iterator[ComfyServer]:
     """Start ComfyUI on the CPU with float32 everywhere, with our pack or without, and stop it in the end.
 
@@ -364,12 +367,13 @@ def running_server(
         with_pack: Whether our pack is in custom_nodes; the probe always is.
         folder: Name of our folder there.
         others: More packs: the name of each, and its folder.
+        kernels: Start options of attention and convolutions.
     """
     make_base(base)
     packs = {**(others or {}), **({folder: pack_folder()} if with_pack else {})}
     for name, source in packs.items():
         link_folder(source, base / "custom_nodes" / name)
-    with serving(host, models, base) as server:
+    with serving(host, models, base, kernels) as server:
         yield server
 
 
@@ -381,7 +385,7 @@ def make_base(base: Path) -> None:
 
 
 @contextmanager
-def serving(host: Host, models: Path, base: Path) -> Iterator[ComfyServer]:
+def serving(host: Host, models: Path, base: Path, kernels: Sequence[str] = KERNELS) -> Iterator[ComfyServer]:
     """Start ComfyUI as `running_server` does, on folders that are there, and stop it in the end."""
     paths = base / "model_paths.yaml"  # JSON is YAML too
     paths.write_text(json.dumps({"tests": {"base_path": str(models), **{name: name for name in MODEL_FOLDERS}}}))
@@ -389,7 +393,7 @@ def serving(host: Host, models: Path, base: Path) -> Iterator[ComfyServer]:
     command = [
         *(str(host.python), "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(port)),
         *("--base-directory", str(base), "--extra-model-paths-config", str(paths)),
-        *("--force-fp32", "--fp32-text-enc", "--force-channels-last"),  # channels last: convolutions are faster
+        *("--force-fp32", "--fp32-text-enc", *kernels),
         *("--disable-api-nodes", "--disable-auto-launch"),
         *("--database-url", "sqlite:///:memory:"),
     ]

@@ -60,6 +60,35 @@ class WeightedCLIPTestSaveConditioning(
         return {"ui": {"conditioning": [str(path)]}}
 
 
+class WeightedCLIPTestLoadConditioning(TestNode, conditioning=("CONDITIONING",), file=("STRING", {"default": ""})):
+    """Hidden states of a file in place of a CONDITIONING's own, entry by entry; their times and strengths stay."""
+
+    RETURN_TYPES = ("CONDITIONING",)
+
+    def run(self, conditioning: list[list[Any]], file: str) -> tuple[list[list[Any]]]:
+        from safetensors.torch import load_file
+
+        found = load_file(file)
+        if len(found) != len(conditioning):
+            raise ValueError(f"{len(found)} hidden states for {len(conditioning)} entries")
+        return ([[found[str(index)], values] for index, (_, values) in enumerate(conditioning)],)
+
+
+class WeightedCLIPTestFaultyNoise(TestNode, noise=("NOISE",), fault=(["scaled", "float16"],)):
+    """First noise scaled as KSampler scales it for Stable Diffusion 1, or rounded to float16."""
+
+    RETURN_TYPES = ("NOISE",)
+
+    def run(self, noise: Any, fault: str) -> tuple[Any]:
+        most = 14.6146
+
+        def generate_noise(latent: Any) -> torch.Tensor:
+            found = noise.generate_noise(latent)
+            return found.half().float() if fault == "float16" else found * (1 + most**2) ** 0.5 / most
+
+        return (SimpleNamespace(seed=noise.seed, generate_noise=generate_noise),)
+
+
 class WeightedCLIPTestTrim(TestNode, number=("INT", {"default": 0})):
     """Gives back to the system what nothing in the process uses any more, so that what is left can be measured."""
 
