@@ -14,6 +14,7 @@ import { sourceOf } from "./ruler/links.js";
 import { namesOf } from "./ruler/names.js";
 import { NodePlaces } from "./ruler/node_places.js";
 import { NodeRuler } from "./ruler/node_ruler.js";
+import { offerPictures } from "./ruler/picture_offer.js";
 import { replaceNodes } from "./ruler/replacing.js";
 import { ruleOf } from "./ruler/requests.js";
 import { addStyle, onTheme } from "./ruler/style.js";
@@ -316,6 +317,7 @@ app.registerExtension({
     app.ui?.settings?.addEventListener?.(`${LOCALE}.change`, readLanguage);
     addWeightKeys(boxOf, weightStep);
     addCompletion(nameBoxOf, readNames, { isOn: () => hasNames, changed });
+    offerPictures({ app, api, takeApart });
     followTyping(() => rulers.forEach((ruler) => ruler.caretMoved?.()));
     api.addEventListener("reconnected", () => rulers.forEach((ruler) => ruler.reconnected?.()));
     // changes without a widget event: undo, a loader's menu, a theme

@@ -118,6 +118,16 @@ button.wcr-chip[aria-pressed="true"] { background: var(--wcr-line); }
   cursor: pointer; overflow-wrap: anywhere;
 }
 #weighted-clip-names small { flex: none; color: var(--wcr-muted); font-size: 10px; }
+#weighted-clip-offer {
+  position: fixed; z-index: 1000; inset: auto 0 72px; display: flex; flex-wrap: wrap; align-items: center; gap: 8px;
+  width: fit-content; max-width: 90vw; margin: 0 auto; padding: 8px 12px; border-radius: 8px;
+  background: var(--comfy-menu-bg, #353535); color: var(--input-text, #ddd); border: 1px solid var(--border-color, #4e4e4e);
+  font: 13px/1.45 Inter, system-ui, "Segoe UI", Roboto, sans-serif; box-shadow: 0 3px 12px rgb(0 0 0 / 0.4);
+}
+#weighted-clip-offer button {
+  font: inherit; color: inherit; background: var(--comfy-input-bg, #222); border: 1px solid var(--border-color, #4e4e4e);
+  border-radius: 5px; padding: 2px 10px; cursor: pointer;
+}
 #weighted-clip-names > div:hover { box-shadow: inset 0 0 0 1px var(--wcr-accent); }
 #weighted-clip-names > [aria-selected="true"] { background: var(--wcr-accent); color: var(--wcr-chosen); }
 #weighted-clip-names > [aria-selected="true"] small { color: inherit; }
