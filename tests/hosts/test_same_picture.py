@@ -41,8 +41,9 @@ SIZES = ((64, 64), (64, 96), (96, 64))
 CFGS = (7.0, 4.5, 11.0)
 LATENT_SCALE = 0.18215
 """Scale of Stable Diffusion 1's latents: ComfyUI's LATENT is divided by it, Forge's samples are not."""
-CLOSE, WIDER = 1e-6, 2e-5
-"""Largest difference of latents, relative to their standard deviation; of Brownian paths and AND the second."""
+CLOSE, WIDER, SEVERAL = 1e-6, 2e-5, 5e-6
+"""Largest difference of latents, relative to their standard deviation: the second more with Brownian paths, and with
+AND, the third more where steps go on from several earlier ones."""
 SAID = {
     "ENSD": "eta_noise_seed_delta",
     "clip skip": "CLIP_stop_at_last_layers",
@@ -77,7 +78,8 @@ class Wanted(NamedTuple):
     @property
     def limit(self) -> float:
         """Largest difference of latents that is allowed."""
-        return WIDER if KINDS[self.sampler].noise == "paths" or "AND" in self.about else CLOSE
+        wider = (KINDS[self.sampler].noise == "paths") + ("AND" in self.about)
+        return CLOSE + WIDER * wider + SEVERAL * (self.sampler in ("LMS", "PLMS", "UniPC"))
 
     @property
     def cause(self) -> str:
@@ -205,9 +207,15 @@ def draw(
 
 
 def rows_of(made: Generation) -> dict[str, dict[str, Any]]:
-    """Hidden states that Forge had for each prompt, in the order of our entries."""
+    """Hidden states that Forge used for each prompt, in the order of our entries."""
     assert made.seen is not None
-    schedules = made.seen.schedules
+    settings = read_infotext(made.infotext).settings
+    calls = int(settings["Steps"]) + (settings["Sampler"] == "UniPC")
+    # a text lasts through the call of the number of its last step, counted from 0: the last one may never come
+    schedules = {
+        name: [part for part, (before, _) in zip(parts, [(-1, None), *parts[:-1]], strict=True) if before + 1 < calls]
+        for name, parts in made.seen.schedules.items()
+    }
     parts = sorted(name for name in schedules if name.startswith("0.0.") and name != "0.0.negative")
     named = {"positive": parts, "negative": ["0.0.negative"]}
     found = {key: [rows for name in names for _, rows in schedules[name]] for key, names in named.items()}

@@ -43,6 +43,8 @@ class Kind(NamedTuple):
     """More arguments of the function."""
     shifts_edits: bool = False
     """Whether calls of the model, by which the WebUI counts editing, are more or fewer than steps."""
+    by_logarithms: bool = False
+    """Whether the WebUI asks a Brownian path by levels that went through a logarithm: the last bit moves the path."""
 
 
 def ddim(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], told: Told) -> Tensor:
@@ -148,7 +150,7 @@ KINDS: dict[str, Kind] = {
     "Euler a": Kind("sample_euler_ancestral", noise="steps"),
     "Euler": Kind("sample_euler"),
     "DPM++ 2M": Kind("sample_dpmpp_2m", "Karras"),
-    "DPM++ SDE": Kind("sample_dpmpp_sde", "Karras", noise="paths", shifts_edits=True),
+    "DPM++ SDE": Kind("sample_dpmpp_sde", "Karras", noise="paths", shifts_edits=True, by_logarithms=True),
     "DPM++ 2M SDE": Kind("sample_dpmpp_2m_sde", "Exponential", noise="paths"),
     "DPM++ 2M SDE Heun": Kind("sample_dpmpp_2m_sde", "Exponential", noise="paths", options={"solver_type": "heun"}),
     "DPM++ 2S a": Kind("sample_dpmpp_2s_ancestral", "Karras", noise="steps", shifts_edits=True),
@@ -251,7 +253,9 @@ def make_sampler(sampler: str, run: Run, noise: A1111Noise, sigmas: Sigmas) -> A
                 draw = noise.step_noise(x.shape)
                 options["noise_sampler"] = lambda *_: draw().to(x)
             elif kind.noise == "paths":
-                options["noise_sampler"] = _noise_of_paths(x, noise, run.ends)
+                asked = levels.log().exp() if kind.by_logarithms else levels
+                times = dict(zip(levels.tolist(), asked.tolist(), strict=True))
+                options["noise_sampler"] = _noise_of_paths(x, noise, run.ends, times)
             function = getattr(host("comfy.k_diffusion.sampling"), kind.run)
             return function(model, x, levels, extra_args=extra_args, callback=callback, disable=disable, **options)
         if not torch.equal(levels.cpu(), run.sigmas):
@@ -280,12 +284,14 @@ def make_sampler(sampler: str, run: Run, noise: A1111Noise, sigmas: Sigmas) -> A
     return made
 
 
-def _noise_of_paths(x: Tensor, noise: A1111Noise, ends: tuple[float, float]) -> Callable[[Any, Any], Tensor]:
-    """Noise of each step from a Brownian path for each picture."""
+def _noise_of_paths(
+    x: Tensor, noise: A1111Noise, ends: tuple[float, float], times: Mapping[float, float]
+) -> Callable[[Any, Any], Tensor]:
+    """Noise of each step from a Brownian path for each picture; ``times`` are those of the steps' levels."""
     paths = [BrownianPath(noise.seeds(i)[0], noise.source, ends, x.shape[1:]) for i in range(len(x))]
 
     def draw(sigma: Any, after: Any) -> Tensor:
-        low, high = sorted((float(sigma), float(after)))
+        low, high = sorted(times.get(float(level), float(level)) for level in (sigma, after))
         increment = torch.stack([path.between(low, high) for path in paths]) / (high - low) ** 0.5
         return (increment if sigma < after else -increment).to(x)
 
