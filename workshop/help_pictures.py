@@ -28,11 +28,13 @@ from ..web import difference, pictures
 from ..web.pictures import matrices, sheets
 from ..web.pictures.canvas import Canvas
 from ..web.pictures.style import DARK, MARGIN, SMALL_SIZE, Color, mix, readable
+from ..web.pictures.weight_grid import draw_sweep
 from ..weighting.convert import convert
 from ..weighting.encoders import Encoders
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
 from ..weighting.prompt import shortened
+from ..weighting.sweep import read_sweep
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.towers import Reader
 from ..weighting.view import view
@@ -345,6 +347,15 @@ def in_small_world(
     return picture
 
 
+def swept_in_small_world(text: str, seeds: Sequence[int], side: int) -> Image.Image:
+    """Grid of a prompt with ranges of weights."""
+    way, swept = Way("masked_blend", {"scheme": "masked_blend"}), read_sweep(text)
+    drawn = painter().pictures([painter().text(one, way) for one in swept.texts], [seeds] * len(swept.texts))
+    return draw_sweep(
+        swept, [[as_picture(one, side) for one in some.split(1)] for some in drawn], side=side, theme="dark"
+    )
+
+
 def by_weight(text: str, weights: Sequence[float], ways: Mapping[str, Way], seed: int) -> Image.Image:
     """Pictures of a prompt in which ``*`` is a weight: a column for each weight, a row for each way of weighting."""
     texts = [text.replace("*", f"{weight:g}") for weight in weights]
@@ -523,6 +534,8 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "tokens-to-image": lambda: swapped_tokens("3-4, 2-7 = 120"),
     "load-dalle": lambda: parts_of_dalle("A house on a hill", 12),
     "dalle-sample": lambda: growing_images(12),
+    "sweep": lambda: swept_in_small_world("a red circle and a (blue square:0..1:5)", range(2), 35),
+    "sweep-grid": lambda: swept_in_small_world("a (red circle:0..1:3) and a (blue square:0..1:3)", range(1), 50),
     "load-world": lambda: by_seed(
         {one: painter().text(FADED.replace("*", one), SOME["masked_blend"]) for one in ("1", "0.5", "0.25", "0")},
         FADED,

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...encoder.cache import DEFAULT_MEBIBYTES
 from ...encoder.config import TOWERS
 from ...encoder.encoding import EncodeFn
 from ...encoder.tokenizer import default_tokenizer
@@ -27,7 +28,7 @@ from ...weighting.pipeline import EncodedPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.towers import Reader, Reads, check_same_signs
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
-from .cache import memory_of, with_recall
+from .cache import memory_of, with_memory, with_recall
 from .contract import CLIP, PATCHER, checked_object, host
 from .families import class_of
 from .models import NativeClip, encode_native
@@ -115,6 +116,13 @@ def encode_texts(
         one._replace(conditioning=with_signs(one.conditioning, one.prompts))
         for one in encode_unsigned(clip, texts, options, values, check)
     ]
+
+
+def encode_together(clip: EitherClip, texts: Sequence[str], options: EncodeOptions) -> list[Encoded]:
+    """Encode several prompts as `encode_texts` does, a host's CLIP too in windows: what they share is encoded once."""
+    if not isinstance(clip, NativeClip) and towers_of(clip) and memory_of(clip) is None:
+        clip = with_memory(clip, DEFAULT_MEBIBYTES)
+    return encode_texts(clip, texts, options)
 
 
 def encode_unsigned(

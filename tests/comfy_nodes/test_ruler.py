@@ -165,6 +165,7 @@ def test_every_prompt_box_and_every_input_that_counts_is_marked() -> None:
         ("WeightedCLIPDalleSample", "text"),  # no tokens of CLIP
         ("WeightedCLIPWatch", "words"),
         ("WeightedCLIPReadParameters", "text"),  # generation data
+        ("WeightedCLIPSweep", "text"),  # several prompts
     ]
     assert marked["WeightedCLIPSDXLEncode"]["prompt"] == ["text_g", "text_l"]
     assert marked["WeightedCLIPA1111Encode"]["counts"] == [

@@ -242,6 +242,13 @@ class Conditioning:
         return all(bool(tensor.isfinite().all()) for tensor in self.tensors.values())
 
 
+def read_conditioning(path: str) -> Conditioning:
+    """Read a file of the probe."""
+    with safe_open(path, "pt") as file:
+        names = file.keys()  # it is no dictionary
+        return Conditioning({name: file.get_tensor(name) for name in names}, json.loads(file.metadata()["entries"]))
+
+
 @dataclass
 class ComfyServer(Server):
     """A running ComfyUI."""
@@ -320,9 +327,7 @@ class ComfyServer(Server):
     def conditioning(self, result: Result, probe: Node) -> Conditioning:
         """Conditioning saved by a probe."""
         (path,) = result.outputs[probe.id]["conditioning"]
-        with safe_open(path, "pt") as file:
-            names = file.keys()  # it is no dictionary
-            return Conditioning({name: file.get_tensor(name) for name in names}, json.loads(file.metadata()["entries"]))
+        return read_conditioning(path)
 
     def conditionings(self, graph: Graph, *nodes: Node) -> list[Conditioning]:
         """Run a workflow: what some of its nodes made."""

@@ -1,0 +1,96 @@
+"""Nodes that try a weight at several values, and show the pictures of all of them side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..hosts.comfy.clip import EitherClip, encode_together
+from ..hosts.comfy.encoded_texts import note_texts
+from ..weighting.options import EncodeOptions
+from ..weighting.sweep import Swept, read_sweep
+from ..weighting.view import encoded_text
+from .node import CATEGORY, METADATA, Node, Out, checked, inputs, make_input, number
+from .results import shown_result, to_image, to_picture, with_preview
+
+SWEEP_TYPE = "WEIGHTED_CLIP_SWEEP"
+"""Type name of a link that carries a prompt at all values."""
+THEMES = ("light", "dark")
+MOST_PIXELS = 100_000_000
+"""Largest grid."""
+
+
+class WeightedCLIPSweep(Node):
+    """Tries a weight at several values: (dog:0..1:5) makes five prompts, with dog at 0 to 1. What is connected runs
+    once for each. Two such words make every pair.
+    """
+
+    title = "Weight Sweep"
+    CATEGORY = f"{CATEGORY}/prompt"
+    aliases = "sweep, try weights, xyz plot, grid, compare weights, range, list, prompt weight"
+    outputs = (
+        Out("CONDITIONING", "CONDITIONING", "A list of encoded prompts: the sampler runs once for each."),
+        Out("STRING", "labels", "A list of their words and weights, for file names."),
+        Out(SWEEP_TYPE, "sweep", "All values, for Sweep Grid."),
+    )
+    OUTPUT_IS_LIST = (True, True, False)
+    required = {
+        **inputs("clip"),
+        "text": make_input(
+            "STRING",
+            "The prompt, with one or two weights as a range: (dog:0..1:5) is dog at 0, 0.25, 0.5, 0.75 and 1.",
+            multiline=True,
+        ),
+        **inputs("syntax", "scheme", "normalization", "chunking", "padding", "pooled"),
+    }
+    optional = inputs("cleaning", "finest_step")
+    hidden = METADATA
+
+    def run(self, clip: EitherClip, text: str, extra_pnginfo: Any = None, **choices: Any) -> dict[str, Any]:
+        """Encode the prompt at all values; ``choices`` are the menus."""
+        swept = read_sweep(text)
+        encoded = encode_together(clip, swept.texts, EncodeOptions(**choices))
+        for one in encoded:
+            note_texts(extra_pnginfo, {"text": encoded_text(next(iter(one.prompts.values())).read)})
+        return shown_result(([one.conditioning for one in encoded], list(swept.labels), swept), swept.labels)
+
+
+class WeightedCLIPSweepGrid(Node):
+    """Puts the pictures of a Weight Sweep side by side, under their weights: a column for each value of the first word,
+    rows for those of a second, and for the pictures of a batch.
+    """
+
+    title = "Sweep Grid"
+    CATEGORY = f"{CATEGORY}/look"
+    aliases = "sweep, grid, xyz plot, compare images, contact sheet, side by side"
+    outputs = (Out("IMAGE", "grid", "All pictures with the prompt and the weights, as one."),)
+    INPUT_IS_LIST = True
+    OUTPUT_NODE = True
+    required = {
+        "images": make_input("IMAGE", "The pictures that became of Weight Sweep's CONDITIONING."),
+        "sweep": make_input(SWEEP_TYPE, "From the same Weight Sweep."),
+        "width": make_input("INT", "Width of a picture in the grid, in pixels.", **number(192, 32, 1024)),
+        "theme": make_input(THEMES, "Colours of the grid."),
+    }
+
+    def run(self, images: list[Tensor], sweep: list[Swept], width: list[int], theme: list[str]) -> dict[str, Any]:
+        """Draw the grid."""
+        from ..web.pictures.weight_grid import draw_sweep
+
+        (swept,), (side,), (colors,) = sweep, width, theme
+        checked("theme", colors, THEMES)
+        shapes = {tuple(batch.shape) for batch in images}
+        if len(images) != len(swept.labels) or len(shapes) != 1:
+            sizes = ", ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:4])
+            raise ValueError(
+                f"Sweep Grid needs one picture or batch of one size for each of {len(swept.labels)} prompts; got "
+                f"{len(images)}: {sizes}. Connect what became of the CONDITIONING of the same Weight Sweep"
+            )
+        ((num, height, wide, _),) = shapes
+        if len(images) * num * side * side * height > MOST_PIXELS * wide:
+            raise ValueError(
+                f"Sweep Grid: {len(images) * num} pictures {side} pixels wide are too many: give it less width"
+            )
+        picture = draw_sweep(swept, [[to_picture(one) for one in batch] for batch in images], side=side, theme=colors)
+        return with_preview(shown_result((to_image(picture),), ()), picture)
