@@ -74,7 +74,7 @@ class WeightedCLIPSweepGrid(Node):
         "theme": make_input(THEMES, "Colours of the grid."),
     }
 
-    def run(self, images: list[Tensor], sweep: list[Swept], width: list[int], theme: list[str]) -> dict[str, Any]:
+    def run(self, images: list[Tensor], sweep: list[Swept], width: list[int], theme: list[Any]) -> dict[str, Any]:
         """Draw the grid."""
         from ..web.pictures.weight_grid import draw_sweep
 
