@@ -49,8 +49,8 @@ class WeightedCLIPSweep(Node):
 
     def run(self, clip: EitherClip, text: str, extra_pnginfo: Any = None, **choices: Any) -> dict[str, Any]:
         """Encode the prompt at all values; ``choices`` are the menus."""
-        swept = read_sweep(text)
-        encoded = encode_together(clip, swept.texts, EncodeOptions(**choices))
+        options, swept = EncodeOptions(**choices), read_sweep(text)
+        encoded = encode_together(clip, swept.texts, options)
         for one in encoded:
             note_texts(extra_pnginfo, {"text": encoded_text(next(iter(one.prompts.values())).read)})
         return shown_result(([one.conditioning for one in encoded], list(swept.labels), swept), swept.labels)

@@ -64,8 +64,11 @@ def test_the_menus_of_a_node_refuse_what_they_do_not_have(name: str, monkeypatch
     for menu in menus_of(name):
         if menu == "syntax" and name in ("WeightedCLIPRerank", "WeightedCLIPSimilarity"):
             continue  # looked at where the text is read, which needs a model
+        values = {**given, menu: UNKNOWN}
+        if getattr(node, "INPUT_IS_LIST", False):
+            values = {key: [value] for key, value in values.items()}
         with pytest.raises(ValueError, match=UNKNOWN) as caught:
-            getattr(node(), node.FUNCTION)(**{**given, menu: UNKNOWN})
+            getattr(node(), node.FUNCTION)(**values)
         allowed = fake_comfy.inputs_of(name)[menu][0]
         assert allowed[0] in str(caught.value)
         assert allowed[-1] in str(caught.value)
