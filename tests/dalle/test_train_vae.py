@@ -298,7 +298,7 @@ def test_shapes_that_two_write_at_once_are_those_of_the_first_to_finish(
     monkeypatch.setattr("weighted_clip.world.shapes.draw", beside_another)
     with pytest.raises(OSError, match="not empty") as caught:
         write_shapes(folder, copies=(1, 1))
-    assert caught.value.filename == str(folder)
+    assert str(folder) in str(caught.value)
     assert len(list(folder.rglob("*.png"))) == len(list(folder.rglob("*.txt"))) == 476 + 64
     assert [path.name for path in folder.parent.iterdir()] == ["shapes"]
 
