@@ -109,5 +109,5 @@ def test_a_bare_name_is_the_embedding(server: ComfyServer, figures: Figures, nam
     figures.add("Bare embedding names, with the native encoder", difference, required="at most 1e-5")
     assert difference <= CLOSE
     figures.add("Bare embedding names, weights ignored, with stock embedding:name", ignored.difference(stock))
-    assert ignored == stock
+    assert ignored.difference(stock) == 0
     assert stock != words
