@@ -38,11 +38,11 @@ def config_arguments(parser: argparse.ArgumentParser, given: Sequence[str]) -> l
     places = {action.dest: action for action in parser._actions if not action.option_strings}
     words: list[str] = []
     for key, value in _read(Path(found[0])):
-        name = key.replace("_", "-")
+        name, where = key.replace("_", "-"), f"{CONFIG_FLAG} {found[0]}: {key}"
         if key in places:
-            _give(places[key], value, f"{CONFIG_FLAG} {found[0]}: {key}")
+            _give(places[key], value, where)
         elif name in flags and name != "config":
-            words += _words(flags[name], name, value, f"{CONFIG_FLAG} {found[0]}: {key}")
+            words += _words(flags[name], name, value, where)
         else:
             near = difflib.get_close_matches(name, [*flags, *places], 1)
             advice = "".join(f"; did you mean {one}?" for one in near)

@@ -121,9 +121,9 @@ class Own(NamedTuple):
     """Raises a ValueError for what is wrong in a state of the same properties; called before anything changes."""
     num_steps: int
     """Its length."""
-    follow_length: Iterable[str] = ()
+    follow_length: Iterable[str]
     """Properties that another length changes, too."""
-    defaults: Mapping[str, Any] = {}
+    defaults: Mapping[str, Any]
     """Properties that a checkpoint without them had, as it is older than they are."""
 
 

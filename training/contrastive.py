@@ -25,6 +25,7 @@ from .images import Images, still_readable
 from .loop import Loop
 from .lora import add_lora
 from .metrics import BEST_NAME, Measure, Patience, rows_of
+from .new_text import about_clip
 from .optimizer import OPTIMIZERS, factor, groups_of
 from .options import TrainOptions
 from .results import Results
@@ -237,8 +238,7 @@ class Run(Loop):
         return {
             "data": self.data.digest,
             "pairs": len(self.data.examples),
-            "weights": self.clip.name,
-            **({"sizes": repr((self.clip.text.config, self.clip.vision.config))} if self.options.new else {}),
+            **about_clip(self.clip, self.options),
             "processes": self.accelerator.num_processes,
             "steps": self.num_steps,
             **self._options_listed("merge", "write_for", "new"),

@@ -9,7 +9,7 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -321,7 +321,7 @@ class Loop(ABC):
 
     def _options_listed(self, *left_out: str) -> dict[str, str]:
         """The options as entries of `about`."""
-        return {name: value for name, value in listed(self.options).items() if name[8:] not in left_out}
+        return listed(self.options, left_out)
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -394,9 +394,10 @@ class Loop(ABC):
             self.compression.load(self.folder, self.step, self.accelerator)
 
 
-def listed(options: Any) -> dict[str, str]:
+def listed(options: Any, left_out: Container[str] = ()) -> dict[str, str]:
     """Options as entries of `Loop.about`."""
-    return {f"options.{name}": json.dumps(value) for name, value in options.as_dict().items()}
+    given = options.as_dict().items()
+    return {f"options.{name}": json.dumps(value) for name, value in given if name not in left_out}
 
 
 class Updates:

@@ -37,6 +37,7 @@ from .data import Data
 from .distributed import over_processes
 from .grad_cache import Towers
 from .loop import Loop
+from .new_text import about_clip
 from .optimizer import BETAS, by_decay, factor
 from .options import TrainOptions
 from .results import TEXT_NAME, Results
@@ -194,8 +195,7 @@ class MLMRun(Loop):
         return {
             "data": self.data.digest,
             "captions": len(self.data.examples),
-            "weights": self.clip.name,
-            **({"sizes": repr((self.clip.text.config, self.clip.vision.config))} if self.options.new else {}),
+            **about_clip(self.clip, self.options),
             "processes": self.accelerator.num_processes,
             **self._options_listed("write_for", "new"),
             "options.steps": json.dumps(self.num_steps),
@@ -207,7 +207,7 @@ class MLMRun(Loop):
             loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
             towers = Towers(self.result.text, self.clip.vision, loss)
             Results(self.folder, self.clip, self.weights, self.options, "").write(towers, self.step)
-            head = {name: one.contiguous() for name, one in head_state(self.result).items()}
+            head = head_state(self.result)
             check_weights(head)
             with written_whole(self.folder / HEAD_NAME) as place:
                 save_tensors(head, place, {"trained_by": "weighted-clip train", "steps": str(self.step)})
@@ -220,7 +220,7 @@ class MLMRun(Loop):
 def head_state(model: TrainedMLM) -> dict[str, Tensor]:
     """Tensors of the mask, ``[d]``, and the head, ``[V, d]`` and ``[V]``, on the CPU."""
     state = model.state_dict().items()
-    return {name: one.detach().cpu() for name, one in state if not name.startswith("text.")}
+    return {name: one.detach().cpu().contiguous() for name, one in state if not name.startswith("text.")}
 
 
 def load_mlm(folder: Path) -> TrainedMLM:

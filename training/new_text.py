@@ -56,6 +56,12 @@ def new_clip(size: str, options: TrainOptions, activation: Activation | None = N
     )
 
 
+def about_clip(clip: FullClip, options: TrainOptions) -> dict[str, str]:
+    """Properties of the first CLIP that a resumed run must share: its name, and of a new one its sizes."""
+    sizes = {"sizes": repr((clip.text.config, clip.vision.config))} if options.new else {}
+    return {"weights": clip.name, **sizes}
+
+
 def with_text(clip: FullClip, weights: Path, options: TrainOptions) -> FullClip:
     """Model at the start of training."""
     config = clip.text.config

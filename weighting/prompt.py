@@ -14,6 +14,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 Part = TypeVar("Part")
 
+MOST_CHARACTERS = 65_536
+"""Longest prompt, as that of the ruler and the lab."""
+
 
 class Span(NamedTuple):
     """A stretch of the prompt text, end exclusive, in code points."""

@@ -7,12 +7,11 @@ import re
 from itertools import product
 from typing import NamedTuple
 
-from .prompt import Span, shortened
+from .prompt import MOST_CHARACTERS, Span, shortened
+from .syntax.record import decimal
 
 MOST_WORDS, MOST_VALUES, MOST_TEXTS = 2, 32, 64
 """Most weights that change in a prompt, values of each, and prompts in all."""
-MOST_CHARACTERS = 65_536
-"""Longest prompt, as that of the ruler and the lab."""
 
 _NUMBER = r"[+-]?(?:\d{1,4}(?:\.\d{1,6})?|\.\d{1,6})"
 _RANGE = re.compile(rf":\s*({_NUMBER})\s*\.\.\s*({_NUMBER})\s*:\s*(\d{{1,4}})\s*(?=\))", re.ASCII)
@@ -101,7 +100,7 @@ def _sweep(source: str, match: re.Match[str]) -> Sweep:
     if depth:
         raise ValueError(f"the range “{written}” has no bracket in front of its words: write (dog{written})")
     evenly = (first + (last - first) * i / (number - 1) for i in range(number))
-    values = tuple(f"{round(value, 4) + 0:.4f}".rstrip("0").rstrip(".") for value in evenly)
+    values = tuple(decimal(round(value, 4) + 0) for value in evenly)
     if len(set(values)) < number:
         raise ValueError(f"“{written}” gives one weight twice: weights have four decimals; give its ends more distance")
     return Sweep(source[start + 1 : match.start()], values, Span(match.start(), match.end()))

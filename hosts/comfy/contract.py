@@ -65,16 +65,8 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
         *("patcher", "tokenize", "tokenizer"),
     ),
     PATCHER: (
-        *(
-            "add_object_patch",
-            "clone",
-            "get_model_object",
-            "model",
-            "object_patches",
-            "patches_uuid",
-            "set_attachments",
-        ),
-        *("add_wrapper_with_key", "remove_wrappers_with_key"),
+        *("add_object_patch", "clone", "get_model_object", "model", "object_patches", "patches_uuid"),
+        *("add_wrapper_with_key", "remove_wrappers_with_key", "set_attachments"),
     ),
     TOKENIZER: (
         *("embedding_directory", "embedding_key", "embedding_size", "end_token", "max_length", "pad_token"),

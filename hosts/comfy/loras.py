@@ -39,11 +39,12 @@ def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> Loa
     """
     lines: list[str] = []
     issues: list[Issue] = []
+    files = _files(loras)
     for lora in loras:
         if lora.clip_points or lora.model_points:
             message = f"The LoRA “{lora.name}” changes with the steps only where loras is “in time”: 1 is taken."
             issues.append(Issue("timed-strength", message, lora.span))
-        file = _file_of(lora, issues)
+        file = _file_of(lora, files, issues)
         if file is not None:
             strengths = lora.model_strength, lora.clip_strength
             model, clip = host("nodes").LoraLoader().load_lora(model, clip, file, *strengths)
@@ -83,7 +84,8 @@ def hook_loras(
     """
     lines: list[str] = []
     issues: list[Issue] = []
-    found = [(lora, file) for lora in loras if (file := _file_of(lora.tag, issues)) is not None]
+    files = _files(loras)
+    found = [(lora, file) for lora in loras if (file := _file_of(lora.tag, files, issues)) is not None]
     if not found:
         return HookedClip(clip, lines, issues)
     if isinstance(clip, NativeClip):
@@ -149,9 +151,14 @@ def _check_encodes_under_hooks(clip: Clip) -> None:
         )
 
 
-def _file_of(lora: LoraTag, issues: list[Issue]) -> str | None:
+def _files(loras: Sequence[object]) -> Sequence[str]:
+    """Files in the host's loras folder, if there are LoRAs to find among them."""
+    return host("folder_paths").get_filename_list("loras") if loras else ()
+
+
+def _file_of(lora: LoraTag, files: Sequence[str], issues: list[Issue]) -> str | None:
     """File of a LoRA in the host's loras folder; adds an issue if there is none or several."""
-    found = _files_of(lora.name, host("folder_paths").get_filename_list("loras"))
+    found = _files_of(lora.name, files)
     if not found:
         message = f"There is no LoRA “{lora.name}” in ComfyUI's loras folder: it is left out."
         issues.append(Issue("unknown-lora", message, lora.span))

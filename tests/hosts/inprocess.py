@@ -17,14 +17,17 @@ import json
 import math
 import re
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest import SkipTest
 
 import torch
+from safetensors.torch import save_file
 
 PACK = Path(sys.argv[1])
 TEXTS = ("", "a (red:1.3) cat on a (mat:0.4), oil painting", "a (photo:1.2) of a (cat (on a:0.6) mat:0.8), " * 18)
@@ -230,6 +233,22 @@ def refusal(action: Any) -> str:
 def pack_of(name: str) -> Path:
     """Folder of another pack, which is next to ComfyUI or among its custom nodes."""
     return next(folder for folder in (Path.cwd().parent / name, Path("custom_nodes", name)) if folder.is_dir())
+
+
+@contextmanager
+def lora_folder(states: Mapping[str, Mapping[str, torch.Tensor]]) -> Iterator[None]:
+    """Files by these names in the host's loras folders."""
+    import folder_paths
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, state in states.items():
+            save_file({key: value.contiguous() for key, value in state.items()}, Path(folder, f"{name}.safetensors"))
+        folder_paths.add_model_folder_path("loras", folder, is_default=True)
+        try:
+            yield
+        finally:
+            folder_paths.folder_names_and_paths["loras"][0].remove(folder)
+            folder_paths.filename_list_cache.pop("loras", None)
 
 
 def package(name: str, folder: Path) -> None:

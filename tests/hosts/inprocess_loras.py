@@ -8,16 +8,24 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from inprocess import WIDTHS, compares, difference, main, make_clip, make_lora, ours, refusal, stock, with_lora
+from inprocess import (
+    WIDTHS,
+    compares,
+    difference,
+    lora_folder,
+    main,
+    make_clip,
+    make_lora,
+    ours,
+    refusal,
+    stock,
+    with_lora,
+)
 from inprocess_padding import differs, sampled
-from safetensors.torch import save_file
 from toys import make_unet
 
 LAYERS = r"layers\.\d+\.mlp\.fc1\.weight"
@@ -31,21 +39,10 @@ CASES: dict[str, tuple[tuple[str, float, float], ...]] = {
 """Tags, and the stock loaders in a row that do the same: file, strength for the model, strength for CLIP."""
 
 
-@contextmanager
-def lora_files(model: Any, clip: Any) -> Iterator[None]:
+def lora_files(model: Any, clip: Any) -> AbstractContextManager[None]:
     """The files ``both`` and ``model`` in the host's loras folders."""
-    import folder_paths
-
     of_model = make_lora(model.model, ATTENTION)
-    with tempfile.TemporaryDirectory() as folder:
-        save_file(of_model, Path(folder, "model.safetensors"))
-        save_file(of_model | make_lora(clip.cond_stage_model, LAYERS), Path(folder, "both.safetensors"))
-        folder_paths.add_model_folder_path("loras", folder, is_default=True)
-        try:
-            yield
-        finally:
-            folder_paths.folder_names_and_paths["loras"][0].remove(folder)
-            folder_paths.filename_list_cache.pop("loras", None)
+    return lora_folder({"model": of_model, "both": of_model | make_lora(clip.cond_stage_model, LAYERS)})
 
 
 @compares("LoRA tags: CLIP and model, small, with stock loaders")

@@ -9,9 +9,8 @@ it has no such form. Run by test_comfyui_inprocess.py in ComfyUI's own Python; s
 from __future__ import annotations
 
 import importlib
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from inprocess import (
     apart,
     compares,
     issues_in,
+    lora_folder,
     main,
     make_clip,
     make_lora,
@@ -81,23 +81,10 @@ class Bench:
     def weight(self) -> torch.Tensor:
         return self.model.model.state_dict()[self.layer].clone()
 
-    @contextmanager
-    def files(self) -> Iterator[None]:
-        import folder_paths
-
+    def files(self) -> AbstractContextManager[None]:
         a = self.of_model | self.of_clip
         b = {key: value.roll(1, -1) if value.dim() == 2 else value for key, value in a.items()}
-        with tempfile.TemporaryDirectory() as folder:
-            for name, state in {"a": a, "b": b, "model": self.of_model}.items():
-                save_file(
-                    {key: value.contiguous() for key, value in state.items()}, Path(folder, f"{name}.safetensors")
-                )
-            folder_paths.add_model_folder_path("loras", folder, is_default=True)
-            try:
-                yield
-            finally:
-                folder_paths.folder_names_and_paths["loras"][0].remove(folder)
-                folder_paths.filename_list_cache.pop("loras", None)
+        return lora_folder({"a": a, "b": b, "model": self.of_model})
 
     def calls(self, positive: Any, negative: Any, model: Any = None, sigmas: Any = None) -> list[tuple[Call, Call]]:
         """Sample as the node SamplerCustom does: positive and negative in every call of the denoiser."""

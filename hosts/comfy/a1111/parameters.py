@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....weighting.infotext import Infotext
-from ....weighting.prompt import shortened
+from ....weighting.prompt import MOST_CHARACTERS, shortened
 from ....weighting.timed.schedule import schedule, split_and
 from .noise import A1111Noise
 from .samplers import AUTOMATIC, KINDS
@@ -22,8 +22,6 @@ RNG = {"NV": "NV", "GPU": "NV", "CPU": "CPU"}
 """Our source of random numbers by the WebUI's."""
 MOST_PIXELS = 16384
 """Largest width and height that is taken."""
-MOST_CHARACTERS = 65_536
-"""Longest prompt and negative prompt, as that of the ruler and the lab."""
 
 IGNORED = frozenset(
     {"Version", "Lora hashes", "TI", "TI hashes", "Hashes", "VAE hash", "Model hash", "Civitai metadata"}
