@@ -172,6 +172,7 @@ def test_the_menus_of_nodes_are_translated() -> None:
 
 def test_every_node_has_a_help_page_and_every_page_and_picture_is_used() -> None:
     assert {path.stem for path in HELP.glob("*.md")} == set(NODE_CLASS_MAPPINGS)
+    assert {path.parent.name for path in HELP.glob("*/zh.md")} == set(NODE_CLASS_MAPPINGS)
     used = {picture for path in HELP.glob("*.md") for picture in pictures(path)}
     assert used == {path for path in HELP.rglob("*") if path.is_file() and path.suffix != ".md"}
 
@@ -233,13 +234,13 @@ def test_a_chinese_page_has_the_parts_and_the_code_of_the_english_one(page: Path
         r"^- \*\*",
         r"^\| `[^`]+` \|",
         r"!\[[^]]+\]\(([^)]+)\)",
-        r"template \*[^*]+\*|模板 \*[^*]+\*",
+        r"(?:template|模板)\s\*[^*]+\*",
     ):
         english, chinese = (re.findall(pattern, text, re.MULTILINE) for text in texts)
         assert len(chinese) == len(english), pattern
     assert re.findall(r"!\[[^]]+\]\(([^)]+)\)", texts[1]) == re.findall(r"!\[[^]]+\]\(([^)]+)\)", texts[0])
-    english, chinese = (set(re.findall(r"`([^`]+)`", text)) for text in texts)
-    assert english - inputs_of(node_id).keys() == chinese
+    english, chinese = (set(re.findall(r"(?s)```.*?```|`[^`]+`", text)) for text in texts)
+    assert english - {f"`{name}`" for name in inputs_of(node_id)} == chinese
     inputs = parts_of(page)[1]["输入"]
     named = [name for line in re.findall(r"^- \*\*([^*]+)\*\*", inputs, re.MULTILINE) for name in line.split("、")]
     assert set(named) <= {given["name"] for given in names["inputs"].values()}
