@@ -133,10 +133,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
-    """Functions of a command in a package of its own, which the archive of the Comfy Registry leaves out."""
+    """Functions of a command in a module of its own, which the archive of the Comfy Registry leaves out."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        if Path(__file__).resolve().parents[1].joinpath(*package.split("."), "__init__.py").is_file():
+        place = Path(__file__).resolve().parents[1].joinpath(*package.split("."))
+        if any(one.is_file() for one in (place / "__init__.py", place.with_suffix(".py"))):
             import_module(f"...{package}", __name__).add_arguments(parser)
             return
         assert isinstance(parser, _Parser)
@@ -158,6 +159,13 @@ PARITY = Command(
     ("--hosts hosts", "--quick"),
 )
 BENCH = Command("bench", "measure speed beside other programs", *_outside("workshop.bench"), ("", "--quick"))
+DALLE_EVALUATE = Command(
+    "dalle evaluate",
+    "measure the distance of drawn pictures from real ones",
+    *_outside("commands.dalle_evaluate"),
+    ("held_out drawn --weights clip.safetensors --out figures",),
+    description="Measure FID and inception score of drawings beside pictures, after blurs of several radii.",
+)
 COMMANDS = (
     INSPECT,
     SCHEDULE,
@@ -176,6 +184,7 @@ COMMANDS = (
     DALLE_TRAIN_VAE,
     DALLE_TRAIN,
     DALLE_SAMPLE,
+    DALLE_EVALUATE,
     DALLE_DEMO,
     WORLD,
     WORLD_TRAIN,
