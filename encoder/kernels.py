@@ -3,9 +3,9 @@
 ``plain`` is PyTorch's own linear, which is MKL on x86. ``onednn`` and ``mkl`` are these libraries on weights reordered
 beforehand, see `linear.py`; none is further from exact sums than ``plain``.
 
-On an unknown machine the first answer of a process is computed by ``plain``. Then all are timed once, which takes a
-second or two, and the choice is saved in a file for the processor, its threads and the version of torch. Texts,
-few rows by weights that are packed once, and images, many rows by weights that are packed each time, are two choices.
+On an unknown machine the first answer of a process is computed by ``plain``. Then all are timed once, which takes up to
+three seconds, and the choice is saved in a file for the processor, its threads and the version of torch. Texts, few
+rows by weights that are packed once, and images, many rows by weights that are packed each time, are two choices.
 
 Source: docs/performance.md, "On a CPU".
 """
@@ -20,7 +20,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import Lock
@@ -44,6 +44,9 @@ LEAST_GAIN = 1.05
 """Minimum speedup over ``plain`` for another kernel to be chosen."""
 MOST_SECONDS = 3.0
 """Measuring ends after the round in which this is reached; on a quiet machine it takes one or two."""
+NUM_BLOCKS = 4
+"""Blocks whose weights are multiplied in turn: with three copies 340 MB, as many as a pass of CLIP-L reads, so that
+none is still in the processor's cache."""
 
 _FIELD = re.compile(r"^(model name|cpu family|model)[\t ]*: (.+)$", re.MULTILINE)
 
@@ -119,7 +122,7 @@ def available() -> tuple[Kernel, ...]:
 
 
 def machine() -> str:
-    """Key of the choice: processor, threads, torch and the kernels to choose from, in words."""
+    """Key of the choice: processor, threads, torch, the kernels to choose from and how they are timed, in words."""
     try:
         name = processor_name(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -127,7 +130,7 @@ def machine() -> str:
     kind = torch.backends.cpu.get_cpu_capability()
     return (
         f"{name or platform.processor() or platform.machine()}, {kind}, threads: {torch.get_num_threads()}, "
-        f"torch {torch.__version__}, {'/'.join(available())}"
+        f"torch {torch.__version__}, {'/'.join(available())}, timed on {NUM_BLOCKS} blocks"
     )
 
 
@@ -149,32 +152,35 @@ def processor_name(info: str) -> str | None:
 @torch.no_grad()
 def measured_on_texts(repetitions: int = 20) -> Kernel:
     """Return the fastest kernel for a chunk of CLIP-L and for its last words, by weights that are packed already."""
-    layers = _layers((768, 2304), (768, 768), (768, 3072), (3072, 768))
+    sizes = (768, 2304), (768, 768), (768, 3072), (3072, 768)
     inputs = {(size, rows): _zeros(rows, size) for size in (768, 3072) for rows in (26, 77)}
-    ways: list[Mapping[Kernel, Run]] = []
-    for layer in layers:
-        packed: dict[Kernel, Packed] = {kernel: PACKED[kernel]([layer]) for kernel in available() if kernel in PACKED}
-        for x in (inputs[layer.in_features, rows] for rows in (26, 77)):
-            runs: dict[Kernel, Run] = {kernel: partial(product, x) for kernel, product in packed.items()}
-            ways.append(_plain(layer, x) | runs)
-    return _fastest(ways, repetitions)
+
+    def block() -> Iterator[Mapping[Kernel, Run]]:
+        layers = _layers(*sizes)
+        packs = [{kernel: PACKED[kernel]([layer]) for kernel in available() if kernel in PACKED} for layer in layers]
+        for rows in (26, 77):  # a pass reads all weights before it reads the first again
+            for layer, packed in zip(layers, packs, strict=True):
+                x = inputs[layer.in_features, rows]
+                yield _plain(layer, x) | {kernel: partial(product, x) for kernel, product in packed.items()}
+
+    return _fastest([list(block()) for _ in range(NUM_BLOCKS)], repetitions)
 
 
 @torch.no_grad()
-def measured_on_images(repetitions: int = 3) -> Kernel:
+def measured_on_images(repetitions: int = 4) -> Kernel:
     """Return the fastest kernel for two images in CLIP-L's image tower, packing included."""
-    layers = _layers((1024, 3072), (1024, 1024), (1024, 4096), (4096, 1024))
+    sizes = (1024, 3072), (1024, 1024), (1024, 4096), (4096, 1024)
     inputs = {size: _zeros(514, size) for size in (1024, 4096)}
 
     def packing(kernel: Kernel, layer: nn.Linear, x: Tensor) -> object:
         return PACKED[kernel]([layer])(x)
 
-    ways: list[Mapping[Kernel, Run]] = []
-    for layer in layers:
-        x = inputs[layer.in_features]
-        runs: dict[Kernel, Run] = {k: partial(packing, k, layer, x) for k in available() if k in PACKED}
-        ways.append(_plain(layer, x) | runs)
-    return _fastest(ways, repetitions)
+    def block() -> Iterator[Mapping[Kernel, Run]]:
+        for layer in _layers(*sizes):
+            x = inputs[layer.in_features]
+            yield _plain(layer, x) | {k: partial(packing, k, layer, x) for k in available() if k in PACKED}
+
+    return _fastest([list(block()) for _ in range(NUM_BLOCKS)], repetitions)
 
 
 def _plain(layer: nn.Linear, x: Tensor) -> dict[Kernel, Run]:
@@ -195,18 +201,18 @@ def _layers(*sizes: tuple[int, int]) -> list[nn.Linear]:
     return layers
 
 
-def _fastest(ways: Sequence[Mapping[Kernel, Run]], repetitions: int, attempts: int = 3) -> Kernel:
-    """Time the kernels in turn."""
+def _fastest(blocks: Sequence[Sequence[Mapping[Kernel, Run]]], repetitions: int, attempts: int = 3) -> Kernel:
+    """Time the kernels in turn, each time on the next of some blocks that are alike."""
     begun = time.perf_counter()
-    shortest = [dict.fromkeys(runs, math.inf) for runs in ways]  # what is longer was disturbed
+    shortest = [dict.fromkeys(runs, math.inf) for runs in blocks[0]]  # what is longer was disturbed
     for number in range(attempts * repetitions):
-        for runs, times in zip(ways, shortest, strict=True):
+        for runs, times in zip(blocks[number % len(blocks)], shortest, strict=True):
             for kernel, run in runs.items():
                 start = time.perf_counter()
                 run()
                 times[kernel] = min(times[kernel], time.perf_counter() - start)
-        total = {kernel: sum(times[kernel] for times in shortest) for kernel in ways[0]}
-        fastest = min(ways[0], key=total.__getitem__)
+        total = {kernel: sum(times[kernel] for times in shortest) for kernel in shortest[0]}
+        fastest = min(total, key=total.__getitem__)
         is_late = time.perf_counter() - begun > MOST_SECONDS
         if (is_late or (number + 1) % repetitions == 0) and total["plain"] >= LEAST_GAIN * total[fastest]:
             return fastest

@@ -1,10 +1,12 @@
 """Choice of the kernel, its packed weights, and sums as exact as PyTorch's."""
 
 import json
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -146,7 +148,24 @@ def test_the_faster_kernel_is_chosen_if_it_gains_enough(monkeypatch: pytest.Monk
 
     for onednn, mkl, expected in ((0.9, 0.95, "onednn"), (0.9, 0.8, "mkl"), (0.99, 0.98, "plain"), (1.2, 1.1, "plain")):
         ways = {"plain": taking(0.01), "onednn": taking(0.01 * onednn), "mkl": taking(0.01 * mkl)}
-        assert kernels._fastest([ways] * 3, repetitions=2) == expected
+        assert kernels._fastest([[ways] * 3] * 2, repetitions=2) == expected
+
+
+@needs_onednn
+def test_no_weight_is_timed_again_before_as_much_is_read_as_by_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[torch.Tensor] = []
+
+    def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        read.append(weight)
+        return torch.nn.functional.linear(x, weight, bias)
+
+    monkeypatch.setattr(kernels, "functional", SimpleNamespace(linear=linear))
+    monkeypatch.setattr(kernels, "MOST_SECONDS", math.inf)
+    kernels.measured_on_texts(repetitions=2)
+    for place, weight in enumerate(read):
+        since = next((n for n, later in enumerate(read[place + 1 :]) if later is weight), 3)
+        assert since >= 3  # the other weights of its block, by three kernels
+    assert len({id(weight) for weight in read}) == 4 * kernels.NUM_BLOCKS
 
 
 # --- packed weights
