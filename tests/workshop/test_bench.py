@@ -151,7 +151,9 @@ def test_each_processor_has_a_column(sections: dict[str, str]) -> None:
     assert [row["Work"] for row in figures] == [work.name for work in OF_PROCESSORS]
     (own,) = (head for head in date if head.endswith(processor()))
     for row in figures:
-        assert row[own] == "not found" if row["Work"] == WEIGHTED.name else float(row[own]) >= 0, row
+        speed, _, slow = row[own].partition(" ")
+        assert speed == "not" if row["Work"] == WEIGHTED.name else float(speed) >= 0, row
+        assert not slow or row["Work"] == WEIGHTED.name or float(slow.strip("()")) >= 0, row
     assert "torch" in version[own]
     others = [head for head in date if head not in (*HEAD, own)]
     assert merged(sections["processors"], own, {row["Work"]: row[own] for row in (*figures, date, version)}) == (
@@ -438,7 +440,7 @@ def test_goals_are_met_or_missed_by_the_worst_row() -> None:
     assert found["Four words down in 60 tokens", "ADV_CLIP_emb"] == ["not measured", ""]
     assert found["Reading 300 characters", "-"] == ["0.19 ms", "met"]
     assert found["A weighted prompt on a GPU", "transformers, eager"] == ["3.00 times", "met"]
-    encoded[0] = ["plain", "comfy", "transformers", "100", "97.0", "1.03", "-", "0"]
+    encoded[0] = ["plain", "comfy", "transformers", "100", "99.0", "1.01", "1.00 to 1.03", "0"]
     parsed[0][2] = "0.2"
     blocks["encode"] = page.table(page.COMPARISON_HEAD, encoded, num_left=3)
     blocks["parse"] = page.table(["Syntax", "Text", "300 characters, ms"], parsed, num_left=2)

@@ -228,7 +228,7 @@ ENCODE = Section(
     encode_block,
     "Beside transformers and compel",
     (
-        Goal("A plain prompt", "transformers", rows_of("plain", "comfy", TRANSFORMERS), 0.97),
+        Goal("A plain prompt", "transformers", rows_of("plain", "comfy", TRANSFORMERS), 0.97, is_certain=True),
         Goal("Four words down in 60 tokens", "compel", rows_of("four words down", "compel", COMPEL), 2.0),
     ),
 )

@@ -169,6 +169,8 @@ class Goal(NamedTuple):
     """Minimum speed as a multiple of the peer's; or with ``column`` the maximum number of milliseconds."""
     column: str = ""
     """A column with milliseconds."""
+    is_certain: bool = False
+    """Whether the speed at the slow end of the middle half counts."""
 
 
 class Section(NamedTuple):
@@ -215,6 +217,9 @@ def _figure(goal: Goal, row: Mapping[str, str]) -> float | None:
     """Milliseconds, or speed as a multiple of the peer's; None if a time is missing."""
     if goal.column:
         return _number(row.get(goal.column))
+    if goal.is_certain:
+        slow = _number(row.get("Middle half", "").partition(" to ")[2])
+        return slow and 1 / slow
     ours, peer = (
         next((_number(cell) for column, cell in row.items() if column.startswith(side)), None)
         for side in ("Ours, ", "Peer, ")
