@@ -157,11 +157,14 @@ def measured_on_texts(repetitions: int = 20) -> Kernel:
 
     def block() -> Iterator[Mapping[Kernel, Run]]:
         layers = _layers(*sizes)
-        packs = [{kernel: PACKED[kernel]([layer]) for kernel in available() if kernel in PACKED} for layer in layers]
+        packs: list[dict[Kernel, Packed]] = [
+            {kernel: PACKED[kernel]([layer]) for kernel in available() if kernel in PACKED} for layer in layers
+        ]
         for rows in (26, 77):  # a pass reads all weights before it reads the first again
             for layer, packed in zip(layers, packs, strict=True):
                 x = inputs[layer.in_features, rows]
-                yield _plain(layer, x) | {kernel: partial(product, x) for kernel, product in packed.items()}
+                runs: dict[Kernel, Run] = {kernel: partial(product, x) for kernel, product in packed.items()}
+                yield _plain(layer, x) | runs
 
     return _fastest([list(block()) for _ in range(NUM_BLOCKS)], repetitions)
 
@@ -178,7 +181,8 @@ def measured_on_images(repetitions: int = 4) -> Kernel:
     def block() -> Iterator[Mapping[Kernel, Run]]:
         for layer in _layers(*sizes):
             x = inputs[layer.in_features]
-            yield _plain(layer, x) | {k: partial(packing, k, layer, x) for k in available() if k in PACKED}
+            runs: dict[Kernel, Run] = {k: partial(packing, k, layer, x) for k in available() if k in PACKED}
+            yield _plain(layer, x) | runs
 
     return _fastest([list(block()) for _ in range(NUM_BLOCKS)], repetitions)
 
@@ -204,15 +208,17 @@ def _layers(*sizes: tuple[int, int]) -> list[nn.Linear]:
 def _fastest(blocks: Sequence[Sequence[Mapping[Kernel, Run]]], repetitions: int, attempts: int = 3) -> Kernel:
     """Time the kernels in turn, each time on the next of some blocks that are alike."""
     begun = time.perf_counter()
-    shortest = [dict.fromkeys(runs, math.inf) for runs in blocks[0]]  # what is longer was disturbed
+    shortest: list[dict[Kernel, float]] = [
+        dict.fromkeys(runs, math.inf) for runs in blocks[0]
+    ]  # what is longer was disturbed
     for number in range(attempts * repetitions):
         for runs, times in zip(blocks[number % len(blocks)], shortest, strict=True):
             for kernel, run in runs.items():
                 start = time.perf_counter()
                 run()
                 times[kernel] = min(times[kernel], time.perf_counter() - start)
-        total = {kernel: sum(times[kernel] for times in shortest) for kernel in shortest[0]}
-        fastest = min(total, key=total.__getitem__)
+        total: dict[Kernel, float] = {kernel: sum(times[kernel] for times in shortest) for kernel in shortest[0]}
+        fastest: Kernel = min(total, key=total.__getitem__)
         is_late = time.perf_counter() - begun > MOST_SECONDS
         if (is_late or (number + 1) % repetitions == 0) and total["plain"] >= LEAST_GAIN * total[fastest]:
             return fastest
