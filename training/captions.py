@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ..encoder.config import TextConfig
-from ..encoder.tokenizer import Tokenizer
-from .data import Example
+from ..encoder.tokenizer import Tokenizer, default_tokenizer
+from .data import Data, Example
 from .options import CaptionOptions
 
 
@@ -109,6 +109,15 @@ def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig,
 def is_too_long(caption: str, tokenizer: Tokenizer, config: TextConfig, word: NewWord | None = None) -> bool:
     """Whether a caption is too long for the text tower: over 75 tokens in all released ones."""
     return len(tokens_of(caption, tokenizer, config, word)) > config.context_length - 2
+
+
+def notes_on_length(data: Data, config: TextConfig, word: NewWord | None = None) -> list[str]:
+    """Line that counts and names captions that are cut off for the text tower; none if there are none."""
+    captions = [(one.name, caption) for one in data.examples for caption in one.captions]
+    cut = [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config, word)]
+    named = f"{', '.join(cut[:3])}{', ...' if len(cut) > 3 else ''}"
+    told = f"captions have more than {config.context_length - 2} tokens, and are read up to there"
+    return [f"{len(cut):,} {told} ({named})"] if cut else []
 
 
 class Batches:

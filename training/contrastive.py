@@ -17,7 +17,7 @@ from ..encoder.files.tensor_file import CheckpointError
 from ..encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
 from ..encoder.tokenizer import default_tokenizer
 from . import checkpoint
-from .captions import NewWord, caption_of, is_too_long, token_ids
+from .captions import NewWord, caption_of, notes_on_length, token_ids
 from .data import Data, Problem
 from .distributed import over_processes
 from .grad_cache import Part, Towers, backward
@@ -62,7 +62,8 @@ class Run(Loop):
         self._word = NewWord(options.word, options.word_vectors) if options.word else None
         self._images = Images(clip, options)
         data = self._images.read(data, folder, accelerator, say)
-        self._say_what_is_cut(data)
+        for line in notes_on_length(data, clip.text.config, self._word):
+            say(line)
         why = ". Training tells pairs from each other, so at least 2 must be left"
         self.hold_out(data, "usable pairs", least=2, why=why)
         self._patience = None if options.patience is None else Patience(options.patience)
@@ -72,17 +73,6 @@ class Run(Loop):
         self.divide_batches(least=2)
         self.num_steps = options.steps or options.epochs * self.batches.per_epoch
         self._build()
-
-    def _say_what_is_cut(self, data: Data) -> None:
-        """Name captions that are cut off for the tower."""
-        config = self.clip.text.config
-        captions = [(pair.name, caption) for pair in data.examples for caption in pair.captions]
-        cut = [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config, self._word)]
-        if cut:
-            self.say(
-                f"{len(cut)} captions have more than {config.context_length - 2} tokens, and are read up to there "
-                f"({', '.join(cut[:3])}{', ...' if len(cut) > 3 else ''})"
-            )
 
     def _check_word(self) -> None:
         """Count captions with the new word."""

@@ -31,7 +31,7 @@ from ..encoder.text_model import TextModel, first_eos
 from ..encoder.tokenizer import END_OF_WORD, bytes_of, default_tokenizer
 from ..output.export import save_tensors
 from ..output.files import written_whole
-from .captions import NewWord, caption_of, is_too_long, token_ids
+from .captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
 from .checkpoint import check_like, check_weights
 from .data import Data
 from .distributed import over_processes
@@ -108,17 +108,11 @@ class MLMRun(Loop):
         super().__init__(folder, options, accelerator, say, clip=options.clip)
         self.clip, self.weights = clip, weights
         self.hold_out(data, "captions")
-        self._say_what_is_cut()
+        for line in notes_on_length(data, clip.text.config):
+            say(line)
         self.divide_batches()
         self.num_steps = options.steps or options.epochs * self.batches.per_epoch
         self._build()
-
-    def _say_what_is_cut(self) -> None:
-        captions = [caption for example in self.data.examples for caption in example.captions]
-        config = self.clip.text.config
-        count = sum(is_too_long(caption, default_tokenizer(), config) for caption in captions)
-        if count:
-            self.say(f"{count:,} captions have more than {config.context_length - 2} tokens, and are read up to there")
 
     def _build(self) -> None:
         """Build model, optimizer and average."""
