@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import Command
+from .classify import CLASSIFY
 from .config_file import CONFIG_FLAG, config_arguments
 from .console import check_texts, drop_unwritable, show, visible, write_anything
 from .dalle import DALLE, DALLE_SHAPES, DALLE_TRAIN, DALLE_TRAIN_VAE
@@ -178,6 +179,7 @@ COMMANDS = (
     SORT,
     TRAIN,
     FILL,
+    CLASSIFY,
     STRETCH,
     DALLE,
     DALLE_SHAPES,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..training.options import TrainOptions
 
 _NO_HOST = "ComfyUI, A1111 and Forge refuse such an encoder, only this program reads it"
-_PARTS = "layers, embeddings, projection (of the text tower), image, scale"
+_PARTS = "layers, embeddings, projection (of the text tower), image, scale, head (of --objective classify)"
 
 
 def _add_arguments(train: argparse.ArgumentParser) -> None:
@@ -123,6 +123,15 @@ _MLM_PAGE = Page(
     },
     "held-out right",
 )
+_CLASSIFIER_PAGE = Page(
+    "Training of a classifier",
+    {
+        "accuracy.png": Chart("Share of right classes", ("held-out accuracy", "accuracy"), top=1.0),
+        "loss.png": Chart("Loss, nats", ("loss", "held-out loss")),
+        "scales.png": SCALES,
+    },
+    "held-out accuracy",
+)
 
 
 @alone
@@ -135,6 +144,10 @@ def _run(arguments: argparse.Namespace) -> int:
         check_new(arguments.out, options.write_for)
     if options.objective == "mlm":
         return train_with(arguments, options, Job(TEXT_NAME, _make_mlm, _MLM_PAGE, _mlm_written))
+    if options.objective == "classify":
+        from ..training.classifier import CLASSIFIER_NAME
+
+        return train_with(arguments, options, Job(CLASSIFIER_NAME, _make_classifier, _CLASSIFIER_PAGE))
     return train_with(arguments, options, Job(TEXT_NAME, _make_contrastive, _CONTRASTIVE_PAGE, _written))
 
 
@@ -203,14 +216,39 @@ def _folders(run: Any) -> list[str]:
     return [f"{run.folder / library}/, for {library}" for library in run.options.write_for]
 
 
+def _check_whole(arguments: argparse.Namespace) -> None:
+    if arguments.shard:
+        raise ValueError(f"--shard does not go with --objective {arguments.objective}: leave it out")
+
+
+def _make_classifier(
+    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
+) -> tuple[Any, list[str]]:
+    from ..training.classifier import ClassifierRun, without_examples
+    from ..training.data import read_captions, read_data, summary
+
+    _check_whole(arguments)
+    path = arguments.data
+    data = read_data(path, is_captioned=False) if options.towers == "image" else read_captions(path)
+    clip = _clip(arguments, options)
+    run = ClassifierRun(clip, data, arguments.out, options, accelerator, say)
+    classes = ", ".join(f"{name} ({count:,})" for name, count in [*run.counts.items()][:20])
+    notes = [_sizes(clip), *summary(run.data.problems), *without_examples(path, run.counts)]
+    more = ", ..." if len(run.counts) > 20 else ""
+    return run, [
+        *notes,
+        f"{len(run.counts):,} classes: {classes}{more}",
+        f"{counts(run)}, on {accelerator.device} in {options.precision}",
+    ]
+
+
 def _make_mlm(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
     from ..training.data import read_captions, summary
     from ..training.mlm import MLMRun
 
-    if arguments.shard:
-        raise ValueError("--shard does not go with --objective mlm: leave it out")
+    _check_whole(arguments)
     data, clip = read_captions(arguments.data), _clip(arguments, options)
     run = MLMRun(clip, arguments.weights or Path(arguments.new), data, arguments.out, options, accelerator, say)
     notes = [_sizes(clip), *summary(data.problems)]

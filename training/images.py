@@ -68,7 +68,7 @@ class Images:
         """Open all images once. If the image tower is not trained, compute features and drop it."""
         on_progress = progress_of_reading(len(data.examples), say)
         vision, crop = self._clip.vision, self._options.crop
-        if self._options.towers == "both":
+        if self._options.towers != "text":
             problems: Sequence[Problem] = unreadable(data.examples, self, on_progress)
         else:
             place, self.digest = folder / FEATURES_NAME, digest_of(vision.parameters())
@@ -92,7 +92,7 @@ class Images:
 
     def __call__(self, pair: Example) -> Tensor | Problem:
         """Features ``[p]`` of an image, or pixels ``[3, size, size]`` if its tower is trained; else the problem."""
-        if self._options.towers == "both":
+        if self._options.towers != "text":
             return pixels_of(pair, self._clip.vision.config.image_size, self._options.crop)
         return self._features[pair.name]
 

@@ -25,16 +25,16 @@ Groups = list[dict[str, Any]]
 
 
 def part_of(name: str) -> str:
-    """Part, one of `PARTS`, that a parameter of `Towers` belongs to.
+    """Part, one of `PARTS`, that a parameter of `Towers` or a `Classifier` belongs to.
 
-    >>> part_of("text.embeddings.token_embedding.weight"), part_of("loss.logit_scale")
-    ('embeddings', 'scale')
+    >>> part_of("text.embeddings.token_embedding.weight"), part_of("loss.logit_scale"), part_of("head.bias")
+    ('embeddings', 'scale', 'head')
     """
     if name.startswith("word."):
         return "embeddings"
     if name.startswith("text."):
         return next((part for part in PARTS if part in name.split(".")[1]), "layers")
-    return "image" if name.startswith("vision.") else "scale"
+    return {"vision": "image", "head": "head"}.get(name.split(".")[0], "scale")
 
 
 def groups_of(model: nn.Module, rates: Rates) -> Groups:

@@ -11,13 +11,14 @@ from ..encoder.config import CROPS, LIBRARIES, MAX_POSITIONS, POSITIONS, Crop, L
 from ..encoder.option import option, options_in
 from .augmentation import Augmentation
 
-Trained = Literal["text", "both"]
+Trained = Literal["text", "both", "image"]
 TRAINED: tuple[Trained, ...] = get_args(Trained)
-"""Towers to train, default first: the text tower alone, or both."""
+"""Towers to train, default first: the text tower alone, both, or, as a classifier, the image tower alone."""
 
-Objective = Literal["contrastive", "mlm"]
+Objective = Literal["contrastive", "mlm", "classify"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-"""Objectives, default first: matching images and captions; or predicting masked tokens of captions alone."""
+"""Objectives, default first: matching images and captions; predicting masked tokens of captions alone; or predicting
+classes of images or texts."""
 
 Precision = Literal["fp32", "bf16", "fp16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -33,8 +34,9 @@ _INTERVAL = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(m?)", re.ASCII)
 _NOT_IN_NAMES = re.compile(r"[^\w-]+")
 MAX_VECTORS = 75
 """Maximum number of vectors: the capacity of a chunk."""
-PARTS = ("layers", "embeddings", "projection", "image", "scale")
-"""Parts of a model with separate rates: three of the text tower, the image tower, the scale of the loss."""
+PARTS = ("layers", "embeddings", "projection", "image", "scale", "head")
+"""Parts of a model with separate rates: three of the text tower, the image tower, the scale of the loss, the head of a
+classifier."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,8 @@ class TrainOptions:
     )
     objective: Objective = option(
         "contrastive",
-        help="mlm: find hidden words of captions, without images, as a warm-up of the text encoder (%(default)s)",
+        help="mlm: find hidden words of captions, without images, as a warm-up of the text encoder; classify: learn "
+        "the class of each text, or with --towers image of each image, by the folders that they are in (%(default)s)",
         choices=OBJECTIVES,
     )
 
@@ -233,8 +236,10 @@ class TrainOptions:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.held_out is not None and self.held_out < 0:
             raise ValueError(f"the number of pairs to hold out must be at least 0, got {self.held_out}")
-        if self.augmentation != Augmentation() and self.towers != "both":
-            raise ValueError("--random-crop and --mirror want --towers both: else each image is looked at only once")
+        if self.augmentation != Augmentation() and self.towers == "text":
+            raise ValueError(
+                "--random-crop and --mirror want --towers both, or image: else each image is looked at only once"
+            )
         if self.compress < 0:
             raise ValueError(f"the rank of compressed gradients must be at least 1, got {self.compress}")
         if self.lora < 0:
@@ -246,6 +251,10 @@ class TrainOptions:
         self._check_new()
         if self.objective == "mlm":
             self._check_mlm()
+        if self.objective == "classify":
+            self._check_classify()
+        elif self.towers == "image" or "head" in dict(self.rates.by_part):
+            raise ValueError("--towers image and --rate-of head=X are for --objective classify")
         if not 0 <= self.merge < math.inf:
             raise ValueError(f"the strength to merge with must be a number from 0, got {self.merge}")
         if not 0 <= self.keep < math.inf:
@@ -300,6 +309,29 @@ class TrainOptions:
             raise ValueError(
                 "--objective mlm trains the whole text encoder on captions alone, as a warm-up: leave out "
                 f"{', '.join(given)}"
+            )
+
+    def _check_classify(self) -> None:
+        """Check that a classifier can be trained with these options."""
+        is_image = self.towers == "image"
+        others = {
+            "--towers both": self.towers == "both",
+            "--lora": self.lora,
+            "--word": self.word,
+            "--watch": self.watch,
+            "--keep": self.keep,
+            "--merge": self.merge != 1,
+            "--patience": self.patience is not None,
+            "--write-for": self.write_for,
+            "--new-text": is_image and self.new_text,
+            "--freeze-layers": is_image and self.rates.frozen_layers,
+            "--shuffle-tags, --keep-tags, --tag-dropout": is_image and self.captions != CaptionOptions(),
+            f"--crop {self.crop}": not is_image and self.crop != CROPS[0],
+        }
+        if given := [name for name, is_given in others.items() if is_given]:
+            what = "image" if is_image else "text"
+            raise ValueError(
+                f"--objective classify trains the {what} encoder (--towers) and a head: leave out {', '.join(given)}"
             )
 
     def num_held_out(self, num_pairs: int) -> int:

@@ -25,11 +25,14 @@ from .runs import write_pairs
 STEPS = 8
 _LOOP = ["--batch", "4", "--steps", str(STEPS), "--held-out", "4", "--device", "cpu"]
 _CLIP = ["train", "pairs", "--weights", "clip.safetensors", "--accumulate", "1", "--rate", "1e-3"]
+_CLASSES = ["train", "classes", *_CLIP[2:]]
 _DVAE = ["dalle", "train-vae", "pairs", "--recipe", "small", "--tokens", "16", "--width", "8", "--size", "16"]
 _PRIOR = ["dalle", "train", "pairs", "--dvae", "dvae.safetensors", "--recipe", "small", "--size", "16", "--width", "16"]
 OBJECTIVES = {
     "contrastive": _CLIP,
     "mlm": [*_CLIP, "--objective", "mlm"],
+    "classify texts": [*_CLASSES, "--objective", "classify"],
+    "classify images": [*_CLASSES, "--objective", "classify", "--towers", "image"],
     "dvae": _DVAE,
     "prior": [*_PRIOR, "--heads", "2", "--layers", "3", "--pieces", "600"],
 }
@@ -37,6 +40,8 @@ OBJECTIVES = {
 RESULTS = {
     "contrastive": ["text_encoder.safetensors", "clip.safetensors"],
     "mlm": ["text_encoder.safetensors", "clip.safetensors"],
+    "classify texts": ["classifier.safetensors"],
+    "classify images": ["classifier.safetensors"],
     "dvae": ["dvae.safetensors"],
     "prior": ["dalle.safetensors"],
 }
@@ -53,6 +58,9 @@ def kinds() -> list[type[loop.Loop]]:
 def write_data(folder: Path) -> Path:
     """Pairs, a CLIP and a discrete VAE for all objectives."""
     write_pairs(folder / "pairs", 24)
+    (folder / "classes").mkdir()
+    for name in ("cat", "dog", "old bird"):
+        write_pairs(folder / "classes" / name, 8)
     towers = {**hugging_face_tensors(seeded_text_model(TEXT)), **hugging_face_tensors(seeded_vision_model(VISION))}
     write(folder / "clip.safetensors", {**towers, "logit_scale": torch.tensor(math.log(1 / 0.07))})
     save_dvae(seeded(TINY_SMALL), folder / "dvae.safetensors")

@@ -24,7 +24,8 @@ OPTIONS = {
     "dvae": ["--ema", "0.9"],
 }
 DAMAGES = dict(damages())
-CASES = [(objective, name) for objective in OBJECTIVES for name in list(DAMAGES)[:: 5 if objective == "mlm" else 1]]
+LARGE = ("mlm", "classify texts")
+CASES = [(objective, name) for objective in OBJECTIVES for name in list(DAMAGES)[:: 5 if objective in LARGE else 1]]
 """Fewer with large files."""
 
 

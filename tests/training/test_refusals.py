@@ -7,13 +7,15 @@ import pytest
 from .runs import Start
 
 MLM = ["--objective", "mlm", "--held-out", "4"]
+CLASSIFY = ["--objective", "classify"]
+IMAGES = [*CLASSIFY, "--towers", "image"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--batch", "0"], "batch must be at least 1, got 0"),
-        (["--rate-of", "head=1"], "'head'; parts are layers, embeddings"),
+        (["--rate-of", "heart=1"], "'heart'; parts are layers, embeddings"),
         (["--lora", "-1"], "at least 1, got -1"),
         (["--lora", "2", "--towers", "both"], "leave out --towers both"),
         (["--rate-of", "image"], "--rate-of image: write PART=X"),
@@ -49,6 +51,21 @@ MLM = ["--objective", "mlm", "--held-out", "4"]
         ([*MLM, "--optimizer", "adafactor", "--crop", "stretch"], "leave out --optimizer adafactor, --crop stretch"),
         ([*MLM, "--held-out", "32"], "32 captions, 32 of them held out: none is left to train on"),
         ([*MLM, "--compress", "4"], "there is only one: leave it out"),
+        # classifiers
+        (["--towers", "image"], "--towers image and --rate-of head=X are for --objective classify"),
+        ([*MLM, "--rate-of", "head=1"], "leave out --rate-of"),
+        (["--rate-of", "head=1"], "--towers image and --rate-of head=X are for --objective classify"),
+        ([*CLASSIFY, "--towers", "both", "--word", "cat"], "leave out --towers both"),
+        ([*CLASSIFY, "--lora", "4", "--watch", "x", "--keep", "1"], "and a head: leave out --lora, --watch, --keep"),
+        (
+            [*CLASSIFY, "--merge", "0.5", "--patience", "3"],
+            "trains the text encoder (--towers) and a head: leave out --me",
+        ),
+        ([*CLASSIFY, "--write-for", "open_clip", "--crop", "stretch"], "leave out --write-for, --crop stretch"),
+        ([*IMAGES, "--new-text", "--freeze-layers", "1"], "leave out --new-text, --freeze-layers"),
+        ([*IMAGES, "--shuffle-tags"], "trains the image encoder (--towers) and a head: leave out --shuffle-tags"),
+        ([*CLASSIFY, "--mirror"], "--random-crop and --mirror want --towers both, or image"),
+        ([*IMAGES, "--shard"], "--shard does not go with --objective classify"),
         # several processes
         (["--compress", "4"], "--compress 4 is about what processes send each other, and there is only one"),
         (["--compress", "-1"], "the rank of compressed gradients must be at least 1, got -1"),
