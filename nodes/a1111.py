@@ -108,7 +108,8 @@ class WeightedCLIPA1111Sampler(Node):
         checked("schedule", schedule, [AUTOMATIC, *SCHEDULES])
         sigmas = model_sigmas(model)
         way = make_run(sigmas, sampler, schedule, steps, denoise, exact=exact_steps)
-        return make_sampler(sampler, way, noise, sigmas), way.sigmas
+        levels = way.sigmas if exact_steps and denoise < 1 else way.timed(sampler, steps)
+        return make_sampler(sampler, way, noise, sigmas), levels
 
 
 class WeightedCLIPReadParameters(Node):
@@ -152,7 +153,10 @@ class WeightedCLIPReadParameters(Node):
     @classmethod
     def IS_CHANGED(cls, image: str, **inputs: Any) -> Any:
         """Time of the image file, whose name may stay."""
-        return image_path(image).stat().st_mtime_ns if image in list_images() else None
+        try:
+            return image_path(image).stat().st_mtime_ns
+        except (ValueError, OSError):
+            return None
 
     def run(self, model: ModelPatcher, text: str, source: str, image: str) -> dict[str, Any]:
         """Read the text, or the image's."""
@@ -162,8 +166,9 @@ class WeightedCLIPReadParameters(Node):
         way = make_run(sigmas, found.sampler, found.schedule, found.steps, 1.0, exact=False)
         lines = found.report or ("everything is used",)
         checkpoint = f"{found.model} [{found.model_hash}]" if found.model_hash else found.model
+        sampler, levels = make_sampler(found.sampler, way, found.noise, sigmas), way.timed(found.sampler, found.steps)
         outputs = (
-            *(found.prompt, found.negative, make_sampler(found.sampler, way, found.noise, sigmas), way.sigmas),
+            *(found.prompt, found.negative, sampler, levels),
             *(found.noise, found.cfg, found.width, found.height, found.steps, found.noise.seed, found.clip_skip),
             *(checkpoint, "\n".join(lines)),
         )

@@ -141,9 +141,9 @@ class WeightedCLIPA1111Encode(EncodeNode):
         checked("regions", regions, REGIONS)
         checked("loras", loras, LORAS)
         options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, **choices)
-        timing = timing_from(clip, steps, sigmas, model)
+        timing = timing_from(clip, steps, sigmas, model, by_calls=loras == LORAS[0])
         reading: dict[str, Any] = {"has_comments": options.is_cleaned, "regions": regions}
-        prompt = read_timed(text, timing.steps, **reading)
+        prompt = read_timed(text, timing.counted, **reading)
         if loras == LORAS[0]:
             return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing, counter)
         times = lora_times(text, timing.steps, counter, **reading)

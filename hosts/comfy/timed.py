@@ -36,6 +36,19 @@ STABLE_DIFFUSION_SIGMAS = (0.0292, 14.6146)
 """Lowest and highest noise level of Stable Diffusion 1.x, 2.x and XL."""
 
 
+CALLS = "weighted_clip_calls"
+"""Name of the attribute that SIGMAS of A1111 Sampler have: their `Calls`."""
+
+
+class Calls(NamedTuple):
+    """Calls of the denoiser, for a sampler that makes more or fewer than one a step; the WebUI counts times by them."""
+
+    levels: tuple[float, ...]
+    """Noise level of each call, none above the one before; a text for two of one level cannot change in between."""
+    counted: int
+    """Number of calls that the WebUI expects, of which times are fractions."""
+
+
 @dataclass(frozen=True)
 class Timing:
     """Number of steps, and positions between them where a prompt can change."""
@@ -49,6 +62,13 @@ class Timing:
     """Origin of the times, in words."""
     issues: tuple[Issue, ...] = ()
     """Issues about them for the user."""
+    expected: int | None = None
+    """Number of steps that the WebUI expects, if it is another."""
+
+    @property
+    def counted(self) -> int:
+        """Number of steps of which times are fractions."""
+        return self.expected or self.steps
 
     def start_of(self, step: int) -> float:
         """Position from which a step is active, slightly before its border."""
@@ -76,13 +96,16 @@ def uniform_timing(steps: int) -> Timing:
     return Timing(steps, (0.0, *borders, 1.0), f"{steps} steps, assumed to be of equal length", (issue,))
 
 
-def timing_of(sigmas: Sequence[float], model: ModelPatcher | None, *, is_stable_diffusion: bool) -> Timing:
+def timing_of(
+    sigmas: Sequence[float], model: ModelPatcher | None, *, is_stable_diffusion: bool, may_repeat: bool = False
+) -> Timing:
     """Timing for a sampler's noise levels.
 
     Args:
         sigmas: One level per step and one after the last, decreasing, as in ComfyUI's SIGMAS.
         model: ComfyUI's MODEL, whose noise levels these are; None for Stable Diffusion's own.
         is_stable_diffusion: Whether to assume the levels of Stable Diffusion if there is no model.
+        may_repeat: Whether two steps may have one level, of which the later decides.
 
     Returns:
         The timing, or a uniform one with an issue if it cannot be determined.
@@ -104,6 +127,9 @@ def timing_of(sigmas: Sequence[float], model: ModelPatcher | None, *, is_stable_
         return _uniform_with_issue(steps, "These are not Stable Diffusion's noise levels: connect the model too.")
     borders: list[float] = []
     for step, (before, after) in enumerate(pairwise(sigmas[:-1]), 1):
+        if may_repeat and before == after and borders:
+            borders.append(borders[-1])  # the earlier one's text is never used
+            continue
         between = before ** (1 - PLACE) * after**PLACE if before > after > 0 else before
         start, border, end = (_percent_of(sigma, percent_to_sigma) for sigma in (before, between, after))
         if not (start + 2 * GAP < border < end - GAP):
@@ -116,11 +142,21 @@ def timing_of(sigmas: Sequence[float], model: ModelPatcher | None, *, is_stable_
     return Timing(steps, (0.0, *borders, 1.0), f"{steps} steps, timed by sigmas and {levels}")
 
 
-def timing_from(clip: EitherClip, steps: int, sigmas: Tensor | None, model: ModelPatcher | None) -> Timing:
-    """Timing from the inputs of a node: ``sigmas`` as in `timing_of` if connected, otherwise a number of steps."""
+def timing_from(
+    clip: EitherClip, steps: int, sigmas: Tensor | None, model: ModelPatcher | None, *, by_calls: bool = False
+) -> Timing:
+    """Timing from the inputs of a node: ``sigmas`` as in `timing_of` if connected, otherwise a number of steps.
+
+    ``by_calls`` counts what the WebUI counts, for SIGMAS that say it.
+    """
     if sigmas is None:
         return uniform_timing(steps)
-    return timing_of(sigmas.tolist(), model, is_stable_diffusion=is_stable_diffusion(clip))
+    is_known = is_stable_diffusion(clip)
+    calls: Calls | None = getattr(sigmas, CALLS, None) if by_calls else None
+    if calls is None:
+        return timing_of(sigmas.tolist(), model, is_stable_diffusion=is_known)
+    timing = timing_of([*calls.levels, 0.0], model, is_stable_diffusion=is_known, may_repeat=True)
+    return replace(timing, expected=calls.counted, note=f"{timing.note}, counted by calls of the model")
 
 
 def _uniform_with_issue(steps: int, message: str) -> Timing:

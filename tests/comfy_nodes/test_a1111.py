@@ -1,6 +1,9 @@
 """Noise, schedules and settings of A1111 and Forge, against draws, sigmas and infotexts of Forge's own."""
 
+import re
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,11 @@ from weighted_clip.hosts.comfy.a1111.noise import A1111Noise
 from weighted_clip.hosts.comfy.a1111.parameters import read_parameters
 from weighted_clip.hosts.comfy.a1111.samplers import KINDS, make_run
 from weighted_clip.hosts.comfy.a1111.schedules import LcmSigmas, Sigmas, make_sigmas
+from weighted_clip.hosts.comfy.timed import stable_diffusion_sigma
 from weighted_clip.weighting.infotext import read_infotext
+
+from .fake_comfy import encode
+from .test_timed_prompts import is_active
 
 INFOTEXT = (
     "a (red:1.3) cat AND a dog:0.5\nNegative prompt: blurry\nSteps: 20, Sampler: DPM++ 2M, Schedule type: Karras, CFG "
@@ -31,6 +38,20 @@ def sd_sigmas(*, is_sdxl: bool = False) -> Sigmas:
     alphas = torch.cumprod(1.0 - betas, 0)
     table = ((1 - alphas) / alphas) ** 0.5
     return Sigmas(table.float(), table.log().float(), is_sdxl=is_sdxl)
+
+
+class DiscreteSampling:
+    """ComfyUI's `model_sampling` of SD 1.5."""
+
+    sigmas, log_sigmas = sd_sigmas().table, sd_sigmas().logs
+
+    @staticmethod
+    def percent_to_sigma(percent: float) -> float:
+        """Level at a share of the way."""
+        return stable_diffusion_sigma(percent) if 0 < percent < 1 else (1e9 if percent <= 0 else 0.0)
+
+
+SAMPLING = DiscreteSampling()
 
 
 @pytest.mark.cases("webui_noise")
@@ -110,16 +131,67 @@ def test_every_setting_that_can_change_the_picture_is_reported() -> None:
     assert "Denoising strength: 0.6" in report[1]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "is_edited"),
-    [("a [red:blue:0.5] cat", True), ("a cat\nNegative prompt: [red|blue]", True), ("a [cat] AND b", False)],
-)
-def test_editing_is_reported_with_samplers_whose_calls_are_not_steps(prompt: str, is_edited: bool) -> None:
-    for sampler, kind in KINDS.items():
-        text = f"{prompt}\nSteps: 20, Sampler: {sampler}, CFG scale: 7, Seed: 1, Size: 64x64, RNG: NV"
-        report = read_parameters(read_infotext(text), "NV").report
-        is_said = any(line.startswith("editing: the WebUI counts this sampler's calls") for line in report)
-        assert is_said == (kind.shifts_edits and is_edited)
+SECOND_ORDER = ("DPM++ SDE", "DPM++ 2S a", "Heun", "DPM2", "DPM2 a")
+
+
+def levels_of_calls(sampler: str, sigmas: list[float], steps: int) -> list[float]:
+    """Noise levels at which Forge asks the model, written out from its samplers' loops."""
+    if sampler in ("DDIM", "UniPC"):
+        # steps that do not divide 1000 make one more time, of which DDIM uses all but one
+        times = len(range(0, 1000, 1000 // steps))
+        return sigmas[: times - (sampler == "DDIM")]
+    if sampler == "PLMS":
+        return [*sigmas[:2], *sigmas[1:-1]]
+    found = []
+    for before, after in pairwise(sigmas):
+        found.append(before)
+        if after > 0 and sampler in ("DPM++ SDE", "DPM2"):
+            found.append((before * after) ** 0.5)
+        elif after > 0 and sampler in SECOND_ORDER:
+            found.append(after)
+    return found
+
+
+EDITED = {"a [red:blue:0.5] cat": (0.5, "red", "blue"), "a [red:blue:0.95] cat": (0.95, "red", "blue")}
+
+
+@pytest.mark.parametrize("steps", [6, 8])
+@pytest.mark.parametrize("sampler", KINDS)
+@pytest.mark.parametrize("prompt", [*EDITED, "[red|blue]", "[red:blue:4]"])
+def test_texts_change_at_the_call_at_which_forge_changes_them(sampler: str, steps: int, prompt: str) -> None:
+    counted = steps * (2 if sampler in SECOND_ORDER else 1)
+    if prompt in EDITED:
+        share, before, after = EDITED[prompt]
+        expected = [before if call <= int(share * counted) else after for call in range(2 * steps + 9)]
+    elif "|" in prompt:
+        expected = [("red", "blue")[(max(call, 1) - 1) % 2] for call in range(2 * steps + 9)]
+    else:
+        expected = ["red" if call <= 4 else "blue" for call in range(2 * steps + 9)]
+
+    model = SimpleNamespace(get_model_object=lambda _: SAMPLING)
+    text = f"{prompt}\nSteps: {steps}, Sampler: {sampler}, CFG scale: 7, Seed: 1, Size: 64x64, RNG: NV"
+    report = "\n".join(read_parameters(read_infotext(text), "NV").report)
+    sigmas = make_run(sd_sigmas(), sampler, "Automatic", steps, 1.0, exact=False).timed(sampler, steps)
+    conditioning = encode("A1111Encode", None, prompt, sigmas=sigmas, model=model)["result"][0]
+    rows = {word: encode("A1111Encode", None, reading(prompt, word))["result"][0][0][0] for word in ("red", "blue")}
+
+    def text_at(sigma: float) -> str:
+        [hidden] = [
+            hidden for hidden, values in conditioning if "end_percent" not in values or is_active(values, sigma)
+        ]
+        return next(word for word, row in rows.items() if torch.equal(row, hidden))
+
+    levels = levels_of_calls(sampler, sigmas.tolist(), steps)
+    twice = [call for call in range(len(levels) - 1) if levels[call] == levels[call + 1]]
+    misses = [call for call in twice if expected[call] != expected[call + 1]]
+    found = [text_at(level) for level in levels]
+    assert [call for call, word in enumerate(found) if word != expected[call]] == misses
+    assert ("editing: the WebUI asks the model twice at one noise level" in report) == bool(misses)
+
+
+def reading(prompt: str, word: str) -> str:
+    """The prompt with one of its edits' texts."""
+    return re.sub(r"\[.*\]", word, prompt)
 
 
 def test_ensd_that_forge_does_not_write_is_reported() -> None:

@@ -8,13 +8,16 @@ arXiv:2202.09778 (PLMS); Zhao et al., arXiv:2302.04867 (UniPC).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..contract import host
+from ..timed import CALLS, Calls
 from ..types import ModelPatcher
 from .brownian import BrownianPath
 from .noise import A1111Noise
@@ -41,10 +44,18 @@ class Kind(NamedTuple):
     """Noise after the first: none, some at each step, or a Brownian path."""
     options: Mapping[str, Any] = {}
     """More arguments of the function."""
-    shifts_edits: bool = False
-    """Whether calls of the model, by which the WebUI counts editing, are more or fewer than steps."""
+    calls: Literal["one", "end", "middle", "first twice"] = "one"
+    """Calls of the model, by which the WebUI counts editing: one a step; a second one at the level where the step ends,
+    or halfway to it; or a second one in the first step alone, where that ends."""
     by_logarithms: bool = False
     """Whether the WebUI asks a Brownian path by levels that went through a logarithm: the last bit moves the path."""
+    ends_by_formula: bool = False
+    """Whether the step to 0 is made as all others; the host ends with the last call's picture."""
+
+    @property
+    def calls_a_step(self) -> int:
+        """Number of calls for a step that the WebUI expects."""
+        return 2 if self.calls in ("end", "middle") else 1
 
 
 def ddim(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], told: Told) -> Tensor:
@@ -66,7 +77,7 @@ def plms(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], told: T
             mixed = (noise + predict(ahead, steps[i + 1])) / 2
         else:
             factors = _ADAMS_BASHFORTH[len(old)]
-            mixed = _weighed(noise.new_tensor(factors) / sum(factors), [noise, *reversed(old)], noise)
+            mixed = _weighed(noise.new_tensor(factors), [noise, *reversed(old)], noise) / sum(factors)
         x, picture = _moved(x, mixed, alphas, steps, i)
         old = [*old[-2:], noise]
         told(i, x, picture)
@@ -74,7 +85,7 @@ def plms(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], told: T
 
 
 _ADAMS_BASHFORTH = {1: (3, -1), 2: (23, -16, 5), 3: (55, -59, 37, -9)}
-"""Factors of the newest call and older ones, by the number of older ones; they are divided by their sum."""
+"""Factors of the newest call and older ones, by the number of older ones; the result is divided by their sum."""
 
 
 def _moved(x: Tensor, noise: Tensor, alphas: Tensor, steps: list[int], i: int) -> tuple[Tensor, Tensor]:
@@ -150,18 +161,18 @@ KINDS: dict[str, Kind] = {
     "Euler a": Kind("sample_euler_ancestral", noise="steps"),
     "Euler": Kind("sample_euler"),
     "DPM++ 2M": Kind("sample_dpmpp_2m", "Karras"),
-    "DPM++ SDE": Kind("sample_dpmpp_sde", "Karras", noise="paths", shifts_edits=True, by_logarithms=True),
+    "DPM++ SDE": Kind("sample_dpmpp_sde", "Karras", noise="paths", calls="middle", by_logarithms=True),
     "DPM++ 2M SDE": Kind("sample_dpmpp_2m_sde", "Exponential", noise="paths"),
     "DPM++ 2M SDE Heun": Kind("sample_dpmpp_2m_sde", "Exponential", noise="paths", options={"solver_type": "heun"}),
-    "DPM++ 2S a": Kind("sample_dpmpp_2s_ancestral", "Karras", noise="steps", shifts_edits=True),
+    "DPM++ 2S a": Kind("sample_dpmpp_2s_ancestral", "Karras", noise="steps", calls="end"),
     "DPM++ 3M SDE": Kind("sample_dpmpp_3m_sde", "Exponential", drops_penultimate=True, noise="paths"),
-    "LMS": Kind("sample_lms"),
-    "Heun": Kind("sample_heun", shifts_edits=True),
-    "DPM2": Kind("sample_dpm_2", "Karras", drops_penultimate=True, shifts_edits=True),
-    "DPM2 a": Kind("sample_dpm_2_ancestral", "Karras", drops_penultimate=True, noise="steps", shifts_edits=True),
+    "LMS": Kind("sample_lms", ends_by_formula=True),
+    "Heun": Kind("sample_heun", calls="end"),
+    "DPM2": Kind("sample_dpm_2", "Karras", drops_penultimate=True, calls="middle"),
+    "DPM2 a": Kind("sample_dpm_2_ancestral", "Karras", drops_penultimate=True, noise="steps", calls="end"),
     "LCM": Kind("sample_lcm", noise="steps"),
-    "DDIM": Kind(ddim, shifts_edits=True),
-    "PLMS": Kind(plms, shifts_edits=True),
+    "DDIM": Kind(ddim),
+    "PLMS": Kind(plms, calls="first twice"),
     "UniPC": Kind(unipc),
 }
 """The WebUI's samplers that are as they are there, by their names."""
@@ -191,6 +202,22 @@ class Run(NamedTuple):
     """The model's steps, from the last on, for a sampler of steps."""
     start: int | None = None
     """Step of the noise that a given picture gets for such a sampler; None: there is no picture."""
+
+    def timed(self, sampler: str, num_steps: int) -> Tensor:
+        """Noise levels that say what calls of the model a sampler makes at them, for prompts that change in time."""
+        kind, levels = KINDS[sampler], self.sigmas.tolist()
+        if kind.calls == "first twice":
+            calls = [*levels[:2], *levels[1:-1]]
+        elif kind.calls == "one":
+            calls = levels[:-1]
+        else:
+            calls = []
+            for before, after in pairwise(levels):
+                second = after if kind.calls == "end" else math.sqrt(before * after)
+                calls += [before, second] if after else [before]
+        made = self.sigmas.clone()
+        setattr(made, CALLS, Calls(tuple(calls), num_steps * kind.calls_a_step))
+        return made
 
 
 def make_run(sigmas: Sigmas, sampler: str, schedule: str, num_steps: int, denoise: float, *, exact: bool) -> Run:
@@ -249,6 +276,8 @@ def make_sampler(sampler: str, run: Run, noise: A1111Noise, sigmas: Sigmas) -> A
     def sample(model: Any, x: Tensor, levels: Tensor, *, extra_args: Any, callback: Any, disable: Any) -> Tensor:
         if not callable(kind.run):
             options = dict(kind.options)
+            if kind.ends_by_formula:
+                levels = levels.clamp(min=torch.finfo(levels.dtype).tiny)  # all but 0, which the host looks for
             if kind.noise == "steps":
                 draw = noise.step_noise(x.shape)
                 options["noise_sampler"] = lambda *_: draw().to(x)
