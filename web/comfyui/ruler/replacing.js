@@ -1,20 +1,18 @@
 /** Putting nodes of one class in the place of others, with their links, values and looks. */
 
-/** Pixels by which a new node grows when it is drawn: a ruler with a line of chips, and in Nodes 2.0 its higher rows. */
-const GROWTH = 90;
+/** Pixels by which a new node grows when it is drawn: a ruler with a line of chips and a note, and in Nodes 2.0 its higher rows. */
+const GROWTH = 110;
 const GROWTH_IN_NODES_2 = 150;
 const TITLE_HEIGHT = 30;
 
 /**
- * Replace nodes, by one change that can be undone. Inputs, widgets and outputs are matched by name.
+ * Replace nodes. Inputs, widgets and outputs are matched by name. The page is to be told once, when all are there: what
+ * happens until then is one change, which one Ctrl+Z undoes.
  * @param {object[]} nodes The nodes.
  * @param {string} type The class of the new ones.
  */
 export function replaceNodes(nodes, type) {
-  const graphs = new Set(nodes.map(({ graph }) => graph));
-  for (const graph of graphs) graph.beforeChange();
   for (const node of nodes) replaceNode(node, LiteGraph.createNode(type));
-  for (const graph of graphs) graph.afterChange();
 }
 
 function replaceNode(old, fresh) {
