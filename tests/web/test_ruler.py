@@ -452,7 +452,7 @@ def test_long_prompts_are_cut(drawn: dict[str, Any]) -> None:
 
 def test_prompts_stay_text(drawn: dict[str, Any], served: dict[str, Any]) -> None:
     assert served["images"] == 0
-    assert drawn["evil"]["sections"][0]["label"] == EVIL
+    assert drawn["evil"]["bar"][0] == EVIL
     assert "".join(item["text"] for item in items_of(drawn["evil"])) == "".join(EVIL.split()).replace(
         "(bold:1.2)", "bold"
     ).replace("(1)", "1")

@@ -201,7 +201,7 @@ function drawSections({ sections, total }, theme, id, limit) {
     room -= shown.length;
     numLeft += numTokens(items.slice(shown.length));
     const section = make("div", "wcr-section");
-    if (label || sections.length > 1) section.append(sectionHead(label, view, total));
+    if (!isAlone(sections)) section.append(sectionHead(label, view, total));
     const idOfPlace = (place) => `${id}-${index}-place-${view.places.indexOf(place)}`;
     if (shown.length) section.append(drawStrip(shown, view, theme, (issue) => `${id}-${numIssues + issue}`, idOfPlace));
     if (view.places?.length) section.append(drawPlaces(view.places, theme, idOfPlace));
@@ -212,12 +212,16 @@ function drawSections({ sections, total }, theme, id, limit) {
   return { element: scroll.childElementCount ? scroll : null, numLeft };
 }
 
+/** Whether there is one text, whose label and count are in the count line. */
+const isAlone = (sections) => sections.length === 1 && !sections[0].view.num_more;
+
 function sectionHead(label, view, total) {
   const head = make("div", "wcr-head");
-  if (label) head.append(make("span", "wcr-label", say(label)));
-  head.append(...counts(view, total === undefined ? undefined : view.total));
+  head.append(...labels(label), ...counts(view, total === undefined ? undefined : view.total));
   return head;
 }
+
+const labels = (label) => (label ? [make("span", "wcr-label", say(label))] : []);
 
 /** The chips of a text in reading order, and `{border, isBreak}` where a chunk ends with a BREAK or another follows. */
 const itemsOf = (view) =>
@@ -280,8 +284,8 @@ const kindOf = (weight) => (weight < 0 ? "negative" : weight < 1 ? "down" : weig
 function countLine({ sections, hasScheme, total, notes = [], message }) {
   const bar = make("div", "wcr-bar");
   const views = sections.map((section) => section.view);
-  if (views.length === 1 && !sections[0].label) {
-    bar.append(...counts(views[0], total));
+  if (isAlone(sections)) {
+    bar.append(...labels(sections[0].label), ...counts(views[0], total));
   } else if (views.length) {
     const numMore = views.at(-1).num_more ?? 0;
     bar.append(make("span", "wcr-count", say(counted(views.length + numMore, "text"))));
