@@ -229,7 +229,7 @@ class WeightedCLIPBindPhrases(EncodeNode):
         **inputs("clip", "text"),
         "phrases": option_input("bind"),
         "rest": option_input("bind_rest", advanced=True),
-        "strength": option_input("bind_strength", counts=False),
+        "strength": option_input("bind_strength", counts=False, advanced=True),
         **inputs("syntax", "scheme", "padding", "cleaning", "finest_step"),
         "hide": option_input("bind_hide", advanced=True),
         "words": option_input("bind_words", advanced=True),

@@ -13,7 +13,7 @@ from .ruler_page import RulerPage, inspect_node
 
 pytestmark = pytest.mark.host
 
-TEXT_HEIGHTS = (120, 48)
+TEXT_HEIGHTS = (84, 40)
 """Pixels of text that each box of a new node shows if it has one, or two."""
 LONG = "a red cat sat on the mat, " * 5
 WITH_PROMPTS = ("WeightedCLIPTextEncode", "WeightedCLIPSDXLEncode", "WeightedCLIPBindPhrases", "WeightedCLIPInspect")

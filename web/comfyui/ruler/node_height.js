@@ -7,8 +7,8 @@ import { after } from "./wrap.js";
 
 /** ComfyUI's space around the text of a box on the canvas: margins of 10 and padding of 2 pixels, above and below. */
 const AROUND_TEXT = 24;
-/** Pixels that the boxes of a new node share at least: 120 of text if there is one, 48 each if there are two. */
-const BOXES_HEIGHT = 144;
+/** Pixels that the boxes of a new node share at least: 84 of text if there is one, 40 each if there are two. */
+const boxesHeight = (number) => (number > 1 ? 64 * number : 108);
 /** Pixels that ComfyUI gives a box on a new node that has no free room. */
 const LEAST_BOX = 50;
 /** Property of a saved node whose height is that without the ruler. Nodes of older files do not have it. */
@@ -40,7 +40,8 @@ export class NodeHeight {
     this.#node = node;
     this.#isOurs = this.#isNew = isOurs;
     const [width, height] = node.size;
-    if (isOurs) node.setSize([width, height + BOXES_HEIGHT - this.#boxes().length * LEAST_BOX]);
+    const number = this.#boxes().length;
+    if (isOurs) node.setSize([width, height + boxesHeight(number) - number * LEAST_BOX]);
     after(node, "onConfigure", (saved) => this.#configured(saved));
     after(node, "onSerialize", (saved) => this.#serialized(saved));
   }
@@ -72,7 +73,8 @@ export class NodeHeight {
     if (!this.#isNew || !globalThis.LiteGraph?.vueNodesMode || frame > MAX_FRAMES) return;
     const boxes = [...document.querySelectorAll(`[data-node-id="${this.#node.id}"] textarea`)];
     const shown = boxes.filter((box) => box.clientHeight);
-    const lacks = shown.map((box) => lackOf(box, BOXES_HEIGHT / shown.length - AROUND_TEXT));
+    const least = boxesHeight(shown.length) / shown.length - AROUND_TEXT;
+    const lacks = shown.map((box) => lackOf(box, least));
     // `follow` starts from the height before a ruler that is being drawn: the boxes would lose what they get now
     if (frame < STALE_FRAMES || !lacks.length || this.#before !== null) {
       requestAnimationFrame(() => this.added(frame + 1));
