@@ -34,6 +34,12 @@ MEANING, MEASURED = "docs/evidence/meaning.md", "docs/evidence/meaning.csv"
 """The page about pictures, and the numbers that ``world measure`` wrote."""
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
 NODES, NAMES, COMPLETION = "docs/nodes.md", "tests/data/names.json", "web/comfyui/ruler/names.js"
+CASES = "tests/cases/README.md"
+ANSWERS, MORE_ANSWERS = (
+    ("expected", "chunks", "rows", "sd", "sdxl"),
+    ("error", "flat", "pooled", "token_count", "chunks_clip_g"),
+)
+"""Keys of a case with an answer; conformance.py beside the page compares the former."""
 TEMPLATES = "example_workflows"
 QUALITY = 50
 """Quality of thumbnails: all of them are in the archive of the registry."""
@@ -239,6 +245,21 @@ def nodes() -> str:
     return with_table(page, ("Template", "What it shows"), shown)
 
 
+def case_files() -> str:
+    """The page about the case files, with a table of them."""
+    head = ("File", "Cases", "A case has", "Answer", "Made with", "Its form")
+    rows = []
+    for path in sorted((ROOT / CASES).parent.glob("*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        keys = dict.fromkeys(key for case in data["cases"] for key in case)
+        given = [key for key in keys if key not in (*ANSWERS, *MORE_ANSWERS)]
+        answer = [key for key in ANSWERS if key in keys]
+        named = ((f"`{key}`" for key in some) for some in (given, answer))
+        texts = (data[key].replace("|", "\\|") for key in ("source", "format"))
+        rows.append((f"`{path.name}`", str(len(data["cases"])), *(", ".join(some) for some in named), *texts))
+    return with_table((ROOT / CASES).read_text(encoding="utf-8"), head, rows)
+
+
 def used_in(template: Path) -> str:
     """Titles of our nodes in a template, each once."""
     types = dict.fromkeys(node["type"] for node in json.loads(template.read_text(encoding="utf-8"))["nodes"])
@@ -267,7 +288,7 @@ def with_quotation(name: str, quoted: str) -> str:
 
 MADE = {
     **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, NODES: nodes, INSPECT: inspected, CONVERT: converted},
-    **{LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion},
+    **{LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion, CASES: case_files},
 }
 """Functions that make the text of a file, by its path."""
 
