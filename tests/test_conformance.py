@@ -13,7 +13,7 @@ RUNNER = ROOT / "tests" / "cases" / "conformance.py"
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, dict[str, tuple[int, int, int]]]:
-    """What the runner returns, and how many cases of each file passed, failed and do not apply."""
+    """The runner's exit code, and how many cases of each file passed, failed and do not apply."""
     done = subprocess.run(
         [sys.executable, RUNNER, *arguments],
         cwd=folder,

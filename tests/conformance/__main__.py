@@ -41,7 +41,7 @@ class Program(NamedTuple):
     """Variables of the environment."""
     options: tuple[str, ...]
     differs: str
-    """What differs."""
+    """Differences, in a sentence or two."""
 
 
 def programs(hosts: Path, diffusers: Path, compel: Path) -> list[Program]:

@@ -96,6 +96,14 @@ def test_an_offer_is_closed_and_follows_the_last_picture(page: RulerPage) -> Non
     page.wait(f"return Boolean({OFFER})")
     drop(page, plain=png())
     page.wait(f"return !{OFFER} && {TYPES}.includes('LoadImage')")
+    drop(page, three=png(parameters=INFOTEXT.replace("seeded", "third")))
+    page.wait(f"return Boolean({OFFER})")
+    first = page.run(f"return {OFFER}")
+    drop(page, four=png(parameters=INFOTEXT))
+    page.wait(f"return Boolean({OFFER}) && {OFFER} !== args[0]", first)
+    click_offer(page)
+    page.wait(f"return {TYPES}.includes('{READER}') && !{OFFER}")
+    assert values(page, READER)[::2] == ["", "four.png"]
 
 
 def test_a_workflow_and_two_pictures_at_once_are_the_hosts_alone(page: RulerPage) -> None:
