@@ -37,7 +37,10 @@ START = 2
 SEED = 0
 """Seed of Q."""
 EPSILON = 1e-30
-"""Added to the norm of a column, so that a column of zeros stays zero; too small to change any other."""
+"""Added to the norm of a column at ranks 1 and 2, so that a column of zeros stays zero; too small to change any other.
+
+Torch's hook makes columns orthogonal by Gram-Schmidt there, and by Householder reflections, as the paper, from 3 on.
+"""
 
 
 class Compression:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from weighted_clip.dalle.files import save_dvae
+from weighted_clip.training.powersgd import EPSILON
 
 from ..dalle.models import TINY_SMALL, seeded
 from ..launching import launched
@@ -99,6 +100,30 @@ def test_gradients_are_those_of_the_algorithm(found: list[dict[str, Any]], rank:
             assert np.linalg.norm(compressed - product) <= 1e-4 * np.linalg.norm(product), (update, name)
             assert np.linalg.norm(product - plain[name].numpy()) > 1e-3 * np.linalg.norm(product)
             assert np.linalg.matrix_rank(compressed, tol=1e-5 * np.linalg.norm(compressed)) <= rank
+
+
+def reflected(matrix: np.ndarray) -> np.ndarray:
+    """Q of Householder's factorization, each reflection written out."""
+    left, q = matrix.astype(np.float64), np.eye(len(matrix))
+    for column in range(matrix.shape[1]):
+        v = np.zeros(len(matrix))
+        v[column:] = left[column:, column]
+        v[column] += np.copysign(np.linalg.norm(v), v[column])
+        mirror = np.eye(len(matrix)) - 2 * np.outer(v, v) / (v @ v)
+        left, q = mirror @ left, q @ mirror
+    return q[:, : matrix.shape[1]]
+
+
+@pytest.mark.parametrize("rank", [3, 4, 16])
+def test_columns_are_made_orthogonal_by_householder_s_reflections(rank: int) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
+
+    some = torch.randn(2, 96, rank, generator=torch.Generator().manual_seed(0))
+    some[1, :, -1] = some[1, :, 0]  # where Gram-Schmidt leaves two columns alike
+    found = some.clone()
+    _orthogonalize(found, EPSILON)
+    assert np.abs(found[0].numpy() - reflected(some[0].numpy())).max() <= 2e-6
+    assert (found.mT @ found - torch.eye(rank)).abs().max() <= 2e-6
 
 
 def test_one_gradient_is_compressed_to_the_same_bits_twice(found: list[dict[str, Any]]) -> None:
