@@ -8,6 +8,7 @@ the same file removes it.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -85,7 +86,8 @@ def folder_written_whole(folder: Path, *, may_replace: bool = False) -> Iterator
 
     Args:
         folder: The folder, empty or not existing yet; its parents are created.
-        may_replace: Whether a folder with contents may be replaced. A kill at that very moment can leave none.
+        may_replace: Whether a folder with contents may be replaced. A kill at that very moment leaves one of both;
+            where the system cannot exchange folders, as Linux can, it can leave none.
 
     Raises:
         WriteError: If it cannot be written, or others have put something there meanwhile.
@@ -96,6 +98,8 @@ def folder_written_whole(folder: Path, *, may_replace: bool = False) -> Iterator
             whole = own / "whole"
             whole.mkdir()
             yield whole
+            if may_replace and _exchange(whole, folder):
+                return
             with suppress(FileNotFoundError):
                 if may_replace:
                     folder.rename(own / "before")
@@ -106,6 +110,13 @@ def folder_written_whole(folder: Path, *, may_replace: bool = False) -> Iterator
         raise
     except OSError as error:
         raise WriteError(f"{folder} cannot be written: {error.strerror or error}") from error
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; False where this is not possible."""
+    call = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None  # glibc 2.28 or newer
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 @contextmanager

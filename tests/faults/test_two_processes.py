@@ -185,6 +185,19 @@ def test_a_file_that_may_not_be_replaced_is_never_there_unwritten(
     assert snapshot(tmp_path) == {"file.bin": b"whole"}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can exchange two folders")
+def test_a_folder_is_replaced_in_one_step_where_the_system_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, is_possible in enumerate((True, True, False)):
+        with monkeypatch.context() as patch:
+            if number and is_possible:
+                patch.setattr(Path, "rename", lambda *_: pytest.fail("in two steps"))
+            elif number:
+                patch.setattr(files.ctypes, "CDLL", lambda _: None)
+            with files.folder_written_whole(tmp_path / "folder", may_replace=True) as whole:
+                (whole / str(number)).touch()
+        assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["folder", f"folder/{number}"]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_hundreds_of_kills_leave_whole_files_only() -> None:
     command = [sys.executable, "-m", "tests.faults.kills", "--count", "350", *kills.LIGHT]
