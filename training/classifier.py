@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -267,7 +267,7 @@ def class_of(example: Example) -> str:
     >>> class_of(Example("cat/old/1.png", Path(), ())), class_of(Example("1.png", Path(), ()))
     ('cat', '')
     """
-    folders = example.name.split("/")[:-1]
+    folders = PurePosixPath(example.name).parts[:-1]  # without the "./" that members of a .tar begin with
     return next(iter(folders[example.place is not None :]), "")
 
 

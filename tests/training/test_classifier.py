@@ -348,7 +348,7 @@ def test_classes_of_shards_are_their_folders(
     for number, names in enumerate((["blue", "red"], ["green", "red"])):
         with tarfile.open(tmp_path / "shards" / f"{number}.tar", "w") as file:
             for name in names:
-                file.add(colors / name, name)
+                file.add(colors / name, f"./{name}" if number else name)
     assert run("images", "--steps", "1", "--held-out", "0", data=tmp_path / "shards") == 0
     assert "3 classes: blue (8), green (8), red (16)" in capsys.readouterr().out
 
