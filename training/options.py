@@ -323,6 +323,8 @@ class TrainOptions:
             "--merge": self.merge != 1,
             "--patience": self.patience is not None,
             "--write-for": self.write_for,
+            # whose steps are shares of a tensor's size, which is 0 in the head at first
+            "--optimizer adafactor": self.optimizer == "adafactor",
             "--new-text": is_image and self.new_text,
             "--freeze-layers": is_image and self.rates.frozen_layers,
             "--shuffle-tags, --keep-tags, --tag-dropout": is_image and self.captions != CaptionOptions(),

@@ -62,6 +62,7 @@ IMAGES = [*CLASSIFY, "--towers", "image"]
             "trains the text encoder (--towers) and a head: leave out --me",
         ),
         ([*CLASSIFY, "--write-for", "open_clip", "--crop", "stretch"], "leave out --write-for, --crop stretch"),
+        ([*IMAGES, "--optimizer", "adafactor"], "leave out --optimizer adafactor"),
         ([*IMAGES, "--new-text", "--freeze-layers", "1"], "leave out --new-text, --freeze-layers"),
         ([*IMAGES, "--shuffle-tags"], "trains the image encoder (--towers) and a head: leave out --shuffle-tags"),
         ([*CLASSIFY, "--mirror"], "--random-crop and --mirror want --towers both, or image"),
