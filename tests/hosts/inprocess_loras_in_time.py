@@ -405,7 +405,7 @@ def check_what_cannot_have_them_is_refused_in_words() -> None:
             entries = run_ours("WeightedCLIPA1111Encode", clip=clip, text="a [<lora:model:1>:3]", loras="in time")
             assert all(len(values["hooks"].hooks) == 1 for _, values in entries["result"][0])
         assert {"HiDream", "LTX-Video"} <= refused, refused
-        model = make_model("Flux")
+        model = make_model("SD 3")
         result = loaded(model, bench.clip, "a cat [<lora:model:1>::0.5]")
         assert {one["code"] for one in issues_in(result)} == {"unfitting-lora"}
         assert result["result"][1] is bench.clip
