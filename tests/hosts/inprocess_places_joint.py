@@ -16,7 +16,7 @@ from inprocess import CLOSE, compares, difference, main, refusal, run_ours, stoc
 from inprocess_attention import NODE, area, is_close, left_of, masked, timed
 from inprocess_attention_several import families as several
 from inprocess_places import columns, encoded, placed, reported, resized, weights
-from toys import PLAIN, TOYS, Weights, make_model, make_text_encoder, rows_by_hand, sampled
+from toys import PLAIN, TOYS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, weighable
 from written_out import ByPlace, written_out
 
 VIDEO = ("Wan", "Wan image to video", "Wan VACE", "Wan Camera")
@@ -25,7 +25,7 @@ Fields = dict[int, list[ByPlace]]
 
 
 def families() -> tuple[str, ...]:
-    return (*OTHERS, *several(), *VIDEO)
+    return weighable(*OTHERS, *several(), *VIDEO)
 
 
 def toys(*names: str) -> Iterator[tuple[str, Any, Any, Any, Any]]:

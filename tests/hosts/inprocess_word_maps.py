@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +45,19 @@ from inprocess_places import (
 )
 from inprocess_places_joint import families, video
 from inprocess_regions import region
-from toys import LATENT, NEGATIVE, PLAIN, TOYS, build, make_model, make_text_encoder, rows_by_hand, sampled, unet_sizes
+from toys import (
+    LATENT,
+    NEGATIVE,
+    PLAIN,
+    TOYS,
+    build,
+    make_model,
+    make_text_encoder,
+    rows_by_hand,
+    sampled,
+    unet_sizes,
+    weighable,
+)
 from written_out import WrittenOut, split
 
 WORDS = ("red cat", "mat", "snow")
@@ -205,6 +218,8 @@ def check_maps_of_a_long_prompt() -> None:
 
 @compares("Word maps in all other families, small, KSampler, likewise", limit=CLOSE)
 def check_maps_of_other_families_are_probabilities() -> None:
+    if not families():
+        raise SkipTest("this ComfyUI does not tell blocks apart: Weigh Attention refuses all other families")
     for family in families():
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
@@ -298,7 +313,7 @@ def check_areas_times_and_frames() -> None:
     with probabilities_of_unet(model, plain, by_word) as shares:
         sampled(model, timed(plain, 0.0, 0.4) + timed(dog, 0.4, 1.0), negative, steps=5)
     compared(watch, sampled(model, ours, negative, steps=5), shares)
-    for family in ("Wan", "Qwen-Image"):
+    for family in weighable("Wan", "Qwen-Image"):
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
         by_row = [tuple(rows_by_hand(family, clip, PLAIN, dict.fromkeys(word.split(), 1.0))) for word in WORDS]
@@ -512,7 +527,7 @@ def check_a_phrase_follows_the_map_of_a_word() -> None:
         ({"phrase": "red cat", "area": "Where "}, "The area “Where” lacks a word"),
     ):
         assert message in refusal(lambda given=inputs: placed(words, **given)), message
-    for family in ("Flux", "Wan"):  # where nothing else can be placed yet, all is as without
+    for family in weighable("Flux", "Wan"):  # where nothing else can be placed yet, all is as without
         clip, model = make_text_encoder(family), make_model(family)
         negative = stock(clip, TOYS[family].negative)
         words = encoded(clip)
@@ -540,10 +555,11 @@ def check_outputs_and_refusals() -> None:
     assert "image has 3 pictures" in refusal(lambda: shown(watch, samples, image=torch.rand(3, 8, 8, 3)))
     assert "“dog” is not in the prompt" in refusal(lambda: watched(encoded(clip), "red\ndog"))
     assert "does not say which of its rows are words" in refusal(lambda: watched(stock(clip, PLAIN)))
-    flux, words = make_model("Flux"), encoded(make_text_encoder("Flux"))
-    as_daam, _ = watched(words, layers="as DAAM")
-    message = refusal(lambda: sampled(flux, as_daam, stock(make_text_encoder("Flux"), "a dog")))
-    assert "as DAAM does in Stable Diffusion" in message
+    for family in weighable("Flux"):
+        clip, model = make_text_encoder(family), make_model(family)
+        as_daam, _ = watched(encoded(clip), layers="as DAAM")
+        message = refusal(partial(sampled, model, as_daam, stock(clip, "a dog")))
+        assert "as DAAM does in Stable Diffusion" in message
 
 
 if __name__ == "__main__":

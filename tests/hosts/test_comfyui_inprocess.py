@@ -73,7 +73,7 @@ def test_with_the_hosts_objects(
     script: Path,
     check: str,
 ) -> None:
-    if script.stem == "inprocess_attention_joint" or check in ON_FLUX:
+    if script.stem.endswith("_joint") or check in ON_FLUX:
         flux = host.folder / "comfy" / "ldm" / "flux" / "model.py"
         if '"block_type"' not in flux.read_text(encoding="utf-8"):
             pytest.skip("this ComfyUI does not tell its blocks apart: Weigh Attention refuses it")

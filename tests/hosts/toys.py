@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import importlib
 import importlib.util
+import inspect
 import io
 import json
 import random
@@ -213,6 +214,14 @@ def there(*families: str) -> tuple[str, ...]:
     """Those of some families whose text encoder this ComfyUI has."""
     modules = {family: ENCODERS[family].module if family in ENCODERS else "sd3_clip" for family in families}
     return tuple(name for name, module in modules.items() if importlib.util.find_spec(f"comfy.text_encoders.{module}"))
+
+
+def weighable(*families: str) -> tuple[str, ...]:
+    """Those of some families whose blocks this ComfyUI tells apart; Weigh Attention refuses the others."""
+    from comfy.ldm.flux import model
+
+    tells_apart = '"block_type"' in inspect.getsource(model)
+    return tuple(family for family in families if tells_apart or family in ("SD1", "SD2", "SDXL"))
 
 
 def make_text_encoder(family: str, **arguments: Any) -> Any:
