@@ -57,8 +57,7 @@ CLOSE, WIDER = 1e-6, 2e-5
 ONE_MODEL = 1e-7
 """Largest difference on one model, for samplers without Brownian paths."""
 LAST_BITS = 5
-"""Factor by which a difference may be larger than its limit: last bits of two U-Nets, of which AND takes a difference
-that is multiplied by more than 10, and UniPC several calls."""
+"""Factor by which a difference may be larger than its limit: last bits of two U-Nets, which depend on the processor."""
 SAID = {
     "ENSD": "eta_noise_seed_delta",
     "clip skip": "CLIP_stop_at_last_layers",
