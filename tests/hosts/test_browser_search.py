@@ -32,8 +32,8 @@ ADD_ALONE = f"for (const node of [...app.graph.nodes]) app.graph.remove(node); {
 HEIGHT = "return app.graph.nodes[0].size[1] + LiteGraph.NODE_TITLE_HEIGHT"
 MAX_HEIGHT = 384
 """Pixels that a new node may take: half of a laptop's screen."""
-EXTRA = {"WeightedCLIPBindPhrases": 20}
-"""Pixels that a node may have more in Nodes 2.0: rows for three outputs, a badge and a button."""
+EXTRA = {"WeightedCLIPBindPhrases": 20, "WeightedCLIPWeighAttention": 20, "WeightedCLIPLoadPromptLoras": 12}
+"""Pixels that nodes may have more in Nodes 2.0, which draws a row for each of three outputs, a badge and a button."""
 SCHEME_ROW = """
 const node = app.graph.nodes[0];
 const { y } = node.widgets.find(({ name }) => name === 'scheme');
