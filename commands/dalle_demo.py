@@ -32,8 +32,13 @@ NUM_IMAGES = 64
 """Number of images per caption."""
 ON_CPU = ("--device", "cpu")
 SMALL = ("--recipe", "small", *ON_CPU)
+CLIP: dict[str, Any] = {
+    "embed_dim": 64,
+    "vision_cfg": {"image_size": 48, "patch_size": 16, "width": 64, "layers": 2},
+    "text_cfg": {"width": 64, "heads": 1, "layers": 2},
+}
+"""Sizes of the CLIP, as open_clip writes them."""
 CLIP_OPTIONS = ("--towers", "both", "--batch", "128", "--accumulate", "1", "--rate", "1e-3", "--warmup", "50", *ON_CPU)
-"""Options of a CLIP that starts with random weights."""
 BEST_OF = (1, 2, 4, 8, 16, 32, 64)
 GAIN_OF = 16
 TOP_K = 16
@@ -57,7 +62,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--captions must be from 1 to 64, got {arguments.captions}")
     folder: Path = arguments.out
     pictures, vae, clip, prior = (folder / name for name in ("shapes", "vae", "clip", "prior"))
-    data, model = str(pictures / "train"), str(vae / "dvae.safetensors")
+    data, model, sizes = str(pictures / "train"), str(vae / "dvae.safetensors"), folder / "clip.json"
+    _write(sizes, CLIP)
     given = {"vae": arguments.vae_steps, "clip": arguments.clip_steps, "prior": arguments.prior_steps}
     steps = {name: [] if count is None else ["--steps", str(count)] for name, count in given.items()}
     parts = (
@@ -70,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
         (
             "CLIP",
             clip / "report.html",
-            ["train", data, "--weights", str(_first_clip(folder)), "--out", str(clip), *CLIP_OPTIONS, *steps["clip"]],
+            ["train", data, "--new", str(sizes), "--out", str(clip), *CLIP_OPTIONS, *steps["clip"]],
         ),
         (
             "prior",
@@ -112,35 +118,6 @@ def _command(command: list[str]) -> None:
     if hasattr(options, "resume"):
         options.resume = any((options.out / name).exists() for name in (NAME, LOG_NAME))
     options.run(options)
-
-
-def _first_clip(folder: Path) -> Path:
-    """A small untrained CLIP, written on first use."""
-    import torch
-    from torch import nn
-
-    from ..encoder.config import TextConfig, VisionConfig
-    from ..encoder.files.checkpoint import hugging_face_tensors
-    from ..encoder.similarity import INITIAL_TEMPERATURE
-    from ..encoder.text_model import TextModel
-    from ..encoder.vision_model import VisionModel
-    from ..output.export import save_tensors
-
-    path = folder / "clip_at_first.safetensors"
-    if path.is_file():
-        return path
-    sizes: dict[str, Any] = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128, "projection_dim": 64}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        text, vision = TextModel(TextConfig(**sizes)), VisionModel(VisionConfig(image_size=48, patch_size=16, **sizes))
-        for module in (*text.modules(), *vision.modules()):
-            if isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=0.05)
-        nn.init.normal_(vision.embeddings.class_embedding, std=0.05)
-    scale = {"logit_scale": torch.tensor(-math.log(INITIAL_TEMPERATURE))}
-    with written_whole(path) as place:
-        save_tensors({**hugging_face_tensors(text), **hugging_face_tensors(vision), **scale}, place, {})
-    return path
 
 
 def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[str, float], began: float) -> None:
