@@ -187,6 +187,8 @@ def _curve(right: np.ndarray, scores: np.ndarray, parts: Sequence[str]) -> dict[
     """
     import numpy as np
 
+    from .dalle_sample import clip_score
+
     def shares(of: np.ndarray) -> dict[str, float]:  # [captions, parts]
         return {
             **{part: float(of[:, index].mean()) for index, part in enumerate(parts)},
@@ -195,11 +197,13 @@ def _curve(right: np.ndarray, scores: np.ndarray, parts: Sequence[str]) -> dict[
 
     captions = np.arange(len(right))[:, None]
     best: dict[int, np.ndarray] = {}
+    clip_scores: dict[str, float] = {}
     gains = np.zeros(len(right))
     for n in BEST_OF:  # for each set of n images
         sets = scores.reshape(len(right), -1, n)
         chosen = sets.argmax(2) + np.arange(sets.shape[1]) * n
         best[n] = right[captions, chosen].reshape(-1, len(parts))
+        clip_scores[str(n)] = clip_score(sets.max(2).flatten().tolist())
         if n == GAIN_OF:
             of_first = right[:, ::n].all(2)
             gains = (right[captions, chosen].all(2).astype(float) - of_first).mean(1)
@@ -208,6 +212,7 @@ def _curve(right: np.ndarray, scores: np.ndarray, parts: Sequence[str]) -> dict[
     low, high = (float(value) for value in np.quantile(means, [0.025, 0.975]))
     return {
         "best of": {str(n): shares(of) for n, of in best.items()},
+        "CLIP score": clip_scores,
         "gain": {"mean": float(gains.mean()), "low": low, "high": high},
     }
 
@@ -215,6 +220,7 @@ def _curve(right: np.ndarray, scores: np.ndarray, parts: Sequence[str]) -> dict[
 def summary_of(results: dict[str, Any]) -> list[str]:
     """Lines about the results and the time taken."""
     first, best, gain = results["best of"]["1"], results["best of"]["16"], results["gain"]
+    scores = results["CLIP score"]
 
     def said(shares: dict[str, float]) -> str:
         return ", ".join(f"{part} {share:.1%}" for part, share in shares.items())
@@ -222,8 +228,8 @@ def summary_of(results: dict[str, Any]) -> list[str]:
     seconds = results["seconds"]
     return [
         f"{results['captions']} held-out captions, {NUM_IMAGES} images of each, top-k {results['top_k']}",
-        f"one image: {said(first)}",
-        f"the best of 16 by CLIP: {said(best)}",
+        f"one image: {said(first)}; CLIP score {scores['1']:.1f}",
+        f"the best of 16 by CLIP: {said(best)}; CLIP score {scores['16']:.1f}",
         f"gain of the best of 16 over the first of them, all four right: {100 * gain['mean']:.1f} points (95 % "
         f"bootstrap interval {100 * gain['low']:.1f} to {100 * gain['high']:.1f})",
         f"time: {', '.join(f'{name} {_minutes(value)}' for name, value in seconds.items())}; together "

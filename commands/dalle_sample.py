@@ -75,7 +75,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if order:
         montage = draw_samples([(arguments.caption, [pictures[index] for index in order])])
         write_picture(montage, folder / MONTAGE_NAME)
-    show(f"written: {len(order)} images to {folder}")
+    score = "" if scores is None else f"; CLIP score {clip_score([scores[index] for index in order]):.2f}"
+    show(f"written: {len(order)} images to {folder}{score}")
     if not is_whole:
         raise KeyboardInterrupt
     return 0
@@ -123,6 +124,17 @@ def clip_scores(clip: FullClip, caption: str, images: Sequence[Tensor]) -> list[
     described = text_features_of(clip, caption, "none")
     features = image_features(clip, torch.stack(list(images)).movedim(1, -1))
     return similarity(described.vector.unsqueeze(0), features)[0].tolist()
+
+
+def clip_score(scores: Sequence[float]) -> float:
+    """CLIP score of images by their cosines with the caption: 100 times their mean, from 0.
+
+    Source: J. Hessel et al., "CLIPScore", 2021, scaled by 100 as in torchmetrics.
+
+    >>> clip_score([0.25, 0.35]), clip_score([-0.1])
+    (30.0, 0.0)
+    """
+    return max(0.0, 100 * sum(scores) / len(scores))
 
 
 def _prefix(model: DALLE, path: Path, rows: int | None) -> Tensor:

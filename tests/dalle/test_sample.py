@@ -92,7 +92,9 @@ def test_the_best_come_first_where_a_clip_is_given(
     first, second = scores.argsort(descending=True)[:2].tolist()
     names = sorted(path.name for path in out.glob("0*"))
     assert names == [f"001-seed{first}.png", f"002-seed{second}.png"]
-    assert f"{scores[first]:7.4f}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"{scores[first]:7.4f}" in told
+    assert f"CLIP score {max(0, 50 * float(scores[first] + scores[second])):.2f}" in told
 
 
 def test_an_image_is_completed(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,6 +174,8 @@ def test_the_curve_and_its_interval_by_hand() -> None:
     assert found["best of"]["8"]["all"] == (4 + 1) / 16
     assert found["best of"]["16"]["all"] == (4 + 1) / 8
     assert found["best of"]["64"]["all"] == 1
+    assert found["CLIP score"]["1"] == pytest.approx(100 * 4 / 128)
+    assert found["CLIP score"]["16"] == pytest.approx(50)
     assert found["gain"] == {"mean": 0.5, "low": 0.0, "high": 1.0}
 
 
