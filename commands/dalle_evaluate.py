@@ -65,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     radii, labels, splits = _radii(arguments.radii), _labels(arguments), arguments.splits
     if arguments.size is not None and not 1 <= arguments.size <= MAX_SIZE:
         raise ValueError(f"--size must be from 1 to {MAX_SIZE:,}, got {arguments.size}")
+    if arguments.out.resolve() in (arguments.real.resolve(), arguments.generated.resolve()):
+        raise ValueError(f"--out {arguments.out}: its curves would be measured next time; choose another folder")
     real, generated = _Pictures(arguments.real), _Pictures(arguments.generated)
     if not 1 <= splits <= (most := len(generated.paths) // 2):
         raise ValueError(f"--splits {splits}: {len(generated.paths):,} generated pictures have 1 to {most:,}")

@@ -159,6 +159,8 @@ _MAKERS: Mapping[int, tuple[str, Callable[[str, Mapping[str, Tensor], str], Netw
 
 
 def _tensors_of(path: Path) -> Mapping[str, Tensor]:
+    if not path.is_file():  # a pipe would never end
+        raise DVAEFileError(f"{path}: there is no such file")
     with path.open("rb") as file:
         is_zip = file.read(2) == b"PK"
     if is_zip or path.stat().st_size > MAX_BYTES:

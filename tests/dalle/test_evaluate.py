@@ -216,6 +216,8 @@ def test_one_picture_no_folder_and_numbers_that_are_none_are_refused(
         (folders[0] / f"{number}.png").unlink()
     assert evaluate(folders, clip, "--splits", "1") == 1
     assert "real: 1 of its pictures can be read, and 2 or more are needed" in capsys.readouterr().err
+    assert evaluate(folders, clip, "--splits", "1", "--out", str(folders[1])) == 1
+    assert "its curves would be measured next time; choose another folder" in capsys.readouterr().err
     vision = seeded_vision_model(VISION)
     assert vision.visual_projection is not None
     vision.visual_projection.weight.fill_(3e38)  # NaN itself is refused in a file
@@ -311,6 +313,9 @@ def test_other_files_are_refused_and_a_missing_package_is_named(
         with pytest.raises(ValueError, match=r"file\.pth"):
             load_inception(path)
     assert "it ran" not in capsys.readouterr().out
+    for other in (tmp_path, tmp_path / "gone"):
+        with pytest.raises(ValueError, match="there is no such file"):
+            load_inception(other)
     monkeypatch.setitem(sys.modules, "torch_fidelity", None)
     torch.save({"fc.bias": torch.zeros(1008)}, path)
     with pytest.raises(ValueError, match=r"file\.pth needs torch-fidelity: \.venv/bin/pip install torch-fidelity"):
