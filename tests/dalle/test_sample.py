@@ -44,7 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sizes = {"num_heads": 1, "num_layers": 1, "hidden_dim": 64, "projection_dim": 64}
+    sizes: dict[str, Any] = {"num_heads": 1, "num_layers": 1, "hidden_dim": 64, "projection_dim": 64}
     text, vision = TextConfig(**sizes), VisionConfig(image_size=48, patch_size=16, **sizes)
     path = tmp_path_factory.mktemp("clip") / "clip.safetensors"
     return write_clip(path, seeded_text_model(text), seeded_vision_model(vision))
