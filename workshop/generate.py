@@ -3,6 +3,7 @@
     python workshop generate                            # all but pictures
     python workshop generate --pictures schemes tokens  # draws these; without a name, all (two minutes)
     python workshop generate --captions 3               # measures recall on long captions with so many seeds (hours)
+    python workshop generate --memory                   # measures steps of training (a quarter of an hour)
 
 `test_generated_files_are_current` holds all but pictures. The Chinese locale, the list of nodes and the permanent names
 keep what is in them and get what they lack, so that nothing new needs an entry by hand. Pictures may come out a little
@@ -30,6 +31,7 @@ from ..world.tables import read_measured, tables_of
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
+MEMORY = "docs/evidence/memory.md"
 MEANING, MEASURED = "docs/evidence/meaning.md", "docs/evidence/meaning.csv"
 """The page about pictures, and the numbers that ``world measure`` wrote."""
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
@@ -114,6 +116,13 @@ def meaning() -> str:
         for name in SHOWN.get(question.name, ()):
             page = with_table(page, *tables[name])
     return page
+
+
+def memory() -> str:
+    """The page about memory of training, with its computed table."""
+    from .memory import HEAD, computed_rows
+
+    return with_table((ROOT / MEMORY).read_text(encoding="utf-8"), HEAD, computed_rows())
 
 
 # ---- locales
@@ -287,8 +296,8 @@ def with_quotation(name: str, quoted: str) -> str:
 
 
 MADE = {
-    **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, NODES: nodes, INSPECT: inspected, CONVERT: converted},
-    **{LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion, CASES: case_files},
+    **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, MEMORY: memory, NODES: nodes, INSPECT: inspected},
+    **{CONVERT: converted, LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion, CASES: case_files},
 }
 """Functions that make the text of a file, by its path."""
 
@@ -298,11 +307,17 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pictures", nargs="*", metavar="NAME", help="draw these pictures, or all")
     parser.add_argument("--captions", type=int, metavar="SEEDS", help="measure recall on long captions")
+    parser.add_argument("--memory", action="store_true", help="measure steps of training")
     options = parser.parse_args(arguments)
     if options.pictures is not None:
         draw(options.pictures)
     elif options.captions:
         measure_captions(options.captions)
+    elif options.memory:
+        from .bench import page
+        from .memory import measured_block
+
+        page.write({"memory": measured_block()}, ROOT / MEMORY)
     else:
         for name, make in MADE.items():
             (ROOT / name).write_text(make(), encoding="utf-8")
