@@ -26,7 +26,7 @@ class WeightedCLIPSweep(Node):
     once for each. Two such words make every pair.
     """
 
-    title = "Weight Sweep"
+    title = "Sweep Weights"
     CATEGORY = f"{CATEGORY}/prompt"
     aliases = "sweep, try weights, xyz plot, grid, compare weights, range, list, prompt weight"
     outputs = (
@@ -57,7 +57,7 @@ class WeightedCLIPSweep(Node):
 
 
 class WeightedCLIPSweepGrid(Node):
-    """Puts the pictures of a Weight Sweep side by side, under their weights: a column for each value of the first word,
+    """Puts the pictures of Sweep Weights side by side, under their weights: a column for each value of the first word,
     rows for those of a second, and for the pictures of a batch.
     """
 
@@ -68,8 +68,8 @@ class WeightedCLIPSweepGrid(Node):
     INPUT_IS_LIST = True
     OUTPUT_NODE = True
     required = {
-        "images": make_input("IMAGE", "The pictures that became of Weight Sweep's CONDITIONING."),
-        "sweep": make_input(SWEEP_TYPE, "From the same Weight Sweep."),
+        "images": make_input("IMAGE", "The pictures that became of the CONDITIONING of Sweep Weights."),
+        "sweep": make_input(SWEEP_TYPE, "From the same Sweep Weights."),
         "width": make_input("INT", "Width of a picture in the grid, in pixels.", **number(192, 32, 1024)),
         "theme": make_input(THEMES, "Colours of the grid."),
     }
@@ -85,7 +85,7 @@ class WeightedCLIPSweepGrid(Node):
             sizes = ", ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:4])
             raise ValueError(
                 f"Sweep Grid needs one picture or batch of one size for each of {len(swept.labels)} prompts; got "
-                f"{len(images)}: {sizes}. Connect what became of the CONDITIONING of the same Weight Sweep"
+                f"{len(images)}: {sizes}. Connect what became of the CONDITIONING of the same Sweep Weights"
             )
         ((num, height, wide, _),) = shapes
         if len(images) * num * side * side * height > MOST_PIXELS * wide:

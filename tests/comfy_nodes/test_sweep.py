@@ -1,4 +1,4 @@
-"""Weight Sweep and Sweep Grid on a fake host: equal to typed prompts, in few encodings, as one picture."""
+"""Sweep Weights and Sweep Grid on a fake host: equal to typed prompts, in few encodings, as one picture."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Weight Sweep and Sweep Grid in a real ComfyUI: each prompt as if typed, and all of them as one picture."""
+"""Sweep Weights and Sweep Grid in a real ComfyUI: each prompt as if typed, and all of them as one picture."""
 
 from __future__ import annotations
 
