@@ -103,7 +103,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.patcher_extension.WrapperExecutor": ("class_obj",),
     "comfy.samplers.CFGGuider": ("conds", "model_options"),
     "comfy.samplers.KSAMPLER": ("max_denoise",),
-    "comfy.samplers.KSamplerX0Inpaint": ("latent_image", "noise"),
+    "comfy.samplers.KSamplerX0Inpaint": ("inner_model", "latent_image", "noise"),
     "comfy.sd1_clip.SD1Tokenizer": ("tokenize_with_weights",),
     "comfy.utils.ProgressBar": ("update_absolute",),
     "nodes.LoraLoader": ("load_lora",),

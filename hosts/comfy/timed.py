@@ -9,6 +9,7 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/timed.md, "In ComfyUI".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -38,15 +39,29 @@ STABLE_DIFFUSION_SIGMAS = (0.0292, 14.6146)
 
 CALLS = "weighted_clip_calls"
 """Name of the attribute that SIGMAS of A1111 Sampler have: their `Calls`."""
+CALLED = "weighted_clip_called"
+"""Key of an entry that is read at some calls of the model: its `Called`, by which A1111 Sampler goes."""
 
 
 class Calls(NamedTuple):
     """Calls of the denoiser, for a sampler that makes more or fewer than one a step; the WebUI counts times by them."""
 
     levels: tuple[float, ...]
-    """Noise level of each call, none above the one before; a text for two of one level cannot change in between."""
+    """Noise level of each call, none above the one before."""
     counted: int
     """Number of calls that the WebUI expects, of which times are fractions."""
+
+
+class Called(NamedTuple):
+    """Calls at which a conditioning entry is read."""
+
+    first: int
+    end: float
+    """The call after the last one; infinite if there is none."""
+    times: tuple[float, float]
+    """Start and end that say the same, but for calls at one noise level: if the entry has others, these count."""
+    levels: tuple[float, ...]
+    """Noise levels of the calls, by which their sampler is known."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,8 @@ class Timing:
     """Issues about them for the user."""
     expected: int | None = None
     """Number of steps that the WebUI expects, if it is another."""
+    levels: tuple[float, ...] = ()
+    """Noise levels of the calls, if the steps are calls of a sampler that counts them."""
 
     @property
     def counted(self) -> int:
@@ -74,7 +91,7 @@ class Timing:
         """Position from which a step is active, slightly before its border."""
         return max(0.0, self.borders[step] - GAP / 2)
 
-    def entry_times(self, first: int, end: int) -> dict[str, float]:
+    def entry_times(self, first: int, end: int) -> dict[str, Any]:
         """Keys of a conditioning entry for steps ``first`` to ``end - 1``; empty if these are all steps.
 
         The gap is before the border. With assumed equal steps, a step may be on the border, like the middle one of an
@@ -85,7 +102,13 @@ class Timing:
             times["start_percent"] = self.start_of(first)
         if end < self.steps:
             times["end_percent"] = self.borders[end] - 3 * GAP / 2
-        return times and {"start_percent": 0.0, "end_percent": 1.0, **times}
+        if not times:
+            return {}
+        start, stop = times.get("start_percent", 0.0), times.get("end_percent", 1.0)
+        found = {"start_percent": start, "end_percent": stop}
+        if not self.levels:
+            return found
+        return {**found, CALLED: Called(first, end if end < self.steps else math.inf, (start, stop), self.levels)}
 
 
 def uniform_timing(steps: int) -> Timing:
@@ -156,7 +179,8 @@ def timing_from(
     if calls is None:
         return timing_of(sigmas.tolist(), model, is_stable_diffusion=is_known)
     timing = timing_of([*calls.levels, 0.0], model, is_stable_diffusion=is_known, may_repeat=True)
-    return replace(timing, expected=calls.counted, note=f"{timing.note}, counted by calls of the model")
+    note = f"{timing.note}, counted by calls of the model"
+    return replace(timing, expected=calls.counted, note=note, levels=() if timing.issues else calls.levels)
 
 
 def _uniform_with_issue(steps: int, message: str) -> Timing:
@@ -237,5 +261,7 @@ def encode_timed(
 
 def _meet(hooked: Mapping[str, Any], times: Mapping[str, float]) -> bool:
     """Whether an entry, of which the host's hooks made one for each of their times, has some of a text's times."""
-    start = max(hooked.get("clip_start_percent", 0.0), times.get("start_percent", 0.0))
+    if "clip_start_percent" not in hooked:
+        return True
+    start = max(hooked["clip_start_percent"], times.get("start_percent", 0.0))
     return start < min(hooked.get("clip_end_percent", 1.0), times.get("end_percent", 1.0))

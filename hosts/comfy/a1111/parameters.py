@@ -13,7 +13,7 @@ from typing import Any
 
 from ....weighting.infotext import Infotext
 from ....weighting.prompt import MOST_CHARACTERS, shortened
-from ....weighting.timed.schedule import COUNTERS, read_timed, split_and
+from ....weighting.timed.schedule import split_and
 from .noise import A1111Noise
 from .samplers import AUTOMATIC, KINDS
 from .schedules import SCHEDULES
@@ -43,10 +43,6 @@ HIRES = (
 NO_ENSD = (
     "Forge draws LCM's noise by it and does not write it: if the setting Eta noise seed delta was not 0, give it to "
     "A1111 Noise and A1111 Sampler"
-)
-EDITING = (
-    "the WebUI asks the model twice at one noise level with this sampler, and changes the text in between; ComfyUI "
-    "places a text by noise levels, and takes the later one for both"
 )
 
 
@@ -102,8 +98,6 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
     notes: list[str] = []
     sampler, levels = _sampler(left)
     steps = _number(left, "Steps", int, (1, 1000))
-    if _changes_within_level(sampler, steps, infotext):
-        notes.append(f"editing: {EDITING}")
     if sampler == "LCM" and "ENSD" not in left:
         notes.append(f"ENSD: {NO_ENSD}")
     cfg = _number(left, "CFG scale", float, (-1000, 1000))
@@ -142,20 +136,6 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
         report=(),
     )
     return Parameters(**{**vars(found), "report": (*notes, *_unused(left))})
-
-
-def _changes_within_level(sampler: str, steps: int, infotext: Infotext) -> bool:
-    """Whether the WebUI changes a text between two calls of the model at one noise level."""
-    kind = KINDS[sampler]
-    counted = steps * kind.calls_a_step
-    pairs = range(1, counted - 1, 2) if kind.calls == "end" else range(1, 2) if kind.calls == "first twice" else ()
-    prompts = [read_timed(infotext.prompt, counted), read_timed(infotext.negative, counted, is_negative=True)]
-    return any(
-        branch.at(call, COUNTERS[0]).text != branch.at(call + 1, COUNTERS[0]).text
-        for prompt in prompts
-        for branch in prompt.branches
-        for call in pairs
-    )
 
 
 def _sampler(left: dict[str, str]) -> tuple[str, str]:

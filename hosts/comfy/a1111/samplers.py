@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..contract import host
-from ..timed import CALLS, Calls
+from ..timed import CALLED, CALLS, Called, Calls
 from ..types import ModelPatcher
 from .brownian import BrownianPath
 from .noise import A1111Noise
@@ -203,9 +203,9 @@ class Run(NamedTuple):
     start: int | None = None
     """Step of the noise that a given picture gets for such a sampler; None: there is no picture."""
 
-    def timed(self, sampler: str, num_steps: int) -> Tensor:
-        """Noise levels that say what calls of the model a sampler makes at them, for prompts that change in time."""
-        kind, levels = KINDS[sampler], self.sigmas.tolist()
+    def levels_of_calls(self, kind: Kind) -> tuple[float, ...]:
+        """Noise level of each call of the model."""
+        levels = self.sigmas.tolist()
         if kind.calls == "first twice":
             calls = [*levels[:2], *levels[1:-1]]
         elif kind.calls == "one":
@@ -215,8 +215,12 @@ class Run(NamedTuple):
             for before, after in pairwise(levels):
                 second = after if kind.calls == "end" else math.sqrt(before * after)
                 calls += [before, second] if after else [before]
-        made = self.sigmas.clone()
-        setattr(made, CALLS, Calls(tuple(calls), num_steps * kind.calls_a_step))
+        return tuple(calls)
+
+    def timed(self, sampler: str, num_steps: int) -> Tensor:
+        """Noise levels that say what calls of the model a sampler makes at them, for prompts that change in time."""
+        kind, made = KINDS[sampler], self.sigmas.clone()
+        setattr(made, CALLS, Calls(self.levels_of_calls(kind), num_steps * kind.calls_a_step))
         return made
 
 
@@ -274,6 +278,8 @@ def make_sampler(sampler: str, run: Run, noise: A1111Noise, sigmas: Sigmas) -> A
     kind = KINDS[sampler]
 
     def sample(model: Any, x: Tensor, levels: Tensor, *, extra_args: Any, callback: Any, disable: Any) -> Tensor:
+        if torch.equal(levels.cpu(), run.sigmas):
+            model = Counting(model, run.levels_of_calls(kind))
         if not callable(kind.run):
             options = dict(kind.options)
             if kind.ends_by_formula:
@@ -311,6 +317,30 @@ def make_sampler(sampler: str, run: Run, noise: A1111Noise, sigmas: Sigmas) -> A
     made = host("comfy.samplers").KSAMPLER(sample)
     made.max_denoise = lambda *_: False  # the first noise is never scaled by the square root of 1 + sigma^2
     return made
+
+
+class Counting:
+    """The host's model, whose conditionings change at its calls: two of these may be at one noise level."""
+
+    def __init__(self, model: Any, levels: tuple[float, ...]) -> None:
+        self._model, self._levels, self._number = model, levels, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Ask the model, with the entries of this call alone."""
+        for entry in chain(*self._model.inner_model.conds.values()):
+            called: Called | None = entry.get(CALLED)
+            if called and called.levels == self._levels and called.times == _times_of(entry):
+                is_read = called.first <= self._number < called.end
+                entry["timestep_start"], entry["timestep_end"] = math.inf if is_read else -1.0, -1.0
+        self._number += 1
+        return self._model(*given, **named)
+
+
+def _times_of(entry: Mapping[str, Any]) -> tuple[float, float]:
+    return entry.get("start_percent", 0.0), entry.get("end_percent", 1.0)
 
 
 def _noise_of_paths(
