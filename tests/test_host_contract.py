@@ -74,7 +74,7 @@ OF_OTHERS_BY_NAME = {
 NOT_IN_3_64 = {
     *("comfy.model_base.Flux2", "comfy.text_encoders.flux.Flux2Tokenizer"),
     *("comfy.text_encoders.flux.KleinTokenizer", "comfy.text_encoders.flux.KleinTokenizer8B"),
-    *(f'"{key}" in comfy.ldm.flux.model' for key in ("block_type", "double", "single")),
+    *(f'"{key}" in comfy.ldm.flux.model' for key in ("block_type", "double", "single", "reference_image_num_tokens")),
     *(f'"{key}" in comfy.model_base' for key in ("t5xxl_ids", "t5xxl_weights")),
 }
 """Additions since ComfyUI 0.3.64: models that Weigh Attention knows, and the kinds of Flux's blocks."""
@@ -208,11 +208,14 @@ def test_what_an_object_lacks_is_told_in_one_line() -> None:
 
 HOST = {
     "comfyui_version.py": '__version__ = "1.2.3"\n',
-    "comfy/base.py": "class Base:\n    def __init__(self):\n        self.inner = 1\n",
+    "comfy/base.py": (
+        "class Base:\n    def __init__(self):\n        self.inner = 1\n        self.register_buffer('kept', 2)\n"
+    ),
     "comfy/more.py": (
         "import comfy.base\nfrom .base import Base\n"
         "class Named(comfy.base.Base):\n    own = 1\n    def method(self): return self.read\n"
         "class Renamed(Base): pass\n"
+        "def make():\n    one = Renamed()\n    one.given = 2\n    other.not_given = 3\n"
         "try:\n    LATE = 1\nexcept ImportError:\n    pass\nKEY = {'a key': 1}\n"
     ),
 }
@@ -229,14 +232,22 @@ def checkout(tmp_path: Path) -> Path:
 def test_the_tool_finds_what_is_there_and_names_what_is_not(checkout: Path) -> None:
     tables = SimpleNamespace(
         MODULES={"comfy.more": ("LATE", "Base", "gone"), "comfy.away": ("x",)},
-        OBJECTS={"comfy.more.Named": ("own", "inner", "method", "read"), "comfy.more.Renamed": ("inner",)},
+        OBJECTS={
+            "comfy.more.Named": ("own", "inner", "method", "read"),
+            "comfy.more.Renamed": ("inner", "kept", "given", "not_given"),
+        },
         KEYS={"comfy.more": ("a key", "no key")},
     )
     compared = workshop_contract.compare(checkout, tables)
     assert compared.version == "1.2.3"
-    assert compared.missing == ["comfy.more.gone", "comfy.more.Named.read", '"no key" in comfy.more']
+    assert compared.missing == [
+        "comfy.more.gone",
+        "comfy.more.Named.read",
+        "comfy.more.Renamed.not_given",
+        '"no key" in comfy.more',
+    ]
     assert compared.unread == ["comfy.away"]
-    assert compared.num_found == 9
+    assert compared.num_found == 11
 
 
 @pytest.mark.host

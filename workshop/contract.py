@@ -63,8 +63,10 @@ class Checkout:
         return tree is not None and any(name in names_of(node) for node in outer_statements(tree))
 
     def has(self, kind: str, name: str) -> bool:
-        """Whether objects of a class have an attribute: set in the class or by its methods, or those of its bases."""
-        return any(name in attributes_of(node) for node in self.classes(kind))
+        """Whether objects of a class have an attribute: set in it or its bases, by methods, or where it is made."""
+        module, _, own = kind.rpartition(".")
+        made = given_after_making(self.tree(module) or ast.Module([], []), own)
+        return name in made or any(name in attributes_of(node) for node in self.classes(kind))
 
     def classes(self, kind: str) -> Iterator[ast.ClassDef]:
         """A class and its bases, as far as their files exist."""
@@ -130,6 +132,20 @@ def attributes_of(node: ast.ClassDef) -> set[str]:
         if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
             # on self, or on the class, as in PromptServer.instance = self
             found |= {inner.attr} if ast.unparse(inner.value) in ("self", node.name) else set()
+        elif isinstance(inner, ast.Call) and ast.unparse(inner.func) == "self.register_buffer":
+            found |= {one.value for one in inner.args[:1] if isinstance(one, ast.Constant)}
+    return found
+
+
+def given_after_making(tree: ast.Module, kind: str) -> set[str]:
+    """Attributes that functions of a module set on a variable to which they assign an object of a class."""
+    found: set[str] = set()
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        nodes = list(ast.walk(function))
+        made = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+        variables = {name for node in made if ast.unparse(node.value.func) == kind for name in names_of(node)}
+        stored = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+        found |= {node.attr for node in stored if ast.unparse(node.value) in variables}
     return found
 
 
