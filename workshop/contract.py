@@ -133,7 +133,7 @@ def attributes_of(node: ast.ClassDef) -> set[str]:
             # on self, or on the class, as in PromptServer.instance = self
             found |= {inner.attr} if ast.unparse(inner.value) in ("self", node.name) else set()
         elif isinstance(inner, ast.Call) and ast.unparse(inner.func) == "self.register_buffer":
-            found |= {one.value for one in inner.args[:1] if isinstance(one, ast.Constant)}
+            found |= {str(one.value) for one in inner.args[:1] if isinstance(one, ast.Constant)}
     return found
 
 
@@ -142,8 +142,14 @@ def given_after_making(tree: ast.Module, kind: str) -> set[str]:
     found: set[str] = set()
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         nodes = list(ast.walk(function))
-        made = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
-        variables = {name for node in made if ast.unparse(node.value.func) == kind for name in names_of(node)}
+        variables: set[str] = set()
+        for node in nodes:
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Call)
+                and ast.unparse(node.value.func) == kind
+            ):
+                variables |= names_of(node)
         stored = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
         found |= {node.attr for node in stored if ast.unparse(node.value) in variables}
     return found
