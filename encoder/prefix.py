@@ -22,17 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .cache import (
-    MEBIBYTE,
-    Attempt,
-    ChunkKey,
-    Memory,
-    chunk_keys,
-    default_bytes,
-    remembering,
-    state_of,
-    version_of,
-)
+from .cache import MEBIBYTE, Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
 from .config import FAMILIES, OPENCLIP_H, Family, TextConfig
 from .encoding import Encoding
 from .fast import PACKS, arithmetic_for
@@ -88,8 +78,7 @@ class PrefixTextEncoder(TextEncoder):
     @torch.no_grad()
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         """Encode chunks as `TextEncoder` does, up to rounding."""
-        recalling = remembering(self._encode, self.encodings, self._scope, partial(version_of, self.model))
-        found = recalling(ids, mask, is_causal=is_causal)
+        found = remembering(self._encode, self.encodings, self._scope)(ids, mask, is_causal=is_causal)
         CHOICE.answered()
         return found
 

@@ -161,6 +161,7 @@ def test_no_weight_is_timed_again_before_as_much_is_read_as_by_a_pass(monkeypatc
 
     monkeypatch.setattr(kernels, "functional", SimpleNamespace(linear=linear))
     monkeypatch.setattr(kernels, "MOST_SECONDS", math.inf)
+    monkeypatch.setattr(kernels, "LEAST_GAIN", math.inf)
     kernels.measured_on_texts(repetitions=2)
     for place, weight in enumerate(read):
         since = next((n for n, later in enumerate(read[place + 1 :]) if later is weight), 3)

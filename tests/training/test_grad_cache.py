@@ -189,7 +189,7 @@ def test_rates_rise_and_fall() -> None:
     [
         ({"rate": -1.0}, "learning rate must be a number from 0, got -1.0"),
         ({"rate": math.nan}, "got nan"),
-        ({"by_part": (("head", 1.0),)}, "'head'; parts are layers, embeddings, projection, image, scale"),
+        ({"by_part": (("tail", 1.0),)}, "'tail'; parts are layers, embeddings, projection, image, scale, head"),
         ({"warmup": -3}, "counted from 0, got -3"),
     ],
 )
