@@ -290,9 +290,9 @@ class TrainOptions:
         if self.new and self.objective == "contrastive" and self.towers != "both":
             raise ValueError("--new has random weights in the image encoder, too: add --towers both")
 
-    def _check_mlm(self) -> None:
-        """Check that all options are possible without images."""
-        others = {
+    def _of_pairs(self) -> dict[str, Any]:
+        """Whether options are given that only training on pairs has."""
+        return {
             "--towers both": self.towers == "both",
             "--lora": self.lora,
             "--word": self.word,
@@ -300,6 +300,12 @@ class TrainOptions:
             "--keep": self.keep,
             "--merge": self.merge != 1,
             "--patience": self.patience is not None,
+        }
+
+    def _check_mlm(self) -> None:
+        """Check that all options are possible without images."""
+        others = {
+            **self._of_pairs(),
             f"--optimizer {self.optimizer}": self.optimizer != "adamw",
             "--rate-of": self.rates.by_part,
             "--freeze-layers": self.rates.frozen_layers,
@@ -315,13 +321,7 @@ class TrainOptions:
         """Check that a classifier can be trained with these options."""
         is_image = self.towers == "image"
         others = {
-            "--towers both": self.towers == "both",
-            "--lora": self.lora,
-            "--word": self.word,
-            "--watch": self.watch,
-            "--keep": self.keep,
-            "--merge": self.merge != 1,
-            "--patience": self.patience is not None,
+            **self._of_pairs(),
             "--write-for": self.write_for,
             # whose steps are shares of a tensor's size, which is 0 in the head at first
             "--optimizer adafactor": self.optimizer == "adafactor",

@@ -128,7 +128,7 @@ def timing_of(
         sigmas: One level per step and one after the last, decreasing, as in ComfyUI's SIGMAS.
         model: ComfyUI's MODEL, whose noise levels these are; None for Stable Diffusion's own.
         is_stable_diffusion: Whether to assume the levels of Stable Diffusion if there is no model.
-        may_repeat: Whether two steps may have one level, of which the later decides.
+        may_repeat: Whether two steps may have one level, of which the later decides, but for samplers by `Called`.
 
     Returns:
         The timing, or a uniform one with an issue if it cannot be determined.
@@ -151,7 +151,7 @@ def timing_of(
     borders: list[float] = []
     for step, (before, after) in enumerate(pairwise(sigmas[:-1]), 1):
         if may_repeat and before == after and borders:
-            borders.append(borders[-1])  # the earlier one's text is never used
+            borders.append(borders[-1])  # the earlier one's text is for samplers that go by `Called` alone
             continue
         between = before ** (1 - PLACE) * after**PLACE if before > after > 0 else before
         start, border, end = (_percent_of(sigma, percent_to_sigma) for sigma in (before, between, after))
