@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ..patience import SECONDS
 from .conftest import save_pictures
 from .lab_in_browser import LabPage
 
@@ -101,22 +102,30 @@ def test_tab_leaves_no_list_open_and_keys_choose(lab: LabPage, height: int) -> N
     lab.tab.call("Emulation.setDeviceMetricsOverride", width=1200, height=height, deviceScaleFactor=1, mobile=False)
     lists = "return [...document.querySelectorAll('[role=listbox]')].map((one) => one.children.length)"
     place = "return document.activeElement.closest('[id^=weighted_clip_]')?.id"
+
+    def wait_for(script: str, value: object) -> None:
+        end = time.monotonic() + SECONDS
+        while (found := lab.tab.run(script)) != value:
+            assert time.monotonic() < end, f"{found}, not {value}"
+            time.sleep(0.05)
+
     lab.focus("prompt")
     for name, count in (("syntax", 4), ("scheme", 16), ("law", 2)):
         press(lab, "Tab", 9)
         if name == "law":  # in a folded part
-            assert lab.tab.run(place) == "weighted_clip_more"
+            wait_for(place, "weighted_clip_more")
             lab.tab.run("document.activeElement.click()")
             lab.tab.wait("return !!document.querySelector('#weighted_clip_law')?.offsetParent")
             press(lab, "Tab", 9)
-        assert lab.tab.run(place) == f"weighted_clip_{name}"
-        assert lab.tab.run(lists) == [count], "one list, with all that can be chosen"
+        wait_for(place, f"weighted_clip_{name}")
+        wait_for(lists, [count])  # one list, with all that can be chosen
     before = lab.value("law")
     press(lab, "ArrowDown", 40)
     press(lab, "Enter", 13)
+    wait_for(lists, [])
     assert lab.value("law") != before
     lab.focus("prompt")
-    assert lab.tab.run(lists) == []
+    wait_for(lists, [])
 
 
 def test_a_phone_shows_all_of_it(lab: LabPage, tmp_path: Path) -> None:
