@@ -6,7 +6,7 @@ from typing import Any
 
 from ..hosts.comfy.a1111.image_text import image_path, list_images, read_image_text
 from ..hosts.comfy.a1111.noise import SOURCES, A1111Noise
-from ..hosts.comfy.a1111.parameters import read_parameters
+from ..hosts.comfy.a1111.parameters import ROUNDING, read_parameters
 from ..hosts.comfy.a1111.samplers import AUTOMATIC, KINDS, make_run, make_sampler, model_sigmas
 from ..hosts.comfy.a1111.schedules import SCHEDULES
 from ..hosts.comfy.types import ModelPatcher
@@ -164,7 +164,7 @@ class WeightedCLIPReadParameters(Node):
         found = read_parameters(read_infotext(text if text.strip() else read_image_text(image_path(image))), source)
         sigmas = model_sigmas(model)
         way = make_run(sigmas, found.sampler, found.schedule, found.steps, 1.0, exact=False)
-        lines = found.report or ("everything is used",)
+        lines = (*(found.report or ("everything is used",)), ROUNDING)
         checkpoint = f"{found.model} [{found.model_hash}]" if found.model_hash else found.model
         sampler, levels = make_sampler(found.sampler, way, found.noise, sigmas), way.timed(found.sampler, found.steps)
         outputs = (

@@ -44,6 +44,11 @@ NO_ENSD = (
     "Forge draws LCM's noise by it and does not write it: if the setting Eta noise seed delta was not 0, give it to "
     "A1111 Noise and A1111 Sampler"
 )
+ROUNDING = (
+    "rounding: last bits of two programs differ, so some values of the picture may be one level of 255 apart, more of "
+    "them with AND, an embedding or a LoRA"
+)
+"""Line for every picture."""
 
 
 @dataclass(frozen=True)
