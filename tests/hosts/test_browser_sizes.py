@@ -16,7 +16,13 @@ pytestmark = pytest.mark.host
 TEXT_HEIGHTS = (84, 40)
 """Pixels of text that each box of a new node shows if it has one, or two."""
 LONG = "a red cat sat on the mat, " * 5
-WITH_PROMPTS = ("WeightedCLIPTextEncode", "WeightedCLIPSDXLEncode", "WeightedCLIPBindPhrases", "WeightedCLIPInspect")
+HALF = 384
+"""Half of a screen of 1366 x 768, in pixels."""
+WITH_PROMPTS = (
+    *("WeightedCLIPTextEncode", "WeightedCLIPA1111Encode", "WeightedCLIPMaskedBlend", "WeightedCLIPMaskControl"),
+    *("WeightedCLIPBindPhrases", "WeightedCLIPSDXLEncode", "WeightedCLIPWeighAttention", "WeightedCLIPConvert"),
+    *("WeightedCLIPInspect", "WeightedCLIPLoadPromptLoras"),
+)
 SIZES = """
 const node = app.graph.nodes[args[0]];
 const boxes = [...document.querySelectorAll('textarea')].filter((box) => box.checkVisibility());
@@ -85,12 +91,14 @@ def reload_workflow(page: RulerPage, change: str = "") -> None:
 
 
 @pytest.mark.parametrize("node_id", WITH_PROMPTS)
-def test_the_boxes_of_a_new_node_show_enough_text(page: RulerPage, node_id: str) -> None:
+def test_the_boxes_of_a_new_node_show_enough_text_and_it_fits_half_a_screen(page: RulerPage, node_id: str) -> None:
     page.run(ADD, node_id)
     page.wait("return document.querySelector('.wcr-box')?.offsetHeight > 0")
-    texts = settled(page)["texts"]
+    sizes = settled(page)
+    texts = sizes["texts"]
     assert are_enough(texts)
-    assert page.is_nodes_2 or max(texts) <= TEXT_HEIGHTS[len(texts) - 1] + 40  # there advanced inputs leave it room
+    assert page.run("return LiteGraph.NODE_TITLE_HEIGHT") + sizes["node"] <= HALF
+    assert max(texts) <= TEXT_HEIGHTS[len(texts) - 1] + 40
 
 
 @pytest.mark.parametrize("frame", (3, 4, 5))

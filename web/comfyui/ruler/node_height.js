@@ -17,6 +17,10 @@ const APART = "weighted_clip_height_without_ruler";
 const MAX_FRAMES = 60;
 /** Frames in which it may still show the boxes of a node that had the same id before. */
 const STALE_FRAMES = 4;
+/** Frames after which the height of a new node is its user's. */
+const SETTLED_FRAMES = 12;
+/** Changes of the height of a new node until its boxes have what they need; it may not be able to become lower. */
+const MAX_CHANGES = 3;
 
 /** Makes a node as high as its ruler needs, and its text boxes high enough when it is new. */
 export class NodeHeight {
@@ -68,22 +72,25 @@ export class NodeHeight {
     if (ruler) this.#isCounted = false;
   }
 
-  /** The node is in a graph: in Nodes 2.0 only its drawing tells how high the boxes are. */
-  added(frame = 0) {
-    if (!this.#isNew || !globalThis.LiteGraph?.vueNodesMode || frame > MAX_FRAMES) return;
+  /**
+   * The node is in a graph: in Nodes 2.0 only its drawing tells how high the boxes are. They lack some pixels, or have
+   * those of inputs that it does not show.
+   */
+  added(frame = 0, changes = 0) {
+    if (!this.#isNew || !globalThis.LiteGraph?.vueNodesMode) return;
     const boxes = [...document.querySelectorAll(`[data-node-id="${this.#node.id}"] textarea`)];
     const shown = boxes.filter((box) => box.clientHeight);
     const least = boxesHeight(shown.length) / shown.length - AROUND_TEXT;
-    const lacks = shown.map((box) => lackOf(box, least));
+    // free room is shared by all boxes alike
+    const lack = Math.max(...shown.map((box) => lackOf(box, least))) * shown.length;
     // `follow` starts from the height before a ruler that is being drawn: the boxes would lose what they get now
-    if (frame < STALE_FRAMES || !lacks.length || this.#before !== null) {
-      requestAnimationFrame(() => this.added(frame + 1));
+    const isReady = frame >= STALE_FRAMES && shown.length && this.#before === null;
+    if (frame > (isReady ? SETTLED_FRAMES : MAX_FRAMES) || changes > MAX_CHANGES) {
+      this.#isNew = false;
       return;
     }
-    this.#isNew = false;
-    // free room is shared by all boxes alike
-    const lack = Math.max(0, ...lacks) * lacks.length;
-    if (lack) this.#node.setSize([this.#node.size[0], this.#node.size[1] + lack]);
+    if (isReady && lack) this.#node.setSize([this.#node.size[0], this.#node.size[1] + lack]);
+    requestAnimationFrame(() => (isReady && lack ? this.added(0, changes + 1) : this.added(frame + 1, changes)));
   }
 
   #boxes() {
