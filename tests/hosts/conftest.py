@@ -1,7 +1,8 @@
 """Real hosts for the tests marked ``host``: found in ``--hosts DIR``, started once, and their figures written down.
 
 With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test passed writes the parts of
-docs/evidence/parity.md on the hosts that it had.
+docs/evidence/parity.md on the hosts that it had; with WEIGHTED_CLIP_WRITE_HOSTS=1 every run writes their rows of
+docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from weighted_clip.workshop.find_hosts import WEBUIS, Host, find_hosts, find_pac
 from ..web.chromium import Tab, running_chromium
 from .browser import running_browser
 from .comfy_server import CACHE_FOLDER, CACHE_VERSION, CHECKPOINT, ComfyServer, make_models, running_server
+from .host_table import HostTable
 from .make_checkpoint import write_more_embeddings
 from .parity import Figures, revision_of, write_parity
 from .ruler_page import WEB_FOLDER, RulerPage
@@ -24,10 +26,12 @@ from .stock import StockOutputs, run_stock
 from .webui_server import WebUIServer, native_encoder, running_webui
 
 WRITE_PARITY = "WEIGHTED_CLIP_WRITE_PARITY"
+WRITE_HOSTS = "WEIGHTED_CLIP_WRITE_HOSTS"
 EARLIER = "WEIGHTED_CLIP_EARLIER"
 NO_HOST = "no host: give --hosts DIR (a folder with a ComfyUI checkout and its venv)"
 NO_WEBUI = "no WebUI: give --hosts DIR (a folder with a checkout of Forge or A1111 and its venv)"
 FIGURES = pytest.StashKey[Figures]()
+HOST_TABLE = HostTable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -195,8 +199,16 @@ def other_pack(request: pytest.FixtureRequest) -> Callable[[str, Figures], Path]
     return find
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count a test, once it has run or could not."""
+    if report.when == "call" or not report.passed:
+        HOST_TABLE.note(report.nodeid, report.outcome)
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Write the figures down if that was asked for and all is well."""
+    """Write what ran down if that was asked for, and the figures if all is well."""
+    if os.environ.get(WRITE_HOSTS) == "1":
+        HOST_TABLE.write()
     figures = session.config.stash.get(FIGURES, None)
     if os.environ.get(WRITE_PARITY) == "1" and figures and exitstatus == pytest.ExitCode.OK:
         write_parity(figures)

@@ -8,6 +8,7 @@ import pytest
 
 from . import parity
 from .comfy_server import FRONT_END, ComfyServer, front_end_folder
+from .host_table import MARKERS, HostTable
 from .parity import Figures
 from .server import PACK, REPOSITORY, pack_folder
 
@@ -97,3 +98,24 @@ def test_a_run_writes_the_columns_of_its_own_hosts_only(tmp_path: Path, monkeypa
 | Pixels | at most 1 | 3: 1.2e-01 |
 """
     )
+
+
+def test_the_table_of_hosts_keeps_the_rows_of_those_that_were_not_there(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{MARKERS[0]}\n{MARKERS[1]}\nafter\n", encoding="utf-8")
+    first, second = HostTable(), HostTable()
+    first.note("tests/hosts/test_browser.py::test_a[canvas-ComfyUI 0.3.64-x]", "passed")
+    first.note("tests/hosts/test_browser.py::test_a[Nodes 2.0-ComfyUI 0.3.64-x]", "skipped")
+    first.note("tests/hosts/test_same_picture.py::test_b[Forge 2.0.1v1.10.1-ComfyUI 0.29.0]", "failed")
+    first.note("tests/hosts/test_forge.py::test_c[no host]", "skipped")
+    first.write(page)
+    second.note("tests/hosts/test_comfyui_inprocess.py::test_d[check_all-ComfyUI 0.29.0]", "passed")
+    second.write(page)
+    start, *rows, end = page.read_text(encoding="utf-8").replace(MARKERS[0], "").replace(MARKERS[1], "").split("\n| ")
+    cells = {row.split(" | ")[0]: row.strip(" |\n").split(" | ")[2:] for row in [*rows[2:], end.partition("\n")[0]]}
+    assert (start, end.partition("\n")[2]) == ("before\n", "\nafter\n")
+    assert cells == {
+        "ComfyUI 0.29.0": ["1", "0", "0", "0", "none"],
+        "ComfyUI 0.3.64": ["0", "1", "0, 1 skipped", "0", "none"],
+        "Forge 2.0.1v1.10.1": ["0", "0", "0", "0", "`test_same_picture.py::test_b[ComfyUI 0.29.0]`"],
+    }
