@@ -2,7 +2,7 @@
 
 With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test passed writes the parts of
 docs/evidence/parity.md on the hosts that it had; with WEIGHTED_CLIP_WRITE_HOSTS=1 every run writes their rows of
-docs/compatibility.md.
+docs/evidence/README.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Table of what was run in which host, in docs/compatibility.md; rows of other hosts stay."""
+"""Table of what was run in which host, in docs/evidence/README.md; rows of other hosts stay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weighted_clip.workshop.bench.timing import processor
 from .parity import revision_of
 from .server import REPOSITORY
 
-PAGE = REPOSITORY / "docs" / "compatibility.md"
+PAGE = REPOSITORY / "docs" / "evidence" / "README.md"
 MARKERS = ("<!-- hosts: made by tests/hosts -->", "<!-- end of hosts -->")
 HEADS = ("Host", "When", "In its process", "Page, canvas", "Page, Nodes 2.0", "API, commands", "Failed")
 HOST = re.compile(r"(ComfyUI|Forge Classic|Forge|A1111) (\d[\w.]*)")
