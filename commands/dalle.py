@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import Command
 from .console import show
+from .dalle_sample import clip_score, clip_scores
 from .options import add_value
-from .processes import alone
+from .processes import alone, place_of
 from .training import (
     CAPTIONED,
     SCALES,
@@ -33,6 +35,7 @@ from .training import train as train_with
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+    from ..encoder.clip import FullClip
     from ..training.dalle_options import DVAEOptions, PriorOptions
 
 NUM_PICTURES = 48
@@ -221,6 +224,7 @@ def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("--checkpointing", action="store_true", help="less memory for a third more time")
     add_shard(train)
     train.add_argument("--held-out", type=int, metavar="N", help="pairs to measure by (a tenth, at most 256)")
+    train.add_argument("--score", type=Path, metavar="FILE", help="whole CLIP that scores the images of the page")
     add_value(train, "--seed", 0, "N", "of weights and order (%(default)s)")
     add_device(train)
     add_compress(train)
@@ -242,7 +246,16 @@ _PRIOR_PAGE = Page(
 def _train_prior(arguments: argparse.Namespace) -> int:
     from ..training.prior import NAME
 
-    return train_with(arguments, _prior_options(arguments), Job(NAME, _make_prior, _PRIOR_PAGE, draw=_draw_prior))
+    clip = _scoring_clip(arguments.score)
+    job = Job(NAME, _make_prior, _PRIOR_PAGE, draw=lambda run, path, is_broken: _draw_prior(run, path, is_broken, clip))
+    return train_with(arguments, _prior_options(arguments), job)
+
+
+def _scoring_clip(path: Path | None) -> FullClip | None:
+    """Load the CLIP for the scores in the process that draws, before anything is trained."""
+    from ..encoder.clip import load_full_clip
+
+    return load_full_clip(path) if path and place_of(os.environ).is_first else None
 
 
 def _make_prior(
@@ -264,14 +277,20 @@ def _make_prior(
     ]
 
 
-def _draw_prior(run: Any, path: Path, is_broken: bool) -> list[str]:
-    """Draw images of some held-out captions, one row each; return a note with the captions."""
+def _draw_prior(run: Any, path: Path, is_broken: bool, clip: FullClip | None) -> list[str]:
+    """Draw images of some held-out captions, one row each; return notes with the captions and their CLIP score."""
     if is_broken:
         return []
     model = run.dalle()
     captions = [example.captions[0] for example in run.held[:NUM_CAPTIONS]]
-    montage([model.images(model.tokens(caption, range(NUM_SAMPLES))).float().cpu() for caption in captions], path)
-    return [f"Images of held-out captions, one after the other: {'; '.join(captions)}"]
+    drawn = [model.images(model.tokens(caption, range(NUM_SAMPLES))).float().cpu() for caption in captions]
+    montage(drawn, path)
+    notes = [f"Images of held-out captions, one after the other: {'; '.join(captions)}"]
+    if clip is not None:
+        pairs = zip(captions, drawn, strict=True)
+        scores = [score for caption, images in pairs for score in clip_scores(clip, caption, images.unbind())]
+        notes.append(f"CLIP score of these images, by {clip.name}: {clip_score(scores):.2f}")
+    return notes
 
 
 def _prior_options(arguments: argparse.Namespace) -> PriorOptions:

@@ -20,8 +20,6 @@ from weighted_clip.dalle import sampling
 from weighted_clip.dalle.dalle import save_dalle
 from weighted_clip.dalle.sampling import SampleOptions
 from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.config import TextConfig, VisionConfig
-from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
@@ -29,7 +27,6 @@ from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
 
 from ..libraries import library
-from ..transformers_clip import write_clip
 from .models import shrink_demo, tiny_dalle
 
 CAPTION = "a small red ring"
@@ -40,14 +37,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "dalle.safetensors"
     save_dalle(tiny_dalle(), path)
     return path
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sizes: dict[str, Any] = {"num_heads": 1, "num_layers": 1, "hidden_dim": 64, "projection_dim": 64}
-    text, vision = TextConfig(**sizes), VisionConfig(image_size=48, patch_size=16, **sizes)
-    path = tmp_path_factory.mktemp("clip") / "clip.safetensors"
-    return write_clip(path, seeded_text_model(text), seeded_vision_model(vision))
 
 
 def pixels(path: Path) -> Tensor:

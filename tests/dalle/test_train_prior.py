@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -14,16 +15,23 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from weighted_clip.commands.program import main
 from weighted_clip.dalle.config import PriorConfig
 from weighted_clip.dalle.dalle import load_dalle
 from weighted_clip.dalle.files import load_dvae, save_dvae
 from weighted_clip.dalle.prior import Prior, initialise
+from weighted_clip.encoder.clip import load_full_clip
+from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.dalle_options import PRIOR_RECIPES, PriorOptions
 from weighted_clip.training.data import Example, read_data
 from weighted_clip.training.images import picture_of
 from weighted_clip.training.prior import PriorRun
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.towers import layout_of
 
 from ..launching import launched
 from ..libraries import library
@@ -79,6 +87,31 @@ def start(data: Path, dvae: Path, tmp_path: Path) -> Start:
 PAPER = ["--recipe", "paper", "--accumulate", "2", "--ema", "0.9", "--warmup", "3"]
 
 # ---- what is written
+
+
+def test_a_clip_scores_the_images_of_the_page(
+    start: Start, clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As torchmetrics: 100 times the mean cosine, from 0. Features are those of the towers called by themselves."""
+    out, tensors = tmp_path / "out", load_file(clip)
+    tensors["text_projection.weight"] *= -1  # so that the mean is above 0
+    save_file(tensors, clip := tmp_path / "clip.safetensors")
+    assert start("--score", str(tmp_path / "none.safetensors")) == 1
+    assert "none.safetensors" in capsys.readouterr().err and not out.exists()
+    assert start("--score", str(clip)) == 0
+    page = (out / "report.html").read_text(encoding="utf-8")
+    model, towers = load_dalle(out / "dalle.safetensors"), load_full_clip(clip)
+    [captions] = re.findall(r"Images of held-out captions, one after the other: ([^<]+)", page)
+    cosines = []
+    for caption in captions.split("; "):
+        images = model.images(model.tokens(caption, range(8)))
+        options = EncodeOptions(syntax="none")
+        [chunk] = read_prompt(caption, options, default_tokenizer(), layout_of(towers.text.config)).chunks
+        text = towers.text_features([chunk.plain_ids])
+        cosines.append((towers.image_features(preprocess(images.movedim(1, -1), 48)) @ text.T).flatten())
+    score = max(0.0, 100 * float(torch.cat(cosines).mean()))
+    [said] = re.findall(r"CLIP score of these images, by clip\.safetensors: ([\d.]+)", page)
+    assert float(said) == pytest.approx(score, abs=0.006) and score > 1
 
 
 @pytest.mark.parametrize("options", [[], PAPER], ids=["small", "paper"])
