@@ -95,7 +95,7 @@ into fifths; the first one is warming up. *Growth* is the median over the last f
 the straight line nearest to all points but those of the first fifth.
 """
 
-SECTIONS = ("Encodings", "Encodings, full size", "ComfyUI", "The lab")
+SECTIONS = ("Encodings", "Encodings, full size", "ComfyUI", "Samplings in ComfyUI", "The lab")
 """In the order of the page; a title may continue after these words."""
 
 
