@@ -31,7 +31,7 @@ AREAS = ("left half", "right half", "top half", "0.2 0.6, 0.3 0.9", "where mat")
 LOADED = "comfy.model_management.current_loaded_models"
 """A list in which the host itself moves models."""
 LOOKS = 50
-"""How often the process is looked at."""
+"""Number of times that the process is looked at."""
 
 
 def positive(clip: Any, dice: random.Random) -> tuple[Any, Any]:
