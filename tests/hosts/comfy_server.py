@@ -24,6 +24,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
+from weighted_clip.hosts.comfy.words import WORDS
 from weighted_clip.workshop.find_hosts import Host
 from weighted_clip.workshop.job import own_environment, run_in_host
 
@@ -213,7 +214,7 @@ class Conditioning:
     tensors: Mapping[str, torch.Tensor]
     """``0.hidden``, ``0.pooled_output``, ``1.hidden``, ..."""
     others: list[dict[str, Any]]
-    """For each entry, what is no tensor."""
+    """For each entry, what is no tensor, without the words of our rows, which ComfyUI does not read."""
 
     @property
     def hidden(self) -> torch.Tensor:
@@ -246,7 +247,8 @@ def read_conditioning(path: str) -> Conditioning:
     """Read a file of the probe."""
     with safe_open(path, "pt") as file:
         names = file.keys()  # it is no dictionary
-        return Conditioning({name: file.get_tensor(name) for name in names}, json.loads(file.metadata()["entries"]))
+        entries = [{k: v for k, v in one.items() if k != WORDS} for one in json.loads(file.metadata()["entries"])]
+        return Conditioning({name: file.get_tensor(name) for name in names}, entries)
 
 
 @dataclass

@@ -89,8 +89,20 @@ export class NodeHeight {
       this.#isNew = false;
       return;
     }
-    if (isReady && lack) this.#node.setSize([this.#node.size[0], this.#node.size[1] + lack]);
+    if (isReady && lack) {
+      this.#node.setSize([this.#node.size[0], this.#node.size[1] + lack]);
+      this.#tellHistory();
+    }
     requestAnimationFrame(() => (isReady && lack ? this.added(0, changes + 1) : this.added(frame + 1, changes)));
+  }
+
+  /** The page's history takes the height for that with which the node came: one Ctrl+Z undoes both. */
+  #tellHistory() {
+    const state = globalThis.app?.extensionManager?.workflow?.activeWorkflow?.changeTracker?.activeState;
+    const graphs = [state, ...(state?.definitions?.subgraphs ?? [])];
+    const graph = graphs.find((one) => one?.id === this.#node.graph?.id);
+    const known = graph?.nodes?.find(({ id }) => String(id) === String(this.#node.id));
+    if (known) known.size = [...this.#node.serialize().size];
   }
 
   #boxes() {
