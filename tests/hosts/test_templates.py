@@ -276,7 +276,8 @@ def test_a_node_is_shown_in_chinese(page: HelpPage, web_server: ComfyServer) -> 
             assert labels == [output["name"] for output in texts["outputs"].values()]
             slots = "app.graph.nodes[0].inputs.map((slot) => [slot.name, slot.localized_name ?? slot.name])"
             for name, label in page.run(f"return {slots}"):
-                assert label == texts["inputs"][name]["name"]
+                if name != "upload":  # the host's own button beside an image
+                    assert label == texts["inputs"][name]["name"]
             names = page.run("return app.graph.nodes[0].outputs.map(({ name }) => name)")
             assert names == list(NODE_CLASS_MAPPINGS[node_id].RETURN_NAMES)  # what scripts and files go by
     finally:
