@@ -1,4 +1,4 @@
-"""OpenAI's own package as the reference, and small models of both architectures with random weights."""
+"""OpenAI's own package and towers called by themselves as references, and small models with random weights."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from types import ModuleType
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from weighted_clip.commands import dalle_demo
 from weighted_clip.dalle.config import DVAEConfig, PriorConfig
 from weighted_clip.dalle.dalle import DALLE
 from weighted_clip.dalle.dvae import DVAE, map_pixels
 from weighted_clip.dalle.pieces import learned_pieces
 from weighted_clip.dalle.prior import Prior
+from weighted_clip.encoder.clip import FullClip
+from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.towers import layout_of
 from weighted_clip.world import shapes
 from weighted_clip.world.shapes import combinations
 
@@ -143,3 +149,12 @@ def shrink_demo(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(dalle_demo, "_command", command)
     patch.setattr(shapes, "write_shapes", lambda folder: write(folder, copies=(1, 1)))
+
+
+def cosines_of(towers: FullClip, caption: str, images: Tensor) -> Tensor:
+    """Cosines of a caption and images ``[images, 3, height, width]``, from the towers called by themselves."""
+    layout = layout_of(towers.text.config)
+    [chunk] = read_prompt(caption, EncodeOptions(syntax="none"), default_tokenizer(), layout).chunks
+    size = towers.vision.config.image_size
+    features = towers.image_features(preprocess(images.movedim(1, -1), size))
+    return (features @ towers.text_features([chunk.plain_ids]).T)[:, 0]

@@ -20,14 +20,9 @@ from weighted_clip.dalle import sampling
 from weighted_clip.dalle.dalle import save_dalle
 from weighted_clip.dalle.sampling import SampleOptions
 from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.images import preprocess
-from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.towers import layout_of
 
 from ..libraries import library
-from .models import shrink_demo, tiny_dalle
+from .models import cosines_of, shrink_demo, tiny_dalle
 
 CAPTION = "a small red ring"
 
@@ -72,11 +67,7 @@ def test_the_best_come_first_where_a_clip_is_given(
     assert main(["dalle", "sample", str(model), CAPTION, "--out", str(out), *options]) == 0
     dalle = tiny_dalle()
     images = dalle.images(dalle.tokens(CAPTION, range(6)))
-    [chunk] = read_prompt(
-        CAPTION, EncodeOptions(syntax="none"), default_tokenizer(), layout_of(towers.text.config)
-    ).chunks
-    text = towers.text_features([chunk.plain_ids])
-    scores = (towers.image_features(preprocess(images.movedim(1, -1), 48)) @ text.T)[:, 0]
+    scores = cosines_of(towers, CAPTION, images)
     assert clip_scores(towers, CAPTION, list(images)) == pytest.approx(scores.tolist(), abs=1e-6)
     first, second = scores.argsort(descending=True)[:2].tolist()
     names = sorted(path.name for path in out.glob("0*"))

@@ -23,22 +23,17 @@ from weighted_clip.dalle.dalle import load_dalle
 from weighted_clip.dalle.files import load_dvae, save_dvae
 from weighted_clip.dalle.prior import Prior, initialise
 from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.images import preprocess
-from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.dalle_options import PRIOR_RECIPES, PriorOptions
 from weighted_clip.training.data import Example, read_data
 from weighted_clip.training.images import picture_of
 from weighted_clip.training.prior import PriorRun
-from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.towers import layout_of
 
 from ..launching import launched
 from ..libraries import library
 from ..training.models import accelerator
 from ..training.objectives import stopping_after
 from ..training.runs import log_of, tensors_of
-from .models import TINY_SMALL, seeded
+from .models import TINY_SMALL, cosines_of, seeded
 from .process import trained_prior
 
 Start = Callable[..., int]
@@ -102,13 +97,9 @@ def test_a_clip_scores_the_images_of_the_page(
     page = (out / "report.html").read_text(encoding="utf-8")
     model, towers = load_dalle(out / "dalle.safetensors"), load_full_clip(clip)
     [captions] = re.findall(r"Images of held-out captions, one after the other: ([^<]+)", page)
-    cosines = []
-    for caption in captions.split("; "):
-        images = model.images(model.tokens(caption, range(8)))
-        options = EncodeOptions(syntax="none")
-        [chunk] = read_prompt(caption, options, default_tokenizer(), layout_of(towers.text.config)).chunks
-        text = towers.text_features([chunk.plain_ids])
-        cosines.append((towers.image_features(preprocess(images.movedim(1, -1), 48)) @ text.T).flatten())
+    cosines = [
+        cosines_of(towers, caption, model.images(model.tokens(caption, range(8)))) for caption in captions.split("; ")
+    ]
     score = max(0.0, 100 * float(torch.cat(cosines).mean()))
     [said] = re.findall(r"CLIP score of these images, by clip\.safetensors: ([\d.]+)", page)
     assert float(said) == pytest.approx(score, abs=0.006) and score > 1
