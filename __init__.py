@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WEB_DIRECTORY = "./web/comfyui"
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = ["NODE_CLASS_MAPPINGS", "NODE_DISPLAY_NAME_MAPPINGS", "WEB_DIRECTORY", "Encoders", "__version__"]
 
