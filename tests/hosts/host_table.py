@@ -16,7 +16,7 @@ from .server import REPOSITORY
 PAGE = REPOSITORY / "docs" / "evidence" / "README.md"
 MARKERS = ("<!-- hosts: made by tests/hosts -->", "<!-- end of hosts -->")
 HEADS = ("Host", "When", "In its process", "Page, canvas", "Page, Nodes 2.0", "API, commands", "Failed")
-HOST = re.compile(r"(ComfyUI|Forge Classic|Forge|A1111) (\d[\w.]*)")
+HOST = re.compile(r"(ComfyUI|Forge Classic|Forge|A1111) (\d[\w.]*|classic)")
 """Name and version, as they stand in a test's id."""
 
 

@@ -108,6 +108,7 @@ def test_the_table_of_hosts_keeps_the_rows_of_those_that_were_not_there(tmp_path
     first.note("tests/hosts/test_browser.py::test_a[Nodes 2.0-ComfyUI 0.3.64-x]", "skipped")
     first.note("tests/hosts/test_same_picture.py::test_b[Forge 2.0.1v1.10.1-ComfyUI 0.29.0]", "failed")
     first.note("tests/hosts/test_forge.py::test_c[no host]", "skipped")
+    first.note("tests/hosts/test_forge.py::test_c[Forge Classic classic]", "passed")
     first.write(page)
     second.note("tests/hosts/test_comfyui_inprocess.py::test_d[check_all-ComfyUI 0.29.0]", "passed")
     second.write(page)
@@ -117,5 +118,6 @@ def test_the_table_of_hosts_keeps_the_rows_of_those_that_were_not_there(tmp_path
     assert cells == {
         "ComfyUI 0.29.0": ["1", "0", "0", "0", "none"],
         "ComfyUI 0.3.64": ["0", "1", "0, 1 skipped", "0", "none"],
+        "Forge Classic classic": ["0", "0", "0", "1", "none"],
         "Forge 2.0.1v1.10.1": ["0", "0", "0", "0", "`test_same_picture.py::test_b[ComfyUI 0.29.0]`"],
     }
