@@ -1,6 +1,6 @@
 """Time the two commands in a fresh clone with some versions of Python, and write a table into docs/evidence/README.md.
 
-    python tests/clones.py --pythons DIR --work DIR [--write] [VERSION ...]
+    python tests/clones.py --pythons DIR --work DIR [--tests WORD ...] [--write] [VERSION ...]
 
 DIR of --pythons holds a folder for each interpreter, as pyenv has them: ``3.10.13/bin/python``. What is committed is
 cloned to a folder of --work, where ``VERSION.json`` holds the result afterwards, and ``VERSION.log`` all output; the
@@ -40,7 +40,7 @@ SUMMARY = re.compile(r"\d+ (?:passed|failed|skipped|errors?)")
 HEADS = ("Python, torch", "When", "`python run.py` until its page is there", "again", "`python run.py test`", "Tests")
 
 
-def tried(version: str, base: Path, work: Path) -> dict[str, str]:
+def tried(version: str, base: Path, work: Path, tests: list[str]) -> dict[str, str]:
     """Row of the table for an interpreter, as cells by head; what failed stands in the cell where it did."""
     clone, log = work / version, work / f"{version}.log"
     shutil.rmtree(clone, ignore_errors=True)
@@ -50,10 +50,10 @@ def tried(version: str, base: Path, work: Path) -> dict[str, str]:
         for head in HEADS[2:4]:
             row[head] = _until_page(base, clone, output)
         began = time.monotonic()
-        subprocess.run([base, "run.py", "test"], cwd=clone, stdout=output, stderr=output, check=False)
+        subprocess.run([base, "run.py", "test", *tests], cwd=clone, stdout=output, stderr=output, check=False)
         row[HEADS[4]] = _minutes(began)
     last = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
-    row[HEADS[5]] = ", ".join(SUMMARY.findall(last)) or last
+    row[HEADS[5]] = f"{' '.join(tests) or 'all'}: {', '.join(SUMMARY.findall(last)) or last}"
     row[HEADS[0]], processor = _said(clone / ".venv" / "bin" / "python", "-c", ABOUT, cwd=clone).splitlines()
     revision = _said("git", "rev-parse", "--short=8", "HEAD", cwd=clone)
     row[HEADS[1]] = f"{datetime.datetime.now(datetime.timezone.utc).date()}, {revision}, {processor}"
@@ -106,6 +106,7 @@ def main() -> int:
     parser.add_argument("versions", nargs="*", metavar="VERSION", help="to try, such as 3.10")
     parser.add_argument("--pythons", type=Path, metavar="DIR", required=True, help="folder of interpreters")
     parser.add_argument("--work", type=Path, metavar="DIR", required=True, help="for clones and results")
+    parser.add_argument("--tests", nargs="+", default=[], metavar="WORD", help="what run.py test gets (all tests)")
     parser.add_argument("--write", action="store_true", help="write the table")
     options = parser.parse_args()
     work = options.work.resolve()
@@ -114,7 +115,8 @@ def main() -> int:
         base = python_of(options.pythons.resolve().iterdir(), version)
         if base is None:
             parser.error(f"no Python {version} in {options.pythons}")
-        (work / f"{version}.json").write_text(json.dumps(tried(version, base, work), indent=1), encoding="utf-8")
+        row = tried(version, base, work, options.tests)
+        (work / f"{version}.json").write_text(json.dumps(row, indent=1), encoding="utf-8")
     if options.write:
         rows = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in work.glob("3.*.json")}
         start, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKERS[0])
