@@ -19,7 +19,7 @@ from inprocess_places_joint import by_rows, draws_by_place, half, soft_of, video
 from inprocess_regions import Other, Text, region
 from inprocess_regions_joint import DOG, draws_by_region, read_by_region
 from inprocess_word_maps import WORDS, compared, probabilities_of_blocks, watched
-from toys import PLAIN, TOYS, WAN, build, make_model, make_text_encoder, sampled
+from toys import PLAIN, TOYS, WAN, build, make_model, make_text_encoder, sampled, weighable
 from written_out import ByPlace
 
 LEFT = {"area": "left"}
@@ -36,7 +36,7 @@ def ours_on(family: str) -> tuple[Any, Any, dict[str, Any]]:
 def check_compiled_models() -> None:
     from comfy_api.torch_helpers import set_torch_compile_wrapper
 
-    for family in ("SD1", "Flux", "LTX-Video"):
+    for family in weighable("SD1", "Flux", "LTX-Video"):
         model, base, ours = ours_on(family)
         compiled = model.clone()
         set_torch_compile_wrapper(compiled, backend="eager")
@@ -48,7 +48,7 @@ def check_compiled_models() -> None:
 
 @compares("Place Phrase and Regional Prompt in front of and behind time ranges, with several conditionings")
 def check_time_ranges_of_the_host_act_beside() -> None:
-    for family in ("SD1", "Flux"):
+    for family in weighable("SD1", "Flux"):
         clip, model = make_text_encoder(family), make_model(family)
         words, dog, other = encoded(clip), stock(clip, DOG), stock(clip, "a house")
         rest = timed(other, 0.621, 1.0)
@@ -161,7 +161,7 @@ def check_references_of_wan() -> None:
 
 
 def check_masks_of_rows_are_refused_beside_regions() -> None:
-    for family in ("Qwen-Image", "SD1"):
+    for family in weighable("Qwen-Image", "SD1"):
         model, base, ours = ours_on(family)
         mask = torch.ones(1, base[0][0].shape[1])
         mask[0, -1] = 0

@@ -12,15 +12,16 @@ import importlib
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from inprocess import CLOSE, PACK, compares, difference, main, make_clip, pack_of, package, refusal, run_ours, stock
+from inprocess import CLOSE, compares, difference, main, make_clip, pack_of, package, refusal, run_ours, stock
 from inprocess_attention import is_close
 from toys import LATENT, NEGATIVE, make_model, sampled
 
-CASES = PACK / "tests" / "cases" / "prompt_control_places.json"
+CASES = Path(__file__).parents[1] / "cases" / "prompt_control_places.json"
 PROMPTS = (
     "a cat",
     "a cat MASK()",

@@ -17,7 +17,7 @@ from inprocess import main, run_ours, stock
 from inprocess_attention import timed
 from inprocess_places import encoded, placed
 from inprocess_regions import region
-from toys import PLAIN, TOYS, make_model, make_text_encoder, sampled
+from toys import PLAIN, TOYS, make_model, make_text_encoder, sampled, weighable
 
 FAMILIES = ("SD1", "Flux", "Z-Image", "Flux 2 Klein", "HiDream", "LTX-Video", "Wan")
 MOST = 2.5
@@ -63,7 +63,7 @@ def memory_of(*inputs: Any, **settings: Any) -> tuple[float, float, int]:
 
 
 def check_the_estimate_of_memory_grows_by_what_placed_phrases_and_regions_take() -> None:
-    for family in FAMILIES:
+    for family in weighable(*FAMILIES):
         clip, model = make_text_encoder(family), make_model(family)
         plain, words, dog = stock(clip, PLAIN), encoded(clip), encoded(clip, "a dog")
         phrase, everywhere = placed(words, "red cat", area="left"), placed(words, "red cat", inside=0.3)
@@ -102,7 +102,7 @@ def check_references_beside_the_picture_count() -> None:
 
 
 def check_weights_of_words_take_no_more_memory() -> None:
-    for family in ("SD1", "Flux"):
+    for family in weighable("SD1", "Flux"):
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = (stock(clip, text) for text in ("a red cat", TOYS[family].negative))
         weighed = run_ours("WeightedCLIPWeighAttention", clip=clip, text="a (red:1.7) cat")["result"][0]

@@ -23,7 +23,7 @@ from inprocess_harmless import snapshot
 from inprocess_places import encoded, placed
 from inprocess_regions import DOG, region
 from inprocess_word_maps import shown, watched
-from toys import NEGATIVE, PLAIN, make_model, make_text_encoder, sampled
+from toys import NEGATIVE, PLAIN, make_model, make_text_encoder, sampled, weighable
 
 COUNT, COUNTED = "WEIGHTED_CLIP_SAMPLINGS", "WEIGHTED_CLIP_COUNTED"
 FAMILIES = ("SD1", "Flux")
@@ -64,7 +64,7 @@ def check_many_samplings_leave_nothing_behind() -> None:
     from comfy import model_management
 
     count = int(os.environ.get(COUNT, "8"))
-    hosts = [(make_text_encoder(family), make_model(family)) for family in FAMILIES]
+    hosts = [(make_text_encoder(family), make_model(family)) for family in weighable(*FAMILIES)]
     negatives = [stock(clip, NEGATIVE) for clip, _ in hosts]
     patchers = [*(clip.patcher for clip, _ in hosts), *(model for _, model in hosts)]
 

@@ -43,8 +43,14 @@ ON_FLUX = (
     "check_rows_of_zeros_have_no_weights",
     "check_changed_rows_are_refused_and_others_are_not",
     "check_weights_of_any_size_give_numbers_or_an_error",
+    "check_references_beside_the_picture_count",
+    "check_joint_regions_stay_with_their_entry_in_areas_masks_and_batches",
+    "check_reference_images_beside_regions",
+    "check_references_of_wan",
+    "check_each_prompt_keeps_its_mask_of_rows",
+    "check_guides_of_ltx_video_are_no_frames_of_the_picture",
 )
-"""Checks of other scripts that sample with Weigh Attention on Flux."""
+"""Checks of other scripts that sample with our attention on Flux or later families."""
 
 
 @pytest.fixture(scope="module")
