@@ -96,7 +96,7 @@ def test_an_offer_is_closed_and_follows_the_last_picture(page: RulerPage) -> Non
     page.wait(f"return Boolean({OFFER})")
     drop(page, plain=png())
     page.wait(f"return !{OFFER} && {TYPES}.includes('LoadImage')")
-    drop(page, three=png(parameters=INFOTEXT.replace("seeded", "third")))
+    drop(page, three=png(parameters=INFOTEXT.replace("Seed: 1", "Seed: 3")))
     page.wait(f"return Boolean({OFFER})")
     page.run(f"{OFFER}.dataset.seen = 'yes'")
     drop(page, four=png(parameters=INFOTEXT))

@@ -71,21 +71,26 @@ class HelpPage(Page):
         self.run(f"{button}.click()")
 
 
+def write_small_models(base: Path) -> None:
+    """Write the small models that `on_small_models` names, and the picture of the host's template, below a folder."""
+    write_whole_clip(base / "models")
+    for folder in ("vae", "checkpoints"):
+        (base / "models" / folder).mkdir(exist_ok=True)
+    save_dvae(palette_dvae(), base / "models" / DVAE)
+    side = SIZE // TINY_SMALL.downsampling
+    # the template's caption has 17 pieces, and PRIOR takes 12
+    config = replace(PRIOR, text_length=36, rows=side, columns=side)
+    save_dalle(tiny_dalle(config), base / "models" / DALLE)
+    Image.linear_gradient("L").convert("RGB").save(base / "input" / "example.png")
+
+
 @pytest.fixture(scope="module")
 def web_server(host: Host, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
     """A server with the pack in a folder whose help pages ComfyUI shows."""
     base = tmp_path_factory.mktemp("comfyui") / "base"
     with running_server(host, models, base, with_pack=True, folder=FOLDER) as server:
         server.request("/settings", SETTINGS)
-        write_whole_clip(base / "models")
-        (base / "models" / "vae").mkdir(exist_ok=True)
-        save_dvae(palette_dvae(), base / "models" / DVAE)
-        (base / "models" / "checkpoints").mkdir(exist_ok=True)
-        side = SIZE // TINY_SMALL.downsampling
-        # the template's caption has 17 pieces, and PRIOR takes 12
-        config = replace(PRIOR, text_length=36, rows=side, columns=side)
-        save_dalle(tiny_dalle(config), base / "models" / DALLE)
-        Image.linear_gradient("L").convert("RGB").save(base / "input" / "example.png")
+        write_small_models(base)
         yield server
 
 

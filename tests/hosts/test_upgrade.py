@@ -33,10 +33,9 @@ from .comfy_server import (
     serving,
     with_clip,
 )
-from .make_checkpoint import write_whole_clip
 from .server import REPOSITORY, pack_folder
 from .stock import StockOutputs, run_stock
-from .test_templates import SETTINGS, on_small_models
+from .test_templates import SETTINGS, on_small_models, write_small_models
 
 pytestmark = pytest.mark.host
 
@@ -166,8 +165,8 @@ def story(earlier: str, host: Host, models: Path, tmp_path_factory: pytest.TempP
             server.request("/settings", SETTINGS)
             stock_before = run_stock(server, 0)
             logs.append(server.log_text())
-        write_whole_clip(base / "models")
-        before |= {name for name in files(base) if name.startswith("models/")}
+        write_small_models(base)
+        before |= {name for name in files(base) if name.startswith(("models/", "input/"))}
 
         git(base, "clone", "--quiet", str(REPOSITORY), str(pack))
         git(pack, "checkout", "--quiet", earlier)

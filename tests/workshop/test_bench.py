@@ -343,7 +343,8 @@ def test_sampling_runs_with_the_rows_of_each_way(hosts: str) -> None:
         ("Keep Colours Apart", "77"),
         ("Place Phrase", "77"),
         ("Place Phrase, its time over", "77"),
-        ("Regional Prompt", "231"),
+        ("Watch Words", "77"),
+        ("Regional Prompt", "77"),
     ] * len(TIMED)
     assert all(float(cell) > 0 for row in rows for cell in row[4:6])
 
