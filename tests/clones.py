@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compatibility import python_of
+from compatibility import python_of, with_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "evidence" / "README.md"
@@ -119,10 +119,7 @@ def main() -> int:
         (work / f"{version}.json").write_text(json.dumps(row, indent=1), encoding="utf-8")
     if options.write:
         rows = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in work.glob("3.*.json")}
-        start, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKERS[0])
-        PAGE.write_text(
-            f"{start}{MARKERS[0]}\n{table(rows)}\n{MARKERS[1]}{rest.partition(MARKERS[1])[2]}", encoding="utf-8"
-        )
+        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), table(rows), MARKERS), encoding="utf-8")
     return 0
 
 

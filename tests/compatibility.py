@@ -273,13 +273,13 @@ def _cells(name: str, record: Record) -> list[str]:
     return [*cells, "not run" if record.problem else tests, encoded]
 
 
-def with_table(page: str, rendered: str) -> str:
+def with_table(page: str, rendered: str, markers: tuple[str, str] = MARKERS) -> str:
     """A page with the text between the markers replaced."""
-    start, found, rest = page.partition(MARKERS[0])
-    _, also_found, end = rest.partition(MARKERS[1])
+    start, found, rest = page.partition(markers[0])
+    _, also_found, end = rest.partition(markers[1])
     if not (found and also_found):
-        raise ValueError(f"{PAGE}: the lines {MARKERS[0]!r} and {MARKERS[1]!r} are missing")
-    return f"{start}{MARKERS[0]}\n{rendered}\n{MARKERS[1]}{end}"
+        raise ValueError(f"the lines {markers[0]!r} and {markers[1]!r} are missing in the page")
+    return f"{start}{markers[0]}\n{rendered}\n{markers[1]}{end}"
 
 
 def main(arguments: list[str] | None = None) -> int:
