@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from ..encoder.layers import ACTIVATIONS
-from ..encoder.sparse_masks import KERNEL_SIZE, MASK_VARIANTS, MaskVariant
+from ..encoder.config import ACTIVATIONS, KERNEL_SIZE, MASK_VARIANTS, MaskVariant
 
 Architecture = Literal["dall-e", "small"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -106,7 +105,7 @@ class PriorConfig:
     mlp_dim: int = 15872
     """Inner width of the per-position MLP."""
     activation: str = "quick_gelu"
-    """Non-linearity of the MLP, a key of `ACTIVATIONS`."""
+    """Non-linearity of the MLP, one of `ACTIVATIONS`."""
     layer_norm_eps: float = 1e-5
     """epsilon added to the variance in every LayerNorm."""
     kernel_size: int = KERNEL_SIZE
@@ -130,7 +129,7 @@ class PriorConfig:
             raise ValueError(f"hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}")
         if type(self.layer_norm_eps) is not float or not 0 < self.layer_norm_eps < 1:
             raise ValueError(f"layer_norm_eps must be a number between 0 and 1, got {self.layer_norm_eps!r:.80}")
-        if self.activation not in tuple(ACTIVATIONS):  # a file may contain anything, even a list
+        if self.activation not in ACTIVATIONS:  # a file may contain anything, even a list
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r:.80}")
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be an odd number, so that it has a middle, got {self.kernel_size}")

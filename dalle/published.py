@@ -27,7 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..encoder.sparse_masks import MASK_VARIANTS, MaskVariant, column_mask, convolutional_mask, row_mask
+from ..encoder.config import MASK_VARIANTS, MaskVariant
+from ..encoder.sparse_masks import column_mask, convolutional_mask, row_mask
 from .config import DVAEConfig, PriorConfig
 from .dvae import DVAE
 from .files import DVAEFileError

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 Activation = Literal["quick_gelu", "gelu"]
+ACTIVATIONS: tuple[str, ...] = (*get_args(Activation), "gelu_tanh")
+"""Non-linearities of an MLP; the last one is the approximation used by GPT-2 and ru-DALL-E, but by no CLIP."""
 
 Positions = Literal["learned", "rotary"]
 POSITIONS: tuple[Positions, ...] = get_args(Positions)
@@ -29,6 +31,14 @@ CROPS: tuple[Crop, ...] = get_args(Crop)
 Library = Literal["transformers", "open_clip", "diffusers"]
 LIBRARIES: tuple[Library, ...] = get_args(Library)
 """Libraries for which a CLIP can be written as a folder."""
+
+KERNEL_SIZE = 11
+"""Kernel size of the convolutional mask in rows and columns, in DALL·E and ru-DALL-E."""
+
+MaskVariant = Literal["dalle", "rudalle-v2", "rudalle-v3"]
+MASK_VARIANTS: tuple[MaskVariant, ...] = get_args(MaskVariant)
+"""Variants of the convolutional mask and the order of layers: the paper's, or those of ru-DALL-E's weights, version 2
+or 3."""
 
 HEAD_DIM = 64
 """Width of one attention head in every released CLIP text encoder."""

@@ -51,7 +51,7 @@ class BlockSizes(Protocol):
 
     @property
     def activation(self) -> str:
-        """Non-linearity of the MLP, a key of `ACTIVATIONS`."""
+        """Non-linearity of the MLP, one of `ACTIVATIONS`."""
         ...
 
     @property
@@ -65,12 +65,12 @@ def quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-ACTIVATIONS = {
+_FUNCTIONS = {
     "quick_gelu": quick_gelu,
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
 }
-"""The last one is the approximation used by GPT-2 and ru-DALL-E, but by no CLIP."""
+"""`ACTIVATIONS` by name."""
 
 
 class Arithmetic:
@@ -170,7 +170,7 @@ class MLP(nn.Module):
 
     def __init__(self, hidden_dim: int, mlp_dim: int, activation: str) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
+        self.activation = _FUNCTIONS[activation]
         self.fc1 = nn.Linear(hidden_dim, mlp_dim)
         self.fc2 = nn.Linear(mlp_dim, hidden_dim)
 

@@ -17,24 +17,17 @@ Source: A. Ramesh et al., "Zero-Shot Text-to-Image Generation", 2021, section 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from .config import KERNEL_SIZE, MASK_VARIANTS, MaskVariant
 from .masks import causal_mask
 
 LayerMask = Literal["row", "column", "convolutional"]
 """Mask of a layer. ``column`` is `column_mask`, or `transposed_column_mask` on transposed states, with the same
 result."""
-
-KERNEL_SIZE = 11
-"""Kernel size in rows and columns, in DALL·E and ru-DALL-E."""
-
-MaskVariant = Literal["dalle", "rudalle-v2", "rudalle-v3"]
-MASK_VARIANTS: tuple[MaskVariant, ...] = get_args(MaskVariant)
-"""Variants of the convolutional mask and the order of layers: the paper's, or those of ru-DALL-E's weights, version 2
-or 3."""
 
 
 def row_mask(text_length: int, grid: Sequence[int]) -> Tensor:

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 from weighted_clip.dalle.published import VARIANTS
-from weighted_clip.encoder.sparse_masks import MaskVariant
+from weighted_clip.encoder.config import MaskVariant
 
 RUDALLE = VARIANTS
 INSTALL = "pip install --no-deps rudalle==1.1.3 einops"

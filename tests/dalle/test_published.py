@@ -19,7 +19,8 @@ from weighted_clip.dalle import published as module
 from weighted_clip.dalle.files import DVAEFileError, load_dvae
 from weighted_clip.dalle.prior_file import load_prior
 from weighted_clip.dalle.published import VARIANTS, prior_of, read_published, read_rudalle
-from weighted_clip.encoder.sparse_masks import MaskVariant, column_mask, convolutional_mask, row_mask
+from weighted_clip.encoder.config import MaskVariant
+from weighted_clip.encoder.sparse_masks import column_mask, convolutional_mask, row_mask
 
 from ..libraries import is_torch
 from .models import TINY, reference, seeded

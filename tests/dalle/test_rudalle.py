@@ -13,9 +13,9 @@ from weighted_clip.dalle.config import PriorConfig
 from weighted_clip.dalle.prior import Prior, SandwichBlock
 from weighted_clip.dalle.published import VARIANTS, prior_of
 from weighted_clip.dalle.sampling import SampleOptions, sample
+from weighted_clip.encoder.config import MaskVariant
 from weighted_clip.encoder.layers import Block
 from weighted_clip.encoder.sparse_masks import (
-    MaskVariant,
     column_mask,
     row_mask,
     transposed_column_mask,

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
+from weighted_clip.encoder.config import MaskVariant
 from weighted_clip.encoder.layers import Attention
 from weighted_clip.encoder.masks import causal_mask, check_mask
 from weighted_clip.encoder.sparse_masks import (
-    MaskVariant,
     column_mask,
     convolutional_mask,
     layer_schedule,
