@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import Command
 from .console import show
@@ -18,6 +20,7 @@ from .training import (
     SCALES,
     Chart,
     Job,
+    Options,
     Page,
     Say,
     add_compress,
@@ -46,31 +49,94 @@ def _add_shapes_arguments(shapes: argparse.ArgumentParser) -> None:
     shapes.add_argument("out", type=Path, metavar="DIR", help="folder for them, empty or not there")
 
 
-def _add_vae_arguments(train: argparse.ArgumentParser) -> None:
-    train.add_argument("data", type=Path, metavar="DATA", help="a folder of images, or of WebDataset .tar shards")
-    add_out(train)
+class Flag(NamedTuple):
+    """An option of both recipes."""
+
+    name: str
+    path: str
+    """Field that it sets, of the options or of a part of them: ``kl_weight.last``."""
+    help: str
+    metavar: str = "N"
+
+
+def _add_recipe(train: argparse.ArgumentParser, recipes: Mapping[str, Any], gpus: str, flags: Sequence[Flag]) -> None:
+    """Add the choice of a recipe and its options; their lines of help end with the recipes' values."""
+    names = list(recipes)
     train.add_argument(
         "--recipe",
-        choices=["paper", "small"],
-        default="paper",
-        help="sizes, lengths and rates: the paper's, for 64 GPUs, or small ones for coloured shapes (%(default)s)",
+        choices=names,
+        default=names[0],
+        help=f"sizes, lengths and rates: the paper's, for {gpus} GPUs, or small ones for coloured shapes, "
+        "as below in brackets (%(default)s)",
     )
-    train.add_argument("--steps", type=int, metavar="N", help="how many updates (paper 3,000,000; small 1,800)")
-    train.add_argument("--size", type=int, metavar="N", help="pixels along each side of a picture (256; 48)")
-    train.add_argument("--batch", type=int, metavar="N", help="pictures in memory at once (8; 32)")
-    train.add_argument("--accumulate", type=int, metavar="N", help="such parts in a batch (64; 1)")
-    train.add_argument("--tokens", type=int, metavar="K", help="how many values a token can have (8192; 128)")
-    train.add_argument("--width", type=int, metavar="N", help="hidden_dim of the model (256; 64)")
-    train.add_argument("--rate", type=float, metavar="X", help="first step size (1e-4; 2e-3)")
-    train.add_argument("--kl-weight", type=float, metavar="X", help="last weight of the KL divergence (6.6; 0.2)")
-    train.add_argument("--kl-steps", type=int, metavar="N", help="updates until then (5,000; a fifth of the run)")
-    train.add_argument("--temperature", type=float, metavar="X", help="last temperature (1/16; 1/8)")
+    for flag in flags:
+        values = [_shown(recipe, flag.path) for recipe in recipes.values()]
+        kind = float if flag.metavar == "X" else int
+        shown = "; ".join(dict.fromkeys(values))
+        train.add_argument(f"--{flag.name}", type=kind, metavar=flag.metavar, help=f"{flag.help} ({shown})")
+
+
+def _shown(recipe: Callable[[int | None], Any], path: str) -> str:
+    """A recipe's value of a field; as a share if it grows with the run."""
+    value, steps = attrgetter(path)(recipe(None)), recipe(None).steps
+    if path != "steps" and value and attrgetter(path)(recipe(10 * steps)) == 10 * value:
+        return f"{value / steps:.0%}% of the run"
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _recipe_options(
+    arguments: argparse.Namespace,
+    recipes: Mapping[str, Callable[[int | None], Options]],
+    flags: Sequence[Flag],
+    **more: Any,
+) -> Options:
+    """The recipe, with changes from the arguments.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+    if arguments.steps is not None and arguments.steps < 1:
+        raise ValueError(f"steps must be at least 1, got {arguments.steps}")
+    options: Any = recipes[arguments.recipe](arguments.steps)
+    changed: dict[str, Any] = dict(more)
+    for flag in flags:
+        name, _, inner = flag.path.partition(".")
+        value = getattr(arguments, flag.name.replace("-", "_"))
+        if value is not None:
+            part = changed.get(name, getattr(options, name))
+            changed[name] = replace(part, **{inner: value}) if inner else value
+    return with_arguments(options, arguments, **changed)
+
+
+_FLAGS = (
+    Flag("steps", "steps", "how many updates"),
+    Flag("size", "size", "pixels along each side of a picture"),
+    Flag("batch", "batch", "examples in memory at once"),
+    Flag("accumulate", "accumulate", "such parts in a batch"),
+    Flag("ema", "ema", "decay of the average that is written", "X"),
+    Flag("clip", "clip", "largest norm of the gradients", "X"),
+)
+VAE_FLAGS = (
+    *_FLAGS,
+    Flag("tokens", "config.vocab_size", "how many values a token can have", "K"),
+    Flag("width", "config.hidden_dim", "hidden_dim of the model"),
+    Flag("rate", "step_size.first", "first step size", "X"),
+    Flag("kl-weight", "kl_weight.last", "last weight of the KL divergence", "X"),
+    Flag("kl-steps", "kl_weight.steps", "updates until then"),
+    Flag("temperature", "temperature.last", "last temperature", "X"),
+    Flag("temperature-steps", "temperature.steps", "updates in which it falls"),
+)
+
+
+def _add_vae_arguments(train: argparse.ArgumentParser) -> None:
+    from ..training.dalle_options import DVAE_RECIPES, MAX_HELD_OUT
+
+    train.add_argument("data", type=Path, metavar="DATA", help="a folder of images, or of WebDataset .tar shards")
+    add_out(train)
+    _add_recipe(train, DVAE_RECIPES, "64", VAE_FLAGS)
     train.add_argument(
-        "--temperature-steps", type=int, metavar="N", help="updates until then (150,000; until 70 %% of the run)"
+        "--held-out", type=int, metavar="N", help=f"pictures to measure by (a tenth, at most {MAX_HELD_OUT})"
     )
-    train.add_argument("--ema", type=float, metavar="X", help="decay of the average that is written (0.999; none)")
-    train.add_argument("--clip", type=float, metavar="X", help="largest norm of the gradients (none; 1)")
-    train.add_argument("--held-out", type=int, metavar="N", help="pictures to measure by (a tenth, at most 256)")
     add_value(train, "--seed", 0, "N", "of weights, order and noise (%(default)s)")
     add_device(train)
 
@@ -95,12 +161,19 @@ _VAE_PAGE = Page(
 )
 
 
+def vae_options(arguments: argparse.Namespace) -> DVAEOptions:
+    """Options of ``dalle train-vae`` among its arguments."""
+    from ..training.dalle_options import DVAE_RECIPES
+
+    return _recipe_options(arguments, DVAE_RECIPES, VAE_FLAGS)
+
+
 @alone
 def _train_vae(arguments: argparse.Namespace) -> int:
     from ..training.dvae import NAME
 
     job = Job(NAME, _make_vae, _VAE_PAGE, draw=_draw_vae, has_scales=False)
-    return train_with(arguments, _vae_options(arguments), job)
+    return train_with(arguments, vae_options(arguments), job)
 
 
 def _make_vae(
@@ -133,28 +206,6 @@ def _unfinished(options: DVAEOptions) -> list[str]:
         for name, schedule in named.items()
         if schedule(options.steps) != schedule.last
     ]
-
-
-def _vae_options(arguments: argparse.Namespace) -> DVAEOptions:
-    """The recipe, with changes from the arguments."""
-    from ..training.dalle_options import DVAE_RECIPES
-
-    if arguments.steps is not None and arguments.steps < 1:
-        raise ValueError(f"steps must be at least 1, got {arguments.steps}")
-    options = DVAE_RECIPES[arguments.recipe](arguments.steps)
-
-    def changed(part: Any, **values: Any) -> Any:
-        return replace(part, **{name: value for name, value in values.items() if value is not None})
-
-    last, steps = arguments.temperature, arguments.temperature_steps
-    return with_arguments(
-        options,
-        arguments,
-        config=changed(options.config, vocab_size=arguments.tokens, hidden_dim=arguments.width),
-        step_size=changed(options.step_size, first=arguments.rate),
-        kl_weight=changed(options.kl_weight, last=arguments.kl_weight, steps=arguments.kl_steps),
-        temperature=changed(options.temperature, last=last, steps=steps),
-    )
 
 
 DALLE = Command(
@@ -192,38 +243,34 @@ NUM_SAMPLES = 8
 """Number of images of each caption."""
 
 
+PRIOR_FLAGS = (
+    *_FLAGS,
+    Flag("width", "hidden_dim", "hidden_dim of the model"),
+    Flag("heads", "num_heads", "attention heads"),
+    Flag("layers", "num_layers", "layers"),
+    Flag("text-length", "text_length", "positions of text"),
+    Flag("pieces", "pieces", "most pieces to learn from the captions; 0 for CLIP's"),
+    Flag("bpe-dropout", "bpe_dropout", "merges left out at random", "X"),
+    Flag("rate", "highest_rate", "highest step size", "X"),
+    Flag("warmup", "warmup", "updates in which it rises"),
+    Flag("halvings", "halvings", "how often it is halved; 0 for a cosine"),
+    Flag("text-weight", "text_weight", "of the loss of the text", "X"),
+)
+
+
 def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
+    from ..training.dalle_options import MAX_HELD_OUT, PRIOR_RECIPES
+
     train.add_argument("data", type=Path, metavar="DATA", help=CAPTIONED)
     train.add_argument("--dvae", type=Path, required=True, metavar="FILE", help="discrete VAE, from dalle train-vae")
     add_out(train)
-    train.add_argument(
-        "--recipe",
-        choices=["paper", "small"],
-        default="paper",
-        help="sizes, lengths and rates: the paper's, for 1,024 GPUs, or small ones for coloured shapes (%(default)s)",
-    )
-    train.add_argument("--steps", type=int, metavar="N", help="how many updates (paper 430,000; small 3,000)")
-    train.add_argument("--size", type=int, metavar="N", help="pixels along each side of a picture (256; 48)")
-    train.add_argument("--batch", type=int, metavar="N", help="pairs in memory at once (8; 16)")
-    train.add_argument("--accumulate", type=int, metavar="N", help="such parts in a batch (128; 1)")
-    train.add_argument("--width", type=int, metavar="N", help="hidden_dim of the model (3968; 192)")
-    train.add_argument("--heads", type=int, metavar="N", help="attention heads (62; 3)")
-    train.add_argument("--layers", type=int, metavar="N", help="layers (64; 4)")
-    train.add_argument("--text-length", type=int, metavar="N", help="positions of text (256; 16)")
-    train.add_argument(
-        "--pieces", type=int, metavar="N", help="most pieces to learn from the captions; 0 for CLIP's (16384; 1024)"
-    )
-    train.add_argument("--bpe-dropout", type=float, metavar="X", help="merges left out at random (0.1; 0)")
-    train.add_argument("--rate", type=float, metavar="X", help="highest step size (4.5e-4; 1.5e-3)")
-    train.add_argument("--warmup", type=int, metavar="N", help="updates in which it rises (5,000; 100)")
-    train.add_argument("--halvings", type=int, metavar="N", help="how often it is halved; 0 for a cosine (5; 0)")
-    train.add_argument("--text-weight", type=float, metavar="X", help="of the loss of the text (1/8)")
+    _add_recipe(train, PRIOR_RECIPES, "1,024", PRIOR_FLAGS)
     train.add_argument("--ignore-padding", action="store_true", help="leave padding out of the loss of the text")
-    train.add_argument("--ema", type=float, metavar="X", help="decay of the average that is written (0.99; none)")
-    train.add_argument("--clip", type=float, metavar="X", help="largest norm of the gradients (4; 1)")
     train.add_argument("--checkpointing", action="store_true", help="less memory for a third more time")
     add_shard(train)
-    train.add_argument("--held-out", type=int, metavar="N", help="pairs to measure by (a tenth, at most 256)")
+    train.add_argument(
+        "--held-out", type=int, metavar="N", help=f"pairs to measure by (a tenth, at most {MAX_HELD_OUT})"
+    )
     train.add_argument("--score", type=Path, metavar="FILE", help="whole CLIP that scores the images of the page")
     add_value(train, "--seed", 0, "N", "of weights and order (%(default)s)")
     add_device(train)
@@ -242,13 +289,21 @@ _PRIOR_PAGE = Page(
 )
 
 
+def prior_options(arguments: argparse.Namespace) -> PriorOptions:
+    """Options of ``dalle train`` among its arguments."""
+    from ..training.dalle_options import PRIOR_RECIPES
+
+    return _recipe_options(arguments, PRIOR_RECIPES, PRIOR_FLAGS, counts_padding=not arguments.ignore_padding)
+
+
 @alone
 def _train_prior(arguments: argparse.Namespace) -> int:
     from ..training.prior import NAME
 
+    options = prior_options(arguments)
     clip = _scoring_clip(arguments.score)
     job = Job(NAME, _make_prior, _PRIOR_PAGE, draw=lambda run, path, is_broken: _draw_prior(run, path, is_broken, clip))
-    return train_with(arguments, _prior_options(arguments), job)
+    return train_with(arguments, options, job)
 
 
 def _scoring_clip(path: Path | None) -> FullClip | None:
@@ -291,23 +346,6 @@ def _draw_prior(run: Any, path: Path, is_broken: bool, clip: FullClip | None) ->
         scores = [score for caption, images in pairs for score in clip_scores(clip, caption, images.unbind())]
         notes.append(f"CLIP score of these images, by {clip.name}: {clip_score(scores):.2f}")
     return notes
-
-
-def _prior_options(arguments: argparse.Namespace) -> PriorOptions:
-    """The recipe, with changes from the arguments."""
-    from ..training.dalle_options import PRIOR_RECIPES
-
-    if arguments.steps is not None and arguments.steps < 1:
-        raise ValueError(f"steps must be at least 1, got {arguments.steps}")
-    return with_arguments(
-        PRIOR_RECIPES[arguments.recipe](arguments.steps),
-        arguments,
-        hidden_dim=arguments.width,
-        num_heads=arguments.heads,
-        num_layers=arguments.layers,
-        highest_rate=arguments.rate,
-        counts_padding=not arguments.ignore_padding,
-    )
 
 
 DALLE_TRAIN = Command(
