@@ -19,7 +19,7 @@ from .training import train as train_with
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from ..training.world import WorldOptions
+    from ..training.options import WorldOptions
     from ..world.model import World
 
 MAX_COUNT = 4096
@@ -51,7 +51,8 @@ def _add_train_arguments(train: argparse.ArgumentParser) -> None:
 
 @alone
 def _train(arguments: argparse.Namespace) -> int:
-    from ..training.world import NAME, WorldOptions
+    from ..training.options import WorldOptions
+    from ..training.world import NAME
 
     return train_with(arguments, with_arguments(WorldOptions(), arguments), Job(NAME, _make, _PAGE))
 

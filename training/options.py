@@ -1,4 +1,7 @@
-"""Options of a training run of a CLIP. Importing them takes no torch, so that ``--help`` is made of them."""
+"""Options of training runs of a CLIP and of the small world.
+
+Importing them takes no torch, so that ``--help`` is made of them.
+"""
 
 from __future__ import annotations
 
@@ -347,3 +350,32 @@ class TrainOptions:
 
 DECLARED = {name: about for cls in (TrainOptions, Rates, CaptionOptions) for name, about in options_in(cls).items()}
 """Their declarations by name."""
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """Options that determine the result of a run."""
+
+    steps: int = 3000
+    batch: int = 64
+    """Pictures of a step."""
+    rate: float = 1e-3
+    """Highest step size, reached after ``warmup`` steps; over the second half it falls to a twentieth."""
+    warmup: int = 200
+    weight_decay: float = 0.01
+    ema: float = 0.999
+    """Decay of the average of the weights, which is written instead of them."""
+    clip: float = 1.0
+    """Maximum norm of all gradients."""
+    seed: int = 0
+    accumulate: int = 1
+    precision: str = "fp32"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The options as a dict, for a record."""
+        return asdict(self)

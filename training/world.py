@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from ..world.evaluation import held_out_scenes, rightness, training_example
 from ..world.model import World, save_world, to_latents
 from .loop import Loop
 from .optimizer import by_decay
+from .options import WorldOptions
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -27,35 +27,6 @@ NUM_MEASURED = 64
 """Pictures of held-out captions that a run is measured by."""
 DROPPED = 0.1
 """Share of captions replaced by an empty one, for guidance."""
-
-
-@dataclass(frozen=True)
-class WorldOptions:
-    """Options that determine the result of a run."""
-
-    steps: int = 3000
-    batch: int = 64
-    """Pictures of a step."""
-    rate: float = 1e-3
-    """Highest step size, reached after ``warmup`` steps; over the second half it falls to a twentieth."""
-    warmup: int = 200
-    weight_decay: float = 0.01
-    ema: float = 0.999
-    """Decay of the average of the weights, which is written instead of them."""
-    clip: float = 1.0
-    """Maximum norm of all gradients."""
-    seed: int = 0
-    accumulate: int = 1
-    precision: str = "fp32"
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    def as_dict(self) -> dict[str, Any]:
-        """The options as a dict, for a record."""
-        return asdict(self)
 
 
 class WorldRun(Loop):
