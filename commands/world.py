@@ -39,13 +39,13 @@ _PAGE = Page(
 
 
 def _add_train_arguments(train: argparse.ArgumentParser) -> None:
+    from ..encoder.option import options_in
+    from ..training.options import WorldOptions
+
     train.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")
     train.add_argument("--resume", action="store_true", help="go on with the run in DIR, given the same options")
     add_saving(train)
-    train.add_argument("--steps", type=int, metavar="N", help="how many updates (3,000)")
-    train.add_argument("--batch", type=int, metavar="N", help="pictures of each (64)")
-    train.add_argument("--rate", type=float, metavar="X", help="highest step size (1e-3)")
-    add_value(train, "--seed", 0, "N", "of weights, pictures and noise (%(default)s)")
+    add_arguments(train, options_in(WorldOptions), "steps", "batch", "rate", "seed")
     add_device(train)
 
 

@@ -356,18 +356,17 @@ DECLARED = {name: about for cls in (TrainOptions, Rates, CaptionOptions) for nam
 class WorldOptions:
     """Options that determine the result of a run."""
 
-    steps: int = 3000
-    batch: int = 64
-    """Pictures of a step."""
-    rate: float = 1e-3
-    """Highest step size, reached after ``warmup`` steps; over the second half it falls to a twentieth."""
+    steps: int = option(3000, help="how many updates (%(default)s)", metavar="N")
+    batch: int = option(64, help="pictures of each (%(default)s)", metavar="N")
+    rate: float = option(1e-3, help="highest step size (%(default)s)", metavar="X")
+    """It is reached after ``warmup`` steps; over the second half it falls to a twentieth."""
     warmup: int = 200
     weight_decay: float = 0.01
     ema: float = 0.999
     """Decay of the average of the weights, which is written instead of them."""
     clip: float = 1.0
     """Maximum norm of all gradients."""
-    seed: int = 0
+    seed: int = option(0, help="of weights, pictures and noise (%(default)s)", metavar="N")
     accumulate: int = 1
     precision: str = "fp32"
 
