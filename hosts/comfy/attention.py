@@ -27,7 +27,7 @@ from ...weighting.fields import small_picture
 from ...weighting.view import counted
 from .attention_layers import COUPLED
 from .contract import PATCHER, checked_object, host
-from .families import FAMILIES, is_filled_in_front, layout_of, reads_apart, weigher_of
+from .families import FAMILIES, is_filled_in_front, layout_of, reads_apart, reads_masks, weigher_of
 from .fields import PIXELS, Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
 from .queries import Call, num_guides, told_by_layer
@@ -447,7 +447,7 @@ def _predict(
     if any(read.regions for read in reads.values()):
         weigher_of(model)  # refuses models that it does not know
     for entry in marked:
-        if MASK in entry["model_conds"] and (regions := reads[id(entry)].regions):
+        if regions := reads[id(entry)].regions:
             _check_masks(model, entry["model_conds"], regions)
     sizes = sizes_of(list(reads.values()))
     ready = [some and [_ready(entry, reads.get(id(entry)), sizes, step, seen) for entry in some] for some in conds]
@@ -471,11 +471,13 @@ def _without_guides(step: Step, entry: Entry) -> Step:
 
 
 def _check_masks(model: Any, inputs: Mapping[str, Any], regions: Sequence[Region]) -> None:
-    """Refuse masks of a base prompt's rows, among its model's inputs, with which those of regions cannot be joined."""
-    if not reads_apart(model):
+    """Refuse masks of rows, among the model's inputs for the base prompt or in regions, that cannot be joined."""
+    if MASK not in inputs and not (any(not region.mask.all() for region in regions) and reads_masks(model)):
+        return
+    if MASK not in inputs or not reads_apart(model):
         raise ValueError(
-            f"{REGIONAL_PROMPT} cannot act beside a base prompt that hides some of its rows (attention_mask): nobody "
-            f"can tell which rows of regions it would hide. Take out {REGIONAL_PROMPT}, or what made the mask."
+            f"{REGIONAL_PROMPT} cannot act where a prompt hides some of its rows (attention_mask): the model takes "
+            f"one mask, for all rows of the base and of regions. Take out {REGIONAL_PROMPT}, or what made the mask."
         )
     masks = (inputs[MASK].cond, *(region.mask for region in regions))
     rows = (inputs[MARKER].num_own, *(len(region.rows) for region in regions))

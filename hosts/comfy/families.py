@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 from .attention_layers import (
@@ -34,6 +35,7 @@ from .queries import (
     text_in_front_padded,
     told_by_layer,
 )
+from .regions import MASK
 from .titles import PLACE_PHRASE, REGIONAL_PROMPT
 from .types import Clip
 
@@ -270,6 +272,11 @@ def reads_apart(model: Any) -> bool:
     """Whether a host's model reads text by a cross attention, in which entries with other prompts share a batch."""
     apart = in_cross_attention, in_wan_cross_attention, in_masked_cross_attention
     return WEIGHERS.get(class_of(_network_of(model))) in apart
+
+
+def reads_masks(model: Any) -> bool:
+    """Whether a host's model takes a mask of the text's rows."""
+    return MASK in signature(_network_of(model).forward).parameters
 
 
 def _network_of(model: Any) -> Any:

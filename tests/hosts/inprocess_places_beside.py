@@ -169,11 +169,15 @@ def check_masks_of_rows_are_refused_beside_regions() -> None:
             name: [[rows, {**values, "attention_mask": mask}] for rows, values in one] for name, one in ours.items()
         }
         sampled(model, hiding["phrase"], base)
+        hidden = region(base, [[base[0][0], {"attention_mask": mask}]], **LEFT)
         if family == "SD1":  # it does not read it
             sampled(model, hiding["region"], base)
+            sampled(model, hidden, base)
             continue
-        message = refusal(lambda m=model, one=hiding["region"], base=base: sampled(m, one, base))
-        assert "attention_mask" in message, message
+        for ours in (hiding["region"], hidden):
+            message = refusal(lambda m=model, one=ours, base=base: sampled(m, one, base))
+            assert "attention_mask" in message, message
+        sampled(model, region(base, [[base[0][0], {"attention_mask": torch.ones_like(mask)}]], **LEFT), base)
 
 
 @compares("Regions where masks of LTX-Video hide rows, with prompts without them, likewise", limit=CLOSE)
