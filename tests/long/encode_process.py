@@ -33,7 +33,8 @@ from torch import Tensor
 from weighted_clip.encoder.cache import Memory
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.prefix import PrefixTextEncoder, encoders_for
+from weighted_clip.encoder.linear import rounded_up
+from weighted_clip.encoder.prefix import LEAST_SHARED, PrefixTextEncoder, encoders_for
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encoders import Encoders
@@ -43,6 +44,11 @@ from weighted_clip.weighting.towers import Reader, layout_of
 
 from .page import resident_bytes
 from .prompts import STEPS, Drawn, draw_prompts
+
+MAX_ROWS = 2048
+"""Maximum number of rows that all the prompts come to where chunks share states."""
+MAX_WHOLE = 14
+"""The same of chunks that share none, as without causality."""
 
 
 class Watched:
@@ -111,6 +117,37 @@ def point(step: int, watched: Watched) -> dict[str, int]:
     }
 
 
+def meet_all_shapes(encoder: PrefixTextEncoder) -> None:
+    """Multiply by every number of rows that the prompts come to: oneDNN keeps the code that it compiles for each.
+
+    Without this, a number of rows that is rare looks like a leak late in a run.
+    """
+    length, bos = encoder.config.context_length, encoder.config.bos_id
+
+    def chunk(begin: int, shared: int = 1) -> list[int]:
+        return [bos, *range(1, shared), *range(begin, begin + length - shared)]
+
+    def forget() -> None:
+        for memory in (encoder.encodings, encoder.trunks):
+            memory.forget(memory.keys())
+
+    first = chunk(1)
+    possible = [count for count in range(1, MAX_ROWS + 1) if not length - LEAST_SHARED < count <= length]
+    for count in {rounded_up(count): count for count in reversed(possible)}.values():
+        forget()
+        if count < length:  # goes on from the first chunk
+            encoder([first])
+            encoder([chunk(500, length - count)])
+        else:
+            more, rest = divmod(count - length, length - 1)
+            others = [chunk(1000 * number) for number in range(1, more + 1)]
+            encoder([first, *others, *[chunk(500, length - rest)] * (rest > 0)])
+    for count in range(1, MAX_WHOLE + 1):
+        forget()
+        encoder([chunk(1000 * number) for number in range(1, count + 1)], is_causal=False)
+    forget()
+
+
 def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Do a job, and write the encodings that are kept at once, so that they take no memory: figures."""
     model = seeded_text_model(TextConfig(**job["config"]))
@@ -125,6 +162,7 @@ def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
                     memory.forget(memory.keys())
             save_file(encode_drawn(prompts[number], encoder), folder / f"{number}.safetensors")
         return {}
+    meet_all_shapes(encoder)
     watched = Watched(encoder)
     every = max(1, len(prompts) // job["points"])
     points: list[dict[str, int]] = []
