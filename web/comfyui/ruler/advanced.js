@@ -32,7 +32,7 @@ export function hideAdvanced(node, settingOf) {
     isMeasured = false;
     return size;
   };
-  for (const widget of rare) Object.defineProperty(widget, "hidden", { get: isHidden, set: () => {}, configurable: true });
+  for (const widget of rare) hideWhile(isHidden, widget);
 
   const options = { serialize: false, canvasOnly: true };
   const toggle = () => {
@@ -45,7 +45,7 @@ export function hideAdvanced(node, settingOf) {
   button.serialize = false;
   const isButtonHidden = () => isNodes2() || Boolean(settingOf(ALWAYS));
   const label = () => say(areShown ? "Hide advanced inputs" : "Show advanced inputs");
-  Object.defineProperty(button, "hidden", { get: isButtonHidden, set: () => {}, configurable: true });
+  hideWhile(isButtonHidden, button);
   Object.defineProperty(button, "label", { get: label, set: () => {}, configurable: true });
 
   const isUsed = (widget) =>
@@ -53,4 +53,14 @@ export function hideAdvanced(node, settingOf) {
     node.inputs?.some((input) => input.widget?.name === widget.name && input.link != null);
   node.setSize([width, height + node.computeSize()[1] - least]);
   after(node, "onConfigure", () => (areShown ||= rare.some(isUsed)));
+}
+
+/** Hide a widget from the canvas while a function says so; Nodes 2.0 asks neither property. */
+function hideWhile(isHidden, widget) {
+  const define = (name, get) => Object.defineProperty(widget, name, { get, set: () => {}, configurable: true });
+  define("hidden", isHidden);
+  if (!widget.visibility) return; // front ends before 1.58 ask for `hidden`
+  const own = () => Reflect.get(Object.getPrototypeOf(widget), "visibility", widget);
+  const suppressed = (visibility) => ({ ...visibility, suppression: { ...visibility.suppression, byExtension: true } });
+  define("visibility", () => (isHidden() ? suppressed(own()) : own()));
 }
