@@ -41,7 +41,7 @@ const { left, top } = app.canvas.canvas.getBoundingClientRect();
 return [left + node.pos[0] + 60, top + node.pos[1] + y + 10];
 """
 TOOLTIP = """
-const shown = [...document.querySelectorAll('.node-tooltip, .p-tooltip-text')].find((one) => one.checkVisibility());
+const shown = [...document.querySelectorAll('.node-tooltip, .p-tooltip-text, [role=tooltip]')].find((one) => one.checkVisibility());
 return shown?.innerText.trim().split('\\n') ?? null;
 """
 PROMPTS = [

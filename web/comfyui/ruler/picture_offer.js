@@ -84,7 +84,8 @@ async function openTemplate(file, settings, { app, api }) {
   nodeOf(READER).widgets_values = ["", source, name];
   const checkpoint = checkpoints.find((path) => stem(path) === settings.Model);
   if (checkpoint) Object.assign(nodeOf(LOADER), { widgets_values: [checkpoint], properties: {} });
-  await app.loadGraphData(workflow, true, true, stem(file.name));
+  const title = `${stem(file.name)} A1111`; // the host's own graph has the picture's name, and 1.58 would replace it
+  await app.loadGraphData(workflow, true, true, title);
   const image = app.graph.nodes.find(({ type }) => type === READER).widgets.find((widget) => widget.name === "image");
   const names = image.options.values;
   if (Array.isArray(names) && !names.includes(name)) names.push(name);

@@ -38,11 +38,15 @@ export function addRulerWidget(node, drawing, canvas, { box, isOurs = true } = {
   const drawNode = () => node.graph && node.setDirtyCanvas(true, true);
   // the height follows what it shows, which wraps where the node is narrow
   let width = 0;
+  let nodeWidth = 0;
   const observer = new ResizeObserver(() => {
     drawing.refresh(); // it may have come to the page just now
     if (!shown.offsetHeight && shown.childElementCount) return; // not on the screen
-    const isWrapped = Boolean(width && shown.offsetWidth && width !== shown.offsetWidth);
+    // on the canvas of 1.58 a new ruler gets its width after it was drawn; in Nodes 2.0 the node has its own after the ruler
+    const isResized = globalThis.LiteGraph?.vueNodesMode || node.size[0] !== nodeWidth;
+    const isWrapped = Boolean(width && shown.offsetWidth && width !== shown.offsetWidth && isResized);
     width = shown.offsetWidth || width;
+    nodeWidth = node.size[0];
     const margin = shown.offsetHeight ? MARGIN : 0;
     height = shown.offsetHeight ? shown.offsetHeight + 2 * MARGIN - 4 : 0; // the canvas adds 4
     widget.options.margin = margin;
