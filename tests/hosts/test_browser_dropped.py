@@ -43,6 +43,14 @@ app.api.fetchApi = function (path, ...others) {
 """
 
 
+@pytest.fixture(autouse=True)
+def checkpoint(ruler_server: ComfyServer) -> None:
+    """The pictures' checkpoint, there before the page is: a missing one is told in a dialog above the page."""
+    checkpoints = ruler_server.base / "models" / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    (checkpoints / "seeded.safetensors").touch()
+
+
 def png(**texts: str) -> str:
     """A picture with texts, as base64."""
     info = PngImagePlugin.PngInfo()
@@ -54,7 +62,8 @@ def png(**texts: str) -> str:
 
 
 def drop(page: RulerPage, **files: str) -> None:
-    """Drop files by their names, without the suffix."""
+    """Drop files by their names, without the suffix; while ComfyUI fades in from one, its page would stay covered."""
+    page.wait("return !document.querySelector('.p-blockui-mask')")
     page.run("await app.loadGraphData({ nodes: [], links: [], version: 0.4 }, true, true, 'before')")
     page.run(COUNT_UPLOADS)
     page.run(DROP, [[f"{name}.png", encoded] for name, encoded in files.items()])
@@ -71,9 +80,6 @@ def click_offer(page: RulerPage) -> None:
 
 
 def test_the_hosts_graph_stays_and_ours_opens_beside_it(page: RulerPage, ruler_server: ComfyServer) -> None:
-    checkpoints = ruler_server.base / "models" / "checkpoints"
-    checkpoints.mkdir(exist_ok=True)
-    (checkpoints / "seeded.safetensors").touch()
     drop(page, dropped=png(parameters=INFOTEXT))
     page.wait(f"return Boolean({OFFER}) && {TYPES}.includes('KSampler')")
     hosts = page.run(f"return [{TYPES}, {OPEN}]")

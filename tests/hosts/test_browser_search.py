@@ -41,7 +41,8 @@ const { left, top } = app.canvas.canvas.getBoundingClientRect();
 return [left + node.pos[0] + 60, top + node.pos[1] + y + 10];
 """
 TOOLTIP = """
-const shown = [...document.querySelectorAll('.node-tooltip, .p-tooltip-text, [role=tooltip]')].find((one) => one.checkVisibility());
+const all = [...document.querySelectorAll('.node-tooltip, .p-tooltip-text, [role=tooltip]')];
+const shown = all.find((one) => one.checkVisibility());
 return shown?.innerText.trim().split('\\n') ?? null;
 """
 PROMPTS = [
