@@ -29,6 +29,8 @@ export class NodeHeight {
   #ruler = 0;
   /** Whether the height is of an older file, in which the ruler's is already counted. */
   #isCounted = false;
+  /** Whether it was of such a file. */
+  #isOlder = false;
   #isNew;
   /** The height of the node before the ruler was redrawn, as long as the page does not know it. */
   #before = null;
@@ -62,12 +64,15 @@ export class NodeHeight {
    * @param {number} ruler Pixels.
    * @param {boolean} isOther False where it shows the same and the node has another width: then the user is changing
    *   the node's size, and what is left is the box's.
+   * @param {boolean} isLate True where the node has the same width too: on the canvas of front end 1.58 a ruler has its
+   *   own only after it was drawn.
    */
-  follow(ruler, isOther) {
+  follow(ruler, isOther, isLate) {
     const [width, height] = this.#node.size;
     const change = ruler - this.#ruler;
     this.#ruler = ruler;
-    if (change && isOther && !this.#isCounted) this.#node.setSize([width, (this.#before ?? height) + change]);
+    const isToGrow = isLate ? !this.#isOlder : isOther && !this.#isCounted;
+    if (change && isToGrow) this.#node.setSize([width, (this.#before ?? height) + change]);
     this.#before = null;
     if (ruler) this.#isCounted = false;
   }
@@ -112,7 +117,7 @@ export class NodeHeight {
   #configured(saved) {
     this.#isNew = false;
     const isApart = Boolean(saved.properties?.[APART]);
-    this.#isCounted = this.#isOurs && !isApart && !this.#ruler;
+    this.#isCounted = this.#isOlder = this.#isOurs && !isApart && !this.#ruler;
     if ((isApart || !this.#isOurs) && saved.size) this.#node.setSize([saved.size[0], saved.size[1] + this.#ruler]);
   }
 

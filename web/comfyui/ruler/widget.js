@@ -42,15 +42,15 @@ export function addRulerWidget(node, drawing, canvas, { box, isOurs = true } = {
   const observer = new ResizeObserver(() => {
     drawing.refresh(); // it may have come to the page just now
     if (!shown.offsetHeight && shown.childElementCount) return; // not on the screen
-    // on the canvas of 1.58 a new ruler gets its width after it was drawn; in Nodes 2.0 the node has its own after the ruler
-    const isResized = globalThis.LiteGraph?.vueNodesMode || node.size[0] !== nodeWidth;
-    const isWrapped = Boolean(width && shown.offsetWidth && width !== shown.offsetWidth && isResized);
+    const isWrapped = Boolean(width && shown.offsetWidth && width !== shown.offsetWidth);
+    // in Nodes 2.0 the node has its new width after the ruler
+    const isLate = isWrapped && node.size[0] === nodeWidth && !globalThis.LiteGraph?.vueNodesMode;
     width = shown.offsetWidth || width;
     nodeWidth = node.size[0];
     const margin = shown.offsetHeight ? MARGIN : 0;
     height = shown.offsetHeight ? shown.offsetHeight + 2 * MARGIN - 4 : 0; // the canvas adds 4
     widget.options.margin = margin;
-    nodeHeight.follow(height && height + 4, !isWrapped);
+    nodeHeight.follow(height && height + 4, !isWrapped, isLate);
     drawNode();
     // the canvas makes room only while it draws, after the node's body
     requestAnimationFrame(() => requestAnimationFrame(drawNode));
