@@ -78,9 +78,10 @@ def _add_recipe(train: argparse.ArgumentParser, recipes: Mapping[str, Any], gpus
 
 def _shown(recipe: Callable[[int | None], Any], path: str) -> str:
     """A recipe's value of a field; as a share if it grows with the run."""
-    value, steps = attrgetter(path)(recipe(None)), recipe(None).steps
-    if path != "steps" and value and attrgetter(path)(recipe(10 * steps)) == 10 * value:
-        return f"{value / steps:.0%}% of the run"
+    read, usual = attrgetter(path), recipe(None)
+    value = read(usual)
+    if path != "steps" and value and read(recipe(10 * usual.steps)) == 10 * value:
+        return f"{value / usual.steps:.0%}% of the run"
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..encoder.option import options_in
 from . import Command
 from .console import Progress, show
 from .images import write_picture
@@ -39,7 +40,6 @@ _PAGE = Page(
 
 
 def _add_train_arguments(train: argparse.ArgumentParser) -> None:
-    from ..encoder.option import options_in
     from ..training.options import WorldOptions
 
     train.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")

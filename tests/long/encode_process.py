@@ -117,6 +117,12 @@ def point(step: int, watched: Watched) -> dict[str, int]:
     }
 
 
+def forget(encoder: PrefixTextEncoder) -> None:
+    """Empty both memories of an encoder."""
+    for memory in (encoder.encodings, encoder.trunks):
+        memory.forget(memory.keys())
+
+
 def meet_all_shapes(encoder: PrefixTextEncoder) -> None:
     """Multiply by every number of rows that the prompts come to: oneDNN keeps the code that it compiles for each.
 
@@ -127,14 +133,10 @@ def meet_all_shapes(encoder: PrefixTextEncoder) -> None:
     def chunk(begin: int, shared: int = 1) -> list[int]:
         return [bos, *range(1, shared), *range(begin, begin + length - shared)]
 
-    def forget() -> None:
-        for memory in (encoder.encodings, encoder.trunks):
-            memory.forget(memory.keys())
-
     first = chunk(1)
     possible = [count for count in range(1, MAX_ROWS + 1) if not length - LEAST_SHARED < count <= length]
     for count in {rounded_up(count): count for count in reversed(possible)}.values():
-        forget()
+        forget(encoder)
         if count < length:  # goes on from the first chunk
             encoder([first])
             encoder([chunk(500, length - count)])
@@ -143,9 +145,9 @@ def meet_all_shapes(encoder: PrefixTextEncoder) -> None:
             others = [chunk(1000 * number) for number in range(1, more + 1)]
             encoder([first, *others, *[chunk(500, length - rest)] * (rest > 0)])
     for count in range(1, MAX_WHOLE + 1):
-        forget()
+        forget(encoder)
         encoder([chunk(1000 * number) for number in range(1, count + 1)], is_causal=False)
-    forget()
+    forget(encoder)
 
 
 def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -158,8 +160,7 @@ def run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     if job["way"] != "on":
         for number in sorted(kept):
             if job["way"] == "fresh":
-                for memory in (encoder.encodings, encoder.trunks):
-                    memory.forget(memory.keys())
+                forget(encoder)
             save_file(encode_drawn(prompts[number], encoder), folder / f"{number}.safetensors")
         return {}
     meet_all_shapes(encoder)
