@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from weighted_clip.web.inspection import RequestError, inspect
 from weighted_clip.weighting.tags import read_loras, take_tags
@@ -60,6 +60,7 @@ NUMBERS = st.floats(-10, 10, allow_nan=False) | st.integers(-3, 30)
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=300), st.integers(1, 40), st.sampled_from(COUNTERS))
+@example([(0.0, 0.0), (1.0, 5e-324)], 4, AS_WEBUI)
 def test_strengths_are_linear_between_points(points: list, steps: int, counter: str) -> None:
     written = ",".join(f"{one!r}@{step!r}" for one, step in points)
     places = sorted(points, key=lambda point: point[1])

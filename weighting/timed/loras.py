@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
+from math import isfinite
 from typing import Literal, NamedTuple, get_args
 
 from ..prompt import Issue
@@ -145,5 +146,6 @@ def _at(points: Points, call: int, steps: int, counter: Counter, constant: float
     if after in (0, len(points)):
         return points[max(after - 1, 0)][0]
     (one, start), (other, end) = points[after - 1 : after + 1]
-    share = (step / 2 - start / 2) / (end / 2 - start / 2)  # halves, as a difference of large floats may be infinite
+    scale = 1.0 if isfinite(end - start) else 0.5  # half of what is tiny may be 0
+    share = (step * scale - start * scale) / (end * scale - start * scale)
     return one * (1 - share) + other * share
