@@ -108,12 +108,7 @@ def _patterns_in(value: object) -> Iterator[re.Pattern[str]]:
 
 def _inline(tree: ast.Module, path: Path) -> Iterator[tuple[int, re.Pattern[str], str]]:
     """Patterns given to a function of ``re``; what is compiled must be so where a module or class is made."""
-    inside = {
-        node
-        for function in ast.walk(tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        for node in ast.walk(function)
-    }
+    compiled: list[ast.Call] = []
     for node in ast.walk(tree):
         assert not (isinstance(node, ast.ImportFrom) and node.module == "re"), f"{path}: write “import re”"
         if isinstance(node, ast.Import):
@@ -125,8 +120,7 @@ def _inline(tree: ast.Module, path: Path) -> Iterator[tuple[int, re.Pattern[str]
         if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "re") or node.func.attr == "escape":
             continue
         if node.func.attr == "compile":
-            is_known = path.relative_to(ROOT).as_posix() in MADE_OF_WORDS
-            assert is_known or node not in inside, f"{path}:{node.lineno}: compile it once, where the module is made"
+            compiled.append(node)
             continue
         assert isinstance(node.args[0], ast.Constant), f"{path}:{node.lineno}: give the pattern a name"
         flags = [
@@ -135,6 +129,15 @@ def _inline(tree: ast.Module, path: Path) -> Iterator[tuple[int, re.Pattern[str]
             if isinstance(part, ast.Attribute) and isinstance(getattr(re, part.attr, None), re.RegexFlag)
         ]
         yield node.lineno, re.compile(node.args[0].value, sum(flags)), node.func.attr
+    if compiled and path.relative_to(ROOT).as_posix() not in MADE_OF_WORDS:
+        inside = {
+            node
+            for function in ast.walk(tree)
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            for node in ast.walk(function)
+        }
+        late = [f"{path}:{node.lineno}" for node in compiled if node in inside]
+        assert not late, f"{late}: compile it once, where the module is made"
 
 
 def _methods(tree: ast.Module, variables: dict[str, Any]) -> Iterator[tuple[int, re.Pattern[str], str]]:

@@ -18,7 +18,7 @@ PROBE = (2 * KIB, 8 * KIB)
 LIKELY = 5.0
 """Times as long for four times as much: what takes 3.2 times as long for twice as much at the full length
 does this here."""
-SIZES = (8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB)
+SIZES = (2 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB)
 FLOOR = 0.02
 """Seconds; shorter calls are not judged, as their growth cannot be distinguished from the clock's."""
 REPEATS = 8
@@ -45,8 +45,9 @@ def seconds(call: Call, text: str) -> float:
 def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES, tiny: Sequence[int] = TINY) -> str:
     """Lengths where the time of a call grows by more than `most_growth`; empty if there are none.
 
-    Sizes ascend, so that what is quadratic or worse is found before it takes long. What looks so is measured again, a
-    short and a long text in turn: a processor that is slower for a while is so for both.
+    Sizes ascend, so that what is quadratic or worse is found before it takes long, and end where what is quadratic
+    would stay below the floor up to the last. What looks so is measured again, a short and a long text in turn: a
+    processor that is slower for a while is so for both.
     """
     with without_collector():
         lengths = (*tiny, *sizes)
@@ -59,6 +60,8 @@ def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES, ti
                 repeats -= 1
             if after > FLOOR and after > most * before:
                 return f"{short:,} characters take {before:.3f} s, {long:,} take {after:.3f} s"
+            if long >= PROBE[1] and after * (lengths[-1] / long) ** 2 < FLOOR:
+                return ""
             before = after
     return ""
 
