@@ -342,9 +342,9 @@ def draw(names: Sequence[str]) -> None:
 
 
 def measure_captions(num_seeds: int) -> None:
-    """Measure recall on long captions, and write the table into the page about long prompts."""
+    """Measure recall on long captions, and write the table into its page."""
     from .bench import page
     from .bench.long_captions import Plan, make_block
 
     block = make_block(Plan(seeds=tuple(range(num_seeds))), lambda line: print(line, file=sys.stderr, flush=True))
-    page.write({"captions": block}, ROOT / "docs" / "long-prompts.md")
+    page.write({"captions": block}, ROOT / "docs" / "evidence" / "long-captions.md")
