@@ -76,8 +76,8 @@ def with_table(page: str, head: Sequence[str], rows: Iterable[Sequence[str]]) ->
 def guide() -> str:
     """The guide to weighting, with its tables of schemes."""
     page = (ROOT / GUIDE).read_text(encoding="utf-8")
-    rows = [(f"`{name}`", scheme.summary.removesuffix("."), scheme.equals) for name, scheme in SCHEMES.items()]
-    page = with_table(page, ("Scheme", "What a weight does", "Equals"), rows)
+    rows = [(f"`{name}`", scheme.summary.removesuffix(".")) for name, scheme in SCHEMES.items()]
+    page = with_table(page, ("Scheme", "What a weight does"), rows)
     chosen: dict[str, list[str]] = {}
     for name, scheme in SCHEMES.items():
         chosen.setdefault(scheme.choose, []).append(f"`{name}`")
