@@ -258,7 +258,7 @@ def fill(page: str, blocks: Mapping[str, str]) -> str:
         before, found, rest = page.partition(start)
         _, closed, behind = rest.partition(end)
         if not (found and closed):
-            raise ValueError(f"{PAGE.name} has no pair of markers {start} and {end}")
+            raise ValueError(f"the page has no pair of markers {start} and {end}")
         page = f"{before}{start}\n\n{block}\n\n{end}{behind}"
     return page
 
