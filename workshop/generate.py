@@ -31,7 +31,7 @@ from ..world.tables import read_measured, tables_of
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
-MEMORY = "docs/evidence/memory.md"
+TRAINING = "docs/evidence/training.md"
 MEANING, MEASURED = "docs/evidence/meaning.md", "docs/evidence/meaning.csv"
 """The page about pictures, and the numbers that ``world measure`` wrote."""
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
@@ -118,11 +118,11 @@ def meaning() -> str:
     return page
 
 
-def memory() -> str:
-    """The page about memory of training, with its computed table."""
+def training() -> str:
+    """The page about training, with its computed table of memory."""
     from .memory import HEAD, computed_rows
 
-    return with_table((ROOT / MEMORY).read_text(encoding="utf-8"), HEAD, computed_rows())
+    return with_table((ROOT / TRAINING).read_text(encoding="utf-8"), HEAD, computed_rows())
 
 
 # ---- locales
@@ -296,7 +296,7 @@ def with_quotation(name: str, quoted: str) -> str:
 
 
 MADE = {
-    **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, MEMORY: memory, NODES: nodes, INSPECT: inspected},
+    **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, TRAINING: training, NODES: nodes, INSPECT: inspected},
     **{CONVERT: converted, LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion, CASES: case_files},
 }
 """Functions that make the text of a file, by its path."""
@@ -317,7 +317,7 @@ def main(arguments: list[str]) -> None:
         from .bench import page
         from .memory import measured_block
 
-        page.write({"memory": measured_block()}, ROOT / MEMORY)
+        page.write({"memory": measured_block()}, ROOT / TRAINING)
     else:
         for name, make in MADE.items():
             (ROOT / name).write_text(make(), encoding="utf-8")

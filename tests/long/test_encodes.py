@@ -28,11 +28,9 @@ from .page import (
     Point,
     about,
     counted_growth,
-    course_table,
     growth,
     resident_bytes,
     resident_growth,
-    tenths,
     write_part,
 )
 from .prompts import draw_prompts
@@ -44,7 +42,6 @@ def test_growth_leaves_the_warming_up_out() -> None:
     assert growth([*warm, *flat]) == (9000.0, 9000.0, 0.0)
     rising = [Point(step, 5.0 * step) for step in range(10, 50)]
     assert growth([*warm, *rising]) == pytest.approx((5 * 14.5, 5 * 44.5, 5.0))
-    assert [point.step for point in tenths([*warm, *flat])] == list(range(4, 50, 5))
 
 
 def test_a_process_has_memory_and_more_of_it_when_it_holds_more() -> None:
@@ -203,16 +200,6 @@ def live_long(job: Job, folder: Path, *, title: str = "", told: str = "") -> Non
             f"{last['asked']:,} chunks asked for, {last['found']:,} were remembered; {evicted:,} made room for others. "
             f"The memory never had more than {figures['highest'] / MEBIBYTE:.1f} of its "
             f"{figures['bound'] / MEBIBYTE:.0f} MiB, and its count of bytes was what its tensors keep alive.",
-            course_table(
-                "encoded",
-                {
-                    "process, MiB": courses["resident"],
-                    "remembered, MiB": courses["remembered"],
-                    "tensors": courses["tensors"],
-                    "Python's objects": courses["objects"],
-                },
-                {"process, MiB": MEBIBYTE, "remembered, MiB": MEBIBYTE},
-            ),
             resident_growth(courses["resident"], "encoding")
             + " "
             + counted_growth("Objects", growth(courses["objects"])),

@@ -35,7 +35,6 @@ from .page import (
     PROC,
     Point,
     about,
-    course_table,
     growth,
     resident_bytes,
     resident_growth,
@@ -400,7 +399,6 @@ def test_twenty_clients_of_one_lab_get_what_a_single_one_gets(tmp_path: Path) ->
             f"equal bit for bit, largest difference {max(record.differences):.1e}. Clients wait for each other: "
             "comparisons and exports are done one at a time.",
             table(("Asked", "Answers", "Median, ms", "95 %, ms", "Longest, ms"), rows, num_left=1),
-            course_table("answers", {"process, MiB": record.resident}, {"process, MiB": MEBIBYTE}),
             resident_growth(record.resident, "answer"),
         ],
     )
