@@ -98,7 +98,6 @@ SHOWN = {
     "apart": (("leaked", 1.0),),
     "regions": (("placed", 1.0), ("present", 1.0), ("kinds", 1.0)),
     "maps": (("favoured", 1.0), ("inside", 1.0), ("distance", 1.0)),
-    "maps apart": (("favoured", 4.0), ("inside", 4.0), ("own_half", 4.0)),
 }
 """Tables of the page about pictures: answers, each at a weight, by question."""
 BY_WEIGHT = {"places": "placed", "maps weighted": "read"}

@@ -159,9 +159,9 @@ def _told(found: list[Difference]) -> str:
     return (
         f"- with a process that had nothing remembered before each of {len(found)} of them: {num_equal} equal bit for "
         f"bit, largest difference {max(one.from_fresh for one in found):.1e}\n"
-        f"- with the encoder that neither shares nor remembers, in float64: {usual[0]:.1e} (median of the prompts), "
-        f"where that encoder's own pass in float32 is off by {usual[1]:.1e}. At worst {worst.from_exact:.1e}, that "
-        f"pass {max(one.of_plain for one in found):.1e}, both where a scheme multiplies by the ratio of two small means"
+        f"- with float64, neither shared nor remembered: {usual[0]:.1e} (median of the prompts), in float32 "
+        f"{usual[1]:.1e}. At worst {worst.from_exact:.1e} and {max(one.of_plain for one in found):.1e}, where a scheme "
+        "multiplies by the ratio of two small means"
     )
 
 

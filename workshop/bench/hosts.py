@@ -60,7 +60,7 @@ SAME = {(STOCK, "comfy"), (ADV, "adv_compel")}
 """Peers and our ways that compute the same."""
 
 WAYS = {"host": "ComfyUI's CLIP", "memory": "ComfyUI's CLIP, remembering", "native": "native encoder"}
-REMEMBERED = {(STOCK, "plain", "comfy"), (STOCK, "one word up", "comfy"), (ADV, "four words down", "adv_compel")}
+REMEMBERED = {(STOCK, "one word up", "comfy"), (ADV, "four words down", "adv_compel")}
 """Peer, prompt and our way for which the caching CLIP is timed too."""
 
 
