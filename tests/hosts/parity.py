@@ -14,7 +14,7 @@ from weighted_clip.workshop.bench import page
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "parity.md"
 HEADS = ("Compared", "Required")
 VERSIONS = "Versions"
-"""What stands in the first column of the row that says what else ran in a host."""
+"""First cell of the row with the versions of what else ran in each host."""
 AREAS = (
     (
         "Prompts that CLIP Text Encode reads",
@@ -103,7 +103,7 @@ class Measured:
     """All that is known of all hosts: cells by host; by what is compared and what is required."""
 
     about: dict[str, str] = field(default_factory=dict)
-    """What else ran in each host, in words."""
+    """Versions of what else ran in each host, in words."""
     rows: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
 
     @classmethod
@@ -146,8 +146,9 @@ class Measured:
         summed: dict[tuple[int, str, str], dict[str, Row]] = {}
         for (subject, required), cells in self.rows.items():
             for host, cell in cells.items():
-                sums = summed.setdefault((*_area(subject), required), {})
-                sums.setdefault(host, Row(required)).add(Row.read(required, cell))
+                shown = required.partition(",")[0]  # bit for bit, or byte for byte
+                sums = summed.setdefault((*_area(subject), shown), {})
+                sums.setdefault(host, Row(shown)).add(Row.read(shown, cell))
         rows = [
             [area, required, *(sums[host].cell() if host in sums else "-" for host in hosts)]
             for (_, area, required), sums in sorted(summed.items())

@@ -76,16 +76,12 @@ VARIABLE = "WEIGHTED_CLIP_WRITE_LONG"
 HEAD = """\
 # Long life
 
-Memory, results and the users of one lab when it runs for long, written by the tests in `tests/long` as they ran:
+Each part was written by a test of `tests/long`, with `WEIGHTED_CLIP_WRITE_LONG=1` in the environment:
 
-    python run.py test --long -m long                    # all that needs no host
-    python run.py test --long -m long --hosts DIR        # also in each ComfyUI in DIR
+    python run.py test --long -m long --hosts DIR        # DIR: for the parts in ComfyUI
 
-Without `--long` short forms of the same runs are part of the tests. With `WEIGHTED_CLIP_WRITE_LONG=1` in the
-environment, each run that passes writes its part of this page.
-
-Memory is what the system says a process has in physical memory, without pages of files (`RssAnon`). A run is divided
-into fifths, of which the first is warming up. *Slope* is the straight line nearest to all points of the others.
+Memory is what a process has in physical memory, without pages of files (`RssAnon`). A run is divided into fifths, of
+which the first is warming up. *Slope* is the straight line nearest to all points of the others.
 """
 
 SECTIONS = ("Encodings", "Encodings, full size", "ComfyUI", "Samplings in ComfyUI", "The lab")

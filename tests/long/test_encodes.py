@@ -225,12 +225,10 @@ def test_ten_thousand_encodings_leave_nothing_behind_and_equal_a_fresh_process(t
         LONG,
         tmp_path,
         title="Encodings",
-        told="CLIP-L at full width with two of its twelve layers and seeded random weights, on one thread, remembering "
-        "as by default. Prompts are drawn at random: new ones, repeated ones, ones with a word more or with other "
-        "options, timed ones, up to 200 words, over all syntaxes, schemes, normalisations, chunk rules, paddings, laws "
-        "and mask methods, with and without hidden phrases and causality. Each number of rows that can occur is met "
-        "once beforehand, as oneDNN keeps the code that it compiles for each. Memory is looked at after `gc.collect` "
-        "and `malloc_trim`.",
+        told="CLIP-L at full width with two of its twelve layers and random weights, remembering as by default. "
+        "Prompts are drawn at random over all options: new ones, repeated ones, ones with a word more or with other "
+        "options, timed ones, up to 200 words. Each number of rows that can occur is met once beforehand, as oneDNN "
+        "keeps the code that it compiles for each. Memory is looked at after `gc.collect` and `malloc_trim`.",
     )
 
 

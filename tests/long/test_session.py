@@ -166,9 +166,8 @@ def test_five_hundred_prompts_leave_the_host_as_it_was(host: Host, models: Path,
             f"more in the end, {sum(one == other for one, other in pairs)} were the same bit for bit, largest "
             f"difference {largest:.1e}.",
             resident_growth(resident, "workflow")
-            + " After each ten a stock prompt is run, so that the host's caches hold nothing of ours; the history is "
-            "deleted, and what nothing uses any more given back to the system (`gc.collect`, `malloc_trim`): without "
-            "that the C library keeps some hundred MiB that loading the native encoder has freed.",
+            + " After each ten a stock prompt is run, the history deleted, and unused memory given back "
+            "(`gc.collect`, `malloc_trim`): the C library keeps some hundred MiB that loading has freed.",
         ],
     )
 

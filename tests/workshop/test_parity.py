@@ -197,11 +197,14 @@ def test_the_table_is_markdown() -> None:
 
 def test_the_page_has_a_table_for_each_reference_and_a_column_for_each_encoder() -> None:
     wide, host = replace(_result(2e-5), name="Wide", limit=3e-5), replace(_result(0.0), encoder="the host's", limit=0.0)
-    found = block([_result(3.25e-6), host, wide, Absence("compel", "not installed")], {"Forge 2": "torch 2"})
+    given = [_result(3.25e-6), host, wide, _result(0.5, None), Absence("compel", "not installed")]
+    found = block(given, {"Forge 2": "Forge 2, torch 2"})
     assert found.splitlines() == [
         "### Forge 2",
         "",
-        "torch 2.",
+        "With torch 2.",
+        "",
+        "Without a limit: a1111 5.0e-1.",
         "",
         "| Its name      | Ours  | Prompts |  native, at most 1.0e-5 | the host's, at most 0 |",
         "| ------------- | ----- | ------: | ----------------------: | --------------------: |",

@@ -109,34 +109,33 @@ def problems(results: Sequence[Result | Absence]) -> list[str]:
 
 
 def block(lines: Sequence[Result | Absence], versions: Mapping[str, str]) -> str:
-    """Text for the page: for each reference what it ran with, in words, and a table with a column for each encoder.
+    """Text for the page: for each reference what else it ran with, and a table with a column for each encoder.
 
-    A column's head has the smallest limit of its cells; a cell with another one says so.
+    A column's head has the smallest limit of its cells; a cell with another one says so. Results without a limit are in
+    a sentence.
     """
     parts: list[str] = []
     for reference in dict.fromkeys(line.reference for line in lines):
         results = [line for line in lines if isinstance(line, Result) and line.reference == reference]
         absent = [line.reason for line in lines if isinstance(line, Absence) and line.reference == reference]
-        words = [f"{versions[reference]}."] if reference in versions else []
-        parts += [f"### {reference}", *words, *absent, *([_by_encoder(results)] if results else [])]
+        known = [part for part in versions.get(reference, "").split(", ") if part and part not in reference]
+        free = [f"{one.ours} {number(one.difference)}" for one in results if one.limit is None]
+        held = [one for one in results if one.limit is not None]
+        parts += [f"### {reference}", *([f"With {', '.join(known)}."] if known else []), *absent]
+        parts += [f"Without a limit: {', '.join(free)}."] if free else []
+        parts += [_by_encoder(held)] if held else []
     return "\n\n".join(parts)
 
 
 def _by_encoder(results: Sequence[Result]) -> str:
     encoders = list(dict.fromkeys(result.encoder for result in results))
-    limits = {
-        encoder: min((one.limit for one in results if one.encoder == encoder and one.limit is not None), default=None)
-        for encoder in encoders
-    }
+    limits = {encoder: min(one.limit or 0.0 for one in results if one.encoder == encoder) for encoder in encoders}
     rows: dict[tuple[str, str, int], dict[str, str]] = {}
     for one in results:
-        other = "" if one.limit in (None, limits[one.encoder]) else f" (at most {number(one.limit)})"
+        other = "" if one.limit == limits[one.encoder] else f" (at most {number(one.limit or 0.0)})"
         key = one.name, one.ours, one.num_prompts
         rows.setdefault(key, {})[one.encoder] = f"{number(one.difference)}{other}"
-    heads = [
-        f"{encoder}, " + ("no limit" if limit is None else f"at most {number(limit)}")
-        for encoder, limit in limits.items()
-    ]
+    heads = [f"{encoder}, at most {number(limit)}" for encoder, limit in limits.items()]
     cells = [
         [name.replace("|", "\\|"), ours, str(count), *(found.get(one, "-") for one in encoders)]
         for (name, ours, count), found in rows.items()
