@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # ---- reading
 
 SYNTAXES = sorted(TARGETS)
-NUM_SLOWEST = 2
+NUM_SLOWEST = 1
 """Hostile texts that are shown of each syntax: the slowest of the first length."""
 
 
