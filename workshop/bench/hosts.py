@@ -42,17 +42,14 @@ SECONDS = 1800
 STOCK, ADV = "stock CLIP Text Encode", "ADV_CLIP_emb"
 
 _COMFY = {"scheme": "comfy"}
-_FADES = {
-    "adv_compel": {"scheme": "adv_compel"},
-    "masked_blend, law nested": {"scheme": "masked_blend", "law": "nested"},
-}
+_NESTED = {"scheme": "masked_blend", "law": "nested"}
 PLAN: dict[str, dict[str, tuple[str, dict[str, dict[str, str]]]]] = {
     STOCK: {
         "plain": ("", {"comfy": _COMFY}),
         "one word up": ("", {"comfy": _COMFY}),
-        "four words down": ("", {"comfy": _COMFY, "masked_blend, law nested": _FADES["masked_blend, law nested"]}),
+        "four words down": ("", {"comfy": _COMFY, "masked_blend, law nested": _NESTED}),
     },
-    ADV: {"four words down": ("compel", _FADES)},
+    ADV: {"four words down": ("compel", {"adv_compel": {"scheme": "adv_compel"}})},
 }
 """For each peer and prompt: the peer's setting, and our ways with their options."""
 
@@ -60,7 +57,7 @@ SAME = {(STOCK, "comfy"), (ADV, "adv_compel")}
 """Peers and our ways that compute the same."""
 
 WAYS = {"host": "ComfyUI's CLIP", "memory": "ComfyUI's CLIP, remembering", "native": "native encoder"}
-REMEMBERED = {(STOCK, "one word up", "comfy"), (ADV, "four words down", "adv_compel")}
+REMEMBERED = {(STOCK, "one word up", "comfy")}
 """Peer, prompt and our way for which the caching CLIP is timed too."""
 
 
