@@ -4,7 +4,7 @@ Lines are read, encoded and written shard by shard, so that memory does not grow
 with the same options, weights and texts is not made again. Several processes started by torchrun divide the shards by
 number, without communicating. Prompts with the same beginning are encoded together.
 
-Source: docs/bulk.md.
+Source: docs/command-line.md, "Many prompts".
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ CONVERT_RUDALLE = Command(
     ("pytorch_model.bin rudalle.safetensors",),
     description="Make a .safetensors file of ru-DALL-E's transformer, to draw image tokens from. Only tensors are "
     "read of the pickled file. Its tokenizer and what makes pictures of tokens are not part of it. See "
-    "docs/rudalle.md.",
+    "docs/dalle.md.",
 )
 
 

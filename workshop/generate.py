@@ -27,11 +27,11 @@ from ..weighting.options import OPTIONS
 from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES
 from ..world.measure import QUESTIONS
-from ..world.tables import read_measured, tables_of
+from ..world.tables import of_answer, picked, read_measured, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
-MEMORY = "docs/evidence/memory.md"
+TRAINING = "docs/evidence/training.md"
 MEANING, MEASURED = "docs/evidence/meaning.md", "docs/evidence/meaning.csv"
 """The page about pictures, and the numbers that ``world measure`` wrote."""
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
@@ -76,8 +76,8 @@ def with_table(page: str, head: Sequence[str], rows: Iterable[Sequence[str]]) ->
 def guide() -> str:
     """The guide to weighting, with its tables of schemes."""
     page = (ROOT / GUIDE).read_text(encoding="utf-8")
-    rows = [(f"`{name}`", scheme.summary.removesuffix("."), scheme.equals) for name, scheme in SCHEMES.items()]
-    page = with_table(page, ("Scheme", "What a weight does", "Equals"), rows)
+    rows = [(f"`{name}`", scheme.summary.removesuffix(".")) for name, scheme in SCHEMES.items()]
+    page = with_table(page, ("Scheme", "What a weight does"), rows)
     chosen: dict[str, list[str]] = {}
     for name, scheme in SCHEMES.items():
         chosen.setdefault(scheme.choose, []).append(f"`{name}`")
@@ -92,18 +92,18 @@ def reference() -> str:
 
 
 SHOWN = {
-    "phrase": ("summary",),
-    "absence": ("present",),
-    "color": ("present", "leaked"),
-    "padding": ("present",),
-    "apart": ("leaked",),
-    "places": ("placed",),
-    "regions": ("placed", "present", "kinds"),
-    "maps": ("beside",),
-    "maps apart": ("beside",),
-    "maps weighted": ("read",),
+    "absence": (("present", 0.0), ("present", 0.5)),
+    "color": (("present", 0.0), ("present", 0.5), ("leaked", 0.0), ("leaked", 0.5), ("leaked", 1.5)),
+    "padding": (("present", 0.0), ("present", 0.5), ("present", 1.0)),
+    "apart": (("leaked", 1.0),),
+    "regions": (("placed", 1.0), ("present", 1.0), ("kinds", 1.0)),
+    "maps": (("favoured", 1.0), ("inside", 1.0), ("distance", 1.0)),
 }
-"""Tables of the page about pictures, by question."""
+"""Tables of the page about pictures: answers, each at a weight, by question."""
+BY_WEIGHT = {"places": "placed", "maps weighted": "read"}
+"""Tables with a column for each weight: the answer, by question."""
+NOT_SHOWN = ("first half", "second half")
+"""Parts of names of ways that hardly differ from others."""
 
 
 def meaning() -> str:
@@ -111,18 +111,22 @@ def meaning() -> str:
     page, found = (ROOT / MEANING).read_text(encoding="utf-8"), read_measured(ROOT / MEASURED)
     for question in QUESTIONS:
         asked = question.weights[0], question.answers[0]
-        known = tuple(way for way in question.ways if (question.name, way.name, *asked) in found)
-        tables = tables_of(found, question._replace(ways=known))
-        for name in SHOWN.get(question.name, ()):
-            page = with_table(page, *tables[name])
+        known = (way for way in question.ways if (question.name, way.name, *asked) in found)
+        question = question._replace(ways=tuple(way for way in known if not way.name.endswith(NOT_SHOWN)))
+        if question.name in SHOWN:
+            page = with_table(page, *picked(found, question, SHOWN[question.name]))
+        elif question.name in BY_WEIGHT:
+            page = with_table(page, *of_answer(found, question, BY_WEIGHT[question.name]))
+        elif question.name == "phrase":
+            page = with_table(page, *summary(found, question))
     return page
 
 
-def memory() -> str:
-    """The page about memory of training, with its computed table."""
+def training() -> str:
+    """The page about training, with its computed table of memory."""
     from .memory import HEAD, computed_rows
 
-    return with_table((ROOT / MEMORY).read_text(encoding="utf-8"), HEAD, computed_rows())
+    return with_table((ROOT / TRAINING).read_text(encoding="utf-8"), HEAD, computed_rows())
 
 
 # ---- locales
@@ -296,7 +300,7 @@ def with_quotation(name: str, quoted: str) -> str:
 
 
 MADE = {
-    **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, MEMORY: memory, NODES: nodes, INSPECT: inspected},
+    **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, TRAINING: training, NODES: nodes, INSPECT: inspected},
     **{CONVERT: converted, LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion, CASES: case_files},
 }
 """Functions that make the text of a file, by its path."""
@@ -317,7 +321,7 @@ def main(arguments: list[str]) -> None:
         from .bench import page
         from .memory import measured_block
 
-        page.write({"memory": measured_block()}, ROOT / MEMORY)
+        page.write({"memory": measured_block()}, ROOT / TRAINING)
     else:
         for name, make in MADE.items():
             (ROOT / name).write_text(make(), encoding="utf-8")
@@ -342,9 +346,9 @@ def draw(names: Sequence[str]) -> None:
 
 
 def measure_captions(num_seeds: int) -> None:
-    """Measure recall on long captions, and write the table into the page about long prompts."""
+    """Measure recall on long captions, and write the table into its page."""
     from .bench import page
     from .bench.long_captions import Plan, make_block
 
     block = make_block(Plan(seeds=tuple(range(num_seeds))), lambda line: print(line, file=sys.stderr, flush=True))
-    page.write({"captions": block}, ROOT / "docs" / "long-prompts.md")
+    page.write({"captions": block}, ROOT / "docs" / "evidence" / "long-captions.md")

@@ -118,6 +118,20 @@ def beside(found: Measured, question: Question) -> Table:
     return Table((question.title, *(ANSWERS[answer].lower() for answer in question.answers)), rows)
 
 
+def picked(found: Measured, question: Question, answers: Sequence[tuple[str, float]]) -> Table:
+    """Means of some answers with their intervals, each at a weight, by way."""
+    is_one = len({weight for _, weight in answers}) == 1
+    titles = (ANSWERS[answer].lower() + ("" if is_one else f" at {weight:g}") for answer, weight in answers)
+    rows = [
+        (
+            f"`{way.name}`",
+            *(cell(found[question.name, way.name, weight, answer], answer in SHARES) for answer, weight in answers),
+        )
+        for way in question.ways
+    ]
+    return Table((question.title, *titles), rows)
+
+
 def cell(interval: Interval, is_share: bool) -> str:
     """Mean and interval, in percent if it is a share.
 

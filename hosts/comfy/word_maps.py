@@ -1,6 +1,6 @@
 """Word maps of a CONDITIONING: which words are watched, and what their maps say after a sampling.
 
-Source: docs/word-maps.md.
+Source: docs/places.md, "Word maps".
 """
 
 from __future__ import annotations

@@ -246,7 +246,8 @@ def test_a_preview_in_comfyui_leaves_no_half_picture(disk: Disk, monkeypatch: py
 
 def test_pages_of_the_repository_keep_their_old_text(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     page, data = disk.folder / "PAGE.md", disk.folder / "figures.safetensors"
-    page.write_text("<!-- bench x -->\nold\n<!-- end x -->\n", encoding="utf-8")
+    blocks = (f"<!-- bench {name} -->\nold\n<!-- end {name} -->\n" for name in ("x", "schemes"))
+    page.write_text("".join(blocks), encoding="utf-8")
     data.write_bytes(b"old")
     monkeypatch.setattr(report, "PAGE", page)
     monkeypatch.setattr(native, "DATA", data)
@@ -255,7 +256,7 @@ def test_pages_of_the_repository_keep_their_old_text(disk: Disk, monkeypatch: py
         with pytest.raises(OSError, match=r"PAGE\.md cannot be written: "):
             benchmarks_page.write({"x": "new" * 2000}, page)
         with pytest.raises(OSError, match=r"PAGE\.md cannot be written: "):
-            report.write_page([], {"host": "words"})
+            report.write_page([report.Absence("host", "word" * 2000)], {})
         with pytest.raises(OSError, match=r"figures\.safetensors cannot be written: "):
             native.write_figures({"a": torch.ones(1, 2000, 4)}, {})
     assert snapshot(disk.folder) == before

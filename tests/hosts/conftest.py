@@ -1,8 +1,8 @@
 """Real hosts for the tests marked ``host``: found in ``--hosts DIR``, started once, and their figures written down.
 
 With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test passed writes the parts of
-docs/evidence/parity.md on the hosts that it had; with WEIGHTED_CLIP_WRITE_HOSTS=1 every run writes their rows of
-docs/evidence/README.md.
+docs/evidence/parity.csv and parity.md on the hosts that it had; with WEIGHTED_CLIP_WRITE_HOSTS=1 every run writes their
+rows of docs/evidence/README.md.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def issues_in(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def compares(subject: str | None = None, *, limit: float = 0.0) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Give a check its subject, in the words of docs/evidence/parity.md, and the largest difference it may find."""
+    """Give a check its subject, in the words of docs/evidence/parity.csv, and the largest difference it may find."""
 
     def mark(check: Callable[[], None]) -> Callable[[], None]:
         check.subject, check.limit = subject, limit  # type: ignore[attr-defined]

@@ -1,18 +1,44 @@
-"""Collects what the host tests measured and writes docs/evidence/parity.md, the column of one host at a time."""
+"""Collects what the host tests measured: docs/evidence/parity.csv has all of it, docs/evidence/parity.md a summary."""
 
 from __future__ import annotations
 
+import csv
+import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from weighted_clip.workshop.bench import page
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "parity.md"
+HEADS = ("Compared", "Required")
+VERSIONS = "Versions"
+"""First cell of the row with the versions of what else ran in each host."""
+AREAS = (
+    (
+        "Prompts that CLIP Text Encode reads",
+        r"everything on comfy|^(CLIP|LoRA (and last|hook)|Pixels with|Every|SD1|SDXL|Long-CLIP in SD1).*with stock$",
+    ),
+    ("Other schemes", r"^Other schemes"),
+    ("Native encoder", r"^(Native encoder|Bare embedding names, with|Trained)"),
+    ("Remember Encodings", r"^(Remember Encodings|Stock on a CLIP that remembers)"),
+    ("CLIPs in use elsewhere, partly loaded, or after an error", r"^(Stock|Ours on|Partly loaded)"),
+    ("Weigh Attention", r"^(Weigh Attention|The same|Krea 2|Wan in)"),
+    ("Schemes `repeat` and `negpip`", r"\b[Ss]cheme (repeat|negpip)"),
+    ("Padding, hidden words, causality", r"^(All-True|Padding|Dropped|Hide Words|Causality)"),
+    ("Keep Colours Apart", r"^(Keep Colours Apart|Bind as Cutoff)"),
+    ("Timed prompts and AND", r"^(Timed prompts|AND:)"),
+    ("Text encoders other than CLIP", r"\b(T5|Qwen|Flux)\b"),
+    ("LoRA tags, A1111/Forge Prompt, bare names", r"^(LoRA tags|A1111/Forge Prompt|Bare)"),
+    ("Pictures", r"^Pixels"),
+)
+"""Titles of the summary, each with a pattern of what it sums up; the first that fits counts."""
 
 
 @dataclass
 class Row:
-    """One line of the page."""
+    """One line of the data."""
 
     required: str
     """Requirement of the test."""
@@ -22,6 +48,25 @@ class Row:
     """Largest absolute difference of any of them."""
     smallest: float = float("inf")
     """Smallest of their largest differences."""
+
+    @classmethod
+    def read(cls, required: str, cell: str) -> Row:
+        """Read what `cell` wrote."""
+        cases, _, numbers = cell.partition(": ")
+        values = [float(number) for number in numbers.split(" to ")]
+        return cls(required, int(cases), max(values), min(values))
+
+    def add(self, other: Row) -> None:
+        """Count the comparisons of another line too."""
+        self.cases += other.cases
+        self.largest = max(self.largest, other.largest)
+        self.smallest = min(self.smallest, other.smallest)
+
+    def cell(self) -> str:
+        """Number of comparisons and their largest difference, or its range where they must differ."""
+        if self.required.startswith("different"):
+            return f"{self.cases}: {self.smallest:.2g} to {self.largest:.2g}"
+        return f"{self.cases}: 0" if self.largest == 0 else f"{self.cases}: {self.largest:.1e}"
 
 
 @dataclass
@@ -43,44 +88,7 @@ class Figures:
         self, subject: str, difference: float, *, required: str = "equal, bit for bit", comparisons: int = 1
     ) -> None:
         """Note a comparison, or the largest difference of several, before it is asserted."""
-        row = self.rows.setdefault(subject, Row(required))
-        row.cases += comparisons
-        row.largest = max(row.largest, difference)
-        row.smallest = min(row.smallest, difference)
-
-
-HEAD = """\
-# Parity with real hosts, measured
-
-Every number on this page was written by the tests in `tests/hosts` as they ran. They start a real ComfyUI or Forge and
-send it what a browser would, or work in a process of the host's own Python, and compare what comes out. To run them
-again, with a folder that holds the hosts, each with its virtual environment, and the other packs that are named below:
-
-    python run.py test --hosts DIR -m host
-
-With `WEIGHTED_CLIP_WRITE_PARITY=1` in the environment, a run in which all tests pass writes the columns of the hosts
-that it had.
-
-[parity-schemes.md](parity-schemes.md) compares every scheme with the programs it is named after.
-
-## What is run
-
-- The workflow is a checkpoint loader, text encode nodes, KSampler (two steps of euler, cfg 7), VAEDecode and SaveImage,
-  64 x 64 pixels, on the CPU, everything in float32 (`--cpu --force-fp32 --fp32-text-enc`), on one thread.
-- The checkpoint has the full size of Stable Diffusion 1.5 and random weights from a fixed seed
-  (`tests/hosts/make_checkpoint.py`), norm gains spread around 1 and biases around 0. The pictures show coloured noise,
-  but every layer and every LoRA key is exercised. "Small": text encoders of ComfyUI's own classes with four narrow
-  layers; "each denoiser call": the text encoding that every call of a small U-Net was given.
-- A difference is the largest absolute one between two tensors: hidden states, whose standard deviation is about 1, and
-  pooled vectors. For pictures it is in steps of 255.
-- A cell has the number of comparisons, and the largest difference of any of them.
-- "Equal, bit for bit" means that `torch.equal` holds for every tensor and that all else in the conditioning is the
-  same.
-- "Stock" is ComfyUI's own CLIP Text Encode. "Everything on comfy" means that syntax, scheme and chunking of
-  Weighted Prompt are `comfy`, which are its defaults.
-- The scheme `a1111` multiplies by a ratio of two means of signed numbers, which brings rounding out; hence its wider
-  limit.
-"""
+        self.rows.setdefault(subject, Row(required)).add(Row(required, comparisons, difference, difference))
 
 
 def revision_of(checkout: Path) -> str:
@@ -91,59 +99,75 @@ def revision_of(checkout: Path) -> str:
 
 
 @dataclass
-class Program:
-    """Measurements in all versions of a host."""
+class Measured:
+    """All that is known of all hosts: cells by host; by what is compared and what is required."""
 
     about: dict[str, str] = field(default_factory=dict)
-    """In words, by version."""
+    """Versions of what else ran in each host, in words."""
     rows: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
-    """Number of comparisons and the difference by version; by what is compared and what is required."""
 
     @classmethod
-    def read(cls, lines: Iterable[str]) -> Program:
-        """Read its part of the page, as `lines` writes it."""
-        program = cls()
-        for line in lines:
-            if line.startswith("- "):
-                version, _, about = line.removeprefix("- ").partition(": ")
-                program.about[version] = about
-            elif line.startswith("| ") and not line.startswith(("| Compared ", "| --- ")):
-                subject, required, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-                measured = zip(program.about, cells, strict=True)
-                program.rows[subject, required] = {version: cell for version, cell in measured if cell != "-"}
-        return program
+    def read(cls, data: Path) -> Measured:
+        """Read a file that `write` wrote; without one nothing is known."""
+        measured = cls()
+        if data.exists():
+            with data.open(encoding="utf-8", newline="") as lines:
+                for row in csv.DictReader(lines):
+                    subject, required = (row.pop(head) for head in HEADS)
+                    cells = {host: cell for host, cell in row.items() if cell}
+                    if subject == VERSIONS:
+                        measured.about = cells
+                    else:
+                        measured.rows[subject, required] = cells
+        return measured
 
-    def put(self, version: str, measured: Figures) -> None:
-        """Replace what is known of a version."""
-        self.about[version] = ", ".join(f"{name} {value}" for name, value in measured.about.items())
+    def put(self, host: str, figures: Figures) -> None:
+        """Replace what is known of a host."""
+        self.about[host] = ", ".join(f"{name} {value}" for name, value in figures.about.items())
         for cells in self.rows.values():
-            cells.pop(version, None)
-        for subject, row in measured.rows.items():
-            self.rows.setdefault((subject, row.required), {})[version] = f"{row.cases}: {_number(row)}"
+            cells.pop(host, None)
+        for subject, row in figures.rows.items():
+            self.rows.setdefault((subject, row.required), {})[host] = row.cell()
+
+    def write(self, data: Path) -> None:
+        """Write all of it, a column for each host."""
+        with data.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, [*HEADS, *sorted(self.about)], lineterminator="\n")
+            writer.writeheader()
+            writer.writerow({HEADS[0]: VERSIONS, **self.about})
+            for key, cells in self.rows.items():
+                if cells:
+                    writer.writerow({**dict(zip(HEADS, key, strict=True)), **cells})
 
     def lines(self) -> Iterator[str]:
-        """Its part of the page: versions, and a table with a column for each."""
-        yield from (f"- {version}: {about}" for version, about in self.about.items())
-        yield from ("", f"| Compared | Required | {' | '.join(self.about)} |")
-        yield f"| --- | --- | {' | '.join('---:' for _ in self.about)} |"
+        """The part of the page: hosts, and a line for each area and requirement."""
+        hosts = sorted(self.about)
+        yield from (f"- {host}: {self.about[host]}" for host in hosts)
+        summed: dict[tuple[int, str, str], dict[str, Row]] = {}
         for (subject, required), cells in self.rows.items():
-            if cells:
-                yield f"| {subject} | {required} | {' | '.join(cells.get(one, '-') for one in self.about)} |"
+            for host, cell in cells.items():
+                shown = required.partition(",")[0]  # bit for bit, or byte for byte
+                sums = summed.setdefault((*_area(subject), shown), {})
+                sums.setdefault(host, Row(shown)).add(Row.read(shown, cell))
+        rows = [
+            [area, required, *(sums[host].cell() if host in sums else "-" for host in hosts)]
+            for (_, area, required), sums in sorted(summed.items())
+        ]
+        yield from ("", page.table([*HEADS, *hosts], rows, num_left=2))
+
+
+def _area(subject: str) -> tuple[int, str]:
+    """Place and title of the area that a subject belongs to."""
+    found = (number for number, (_, pattern) in enumerate(AREAS) if re.search(pattern, subject))
+    number = next(found, len(AREAS))
+    return number, AREAS[number][0] if number < len(AREAS) else "All else"
 
 
 def write_parity(figures: Figures) -> None:
-    """Put the measurements into the page, replacing those of these hosts."""
-    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    parts = [part.splitlines() for part in text.split("\n## ")[1:]]
-    programs = {title: Program.read(lines) for title, *lines in parts if title != "What is run"}
-    for host, measured in figures.hosts.items():
-        name, _, version = host.rpartition(" ")
-        programs.setdefault(name, Program()).put(version, measured)
-    shown = ("\n".join([f"## {name}\n", *programs[name].lines()]) + "\n" for name in sorted(programs))
-    PAGE.write_text("\n".join([HEAD, *shown]), encoding="utf-8")
-
-
-def _number(row: Row) -> str:
-    if row.required.startswith("different"):
-        return f"{row.smallest:.2g} to {row.largest:.2g}"
-    return "0" if row.largest == 0 else f"{row.largest:.1e}"
+    """Put the measurements into the data and the page, replacing those of these hosts."""
+    data = PAGE.with_suffix(".csv")
+    measured = Measured.read(data)
+    for host, found in figures.hosts.items():
+        measured.put(host, found)
+    measured.write(data)
+    page.write({"hosts": "\n".join(measured.lines())}, PAGE)

@@ -63,41 +63,55 @@ def test_comfyui_has_our_pack_from_there(ruler_server: ComfyServer) -> None:
 
 def test_a_run_writes_the_columns_of_its_own_hosts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
+    page.write_text("before\n<!-- bench hosts -->\n<!-- end hosts -->\nafter\n", encoding="utf-8")
     monkeypatch.setattr(parity, "PAGE", page)
     runs = (
         ("Forge 2", "Pixels", 0.5),
         ("ComfyUI 1", "Pixels", 0.25),
         ("ComfyUI 2", "Rows", 0.0),
         ("Forge 2", "Pixels", 0.125),
+        ("ComfyUI 2", "Pixels, again", 0.5),
     )
     for host, subject, difference in runs:
         figures = Figures()
         figures.of(host).about["torch"] = "2"
         figures.of(host).add(subject, difference, required="at most 1", comparisons=3)
+        if subject == "Pixels, again":
+            figures.of(host).add("Pixels", 0.25, required="at most 1")
         parity.write_parity(figures)
     assert (
-        page.read_text(encoding="utf-8")
-        == parity.HEAD
-        + """
-## ComfyUI
-
-- 1: torch 2
-- 2: torch 2
-
-| Compared | Required | 1 | 2 |
-| --- | --- | ---: | ---: |
-| Pixels | at most 1 | 3: 2.5e-01 | - |
-| Rows | at most 1 | - | 3: 0 |
-
-## Forge
-
-- 2: torch 2
-
-| Compared | Required | 2 |
-| --- | --- | ---: |
-| Pixels | at most 1 | 3: 1.2e-01 |
+        page.with_suffix(".csv").read_text(encoding="utf-8")
+        == """\
+Compared,Required,ComfyUI 1,ComfyUI 2,Forge 2
+Versions,,torch 2,torch 2,torch 2
+Pixels,at most 1,3: 2.5e-01,1: 2.5e-01,3: 1.2e-01
+"Pixels, again",at most 1,,3: 5.0e-01,
 """
     )
+    assert (
+        page.read_text(encoding="utf-8")
+        == """\
+before
+<!-- bench hosts -->
+
+- ComfyUI 1: torch 2
+- ComfyUI 2: torch 2
+- Forge 2: torch 2
+
+| Compared | Required  |  ComfyUI 1 |  ComfyUI 2 |    Forge 2 |
+| -------- | --------- | ---------: | ---------: | ---------: |
+| Pictures | at most 1 | 3: 2.5e-01 | 4: 5.0e-01 | 3: 1.2e-01 |
+
+<!-- end hosts -->
+after
+"""
+    )
+
+
+def test_the_summary_has_a_place_for_all_that_was_compared() -> None:
+    lines = list(parity.Measured.read(parity.PAGE.with_suffix(".csv")).lines())
+    assert not [line for line in lines if "All else" in line]
+    assert "\n".join(lines) in parity.PAGE.read_text(encoding="utf-8")
 
 
 def test_the_table_of_hosts_keeps_the_rows_of_those_that_were_not_there(tmp_path: Path) -> None:

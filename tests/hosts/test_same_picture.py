@@ -2,11 +2,13 @@
 
 Both use one kernel for attention, and keep their text encoder in float32. Random weights make latents far larger than
 real ones, which hides faults from 8-bit values: so latents are compared too, from Forge's own conditioning.
-With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment docs/evidence/same-picture.md is written.
+With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment docs/evidence/same-picture.md and .csv are
+written.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -20,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from weighted_clip.hosts.comfy.a1111.samplers import KINDS
 from weighted_clip.hosts.comfy.a1111.schedules import SCHEDULES
 from weighted_clip.weighting.timed.schedule import split_and
+from weighted_clip.workshop.bench.page import table
 from weighted_clip.workshop.bench.timing import processor
 from weighted_clip.workshop.find_hosts import Host
 
@@ -66,25 +69,30 @@ SAID = {
 }
 """Words for settings, and their names in the API."""
 PAGE = REPOSITORY / "docs" / "evidence" / "same-picture.md"
+COLUMNS = ("Sampler", "Schedule type", "With", "One model", "Last bit", "Latents", "Levels", "Equal", "Cause")
+"""Columns of the .csv file beside the page, which has a line for each picture."""
 HEAD = """\
 # Forge's pictures, drawn by ComfyUI
 
-Written by `tests/hosts/test_same_picture.py`, which gives the generation data of pictures of a real Forge to the
-template *13 From an A1111 picture*. Both programs compute in float32 with one kernel for attention, on
-{processor}; the
-checkpoint is Stable Diffusion 1.5 with random weights, pictures have 64 or 96 pixels a side and 5 to 8 steps. Latents
-are drawn from Forge's own conditioning, and their largest difference is relative to their standard deviation; 8-bit
-values are those of the whole template. {count} of {all} meet all limits: latents {close:g}, or {wider:g} with Brownian
-paths or AND; levels 1; 99.9 % equal.
+Written by `tests/hosts/test_same_picture.py`, which gives the generation data of {all} pictures of a real Forge to the
+template *13 From an A1111 picture*. Both programs compute in float32 with one kernel for attention, on {processor}. The
+checkpoint is Stable Diffusion 1.5 with random weights, pictures have 64 or 96 pixels a side and 5 to 8 steps, with
+weights, BREAK, AND, editing, LoRAs, embeddings, subseeds, ENSD and batches: [same-picture.csv](same-picture.csv) has
+each. Latents are drawn from Forge's own conditioning, and their largest difference is relative to their standard
+deviation; 8-bit values are those of the whole template. {count} meet all limits: latents {close:g}, or {wider:g} with
+Brownian paths or AND; levels 1; 99.9 % equal.
 
 *One model* is the same difference between Forge's sampler function and ours in one process, on one small model that is
 not linear, at 5, 6, 8 and 15 steps. *Last bit* is how far our own latents move there when the last bit of each value of
 that model's noise goes up or down at random. Guidance multiplies it: with AND by up to twice CFG times the sum of the
-weights, {fewest:.0f} to {most:.0f} here. The report of *Read A1111 Parameters* says before sampling that pictures
-differ by rounding, and names ENSD.
+weights, {fewest:.0f} to {most:.0f} here.
 
-| Sampler | Schedule type | With | One model | Last bit | Latents | Levels | Equal | Cause |
-| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |"""
+{met}
+
+The others, of which the report of *Read A1111 Parameters* says before sampling that they differ, and names ENSD:
+
+{others}
+"""
 
 
 class Wanted(NamedTuple):
@@ -310,7 +318,7 @@ def test_pictures_are_forges(apart: list[Apart], one_model: dict[str, list[float
     """At least 26 of them are. Others have a cause that the node reports, or differ by rounding."""
     rows = list(zip(WANTED, apart, strict=True))
     if os.environ.get(WRITE_PARITY) == "1":
-        PAGE.write_text(page(rows, one_model), encoding="utf-8")
+        write_page(lines_of(rows, one_model))
     assert [row for row in rows if row[0].cause and row[1].is_same] == []
     known = [(wanted, found) for wanted, found in rows if not wanted.cause]
     assert [row for row in known if row[1].latents > LAST_BITS * row[0].limit] == []
@@ -360,20 +368,37 @@ def test_a_fault_is_seen(server: ComfyServer, forge: list[Generation], old: str,
     assert latents_apart(found, made) > wanted.limit
 
 
-def page(rows: Sequence[tuple[Wanted, Apart]], one_model: Mapping[str, Sequence[float]]) -> str:
-    """Write a page of what was measured."""
-    lines, count = [], 0
+def lines_of(rows: Sequence[tuple[Wanted, Apart]], one_model: Mapping[str, Sequence[float]]) -> list[list[str]]:
+    """Cells of `COLUMNS` for each picture."""
+    lines: list[list[str]] = []
     for wanted, found in rows:
         cause = wanted.cause or ("" if found.is_same else "rounding of the text encoder")
         cause = cause or ("" if found.latents <= wanted.limit else "last bits of two U-Nets")
-        count += not cause
-        same, bits = one_model[wanted.sampler]
-        far = f"{same:.1e} | {bits:.1e} | {found.latents:.1e} | {found.levels} | {100 * found.equal:.2f} %"
-        lines.append(f"| {wanted.sampler} | {wanted.fields['scheduler']} | {wanted.about} | {far} | {cause} |")
+        far = [f"{value:.1e}" for value in (*one_model[wanted.sampler], found.latents)]
+        about = [wanted.sampler, wanted.fields["scheduler"], wanted.about]
+        lines.append([*about, *far, str(found.levels), f"{100 * found.equal:.2f} %", cause])
+    return lines
+
+
+def write_page(lines: Sequence[Sequence[str]]) -> None:
+    """Write cells of `COLUMNS` into a file, and the page, which has their worst by sampler."""
+    with PAGE.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *lines])
+    same = [line for line in lines if not line[-1]]
+    met: list[list[str]] = []
+    for sampler in dict.fromkeys(line[0] for line in same):
+        of_it = [line for line in same if line[0] == sampler]
+        worst = [max((line[column] for line in of_it), key=float) for column in (3, 4, 5, 6)]
+        met.append(
+            [sampler, str(len(of_it)), *worst, min((line[7] for line in of_it), key=lambda cell: float(cell[:-2]))]
+        )
+    others = [[", ".join(line[:3]), *line[5:]] for line in lines if line[-1]]
     guidance = [2 * cfg * sum(part.weight for part in split_and(PROMPTS["AND"])) for cfg in CFGS]
-    head = HEAD.format(
+    text = HEAD.format(
         processor=processor(),
-        **{"count": count, "all": len(rows), "close": CLOSE, "wider": WIDER},
+        **{"count": len(same), "all": len(lines), "close": CLOSE, "wider": WIDER},
         **{"fewest": min(guidance), "most": max(guidance)},
+        met=table(("Sampler", "Pictures", *COLUMNS[3:8]), met, num_left=1),
+        others=table(("Picture", *COLUMNS[5:]), others, num_left=1),
     )
-    return "\n".join([head, *lines, ""])
+    PAGE.write_text(text, encoding="utf-8")

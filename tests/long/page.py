@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from weighted_clip.workshop.bench.page import table
-from weighted_clip.workshop.bench.timing import machine
+from weighted_clip.workshop.bench.timing import load, processor, with_torch
 
 MEBIBYTE = 2**20
 PROC = Path("/proc")
@@ -70,29 +70,18 @@ def growth(points: Sequence[Point]) -> Growth:
     )
 
 
-def tenths(points: Sequence[Point]) -> list[Point]:
-    """Ten of the points, the last of each tenth of the run."""
-    return [points[(index + 1) * len(points) // 10 - 1] for index in range(10)]
-
-
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "long-life.md"
 VARIABLE = "WEIGHTED_CLIP_WRITE_LONG"
 
 HEAD = """\
 # Long life
 
-Memory, results and the users of one lab when it runs for long. Every number was written by the tests in `tests/long`
-as they ran:
+Each part was written by a test of `tests/long`, with `WEIGHTED_CLIP_WRITE_LONG=1` in the environment:
 
-    python run.py test --long -m long                    # all that needs no host
-    python run.py test --long -m long --hosts DIR        # also in each ComfyUI in DIR
+    python run.py test --long -m long --hosts DIR        # DIR: for the parts in ComfyUI
 
-Without `--long` short forms of the same runs are part of the tests. With `WEIGHTED_CLIP_WRITE_LONG=1` in the
-environment, each run that passes writes its part of this page.
-
-Memory is what the system says a process has in physical memory, without pages of files (`RssAnon`). A run is divided
-into fifths; the first one is warming up. *Growth* is the median over the last fifth less that over the second, *slope*
-the straight line nearest to all points but those of the first fifth.
+Memory is what a process has in physical memory, without pages of files (`RssAnon`). A run is divided into fifths, of
+which the first is warming up. *Slope* is the straight line nearest to all points of the others.
 """
 
 SECTIONS = ("Encodings", "Encodings, full size", "ComfyUI", "Samplings in ComfyUI", "The lab")
@@ -130,26 +119,9 @@ def _place(title: str) -> tuple[int, str]:
 
 
 def about(**versions: str) -> str:
-    """The machine, and versions of what else ran."""
-    more = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return machine() + (f"\n- {more}" if more else "")
-
-
-def course_table(unit: str, courses: Mapping[str, Sequence[Point]], scales: Mapping[str, float]) -> str:
-    """Observed values at ten points of the run.
-
-    Args:
-        unit: Unit of steps, such as ``encodings``.
-        courses: By what is watched; all at the same steps.
-        scales: Divisors of values, 1 if not named.
-    """
-    shown = {name: tenths(points) for name, points in courses.items()}
-    steps = [point.step for point in next(iter(shown.values()))]
-    rows = [
-        [f"{step:,}", *(f"{points[index].value / scales.get(name, 1):,.0f}" for name, points in shown.items())]
-        for index, step in enumerate(steps)
-    ]
-    return table((unit, *shown), rows, num_left=0)
+    """The machine and versions, in a sentence."""
+    parts = [f"On {processor()}", f"Python {platform.python_version()}", with_torch(), *load("the minute before")]
+    return ", ".join([*parts, *(f"{name} {version}" for name, version in versions.items())]) + "."
 
 
 def resident_growth(points: Sequence[Point], unit: str) -> str:

@@ -28,11 +28,9 @@ from .page import (
     Point,
     about,
     counted_growth,
-    course_table,
     growth,
     resident_bytes,
     resident_growth,
-    tenths,
     write_part,
 )
 from .prompts import draw_prompts
@@ -44,7 +42,6 @@ def test_growth_leaves_the_warming_up_out() -> None:
     assert growth([*warm, *flat]) == (9000.0, 9000.0, 0.0)
     rising = [Point(step, 5.0 * step) for step in range(10, 50)]
     assert growth([*warm, *rising]) == pytest.approx((5 * 14.5, 5 * 44.5, 5.0))
-    assert [point.step for point in tenths([*warm, *flat])] == list(range(4, 50, 5))
 
 
 def test_a_process_has_memory_and_more_of_it_when_it_holds_more() -> None:
@@ -162,9 +159,9 @@ def _told(found: list[Difference]) -> str:
     return (
         f"- with a process that had nothing remembered before each of {len(found)} of them: {num_equal} equal bit for "
         f"bit, largest difference {max(one.from_fresh for one in found):.1e}\n"
-        f"- with the encoder that neither shares nor remembers, in float64: {usual[0]:.1e} (median of the prompts), "
-        f"where that encoder's own pass in float32 is off by {usual[1]:.1e}. At worst {worst.from_exact:.1e}, that "
-        f"pass {max(one.of_plain for one in found):.1e}, both where a scheme multiplies by the ratio of two small means"
+        f"- with float64, neither shared nor remembered: {usual[0]:.1e} (median of the prompts), in float32 "
+        f"{usual[1]:.1e}. At worst {worst.from_exact:.1e} and {max(one.of_plain for one in found):.1e}, where a scheme "
+        "multiplies by the ratio of two small means"
     )
 
 
@@ -203,16 +200,6 @@ def live_long(job: Job, folder: Path, *, title: str = "", told: str = "") -> Non
             f"{last['asked']:,} chunks asked for, {last['found']:,} were remembered; {evicted:,} made room for others. "
             f"The memory never had more than {figures['highest'] / MEBIBYTE:.1f} of its "
             f"{figures['bound'] / MEBIBYTE:.0f} MiB, and its count of bytes was what its tensors keep alive.",
-            course_table(
-                "encoded",
-                {
-                    "process, MiB": courses["resident"],
-                    "remembered, MiB": courses["remembered"],
-                    "tensors": courses["tensors"],
-                    "Python's objects": courses["objects"],
-                },
-                {"process, MiB": MEBIBYTE, "remembered, MiB": MEBIBYTE},
-            ),
             resident_growth(courses["resident"], "encoding")
             + " "
             + counted_growth("Objects", growth(courses["objects"])),
@@ -238,12 +225,10 @@ def test_ten_thousand_encodings_leave_nothing_behind_and_equal_a_fresh_process(t
         LONG,
         tmp_path,
         title="Encodings",
-        told="CLIP-L at full width with two of its twelve layers and seeded random weights, on one thread, remembering "
-        "as by default. Prompts are drawn at random: new ones, repeated ones, ones with a word more or with other "
-        "options, timed ones, up to 200 words, over all syntaxes, schemes, normalisations, chunk rules, paddings, laws "
-        "and mask methods, with and without hidden phrases and causality. Each number of rows that can occur is met "
-        "once beforehand, as oneDNN keeps the code that it compiles for each. Memory is looked at after `gc.collect` "
-        "and `malloc_trim`.",
+        told="CLIP-L at full width with two of its twelve layers and random weights, remembering as by default. "
+        "Prompts are drawn at random over all options: new ones, repeated ones, ones with a word more or with other "
+        "options, timed ones, up to 200 words. Each number of rows that can occur is met once beforehand, as oneDNN "
+        "keeps the code that it compiles for each. Memory is looked at after `gc.collect` and `malloc_trim`.",
     )
 
 

@@ -35,7 +35,6 @@ from .page import (
     PROC,
     Point,
     about,
-    course_table,
     growth,
     resident_bytes,
     resident_growth,
@@ -388,19 +387,16 @@ def test_twenty_clients_of_one_lab_get_what_a_single_one_gets(tmp_path: Path) ->
     write_part(
         "The lab",
         [
-            f"`run.py lab` with random weights of full size, on one thread for arithmetic and with one "
-            f"arena for memory (`MALLOC_ARENA_MAX=1`), and {LONG.clients} clients "
-            f"that each do {LONG.rounds} studies without a pause: they type a prompt in four steps, look at its tokens "
-            "and masks, convert it, compare two schemes, export and fetch the file; every fifth also cancels a "
-            f"comparison. The {LONG.inputs} prompts with all kinds of options had been asked by one client alone "
-            "before.",
+            f"`run.py lab` with random weights of full size and one arena for memory (`MALLOC_ARENA_MAX=1`), and "
+            f"{LONG.clients} clients that each do {LONG.rounds} studies without a pause: they type a prompt in four "
+            "steps, look at its tokens and masks, convert it, compare two schemes, export and fetch the file; every "
+            f"fifth also cancels a comparison. One client alone had asked the {LONG.inputs} prompts before.",
             about(),
             f"{count:,} answers in {seconds / 60:.1f} minutes, {count / seconds:.1f} a second; none failed. Every "
             f"answer was the one that the single client had got; of {len(record.differences)} exported files {equal} "
             f"equal bit for bit, largest difference {max(record.differences):.1e}. Clients wait for each other: "
             "comparisons and exports are done one at a time.",
             table(("Asked", "Answers", "Median, ms", "95 %, ms", "Longest, ms"), rows, num_left=1),
-            course_table("answers", {"process, MiB": record.resident}, {"process, MiB": MEBIBYTE}),
             resident_growth(record.resident, "answer"),
         ],
     )

@@ -16,7 +16,6 @@ from .page import (
     Point,
     about,
     counted_growth,
-    course_table,
     growth,
     resident_growth,
     write_part,
@@ -58,11 +57,6 @@ def test_a_thousand_samplings_leave_nothing_behind(host: Host, tmp_path: Path, m
             f"{NUM_SAMPLINGS:,} samplings in {minutes:.0f} minutes. Then stock's pictures and the first six were drawn "
             "again: equal to the bit. No function, class or list of the host's modules had changed but its list of "
             "loaded models, which had no other than before, and no watch was left.",
-            course_table(
-                "samplings",
-                {"process, MiB": courses["resident"], "tensors": courses["tensors"], "objects": courses["objects"]},
-                {"process, MiB": MEBIBYTE},
-            ),
             resident_growth(courses["resident"], "sampling") + " " + counted_growth("Objects", objects),
         ],
     )

@@ -25,7 +25,7 @@ from weighted_clip.encoder.vision_model import VisionModel
 from weighted_clip.training.captions import held_out, token_ids
 from weighted_clip.training.data import Example, read_data
 from weighted_clip.training.metrics import recalls
-from weighted_clip.workshop.bench.page import table
+from weighted_clip.workshop.bench import page
 
 from ..encoder.files import write
 from ..libraries import library
@@ -46,29 +46,17 @@ LEAST = {1: 0.05, 10: 0.22}
 """Recall both ways of all held-out pairs; chance is 1/256 and 10/256."""
 
 
-HEAD = """\
-# Training, measured
-
-How well `python run.py train` teaches a small CLIP that begins with random weights. Every number was written by
-`tests/training/test_emoji.py` as it ran:
-
-    WEIGHTED_CLIP_WRITE_LONG=1 python run.py test --long -k emoji
-
+BLOCK = """\
 - Data: {count} emoji of Noto Color Emoji (Debian's fonts-noto-color-emoji), one character each, on white; captions are
-  their names in Unicode {unicode}. {training} are trained on, {held_out} held out.
-- Model: both towers {width} wide, {text_layers} layers for the text, {image_layers} for images of {side} pixels.
-- `train DATA --weights NEW --out OUT {told}`
-- It took {minutes} minutes, reading and measuring included.
+  their names in Unicode {unicode}. {training} are trained on, {held_out} held out, of which {unknown} have a word that
+  no training caption has.
+- Model: random weights, both towers {width} wide, {text_layers} layers for the text, {image_layers} for images of
+  {side} pixels.
+- `train DATA --weights NEW --out OUT {told}`, {minutes} minutes, reading and measuring included.
 
 {machine}
 
-Recall is the share of texts whose own image is the first, or among the first 5 or 10, of all those of its row, and of
-images likewise:
-
-{table}
-
-It is limited by data: {unknown} of the {held_out} held-out names have a word that no training caption has.
-"""
+{table}"""
 
 
 def new_clip(path: Path) -> Path:
@@ -100,7 +88,7 @@ def test_held_out_emoji_are_found_by_their_names(tmp_path: Path) -> None:
     last = json.loads((tmp_path / "out" / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     assert found[ALL][1] == pytest.approx({name: last[name] for name in found[ALL][1]})
     if os.environ.get(VARIABLE) == "1":
-        write_page(count, minutes, found)
+        write_part(count, minutes, found)
     for at, least in LEAST.items():
         for way in ("text to image", "image to text"):
             assert found[ALL][1][f"{way} @{at}"] >= least
@@ -118,31 +106,29 @@ def measured(folder: Path, pairs: Sequence[Example]) -> dict[str, float]:
     return recalls(clip.text_features(ids.tolist()), clip.image_features(pixels))
 
 
-def write_page(count: int, minutes: float, found: dict[str, tuple[int, dict[str, float]]]) -> None:
-    """The page about this run."""
+def write_part(count: int, minutes: float, found: dict[str, tuple[int, dict[str, float]]]) -> None:
+    """The part of the page about this run."""
     names = list(found[ALL][1])
     rows = [
         [f"{which}: {number}", *(f"{shares[name]:.1%}" for name in names), f"{10 / number:.1%}"]
         for which, (number, shares) in found.items()
     ]
-    PAGE.write_text(
-        HEAD.format(
-            count=f"{count:,}",
-            held_out=HELD_OUT,
-            unknown=HELD_OUT - found[KNOWN][0],
-            width=TEXT.hidden_dim,
-            text_layers=TEXT.num_layers,
-            image_layers=VISION.num_layers,
-            side=VISION.image_size,
-            training=f"{count - HELD_OUT:,}",
-            unicode=unicodedata.unidata_version,
-            told=" ".join(OPTIONS),
-            minutes=f"{minutes:.1f}",
-            machine=about(),
-            table=table(("Pairs", *names, "chance @10"), rows, num_left=1),
-        ),
-        encoding="utf-8",
+    block = BLOCK.format(
+        count=f"{count:,}",
+        held_out=HELD_OUT,
+        unknown=HELD_OUT - found[KNOWN][0],
+        width=TEXT.hidden_dim,
+        text_layers=TEXT.num_layers,
+        image_layers=VISION.num_layers,
+        side=VISION.image_size,
+        training=f"{count - HELD_OUT:,}",
+        unicode=unicodedata.unidata_version,
+        told=" ".join(OPTIONS),
+        minutes=f"{minutes:.1f}",
+        machine=about(),
+        table=page.table(("Pairs", *names, "chance @10"), rows, num_left=1),
     )
+    page.write({"emoji": block}, PAGE)
 
 
 FONT = "NotoColorEmoji.ttf"

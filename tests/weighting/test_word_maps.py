@@ -96,7 +96,7 @@ def test_daam_cuts_off_each_head_before_the_mean() -> None:
 
 
 def test_the_attention_of_diffusers() -> None:
-    """A processor of diffusers gives its queries and keys to `word_shares`, as docs/places.md shows."""
+    """A processor of diffusers gives its queries and keys to `word_shares`, as docs/reference/attention.md says."""
     attention_of = pytest.importorskip("diffusers.models.attention_processor")
     layer = attention_of.Attention(query_dim=32, cross_attention_dim=24, heads=4, dim_head=8)
     found = []

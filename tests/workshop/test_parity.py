@@ -11,6 +11,7 @@ import argparse
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ from weighted_clip.workshop.parity.native import (
     write_embeddings,
 )
 from weighted_clip.workshop.parity.prompts import PROMPTS
-from weighted_clip.workshop.parity.report import Absence, Result, problems, table
+from weighted_clip.workshop.parity.report import Absence, Result, block, problems, table
 from weighted_clip.workshop.parity.subjects import HOST_REFERENCES, LIMIT, RATIO_LIMIT, REFERENCES, SUBJECTS
 
 from ..patience import SECONDS
@@ -192,6 +193,28 @@ def test_the_table_is_markdown() -> None:
     assert lines[2] == "| Forge 2 | Original \\| x | a1111 | native | 40 | 1.0e-5 | 3.2e-6 |"
     assert lines[3].endswith("| none: numpy 2 | 0 |")
     assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
+
+
+def test_the_page_has_a_table_for_each_reference_and_a_column_for_each_encoder() -> None:
+    wide, host = replace(_result(2e-5), name="Wide", limit=3e-5), replace(_result(0.0), encoder="the host's", limit=0.0)
+    given = [_result(3.25e-6), host, wide, _result(0.5, None), Absence("compel", "not installed")]
+    found = block(given, {"Forge 2": "Forge 2, torch 2"})
+    assert found.splitlines() == [
+        "### Forge 2",
+        "",
+        "With torch 2.",
+        "",
+        "Without a limit: a1111 5.0e-1.",
+        "",
+        "| Its name      | Ours  | Prompts |  native, at most 1.0e-5 | the host's, at most 0 |",
+        "| ------------- | ----- | ------: | ----------------------: | --------------------: |",
+        "| Original \\| x | a1111 |      40 |                  3.2e-6 |                     0 |",
+        "| Wide          | a1111 |      40 | 2.0e-5 (at most 3.0e-5) |                     - |",
+        "",
+        "### compel",
+        "",
+        "not installed",
+    ]
 
 
 def test_shapes_that_differ_are_infinitely_far_apart() -> None:

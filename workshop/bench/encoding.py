@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # ---- reading
 
 SYNTAXES = sorted(TARGETS)
-NUM_SLOWEST = 2
+NUM_SLOWEST = 1
 """Hostile texts that are shown of each syntax: the slowest of the first length."""
 
 
@@ -158,11 +158,7 @@ WAYS: dict[str, dict[str, dict[str, str]]] = {
         EXACT: {"syntax": "comfy", "scheme": "comfy"},
     },
     "one word up": {"comfy": {"syntax": "comfy", "scheme": "comfy"}},
-    "four words down": {
-        "compel": {"syntax": "compel", "scheme": "compel"},
-        "masked_blend, law compel": {"syntax": "compel", "scheme": "masked_blend", "law": "compel"},
-        "masked_blend, law nested": {"syntax": "compel", "scheme": "masked_blend", "law": "nested"},
-    },
+    "four words down": {"compel": {"syntax": "compel", "scheme": "compel"}},
 }
 """Our ways of encoding each prompt, with their options."""
 
@@ -172,8 +168,6 @@ PAIRS = (
     ("plain", "comfy", COMPEL, True),
     ("one word up", "comfy", COMPEL, True),
     ("four words down", "compel", COMPEL, True),
-    ("four words down", "masked_blend, law compel", COMPEL, True),
-    ("four words down", "masked_blend, law nested", COMPEL, False),
 )
 """Prompt, our way, the peer, and whether both compute the same."""
 

@@ -34,8 +34,6 @@ NO_DEVICE = "no CUDA device here"
 Backend = str | Callable[[Any, Any], Any]
 PASSES: dict[str, tuple[Backend, str | None] | None] = {
     "kernel by kernel": None,
-    "CUDA graphs": ("cudagraphs", None),
-    "compiled": ("inductor", None),
     "compiled, CUDA graphs": ("inductor", "reduce-overhead"),
 }
 """Backend and mode of ``torch.compile`` for whole passes."""

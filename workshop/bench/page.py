@@ -136,7 +136,7 @@ def table_rows(markdown: str) -> Iterator[dict[str, str]]:
 
 # ---- sections
 
-GOALS_HEAD = ("Goal", "Beside", "Asked", "Measured", "", "Found under")
+GOALS_HEAD = ("Goal", "Beside", "At least", "Measured", "")
 NOT_MEASURED = "not measured"
 
 
@@ -193,12 +193,12 @@ def rows_of(prompt: str, ours: str, peer: str) -> dict[str, tuple[str, ...]]:
 def goal_block(sections: Iterable[Section], blocks: Mapping[str, str]) -> str:
     """Table in Markdown with a row for each goal of the sections, judged by their blocks."""
     rows = [_row(goal, one.title, blocks.get(one.name, "")) for one in sections for goal in one.goals]
-    return table(GOALS_HEAD, rows, num_left=6)
+    return table(GOALS_HEAD, rows, num_left=2)
 
 
 def _row(goal: Goal, title: str, block: str) -> list[str]:
-    section = f"[{title}](#{title.lower().replace(' ', '-')})"
-    asked = f"under {goal.target:g} ms" if goal.column else f"at least {goal.target:g} times as fast"
+    place = f"(#{title.lower().replace(' ', '-')})"
+    asked = f"under {goal.target:g} ms" if goal.column else f"{goal.target:g}"
     found = [
         row
         for row in table_rows(block)
@@ -206,11 +206,11 @@ def _row(goal: Goal, title: str, block: str) -> list[str]:
     ]
     figures = [figure for figure in (_figure(goal, row) for row in found) if figure is not None]
     if not figures:
-        return [goal.name, goal.beside, asked, NOT_MEASURED, "", section]
+        return [goal.name, goal.beside, asked, f"[{NOT_MEASURED}]{place}", ""]
     worst = max(figures) if goal.column else min(figures)
     is_met = worst < goal.target if goal.column else worst >= goal.target
-    measured = f"{worst:g} ms" if goal.column else f"{worst:.2f} times"
-    return [goal.name, goal.beside, asked, measured, "met" if is_met else "missed", section]
+    measured = f"{worst:g} ms" if goal.column else f"{worst:.2f}"
+    return [goal.name, goal.beside, asked, f"[{measured}]{place}", "met" if is_met else "missed"]
 
 
 def _figure(goal: Goal, row: Mapping[str, str]) -> float | None:
@@ -258,7 +258,7 @@ def fill(page: str, blocks: Mapping[str, str]) -> str:
         before, found, rest = page.partition(start)
         _, closed, behind = rest.partition(end)
         if not (found and closed):
-            raise ValueError(f"{PAGE.name} has no pair of markers {start} and {end}")
+            raise ValueError(f"the page has no pair of markers {start} and {end}")
         page = f"{before}{start}\n\n{block}\n\n{end}{behind}"
     return page
 

@@ -1,4 +1,4 @@
-"""Results of comparisons, their table, and docs/evidence/parity-schemes.md."""
+"""Results of comparisons, their table, and its part of docs/evidence/parity.md."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...output.files import written_whole
+from ..bench import page
+from ..bench.page import table as aligned
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "parity-schemes.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "parity.md"
 COLUMNS = "| Reference | Its name | Ours | Encoder | Prompts | Allowed | Largest difference |"
 RULE = "| --- | --- | --- | --- | ---: | ---: | ---: |"
 NUMPY_2_NOTE = "none: numpy 2"
@@ -106,40 +107,42 @@ def problems(results: Sequence[Result | Absence]) -> list[str]:
 
 # ---- the page
 
-HEAD = """\
-# Parity of every scheme, measured
 
-Every number on this page was written by the command that measured it:
+def block(lines: Sequence[Result | Absence], versions: Mapping[str, str]) -> str:
+    """Text for the page: for each reference what else it ran with, and a table with a column for each encoder.
 
-    python run.py parity --hosts DIR --write
+    A column's head has the smallest limit of its cells; a cell with another one says so. Results without a limit are in
+    a sentence.
+    """
+    parts: list[str] = []
+    for reference in dict.fromkeys(line.reference for line in lines):
+        results = [line for line in lines if isinstance(line, Result) and line.reference == reference]
+        absent = [line.reason for line in lines if isinstance(line, Absence) and line.reference == reference]
+        known = [part for part in versions.get(reference, "").split(", ") if part and part not in reference]
+        free = [f"{one.ours} {number(one.difference)}" for one in results if one.limit is None]
+        held = [one for one in results if one.limit is not None]
+        parts += [f"### {reference}", *([f"With {', '.join(known)}."] if known else []), *absent]
+        parts += [f"Without a limit: {', '.join(free)}."] if free else []
+        parts += [_by_encoder(held)] if held else []
+    return "\n\n".join(parts)
 
-`DIR` holds checkouts of ComfyUI, ComfyUI_ADV_CLIP_emb, comfyui-prompt-control, ComfyUI-ppm and
-stable-diffusion-webui-forge, each host with its virtual environment, `peers-venv`, a Python with numpy < 2 for the
-first two packs, and diffusers, for its community pipelines. Without `--hosts` the command compares with the libraries
-that are installed. It fails if a difference is above what is allowed.
 
-- One CLIP-L in full size with seeded random weights, norm gains spread around 1 and biases around 0, float32 on the
-  CPU, one thread: Forge on one thread differs from Forge on two by up to 4.4e-5 in `a1111` on these prompts.
-- The prompts are fixed (`workshop/parity/prompts.py`): 40 for each syntax, ten long ones for compel's ways of cutting,
-  eleven that Forge cleans, and 19 that name embeddings. Where A1111's comma rule moves a name it loses the vectors;
-  there ours are the numbers with the option `quirks`.
-- A difference is the largest absolute one between hidden states, which are between -7 and 7.
-- "native" is our own encoder with the same weights; "the host's" is what our nodes, or our script in Forge, compute
-  with the host's CLIP, in the process of the reference. "ComfyUI's" beside Forge is a prompt in both hosts.
-- Of `negpip` each row is compared as key and as value, from the CLIP that CLIP NegPip has patched. What is drawn with
-  them, and the scheme `negpip_apart`, are on the page [parity.md](parity.md).
-- `a1111_global_norm` and `lpw` multiply by a ratio of two small means, which brings rounding out; hence a wider limit
-  for the native encoder.
-- diffusers' pipelines run on transformers' towers, those for SDXL on two small ones, whose states pass no norm. Only
-  prompts are compared that the pipelines read as A1111 does ([schemes.md](../reference/schemes.md#the-lpw-pipelines)).
-- Under numpy 2 ComfyUI_ADV_CLIP_emb and prompt-control replace other tokens than the lowered words, because
-  `numpy.unique` returns its inverse in another shape. Ours are their numbers under numpy 1.
-
-"""
+def _by_encoder(results: Sequence[Result]) -> str:
+    encoders = list(dict.fromkeys(result.encoder for result in results))
+    limits = {encoder: min(one.limit or 0.0 for one in results if one.encoder == encoder) for encoder in encoders}
+    rows: dict[tuple[str, str, int], dict[str, str]] = {}
+    for one in results:
+        other = "" if one.limit == limits[one.encoder] else f" (at most {number(one.limit or 0.0)})"
+        key = one.name, one.ours, one.num_prompts
+        rows.setdefault(key, {})[one.encoder] = f"{number(one.difference)}{other}"
+    heads = [f"{encoder}, at most {number(limit)}" for encoder, limit in limits.items()]
+    cells = [
+        [name.replace("|", "\\|"), ours, str(count), *(found.get(one, "-") for one in encoders)]
+        for (name, ours, count), found in rows.items()
+    ]
+    return aligned(["Its name", "Ours", "Prompts", *(head.removeprefix("-, ") for head in heads)], cells, num_left=2)
 
 
 def write_page(lines: Sequence[Result | Absence], versions: Mapping[str, str]) -> None:
-    """Write the page: the table, and the versions that each host ran with, in words."""
-    about = "\n".join(f"- {name}: {words}." for name, words in versions.items())
-    with written_whole(PAGE) as place:
-        place.write_text(f"{HEAD}{table(lines)}\n\n## Versions\n\n{about}\n", encoding="utf-8")
+    """Write what was compared into the page."""
+    page.write({"schemes": block(lines, versions)}, PAGE)
