@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
@@ -234,8 +235,14 @@ def test_sessions_that_export_at_once_each_get_their_own_file(lab_model: NativeL
             assert file.metadata()["prompt"] == f"a cat and {index} dogs"
 
 
+def wakings(process: int) -> int:
+    """Times that a process has slept, so far."""
+    told = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return int(told.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
 @pytest.mark.skipif(os.name != "posix", reason="ended by a signal")
-def test_the_lab_serves_on_while_clients_hang_and_vanish_and_ends_when_told(tmp_path: Path) -> None:
+def test_the_lab_sleeps_while_idle_serves_on_while_clients_hang_and_vanish_and_ends_when_told(tmp_path: Path) -> None:
     pytest.importorskip("gradio")
     command = [sys.executable, "-P", "-u", str(ROOT / "__main__.py"), "lab", "--no-browser", "--port", "0"]
     given = environment(HF_HUB_OFFLINE="1", HOME=str(tmp_path))
@@ -249,6 +256,11 @@ def test_the_lab_serves_on_while_clients_hang_and_vanish_and_ends_when_told(tmp_
             line = next(line for line in lab.stdout if line.startswith("Prompt Lab: "))
             address = line.split()[2]
             port, path = urlsplit(address).port, urlsplit(address).path
+            if Path("/proc").exists():
+                with urllib.request.urlopen(address, timeout=SECONDS):
+                    before = wakings(lab.pid)
+                time.sleep(2)
+                assert wakings(lab.pid) - before < 400  # gradio by itself wakes some 900 times a second
             for number in range(30):
                 client = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
                 head = (

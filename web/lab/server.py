@@ -27,6 +27,8 @@ from .model import LabError, ModelSource
 from .native import Shelf
 
 _ROOT = Path(__file__).resolve().parents[2]
+_POLLING, _SHOWING = 0.02, 0.1
+"""Seconds between looks at the queue of events and at what is to be told of their progress."""
 _SCRIPTS = ("javascript", "web/comfyui/ruler", "web/lab/scripts")
 
 
@@ -126,6 +128,8 @@ def _app(
     drawing = None if dalle is None else TextToImageLab(dalle)
     tokens = None if dvae is None else TokenLab(dvae)
     page = build_page(source, image_tokens=tokens, text_to_image=drawing, is_alone=True, shelf=shelf).queue()
+    queue = page._queue  # its own intervals, 1 and 10 ms, keep an idle processor busy
+    queue.sleep_when_free, queue.progress_update_sleep_when_free = _POLLING, _SHOWING
     sans, mono = ["system-ui", "sans-serif"], ["ui-monospace", "monospace"]
     theme = Default(primary_hue="teal", font=sans, font_mono=mono)
     # by default small text and button labels are too pale to read
