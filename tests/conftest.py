@@ -5,6 +5,7 @@
 --long        the tests marked ``long`` at their full length, which takes minutes to an hour
 """
 
+import gc
 import importlib.util
 import json
 import os
@@ -29,6 +30,8 @@ def _load_package() -> None:
     module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
+
+gc.disable()  # until all is collected and imported, which stays; looking for garbage would take a third of that time
 
 _load_package()
 
@@ -100,6 +103,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(0))
         if item.get_closest_marker("long") is not None and not config.getoption("--long"):
             item.add_marker(pytest.mark.skip(reason="long: give --long, which takes minutes to an hour"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -212,7 +212,7 @@ def has_numeric_escape(text: str) -> bool:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=600, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(text=st.one_of(texts(), joined(), soup))
 def test_random_prompts_equal_compels_parser(parser: Any, text: str) -> None:
     assume(len(text) <= 120 and not has_numeric_escape(text))

@@ -240,7 +240,7 @@ bracket_soup = st.lists(
 
 
 @pytest.mark.no_cover
-@settings(max_examples=5000)
+@settings(max_examples=1500)
 @given(text=st.one_of(st.text(), bracket_soup))
 @example(text="")
 @example(text="(" * 2000)
