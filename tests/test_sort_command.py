@@ -21,6 +21,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vis
 from weighted_clip.output import placing
 from weighted_clip.training import images as training_images
 from weighted_clip.training import linear_probe
+from weighted_clip.weighting import features
 from weighted_clip.world.shapes import KINDS
 
 from .encoder.trained_clip import TEXT, VISION, Shape, picture_of, split
@@ -374,6 +375,15 @@ def test_only_what_is_sure_is_moved(weights: Path, images: Path, tmp_path: Path,
     assert {path.name for path in (tmp_path / "sorted").rglob("*.png")} == sure
     assert {path.name for path in images.iterdir()} == {row["file"] for row in rows} - sure
     assert "4 of 9 stay where they are" in capsys.readouterr().out
+
+
+def test_what_has_just_the_probability_is_sure(weights: Path, images: Path, tmp_path: Path, monkeypatch) -> None:
+    shares = torch.tensor([[share, 1 - share, 0] for share in (1.0, 0.75, 0.7, 0.25, 0.3, 0.5, 0.0, 0.8, 0.6)])
+    monkeypatch.setattr(features, "label_probabilities", lambda *_: shares)
+    for least, count in ((0.75, 5), (1.0, 2)):
+        into = tmp_path / f"at {least:g}"
+        assert sort(images, weights, "--copy", into, "--sure", least) == 0
+        assert len([*into.rglob("*.png")]) == count == int((shares >= least).sum())
 
 
 @pytest.mark.parametrize("how", ["--move", "--copy"])

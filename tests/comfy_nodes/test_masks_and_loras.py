@@ -245,14 +245,16 @@ def test_tags_are_not_encoded(inputs: dict) -> None:
     assert "“ink” at 0.8" in tagged["ui"]["text"][0]
 
 
-def test_a_lora_in_a_comment_is_not_loaded(monkeypatch) -> None:
+@pytest.mark.parametrize("loras", ["as A1111", "in time"])
+def test_a_lora_in_a_comment_is_not_loaded(monkeypatch, loras: str) -> None:
     text = "a cat # <lora:ink:1>\nin a bowl"
+    install(monkeypatch, FILES)
     monkeypatch.setattr("weighted_clip.nodes.tools.load_loras", lambda _, clip, loras: LoadedLoras(loras, clip, [], []))
-    load = node("LoadPromptLoras").load
-    model, _, bare, report = load(None, None, text)["result"]
+    load = partial(node("LoadPromptLoras").load, [], [], text, loras=loras)
+    model, _, bare, report = load()["result"]
     assert (model, bare) == ([], "a cat \nin a bowl")
     assert "is a comment" in report
-    model, _, bare, _ = load(None, None, text, cleaning="none")["result"]
+    model, _, bare, _ = load(cleaning="none")["result"]
     assert ([lora.name for lora in model], bare) == (["ink"], "a cat # \nin a bowl")
 
 

@@ -1,12 +1,15 @@
 """Regional Prompt on a fake host: what it carries, and what it refuses. tests/hosts/inprocess_regions.py samples."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from weighted_clip.hosts.comfy.attention import MARKER, regions_of
 from weighted_clip.hosts.comfy.attention_layers import Weighing
+from weighted_clip.hosts.comfy.fields import Step, Where
 from weighted_clip.hosts.comfy.queries import Queries
-from weighted_clip.hosts.comfy.regions import Shared
+from weighted_clip.hosts.comfy.regions import Region, Shared
 
 from .fake_comfy import defaults, node
 from .test_place import conditioning, place
@@ -90,6 +93,20 @@ def test_texts_that_follow_each_other_are_one_region() -> None:
         assert one.where is two.where and one.times[1] < two.times[0] and one.rows.stop == two.rows.start
         assert one.rows.start == rows.shape[1]
     assert region(found, dog)[1].startswith("region 2")
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [(None, None, {1, 2}), (6.0, None, {2}), (None, 6.0, {1}), (9.0, 1.0, {1, 2}), (3.0, 1.0, set())],
+)
+def test_a_region_acts_where_both_its_entry_and_the_bases_are_sampled(start, end, expected) -> None:
+    levels = [9.0, 7.0, 5.0, 3.0, 1.0, 0.0]
+    sampling = SimpleNamespace(percent_to_sigma=lambda part: 10 * (1 - part))
+    step = Step(SimpleNamespace(model_sampling=sampling), torch.zeros(1, 4, 2, 2), torch.tensor(9.0), levels, {})
+    one = Region(torch.zeros(1, 77, 8), range(77, 154), 1.0, Where("region 1"), (0.2, 0.6))  # levels 8 to 4
+    assert one.steps(step, start, end) == expected
+    own = {index for index, level in enumerate(levels[:-1]) if one.acts(step._replace(sigma=torch.tensor(level)))}
+    assert own == {1, 2}
 
 
 def test_strength_0_attaches_nothing() -> None:

@@ -168,6 +168,19 @@ def test_what_is_remembered_is_not_computed_again(tiny: TextModel, computed: Cal
         assert computed() == 77
 
 
+def test_what_was_encoded_last_is_gone_on_from_however_much_is_remembered(
+    tiny: TextModel, computed: Callable[[], int]
+) -> None:
+    encode = PrefixTextEncoder(tiny, max_bytes=8 * MIB)
+    for chunk in random_ids(prefix.MAX_TRUNKS + 1).tolist():
+        encode([chunk])
+    encode([CHUNK])
+    assert len(encode.trunks) > prefix.MAX_TRUNKS
+    computed()
+    encode([edited(60)])
+    assert computed() == 17
+
+
 def test_on_a_gpu_chunks_are_encoded_whole_and_remembered(
     tiny: TextModel, computed: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +269,15 @@ def test_vectors_of_embeddings_part_prefixes_where_they_differ(tiny: TextModel, 
     for chunk, count in zip(ids, (77, 57, 57), strict=True):
         assert_same((TextEncoder(tiny), encode), [chunk])
         assert computed() == count
+
+
+def test_an_eos_beneath_a_vector_ends_its_own_chunk_alone(tiny: TextModel) -> None:
+    vector = torch.randn(TINY.hidden_dim, generator=torch.Generator().manual_seed(0))
+    ids = [[*CHUNK[:20], EmbeddingVector("one", 0, vector, beneath), *CHUNK[21:]] for beneath in (300, TINY.eos_id)]
+    assert_same((TextEncoder(tiny), PrefixTextEncoder(tiny)), ids)
+    encode = PrefixTextEncoder(tiny)
+    for chunk in ids:  # the second is not the first, which is remembered
+        assert_same((TextEncoder(tiny), encode), [chunk])
 
 
 @pytest.mark.parametrize("config", [TINY, TextConfig(hidden_dim=64, num_heads=1, num_layers=3, mlp_dim=128)])

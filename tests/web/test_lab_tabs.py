@@ -144,6 +144,17 @@ def test_ids_and_table_are_copied(lab: LabPage) -> None:
     assert lines[3].split("\t")[2:4] == ["488", "🦊"]
 
 
+def test_signs_of_markup_are_copied_as_they_are(lab: LabPage) -> None:
+    lab.fill("prompt", 'a cat\'s <b> &amp; "dog"')
+    lab.wait_for_text("tokens", "12 tokens")
+    lab.tab.allow_clipboard()
+    lab.tab.run("document.querySelectorAll('#weighted_clip_tokens .weighted-clip-copy')[1].click()")
+    lab.wait_for_text("tokens", "Copied.")
+    lines = lab.tab.run("return navigator.clipboard.readText()").splitlines()
+    words = ["a", "cat", "'s", "<", "b", ">", "&", "amp", ";", '"', "dog", '"']
+    assert [line.split("\t")[3] for line in lines] == ["Text", *words]
+
+
 @pytest.fixture
 def handlers() -> Handlers:
     return Handlers(small_model, BASE)

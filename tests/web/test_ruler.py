@@ -802,6 +802,16 @@ def test_in_another_syntax_it_says_how_many_tokens_that_syntax_reads(boxes: Tab)
     boxes.wait(COUNTED, "4/75")
 
 
+def test_names_are_chosen_by_bare_keys_and_others_stay_the_boxs(served: dict[str, Any]) -> None:
+    names = served["names"]
+    first, second = ["easynegative *", "easyone"], ["easynegative", "easyone *"]
+    assert names["shown"] == ["easynegative", "easyone"]
+    assert names["down"] == [True, "a easy", first]
+    assert names["held"] == [[False, "a easy", first]] * 16  # Shift, Ctrl, Alt or Meta with each of four keys
+    assert names["up"] == [True, "a easy", second]
+    assert names["enter"] == [True, "a easyone", []]
+
+
 def test_word_maps_show_a_word_over_the_picture_and_the_words_of_a_place(served: dict[str, Any]) -> None:
     maps = served["maps"]
     assert maps["cat"][0] > 250 and max(maps["cat"][1:]) < 130  # between cells it fades

@@ -129,6 +129,18 @@ class Generation(fake.Generation):
         return torch.stack(results)
 
 
+class TwoPasses(Generation):
+    """With hires. fix, whose first pass is of a smaller latent."""
+
+    is_hr_pass = False
+
+    def sample(self, noise: Tensor, only: int | None = None) -> Tensor:
+        self.cells = (3, 3)
+        super().sample(noise[..., :3, :3], only)
+        self.cells, self.is_hr_pass = CELLS, True
+        return super().sample(noise, only)
+
+
 @pytest.fixture
 def model(forge: fake.ForgeModel, monkeypatch: pytest.MonkeyPatch) -> Any:
     return with_unet(forge, fake.WIDTH, monkeypatch)
@@ -269,6 +281,16 @@ def test_times_include_their_start_and_not_their_end(model: Any, time: str, step
     is_changed = [not torch.equal(*pair) for pair in zip(p.samples[:, 0], plain.samples[:, 0], strict=True)]
     assert [step for step, one in enumerate(is_changed) if one] == list(steps)
     assert f"Weighted CLIP: “red cat: left, {time}” acted in {len(steps)} of 4 steps." in p.comments
+
+
+def test_in_hires_fix_an_area_is_one_of_the_larger_latent(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Generation", TwoPasses)
+    p = sampled(model, "red cat: left half")
+    for step in range(4):
+        expected = written_out(p, 0, step, ((2, 3), LEFT))
+        torch.testing.assert_close(p.samples[step, 0], expected, atol=1e-5, rtol=1e-5)
+    line = "“red cat: left half” acted in 4 of 4 steps and in 4 of 4 steps of hires. fix."
+    assert f"Weighted CLIP: {line}" in p.comments
 
 
 def test_a_time_without_steps_is_a_warning(model: Any) -> None:

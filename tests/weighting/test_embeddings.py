@@ -67,6 +67,9 @@ def test_every_vector_has_the_weight_and_the_place_of_its_name() -> None:
         ("embedding:nope a\x1cb", [320, 321]),
         ("embedding:zqone\x1da\x1eb c", ["zqone[0]", 320, 321, 322]),
         ("a\x1dembedding:zqone b", [320, 473, "zqone[0]", 321]),
+        ("embedding:zqone, b", ["zqone[0]", 267, 321]),
+        ("embedding:,zqone b", ["zqone[0]", 324, 321]),  # its comma at the front takes a letter from the end
+        ("embedding:,zqone, b", ["zqone[0]", 324, 267, 321]),
     ],
 )
 def test_ids_round_names_that_end_early_are_those_of_comfyui(text: str, ids: list[int | str]) -> None:

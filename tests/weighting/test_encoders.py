@@ -64,6 +64,15 @@ def test_one_call_for_prompts_with_different_masks_and_schemes() -> None:
     assert len(assert_as_alone(reads)) == 1
 
 
+@pytest.mark.parametrize("text", ['("a (red)1.4 fox").and(0.5)', '("a (red)1.4 fox", "a dog").blend(2, 1)'])
+@pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if scheme.in_columns])
+def test_a_text_that_no_column_holds_is_the_same_in_the_webui(text: str, scheme: str) -> None:
+    encoders = Encoders({"clip_l": READERS["clip_l"]}, {"clip_l": TINY})
+    options = EncodeOptions(syntax="compel", scheme=scheme)
+    [together], [alone] = (way([text], options).run() for way in (encoders.prepare_together, encoders.prepare))
+    torch.testing.assert_close(together.hidden, alone.hidden, atol=1e-5, rtol=0)
+
+
 def test_causal_and_other_encodings_do_not_mix() -> None:
     assert len(assert_as_alone([read("a fox"), read("a dog"), read("a fox", is_causal=False)])) == 2
 

@@ -33,6 +33,8 @@ def hidden_places(text: str, hide: str, **options) -> list[list[int]]:
         ("a RED cat", "Red\n\n cat ", [[2, 3]]),
         ("a photorealistic cat", "photo", [[]]),  # another token
         ("a cat", "", [[]]),
+        ("a red cat and a red dog", "red\nred cat", [[2, 3, 6]]),
+        ("a red cat and a red dog", "red cat\nred", [[2, 3, 6]]),
         ("a embedding:zqone cat", "zqone", [[2, 3]]),
         ("a embedding:zqone cat", "embedding:zqone", [[2, 3]]),
         ("cat " * 80, "cat", [list(range(1, 76)), list(range(1, 6))]),

@@ -179,6 +179,13 @@ def test_what_cannot_carry_signs_refuses_them_by_name() -> None:
         assert DOOR("a (cat:1.5)", syntax="a1111", scheme=scheme).hidden.shape == (1, 77, 32)
 
 
+def test_weights_that_strength_lifts_above_0_need_nothing_to_carry_signs() -> None:
+    lifted = DOOR("a (cat:-2)", syntax="a1111", scheme="negpip", strength=0.25)
+    torch.testing.assert_close(lifted.hidden, encode("a (cat:0.25)", "comfy").hidden, rtol=0, atol=1e-6)
+    with pytest.raises(NegPipError, match="cannot hold"):
+        DOOR("a (cat:-2)", syntax="a1111", scheme="negpip", strength=0.5)
+
+
 def test_towers_must_have_signs_in_the_same_rows() -> None:
     def signs(scheme: str, first: str, second: str) -> tuple[float, ...]:
         prepared = PAIR.prepare([{"clip_l": first, "clip_g": second}], EncodeOptions(scheme=scheme))

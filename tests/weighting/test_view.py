@@ -138,6 +138,15 @@ def test_a_tag_stands_in_the_chunk_that_it_is_typed_in() -> None:
     assert text.encode("utf-16-le")[2 * tag["start"] : 2 * tag["end"]].decode("utf-16-le") == "<lora:oil:1>"
 
 
+def test_a_problem_is_of_the_chips_it_is_in_and_of_none_beside_them() -> None:
+    for text, told in {
+        "a cat) dog": {"a": [], "cat": [], ")": [0], "dog": []},
+        "a [cat dog": {"a": [], "cat": [0], "dog": []},  # of a bracket, which is no token, the next has it
+        "a cat(": {"a": [], "cat": [0]},  # or the last
+    }.items():
+        assert {chip["text"]: chip["problems"] for chip in chips_of(text)} == told
+
+
 def test_the_picture_has_no_token_more() -> None:
     shown = view(read("a <lora:ink:0.8> cat", syntax="a1111"))
     items = [item for item in strip_items(shown) if isinstance(item, Chip)]

@@ -19,6 +19,7 @@ from weighted_clip.world.model import (
     FORMAT,
     PUNCTUATION,
     TRAINED,
+    Timed,
     World,
     WorldError,
     known_ids,
@@ -190,6 +191,18 @@ def test_sampling_is_eulers_method_written_out(world: World) -> None:
         x = x - 0.25 * (without + 2.5 * (with_text - without))
     torch.testing.assert_close(found, x)
     assert times(3) == [1.0, 0.667, 0.334, 0.0]
+
+
+@pytest.mark.parametrize(("steps", "until", "num_first"), [(5, 0.4, 2), (4, 0.3, 2), (4, 0.0, 0), (4, 1.0, 4)])
+def test_a_timed_text_is_read_in_its_part_of_the_steps(world: World, steps: int, until: float, num_first: int) -> None:
+    x, first, later, empty = noise_of([3]), text_of(world), text_of(world, "a blue square"), text_of(world, "")
+    *_, found = sampled(world.unet, x, Timed(first, later, until), empty, steps, 2.5)
+    for index in range(steps):
+        t = torch.tensor([1000 * times(steps)[index]])
+        text = first if index < num_first else later
+        with_text, without = (world.unet(x, t, one) for one in (text, empty))
+        x = x + (times(steps)[index + 1] - times(steps)[index]) * (without + 2.5 * (with_text - without))
+    torch.testing.assert_close(found, x)
 
 
 def test_noise_depends_on_its_seed_alone() -> None:

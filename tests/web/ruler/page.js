@@ -7,6 +7,7 @@ import { addStyle } from "/comfyui/ruler/style.js";
 import { whenText } from "/comfyui/ruler/words.js";
 import { busyResults } from "./busy.js";
 import { mapsResults } from "./maps.js";
+import { namesResults } from "./names.js";
 import { nodeResults } from "./node.js";
 
 const THEMES = ["dark", "light", "solarized"];
@@ -63,6 +64,7 @@ results.toldLater = status.textContent;
 results.node = await nodeResults();
 results.busy = await busyResults();
 results.maps = await mapsResults();
+results.names = await namesResults();
 const element = Object.assign(document.createElement("script"), { type: "application/json", id: "results" });
 element.textContent = JSON.stringify(results).replaceAll("<", "\\u003c");
 document.body.replaceChildren(element);
