@@ -104,9 +104,8 @@ def _sample(arguments: argparse.Namespace) -> int:
     import torch
 
     from ..weighting.chunks import plain_id
-    from ..weighting.encoders import Encoders
+    from ..world.measure import Painter, Way
     from ..world.model import check_words, noise_of, sampled, to_pictures
-    from ..world.unet import Text
 
     if not 1 <= arguments.count <= MAX_COUNT:
         raise ValueError(f"--count must be from 1 to {MAX_COUNT:,}, got {arguments.count}")
@@ -117,16 +116,14 @@ def _sample(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix.lower() != ".png":
         raise ValueError(f"--out {arguments.out}: the file to write ends in .png")
     world, _ = world_of(arguments.world)
-    encoders = Encoders.of_models({"clip_l": world.whole_text()})
-    options = options_of(arguments)
-    for chunk in encoders.read(arguments.text, options)["clip_l"].chunks:
+    painter, options = Painter(world), options_of(arguments)
+    for chunk in painter.encoders.read(arguments.text, options)["clip_l"].chunks:
         check_words(arguments.text, [(plain_id(token.id), token.at.start, token.at.end) for token in chunk.content])
-    rows = Text(encoders(arguments.text, **asdict(options)).hidden)
-    empty = Text(encoders("").hidden)
+    text = painter.text(arguments.text, Way("", asdict(options)))
     noise = noise_of(list(range(arguments.seed, arguments.seed + arguments.count)))
     latents, progress = noise, Progress()
     for number, latents in enumerate(  # noqa: B007 - the last ones are the pictures
-        sampled(world.unet, noise, rows, empty, arguments.steps, arguments.guidance), 1
+        sampled(world.unet, noise, text, painter.empty, arguments.steps, arguments.guidance), 1
     ):
         progress.tell(f"step {number} of {arguments.steps}")
     progress.clear()

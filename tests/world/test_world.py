@@ -7,12 +7,14 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from weighted_clip.commands.program import main
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.world.evaluation import held_out_scenes, is_held_out, rightness, training_example
 from weighted_clip.world.judge import NO_KIND, assigned, things_in
 from weighted_clip.world.model import (
@@ -305,6 +307,22 @@ def test_a_weight_is_read_as_the_rest_of_the_pack_reads_it(file: Path, tmp_path:
     assert drawn(weighted, "--scheme", "unweighted") == plain
     remove = ("--scheme", "masked_blend", "--mask-method", "remove")
     assert drawn("a red circle (and a blue square:0)", *remove) == drawn("a red circle")
+
+
+def test_a_word_below_0_is_taken_away_where_it_is_read(file: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    text, out = "a red circle and (a blue square:-1)", tmp_path / "out.png"
+    given = [str(file), text, "--scheme", "negpip", "--steps", "3", "--count", "1", "--out", str(out)]
+    assert main(["world", "sample", *given]) == 0
+    world, _ = load_world(file)
+    encoders = Encoders.of_models({"clip_l": world.whole_text()})
+    rows = Text(encoders("a red circle and a blue square").hidden)
+    signs = torch.tensor([[1.0] * 5 + [-1.0] * 3 + [1.0] * 69])  # after the start token and four words
+    *_, latents = sampled(world.unet, noise_of([0]), rows._replace(factor=signs), Text(encoders("").hidden), 3, 3.0)
+    with Image.open(out) as picture:
+        found = torch.tensor(np.array(picture)[::4, ::4]) / 255  # enlarged
+    torch.testing.assert_close(found.permute(2, 0, 1)[None], to_pictures(latents), rtol=0, atol=0.5 / 255 + 1e-5)
 
 
 def test_a_caption_is_drawn_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
