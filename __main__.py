@@ -27,22 +27,23 @@ def load_package() -> None:
     spec.loader.exec_module(package)
 
 
-def run() -> int:
-    """Load the package and run a command; return its exit status."""
+def run() -> None:
+    """Load the package, run a command, and end with its exit status."""
     global __package__
     is_file = __package__ in (None, "")  # or a folder: started by run.py, or as it would
     if is_file:
         sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
         load_package()
         __package__ = NAME
+    from .commands.processes import end
     from .commands.program import PROGRAM, main
 
-    return main(program="python run.py" if is_file else PROGRAM)
+    end(main(program="python run.py" if is_file else PROGRAM))
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(run())
+        run()
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise

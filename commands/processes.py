@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -119,6 +120,20 @@ def leave(place: Place, why: str, step: int | None = None) -> NoReturn:
     )
     os.write(2, line.encode())  # in one piece, and possible from within a signal handler or another thread
     os._exit(1)  # a normal exit may wait for the others
+
+
+def end(status: int) -> NoReturn:
+    """End this process; at once if it was connected to others.
+
+    PyTorch keeps the connection, of which a thread that drops a tensor while Python ends aborts the process.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        sys.exit(status)
+    with suppress(OSError, ValueError):  # whoever read it is gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
 
 
 @contextmanager

@@ -53,13 +53,19 @@ def main() -> None:
 
 
 def become(environment: dict[str, str], program: str, arguments: list[str], out: str, errors: str, **_: Any) -> None:
-    """Run the program in this process."""
+    """Run the program in this process, and end."""
+    from weighted_clip.commands.processes import end
+
     for number, path, how in ((0, os.devnull, os.O_RDONLY), (1, out, os.O_WRONLY), (2, errors, os.O_WRONLY)):
         os.dup2(os.open(path, how | os.O_APPEND | os.O_CREAT), number)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [program, *arguments]
-    runpy.run_path(program, run_name="__main__")
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except SystemExit as ended:
+        end(ended.code)
+    end(0)
 
 
 if __name__ == "__main__":

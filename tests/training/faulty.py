@@ -66,4 +66,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    from weighted_clip.commands.processes import end
+
+    end(status)

@@ -129,6 +129,28 @@ def test_a_process_that_ends_before_training_ends_the_others_with_a_line(
     assert "Traceback" not in done.stderr.partition("torch/distributed/elastic")[0], done.stderr
 
 
+ENDS_LATE = """
+import atexit, runpy, sys
+from pathlib import Path
+import torch
+runpy.run_path(sys.argv[1])["load_package"]()
+from weighted_clip.commands.processes import end
+atexit.register(print, "late")
+if sys.argv[2:] == ["together"]:
+    torch.distributed.init_process_group("gloo")
+print("written", end="")
+end(3)
+"""
+
+
+@pytest.mark.parametrize(("words", "told"), [(["together"], "written"), ([], "writtenlate\n")])
+def test_processes_that_were_connected_end_at_once(tmp_path: Path, words: list[str], told: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(ENDS_LATE, encoding="utf-8")
+    done = launched(1, program, PROGRAM, *words)
+    assert (done.returncode, done.stdout) == (3, told), done.stderr
+
+
 SHARDED = Path(__file__).with_name("sharded.py")
 
 
