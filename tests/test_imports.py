@@ -16,6 +16,7 @@ FOLDERS = (
     "nodes",
     "web",
     "commands",
+    "world",
     "workshop",
 )
 RUN_IN_HOSTS = {"peers"}
@@ -27,13 +28,7 @@ ALLOWED = {
     "modules": ("hosts/webui/*.py",),
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
-    "accelerate": (
-        "training/*.py",
-        "commands/*train*.py",
-        "commands/dalle.py",
-        "commands/world.py",
-        "workshop/bench/precision.py",
-    ),
+    "accelerate": ("training/*.py", "commands/*.py", "workshop/bench/precision.py"),
     "peft": ("training/lora.py",),
     "sklearn": ("training/linear_probe.py",),
 }
@@ -46,7 +41,7 @@ AT_THE_TOP = {
             *("image_tokens", "ranking", "text_to_image"),
         )
     ),
-    "accelerate": ("training/*.py", "commands/*train*.py", "commands/dalle.py", "commands/world.py"),  # for types
+    "accelerate": ("training/*.py", "commands/*.py"),  # for types
 }
 """Files that are only imported where the module is, or name its types."""
 

@@ -143,7 +143,11 @@ def chinese() -> str:
 
 
 def translated(texts: Mapping[str, Any], translations: Mapping[str, Any]) -> dict[str, Any]:
-    """Texts, each in translation where there is one."""
+    """Texts, each in translation where there is one.
+
+    Raises:
+        ValueError: If a value of a menu is told in words that would put its whole text out of the locales.
+    """
     found = {
         key: translated(value, translations.get(key, {})) if isinstance(value, dict) else translations.get(key, value)
         for key, value in texts.items()
@@ -152,6 +156,9 @@ def translated(texts: Mapping[str, Any], translations: Mapping[str, Any]) -> dic
         told = texts["inputs"][name]["tooltip"]
         for value, said in OPTIONS[name].said.items() if name in OPTIONS else ():
             if f"{value}: {said}" in told and not re.search(rf"(?<!\w){re.escape(value)}(?!\w)", given["tooltip"]):
+                if COMPILED & set(said):
+                    signs = " ".join(sorted(COMPILED))
+                    raise ValueError(f"no locale can hold {said!r}: tell what {value} does without any of {signs}")
                 given["tooltip"] += f"\n{value}: {said}"
     return found
 

@@ -212,7 +212,8 @@ def test_unknown_syntax_is_refused_with_the_allowed_ones() -> None:
         parse("a", "latex")
 
 
-SIGNS = 'ab ()[]\\:.,1-+"=\n'
+WRITTEN = "".join(text for syntax in SYNTAXES.values() if syntax.write for text in syntax.write("a", 1.1))
+SIGNS = "".join(dict.fromkeys('ab ()[]\\:.,1-+"=\n' + WRITTEN))
 """Signs of all syntaxes; random texts are made of them."""
 
 bracket_soup = st.lists(

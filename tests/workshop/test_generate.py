@@ -43,6 +43,14 @@ def test_a_text_without_translation_is_english_and_so_is_a_value_that_a_menu_lac
     assert tooltip.count("comfy：") == 1 and "comfy: " not in tooltip and "\nlpw: As" in tooltip
 
 
+def test_words_that_would_put_a_translation_out_of_the_locale_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {**OPTIONS["syntax"].said, "braces": "{word|1.2} sets."}
+    monkeypatch.setitem(OPTIONS, "syntax", OPTIONS["syntax"]._replace(said=said))
+    english = {"inputs": {"syntax": {"tooltip": "How weights are written.\nbraces: {word|1.2} sets."}}, "outputs": {}}
+    with pytest.raises(ValueError, match="without any of @"):
+        generate.translated(english, {"inputs": {"syntax": {"tooltip": "权重的写法。"}}})
+
+
 def test_permanent_names_only_grow() -> None:
     kept = {"inputs": {"text": "STRING", "scheme": ["comfy", "a1111"]}, "outputs": ["CONDITIONING"]}
     more = {
