@@ -134,6 +134,7 @@ def test_any_text_converts_the_same_or_says_what_is_lost(source: str, target: st
     [
         ("a photo at 8:30", "comfy", "a1111", "a photo at 8:(30:1)"),
         ("ratio 16:9", "compel", "a1111", "ratio 16:(9:1)"),
+        ("below freezing: -1", "comfy", "a1111", "below freezing: (-1:1)"),
         ("a <b:c> d", "comfy", "a1111", "a < b:c> d"),
         ("<lora:ink:0.8> a (cat:1.2)", "a1111", "compel", "a (cat)1.2 withLora(ink, 0.8)"),
         ("a cat withLora(ink, 0.5)", "compel", "a1111", "a cat <lora:ink:0.5>"),
