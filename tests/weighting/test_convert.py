@@ -152,6 +152,11 @@ def test_what_a1111_would_take_for_a_command_stays_text_and_loras_stay_loras(
     assert not [issue for issue in result.issues if issue.code == "not-expressible"]
 
 
+def test_a_backslash_does_not_escape_the_bracket_of_the_next_word() -> None:
+    result = convert(r"a \\(cat:1.2)", "a1111", "comfy", TOKENIZE)
+    assert (result.text, result.issues) == (r"a \ (cat:1.2)", ())
+
+
 def test_loras_that_the_target_has_no_words_for_are_named_once() -> None:
     result = convert("a cat " + "withLora(ink, 0.5) " * 3, "compel", "comfy", TOKENIZE)
     assert result.text == "a cat"
