@@ -71,6 +71,14 @@ def test_sigmas_equal_forges(case: dict) -> None:
     torch.testing.assert_close(found, torch.tensor(case["expected"]), rtol=3e-7, atol=0)
 
 
+@pytest.mark.parametrize("steps", [4, 11])
+def test_sigmas_of_align_your_steps_are_the_same_for_lcm(steps: int) -> None:
+    """They are the model's own, SD's or SDXL's."""
+    for sigmas in (sd_sigmas(), sd_sigmas(is_sdxl=True)):
+        whole, kept = (make_sigmas("Align Your Steps", one, steps) for one in (sigmas, LcmSigmas(sigmas)))
+        assert torch.equal(whole, kept)
+
+
 @pytest.mark.cases("webui_brownian")
 def test_a_brownian_path_equals_torchsdes(case: dict) -> None:
     first, last = case["ends"]
