@@ -80,6 +80,15 @@ UNWEIGHED = (
     ("a cat", "cat", "none"),
     ("a <lora:ink> cat", "ink", "a1111"),
 )
+CHANGED: tuple[tuple[tuple[str, int, int, str, dict[str, float]], str], ...] = (
+    (("a (red cat:1.2)!", 3, 10, "comfy", {"by": 0.05}), "a (red cat:1.25)!"),
+    (("a (red cat:1.2)!", 2, 15, "a1111", {"by": 0.05}), "a (red cat:1.25)!"),
+    (("a (red cat:1.2)!", 3, 6, "comfy", {"by": 0.05}), "a ((red:1.05) cat:1.2)!"),
+    (("a (cat:0.05)", 4, 4, "comfy", {"by": -0.1}), "a (cat:-0.05)"),
+    (("a (cat)0.05 dog", 4, 4, "compel", {"by": -0.1}), "a (cat)0.0 dog"),
+    (("a (cat:1.2) dog", 4, 4, "a1111", {"to": 1}), "a cat dog"),
+)
+"""What is selected in a prompt, and a change of its weight; and the prompt after it."""
 
 EXAMPLE = "a photo of a (red:1.4) cat and a (dog:0.5) in a [wooden] bowl, chiaroscuro"
 PROBLEMS = "masterpiece, cinematic light BREAK a lighthouse, (best quality, (soft glow:1.2), dusk"
@@ -277,7 +286,8 @@ def changes() -> list[tuple[str, int, int, str, dict[str, float]]]:
     weighed = [(text, word, syntax) for text, word, wanted in WEIGHED for syntax in wanted]
     places = [(text, text.index(word), syntax) for text, word, syntax in (*weighed, *UNWEIGHED)]
     places.append(("a <lora:ink:0.8:te=1> cat", 5, "a1111"))
-    return [(text, start, start, syntax, {"by": 0.05}) for text, start, syntax in places]
+    stepped = [(text, start, start, syntax, {"by": 0.05}) for text, start, syntax in places]
+    return [*stepped, *(one for one, _ in CHANGED)]
 
 
 def definitions() -> dict[str, Any]:
@@ -597,7 +607,7 @@ def test_a_changed_weight_is_read_as_such_and_all_else_stays(served: dict[str, A
             assert {round(new, 6) for _, new in changed} >= {round(weight, 6)}, found
             # what was weighed alike is weighed alike, so nothing else has changed
             assert len({new / old for (_, new), (_, old) in zip(behind, before, strict=True)} - {1.0}) <= 2, found
-    assert list(results) == [*[None] * len(UNWEIGHED), "a <lora:ink:0.85:te=1> cat"]
+    assert list(results) == [*[None] * len(UNWEIGHED), "a <lora:ink:0.85:te=1> cat", *(text for _, text in CHANGED)]
 
 
 def test_the_server_is_asked_once_for_what_is_typed_quickly(served: dict[str, Any]) -> None:
