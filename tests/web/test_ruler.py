@@ -164,6 +164,7 @@ def cases() -> dict[str, dict[str, Any]]:
         "hebrew": views_of("חתול (שחור:1.3) קטן"),
         "evil": views_of(EVIL),
         "timed": views_of(TIMED, steps=20, **A1111),
+        "four periods": views_of("[a|b]", steps=9, **A1111),
         "many texts": views_of(many, steps=60, **A1111),
         "long": views_of("(cat:1.1) dog, " * 1667),
         "t5": mixed,
@@ -442,6 +443,8 @@ def test_texts_of_a_timed_prompt_have_a_row_each(drawn: dict[str, Any]) -> None:
     ]
     assert all("/ 75" in section["head"] for section in case["sections"])
     assert case["count"] == "4 texts"
+    all_periods = [section["label"] for section in drawn["four periods"]["sections"]]
+    assert all_periods == ["steps 1–2, 4, 6, 8", "steps 3, 5, 7, 9"]
     many = drawn["many texts"]
     assert len(many["sections"]) == 20
     assert many["count"].endswith("texts")
