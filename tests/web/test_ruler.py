@@ -52,7 +52,17 @@ NUM_REFUSED = 2
 """Requests that the server is too busy for."""
 THEMES = ("dark", "light", "solarized")
 WEIGHTS = (1.0, 1.1, 1.4, 2.0, 5.0, 0.91, 0.5, 0.0, -0.3, -2.0, 1e30)
-HOST_TEXTS = ("a // b", "a /* b */ c", "{x|y} z", "{only}", r"\{kept\}", "{dusk", "{a{b|c}|d}", "[a|b] 50% } ok")
+HOST_TEXTS = (
+    "a // b",
+    "a /* b */ c",
+    "{x|y} z",
+    "{only}",
+    r"\{kept\}",
+    "{dusk",
+    "{a{b|c}|d}",
+    "[a|b] 50% } ok",
+    "{a|b} {c}",
+)
 
 WEIGHED = (
     ("a red cat", "cat", {"comfy": 1.05, "a1111": 1.05, "compel": 1.05}),
@@ -587,6 +597,7 @@ def test_the_hosts_comments_and_choices(served: dict[str, Any]) -> None:
         {"text": "dusk", "hasChoice": False},
         {"text": "ab", "hasChoice": True},
         {"text": "[a|b] 50% } ok", "hasChoice": False},
+        {"text": "a c", "hasChoice": True},
     ]
 
 
