@@ -90,7 +90,7 @@ def test_a_brownian_path_equals_torchsdes(case: dict) -> None:
 
 
 def test_noise_of_a_step_down_is_the_increment_the_other_way() -> None:
-    """Of unit variance, from a path of its own for each picture, as in k-diffusion's `BrownianTreeNoiseSampler`."""
+    """Increments of unit variance, of a path for each picture, as in k-diffusion's `BrownianTreeNoiseSampler`."""
     latents, ends = torch.zeros(2, 4, 3, 3), (0.03, 14.6)
     draw = _noise_of_paths(latents, A1111Noise(5, "CPU"), ends, {})
     paths = [BrownianPath(seed, "CPU", ends, latents.shape[1:]) for seed in (5, 6)]

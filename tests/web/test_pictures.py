@@ -141,8 +141,12 @@ def test_a_word_over_several_rows_ends_in_each():
     items = place(strip_items(make_view("pneumonoultramicroscopicsilicovolcanoconiosis")), 160)
     tops = [item.top for item in items]
     assert len(set(tops)) > 1
-    assert [item.is_first for item in items] == [top != before for before, top in zip([None, *tops], tops, strict=False)]
-    assert [item.is_last for item in items] == [top != after for top, after in zip(tops, [*tops[1:], None], strict=True)]
+    assert [item.is_first for item in items] == [
+        top != before for before, top in zip([None, *tops], tops, strict=False)
+    ]
+    assert [item.is_last for item in items] == [
+        top != after for top, after in zip(tops, [*tops[1:], None], strict=True)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ CHANGED: tuple[tuple[tuple[str, int, int, str, dict[str, float]], str], ...] = (
     (("a (cat)0.05 dog", 4, 4, "compel", {"by": -0.1}), "a (cat)0.0 dog"),
     (("a (cat:1.2) dog", 4, 4, "a1111", {"to": 1}), "a cat dog"),
 )
-"""What is selected in a prompt, and a change of its weight; and the prompt after it."""
+"""Selections in a prompt with a change of its weight, and the prompt after it."""
 
 EXAMPLE = "a photo of a (red:1.4) cat and a (dog:0.5) in a [wooden] bowl, chiaroscuro"
 PROBLEMS = "masterpiece, cinematic light BREAK a lighthouse, (best quality, (soft glow:1.2), dusk"
