@@ -106,10 +106,11 @@ def test_only_the_position_table_of_a_file_changes(
     assert model.config.context_length == 248
 
 
-def test_what_tells_of_the_number_of_rows_changes_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [(1, -1), (-1,)])
+def test_what_tells_of_the_number_of_rows_changes_too(shape: tuple[int, ...], tmp_path: Path) -> None:
     """The numbers of positions in older files of transformers, and the length in OpenAI's release."""
     ids = {
-        "text_model.embeddings.position_ids": torch.arange(77).unsqueeze(0),
+        "text_model.embeddings.position_ids": torch.arange(77).view(shape),
         "vision_model.embeddings.position_ids": torch.arange(5).unsqueeze(0),
     }
     counts = {"context_length": torch.tensor(77), "input_resolution": torch.tensor(224)}
@@ -123,7 +124,7 @@ def test_what_tells_of_the_number_of_rows_changes_too(tmp_path: Path) -> None:
             assert after["context_length"].equal(torch.tensor(305))
             assert after["input_resolution"].equal(torch.tensor(224))
         else:
-            assert after["text_model.embeddings.position_ids"].equal(torch.arange(305).unsqueeze(0))
+            assert after["text_model.embeddings.position_ids"].equal(torch.arange(305).view(shape))
             assert after["vision_model.embeddings.position_ids"].equal(torch.arange(5).unsqueeze(0))
 
 

@@ -17,7 +17,7 @@ from weighted_clip.hosts.comfy.a1111.brownian import BrownianPath
 from weighted_clip.hosts.comfy.a1111.image_text import read_image_text
 from weighted_clip.hosts.comfy.a1111.noise import A1111Noise
 from weighted_clip.hosts.comfy.a1111.parameters import read_parameters
-from weighted_clip.hosts.comfy.a1111.samplers import KINDS, Counting, make_run
+from weighted_clip.hosts.comfy.a1111.samplers import KINDS, Counting, _noise_of_paths, make_run
 from weighted_clip.hosts.comfy.a1111.schedules import LcmSigmas, Sigmas, make_sigmas
 from weighted_clip.hosts.comfy.timed import stable_diffusion_sigma
 from weighted_clip.weighting.infotext import read_infotext
@@ -71,6 +71,14 @@ def test_sigmas_equal_forges(case: dict) -> None:
     torch.testing.assert_close(found, torch.tensor(case["expected"]), rtol=3e-7, atol=0)
 
 
+@pytest.mark.parametrize("steps", [4, 11])
+def test_sigmas_of_align_your_steps_are_the_same_for_lcm(steps: int) -> None:
+    """They are the model's own, SD's or SDXL's."""
+    for sigmas in (sd_sigmas(), sd_sigmas(is_sdxl=True)):
+        whole, kept = (make_sigmas("Align Your Steps", one, steps) for one in (sigmas, LcmSigmas(sigmas)))
+        assert torch.equal(whole, kept)
+
+
 @pytest.mark.cases("webui_brownian")
 def test_a_brownian_path_equals_torchsdes(case: dict) -> None:
     first, last = case["ends"]
@@ -79,6 +87,16 @@ def test_a_brownian_path_equals_torchsdes(case: dict) -> None:
         # torchsde subtracts in float32, whatever the length of the interval
         found = path.between(low, high).flatten().float()
         torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-6, atol=1e-6)
+
+
+def test_noise_of_a_step_down_is_the_increment_the_other_way() -> None:
+    """Increments of unit variance, of a path for each picture, as in k-diffusion's `BrownianTreeNoiseSampler`."""
+    latents, ends = torch.zeros(2, 4, 3, 3), (0.03, 14.6)
+    draw = _noise_of_paths(latents, A1111Noise(5, "CPU"), ends, {})
+    paths = [BrownianPath(seed, "CPU", ends, latents.shape[1:]) for seed in (5, 6)]
+    expected = torch.stack([path.between(0.5, 2.5) for path in paths]).float() / 2**0.5
+    torch.testing.assert_close(draw(2.5, 0.5), -expected)
+    torch.testing.assert_close(draw(0.5, 2.5), expected)
 
 
 def test_increments_of_a_brownian_path_add_up() -> None:
@@ -268,6 +286,14 @@ def test_generation_data_of_an_image_comes_back(kind: str, text: str, tmp_path_f
         exif.get_ifd(0x8769)[0x9286] = b"UNICODE\0" + text.encode("utf-16-be")
         picture.save(path, exif=exif)
     assert read_image_text(path) == text
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "webp"])
+def test_generation_data_in_ascii_is_read(suffix: str, tmp_path: Path) -> None:
+    exif, path = Image.Exif(), tmp_path / f"picture.{suffix}"
+    exif.get_ifd(0x8769)[0x9286] = b"ASCII\0\0\0a cat\nSteps: 20"
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path, exif=exif)
+    assert read_image_text(path) == "a cat\nSteps: 20"
 
 
 def test_a_picture_without_generation_data_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from weighted_clip.hosts.comfy.attention_layers import in_cross_attention
-from weighted_clip.hosts.comfy.families import Family
+from weighted_clip.hosts.comfy.families import FAMILIES, Family
 from weighted_clip.hosts.comfy.queries import told_by_layer
 from weighted_clip.hosts.comfy.text_rows import num_rows_read, read_rows
 from weighted_clip.hosts.comfy.token_offsets import NoSuchEmbedding, as_id, pieces
@@ -240,6 +240,19 @@ def test_encoders_that_share_rows_have_to_have_the_same_words_there() -> None:
     assert weights("a (cat:2)", clip=Encoders((6, 9)), family=SHARING)[:6] == [1, 1, 2, 1, 1, 1]
     with pytest.raises(ValueError, match=r"encoders one and two have different words in row 5"):
         weights("a b c d (e:2)", clip=Encoders((6, 9)), family=SHARING)
+
+
+@pytest.mark.parametrize("title", ["Qwen-Image", "Krea 2"])
+def test_the_rows_left_out_of_a_template_end_with_the_heading_of_its_second_turn(title: str) -> None:
+    """As in ComfyUI 0.29's text_encoders/qwen_image.py."""
+    (family,) = (one for one in FAMILIES if one.title == title)
+    start, system, user, newline = 151644, 8948, 872, 198
+    for ids, num_left_out in (
+        ([start, system, newline, 5, start, user, newline, 7, start, user, newline], 7),
+        ([start, system, newline, 5, start, system, newline, 7], 4),
+        ([start, user, newline, 5], 3),
+    ):
+        assert family.num_left_out(ids) == num_left_out
 
 
 def test_padding_in_front_is_counted() -> None:

@@ -11,7 +11,16 @@ from PIL import Image
 from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.hosts.comfy.queries import Queries
 from weighted_clip.hosts.comfy.watching import MAX_RECORDS, Maps, Record, Watch
-from weighted_clip.hosts.comfy.word_maps import MAX_PICTURES, WordMap, maps_of, message_of, place_of, scaled, table_of
+from weighted_clip.hosts.comfy.word_maps import (
+    MAX_PICTURES,
+    SCALES,
+    WordMap,
+    maps_of,
+    message_of,
+    place_of,
+    scaled,
+    table_of,
+)
 from weighted_clip.web.pictures import draw_heat, draw_word_maps
 from weighted_clip.weighting.fields import means
 
@@ -110,6 +119,8 @@ def test_scales() -> None:
         pytest.approx([0.025, 0.05]),
     ]
     assert [one.shares.flatten().tolist() for one in scaled(maps, "each its own")] == [[0.0, 1.0], [0.0, 1.0]]
+    batch = [WordMap("cat", torch.tensor([[[0.1, 0.4]], [[0.2, 0.3]]]))]  # each picture has its own, too
+    assert scaled(batch, "each its own")[0].shares.tolist() == [[[0.0, 1.0]], [[0.0, 1.0]]]
     nothing = [WordMap("cat", torch.zeros(1, 2, 2))]
     for scale in ("one for all", "each its own"):
         assert not bool(scaled(nothing, scale)[0].shares.any())
@@ -141,6 +152,19 @@ def test_the_node_gives_what_the_page_draws() -> None:
     masks, grid, overlay, report = shown["result"]
     assert masks.shape == (1, 16, 24) and overlay.shape == (1, 16, 24, 3) and grid.shape[-1] == 3
     assert report.splitlines() == shown["ui"]["text"] + report.splitlines()[1:]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_grid_says_how_much_1_is(scale: str) -> None:
+    grids = []
+    for least in (0.05, 0.1):
+        watch, result = Watch(["cat", "a"]), torch.ones(1, 4, 2, 3)
+        sampled(watch, [4 * least, least], result)
+        masks, grid, *_ = node("WordMaps").show(watch, {"samples": result}, scale, "")["result"]
+        grids.append((masks, grid))
+    (masks, grid), (same_masks, other_grid) = grids
+    torch.testing.assert_close(masks, same_masks)
+    assert not torch.equal(grid, other_grid)
 
 
 def test_the_report_says_where_a_word_was_read() -> None:

@@ -299,6 +299,10 @@ def test_probabilities_are_those_of_transformers(options: dict[str, float]) -> N
     assert torch.equal(found > 0, expected.softmax(-1) > 0)
 
 
+def test_values_behind_those_that_just_reach_the_probability_are_left_out() -> None:
+    assert probabilities(torch.zeros(1, 4), SampleOptions(top_p=0.5)).tolist() == [[0.5, 0.5, 0.0, 0.0]]
+
+
 def test_temperature_0_takes_the_likeliest() -> None:
     prior, (text, _) = seeded(), pairs(1)
     [grid] = sample(prior, text[0], [0], SampleOptions(temperature=0))

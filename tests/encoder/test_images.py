@@ -98,6 +98,8 @@ def test_very_thin_images_are_refused(size: tuple[int, int]) -> None:
     for image in (Image.new("RGB", size), torch.zeros(1, size[1], size[0], 3)):
         with pytest.raises(ValueError, match=rf"{size[0]} x {size[1]} pixels is too thin: one side may be at most 100"):
             preprocess(image, 28)
+    longest = tuple(min(side, 100) for side in size)
+    assert preprocess(Image.new("RGB", longest), 28).shape == (1, 3, 28, 28)
 
 
 @given(st.integers(1, 90), st.integers(1, 90), st.sampled_from(["center", "letterbox", "stretch"]))

@@ -89,6 +89,12 @@ def test_what_holds_no_vectors_is_refused(tmp_path: Path, tensors: dict, reason:
         read_embedding_file(save(tmp_path / "x.safetensors", **tensors))
 
 
+def test_as_many_vectors_as_allowed_and_as_wide_are_read(tmp_path: Path) -> None:
+    for vectors in (torch.rand(MAX_VECTORS, 2), torch.rand(1, MAX_WIDTH)):
+        (found,) = read_embedding_file(save(tmp_path / "x.safetensors", x=vectors)).values()
+        assert torch.equal(found, vectors)
+
+
 def test_what_is_no_safetensors_file_is_refused(tmp_path: Path) -> None:
     whole = save(tmp_path / "x.safetensors", x=ONE)
     for size in (0, 7, 20, whole.stat().st_size - 1):

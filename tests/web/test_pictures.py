@@ -98,8 +98,9 @@ def test_chips_have_the_color_of_their_weight(theme):
 def test_warm_is_above_one_and_cool_below():
     red, _, blue = style.weight_color(1.4, style.DARK)
     assert red > blue
-    red, _, blue = style.weight_color(0.5, style.DARK)
-    assert blue > red
+    for weight in (0.5, 0.0):  # not violet yet
+        red, green, blue = style.weight_color(weight, style.DARK)
+        assert blue > green > red
     assert style.weight_color(1.0, style.DARK) == style.DARK.surface
     distances = [style.contrast(style.weight_color(w, style.LIGHT), style.LIGHT.surface) for w in (1.1, 1.3, 1.6, 3)]
     assert distances == sorted(distances)
@@ -134,6 +135,18 @@ def test_tokens_of_one_word_touch_and_others_do_not():
     assert chi.left + chi.width == pytest.approx(ar.left)
     assert bowl.left + bowl.width + style.CHIP_GAP == pytest.approx(comma.left)
     assert (chi.is_first, chi.is_last, ar.is_first) == (True, False, False)
+
+
+def test_a_word_over_several_rows_ends_in_each():
+    items = place(strip_items(make_view("pneumonoultramicroscopicsilicovolcanoconiosis")), 160)
+    tops = [item.top for item in items]
+    assert len(set(tops)) > 1
+    assert [item.is_first for item in items] == [
+        top != before for before, top in zip([None, *tops], tops, strict=False)
+    ]
+    assert [item.is_last for item in items] == [
+        top != after for top, after in zip(tops, [*tops[1:], None], strict=True)
+    ]
 
 
 @pytest.mark.parametrize(

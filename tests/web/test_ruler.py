@@ -52,7 +52,17 @@ NUM_REFUSED = 2
 """Requests that the server is too busy for."""
 THEMES = ("dark", "light", "solarized")
 WEIGHTS = (1.0, 1.1, 1.4, 2.0, 5.0, 0.91, 0.5, 0.0, -0.3, -2.0, 1e30)
-HOST_TEXTS = ("a // b", "a /* b */ c", "{x|y} z", "{only}", r"\{kept\}", "{dusk", "{a{b|c}|d}", "[a|b] 50% } ok")
+HOST_TEXTS = (
+    "a // b",
+    "a /* b */ c",
+    "{x|y} z",
+    "{only}",
+    r"\{kept\}",
+    "{dusk",
+    "{a{b|c}|d}",
+    "[a|b] 50% } ok",
+    "{a|b} {c}",
+)
 
 WEIGHED = (
     ("a red cat", "cat", {"comfy": 1.05, "a1111": 1.05, "compel": 1.05}),
@@ -80,6 +90,15 @@ UNWEIGHED = (
     ("a cat", "cat", "none"),
     ("a <lora:ink> cat", "ink", "a1111"),
 )
+CHANGED: tuple[tuple[tuple[str, int, int, str, dict[str, float]], str], ...] = (
+    (("a (red cat:1.2)!", 3, 10, "comfy", {"by": 0.05}), "a (red cat:1.25)!"),
+    (("a (red cat:1.2)!", 2, 15, "a1111", {"by": 0.05}), "a (red cat:1.25)!"),
+    (("a (red cat:1.2)!", 3, 6, "comfy", {"by": 0.05}), "a ((red:1.05) cat:1.2)!"),
+    (("a (cat:0.05)", 4, 4, "comfy", {"by": -0.1}), "a (cat:-0.05)"),
+    (("a (cat)0.05 dog", 4, 4, "compel", {"by": -0.1}), "a (cat)0.0 dog"),
+    (("a (cat:1.2) dog", 4, 4, "a1111", {"to": 1}), "a cat dog"),
+)
+"""Selections in a prompt with a change of its weight, and the prompt after it."""
 
 EXAMPLE = "a photo of a (red:1.4) cat and a (dog:0.5) in a [wooden] bowl, chiaroscuro"
 PROBLEMS = "masterpiece, cinematic light BREAK a lighthouse, (best quality, (soft glow:1.2), dusk"
@@ -155,6 +174,7 @@ def cases() -> dict[str, dict[str, Any]]:
         "hebrew": views_of("חתול (שחור:1.3) קטן"),
         "evil": views_of(EVIL),
         "timed": views_of(TIMED, steps=20, **A1111),
+        "four periods": views_of("[a|b]", steps=9, **A1111),
         "many texts": views_of(many, steps=60, **A1111),
         "long": views_of("(cat:1.1) dog, " * 1667),
         "t5": mixed,
@@ -277,7 +297,8 @@ def changes() -> list[tuple[str, int, int, str, dict[str, float]]]:
     weighed = [(text, word, syntax) for text, word, wanted in WEIGHED for syntax in wanted]
     places = [(text, text.index(word), syntax) for text, word, syntax in (*weighed, *UNWEIGHED)]
     places.append(("a <lora:ink:0.8:te=1> cat", 5, "a1111"))
-    return [(text, start, start, syntax, {"by": 0.05}) for text, start, syntax in places]
+    stepped = [(text, start, start, syntax, {"by": 0.05}) for text, start, syntax in places]
+    return [*stepped, *(one for one, _ in CHANGED)]
 
 
 def definitions() -> dict[str, Any]:
@@ -432,6 +453,8 @@ def test_texts_of_a_timed_prompt_have_a_row_each(drawn: dict[str, Any]) -> None:
     ]
     assert all("/ 75" in section["head"] for section in case["sections"])
     assert case["count"] == "4 texts"
+    all_periods = [section["label"] for section in drawn["four periods"]["sections"]]
+    assert all_periods == ["steps 1–2, 4, 6, 8", "steps 3, 5, 7, 9"]
     many = drawn["many texts"]
     assert len(many["sections"]) == 20
     assert many["count"].endswith("texts")
@@ -574,6 +597,7 @@ def test_the_hosts_comments_and_choices(served: dict[str, Any]) -> None:
         {"text": "dusk", "hasChoice": False},
         {"text": "ab", "hasChoice": True},
         {"text": "[a|b] 50% } ok", "hasChoice": False},
+        {"text": "a c", "hasChoice": True},
     ]
 
 
@@ -597,7 +621,7 @@ def test_a_changed_weight_is_read_as_such_and_all_else_stays(served: dict[str, A
             assert {round(new, 6) for _, new in changed} >= {round(weight, 6)}, found
             # what was weighed alike is weighed alike, so nothing else has changed
             assert len({new / old for (_, new), (_, old) in zip(behind, before, strict=True)} - {1.0}) <= 2, found
-    assert list(results) == [*[None] * len(UNWEIGHED), "a <lora:ink:0.85:te=1> cat"]
+    assert list(results) == [*[None] * len(UNWEIGHED), "a <lora:ink:0.85:te=1> cat", *(text for _, text in CHANGED)]
 
 
 def test_the_server_is_asked_once_for_what_is_typed_quickly(served: dict[str, Any]) -> None:
@@ -806,9 +830,9 @@ def test_names_are_chosen_by_bare_keys_and_others_stay_the_boxs(served: dict[str
     names = served["names"]
     first, second = ["easynegative *", "easyone"], ["easynegative", "easyone *"]
     assert names["shown"] == ["easynegative", "easyone"]
-    assert names["down"] == [True, "a easy", first]
-    assert names["held"] == [[False, "a easy", first]] * 16  # Shift, Ctrl, Alt or Meta with each of four keys
-    assert names["up"] == [True, "a easy", second]
+    assert names["down"] == [True, "a eas", first]
+    assert names["held"] == [[False, "a eas", first]] * 16  # Shift, Ctrl, Alt or Meta with each of four keys
+    assert names["up"] == [True, "a eas", second]
     assert names["enter"] == [True, "a easyone", []]
 
 

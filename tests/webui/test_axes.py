@@ -148,6 +148,7 @@ def test_wrong_values_are_refused_before_the_run(plot: ModuleType, name: str, fo
         ("dog: 0 - 1 (+0.5)", ["dog: 0", "dog: 0.5", "dog: 1"]),
         ("dog: 0-1 (+0.1)", [f"dog: {step / 10:g}" for step in range(11)]),
         ("dog: 1-0 (-0.5)", ["dog: 1", "dog: 0.5", "dog: 0"]),
+        ("dog: 0-0.3 (+0.1)", ["dog: 0", "dog: 0.1", "dog: 0.2", "dog: 0.3"]),  # in floating point 0.3 / 0.1 < 3
         ("dog: -1-1 [3]", ["dog: -1", "dog: 0", "dog: 1"]),
         ("dog: 0.5-1 [1]", ["dog: 0.5"]),
         ("dog: 0, 1, red cat: .5", ["dog: 0", "dog: 1", "red cat: 0.5"]),

@@ -186,6 +186,9 @@ def test_cutoff_finds_whole_words_as_they_are_written() -> None:
     tokens = read(text, bind_hide="cutoff", bind_words="red").chunks[0].content
     assert [text[token.at.start : token.at.end] for token in tokens if token.apart is not None] == ["red", "red"]
     assert {token.phrase for token in tokens} == {0, 2, 3}
+    text = "polkadot dot dot, dot dot"  # the first of the three is no whole word, and the others are one
+    tokens = read(text, bind_hide="cutoff", bind_words="dot dot").chunks[0].content
+    assert [token.at.start for token in tokens if token.apart is not None] == [9, 13, 18, 22]
 
 
 @pytest.mark.parametrize("scheme", ["comfy", "a1111_no_norm", "unweighted"])
@@ -227,6 +230,11 @@ def test_with_weights_cutoff_refuses_other_schemes(scheme: str) -> None:
     [
         (TEXT, {"bind": PHRASES, "bind_hide": "these words"}, "No words are given"),
         (TEXT, {"bind": PHRASES, "bind_hide": "these words", "bind_words": "and"}, "“and” is in none of the phrases"),
+        (
+            "red cat blue dog",
+            {"bind": PHRASES, "bind_hide": "these words", "bind_words": "red, cat blue"},
+            "“cat blue” is in none of the phrases",
+        ),
         (TEXT, {"bind_hide": "cutoff", "bind_words": "Red"}, "“Red” is not in the prompt"),
         ("a light blue cat", {"bind_hide": "cutoff", "bind_words": "blue, light blue"}, "“light blue” overlaps words"),
         (

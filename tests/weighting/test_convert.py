@@ -127,6 +127,7 @@ def test_any_text_converts_the_same_or_says_what_is_lost(source: str, target: st
     [
         ("a photo at 8:30", "comfy", "a1111", "a photo at 8:(30:1)"),
         ("ratio 16:9", "compel", "a1111", "ratio 16:(9:1)"),
+        ("below freezing: -1", "comfy", "a1111", "below freezing: (-1:1)"),
         ("a <b:c> d", "comfy", "a1111", "a < b:c> d"),
         ("<lora:ink:0.8> a (cat:1.2)", "a1111", "compel", "a (cat)1.2 withLora(ink, 0.8)"),
         ("a cat withLora(ink, 0.5)", "compel", "a1111", "a cat <lora:ink:0.5>"),
@@ -142,6 +143,11 @@ def test_what_a1111_would_take_for_a_command_stays_text_and_loras_stay_loras(
         (part,) = split_and(take_tags(written)[0].text)
         assert part.weight_span is None
     assert not [issue for issue in result.issues if issue.code == "not-expressible"]
+
+
+def test_a_backslash_does_not_escape_the_bracket_of_the_next_word() -> None:
+    result = convert(r"a \\(cat:1.2)", "a1111", "comfy", TOKENIZE)
+    assert (result.text, result.issues) == (r"a \ (cat:1.2)", ())
 
 
 def test_loras_that_the_target_has_no_words_for_are_named_once() -> None:

@@ -132,6 +132,8 @@ def test_at_most_a_chunk_of_vectors_is_used() -> None:
     assert [chunk.num_content for chunk in chunks] == [1, 75, 1]
     assert vectors_of(chunks) == shown("zqlarge", 75)
     assert issue.code == "embedding-cut" and "80 vectors" in issue.message
+    _, issues = chunked("a zqfull b", KnownEmbeddings(SIZES))
+    assert not issues
 
 
 def test_the_prefix_of_comfyui_is_text_in_front_of_a_name_and_an_issue_says_so() -> None:

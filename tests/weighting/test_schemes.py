@@ -188,6 +188,14 @@ def test_pooled_is_unweighted_or_blended() -> None:
     torch.testing.assert_close(blended, 0.25 * unweighted + 0.75 * absent, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("weight", "share"), [(-1.5, -1.5), (-1.0, -2.0), (0.5, -0.5), (1.5, 1.5)])
+def test_perp_moves_a_row_by_so_many_projections(weight: float, share: float) -> None:
+    """prompt-control counts from 1 up to -1, and from 0 beyond."""
+    row, empty = encode("a cat sat").hidden[0, 2], encode("").hidden[0, 2]
+    moved = row + share * (empty @ row) / (row @ row) * row
+    torch.testing.assert_close(encode(f"a (cat:{weight}) sat", scheme="perp").hidden[0, 2], moved, rtol=0, atol=1e-5)
+
+
 def test_long_prompts_have_a_mean_for_each_chunk_or_one_for_all() -> None:
     text = "(" + "cat " * 80 + ":1.5) " + "dog " * 40
     one, each = encode(text, scheme="a1111_global_norm"), encode(text, scheme="a1111")

@@ -27,6 +27,10 @@ def test_a_range_is_a_prompt_for_each_weight(source: str, texts: list[str]) -> N
     assert list(read_sweep(source).texts) == texts
 
 
+def test_as_many_as_are_allowed_are_made() -> None:
+    assert len(set(read_sweep("(a:0..1:2) (b:0..1:32)").texts)) == 64
+
+
 def test_labels_name_words_and_weights() -> None:
     assert read_sweep("a (red:0..1:2) (dog:2..3:2)").labels == (
         "red 0, dog 2",
@@ -55,7 +59,9 @@ def test_weights_are_spread_evenly_and_read_as_written(first: float, last: float
         ("(a:0..1:3) (b:0..1:3) (c:0..1:3)", "got 3 in"),
         ("(a:0..1:1)", "“:0..1:1” must be from 2 to 32; got 1"),
         ("(a:0..1:9999)", "got 9999"),
+        ("(a:0..1:33)", "got 33"),
         ("(a:0..1:32) (b:0..1:32)", "these are 1024 prompts; at most 64"),
+        ("(a:0..1:5) (b:0..1:13)", "these are 65 prompts; at most 64"),
         ("dog:0..1:5)", "no bracket in front of its words: write (dog:0..1:5)"),
         (r"\(dog:0..1:5)", "no bracket"),
         ("(dog:1..1:5)", "gives one weight twice"),

@@ -77,6 +77,13 @@ def test_what_the_reference_refuses_becomes_an_issue_and_is_read_as_text() -> No
     assert prompt.source[slice(*issue.span)] == "1.2.3"
 
 
+@pytest.mark.parametrize("number", [1, 700])
+def test_weights_multiply_from_the_inside_however_many_pieces_they_have(number: int) -> None:
+    """To the last bit, which depends on the order."""
+    (fragment,) = parse("(((" + r"\(" * number + ":1.3):0.7):1.1)", "a1111").fragments
+    assert fragment.weight == 1.3 * 0.7 * 1.1 != 1.1 * 0.7 * 1.3
+
+
 def test_a_refusal_quotes_the_prompt_with_carets() -> None:
     with pytest.raises(PromptError) as caught:
         parse("first line\na (cat:1.2.3) b", "a1111", strict=True)

@@ -20,6 +20,7 @@ def rows(text: str, phrase: str, **options) -> tuple[int, ...]:
         ("a (Red:1.3) cat on a mat", " RED   cat ", (2, 3)),
         ("a red cat, a red cat", "red cat", (2, 3, 6, 7)),
         ("a red cat, a red cat", "cat, a", (3, 4, 5)),
+        ("red,cat,dog", "cat", (3,)),
         ("a red cats", "cat", ()),
         ("a red cat", "blue", ()),
         ("a red cat", "", ()),

@@ -43,7 +43,7 @@ _LEXEME = re.compile(r"\\[()\[\]\\]?|[()\[\]]|:(?:\s*[+-]?[.\d]+\s*\))?|[^\\()\[
 _BREAK = re.compile(r"\bBREAK\b\s*")
 _KEYWORDS = re.compile(r"\b(?:AND|BREAK)\b")
 _TAG_START = re.compile(r"<(?=\w+:)")
-_LAST_NUMBER = re.compile(r":\s*([+-]?(?:\d+\.?|\d*\.\d+))$")
+_LAST_NUMBER = re.compile(r":(\s*)([+-]?(?:\d+\.?|\d*\.\d+))$")
 _CLOSING = {")": ("(", ROUND_FACTOR), "]": ("[", SQUARE_FACTOR)}
 
 
@@ -246,7 +246,7 @@ def write(text: str, weight: float) -> Iterator[str]:
 
 def _finish(written: str) -> str:
     """A1111 takes a number at the very end for the weight of an AND part; brackets make it text."""
-    return _LAST_NUMBER.sub(r":(\1:1)", written)
+    return _LAST_NUMBER.sub(r":\1(\2:1)", written)
 
 
 SYNTAX = Syntax(
