@@ -138,7 +138,7 @@ def _shapes() -> tuple[Tensor, Tensor, list[tuple[str, float, float, float]]]:
 
 
 def assigned(found: Sequence[Found], wanted: Sequence[Thing]) -> list[Found | None]:
-    """What was found for each wanted thing: the same colour and kind, or else one of the same colour; each once."""
+    """Findings for each wanted thing: the same colour and kind, or else one of the same colour; each once."""
     left = list(found)
     result: list[Found | None] = [None] * len(wanted)
     for is_alike in (lambda one, two: one[:2] == two[:2], lambda one, two: one.color == two.color):

@@ -1,4 +1,4 @@
-"""What weights do to the small world's pictures: prompts drawn at several weights, each picture judged by its pixels.
+"""Effects of weights on the small world's pictures: prompts drawn at several weights, and judged by their pixels.
 
 All points of a question draw the same prompts from the same noise, so pictures are compared one by one. A point is
 written as soon as it is judged; what a folder holds is not drawn again.
@@ -393,7 +393,7 @@ def judged(
 
 
 def _right(things: Sequence[Found], wanted: Sequence[Thing]) -> list[Found | None]:
-    """What was found for each wanted thing, if it has its kind."""
+    """Findings for each wanted thing, if they have its kind."""
     there = zip(assigned(things, wanted), wanted, strict=True)
     return [one if one is not None and one.thing.kind == thing.kind else None for one, thing in there]
 

@@ -108,7 +108,7 @@ def mapped(maps: Tensor, things: Sequence[Found | None], numbers: Sequence[int])
 
     Args:
         maps: ``[things, 16, 16]``.
-        things: What the judge found of each thing; None if it is missing or not right.
+        things: Findings of the judge for each thing; None if it is missing or not right.
         numbers: Things whose words are asked about.
     """
     maps = maps.double()
