@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,13 +97,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what is long unless asked for; lift the time limit from it and from hosts: they have limits of their own.
-
-    Beside other workers files with few tests come first: those take longest, and one at the end would run alone.
-    """
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        counts = Counter(item.path for item in items)
-        items.sort(key=lambda item: counts[item.path])
+    """Skip what is long unless asked for; lift the time limit from it and from hosts: they have limits of their own."""
     for item in items:
         if any(item.get_closest_marker(name) is not None for name in ("host", "long")):
             item.add_marker(pytest.mark.timeout(0))
