@@ -61,10 +61,7 @@ def become(environment: dict[str, str], program: str, arguments: list[str], out:
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [program, *arguments]
-    try:
-        runpy.run_path(program, run_name="__main__")
-    except SystemExit as ended:
-        end(ended.code)
+    runpy.run_path(program, run_name="__main__")
     end(0)
 
 

@@ -108,7 +108,6 @@ def main() -> None:
             "sharded": trained_prior(data, out / "sharded", ranks, is_sharded=True),
         }
     torch.save(found, out / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

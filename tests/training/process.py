@@ -43,7 +43,6 @@ def main() -> None:
     parts = models.divided(models.divided(models.pairs(PAIRS, 0, single), ranks)[rank], 2)
     found["gradients"] = models.gradients(models.towers(single), parts)
     torch.save(found, Path(sys.argv[1]) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ def main() -> None:
     module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
-    import torch
     from accelerate.state import AcceleratorState
     from weighted_clip.commands import program
     from weighted_clip.training.loop import Loop
@@ -37,7 +36,6 @@ def main() -> None:
     for status, given["stop at"], words in json.loads(sys.argv[1]):
         AcceleratorState._reset_state(reset_partial_state=True)
         assert program.main(words) == status, words
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

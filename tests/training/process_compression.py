@@ -137,7 +137,6 @@ def main() -> None:
     found["resumed"] = [backward(model, prior, number) for number in range(3, NUM_UPDATES)]
 
     torch.save(found, folder / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -42,7 +42,6 @@ def main() -> None:
         shutil.copy(folder / "stopped" / "checkpoint.pt", folder)
     distributed.barrier()
     assert done("stopped", "--shard", "--resume") == done("on plain", "--resume") == 0
-    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -131,7 +131,6 @@ def test_a_process_that_ends_before_training_ends_the_others_with_a_line(
 
 ENDS_LATE = """
 import atexit, runpy, sys
-from pathlib import Path
 import torch
 runpy.run_path(sys.argv[1])["load_package"]()
 from weighted_clip.commands.processes import end
