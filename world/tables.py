@@ -108,14 +108,7 @@ def of_answer(found: Measured, question: Question, answer: str) -> Table:
 def beside(found: Measured, question: Question) -> Table:
     """Means of all answers with their intervals, by way, at a question's only weight."""
     [weight] = question.weights
-    rows = [
-        (
-            f"`{way.name}`",
-            *(cell(found[question.name, way.name, weight, answer], answer in SHARES) for answer in question.answers),
-        )
-        for way in question.ways
-    ]
-    return Table((question.title, *(ANSWERS[answer].lower() for answer in question.answers)), rows)
+    return picked(found, question, [(answer, weight) for answer in question.answers])
 
 
 def picked(found: Measured, question: Question, answers: Sequence[tuple[str, float]]) -> Table:

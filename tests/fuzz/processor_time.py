@@ -42,7 +42,12 @@ def seconds(call: Call, text: str) -> float:
     return time.process_time() - began
 
 
-def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES, tiny: Sequence[int] = TINY) -> str:
+def stays_short(taken: float, size: int) -> bool:
+    """Whether a call that took so long would stay below the floor up to the longest text, if it were quadratic."""
+    return taken * (SIZES[-1] / size) ** 2 < FLOOR
+
+
+def too_fast_growth(call: Call, text: MakeText, tiny: Sequence[int] = TINY) -> str:
     """Lengths where the time of a call grows by more than `most_growth`; empty if there are none.
 
     Sizes ascend, so that what is quadratic or worse is found before it takes long, and end where what is quadratic
@@ -50,7 +55,7 @@ def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES, ti
     processor that is slower for a while is so for both.
     """
     with without_collector():
-        lengths = (*tiny, *sizes)
+        lengths = (*tiny, *SIZES)
         before = seconds(call, text(lengths[0]))
         for short, long in pairwise(lengths):
             after, most = seconds(call, text(long)), most_growth(short, long)
@@ -60,7 +65,7 @@ def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES, ti
                 repeats -= 1
             if after > FLOOR and after > most * before:
                 return f"{short:,} characters take {before:.3f} s, {long:,} take {after:.3f} s"
-            if long >= PROBE[1] and after * (lengths[-1] / long) ** 2 < FLOOR:
+            if long >= PROBE[1] and stays_short(after, long):
                 return ""
             before = after
     return ""
@@ -68,11 +73,10 @@ def too_fast_growth(call: Call, text: MakeText, sizes: Sequence[int] = SIZES, ti
 
 def may_grow_too_fast(call: Call, text: MakeText) -> bool:
     """Whether a call should be measured at full length, decided at an eighth of it and of its cost."""
-    quadratic_floor = FLOOR / (SIZES[-1] // PROBE[1]) ** 2
     with without_collector():
         short, long = (seconds(call, text(size)) for size in PROBE)
         for _ in range(REPEATS):
-            if long < quadratic_floor or long < LIKELY * short:
+            if stays_short(long, PROBE[1]) or long < LIKELY * short:
                 return False
             short, long = (
                 min(least, seconds(call, text(size))) for least, size in zip((short, long), PROBE, strict=True)

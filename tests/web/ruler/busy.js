@@ -1,9 +1,9 @@
 /** Drives the ruler as ComfyUI loads it, on nodes that only look like its own, with a server that is busy at first. */
 import "/comfyui/ruler.js";
 import { app } from "/scripts/app.js";
+import { wait } from "./wait.js";
 
 const definitions = JSON.parse(document.getElementById("weights").textContent).definitions;
-const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 /** A node on the page: a way to type, what its ruler shows, and every message that it has shown. */
 function addNode(text) {

@@ -1,9 +1,9 @@
 /** Drives the list of names on a box that only looks like a node's, and writes down what each key does. */
 import { addCompletion } from "/comfyui/ruler/completion.js";
+import { wait } from "./wait.js";
 
 const MODIFIERS = ["shiftKey", "ctrlKey", "altKey", "metaKey"];
 const KEYS = ["Enter", "Tab", "Escape", "ArrowDown"];
-const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 /** What is told to the test. */
 export async function namesResults() {

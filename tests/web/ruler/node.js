@@ -2,12 +2,11 @@
 import { NodePlaces } from "/comfyui/ruler/node_places.js";
 import { NodeRuler } from "/comfyui/ruler/node_ruler.js";
 import { ruleOf } from "/comfyui/ruler/requests.js";
+import { wait } from "./wait.js";
 
 const definitions = JSON.parse(document.getElementById("weights").textContent).definitions;
 /** The rule for a class of nodes, as ComfyUI's server describes it. */
 const ruleFor = (comfyClass) => ruleOf(definitions[comfyClass]);
-
-const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 /** A node with widgets of these values. */
 function makeNode(comfyClass, values, inputs = []) {

@@ -9,6 +9,7 @@ import { busyResults } from "./busy.js";
 import { mapsResults } from "./maps.js";
 import { namesResults } from "./names.js";
 import { nodeResults } from "./node.js";
+import { wait } from "./wait.js";
 
 const THEMES = ["dark", "light", "solarized"];
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
@@ -59,7 +60,7 @@ document.body.append(spoken.element);
 const status = spoken.element.querySelector("[role=status]");
 for (const name of ["plain", "problems"]) spoken.show({ sections: [{ view: cases[name].views[0], label: "" }] });
 results.toldAtOnce = status.textContent;
-await new Promise((done) => setTimeout(done, 1500));
+await wait(1500);
 results.toldLater = status.textContent;
 results.node = await nodeResults();
 results.busy = await busyResults();
