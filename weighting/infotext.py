@@ -16,6 +16,9 @@ KNOWN = frozenset({"Steps", "Sampler", "Seed"})
 CIVITAI = frozenset({"Civitai resources", "Civitai metadata"})
 """Names of settings that hold JSON, which Civitai does not quote."""
 
+MAX_PROBLEMS = 20
+"""Maximum number of problems listed; the rest are only counted."""
+
 _NOT_OF_A_NAME = re.compile(r"[^\w \-/]")
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"\s*")
@@ -32,6 +35,10 @@ class Infotext:
     """Negative prompt, without the words that announce it."""
     settings: dict[str, str] = field(default_factory=dict)
     """Settings by their names, in the order of the text; of two with one name the last."""
+    problems: tuple[str, ...] = ()
+    """What was left out or is uncertain, a sentence each; at most `MAX_PROBLEMS`."""
+    writer: str = ""
+    """Name of the program that wrote it, if it is not in the WebUI's own form."""
 
     @property
     def is_generation_data(self) -> bool:
@@ -49,8 +56,9 @@ def read_infotext(text: str) -> Infotext:
     Args:
         text: Any string.
 
-    >>> read_infotext("a cat\nNegative prompt: blurry\nSteps: 20, Sampler: Euler a, Seed: 7")
-    Infotext(prompt='a cat', negative='blurry', settings={'Steps': '20', 'Sampler': 'Euler a', 'Seed': '7'})
+    >>> data = read_infotext("a cat\nNegative prompt: blurry\nSteps: 20, Sampler: Euler a, Seed: 7")
+    >>> data.prompt, data.negative, data.settings
+    ('a cat', 'blurry', {'Steps': '20', 'Sampler': 'Euler a', 'Seed': '7'})
     """
     lines = [line.strip() for line in text.strip().split("\n")]
     settings = _read_settings(lines[-1])
