@@ -122,7 +122,7 @@ def _unpack_swarm(values: Values) -> Values:
 
 
 WRITERS = (
-    Writer("SwarmUI", ("sui_image_params",), {"aspectratio": "", "comfyuisampler": "Sampler"}, _unpack_swarm),
+    Writer("SwarmUI", ("sui_image_params",), {"comfyuisampler": "Sampler"}, _unpack_swarm),
     Writer(
         *("NovelAI", ("Software", "Comment"), {"scale": "CFG scale", "uc": NEGATIVE}, _unpack_nai),
         "its models and its weights, {} and [], are others than A1111's.",
@@ -134,6 +134,7 @@ WRITERS = (
     Writer("Fooocus", ("prompt", "performance"), {"base_model": "Model"}, _unpack_fooocus),
     Writer("Easy Diffusion", ("prompt", "num_inference_steps"), {}, _unpack_easy),
     Writer("Easy Diffusion", ("Prompt", "Guidance Scale"), {}, _unpack_easy),
+    Writer("Tensor.Art", ("prompt", "samplerName"), note="", has_webui_settings=True),
     Writer("Civitai", ("prompt", "cfgScale"), note="", has_webui_settings=True),
     Writer("Civitai", ("prompt", "resources"), note="", has_webui_settings=True),
     Writer("a program that writes JSON", ("prompt", "steps")),

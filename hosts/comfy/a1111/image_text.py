@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,8 +108,10 @@ def _texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
 def _exif_texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
     """Texts of EXIF data, and whether it is the user comment, where the WebUI looks."""
     try:
-        exif = image.getexif()
-        values = [exif.get_ifd(_EXIF).get(_USER_COMMENT), *(exif.get(tag) for tag in _OTHER_TAGS)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd counts
+            exif = image.getexif()
+            values = [exif.get_ifd(_EXIF).get(_USER_COMMENT), *(exif.get(tag) for tag in _OTHER_TAGS)]
     except Exception:  # Pillow raises errors of many kinds about broken EXIF data, without which a picture is shown
         return
     for number, value in enumerate(values):
