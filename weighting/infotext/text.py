@@ -29,7 +29,10 @@ _SPACE = re.compile(r"\s*")
 _QUOTED = re.compile(r'"(?:\\.|[^\\"])+"(?=[,\n]|\Z)', re.DOTALL)
 _END = re.compile(rf"[,]|\n(?=\w[\w \-/]{{1,{_MAX_NAME}}}:)")
 _NUMBER_LINE = re.compile(r"-?[\d.]+(?:x\d+)?\n")
-_PAIR = re.compile(r'[ \t]*\w[\w \-/]+:\s*(?:"(?:\\.|[^\\"])+"|[^,"]*),')
+_PAIR = re.compile(r'[ \t]*(\w[\w \-/]+):\s*(?:"(?:\\.|[^\\"])+"|[^,]*),')
+_USUAL_NAME = re.compile(
+    r"(?:Clip skip|Denoising strength|Hires [\w ]+|Lora hashes|Model|Model hash|Size|VAE|VAE hash|Version)\Z"
+)
 _NEGATIVE_LINE = re.compile(rf"^(?:{NEGATIVE}|Negative Prompt:)[ \t]*", re.MULTILINE)
 _NEGATIVE_WORDS = re.compile(r"(?<![^\s,.;|])Negative [pP]rompt:")
 _POSITIVE_WORDS = re.compile(r"(?:Positive [pP]rompt|Prompt):\s*")
@@ -107,16 +110,18 @@ def _begin_of_settings(text: str) -> int:
     if first is None:
         return line
     position = line
-    while line and (pair := _PAIR.match(text, position, first.start())) and line != prompts:
+    while pair := _PAIR.match(text, position, first.start()):
+        # the WebUI takes a line as a whole, whatever its first settings are; one alone may begin with a prompt
+        if line == prompts and not _USUAL_NAME.match(pair[1]):
+            break
         position = pair.end()
-    # the WebUI takes a line of its own as a whole, whatever its first settings are
     return first.start() if text[position : first.start()].strip(" ,") else line
 
 
 def _cut_negative(text: str) -> tuple[str, str, list[str]]:
     """Cut a text without settings into prompt and negative prompt; also the sentences about how."""
     if line := _NEGATIVE_LINE.search(text):
-        return text[: line.start()].removesuffix("\n"), _NEGATIVE_LINE.sub("", text[line.start() :]).strip(), []
+        return text[: line.start()].removesuffix("\n"), _NEGATIVE_LINE.sub("", text[line.start() :]).lstrip("\n"), []
     words = [*_NEGATIVE_WORDS.finditer(text)]
     if not words:
         return text, "", []
