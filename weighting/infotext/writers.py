@@ -125,7 +125,7 @@ WRITERS = (
     Writer("SwarmUI", ("sui_image_params",), {"comfyuisampler": "Sampler"}, _unpack_swarm),
     Writer(
         *("NovelAI", ("Software", "Comment"), {"scale": "CFG scale", "uc": NEGATIVE}, _unpack_nai),
-        "its models and its weights, {} and [], are others than A1111's.",
+        "its models are others than A1111's, and its weights are braces.",
     ),
     Writer("InvokeAI", ("positive_prompt", "seed"), {"scheduler": "Sampler"}, _unpack_invoke),
     Writer("InvokeAI", ("image", "model_weights"), {}, _unpack_old_invoke),
