@@ -112,8 +112,9 @@ def _unpack_fooocus(values: Values) -> Values:
 def _unpack_easy(values: Values) -> Values:
     taken = dict(values)
     path = [taken.pop(key, None) for key in ("use_stable_diffusion_model", "Stable Diffusion model")]
-    skip = [taken.pop(key, None) for key in ("clip_skip", "Clip Skip")]
-    return {**taken, "Model": _stem(path[0] or path[1]), "Clip skip": 2 if {True, "True", "true"} & {*skip} else None}
+    skips = [taken.pop(key, None) for key in ("clip_skip", "Clip Skip")]
+    is_skipped = any(skip is True or skip in ("True", "true") for skip in skips)
+    return {**taken, "Model": _stem(path[0] or path[1]), "Clip skip": 2 if is_skipped else None}
 
 
 def _unpack_swarm(values: Values) -> Values:
