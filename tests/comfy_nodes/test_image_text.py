@@ -187,6 +187,28 @@ def test_generation_data_is_found_beside_other_texts(tmp_path: Path) -> None:
         read_image_text(path)
 
 
+def test_a_writer_is_named_though_nothing_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "picture.png"
+    path.write_bytes(png(prompt=json.dumps({"1": GRAPH["1"]}), workflow="{}"))
+    data = read_infotext(read_image_text(path))
+    assert data.writer == "ComfyUI" and "nothing is read" in data.problems[-1]
+    path.write_bytes(png(Software="an editor", comment="a picture"))
+    with pytest.raises(ValueError, match="holds no generation data; it was written by “an editor”"):
+        read_image_text(path)
+
+
+def test_novelais_settings_are_forges(tmp_path: Path) -> None:
+    """Values are those of the text that Forge makes of this file, in its PNG Info."""
+    path = tmp_path / "picture.png"
+    path.write_bytes(png(Software="NovelAI", Description="a cat", Comment=json.dumps(NAI)))
+    data = read_infotext(read_image_text(path))
+    assert (data.prompt, data.negative) == ("a cat", "blurry")
+    assert data.settings == {
+        **{"Steps": "28", "Sampler": "Euler", "CFG scale": "11.0", "Seed": "7", "Size": "6x8", "Clip skip": "2"},
+        "ENSD": "31337",
+    }
+
+
 def test_a_turned_picture_keeps_its_text(tmp_path: Path) -> None:
     path, turned = tmp_path / "picture.jpg", (SHORT, b"\0\6")
     path.write_bytes(saved("JPEG", exif=exif_block(UNICODE + TEXT.encode("utf-16-be"), first={0x0112: turned})))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ....encoder.image_file import SUFFIXES, open_image
 from ....weighting.infotext import MAX_CHARACTERS, read_infotext
+from ....weighting.prompt import shortened
 from ..contract import host
 from .comments import text_of_comment
 from .stealth import read_stealth_text
@@ -57,26 +58,34 @@ def read_image_text(path: Path) -> str:
     """Read the generation data of an image file.
 
     Returns:
-        The first text with settings in it, in the WebUI's order of places; else the first text of the places where the
-        WebUI looks.
+        The first text with settings in it, in the WebUI's order of places; else the first of a known writer, or of the
+        places where the WebUI looks.
 
     Raises:
         ValueError: If it is no image, or there is none in it, as in pictures that a chat program or a site sent on.
     """
     image = open_image(path)
-    first = ""
+    others: list[str] = []
     for is_webuis, text in _texts(image):
-        if read_infotext(text).settings:
+        data = read_infotext(text)
+        if data.settings:
             return text
-        first = first or (text if is_webuis and text.strip() else "")
+        if data.writer or (is_webuis and text.strip()):
+            others.append(text)
     if stealth := read_stealth_text(image):
         return stealth
-    if not first:
+    if not others:
         raise ValueError(
-            f"Read A1111 Parameters: “{path.name}” holds no generation data: a picture as A1111 or Forge saved it "
-            f"does, copies from chats and sites often do not"
+            f"Read A1111 Parameters: “{path.name}” holds no generation data{_software(image)}: a picture as A1111 or "
+            f"Forge saved it does, copies from chats and sites often do not"
         )
-    return first
+    return others[0]
+
+
+def _software(image: Image.Image) -> str:
+    """The program that an image names as its writer, for a message."""
+    software = image.info.get("Software")
+    return f"; it was written by “{shortened(software, 40)}”" if isinstance(software, str) else ""
 
 
 def _texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
