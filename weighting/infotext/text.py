@@ -74,14 +74,13 @@ def read_text(text: str) -> Infotext:
     settings = _read_settings(text[start:])
     if not settings.are_settings:
         start, settings = len(text), _Settings({}, [])
-    problems = list(settings.problems)
+    problems: list[str] = []
     before = text[:start].rstrip(" \t")
     if before.endswith("\n"):
         before = before[:-1]
     elif before and settings.values:
         problems.append(
-            f"The settings begin within a line, at “{in_line(text[start:], 20)}”: whether the sign before them belongs "
-            f"to the prompt cannot be told."
+            f"The settings begin within a line, at “{in_line(text[start:], 20)}”: compare where the prompt ends."
         )
     prompt, negative, more = _cut_negative(before)
     if (settings.values or negative) and (words := _POSITIVE_WORDS.match(prompt)):
@@ -89,9 +88,8 @@ def read_text(text: str) -> Infotext:
         more.append(f"“{words[0].strip()}” before the prompt is left out.")
     if settings.values and not prompt.strip():
         more.append("The prompt is empty: nothing is before the negative prompt and the settings.")
-    return Infotext(prompt, negative, settings.values).with_problems(
-        *more, *_unread(prompt, negative, settings), *problems
-    )
+    more += [*_unread(prompt, negative, settings), *problems, *settings.problems]
+    return Infotext(prompt, negative, settings.values).with_problems(*more)
 
 
 def _begin_of_settings(text: str) -> int:
