@@ -168,7 +168,7 @@ def test_what_was_left_out_or_guessed_is_in_the_report() -> None:
     found = read_parameters(read_infotext("a cat. Steps: 20, Sampler: Euler a, Seed: 7, CFG scale: 7, x"), "NV")
     assert found.prompt == "a cat."
     assert [words in line for words, line in zip(("within a line", "“x”"), found.report, strict=False)] == [True, True]
-    with pytest.raises(ValueError, match="(?s)there are no settings .* cannot be split"):
+    with pytest.raises(ValueError, match=r"(?s)there are no settings .* cannot be split"):
         read_parameters(read_infotext("a cat\nSteps: 20 Seed: 7"), "NV")
 
 

@@ -25,7 +25,7 @@ class Infotext:
     settings: dict[str, str] = field(default_factory=dict)
     """Settings by the WebUI's names, in the order of the text; of two with one name the last."""
     problems: tuple[str, ...] = ()
-    """What was left out, guessed or not understood: a sentence each, at most `MAX_PROBLEMS` and their count."""
+    """Sentences on what was left out, guessed or not understood: at most `MAX_PROBLEMS`, and how many more."""
     writer: str = ""
     """Name of the program that wrote it, if it is not in the WebUI's own form."""
 

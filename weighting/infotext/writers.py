@@ -53,7 +53,7 @@ class Writer(NamedTuple):
     names: Values = MappingProxyType({})
     """The WebUI's names by its own, where `webui_settings` does not know them."""
     unpack: Callable[[Values], Values] = dict
-    """What is to be done with the data first."""
+    """First step, which gives the object with prompts and settings."""
     note: str = "its pictures are drawn otherwise, so the picture will be another."
     """End of a sentence that begins with its name."""
     has_webui_settings: bool = False
