@@ -123,7 +123,29 @@ CASES = {
         "a cat\nSteps：20，Seed：7", "a cat\nSteps：20，Seed：7", settings={}, problems=("cannot be split",)
     ),
     "settings before the negative prompt": Case(
-        f"a cat\n{LINE}\nNegative prompt: blurry", f"a cat\n{LINE}", "blurry", {}, ("cannot be split",)
+        f"a cat\n{LINE}\nNegative prompt: blurry", negative="blurry", problems=("behind the settings",)
+    ),
+    "settings before the negative prompt, one line": Case(
+        f"a cat. {LINE} Negative prompt: blurry", "a cat.", "blurry", problems=("behind the settings", "within a line")
+    ),
+    "a negative prompt in a setting": Case(
+        f'a cat\nNegative prompt: blurry\n{LINE}, Wildcard negative: "Negative prompt: b, c"',
+        negative="blurry",
+        settings={**SETTINGS, "Wildcard negative": "Negative prompt: b, c"},
+    ),
+    "a heading": Case(f"parameters\n\na cat\n{LINE}", problems=("“parameters” before",)),
+    "a page without colons": Case(
+        "a cat\nSteps\n20\nSampler\nEuler a\nSeed\n7",
+        "a cat\nSteps\n20\nSampler\nEuler a\nSeed\n7",
+        settings={},
+        problems=("cannot be split",),
+    ),
+    "labels of the WebUI's page": Case(
+        "a cat\nSampling steps: 20, Sampling method: euler a, Seed: 7, Guidance: 7, Width: 512, Height: 768"
+    ),
+    "other signs in numbers": Case(
+        "a cat\nSteps: 20, Sampler: Euler A, Seed: 7, CFG scale: 7, Size: 512 × 768, Clip skip: -2",
+        settings={**SETTINGS, "Clip skip": "2"},
     ),
     "another case": Case(
         f"a cat\nnegative prompt: blurry\n{LINE}", "a cat\nnegative prompt: blurry", problems=("is text of the prompt",)

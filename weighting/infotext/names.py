@@ -7,16 +7,16 @@ import re
 from .record import in_line
 
 _SETTINGS = {
-    "CFG scale": ("cfgscale", "cfg", "guidancescale"),
+    "CFG scale": ("cfgscale", "cfg", "guidancescale", "guidance"),
     "Clip skip": ("clipskip",),
     "Denoising strength": ("denoisingstrength", "denoise"),
     "Model": ("model", "stablediffusionmodel", "usestablediffusionmodel", "modelweights"),
     "Model hash": ("modelhash",),
-    "Sampler": ("sampler", "samplername"),
+    "Sampler": ("sampler", "samplername", "samplingmethod"),
     "Schedule type": ("scheduletype", "scheduler"),
     "Seed": ("seed", "noiseseed"),
     "Size": ("size",),
-    "Steps": ("steps", "numinferencesteps"),
+    "Steps": ("steps", "numinferencesteps", "samplingsteps"),
     "VAE": ("vae", "usevaemodel", "vaemodel"),
 }
 _BY_KEY = {key: name for name, keys in _SETTINGS.items() for key in keys}
@@ -41,7 +41,7 @@ _SAMPLERS = {
     "PLMS": ("plms",),
     "UniPC": ("uni_pc", "unipc"),
 }
-_SAMPLERS_BY_KEY = {key: name for name, keys in _SAMPLERS.items() for key in keys}
+_SAMPLERS_BY_ID = {key: name for name, keys in _SAMPLERS.items() for key in (*keys, name.replace(" ", "_").lower())}
 _SCHEDULES = {
     "karras": "Karras",
     "exponential": "Exponential",
@@ -54,8 +54,11 @@ _SCHEDULES = {
     "kl_optimal": "KL Optimal",
     "align_your_steps": "Align Your Steps",
 }
+_OLD_ENDS = (" Karras", " Exponential", " Polyexponential")
+"""Schedules in names of samplers, before the WebUI had a setting for them."""
 _SCHEDULE_BEHIND = re.compile(rf"_({'|'.join(_SCHEDULES)})\Z")
 _SIDE = re.compile(r"\d{1,5}", re.ASCII)
+_SIZE = re.compile(r"(\d{1,5})\s*[x×X]\s*(\d{1,5})", re.ASCII)
 
 
 def webui_settings(settings: dict[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -88,6 +91,10 @@ def webui_settings(settings: dict[str, str]) -> tuple[dict[str, str], list[str]]
             named[name] = value
         else:
             put(ours, value, name)
+    if size := _SIZE.fullmatch(named.get("Size", "").strip()):
+        named["Size"] = f"{size[1]}x{size[2]}"
+    if re.fullmatch(r"-\d{1,2}", skip := named.get("Clip skip", "")):  # as ComfyUI counts
+        named["Clip skip"] = skip[1:]
     _name_sampler(named)
     return named, problems
 
@@ -100,15 +107,19 @@ def _key(name: str) -> str:
 def _name_sampler(settings: dict[str, str]) -> None:
     """Give a sampler and a schedule that are named as in ComfyUI, k-diffusion or NovelAI the WebUI's names."""
     schedule = settings.get("Schedule type", "")
-    if schedule.lower() in _SCHEDULES:
-        settings["Schedule type"] = _SCHEDULES[schedule.lower()]
-    sampler = settings.get("Sampler", "").strip()
-    if not re.fullmatch(r"[a-z0-9_]+", sampler):
+    settings |= {"Schedule type": _SCHEDULES[_id(schedule)]} if _id(schedule) in _SCHEDULES else {}
+    sampler = settings.get("Sampler", "")
+    if sampler in _SAMPLERS or sampler.endswith(_OLD_ENDS) or len(sampler) > 60:
         return
-    key = sampler.removeprefix("sample_").removeprefix("k_").removesuffix("_gpu")
-    behind = _SCHEDULE_BEHIND.search(key)
-    if key not in _SAMPLERS_BY_KEY and behind:
-        key = key[: behind.start()].removesuffix("_gpu")
-        if key in _SAMPLERS_BY_KEY:
+    key = _id(sampler).removeprefix("sample_").removeprefix("k_")
+    behind = None if key in _SAMPLERS_BY_ID else _SCHEDULE_BEHIND.search(key)
+    key = (key[: behind.start()] if behind else key).removesuffix("_gpu")
+    if key in _SAMPLERS_BY_ID:
+        settings["Sampler"] = _SAMPLERS_BY_ID[key]
+        if behind:
             settings.setdefault("Schedule type", _SCHEDULES[behind[1]])
-    settings["Sampler"] = _SAMPLERS_BY_KEY.get(key, sampler)
+
+
+def _id(name: str) -> str:
+    """Name of a sampler or schedule as an identifier."""
+    return name.strip().replace(" ", "_").lower()

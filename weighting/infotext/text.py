@@ -35,13 +35,19 @@ _USUAL_NAME = re.compile(
 )
 _NEGATIVE_LINE = re.compile(rf"^(?:{NEGATIVE}|Negative Prompt:)[ \t]*", re.MULTILINE)
 _NEGATIVE_WORDS = re.compile(r"(?<![^\s,.;|])Negative [pP]rompt:")
-_POSITIVE_WORDS = re.compile(r"(?:Positive [pP]rompt|Prompt):\s*")
-_STEPS = re.compile(r"(?<![^\s,.;|])[Ss]teps:\s*\d")
+_POSITIVE_WORDS = re.compile(r"(?:(?:Positive [pP]rompt|Prompt|[pP]arameters):|[pP]arameters\n)\s*")
+_BEFORE = r"(?<![^\s,.;|])"
+_BEFORE_SMALL = r"(?:(?<![^\n,.;|])|(?<=[,.;|] ))"
+"""Small letters begin a setting behind a sign or a line break only: “Hires steps: 5” is one name."""
+_STEPS = re.compile(rf"(?:{_BEFORE}Steps|{_BEFORE_SMALL}(?:Sampling )?steps):\s*\d")
 _SETTING = re.compile(
-    r"(?<![^\s,.;|])(?:[Ss]teps:\s*\d|[Ss]eed:\s*-?\d|[Ss]ampler:\s*\w|CFG [sS]cale:\s*\d|cfgScale:\s*\d"
-    r"|[Ss]ize:\s*\d+x\d|[Cc]lip ?[sS]kip:\s*\d|Model hash:\s*\w|(?:width|height):\s*\d)"
+    rf"{_BEFORE}(?:Steps:\s*\d|Seed:\s*-?\d|Sampler:\s*\w|CFG [sS]cale:\s*\d|Size:\s*\d+x\d|Clip [sS]kip:\s*\d"
+    rf"|Model hash:\s*\w)|{_BEFORE_SMALL}(?:(?:Sampling )?steps:\s*\d|seed:\s*-?\d|sampler:\s*\w|cfgScale:\s*\d"
+    rf"|clipSkip:\s*\d|(?:width|height):\s*\d)"
 )
-_LIKE_A_SETTING = re.compile(r"\b(steps|sampler|seed|cfg scale)\"?[ \t]*[:：=]", re.IGNORECASE)
+_LIKE_A_SETTING = re.compile(
+    r"\b(steps|sampler|seed|cfg scale)\"?[ \t]*[:：=]|^(steps|sampler|seed|cfg scale)$", re.IGNORECASE | re.MULTILINE
+)
 _LIKE_NEGATIVE = re.compile(r"^negative prompt[ \t]*[:：]", re.IGNORECASE | re.MULTILINE)
 
 
@@ -70,10 +76,7 @@ def begin_of_data(text: str) -> int:
 def read_text(text: str) -> Infotext:
     """Split a text into prompt, negative prompt and settings; a text that is none is a prompt."""
     text = "\n".join(line.strip() for line in text.replace("\r\n", "\n").replace("\r", "\n").strip().split("\n"))
-    start = _begin_of_settings(text)
-    settings = _read_settings(text[start:])
-    if not settings.are_settings:
-        start, settings = len(text), _Settings({}, [])
+    start, end, settings = _find_settings(text)
     problems: list[str] = []
     before = text[:start].rstrip(" \t")
     if before.endswith("\n"):
@@ -83,6 +86,9 @@ def read_text(text: str) -> Infotext:
             f"The settings begin within a line, at “{in_line(text[start:], 20)}”: compare where the prompt ends."
         )
     prompt, negative, more = _cut_negative(before)
+    if settings.values and end < len(text):
+        negative = _NEGATIVE_WORDS.sub("", text[end:], 1).strip()
+        more.append("The negative prompt is behind the settings.")
     if (settings.values or negative) and (words := _POSITIVE_WORDS.match(prompt)):
         prompt = prompt[words.end() :]
         more.append(f"“{words[0].strip()}” before the prompt is left out.")
@@ -90,6 +96,19 @@ def read_text(text: str) -> Infotext:
         more.append("The prompt is empty: nothing is before the negative prompt and the settings.")
     more += [*_unread(prompt, negative, settings), *problems, *settings.problems]
     return Infotext(prompt, negative, settings.values).with_problems(*more)
+
+
+def _find_settings(text: str) -> tuple[int, int, _Settings]:
+    """Beginning and end of the settings in a text, and what they are; the end of the text if there are none."""
+    start, words = _begin_of_settings(text), [*_NEGATIVE_WORDS.finditer(text)]
+    settings = _read_settings(text[start:])
+    if len(words) == 1 and (words[0].start() > start or not settings.are_settings):
+        before = text[: words[0].start()]
+        earlier = _begin_of_settings(before)
+        settings_before = _read_settings(before[earlier:])
+        if settings_before.are_settings:
+            return earlier, words[0].start(), settings_before
+    return (start, len(text), settings) if settings.are_settings else (len(text), len(text), _Settings({}, []))
 
 
 def _begin_of_settings(text: str) -> int:
@@ -134,7 +153,7 @@ def _unread(prompt: str, negative: str, settings: _Settings) -> list[str]:
     if settings.values:
         words = _LIKE_NEGATIVE.search(prompt)
         return [f"“{words[0]}” is text of the prompt, as in the WebUI: write “{NEGATIVE}”."] if words else []
-    if len({match[1].lower() for match in _LIKE_A_SETTING.finditer(f"{prompt}\n{negative}")}) < 2:
+    if len({(match[1] or match[2]).lower() for match in _LIKE_A_SETTING.finditer(f"{prompt}\n{negative}")}) < 2:
         return []
     return ["It names settings that cannot be split: a line like “Steps: 20, Sampler: Euler a, Seed: 7” is read."]
 

@@ -36,7 +36,7 @@ def text_of_comment(comment: bytes | str) -> str:
             comment = comment.encode("latin-1")
         except UnicodeEncodeError:
             return comment.strip("\0")
-    mark = next(mark for mark in _ENCODINGS if comment.startswith(mark))
+    mark = next(mark for mark in _ENCODINGS if comment[:8].upper().startswith(mark))
     data = comment[len(mark) :]
     possible = ""
     for encoding in _ENCODINGS[mark]:

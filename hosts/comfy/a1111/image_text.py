@@ -12,6 +12,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ _OTHER_TAGS = (
 )  # in the first directory, with Windows' comment, description, model
 _JSON_TEXTS = ("invokeai_metadata", "sd-metadata", "generation_data", "prompt", "Comment")
 """Names of PNG texts that hold JSON: InvokeAI's, Tensor.Art's, ComfyUI's and Fooocus's."""
+_MAX_TEXTS = 20
+"""Maximum number of other texts of a PNG that are tried."""
 _XMP_VALUE = re.compile(
     r"<(?:exif:UserComment|dc:description)\b[^<>]*>(?:\s*<rdf:(?:Alt|Seq|Bag)>\s*<rdf:li\b[^<>]*>)?([^<]*)<"
 )
@@ -109,6 +112,7 @@ def _texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
         yield False, json.dumps({name: text for name, text in texts.items() if name != "parameters"})
     for name in _JSON_TEXTS:
         yield False, texts.get(name, "")
+    yield from ((False, text) for text in islice(texts.values(), _MAX_TEXTS))
     for name in ("xmp", "XML:com.adobe.xmp"):
         packet = image.info.get(name)
         yield from ((False, text) for text in _xmp_texts(packet))
