@@ -76,6 +76,7 @@ INFOTEXTS: dict[str, Callable[[int], str]] = {
     "spaces": lambda n: LINE + "aa:" + " " * 20 * n + "b",
     "open JSON": lambda n: '{"a":' * n,
     "JSON": lambda n: json.dumps({"prompt": "a", "steps": 1, **{f"name {i}": [i] for i in range(n)}}),
+    "JSON of Civitai": lambda n: json.dumps({"prompt": "a", "cfgScale": 1, **{f"name {i}": i for i in range(n)}}),
     "a command of InvokeAI": lambda n: json.dumps({"Dream": '"a"' + " -s 1" * n + " x"}),
     "brackets of InvokeAI": lambda n: json.dumps({"Dream": '"' + "[a" * n + '"'}),
     "a graph": lambda n: json.dumps(
