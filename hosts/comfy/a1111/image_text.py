@@ -94,15 +94,15 @@ def _software(image: Image.Image) -> str:
 
 def _texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
     """Texts of an image, and whether the WebUI takes them for generation data whatever they are."""
-    texts = {name: text for name, text in image.info.items() if isinstance(text, str) and len(text) <= MAX_CHARACTERS}
+    texts = {name: _png_text(text) for name, text in image.info.items() if isinstance(text, str)}
+    parameters = texts.get("parameters", "")  # a long one is named, not left out
+    texts = {name: text for name, text in texts.items() if len(text) <= MAX_CHARACTERS}
     if texts.get("Software") == "NovelAI":
         names = ("Software", "Description", "Comment")
         sides = {"width": image.width, "height": image.height}
         yield False, json.dumps({name: texts[name] for name in names if name in texts} | sides)
     yield from _exif_texts(image)
-    parameters = image.info.get("parameters")
-    if isinstance(parameters, str):  # a long one is named, not left out
-        yield True, parameters
+    yield True, parameters
     comment = image.info.get("comment")
     if isinstance(comment, (bytes, str)) and len(comment) <= 4 * MAX_CHARACTERS:
         yield False, text_of_comment(comment)
@@ -117,6 +117,11 @@ def _texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
     for name in ("xmp", "XML:com.adobe.xmp"):
         packet = image.info.get(name)
         yield from ((False, text) for text in _xmp_texts(packet))
+
+
+def _png_text(text: str) -> str:
+    """Text of a PNG; one that is Latin 1 by its kind, and was read so, is UTF-8 in files of some programs."""
+    return text if type(text) is not str or text.isascii() else text_of_comment(text)
 
 
 def _exif_texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
