@@ -30,7 +30,7 @@ from ...weighting.plan import Variant
 from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
-from ...weighting.towers import Reader, Reads, check_same_signs
+from ...weighting.towers import Reader, Reads, as_sdxl, check_same_signs
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
 from .cache import memory_of, with_memory, with_recall
 from .contract import CLIP, checked_object, host
@@ -200,7 +200,8 @@ def readers_of(clip: EitherClip | None) -> dict[str, Reader]:
         return {"clip_l": Reader(default_tokenizer())}
     if isinstance(clip, NativeClip):
         return clip.readers()
-    return {name: reader_of(tokenizer) for name, tokenizer in tokenizers_of(clip).items()}
+    readers = {name: reader_of(tokenizer) for name, tokenizer in tokenizers_of(clip).items()}
+    return as_sdxl(readers) if is_stable_diffusion(clip) else readers
 
 
 def towers_of(clip: EitherClip | None) -> tuple[str, ...]:
