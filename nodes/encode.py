@@ -115,8 +115,8 @@ class WeightedCLIPA1111Encode(EncodeNode):
         "loras": loras_input(advanced=True),
         "settings": make_input(
             PROMPT_SETTINGS,
-            "How a picture's prompt was read and weighted, from Read A1111 Parameters; emphasis and padding then do not "
-            "count.",
+            "How a picture's prompt was read and weighted, from Read A1111 Parameters; emphasis and padding then count "
+            "for nothing.",
             counts=True,
         ),
     }

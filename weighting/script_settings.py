@@ -80,7 +80,7 @@ def as_emphasized(options: EncodeOptions, mode: str) -> EncodeOptions:
 
 @dataclass(frozen=True)
 class PromptSettings:
-    """How a prompt of a picture is read and weighted."""
+    """Reading and weighting of a picture's prompt."""
 
     options: EncodeOptions
     """As the script has them."""

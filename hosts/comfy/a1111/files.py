@@ -122,7 +122,7 @@ def _hashes_in(text: str, setting: str) -> dict[str, str]:
 
 
 def _problem_with(name: str, digest: str, widths: Widths) -> str:
-    """Why an embedding is not the picture's, or empty."""
+    """Reason why an embedding is not the picture's, or empty."""
     files = _files_of(name, "embeddings")
     if not files:
         return f"there is no embedding of this name in {_folder('embeddings')}: its name is read as words"

@@ -73,7 +73,7 @@ class Row(NamedTuple):
     output: str = ""
     """Outputs of Read A1111 Parameters that its value went into; what it goes into otherwise."""
     advice: str = ""
-    """What is to be done about it, or that it is not used; empty if all is done."""
+    """Words on what is to be done about it, or that it is not used; empty if all is done."""
 
     @property
     def line(self) -> str:
@@ -104,7 +104,7 @@ class Parameters:
     """Name of the checkpoint, or nothing."""
     model_hash: str
     settings: PromptSettings
-    """How the prompt is read and weighted."""
+    """Reading and weighting of the prompt."""
     negative_settings: PromptSettings
     """The same of the negative prompt."""
     rows: tuple[Row, ...]
