@@ -151,6 +151,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         checked("regions", regions, REGIONS)
         checked("loras", loras, LORAS)
         options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, **choices)
+        as_webui = settings is not None and loras == LORAS[0]
         settings = PromptSettings(options) if settings is None else settings
         if not isinstance(settings, PromptSettings):
             raise ValueError("A1111/Forge Prompt: settings must come from Read A1111 Parameters")
@@ -163,7 +164,8 @@ class WeightedCLIPA1111Encode(EncodeNode):
         if loras == LORAS[1]:
             times = lora_times(text, timing.steps, counter, **reading)
             hooked = hook_loras(clip, times, timing, model)
-        encoded = encode_timed(hooked.clip if hooked else clip, prompt, options, timing, counter)
+        given = hooked.clip if hooked else clip
+        encoded = encode_timed(given, prompt, options, timing, counter, as_webui=as_webui)
         conditioning, placed = place_lines(encoded.conditioning, settings.places)
         encoded = encoded._replace(conditioning=conditioning)
         result = timed_result(with_times(prompt, times) if hooked else prompt, encoded, timing, counter, times, hooked)

@@ -221,9 +221,18 @@ class TimedEncoded(NamedTuple):
 
 
 def encode_timed(
-    clip: EitherClip, prompt: TimedPrompt, options: EncodeOptions, timing: Timing, counter: Counter
+    clip: EitherClip,
+    prompt: TimedPrompt,
+    options: EncodeOptions,
+    timing: Timing,
+    counter: Counter,
+    *,
+    as_webui: bool = False,
 ) -> TimedEncoded:
     """Encode a prompt that changes while an image is sampled; each text once, as `encode_text` does.
+
+    With ``as_webui`` the texts of a part between ANDs are encoded together, as the WebUI does: all have as many rows as
+    the longest, and its own emphasis evens their weights out over all of them.
 
     Returns:
         The conditioning: for each part between ANDs and each run of steps an entry whose ``strength`` is the weight of
@@ -240,10 +249,13 @@ def encode_timed(
             "so it has to be above 0. What the picture should move away from belongs in the negative prompt."
         )
     branches = [runs(branch, timing.steps, counter) for branch in prompt.branches]
-    different = list(dict.fromkeys(run.fragment.text for branch in branches for run in branch))
-    texts = dict(zip(different, encode_texts(clip, different, options), strict=True))
+    together: list[list[str]] = [[text.text for text in branch.texts] for branch in prompt.branches]
+    if not as_webui:
+        together = [list(dict.fromkeys(run.fragment.text for found in branches for run in found))]
+    encoded = [dict(zip(some, encode_texts(clip, some, options, alternate=as_webui), strict=True)) for some in together]
     parts: list[PlacedPart] = []
-    for branch, found in zip(prompt.branches, branches, strict=True):
+    for index, (branch, found) in enumerate(zip(prompt.branches, branches, strict=True)):
+        texts = encoded[index if as_webui else 0]
         entries: Conditioning = []
         for run in found:
             times = timing.entry_times(run.first, run.end)
@@ -256,7 +268,7 @@ def encode_timed(
     conditioning = placed_entries(parts)
     if not conditioning:
         raise ValueError("The only part of this prompt has the weight 0 and is left out, as in prompt-control.")
-    return TimedEncoded(conditioning, texts)
+    return TimedEncoded(conditioning, {text: one for some in encoded for text, one in some.items()})
 
 
 def _meet(hooked: Mapping[str, Any], times: Mapping[str, float]) -> bool:

@@ -9,15 +9,21 @@ from typing import Any
 
 import pytest
 import torch
+from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.a1111.parameters import Parameters, read_parameters
 from weighted_clip.hosts.comfy.attention import fields_of
 from weighted_clip.hosts.webui.settings import Settings
+from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.script_settings import as_emphasized
+from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed, runs
+from weighted_clip.weighting.towers import Reader
 
-from .fake_comfy import FakeClip, encode, native, node
+from .fake_comfy import CONFIG, FakeClip, encode, native, node
 
 PROMPT = "a (red cat:1.3) and a (blue dog:0.4) on a [mat], “old” house"
 NUMBERS = "Steps: 20, Sampler: Euler, Schedule type: Automatic, CFG scale: 7, Seed: 1, Size: 64x64, RNG: CPU"
@@ -89,6 +95,33 @@ def test_a_picture_without_the_script_is_read_as_the_node_reads_by_emphasis(mode
     for prompt, settings in ((found.prompt, found.settings), (found.negative, found.negative_settings)):
         by_menu = encode("A1111Encode", FakeClip(), prompt, emphasis=mode)["result"][0][0][0]
         assert torch.equal(encoded(prompt, settings)["result"][0][0][0], by_menu)
+
+
+EDITED = "a [red:very blue:0.5] (cat:1.4) on a [mat|(sofa:0.7)]"
+
+
+def together(texts: list[str], options: EncodeOptions) -> list[torch.Tensor]:
+    """Rows of texts that the WebUI encodes together."""
+    tower = TextEncoder(seeded_text_model(CONFIG))
+    encoders = Encoders({"clip_l": Reader(default_tokenizer())}, {"clip_l": tower})
+    return [one.hidden for one in encoders.prepare_together(texts, options).run()]
+
+
+@pytest.mark.parametrize("scheme", ["a1111", "masked_blend", "unweighted"])
+@pytest.mark.parametrize("padding", ["attend", "drop"])
+@pytest.mark.parametrize("prompt", [EDITED, f"{EDITED} AND a (dog:0.5):0.6", f"[{'red ' * 80}:blue:4] (cat:1.3)"])
+def test_texts_of_an_edited_prompt_are_encoded_together(scheme: str, padding: str, prompt: str) -> None:
+    settings = Settings(True, scheme, padding=padding)
+    found = read(infotext_of(settings, "Original", prompt))
+    conditioning = encoded(prompt, found.settings, steps=8)["result"][0]
+    expected = []
+    for branch in read_timed(prompt, 8).branches:
+        texts = [one.text for one in branch.texts]
+        rows = dict(zip(texts, together(texts, replace(settings.options(), cleaning="as Forge")), strict=True))
+        expected += [rows[run.fragment.text] for run in runs(branch, 8, COUNTERS[0])]
+    assert len(conditioning) == len(expected) > 1
+    for (own, _), wanted in zip(conditioning, expected, strict=True):
+        assert torch.equal(own, wanted)
 
 
 def test_phrases_are_placed_as_by_place_phrase() -> None:
