@@ -102,12 +102,12 @@ def encode_texts(
     options: EncodeOptions,
     values: Mapping[str, Any] | None = None,
     *,
-    alternate: bool = False,
+    kept: Sequence[int] | None = None,
 ) -> list[Encoded]:
     """Encode several prompts, each as in `encode_text`.
 
     The native encoder encodes them together, and so does a host's CLIP with a cache, in windows. Any other CLIP encodes
-    each separately, as the host would. ``alternate`` is as in `encode_unsigned`.
+    each separately, as the host would. ``kept`` is as in `encode_unsigned`.
     """
 
     def check(reads: Reads) -> None:
@@ -116,7 +116,7 @@ def encode_texts(
 
     return [
         one._replace(conditioning=with_signs(one.conditioning, one.prompts))
-        for one in encode_unsigned(clip, texts, options, values, check, alternate=alternate)
+        for one in encode_unsigned(clip, texts, options, values, check, kept=kept)
     ]
 
 
@@ -134,18 +134,18 @@ def encode_unsigned(
     values: Mapping[str, Any] | None = None,
     check: Callable[[Reads], object] = lambda reads: None,
     *,
-    alternate: bool = False,
+    kept: Sequence[int] | None = None,
 ) -> list[Encoded]:
     """Same as `encode_texts`, with conditioning that does not carry the signs of rows: `with_signs` adds them.
 
     ``check`` is called with the prompts as CLIP text towers read them, before anything is encoded. An exception that
-    it raises ends the work. With ``alternate`` they are encoded as texts that alternate in a picture of the WebUI: with
-    equal numbers of rows, and in some schemes evened out together.
+    it raises ends the work. With ``kept``, the numbers of rows to keep as in `read_together`, they are encoded as texts
+    that alternate in a picture of the WebUI: with equal numbers of rows, and in some schemes evened out together.
     """
     values = dict(values or {})
     if isinstance(clip, NativeClip):
         device = host("comfy.model_management").intermediate_device()
-        prepared = _prepared(Encoders(clip.readers(), clip.encoders), texts, options, alternate=alternate)
+        prepared = _prepared(Encoders(clip.readers(), clip.encoders), texts, options, kept)
         check(prepared.reads)
         found = encode_native(clip, prepared)
         how = {name: encoder.how_computed() for name, encoder in clip.encoders.items()}
@@ -168,12 +168,12 @@ def encode_unsigned(
         return [_encoded_by_host(clip, read, values) for read in reads]
     towers_of(clip)  # reports a missing CLIP
     is_remembering = memory_of(clip) is not None
-    window = max(1, len(texts)) if alternate else WINDOW if is_remembering else 1
+    window = max(1, len(texts)) if kept is not None else WINDOW if is_remembering else 1
     device = torch.device(getattr(clip.patcher, "load_device", "cpu"))
     max_chunks = MAX_CHUNKS_CPU if device.type == "cpu" else MAX_CHUNKS_GPU
     encoders = Encoders(readers_of(clip), max_chunks=max_chunks, keeps_calls=not is_remembering)
     windows = [texts[start : start + window] for start in range(0, len(texts), window)]
-    plans = [_prepared(encoders, some, options, alternate=alternate) for some in windows]
+    plans = [_prepared(encoders, some, options, kept) for some in windows]
     for prepared in plans:
         check(prepared.reads)
         if SCHEMES[options.scheme].is_repeating:
@@ -187,11 +187,11 @@ def encode_unsigned(
 
 
 def _prepared(
-    encoders: Encoders, texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, *, alternate: bool
+    encoders: Encoders, texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, kept: Sequence[int] | None
 ) -> Prepared:
-    return (
-        encoders.prepare_together(list(map(_whole, texts)), options) if alternate else encoders.prepare(texts, options)
-    )
+    if kept is None:
+        return encoders.prepare(texts, options)
+    return encoders.prepare_together(list(map(_whole, texts)), options, kept)
 
 
 def _whole(text: str | Mapping[str, str]) -> str:

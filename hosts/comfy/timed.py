@@ -21,8 +21,11 @@ from torch import Tensor
 from ...weighting.options import EncodeOptions
 from ...weighting.prompt import Issue, Span
 from ...weighting.timed.schedule import Counter, TimedPrompt, runs
-from .clip import EitherClip, Encoded, encode_texts, is_stable_diffusion
+from ...weighting.towers import read_together
+from .clip import EitherClip, Encoded, encode_texts, is_stable_diffusion, readers_of
+from .models import NativeClip
 from .placed_parts import PlacedPart, placed_entries
+from .towers import has_towers
 from .types import Conditioning, ModelPatcher
 
 PercentToSigma = Callable[[float], float]
@@ -231,8 +234,9 @@ def encode_timed(
 ) -> TimedEncoded:
     """Encode a prompt that changes while an image is sampled; each text once, as `encode_text` does.
 
-    With ``as_webui`` the texts of a part between ANDs are encoded together, as the WebUI does: all have as many rows as
-    the longest, and its own emphasis evens their weights out over all of them.
+    With ``as_webui`` the texts of a part between ANDs are encoded together, as our WebUI script does: all have as many
+    rows as the longest, and the WebUI's emphasis evens them out over all of them. Of padding that is dropped, all keep
+    what any of the prompt's texts needs.
 
     Returns:
         The conditioning: for each part between ANDs and each run of steps an entry whose ``strength`` is the weight of
@@ -250,9 +254,10 @@ def encode_timed(
         )
     branches = [runs(branch, timing.steps, counter) for branch in prompt.branches]
     together: list[list[str]] = [[text.text for text in branch.texts] for branch in prompt.branches]
+    kept = _kept(clip, [text for some in together for text in some], options) if as_webui else None
     if not as_webui:
         together = [list(dict.fromkeys(run.fragment.text for found in branches for run in found))]
-    encoded = [dict(zip(some, encode_texts(clip, some, options, alternate=as_webui), strict=True)) for some in together]
+    encoded = [dict(zip(some, encode_texts(clip, some, options, kept=kept), strict=True)) for some in together]
     parts: list[PlacedPart] = []
     for index, (branch, found) in enumerate(zip(prompt.branches, branches, strict=True)):
         texts = encoded[index if as_webui else 0]
@@ -269,6 +274,14 @@ def encode_timed(
     if not conditioning:
         raise ValueError("The only part of this prompt has the weight 0 and is left out, as in prompt-control.")
     return TimedEncoded(conditioning, {text: one for some in encoded for text, one in some.items()})
+
+
+def _kept(clip: EitherClip, texts: Sequence[str], options: EncodeOptions) -> Sequence[int]:
+    """Numbers of rows of each chunk that a prompt's texts keep together if padding is dropped."""
+    if not options.drops_padding or not (isinstance(clip, NativeClip) or has_towers(clip)):
+        return ()
+    reads = read_together(list(dict.fromkeys(texts)), options, readers_of(clip))
+    return next(iter(reads.values()))[0].kept or ()
 
 
 def _meet(hooked: Mapping[str, Any], times: Mapping[str, float]) -> bool:

@@ -21,7 +21,7 @@ from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.script_settings import as_emphasized
 from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed, runs
-from weighted_clip.weighting.towers import Reader
+from weighted_clip.weighting.towers import Reader, read_together
 
 from .fake_comfy import CONFIG, FakeClip, encode, native, node
 
@@ -100,11 +100,17 @@ def test_a_picture_without_the_script_is_read_as_the_node_reads_by_emphasis(mode
 EDITED = "a [red:very blue:0.5] (cat:1.4) on a [mat|(sofa:0.7)]"
 
 
-def together(texts: list[str], options: EncodeOptions) -> list[torch.Tensor]:
-    """Rows of texts that the WebUI encodes together."""
-    tower = TextEncoder(seeded_text_model(CONFIG))
-    encoders = Encoders({"clip_l": Reader(default_tokenizer())}, {"clip_l": tower})
-    return [one.hidden for one in encoders.prepare_together(texts, options).run()]
+def together(groups: list[list[str]], options: EncodeOptions) -> list[dict[str, torch.Tensor]]:
+    """Rows of texts as our script encodes them, which the WebUI asks for in groups."""
+    readers = {"clip_l": Reader(default_tokenizer())}
+    encoders = Encoders(readers, {"clip_l": TextEncoder(seeded_text_model(CONFIG))})
+    texts = [text for group in groups for text in group]
+    kept = read_together(texts, options, readers)["clip_l"][0].kept or ()
+    found = [encoders.prepare_together(group, options, kept).run() for group in groups]
+    return [
+        {text: one.hidden for text, one in zip(group, some, strict=True)}
+        for group, some in zip(groups, found, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("scheme", ["a1111", "masked_blend", "unweighted"])
@@ -114,11 +120,14 @@ def test_texts_of_an_edited_prompt_are_encoded_together(scheme: str, padding: st
     settings = Settings(True, scheme, padding=padding)
     found = read(infotext_of(settings, "Original", prompt))
     conditioning = encoded(prompt, found.settings, steps=8)["result"][0]
-    expected = []
-    for branch in read_timed(prompt, 8).branches:
-        texts = [one.text for one in branch.texts]
-        rows = dict(zip(texts, together(texts, replace(settings.options(), cleaning="as Forge")), strict=True))
-        expected += [rows[run.fragment.text] for run in runs(branch, 8, COUNTERS[0])]
+    branches = read_timed(prompt, 8).branches
+    groups = [[one.text for one in branch.texts] for branch in branches]
+    rows = together(groups, replace(settings.options(), cleaning="as Forge"))
+    expected = [
+        own[run.fragment.text]
+        for branch, own in zip(branches, rows, strict=True)
+        for run in runs(branch, 8, COUNTERS[0])
+    ]
     assert len(conditioning) == len(expected) > 1
     for (own, _), wanted in zip(conditioning, expected, strict=True):
         assert torch.equal(own, wanted)
