@@ -131,7 +131,7 @@ class WeightedCLIPReadParameters(Node):
         Out("INT", "height", "For Empty Latent Image, in pixels."),
         Out("INT", "steps", "Sampling steps."),
         Out("INT", "seed", "The seed."),
-        Out("INT", "clip_skip", "For CLIP Set Last Layer; -1 is the last."),
+        Out("INT", "clip_skip", "For CLIP Set Last Layer: the layer that the WebUI ends with for this model."),
         Out("STRING", "checkpoint", "Name of the checkpoint; with its hash, if the text gives it."),
         Out("STRING", "report", "What is not used, what is read otherwise than it stands, and where all else went."),
         Out(PROMPT_SETTINGS, "settings", "How the prompt was read and weighted, for A1111/Forge Prompt."),
@@ -165,10 +165,11 @@ class WeightedCLIPReadParameters(Node):
         """Read the text, or the image's."""
         checked("source", source, SOURCES)
         infotext = read_infotext(text if text.strip() else read_image_text(image_path(image)))
-        found = read_parameters(infotext, source)
+        widths = widths_of_model(model)
+        found = read_parameters(infotext, source, widths)
         sigmas = model_sigmas(model)
         way = make_run(sigmas, found.sampler, found.schedule, found.steps, 1.0, exact=False)
-        lines = found.report(file_rows(infotext, widths_of_model(model)))
+        lines = found.report(file_rows(infotext, widths))
         checkpoint = f"{found.model} [{found.model_hash}]" if found.model_hash else found.model
         sampler, levels = make_sampler(found.sampler, way, found.noise, sigmas), way.timed(found.sampler, found.steps)
         outputs = (

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
+from ..hosts.comfy.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
 from ..hosts.comfy.loras import HookedClip, hook_loras
 from ..hosts.comfy.placing import place_lines
@@ -166,10 +166,12 @@ class WeightedCLIPA1111Encode(EncodeNode):
             hooked = hook_loras(clip, times, timing, model)
         given = hooked.clip if hooked else clip
         encoded = encode_timed(given, prompt, options, timing, counter, as_webui=as_webui)
-        conditioning, placed = place_lines(encoded.conditioning, settings.places)
+        conditioning, lines = place_lines(encoded.conditioning, settings.places)
+        if settings.is_negative and not text and is_sdxl(clip):
+            conditioning, lines = zeroed(conditioning), ["no negative prompt: zeros, as in the WebUI for SDXL"]
         encoded = encoded._replace(conditioning=conditioning)
         result = timed_result(with_times(prompt, times) if hooked else prompt, encoded, timing, counter, times, hooked)
-        return {**result, "result": (conditioning, "\n".join([result["result"][1], *placed]))}
+        return {**result, "result": (conditioning, "\n".join([result["result"][1], *lines]))}
 
 
 class WeightedCLIPMaskedBlend(EncodeNode):

@@ -237,6 +237,23 @@ def is_stable_diffusion(clip: EitherClip) -> bool:
     return has_towers(clip) and not others_in(clip) and known <= set(TOWERS)
 
 
+def is_sdxl(clip: EitherClip) -> bool:
+    """Whether a CLIP belongs to SDXL or its refiner."""
+    has_clip_towers = isinstance(clip, NativeClip) or has_towers(clip)
+    return has_clip_towers and is_stable_diffusion(clip) and "clip_g" in towers_of(clip)
+
+
+def zeroed(conditioning: Conditioning) -> Conditioning:
+    """A conditioning with zeros in place of all that is encoded."""
+    return [
+        [
+            torch.zeros_like(rows),
+            {name: torch.zeros_like(value) if name == "pooled_output" else value for name, value in values.items()},
+        ]
+        for rows, values in conditioning
+    ]
+
+
 def others_in(clip: Clip) -> tuple[str, ...]:
     """Names of the text encoders of other families besides the CLIP towers: ``t5xxl``, ..."""
     children = dict(clip.cond_stage_model.named_children())

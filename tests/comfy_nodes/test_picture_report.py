@@ -152,3 +152,19 @@ def test_a_report_of_a_prompt_of_tags_has_bounds(files: dict[str, Path]) -> None
 def test_weights_of_parts_between_ands_have_bounds(weight: str) -> None:
     with pytest.raises(ValueError, match=r"weigh .* together"):
         read_parameters(read_infotext(f"a cat AND a dog:{weight} AND a bird:-{'9' * 400}\n{NUMBERS}"), "CPU")
+
+
+@pytest.mark.parametrize(
+    ("context", "written", "layer"),
+    [(768, "", -1), (768, "2", -2), (1024, "", -2), (1024, "2", -3), (2048, "", -2), (2048, "1", -2), (2048, "3", -3)],
+)
+def test_the_last_layer_is_the_webuis_for_the_model(
+    monkeypatch: pytest.MonkeyPatch, files: dict[str, Path], context: int, written: str, layer: int
+) -> None:
+    """SD 1.x, SD 2.x and SDXL by the width of what their U-Nets read."""
+    monkeypatch.setattr("weighted_clip.nodes.a1111.make_sampler", lambda *_: None)
+    config = SimpleNamespace(unet_config={"context_dim": context})
+    model = SimpleNamespace(get_model_object=lambda _: SAMPLING, model=SimpleNamespace(model_config=config))
+    text = f"a cat\n{NUMBERS}{written and f', Clip skip: {written}'}"
+    result = node("ReadParameters").run(model=model, text=text, source="CPU", image="")
+    assert result["result"][10] == layer

@@ -89,6 +89,34 @@ def check_texts_of_an_edited_prompt_are_evened_out_together() -> None:
     assert all(float((alone[0][0] - own).abs().max()) > 1e-4 for own in rows.values())
 
 
+def check_sdxl_without_a_negative_prompt_has_zeros() -> None:
+    """As Forge gives them; a negative prompt of spaces is one."""
+    found = read(PROMPT, ours("hosts.webui.settings").Settings(True), "Original")
+    for family in ("SD1", "SDXL"):
+        clip = make_clip(family)
+        for text in ("", " "):
+            [[rows, values]] = run_ours(NODE, clip=clip, text=text, settings=found.negative_settings)["result"][0]
+            is_zero = family == "SDXL" and not text
+            assert bool((rows == 0).all()) == is_zero, (family, text)
+            assert bool((values["pooled_output"] == 0).all()) == is_zero, (family, text)
+        [[rows, _]] = run_ours(NODE, clip=clip, text="", settings=found.settings)["result"][0]
+        assert rows.abs().max() > 0, family
+
+
+@compares()
+def check_without_clip_skip_the_last_layer_is_the_familys_own() -> None:
+    import nodes
+
+    last_layer = ours("hosts.comfy.a1111.parameters").last_layer
+    towers = {"SD1": {"clip_l"}, "SD2": {"clip_h"}, "SDXL": {"clip_l", "clip_g"}}
+    for family, names in towers.items():
+        clip = make_clip(family)
+        layer = last_layer(1, names)
+        (other,) = nodes.CLIPSetLastLayer().set_last_layer(clip, layer)
+        own, found = (run_ours(NODE, clip=one, text=PROMPT)["result"][0] for one in (clip, other))
+        assert difference(found, own) == 0, family
+
+
 def check_other_objects_are_refused() -> None:
     clip = make_clip("SD1")
     for settings in ("masked_blend", {}, object()):

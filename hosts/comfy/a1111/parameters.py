@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -228,12 +228,26 @@ class _Table:
         self.left.clear()
 
 
-def read_parameters(infotext: Infotext, source: str) -> Parameters:
+def last_layer(clip_skip: int, towers: Collection[str]) -> int:
+    """Layer for *CLIP Set Last Layer*, by the WebUI's clip skip and a checkpoint's text towers.
+
+    Forge takes SDXL's last layer but one for its last, and has SD 2's without the last.
+
+    >>> last_layer(1, {"clip_l"}), last_layer(1, {"clip_l", "clip_g"}), last_layer(2, {"clip_h"})
+    (-1, -2, -3)
+    """
+    if "clip_h" in towers:
+        return -clip_skip - 1
+    return -max(clip_skip, 2 if "clip_g" in towers else 1)
+
+
+def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = ()) -> Parameters:
     """Read the settings of generation data.
 
     Args:
         infotext: Generation data.
         source: Source of random numbers where the text names none: one of `SOURCES`.
+        towers: Text towers of the checkpoint, if they are known: `TOWERS`.
 
     Raises:
         ValueError: If a setting is missing or cannot be read, its sampler or schedule is not ours, or a prompt is too
@@ -285,7 +299,7 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
         resize_width=resize[0],
         resize_height=resize[1],
     )
-    clip_skip = -table.number("Clip skip", "clip_skip", int, (1, 24), 1)
+    clip_skip = table.number("Clip skip", "clip_skip", int, (1, 24), 1)
     settings, negative_settings = table.readings()
     model_hash = table.left.get("Model hash", "")
     model = table.take("Model", "checkpoint, whose file Load Checkpoint is to have", "")
@@ -300,7 +314,7 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
         noise=noise,
         width=width,
         height=height,
-        clip_skip=clip_skip,
+        clip_skip=last_layer(clip_skip, towers),
         model=model,
         model_hash=model_hash,
         settings=settings,
