@@ -39,7 +39,7 @@ def ours(name: str) -> Any:
 
 
 def read(prompt: str, settings: Any, mode: str) -> Any:
-    """What Read A1111 Parameters reads in the data of a picture with these settings of the script."""
+    """Parameters in the data of a picture with these settings of the script."""
     entries = {**settings.infotext(), **({} if mode == "Original" else {"Emphasis": mode})}
     more = "".join(f", {name}: {json.dumps(str(value), ensure_ascii=False)}" for name, value in entries.items())
     infotext = ours("weighting.infotext").read_infotext(f"{prompt}\nNegative prompt: (ugly:1.4)\n{NUMBERS}{more}")
