@@ -323,7 +323,7 @@ def generation_data(asked: object) -> dict[str, Any]:
     r"""Answer a request to take generation data apart.
 
     >>> generation_data({"text": "a cat\nNegative prompt: dog"})
-    {'prompt': 'a cat', 'negative': 'dog', 'settings': {}}
+    {'prompt': 'a cat', 'negative': 'dog', 'settings': {}, 'problems': (), 'writer': ''}
     """
     return asdict(read_infotext(text_of(asked)))
 

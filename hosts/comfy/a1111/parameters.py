@@ -16,7 +16,7 @@ from ....weighting.infotext import Infotext
 from ....weighting.prompt import MOST_CHARACTERS, shortened
 from ....weighting.script_settings import INFOTEXT, OWN, SETTINGS, PromptSettings, infotext_key, read_setting
 from ....weighting.timed.schedule import split_and
-from .noise import A1111Noise
+from .noise import A1111Noise, batch_note
 from .samplers import AUTOMATIC, KINDS
 from .schedules import SCHEDULES
 
@@ -63,6 +63,7 @@ SAMPLING = "SAMPLER, SIGMAS"
 NOISE = "NOISE"
 READING = "settings, negative_settings"
 """Outputs with how prompts are read and weighted."""
+NOTHING = "nothing, as it does not change the picture"
 
 
 class Row(NamedTuple):
@@ -111,6 +112,8 @@ class Parameters:
     """A row for each setting."""
     notes: tuple[str, ...]
     """A line for each value that is read otherwise than it stands."""
+    problems: tuple[str, ...]
+    """What was left out or guessed before settings were known, a line each."""
 
     def report(self, others: Sequence[Row] = ()) -> list[str]:
         """Lines on where each setting went, those first that went nowhere.
@@ -128,7 +131,7 @@ class Parameters:
             if not row.advice:
                 by_output.setdefault(row.output, []).append(f"{row.name} {shortened(row.value, MAX_VALUE)}".rstrip())
         used = [f"→ {output}: {', '.join(said)}" for output, said in by_output.items()]
-        return [*lines, *self.notes, *used, ROUNDING]
+        return [*self.problems, *lines, *self.notes, *used, ROUNDING]
 
 
 class _Table:
@@ -222,7 +225,7 @@ class _Table:
             self.rows.append(Row("Hires. fix", ", ".join(said), advice=HIRES))
         for name, value in self.left.items():
             if name in WITHOUT_EFFECT:
-                self.rows.append(Row(name, "", "nothing, as it does not change the picture"))
+                self.rows.append(Row(name, "", NOTHING))
             elif name not in hires:
                 self.rows.append(Row(name, value, advice=BY_HAND.get(name, NOT_USED)))
         self.left.clear()
@@ -257,6 +260,7 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
         raise ValueError(
             f"Read A1111 Parameters: there are no settings in “{shortened(infotext.prompt, 80)}”: its last line "
             f"must be like “Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x512”"
+            f"{''.join(f'. {problem}' for problem in infotext.problems[:3])}"
         )
     for name, text in (("prompt", infotext.prompt), ("negative prompt", infotext.negative)):
         if len(text) > MOST_CHARACTERS:
@@ -299,6 +303,9 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
         resize_width=resize[0],
         resize_height=resize[1],
     )
+    batch, position = (table.take(name, NOTHING, "?") for name in ("Batch size", "Batch pos"))
+    if (batch, position) != ("?", "?"):
+        notes.append(batch_note(noise, batch, position, sampler))
     clip_skip = table.number("Clip skip", "clip_skip", int, (1, 24), 1)
     settings, negative_settings = table.readings()
     model_hash = table.left.get("Model hash", "")
@@ -321,4 +328,5 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
         negative_settings=negative_settings,
         rows=tuple(table.rows),
         notes=tuple(notes),
+        problems=infotext.problems,
     )
