@@ -30,7 +30,7 @@ from ...encoder.encoding import EncoderError, Encoding
 from ...encoder.masks import causal_mask, check_mask
 from ...weighting import script_settings
 from ...weighting.chunks import ChunkLayout
-from ...weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
+from ...weighting.embeddings import EmbeddingError, EmbeddingVector, Placed, TokenId, plain_id
 from ...weighting.options import EncodeOptions
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
@@ -40,6 +40,7 @@ class Embedding(Protocol):
     """A textual inversion: ``Embedding`` in both."""
 
     vec: Tensor | dict[str, Tensor]
+    vectors: int
 
 
 class EmbeddingDatabase(Protocol):
@@ -330,7 +331,7 @@ class _HostEmbeddings:
                     f"encoder is {self.tower}."
                 )
             vectors = vectors[self.tower]
-        return list(vectors)
+        return Placed(vectors, int(embedding.vectors))
 
 
 def _fixes(chunk: Sequence[TokenId]) -> Iterator[tuple[int, Any]]:

@@ -168,14 +168,15 @@ def test_settings_become_inputs_of_nodes() -> None:
 def test_what_was_left_out_or_guessed_is_in_the_report() -> None:
     found = read_parameters(read_infotext("a cat. Steps: 20, Sampler: Euler a, Seed: 7, CFG scale: 7, x"), "NV")
     assert found.prompt == "a cat."
-    assert [words in line for words, line in zip(("within a line", "“x”"), found.report, strict=False)] == [True, True]
+    assert [words in line for words, line in zip(("within a line", "“x”"), found.notes, strict=False)] == [True, True]
     with pytest.raises(ValueError, match=r"(?s)there are no settings .* cannot be split"):
         read_parameters(read_infotext("a cat\nSteps: 20 Seed: 7"), "NV")
 
 
 def test_a_batch_is_no_false_alarm() -> None:
-    report = read_parameters(read_infotext(f"{INFOTEXT}, Batch size: 4, Batch pos: 2"), "NV").report
-    assert [line.split(":")[0] for line in report] == ["AND", "Batch", "Emphasis"]
+    found = read_parameters(read_infotext(f"{INFOTEXT}, Batch size: 4, Batch pos: 2"), "NV")
+    assert [line.split(":")[0] for line in found.notes] == ["AND", "Batch"]
+    assert [row.name for row in found.rows if row.advice] == []
 
 
 def test_every_setting_that_can_change_the_picture_is_reported() -> None:

@@ -111,9 +111,7 @@ class Parameters:
     rows: tuple[Row, ...]
     """A row for each setting."""
     notes: tuple[str, ...]
-    """A line for each value that is read otherwise than it stands."""
-    problems: tuple[str, ...]
-    """What was left out or guessed before settings were known, a line each."""
+    """Lines on what was left out or guessed before, and on each value that is read otherwise than it stands."""
 
     def report(self, others: Sequence[Row] = ()) -> list[str]:
         """Lines on where each setting went, those first that went nowhere.
@@ -131,7 +129,7 @@ class Parameters:
             if not row.advice:
                 by_output.setdefault(row.output, []).append(f"{row.name} {shortened(row.value, MAX_VALUE)}".rstrip())
         used = [f"→ {output}: {', '.join(said)}" for output, said in by_output.items()]
-        return [*self.problems, *lines, *self.notes, *used, ROUNDING]
+        return [*lines, *self.notes, *used, ROUNDING]
 
 
 class _Table:
@@ -140,7 +138,7 @@ class _Table:
     def __init__(self, infotext: Infotext) -> None:
         self.left = dict(infotext.settings)
         self.rows: list[Row] = []
-        self.notes: list[str] = []
+        self.notes = [*infotext.problems]
 
     def take(self, name: str, output: str, default: str | None = None) -> str:
         """Take a setting; an error if it has no default and is missing."""
@@ -328,5 +326,4 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
         negative_settings=negative_settings,
         rows=tuple(table.rows),
         notes=tuple(notes),
-        problems=infotext.problems,
     )
