@@ -151,7 +151,9 @@ class WeightedCLIPA1111Encode(EncodeNode):
         checked("regions", regions, REGIONS)
         checked("loras", loras, LORAS)
         options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, **choices)
-        as_webui = settings is not None and loras == LORAS[0]
+        # under hooks the host asks for each text several times, with other weights of the encoder
+        is_hooked = loras != LORAS[0] or getattr(clip, "apply_hooks_to_conds", None) is not None
+        as_webui = settings is not None and not is_hooked
         settings = PromptSettings(options) if settings is None else settings
         if not isinstance(settings, PromptSettings):
             raise ValueError("A1111/Forge Prompt: settings must come from Read A1111 Parameters")
