@@ -78,6 +78,10 @@ def watch_input(tooltip: str) -> Input:
     return WATCH, {MARK: MAPS, "tooltip": tooltip}
 
 
+PROMPT_SETTINGS = "WEIGHTED_CLIP_SETTINGS"
+"""Type name of a link that carries how a picture's prompt was read and weighted."""
+
+
 def with_first(first: str, names: Iterable[str]) -> list[str]:
     """Move one of the names to the front: the default of a menu."""
     return [first, *(name for name in names if name != first)]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...weighting.areas import read_area, read_where
 from ...weighting.fields import check_times, check_weight
+from ...weighting.places import PlacedPhrase
 from ...weighting.prompt import shortened
 from ...weighting.view import counted
 from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
@@ -87,6 +88,23 @@ def place_phrase(
     lines += time_lines(where)
     placed = _watched(with_field(conditioning, fields), where, [field.rows if field else () for field in fields])
     return placed, "\n".join([*lines, NOT_ACTING])
+
+
+def place_lines(conditioning: Conditioning, places: Sequence[PlacedPhrase]) -> tuple[Conditioning, list[str]]:
+    """Place the phrases of our WebUI script's lines, of which one may be in none of a picture's texts.
+
+    Returns:
+        The conditioning as `place_phrase` gives it, and lines of a report.
+    """
+    lines: list[str] = []
+    for place in places:
+        if not any(all_rows_of(place.phrase, rows, values) for rows, values in conditioning):
+            lines.append(f"“{shortened(place.line)}” places nothing: these words are not in the prompt")
+            continue
+        where = Placement(place.area.text if place.area else "", place.start, place.end, place.in_steps)
+        conditioning, report = place_phrase(conditioning, place.phrase, place.inside, place.outside, where)
+        lines.append(report)
+    return conditioning, lines
 
 
 def _watched(conditioning: Conditioning, where: Where, own: Sequence[Sequence[int]] | None = None) -> Conditioning:
