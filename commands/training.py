@@ -228,7 +228,10 @@ def add_out(train: argparse.ArgumentParser) -> None:
 def add_saving(train: argparse.ArgumentParser) -> None:
     """Add the arguments about checkpoints, the log and the options."""
     train.add_argument(
-        CONFIG_FLAG, metavar="FILE", help=f"YAML file of these options, such as a run's own {CONFIG_NAME}"
+        CONFIG_FLAG,
+        action="append",
+        metavar="FILE",
+        help=f"YAML file of these options, such as a run's own {CONFIG_NAME}; --no-... takes back a flag in it",
     )
     train.add_argument("--save-every", metavar="N", help="steps, or with an m minutes, between checkpoints (10m)")
     add_value(train, "--keep-checkpoints", 1, "K", "keep the last K of them (%(default)s)")
