@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..encoder.regular_file import open_regular
 from .files import DVAEFileError
 from .torch_file import check_tensors, load
 
@@ -159,9 +160,7 @@ _MAKERS: Mapping[int, tuple[str, Callable[[str, Mapping[str, Tensor], str], Netw
 
 
 def _tensors_of(path: Path) -> Mapping[str, Tensor]:
-    if not path.is_file():  # a pipe would never end
-        raise DVAEFileError(f"{path}: there is no such file")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         is_zip = file.read(2) == b"PK"
     if is_zip or path.stat().st_size > MAX_BYTES:
         tensors = load(path, MAX_BYTES, "PyTorch", "it holds more than tensors")

@@ -17,7 +17,7 @@ class NoRegularFile(OSError):
     """Raised for a folder, a pipe or a device in the place of a file."""
 
     def __init__(self) -> None:
-        super().__init__("this is a folder, a pipe or a device, and not a file")
+        super().__init__("it is a folder, a pipe or a device, and not a file")
 
 
 def stat_of(path: str | Path) -> os.stat_result:
@@ -62,7 +62,8 @@ def read_regular(path: str | Path, most: int) -> bytes:
         OSError: If it is none, cannot be read, or has more bytes than ``most``.
     """
     with open_regular(path) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(f"it has more than {most:,} bytes")
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(most + 1) if size <= most else b""
+    if size > most or len(content) > most:
+        raise OSError(f"it has {max(size, len(content)):,} bytes, at most {most:,} are read")
     return content

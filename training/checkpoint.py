@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from ..encoder.quoting import quote
+from ..encoder.regular_file import stat_of
 from ..output.files import WriteError, written_whole
+from ..weighting.prompt import shortened
 from . import log
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ LENGTH = ("steps", "options.steps", "options.epochs")
 """Properties of a run that say how long it is: it may be lengthened."""
 MAY_CHANGE = ("options.watch", "options.checkpointing")
 """Other properties that change nothing in what is learned."""
+MAX_NAMED = 8
+"""Properties named in a message."""
 MAX_TOLD = 60
 """Characters of a value in a message."""
 _ADVICE = "Put back the file that the run wrote, or begin anew with another --out"
@@ -100,6 +105,7 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
         advice = "so there is nothing to go on with; leave out --resume to begin" if name == NAME else _ADVICE
         raise ValueError(f"{path} is not there, {advice}")
     try:
+        stat_of(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             state = torch.load(path, map_location="cpu", weights_only=True)  # runs no code, whatever the file holds
@@ -316,17 +322,11 @@ def _told(value: object) -> str:
         return f"a tensor of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, (dict, list, tuple)):
         return f"a {type(value).__name__} of {len(cast('list[Any]', value)):,}"
-    if isinstance(value, int) and abs(value) > 2**64:
-        return f"a number of {value.bit_length():,} bits"
-    return _short(repr(value))
+    return quote(value, MAX_TOLD)
 
 
 def _plain(value: object) -> str:
-    return _short(value) if isinstance(value, str) and value.isprintable() else _told(value)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_TOLD else f"{text[:MAX_TOLD]}..."
+    return shortened(value, MAX_TOLD) if isinstance(value, str) and value.isprintable() else _told(value)
 
 
 def trained_state(model: nn.Module) -> dict[str, Tensor]:
@@ -362,9 +362,9 @@ def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any],
     changed += [name for name in found if name not in about]
     if changed:
         named = ", ".join(
-            _short(str(name)).removeprefix("options.")
+            _plain(name).removeprefix("options.")
             + ("" if name == "data" else f" ({_plain(found.get(name))} then, {_plain(about.get(name))} now)")
-            for name in changed
+            for name in changed[:MAX_NAMED]
         )
         raise ValueError(
             f"{folder / NAME} is of a run with other {named}. Undo the change, or begin anew with another --out"

@@ -28,7 +28,9 @@ from ..encoder.config import CROPS, Crop
 from ..encoder.files.checkpoint import clip_config, hugging_face_tensors, load_weights, position_metadata
 from ..encoder.files.layouts import find_vision_tower
 from ..encoder.files.tensor_file import open_tensor_file
+from ..encoder.foreign_text import parse_json
 from ..encoder.linear import widened
+from ..encoder.quoting import quote
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
 from ..encoder.vision_model import VisionModel
@@ -134,13 +136,13 @@ class ClassifierRun(Loop):
     def _check_classes(self) -> None:
         if len(self.counts) < 2:
             raise ValueError(
-                f"all {self.what} are of one class, {next(iter(self.counts))!r}: give a folder with a folder for each "
-                "of two classes or more"
+                f"all {self.what} are of one class, {quote(next(iter(self.counts)))}: give a folder with a folder for "
+                "each of two classes or more"
             )
         if lost := self.counts.keys() - {class_of(one) for one in self.examples}:
             name = min(lost)
             raise ValueError(
-                f"the class {name!r} has {self.counts[name]} {self.what}, all of them held out: add some, or use "
+                f"the class {quote(name)} has {self.counts[name]} {self.what}, all of them held out: add some, or use "
                 "--held-out with a smaller number or another --seed"
             )
 
@@ -317,13 +319,13 @@ def load_classifier(folder: Path) -> Trained:
         head = {name: file.handle.get_tensor(key) for key, name in HEAD_KEYS.items() if key in file.shapes}
         about = file.handle.metadata() or {}
     try:
-        classes, crop = json.loads(about.get("classes", "null")), about.get("crop")
+        classes, crop = parse_json(about.get("classes", "null")), about.get("crop")
         if not isinstance(classes, list) or not all(isinstance(one, str) for one in classes) or crop not in CROPS:
             raise ValueError(f"its metadata name no classes, or no crop of {', '.join(CROPS)}")
         model = Classifier(tower, len(classes))
         check_like(head, model.head.state_dict(), "its head")
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no classifier of train --objective classify: {error!s:.200}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is no classifier of train --objective classify: {error}") from error
     model.head.load_state_dict(head)
     return Trained(model.eval().requires_grad_(False), tuple(classes), crop)
 

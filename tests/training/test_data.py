@@ -125,11 +125,11 @@ def test_a_table_of_file_names_and_texts(tmp_path: Path, kind: str) -> None:
         (
             "metadata.jsonl",
             '{"file_name": "a.png", "caption": "x"}',
-            r"metadata\.jsonl:1: .*'text'.*file_name, caption",
+            r"metadata\.jsonl:1: .*'text'.*file_name', 'caption",
         ),
         ("metadata.jsonl", '\n{"file', r"metadata\.jsonl:2: it cannot be read: "),
         ("metadata.jsonl", "[1]", r"its columns are none"),
-        ("metadata.csv", "file,text\na.png,x\n", r"metadata\.csv:2: .*file, text"),
+        ("metadata.csv", "file,text\na.png,x\n", r"metadata\.csv:2: .*file', 'text"),
         ("metadata.csv", b"file_name,text\na.png,caf\xe9\n", "it cannot be read"),
     ],
 )

@@ -1,0 +1,32 @@
+"""JSON that others wrote, with one kind of error whose words say what is wrong with the text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+MAX_DIGITS = 4300
+"""Maximum length of a whole number, as Python's own."""
+
+
+def parse_json(text: str | bytes, **hooks: Any) -> Any:
+    """Parse a text of bounded length, as ``json.loads``.
+
+    Raises:
+        ValueError: If it is no JSON, nested too deeply, or has a longer number than `MAX_DIGITS`.
+    """
+    try:
+        return json.loads(text, parse_int=_whole_number, **hooks)
+    except json.JSONDecodeError as error:
+        what = error.msg.removesuffix(" at").removesuffix(" starting")
+        raise ValueError(f"no JSON: {what} at line {error.lineno}, column {error.colno}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("not UTF-8") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"no JSON that is read: a number in it has more than {MAX_DIGITS:,} digits")
+    return int(digits)
