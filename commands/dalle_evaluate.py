@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import open_image
+from ..encoder.quoting import quote
 from ..output.files import written_whole
 from .console import Progress, show
 from .images import WHOLE_CLIP, add_activation_option, clip_of, image_files, tell_left_out, write_picture
@@ -118,7 +119,9 @@ def _labels(arguments: argparse.Namespace) -> list[str]:
         return []
     labels = [label.strip() for label in next(csv.reader([arguments.labels], skipinitialspace=True), [])]
     if arguments.weights is None or len(set(labels)) < max(2, len(labels)) or not all(labels):
-        raise ValueError(f"--labels {arguments.labels!r}: with --weights, two or more that differ, none of them empty")
+        raise ValueError(
+            f"--labels {quote(arguments.labels)}: with --weights, two or more that differ, none of them empty"
+        )
     return labels
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import image_of
+from ..encoder.quoting import quote
 from . import Command
 from .console import Progress, show
 from .images import clip_of, text_features_of, write_picture
@@ -59,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
     model = load_dalle(arguments.model, dtype=dtype_named(arguments.dtype), device=device_of(arguments))
     clip = None if arguments.clip is None else clip_of(arguments, arguments.clip)
     prefix = None if arguments.prefix is None else _prefix(model, arguments.prefix, arguments.rows)
-    show(f"{arguments.caption!r} as pieces: {_pieces(model, arguments.caption)}")
+    show(f"{quote(arguments.caption)} as pieces: {_pieces(model, arguments.caption)}")
     seeds = range(arguments.seed, arguments.seed + arguments.count)
     images, is_whole = draw_all(model, arguments.caption, seeds, options, prefix)
     order, scores = list(range(len(images))), None

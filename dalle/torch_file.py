@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from ..encoder.quoting import quote
 from .files import DVAEFileError
 
 MAX_DIRECTORY_BYTES = 4 * 2**20
@@ -94,27 +95,31 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     total, size = 0, path.stat().st_size
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
-            raise DVAEFileError(f"{path}: {name!r:.200} is no plain tensor")
+            raise DVAEFileError(f"{path}: {quote(name, 200)} is no plain tensor")
         stored = tensor.untyped_storage().nbytes() // tensor.element_size()
         if tensor.numel() > stored:
-            raise DVAEFileError(f"{path}: {name!r:.200} has {tensor.numel():,} elements, and {stored:,} are stored")
+            raise DVAEFileError(
+                f"{path}: {quote(name, 200)} has {tensor.numel():,} elements, and {stored:,} are stored"
+            )
         total += tensor.numel() * tensor.element_size()
         if total > size:
             raise DVAEFileError(
-                f"{path}: its tensors up to {name!r:.200} take {total:,} bytes, and the file has {size:,}"
+                f"{path}: its tensors up to {quote(name, 200)} take {total:,} bytes, and the file has {size:,}"
             )
 
 
 def check_shapes(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> None:
     """Check names and shapes."""
     if missing := [name for name in expected if name not in tensors]:
-        raise ValueError(f"there is nothing for {missing[0]!r}; the file looks incomplete, or is not of {what}")
+        raise ValueError(
+            f"there is nothing for {quote(missing[0], 200)}; the file looks incomplete, or is not of {what}"
+        )
     for name, tensor in tensors.items():
         if name not in expected:
-            raise ValueError(f"it has something for {name!r:.200}, which is no part of {what} with these layers")
+            raise ValueError(f"it has something for {quote(name, 200)}, which is no part of {what} with these layers")
         if tensor.shape != expected[name].shape:
-            shape = f"{list(tensor.shape)!s:.200}"
-            raise ValueError(f"for {name!r} it has shape {shape}, expected {list(expected[name].shape)}")
+            shape = quote(list(tensor.shape))
+            raise ValueError(f"for {quote(name, 200)} it has shape {shape}, expected {list(expected[name].shape)}")
 
 
 def _pickle_in(file: BinaryIO, size: int) -> bytes:
@@ -126,7 +131,7 @@ def _pickle_in(file: BinaryIO, size: int) -> bytes:
         entries = archive.infolist()
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
-            raise DVAEFileError(f"its entry {entry.filename!r:.200} is compressed, and PyTorch compresses none")
+            raise DVAEFileError(f"its entry {quote(entry.filename, 200)} is compressed, and PyTorch compresses none")
     total = sum(entry.file_size for entry in entries)
     if total > size:
         raise DVAEFileError(f"its entries would have {total:,} bytes, and the file has {size:,}")

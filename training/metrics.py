@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..encoder.quoting import quote
 from ..encoder.similarity import similarity
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
@@ -115,7 +116,9 @@ class Measure:
         note = f" ({shared} have a caption that another has, and count as right with each other)" if shared else ""
         lines = [f"recall of {len(self._held)} held-out pairs{note} after {step:,} steps: {shares}"] if shares else []
         moves = {prompt: found[f"{MOVED}{prompt}"] for prompt in self._watched}
-        return lines + [f"{prompt!r} has moved by {share:.1%} after {step:,} steps" for prompt, share in moves.items()]
+        return lines + [
+            f"{quote(prompt)} has moved by {share:.1%} after {step:,} steps" for prompt, share in moves.items()
+        ]
 
     def _recall(self, towers: Towers) -> dict[str, float]:
         device = towers.loss.logit_scale.device

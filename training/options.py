@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from ..encoder.config import CROPS, LIBRARIES, MAX_POSITIONS, POSITIONS, Crop, Library, Positions
 from ..encoder.option import option, options_in
+from ..encoder.quoting import quote
 from .augmentation import Augmentation
 
 Trained = Literal["text", "both", "image"]
@@ -97,7 +98,7 @@ class Rates:
     def __post_init__(self) -> None:
         unknown = [name for name, _ in self.by_part if name not in PARTS]
         if unknown:
-            raise ValueError(f"no part of a model is called {unknown[0]!r}; parts are {', '.join(PARTS)}")
+            raise ValueError(f"no part of a model is called {quote(unknown[0])}; parts are {', '.join(PARTS)}")
         for name, value in (("learning rate", self.rate), *self.by_part, ("weight decay", self.weight_decay)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"the {name} must be a number from 0, got {value}")
@@ -136,7 +137,7 @@ def file_name(word: str) -> str:
     name = _NOT_IN_NAMES.sub("_", word).strip("_")
     if not name:
         raise ValueError(
-            f"the word {word!r} has no letter or digit to call its file by: write it as <mine>, for example"
+            f"the word {quote(word)} has no letter or digit to call its file by: write it as <mine>, for example"
         )
     return f"{name}.safetensors"
 
