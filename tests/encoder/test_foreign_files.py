@@ -80,8 +80,8 @@ def test_a_kind_that_is_not_known_is_not_named(content: bytes) -> None:
 @pytest.mark.parametrize("kind", ["pipe", "folder", "zero", "link"])
 def test_every_reader_refuses_what_is_no_file_at_once(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
-    make = {"pipe": os.mkfifo, "folder": os.mkdir, "zero": lambda path: os.symlink("/dev/zero", path)}
-    make.get(kind, lambda path: os.symlink(path, path))(path)
+    make = {"pipe": os.mkfifo, "folder": os.mkdir, "zero": lambda path: path.symlink_to("/dev/zero")}
+    make.get(kind, lambda path: path.symlink_to(path))(path)
     readers = (
         open_regular,
         lambda path: read_regular(path, 10),
