@@ -9,9 +9,7 @@ No host imports this module (a contract in ``pyproject.toml`` enforces that).
 from __future__ import annotations
 
 import pickle
-import pickletools
-import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..encoder.files.torch_archive import GLOBALS, ArchiveError, pickle_in
+from ..encoder.files.torch_archive import ArchiveError, check_archive
 from ..encoder.quoting import quote
+from ..encoder.regular_file import NoRegularFile
 from .files import DVAEFileError
 
 
@@ -40,22 +39,17 @@ def load(path: Path, max_bytes: int, origin: str, refusal: str, classes: Mapping
     Raises:
         DVAEFileError: If the file cannot be used.
     """
-    try:
-        about = path.stat()
-    except (OSError, ValueError) as error:
-        raise DVAEFileError(f"{path}: there is no such file") from error
-    if not stat.S_ISREG(about.st_mode) or about.st_size > max_bytes:
-        raise DVAEFileError(f"{path}: this is no file of at most {max_bytes:,} bytes")
     classes = classes or {}
     try:
-        with path.open("rb") as file:
-            unknown = _unknown(pickle_in(file, about.st_size), GLOBALS.union(classes))
-        if unknown:
-            raise pickle.UnpicklingError(f"Unsupported global: {unknown:.200}")
+        check_archive(path, max_bytes, classes)
         with torch.serialization.safe_globals(list(classes.values())) if classes else nullcontext():
             return torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise DVAEFileError(f"{path}: refused, because {refusal} ({_reason(error)})") from error
+    except FileNotFoundError as error:
+        raise DVAEFileError(f"{path}: there is no such file") from error
+    except NoRegularFile as error:
+        raise DVAEFileError(str(error)) from error
     except ArchiveError as error:
         raise DVAEFileError(f"{path}: {error}") from error
     except Exception as error:  # a broken file fails in many ways
@@ -92,17 +86,6 @@ def check_shapes(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], 
         if tensor.shape != expected[name].shape:
             shape = quote(list(tensor.shape))
             raise ValueError(f"for {quote(name, 200)} it has shape {shape}, expected {list(expected[name].shape)}")
-
-
-def _unknown(data: bytes, allowed: Iterable[str]) -> str:
-    """The first global in a pickle that is not allowed, or an empty string."""
-    for opcode, argument, _ in pickletools.genops(data):
-        if opcode.name == "PROTO" and argument != 2:
-            raise ValueError(f"its pickle has protocol {argument}, expected 2")
-        name = str(argument).replace(" ", ".", 1)
-        if opcode.name == "GLOBAL" and name not in allowed:
-            return name
-    return ""
 
 
 def _reason(error: Exception) -> str:

@@ -74,7 +74,8 @@ def open_image(path: Path, data: bytes | None = None) -> Image.Image:
     except UnidentifiedImageError as error:
         raise ValueError(f"{path}: no image of a kind that is read: {_kinds()}") from error
     except Exception as error:  # broken files fail in many ways, depending on the format
-        raise ValueError(f"{path}: broken image: {error or type(error).__name__}") from error
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ValueError(f"{path}: broken image: {reason}") from error
     if max(image.size) > MAX_RATIO * min(image.size):
         raise ValueError(f"{path}: too thin: {image.width} x {image.height} pixels")
     if image.mode.startswith("I"):  # 16 bits; Pillow would clip them at 255

@@ -14,10 +14,12 @@ _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)  # which Windows lacks, as it do
 
 
 class NoRegularFile(OSError):
-    """Raised for a folder, a pipe or a device in the place of a file."""
+    """Raised for a folder, a pipe or a device in the place of a file; ``strerror`` is the reason without its name."""
 
-    def __init__(self) -> None:
-        super().__init__("it is a folder, a pipe or a device, and not a file")
+    def __init__(self, path: str | Path) -> None:
+        reason = "it is a folder, a pipe or a device, and not a file"
+        super().__init__(f"{path}: {reason}")
+        self.strerror = reason
 
 
 def stat_of(path: str | Path) -> os.stat_result:
@@ -32,7 +34,7 @@ def stat_of(path: str | Path) -> os.stat_result:
     except ValueError as error:  # a name that no file can have
         raise FileNotFoundError(f"{path}: {error}") from error
     if not stat.S_ISREG(about.st_mode):
-        raise NoRegularFile
+        raise NoRegularFile(path)
     return about
 
 
@@ -51,7 +53,7 @@ def _opened(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | _WITHOUT_WAITING)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # another one since it was looked at
         os.close(descriptor)
-        raise NoRegularFile
+        raise NoRegularFile(path)
     return descriptor
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from ..encoder.files.torch_archive import check_archive
 from ..encoder.quoting import quote
-from ..encoder.regular_file import stat_of
 from ..output.files import WriteError, written_whole
 from ..weighting.prompt import shortened
 from . import log
@@ -34,6 +34,9 @@ LENGTH = ("steps", "options.steps", "options.epochs")
 """Properties of a run that say how long it is: it may be lengthened."""
 MAY_CHANGE = ("options.watch", "options.checkpointing")
 """Other properties that change nothing in what is learned."""
+MAX_BYTES = 2**44
+MAX_PICKLE_BYTES = 32 * 2**20
+"""Maximum size of the pickle in a checkpoint; that of the largest CLIP's has some 2 MiB."""
 MAX_NAMED = 8
 """Properties named in a message."""
 MAX_TOLD = 60
@@ -105,7 +108,7 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
         advice = "so there is nothing to go on with; leave out --resume to begin" if name == NAME else _ADVICE
         raise ValueError(f"{path} is not there, {advice}")
     try:
-        stat_of(path)
+        check_archive(path, MAX_BYTES, max_pickle_bytes=MAX_PICKLE_BYTES)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             state = torch.load(path, map_location="cpu", weights_only=True)  # runs no code, whatever the file holds

@@ -22,7 +22,8 @@ _KINDS = {
     b"7z\xbc\xaf\x27\x1c": "a 7z file: unpack it",
     b"Rar!": "a RAR file: unpack it",
 }
-_PICKLES = tuple(bytes([0x80, protocol]) for protocol in range(1, 6))
+PICKLES = tuple(bytes([0x80, protocol]) for protocol in range(1, 6))
+"""Beginnings of pickles."""
 _ZIP = b"PK\x03\x04"
 _PICKLE = "which is not read, because loading one can run code: get the .safetensors version"
 
@@ -41,7 +42,7 @@ def kind_of(start: bytes) -> str:
     if start.startswith(_ZIP):
         is_pickle = b"data.pkl" in start or b"version" in start[:60]
         return f"a checkpoint pickled by PyTorch, {_PICKLE}" if is_pickle else "a zip file: unpack it"
-    if start.startswith(_PICKLES):
+    if start.startswith(PICKLES):
         return f"a pickle, {_PICKLE}"
     if not start.strip(b"\0"):
         return "a file of zeros, as a download that was broken off can leave: download it again"

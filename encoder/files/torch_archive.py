@@ -6,11 +6,17 @@ would take the compressed bytes for numbers.
 
 from __future__ import annotations
 
+import os
 import struct
 import zipfile
+from collections.abc import Iterable
+from pathlib import Path
 from typing import BinaryIO
 
 from ..quoting import quote
+from ..regular_file import open_regular
+from .kinds import NUM_FIRST_BYTES, PICKLES, kind_of
+from .pickles import check_pickle
 
 MAX_DIRECTORY_BYTES = 4 * 2**20
 """Maximum size of a zip's directory; that of the largest published model has some 0.1 MiB."""
@@ -43,10 +49,36 @@ class ArchiveError(ValueError):
     """Raised for a file that is whole and not read; the message says why."""
 
 
-def pickle_in(file: BinaryIO, size: int) -> bytes:
+def check_archive(
+    path: Path, max_bytes: int, classes: Iterable[str] = (), max_pickle_bytes: int = MAX_PICKLE_BYTES
+) -> None:
+    """Check a file of ``torch.save``, apart from the values of its tensors.
+
+    Args:
+        path: The file.
+        max_bytes: Maximum size of the file.
+        classes: Globals allowed besides those of tensors, by their names in the file.
+        max_pickle_bytes: Maximum size of the pickle.
+
+    Raises:
+        OSError: If it is no file, or cannot be read.
+        UnpicklingError: If it names another global.
+        ArchiveError: If it is not read, although it may be whole.
+        ValueError: If it is broken.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise ArchiveError(f"this is no file of at most {max_bytes:,} bytes")
+        check_pickle(_pickle_in(file, size, max_pickle_bytes), GLOBALS.union(classes), max_pickle_bytes)
+
+
+def _pickle_in(file: BinaryIO, size: int, max_bytes: int) -> bytes:
     """The pickle of a zip whose entries are uncompressed and together no larger than the file."""
-    if file.read(len(_START)) != _START:
-        raise ArchiveError(_NO_ZIP)
+    start = file.read(NUM_FIRST_BYTES)
+    if not start.startswith(_START):
+        kind = kind_of(start)
+        raise ArchiveError(f"it is {kind}" if kind and not start.startswith(PICKLES) else _NO_ZIP)
     _check_end(file, size)
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
@@ -65,9 +97,9 @@ def pickle_in(file: BinaryIO, size: int) -> bytes:
     pickles = [entry for entry in entries if entry.filename.lower().rpartition("/")[2] == _PICKLE]
     if len(pickles) != 1:
         raise ValueError(f"it has {len(pickles)} entries {_PICKLE}, expected one")
-    if pickles[0].file_size > MAX_PICKLE_BYTES:
+    if pickles[0].file_size > max_bytes:
         raise ArchiveError(
-            f"its pickle of names and shapes has {pickles[0].file_size:,} bytes, at most {MAX_PICKLE_BYTES:,} are read"
+            f"its pickle of names and shapes has {pickles[0].file_size:,} bytes, at most {max_bytes:,} are read"
         )
     file.seek(pickles[0].header_offset)
     _, name_length, extra_length = _LOCAL.unpack(file.read(_LOCAL.size))
