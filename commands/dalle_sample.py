@@ -75,7 +75,9 @@ def _run(arguments: argparse.Namespace) -> int:
             show(f"{rank:>3}  {scores[index]:7.4f}  {folder / name}")
     if order:
         montage = draw_samples([(arguments.caption, [pictures[index] for index in order])])
-        write_picture(montage, folder / MONTAGE_NAME)
+        beside = folder.resolve().with_name(f"{folder.resolve().name}-{MONTAGE_NAME}")
+        write_picture(montage, beside)
+        show(f"montage: {beside}")
     score = "" if scores is None else f"; CLIP score {clip_score([scores[index] for index in order]):.2f}"
     show(f"written: {len(order)} images to {folder}{score}")
     if not is_whole:
@@ -163,6 +165,6 @@ DALLE_SAMPLE = Command(
     _run,
     ('prior/dalle.safetensors "a small red ring at the top" --out images --count 16',),
     description="Draw images of a caption. Each is written as a .png file with its seed in its name, and all of "
-    "them into montage.png.",
+    "them into DIR-montage.png, beside the folder.",
     epilog="Ctrl-C ends it within a token; images that are finished are written.",
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..encoder.foreign_text import comma_separated
 from ..encoder.image_file import SUFFIXES
 from ..encoder.quoting import quote
 from ..output.files import written_whole
@@ -234,7 +235,7 @@ def _labels(arguments: argparse.Namespace) -> tuple[list[str], list[list[Path]]]
     """The labels, and the examples of each, if given."""
     known: list[list[Path]] = []
     if arguments.examples is None:
-        labels = [label.strip() for label in next(csv.reader([arguments.labels], skipinitialspace=True), [])]
+        labels = comma_separated(arguments.labels)
         given = f"--labels {quote(arguments.labels)}"
     else:
         given = f"--examples {arguments.examples}"

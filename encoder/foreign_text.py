@@ -1,7 +1,8 @@
-"""JSON that others wrote, with one kind of error whose words say what is wrong with the text."""
+"""JSON and lists with commas that others wrote, with one kind of error, whose words say what is wrong."""
 
 from __future__ import annotations
 
+import csv
 import json
 from typing import Any
 
@@ -24,6 +25,22 @@ def parse_json(text: str | bytes, **hooks: Any) -> Any:
         raise ValueError("not UTF-8") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def comma_separated(text: str) -> list[str]:
+    """Parts of a line between commas, without the blanks around them; one in double quotes may have commas in it.
+
+    >>> comma_separated('a, "b, c" ,d')
+    ['a', 'b, c', 'd']
+
+    Raises:
+        ValueError: If a part is longer than Python's reader of such lines takes.
+    """
+    line = " ".join(text.split())
+    try:
+        return [part.strip() for part in next(csv.reader([line], skipinitialspace=True), [])]
+    except csv.Error as error:
+        raise ValueError(f"a part between commas has more than {csv.field_size_limit():,} characters") from error
 
 
 def _whole_number(digits: str) -> int:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoder.files.torch_archive import check_archive
+from ..encoder.foreign_text import parse_json
 from ..encoder.quoting import quote
 from ..output.files import WriteError, written_whole
 from ..weighting.prompt import shortened
@@ -41,6 +42,10 @@ MAX_NAMED = 8
 """Properties named in a message."""
 MAX_TOLD = 60
 """Characters of a value in a message."""
+_GROUPS = ("rates", "captions", "augmentation")
+"""Groups of options that are typed one by one."""
+_FLAGS = {"by_part": "rate-of", "frozen_layers": "freeze-layers", "least_area": "random-crop", "is_mirrored": "mirror"}
+"""Names of options that differ from those of their fields."""
 _ADVICE = "Put back the file that the run wrote, or begin anew with another --out"
 _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 _IS_SQUARE = re.compile("_sq$|var")
@@ -328,6 +333,20 @@ def _told(value: object) -> str:
     return quote(value, MAX_TOLD)
 
 
+def _differences(name: object, then: object, now: object) -> list[tuple[str, object, object]]:
+    """A property that differs, by its option's name, with both values; of a group of options those that differ."""
+    shown = _plain(name).removeprefix("options.")
+    try:
+        groups: list[Any] = [parse_json(value) if isinstance(value, str) else None for value in (then, now)]
+    except ValueError:
+        groups = []
+    if not groups or not all(isinstance(group, dict) for group in groups):
+        return [(shown, then, now)]
+    differing = [key for key in {**groups[0], **groups[1]} if groups[0].get(key) != groups[1].get(key)]
+    place = "" if shown in _GROUPS else f"{shown}."
+    return [(place + _FLAGS.get(key, _plain(key)), groups[0].get(key), groups[1].get(key)) for key in differing]
+
+
 def _plain(value: object) -> str:
     return shortened(value, MAX_TOLD) if isinstance(value, str) and value.isprintable() else _told(value)
 
@@ -364,10 +383,10 @@ def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any],
     ]
     changed += [name for name in found if name not in about]
     if changed:
+        parts = [part for name in changed for part in _differences(name, found.get(name), about.get(name))]
         named = ", ".join(
-            _plain(name).removeprefix("options.")
-            + ("" if name == "data" else f" ({_plain(found.get(name))} then, {_plain(about.get(name))} now)")
-            for name in changed[:MAX_NAMED]
+            f"{name} ({_plain(then)} then, {_plain(now)} now)" if name != "data" else name
+            for name, then, now in parts[:MAX_NAMED]
         )
         raise ValueError(
             f"{folder / NAME} is of a run with other {named}. Undo the change, or begin anew with another --out"

@@ -41,6 +41,7 @@ from .checkpoint import check_like, check_weights
 from .data import Data, Example, Problem
 from .distributed import over_processes
 from .images import Images, pixels_of, still_readable
+from .log import number_of
 from .loop import Loop
 from .new_text import about_clip
 from .optimizer import OPTIMIZERS, factor, groups_of
@@ -142,8 +143,8 @@ class ClassifierRun(Loop):
         if lost := self.counts.keys() - {class_of(one) for one in self.examples}:
             name = min(lost)
             raise ValueError(
-                f"the class {quote(name)} has {self.counts[name]} {self.what}, all of them held out: add some, or use "
-                "--held-out with a smaller number or another --seed"
+                f"the class {quote(name)} has {number_of(self.counts[name], self.what)}, all of them held out: "
+                "add some, or use --held-out with a smaller number or another --seed"
             )
 
     # ---- training
@@ -209,8 +210,8 @@ class ClassifierRun(Loop):
         found = {"held-out loss": loss / len(self.held), "held-out accuracy": right / len(self.held)}
         if not is_quiet:
             self.say(
-                f"{len(self.held):,} held-out {self.what} after {self.step:,} steps: {found['held-out accuracy']:.1%} "
-                f"right, loss {found['held-out loss']:.4f}"
+                f"{number_of(len(self.held), f'held-out {self.what}')} after {self.step:,} steps: "
+                f"{found['held-out accuracy']:.1%} right, loss {found['held-out loss']:.4f}"
             )
         return found
 
@@ -242,7 +243,7 @@ class ClassifierRun(Loop):
                 "trained_from": self.clip.name,
                 "trained_by": "weighted-clip train",
                 "steps": str(self.step),
-                "options": json.dumps(self.options.as_dict()),
+                "options": self.options.as_metadata(),
                 "classes": json.dumps(list(self.counts)),
                 "crop": self.options.crop,
                 **(position_metadata(result.text.config) if result.text is not None else {}),

@@ -23,6 +23,7 @@ from .data import Data, Problem
 from .distributed import over_processes
 from .grad_cache import Part, Towers, backward
 from .images import Images, still_readable
+from .log import number_of
 from .loop import Loop
 from .lora import add_lora
 from .metrics import BEST_NAME, Measure, Patience, rows_of
@@ -86,7 +87,9 @@ class Run(Loop):
                 f"no caption to train on has the word {quote(self.options.word)}: write it into those of the images "
                 "that show it"
             )
-        self.say(f"{count:,} of {len(captions):,} captions have the word {quote(self.options.word)}")
+        have = "have" if count != 1 else "has"
+        told = f"{count:,} of {number_of(len(captions), 'captions')} {have} the word {quote(self.options.word)}"
+        self.say(told)
 
     def _build(self) -> None:
         """Build model, optimizer and average."""

@@ -37,6 +37,7 @@ from .checkpoint import check_like, check_weights
 from .data import Data
 from .distributed import over_processes
 from .grad_cache import Towers
+from .log import number_of
 from .loop import Loop
 from .new_text import about_clip
 from .optimizer import BETAS, by_decay, factor
@@ -180,8 +181,8 @@ class MLMRun(Loop):
         shares = {"held-out loss": loss / max(1.0, count), "held-out right": right / max(1.0, count)}
         if not is_quiet:
             self.say(
-                f"{len(self.held):,} held-out captions after {self.step:,} steps: {shares['held-out right']:.1%} of "
-                f"hidden tokens found, {shares['held-out loss']:.4f} nats for one"
+                f"{number_of(len(self.held), 'held-out captions')} after {self.step:,} steps: "
+                f"{shares['held-out right']:.1%} of hidden tokens found, {shares['held-out loss']:.4f} nats for one"
             )
         return shares
 

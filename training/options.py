@@ -5,6 +5,7 @@ Importing them takes no torch, so that ``--help`` is made of them.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import asdict, dataclass, field
@@ -347,6 +348,11 @@ class TrainOptions:
     def as_dict(self) -> dict[str, Any]:
         """The options as a dict, for a record."""
         return asdict(self)
+
+    def as_metadata(self) -> str:
+        """The options as JSON for files that are passed on: without watched prompts, and without a folder's name."""
+        told = {name: value for name, value in self.as_dict().items() if name != "watch"}
+        return json.dumps({**told, "new": self.new and re.split(r"[\\/]", self.new)[-1]})
 
 
 DECLARED = {name: about for cls in (TrainOptions, Rates, CaptionOptions) for name, about in options_in(cls).items()}

@@ -17,6 +17,8 @@ FILE_COLUMN, TEXT_COLUMN = "file_name", "text"
 MAX_ROW_CHARACTERS = 1024 * 1024
 """Maximum length of a line."""
 
+_LONG_FIELD = f"it cannot be read: a field in it has more than {csv.field_size_limit():,} characters"
+
 
 class Row(NamedTuple):
     """A row of a table."""
@@ -46,7 +48,7 @@ def rows(table: Path) -> Iterator[Row]:
             except StopIteration:
                 return
             except (ValueError, csv.Error) as error:
-                reason = f"it cannot be read: {error}" if isinstance(error, csv.Error) else str(error)
+                reason = _LONG_FIELD if isinstance(error, csv.Error) else str(error)
                 more = f"; all up to line {lines.number:,} is left out with it" if lines.number > line else ""
                 yield Row(line, "", [], reason + more)
 

@@ -188,6 +188,21 @@ def test_pictures_of_other_sizes_are_scaled_and_unreadable_ones_named(
     assert told.err.count("0.png: no image of a kind that is read") == 1
 
 
+def test_splits_are_only_of_the_inception_score(folders: tuple[Path, Path], clip: Path) -> None:
+    assert evaluate(folders, clip, "--radii", "0") == 0  # by default 10, of 8 pictures
+    assert "splits" not in json.loads((folders[0].parent / "out" / "evaluation.json").read_text(encoding="utf-8"))
+
+
+def test_pictures_that_commands_write_are_no_drawings(
+    folders: tuple[Path, Path], clip: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folders[1] / "montage.png").write_bytes((folders[1] / "1.png").read_bytes())
+    assert evaluate(folders, clip, "--radii", "0") == 0
+    told = capsys.readouterr()
+    assert "8 real and 8 generated pictures" in told.out
+    assert "montage.png" in told.err
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -195,7 +210,8 @@ def test_pictures_of_other_sizes_are_scaled_and_unreadable_ones_named(
         (["--radii", "nan"], "--radii nan: write rising numbers from 0"),
         (["--radii", "a"], "--radii a: write rising numbers"),
         (["--size", "0"], "--size must be from 1 to 1,024, got 0"),
-        (["--splits", "5"], "--splits 5: 8 generated pictures have 1 to 4"),
+        (["--labels", "a,b", "--splits", "5"], "--splits 5: 8 generated pictures have 1 to 4"),
+        (["--labels", "a," + "b" * 200_000], "a part between commas has more than 131,072 characters"),
         (["--labels", "cat,cat"], "--labels 'cat,cat': with --weights, two or more that differ"),
     ],
 )

@@ -60,6 +60,19 @@ def reasons(problems: tuple[Problem, ...]) -> dict[str, str]:
     return {problem.name: problem.reason for problem in problems}
 
 
+def test_a_shard_without_pictures_is_named(tmp_path: Path) -> None:
+    for name in ("empty.tar", "texts.tar", "whole.tar"):
+        with tarfile.open(tmp_path / name, "w") as shard:
+            for member, content in {"notes.md": b"x", "a.png": picture(), "a.txt": b"a cat"}.items():
+                if name == "whole.tar" or (name == "texts.tar" and member == "notes.md"):
+                    about = tarfile.TarInfo(member)
+                    about.size = len(content)
+                    shard.addfile(about, io.BytesIO(content))
+    data = read_data(tmp_path)
+    assert [one.name for one in data.examples] == ["whole.tar/a"]
+    assert reasons(data.problems) == dict.fromkeys(["empty.tar", "texts.tar"], "there is no image in it")
+
+
 # ---- layouts
 
 
