@@ -20,6 +20,7 @@ from functools import lru_cache, partial
 from pathlib import Path, PurePath
 from typing import Any
 
+from ..encoder.foreign_text import parse_json
 from ..web.inspection import RulerNode, TextReader
 from . import node
 
@@ -90,7 +91,7 @@ def _start(
 def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ..web.inspection import as_json, files_of, inspect, reader_of, request_of
 
-    asked = json.loads(body)
+    asked = parse_json(body)
     request = request_of(asked, nodes)
     positions = positions_in(files_of(asked))
     return as_json(inspect(request, embedding_names(), reader_of(asked, nodes), positions))
@@ -133,14 +134,14 @@ def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ..web.inspection import conversion
 
     del nodes
-    return json.dumps(conversion(json.loads(body)))
+    return json.dumps(conversion(parse_json(body)))
 
 
 def _taken_apart(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ..web.inspection import generation_data
 
     del nodes
-    return json.dumps(generation_data(json.loads(body)))
+    return json.dumps(generation_data(parse_json(body)))
 
 
 def _picture(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
