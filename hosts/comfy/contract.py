@@ -107,7 +107,10 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.sd1_clip.SD1Tokenizer": ("tokenize_with_weights",),
     "comfy.utils.ProgressBar": ("update_absolute",),
     "nodes.LoraLoader": ("load_lora",),
-    "server.PromptServer": ("add_on_prompt_handler", "client_id", "instance", "routes", "send_sync"),
+    "execution.PromptQueue": ("currently_running",),
+    "server.PromptServer": (
+        *("add_on_prompt_handler", "client_id", "instance", "prompt_queue", "routes", "send_sync"),
+    ),
     # Weigh Attention: attributes of each network
     "comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel": (),
     "comfy.ldm.flux.model.Flux": ("patch_size",),
