@@ -71,6 +71,15 @@ def refusal(issues: Sequence[Issue], options: EncodeOptions) -> str:
     return "" if found is None else f"These phrases cannot be bound: {found.line}"
 
 
+def within_bounds(marked: Bound, chunks: Sequence[TokenChunk]) -> Bound:
+    """Marked chunks, or ``chunks`` as they were if there are more phrases than `MAX_PHRASES`."""
+    number = len({token.phrase for chunk in marked.chunks for token in chunk.tokens} - {0})
+    if number <= MAX_PHRASES:
+        return marked
+    message = f"At most {MAX_PHRASES} phrases can be kept apart, as each is an encoding more: there are {number:,}."
+    return Bound(tuple(chunks), (bind_issue(UNBOUND, message),))
+
+
 T = TypeVar("T")
 
 
@@ -107,7 +116,11 @@ def _passes(variant: Variant, rest: str) -> list[Variant]:
     """The variant, a pass for each of its phrases, and with ``alone`` one without any phrase."""
     # no host makes such a call, so there is none to reproduce
     plain = replace(variant, call=None)
-    return [plain, *(_pass(plain, number) for number in _numbers(variant, rest))]
+    chunks_of: dict[int, list[int]] = {}
+    for index, chunk in enumerate(plain.chunks):
+        for number in {token.phrase for token in chunk.tokens}:
+            chunks_of.setdefault(number, []).append(index)
+    return [plain, *(_pass(plain, number, chunks_of.get(number, ())) for number in _numbers(variant, rest))]
 
 
 def _numbers(variant: Variant, rest: str) -> list[int]:
@@ -115,13 +128,12 @@ def _numbers(variant: Variant, rest: str) -> list[int]:
     return [] if variant.is_aside else bound_passes(variant.chunks, rest)
 
 
-def _pass(plain: Variant, number: int) -> Variant:
-    """The pass of one phrase, or 0 for the rest. Chunks without the phrase stay plain: nothing is taken from them."""
+def _pass(plain: Variant, number: int, indices: Sequence[int]) -> Variant:
+    """The pass of one phrase, or 0 for the rest, in its chunks. Others stay plain: nothing is taken from them."""
     chunks, visible = list(plain.chunks), list(plain.visible)
-    for index, chunk in enumerate(plain.chunks):
-        if any(token.phrase == number for token in chunk.tokens):
-            chunks[index], shown = _apart(chunk, number)
-            visible[index] = both(visible[index], shown)
+    for index in indices:
+        chunks[index], shown = _apart(plain.chunks[index], number)
+        visible[index] = both(visible[index], shown)
     title = f"bound: phrase {number}" if number else "bound: the rest"
     return replace(plain, chunks=tuple(chunks), visible=tuple(visible), title=title)
 
@@ -157,6 +169,8 @@ def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], stren
 # Given phrases
 
 
+MAX_PHRASES = 100
+"""Most phrases that are kept apart: the prompt is encoded once more for each."""
 MAX_OVERLAPS = 20
 """Most overlaps of phrases that are named."""
 
