@@ -35,7 +35,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy.model_management": (
         *("get_torch_device", "unet_offload_device", "vae_device", "vae_offload_device"),
         *("text_encoder_device", "text_encoder_offload_device", "intermediate_device"),
-        *("load_models_gpu", "throw_exception_if_processing_interrupted"),
+        *("free_memory", "load_models_gpu", "throw_exception_if_processing_interrupted"),
     ),
     "comfy.model_patcher": ("ModelPatcher",),
     "comfy.ops": ("cast_to",),
@@ -170,6 +170,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     ),
     "comfy.ldm.modules.attention": (
         "activations_shape",
+        "block",
         "attn1_patch",
         "attn2",
         "attn2_patch",

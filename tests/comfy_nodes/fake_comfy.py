@@ -93,6 +93,8 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None, temp: s
     management.get_torch_device = management.intermediate_device
     management.loaded = loaded = []
     management.load_models_gpu = lambda patchers, **options: loaded.append((patchers, options))
+    management.freed = freed = []
+    management.free_memory = lambda num_bytes, device: freed.append((num_bytes, device))
     management.throw_exception_if_processing_interrupted = lambda: None
     utils = ModuleType("comfy.utils")
     utils.ProgressBar = type("ProgressBar", (FakeProgressBar,), {"seen": []})

@@ -20,6 +20,7 @@ NAMES = (
     *("harmless", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond", "world"),
     *("attention", "attention_joint", "attention_several", "attention_beside", "places", "places_joint", "regions"),
     *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time", "samplings"),
+    "large_maps",
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
