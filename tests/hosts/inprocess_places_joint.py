@@ -148,7 +148,7 @@ def check_a_constant_field_is_weigh_attention() -> None:
 
 @compares("Place Phrase in two halves that are one weight together, with that weight everywhere", limit=CLOSE)
 def check_the_least_weight_is_that_of_all_places_of_a_word() -> None:
-    """What the text reads of a word is the least of the product of its weights, not the product of their leasts."""
+    """The text reads a word by the least of the product of its weights, not by the product of their leasts."""
     for family, clip, model, plain, negative in toys():
         words, size = encoded(clip), TOYS[family].latent
         left = left_of(size, 4 * (size[1] // 8))  # no cell is cut
