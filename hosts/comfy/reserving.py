@@ -114,10 +114,15 @@ def bytes_of_maps(model: Any, shape: Sequence[int], entries: Sequence[Entry]) ->
         return 0
     kept = (shape[0] + 1) * sum(sum(watch.lengths) for watch in watches)  # sums, and of how many words and places
     words = max(sum(len(watched.rows) for watched in some) for some in by_entry)
-    of_layers = 4 / 3 if layout_of(model) is told_by_layer else 1.0  # grids, each with a quarter of the places
-    of_call = shape[0] * _num_at_once(entries) * words * (of_layers + OF_MEAN)
+    size = tuple(shape[2:])
+    places = math.prod(size)
+    if layout_of(model) is told_by_layer:
+        of_layers = 4 / 3 * places  # each with a quarter of the places of the one before
+    else:
+        of_layers = math.prod(layout_of(model)(Call(model.diffusion_model, {}, {}, size), 0).grid)
+    of_call = shape[0] * _num_at_once(entries) * words * (of_layers + OF_MEAN * places)
     as_daam = MAX_BYTES if any(watch.layers == AS_DAAM for watch in watches) else 0
-    return math.ceil((kept + of_call) * math.prod(shape[2:]) * torch.float32.itemsize) + as_daam
+    return math.ceil((kept * places + of_call) * torch.float32.itemsize) + as_daam
 
 
 def _bytes_of(model: Any, shape: Sequence[int], entries: Sequence[Entry], masked: Sequence[Region]) -> int:
