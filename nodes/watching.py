@@ -27,6 +27,7 @@ from ..hosts.comfy.word_maps import (
     watch_words,
 )
 from ..weighting.phrases import without_commas
+from ..weighting.prompt import shortened
 from .node import CATEGORY, WATCH, Drawing, Node, Out, checked, make_input, number, watch_input
 from .results import NOTHING, saved_preview, to_image, to_picture
 
@@ -122,7 +123,7 @@ class WeightedCLIPWordMaps(Drawing, Node):
         numbers = {one.word.casefold(): number for number, one in enumerate(maps)}
         key = " ".join(without_commas(word).split()).casefold()
         if key and key not in numbers:
-            raise ValueError(f"word must be one that is watched: {', '.join(watch.names)}; got {quote(word)}")
+            raise ValueError(f"word must be one that is watched: {shortened(', '.join(watch.names), 400)}; got {quote(word)}")
         used = [is_used(slot, prompt, unique_id) for slot in self.drawn]
         num_words = most_words(maps, FLOAT * (used[0] + 3 * used[2]))
         chosen = [numbers[key]] if key else [*range(num_words)]

@@ -99,7 +99,7 @@ class Words:
             if word is None or not word.embedding:
                 atoms.append(_Atom(word and word.text, number))
                 continue
-            texts = _WORD.findall(word.text)
+            texts = [text.casefold() for text in _WORD.findall(word.embedding)]
             atoms += (_Atom(text, number, place == 0, place == len(texts) - 1) for place, text in enumerate(texts))
         return atoms
 

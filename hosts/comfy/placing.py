@@ -219,7 +219,7 @@ def _checked(mask: Tensor | None) -> Tensor | None:
 
 def place_in_words(where: Where) -> str:
     """A place for a report; empty if it is the whole picture."""
-    parts = [f"area “{where.area_text}”"] if where.area_text else []
+    parts = [f"area “{shortened(where.area_text)}”"] if where.area_text else []
     return " and ".join([*parts, *(["the mask"] if where.mask is not None else [])])
 
 
