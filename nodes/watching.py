@@ -123,7 +123,8 @@ class WeightedCLIPWordMaps(Drawing, Node):
         numbers = {one.word.casefold(): number for number, one in enumerate(maps)}
         key = " ".join(without_commas(word).split()).casefold()
         if key and key not in numbers:
-            raise ValueError(f"word must be one that is watched: {shortened(', '.join(watch.names), 400)}; got {quote(word)}")
+            names = shortened(", ".join(watch.names), 400)
+            raise ValueError(f"word must be one that is watched: {names}; got {quote(word)}")
         used = [is_used(slot, prompt, unique_id) for slot in self.drawn]
         num_words = most_words(maps, FLOAT * (used[0] + 3 * used[2]))
         chosen = [numbers[key]] if key else [*range(num_words)]

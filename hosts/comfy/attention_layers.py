@@ -299,7 +299,7 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
             )
         if extra:  # the host's options of a U-Net; Anima passes them by name, without a size
             weighing.queries = of_layer(extra[0])
-            weighing.is_middle = extra[0].get("block", ("",))[0] == "middle"
+            weighing.is_middle = (extra[0].get("block") or ("",))[0] == "middle"
         are_text[:] = [True]
         return {} if named else (query, key, value)  # Anima passes the others by name and takes changed ones
 

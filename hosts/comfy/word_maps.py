@@ -214,8 +214,8 @@ def table_of(words: Sequence[str], places: Sequence[Sequence[Place]]) -> str:
             lines.append(f"picture or frame {number + 1}:")
         of_picture = sorted(((own[number], word) for own, word in zip(places, words, strict=True)), reverse=True)
         lines += [
-            f"{shortened(word)}: {place.mean:.2%} of the attention, at most {place.largest:.2%}; centre {place.across:.0%} from "
-            f"the left, {place.down:.0%} from the top; spread {place.spread:.2f}"
+            f"{shortened(word)}: {place.mean:.2%} of the attention, at most {place.largest:.2%}; centre "
+            f"{place.across:.0%} from the left, {place.down:.0%} from the top; spread {place.spread:.2f}"
             for place, word in of_picture
         ]
     if num_pictures > MAX_PICTURES:
