@@ -5,7 +5,6 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-
 from weighted_clip.encoder.quoting import quote
 
 
