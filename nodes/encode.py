@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..hosts.comfy.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
+from ..hosts.comfy.consumers import HIDDEN, is_used
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
 from ..hosts.comfy.loras import HookedClip, hook_loras
 from ..hosts.comfy.placing import place_lines
@@ -30,6 +31,7 @@ from .node import (
     METADATA,
     PROMPT_SETTINGS,
     TIME_INPUTS,
+    Drawing,
     EncodeNode,
     Input,
     Out,
@@ -205,7 +207,21 @@ class WeightedCLIPMaskedBlend(EncodeNode):
         return encoded_result(encode_text(clip, text, self.options(**choices)))
 
 
-class WeightedCLIPMaskControl(EncodeNode):
+class MaskNode(Drawing, EncodeNode):
+    """Base of nodes for CLIP text towers that draw their masks."""
+
+    drawn = (1,)
+    hidden = {**METADATA, **HIDDEN}
+
+    def encode(
+        self, clip: EitherClip, text: str, prompt: Any = None, unique_id: str | None = None, **choices: Any
+    ) -> dict[str, Any]:
+        """Encode, and draw the masks if they are asked for; ``choices`` are the other inputs."""
+        towers_of(clip)  # raises if there is nothing to mask
+        return masked_result(encode_text(clip, text, self.options(**choices)), is_used(1, prompt, unique_id))
+
+
+class WeightedCLIPMaskControl(MaskNode):
     """Encodes a prompt with phrases hidden: from everything, from other phrases only, or from the padding rows that the
     U-Net reads after the prompt. Shows the mask. With nothing hidden it gives what the stock node gives.
     """
@@ -231,13 +247,8 @@ class WeightedCLIPMaskControl(EncodeNode):
         """Options from the inputs."""
         return EncodeOptions(is_causal=causal, **choices)
 
-    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
-        """Encode with the mask, and draw it; ``choices`` are the other inputs."""
-        towers_of(clip)  # raises if there is nothing to mask
-        return masked_result(encode_text(clip, text, self.options(**choices)))
 
-
-class WeightedCLIPBindPhrases(EncodeNode):
+class WeightedCLIPBindPhrases(MaskNode):
     """Keeps phrases apart, so that the colour of one does not leak into another: each is encoded with the words of all
     others hidden. Shows the masks. With no phrases it gives what Weighted Prompt gives.
     """
@@ -264,11 +275,6 @@ class WeightedCLIPBindPhrases(EncodeNode):
         """Options from the inputs, of which some have shorter names than the fields."""
         named = {f"bind_{name}": choices.pop(name) for name in ("strength", "hide", "words") if name in choices}
         return EncodeOptions(bind=phrases, bind_rest=rest, binds_some=True, **named, **choices)
-
-    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
-        """Encode with the phrases bound, and draw the masks; ``choices`` are the other inputs."""
-        towers_of(clip)  # raises if there is nothing to mask
-        return masked_result(encode_text(clip, text, self.options(**choices)))
 
 
 MAX_SIZE = 16384
