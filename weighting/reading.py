@@ -123,7 +123,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
         *hiding_issues(chunks_of(sections), options, context.tokenize),
         *SCHEMES[options.scheme].issues(read),
     ]
-    return read._replace(issues=_at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span)))
+    return read._replace(issues=at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span)))
 
 
 def _with_terms(read: ReadPrompt, terms: Sequence[CutTerm], context: ChunkContext) -> ReadPrompt:
@@ -143,7 +143,7 @@ def _with_terms(read: ReadPrompt, terms: Sequence[CutTerm], context: ChunkContex
         num_tokens = (len(plain) - 1) * context.layout.capacity + plain[-1].num_content
         read_terms.append(ReadTerm(alone.chunks, num_tokens))
     marks = tuple(sorted([*read.prompt.marks, *(term.span for term in terms)]))
-    issues = _at_most(MAX_ISSUES, sorted(issues, key=lambda issue: issue.span))
+    issues = at_most(MAX_ISSUES, sorted(issues, key=lambda issue: issue.span))
     return read._replace(prompt=replace(read.prompt, marks=marks), issues=issues, terms=tuple(read_terms))
 
 
@@ -184,7 +184,7 @@ def _with_taken_out(read: ReadPrompt, found: Bare) -> ReadPrompt:
     told = [*found.issues(read.prompt.source), *SCHEMES[read.options.scheme].left_out_issues(found.spans)]
     issues = sorted([*read.issues, *told], key=lambda issue: issue.span)
     prompt = replace(read.prompt, marks=marks, loras=loras)
-    return read._replace(prompt=prompt, issues=_at_most(MAX_ISSUES, issues))
+    return read._replace(prompt=prompt, issues=at_most(MAX_ISSUES, issues))
 
 
 def told_here(read: ReadPrompt, words: str, here: str) -> ReadPrompt:
@@ -227,7 +227,7 @@ def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
     return read._replace(prompt=prompt, sections=tuple(sections), issues=tuple(issues), terms=tuple(terms))
 
 
-def _at_most(count: int, issues: Sequence[Issue]) -> tuple[Issue, ...]:
+def at_most(count: int, issues: Sequence[Issue]) -> tuple[Issue, ...]:
     """The first issues, and one that counts the others."""
     if len(issues) <= count:
         return tuple(issues)
