@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -22,9 +21,8 @@ from .scheme import CutTerm, ReadTerm
 from .schemes import SCHEMES
 from .syntax import parse, syntax_of
 from .tags import Bare, bare, read_loras
+from .weights import MAX_WEIGHT, clamped, clamped_issue
 
-MAX_WEIGHT = 1e30
-"""Larger weights are clamped to this, so that their product with a hidden state fits a float32."""
 MAX_ISSUES = 100
 """Maximum number of issues listed; the rest are only counted."""
 
@@ -242,14 +240,11 @@ def _clamped(chunks: tuple[TokenChunk, ...]) -> tuple[tuple[TokenChunk, ...], li
         return chunks, []
     issues: dict[int, Issue] = {}
 
-    def clamped(token: Token) -> Token:
+    def usable(token: Token) -> Token:
         if abs(token.weight) <= MAX_WEIGHT:
             return token
-        weight = 1.0 if math.isnan(token.weight) else math.copysign(MAX_WEIGHT, token.weight)
-        issues[token.fragment] = Issue(
-            "clamped-weight", f"The weight {token.weight:g} cannot be used: {weight:g} is.", token.at
-        )
-        return token._replace(weight=weight)
+        issues[token.fragment] = clamped_issue(token.weight, token.at)
+        return token._replace(weight=clamped(token.weight))
 
-    result = tuple(replace(chunk, tokens=tuple(map(clamped, chunk.tokens))) for chunk in chunks)
+    result = tuple(replace(chunk, tokens=tuple(map(usable, chunk.tokens))) for chunk in chunks)
     return result, list(issues.values())

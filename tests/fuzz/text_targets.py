@@ -14,13 +14,14 @@ from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embeddings import EmbeddingError
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.prompt import Break, Issue, Prompt, PromptError
-from weighted_clip.weighting.reading import MAX_ISSUES, MAX_WEIGHT, read_prompt
+from weighted_clip.weighting.reading import MAX_ISSUES, read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.tags import bare, read_loras, take_tags
 from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_at
 from weighted_clip.weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed, schedule, split_and
 from weighted_clip.weighting.timed.view import read_standing, standing_texts, timed_view
 from weighted_clip.weighting.view import token_table, view
+from weighted_clip.weighting.weights import MAX_WEIGHT
 
 from .drawing import Draw
 
@@ -115,6 +116,7 @@ def timed(data: bytes) -> None:
     except ValueError as error:
         assert "too many" in str(error) or "all together" in str(error), error
         return
+    assert all(abs(branch.weight) <= MAX_WEIGHT for branch in prompt.branches)
     for branch in prompt.branches:
         last_steps = [standing.last_step for standing in branch.texts]
         assert last_steps == sorted(set(last_steps))
