@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
-from ..hosts.comfy.loras import hook_loras
+from ..hosts.comfy.loras import find_loras, hook_loras
 from ..hosts.comfy.timed import encode_timed, timing_from
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
@@ -147,7 +147,9 @@ class WeightedCLIPA1111Encode(EncodeNode):
         if loras == LORAS[0]:
             return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing, counter)
         times = lora_times(text, timing.steps, counter, **reading)
-        hooked = hook_loras(clip, times, timing, model)
+        found = find_loras(times)
+        hooked = hook_loras(clip, found.loras, timing, model)
+        hooked = hooked._replace(issues=[*found.issues, *hooked.issues])
         encoded = encode_timed(hooked.clip, prompt, options, timing, counter)
         return timed_result(with_times(prompt, times), encoded, timing, counter, times, hooked)
 

@@ -30,7 +30,7 @@ VERSION = 2
 MAX_CHIP_TEXT = 300
 """Maximum length of a chip's text; longer ones are cut with an ellipsis."""
 
-TAG_ISSUES = ("lora", "unknown-tag")
+TAG_ISSUES = ("lora", "lora-without-step", "unknown-tag")
 """Codes of issues about a part of a prompt that is removed as a whole."""
 _CONTRACTION = re.compile(r"['’]\w")
 

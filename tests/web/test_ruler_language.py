@@ -31,6 +31,10 @@ TOGETHER = {
     "The LoRA “{}” at {} is no text, and is not loaded here{}": (
         f"The LoRA “x” at 1 is no text, and is not loaded here{LORA_LOADER}",
     ),
+    "The LoRA “{}” is named again at the same strength{}: it acts once, as in Forge.": tuple(
+        f"The LoRA “x” is named again at the same strength{part}: it acts once, as in Forge."
+        for part in ("", " for the text encoder", " for the diffusion model")
+    ),
     "The {}.": (
         "The text behind .and() is ignored, as in compel.",
         "The text behind .blend() is ignored; compel refuses it.",

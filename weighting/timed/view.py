@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..prompt import Fragment, Issue, quoted
 from ..reading import MAX_ISSUES, ReadPrompt, at_most, placed, told_here
 from ..syntax.a1111 import TIMED_READER
-from ..tags import bare
+from ..tags import LORA_ISSUES, TIMED_LORA, bare
 from ..view import TAG_ISSUES, utf16_offsets, view
 from .loras import LoraTimes
 from .regions import Place
@@ -118,6 +119,7 @@ def read_as_webui(
 ) -> tuple[list[TimedRead], list[StandingText]]:
     """Read each text that the WebUI makes of a prompt."""
     prompt = read_timed(source, steps, has_comments=has_comments, is_negative=is_negative)
+    prompt = replace(prompt, issues=tuple(_of_webui(issue, source) for issue in prompt.issues))
     texts = standing_texts(prompt, steps, counter)
     issues: list[Issue] = []
     for tag in bare(source, has_comments=has_comments, has_tags=is_negative).tags:
@@ -132,9 +134,18 @@ def read_as_webui(
     return reads, texts[MAX_TEXTS:]
 
 
+def _of_webui(issue: Issue, source: str) -> Issue:
+    """An issue with what the WebUI does in place of what ComfyUI's nodes do."""
+    if issue.code != "unreadable-strength":
+        return issue
+    tag = quoted(source, issue.span)
+    message = f"A strength in “{tag}” is no number such as 0.8: the WebUI then loads no LoRA at all."
+    return replace(issue, message=message)
+
+
 def webui_view(timed: TimedRead) -> dict[str, Any]:
-    """Same as `timed_view`. A tag, which the WebUI acts on, is a chip like others and not a problem."""
-    return _with_tags(timed_view(timed))
+    """Same as `timed_view`. A tag, which the WebUI and its extensions act on, is a chip like others and no problem."""
+    return _with_tags(timed_view(timed), (*TAG_ISSUES, *LORA_ISSUES))
 
 
 def with_lora_times(shown: dict[str, Any], times: Sequence[LoraTimes]) -> dict[str, Any]:
@@ -146,7 +157,7 @@ def with_lora_times(shown: dict[str, Any], times: Sequence[LoraTimes]) -> dict[s
     for chip in (chip for chunk in shown["chunks"] for chip in chunk["chips"] if not chip["ids"]):
         if chip["start"] in notes:
             chip["note"] = notes[chip["start"]].text
-    return _with_tags(shown, ("lora",))
+    return _with_tags(shown, ("lora", TIMED_LORA))
 
 
 def _with_tags(shown: dict[str, Any], codes: Sequence[str] = TAG_ISSUES) -> dict[str, Any]:
