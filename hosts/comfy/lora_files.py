@@ -28,7 +28,7 @@ _HASH = re.compile(r"[0-9a-f]{8,64}")
 
 
 class Names(NamedTuple):
-    """What a LoRA's metadata say of it."""
+    """Name and hash in a LoRA's metadata."""
 
     alias: str = ""
     """Name that it was trained under; empty if there is none."""
@@ -86,7 +86,7 @@ def file_by_hash(short: str, files: Sequence[str] | None = None) -> str | None:
 
 
 def names_in(file: str) -> Names:
-    """What the metadata of a file say; nothing if it cannot be read."""
+    """Name and hash in the metadata of a file; empty if it cannot be read."""
     path, mtime, size = _about(file)
     return _names_in(path, mtime, size) if path is not None else Names()
 
