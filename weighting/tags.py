@@ -104,6 +104,11 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
     issues: list[Issue] = []
     known: set[LoraTag] = set()
     for tag in tags:
+        written = f"<{tag.kind}:{':'.join(tag.items)}>"
+        if (inner := written.find("<", 1)) > 0:
+            head = written[:inner].rstrip(" \t\r\n,")
+            message = f"The tag “{shortened(head)}” is never closed: is “{shortened(f'{head}>')}” meant?"
+            issues.append(Issue("unclosed-tag", message, tag.span, fix=f"{head}>{written[len(head) :]}"))
         if tag.kind in LORA_KINDS:
             loras.append(_read_lora(tag, issues))
             if (lora := loras[-1]._replace(span=Span(0, 0))) in known:
@@ -113,9 +118,10 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
                 issues.append(Issue(REPEATED_LORA, message, tag.span))
             known.add(lora)
         else:
-            written = shortened(f"<{tag.kind}:{':'.join(tag.items)}>")
-            message = f"“{written}” is a tag of A1111 and no text. Only LoRAs can be loaded here."
-            issues.append(Issue("unknown-tag", message, tag.span))
+            kind = tag.kind.lower()
+            fix = f"<{kind}{written[len(kind) + 1 :]}" if kind in LORA_KINDS else ""
+            message = f"“{shortened(written)}” is a tag of A1111 and no text. Only LoRAs can be loaded here."
+            issues.append(Issue("unknown-tag", message, tag.span, fix=fix))
     return loras, issues
 
 

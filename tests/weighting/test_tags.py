@@ -92,6 +92,21 @@ def test_messages_about_tags_do_not_grow_with_them() -> None:
         assert all(len(issue.message) < 600 for issue in read(text, syntax="a1111").issues)
 
 
+@pytest.mark.parametrize(
+    ("code", "text", "fixed"),
+    [
+        ("unclosed-tag", "a <lora:ink:0.8 <lora:b:1> c", "a <lora:ink:0.8> <lora:b:1> c"),
+        ("unclosed-tag", "<lora:ink:0.8, <lora:b:1>", "<lora:ink:0.8>, <lora:b:1>"),
+        ("unknown-tag", "a <LoRA:Ink:0.8> b", "a <lora:Ink:0.8> b"),
+        ("unclosed-tag", "a <lora:ink", "a <lora:ink>"),
+    ],
+)
+def test_a_tag_that_is_none_is_mended(code: str, text: str, fixed: str) -> None:
+    (issue,) = (issue for issue in read(text, syntax="a1111").issues if issue.code == code)
+    assert text[: issue.span.start] + issue.fix + text[issue.span.end :] == fixed
+    assert {one.code for one in read(fixed, syntax="a1111").issues} == {"lora"}
+
+
 def test_options_are_named_where_they_do_nothing() -> None:
     issues = read_loras(take_tags("<lora:ink:1:1:8:lbw=OUTALL:hr=0.5>")[1])[1]
     (message,) = [issue.message for issue in issues if issue.code == "lora-option"]

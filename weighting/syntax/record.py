@@ -80,7 +80,7 @@ NUMBER_IN_BRACKETS = Foreign(
 """``(cat:1.1)``."""
 
 DECIMAL_COMMA = Foreign(
-    re.compile(r"(?:\([^()]*)?:\s*[+-]?\d*,\d+\s*\)"), "", "would be a weight if its number had a point, as in 0.5"
+    re.compile(r"(\([^()]*)?(:\s*[+-]?\d*,\d+\s*\))"), "", "would be a weight if its number had a point, as in 0.5"
 )
 """``(cat:0,5)``."""
 
@@ -120,4 +120,7 @@ def foreign_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
             span = Span(*found.span())
             form = quoted(prompt.source, span)
             message = f"“{form}” {foreign.meaning}. With syntax {prompt.syntax} {foreign.part} is text."
-            yield Issue("foreign-syntax" if foreign.syntax else "decimal-comma", message, span, foreign.syntax)
+            if foreign.syntax:
+                yield Issue("foreign-syntax", message, span, foreign.syntax)
+            else:
+                yield Issue("decimal-comma", message, span, fix=f"{found[1] or ''}{found[2].replace(',', '.')}")
