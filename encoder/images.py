@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from .clip import FullClip
 from .config import CROPS, Crop, VisionConfig
+from .quoting import quote
 from .vision_model import VisionModel
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def preprocess(images: Any, size: int, crop: Crop = "center") -> Tensor:
     (1, 3, 14, 14)
     """
     if crop not in CROPS:
-        raise ValueError(f"crop must be one of: {', '.join(CROPS)}; got {crop!r}")
+        raise ValueError(f"crop must be one of: {', '.join(CROPS)}; got {quote(crop)}")
     if isinstance(images, Tensor):
         return _preprocess_tensor(images, size, crop)
     from PIL import Image

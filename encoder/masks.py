@@ -17,6 +17,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .quoting import quote
+
 PadConvention = Literal["tokenizer", "lecture"]
 """``tokenizer``: everything after the first EOS is padding. ``lecture``: every PAD id is, and so is EOS if it has the
 same id."""
@@ -64,7 +66,7 @@ def padding_mask(ids: Tensor, *, eos_id: int, pad_id: int, convention: PadConven
         is_eos = (ids == eos_id).int()
         keep = is_eos.cumsum(dim=-1) - is_eos == 0  # no EOS before this position
     else:
-        raise MaskError(f"unknown padding convention {convention!r}; allowed: 'tokenizer', 'lecture'")
+        raise MaskError(f"unknown padding convention {quote(convention)}; allowed: 'tokenizer', 'lecture'")
     return keep.unsqueeze(1)
 
 

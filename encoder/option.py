@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from .quoting import quote
+
 
 class Option(NamedTuple):
     """A field of options, as all fronts show it."""
@@ -110,20 +112,20 @@ def check_options(options: Any, declared: Mapping[str, Option]) -> None:
     for name, about in declared.items():
         value: object = getattr(options, name)
         if about.choices and value not in about.choices:  # in a tuple, as a caller's value may not be hashable
-            raise ValueError(f"{name} must be one of: {', '.join(about.choices)}; got {value!r:.80}")
+            raise ValueError(f"{name} must be one of: {', '.join(about.choices)}; got {quote(value)}")
     for name, about in declared.items():
         value = getattr(options, name)
         if about.is_lines and not isinstance(value, str):
-            raise ValueError(f"{name} must be a text, got {value!r:.80}")
+            raise ValueError(f"{name} must be a text, got {quote(value)}")
         if isinstance(about.default, float):
             _check_number(name, value, about)
 
 
 def _check_number(name: str, value: object, about: Option) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {value!r:.80}")
+        raise ValueError(f"{name} must be a number, got {quote(value)}")
     if about.least is None or about.most is None:
         if not math.isfinite(value):
-            raise ValueError(f"{name} must be a finite number, got {value!r}")
+            raise ValueError(f"{name} must be a finite number, got {quote(value)}")
     elif not about.least <= value <= about.most:
-        raise ValueError(f"{name} must be {about.least:g} to {about.most:g}, got {value!r:.80}")
+        raise ValueError(f"{name} must be {about.least:g} to {about.most:g}, got {quote(value)}")

@@ -9,7 +9,7 @@ from typing import Any, cast
 _MOST_LEVELS = 3
 _MOST_ITEMS = 4
 _MOST_BITS = 1024
-"""Longer whole numbers are not written out: Python takes the square of their digits in time, and refuses 4,301 of them."""
+"""Size of whole numbers that are written out: for more, Python takes the square of their digits in time."""
 
 
 def quote(value: object, length: int = 80) -> str:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from .config import KERNEL_SIZE, MASK_VARIANTS, MaskVariant
 from .masks import causal_mask
+from .quoting import quote
 
 LayerMask = Literal["row", "column", "convolutional"]
 """Mask of a layer. ``column`` is `column_mask`, or `transposed_column_mask` on transposed states, with the same
@@ -184,7 +185,7 @@ def _checked(text_length: int, grid: Sequence[int]) -> tuple[int, int]:
 
 def _check_variant(variant: str) -> None:
     if variant not in MASK_VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(MASK_VARIANTS)}, got {variant!r}")
+        raise ValueError(f"variant must be one of {', '.join(MASK_VARIANTS)}, got {quote(variant)}")
 
 
 def _distances(num_tokens: int) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 
 from ..encoder.cache import DEFAULT_MEBIBYTES
 from ..encoder.option import with_choices
+from ..encoder.quoting import quote
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import OPTIONS, EncodeOptions
@@ -85,7 +86,7 @@ def with_first(first: str, names: Iterable[str]) -> list[str]:
 def checked(name: str, value: Any, choices: Collection[str]) -> Any:
     """Value of a drop-down input without other checks; a link, or a newer version's workflow, can give any."""
     if value not in list(choices):
-        raise ValueError(f"{name} must be one of: {', '.join(choices)}; got {value!r}")
+        raise ValueError(f"{name} must be one of: {', '.join(choices)}; got {quote(value)}")
     return value
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..encoder.quoting import quote
 from ..hosts.comfy.types import Conditioning
 from ..hosts.comfy.watching import LAYERS, Watch
 from ..hosts.comfy.word_maps import MAX_PICTURES, SCALES, maps_of, message_of, scaled, table_of, watch_words
@@ -94,7 +95,7 @@ class WeightedCLIPWordMaps(Node):
         names = {one.word.casefold(): one for one in maps}
         key = " ".join(word.split()).casefold()
         if key and key not in names:
-            raise ValueError(f"word must be one that is watched: {', '.join(watch.names)}; got {word!r}")
+            raise ValueError(f"word must be one that is watched: {', '.join(watch.names)}; got {quote(word)}")
         shown = [names[key]] if key else maps
         pictures = [None if image is None else to_picture(image[index]) for index in range(len(found[0].shares))]
         note = f"scale: {scale}; 1 is {max(float(one.shares.max()) for one in found):.2%} of the attention"

@@ -17,6 +17,7 @@ from functools import partial
 from itertools import accumulate, islice, takewhile
 from typing import Any, NamedTuple, Protocol
 
+from ..encoder.quoting import quote
 from ..encoder.tokenizer import default_tokenizer
 from ..weighting.chunks import CLIP_L_LAYOUT
 from ..weighting.convert import convert
@@ -121,13 +122,13 @@ def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
         )
     name, values = asked["node"], asked["values"]
     if not isinstance(values, dict):
-        raise RequestError(f"values must be an object with the node's inputs, got {values!r:.80}")
+        raise RequestError(f"values must be an object with the node's inputs, got {quote(values)}")
     node = nodes.get(name) if isinstance(name, str) else None
     if node is None:
-        raise RequestError(f"node must be one of: {', '.join(nodes)}; got {name!r:.80}")
+        raise RequestError(f"node must be one of: {', '.join(nodes)}; got {quote(name)}")
     for value in values:
         if value not in node.defaults:
-            raise RequestError(f"unknown value {value!r:.80}; {name} has: {', '.join(node.defaults) or 'none'}")
+            raise RequestError(f"unknown value {quote(value)}; {name} has: {', '.join(node.defaults) or 'none'}")
     try:
         return {**node.fields({**node.defaults, **values}), "text": asked["text"]}
     except ValueError as error:
@@ -138,7 +139,7 @@ def reader_of(asked: Mapping[str, Any], nodes: Mapping[str, RulerNode]) -> TextR
     """Prompt reader for a request accepted by `request_of`; None for CLIP's tokenizer."""
     encoder = asked.get("encoder", "")
     if not isinstance(encoder, str):
-        raise RequestError(f"encoder must be a string, got {encoder!r:.80}")
+        raise RequestError(f"encoder must be a string, got {quote(encoder)}")
     return nodes[asked["node"]].reader(encoder) if encoder else None
 
 
@@ -146,7 +147,7 @@ def files_of(asked: Mapping[str, Any]) -> list[str]:
     """Files of the text encoders in a request accepted by `request_of`, as ``folder/name``."""
     files = asked.get("files", [])
     if not isinstance(files, list) or len(files) > MAX_FILES or not all(isinstance(file, str) for file in files):
-        raise RequestError(f"files must be a list of at most {MAX_FILES} strings, got {files!r:.80}")
+        raise RequestError(f"files must be a list of at most {MAX_FILES} strings, got {quote(files)}")
     return files
 
 
@@ -244,7 +245,7 @@ def as_json(answer: Mapping[str, Any]) -> str:
 def _choice(data: Mapping[str, Any], name: str, allowed: Sequence[Any]) -> Any:
     """A choice in a request, the first if it is not there."""
     if (value := data.get(name, allowed[0])) not in allowed:
-        raise RequestError(f"{name} must be one of: {', '.join(allowed)}; got {value!r}")
+        raise RequestError(f"{name} must be one of: {', '.join(allowed)}; got {quote(value)}")
     return value
 
 
@@ -285,11 +286,11 @@ def _checked(request: object) -> dict[str, Any]:
     allowed = {**_OPTIONS, **_OTHERS}
     for name, value in request.items():
         if name not in allowed:
-            raise RequestError(f"unknown field {name!r}; allowed: {', '.join(allowed)}")
+            raise RequestError(f"unknown field {quote(name)}; allowed: {', '.join(allowed)}")
         if type(value) is not allowed[name]:
-            raise RequestError(f"{name} must be {_JSON_NAMES[allowed[name]]}, got {value!r:.80}")
+            raise RequestError(f"{name} must be {_JSON_NAMES[allowed[name]]}, got {quote(value)}")
         if isinstance(value, str) and _SURROGATE.search(value):
-            raise RequestError(f"{name} holds a lone surrogate, which is no character: {value!r:.80}")
+            raise RequestError(f"{name} holds a lone surrogate, which is no character: {quote(value)}")
     return request
 
 

@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..encoder.quoting import quote
+
 
 class RowEffect(NamedTuple):
     """Effect on one text row wherever it is read."""
@@ -100,5 +102,5 @@ def effect_of(weight: float, how: str = "bias", strength: float = 1.0) -> RowEff
 def way_of(how: str) -> Way:
     """Record of a way of weighing."""
     if how not in WAYS:
-        raise ValueError(f"how must be one of: {', '.join(WAYS)}; got {how!r}")
+        raise ValueError(f"how must be one of: {', '.join(WAYS)}; got {quote(how)}")
     return WAYS[how]

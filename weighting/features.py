@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..encoder.quoting import quote
 from ..encoder.similarity import normalized, probabilities, similarity
 from .chunks import ChunkLayout, Tokenize
 from .options import EncodeOptions
@@ -98,7 +99,9 @@ def label_prompts(label: str, templates: Iterable[str]) -> list[str]:
     prompts: list[str] = []
     for template in templates:
         if GAP not in template:
-            raise ValueError(f"template {template!r} has no {GAP}, which stands for the label: 'a photo of a {GAP}'")
+            raise ValueError(
+                f"template {quote(template)} has no {GAP}, which stands for the label: 'a photo of a {GAP}'"
+            )
         prompts.append(template.replace(GAP, label))
     return prompts
 

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from ..encoder.quoting import quote
 from .chunks import Token, TokenChunk
 
 NORMALIZATIONS = {
@@ -38,7 +39,7 @@ def normalize(chunks: Sequence[TokenChunk], rule: str) -> tuple[TokenChunk, ...]
         ValueError: If the rule is unknown.
     """
     if rule not in NORMALIZATIONS:
-        raise ValueError(f"unknown normalization {rule!r}; allowed: {', '.join(NORMALIZATIONS)}")
+        raise ValueError(f"unknown normalization {quote(rule)}; allowed: {', '.join(NORMALIZATIONS)}")
     chunks = tuple(chunks)
     if "length" in rule:
         chunks = _length(chunks)

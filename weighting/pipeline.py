@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..encoder.encoding import EncodeFn, Encoding
+from ..encoder.quoting import quote
 from .bind import BindError, bound, refusal
 from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
@@ -263,7 +264,7 @@ def _with_eos_rows(weighted: Weighted, chunks: Sequence[TokenChunk], rule: str, 
 def _filler_id(filler: str, tokenize: Tokenize) -> int:
     tokens = tokenize(filler)
     if len(tokens) != 1:
-        raise ValueError(f"the filler must be exactly one token, such as '+'; {filler!r} is {len(tokens)}")
+        raise ValueError(f"the filler must be exactly one token, such as '+'; {quote(filler)} is {len(tokens)}")
     return tokens[0][0]
 
 

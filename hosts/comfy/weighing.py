@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
+from ...encoder.quoting import quote
 from ...weighting.attention import PLAIN, effect_of, way_of
 from ...weighting.chunks import Token
 from ...weighting.options import EncodeOptions
@@ -114,7 +115,7 @@ def report_of(weighed: Weighed, how: str, strength: float) -> list[str]:
     if _moves_rows(how):
         lines = [f"weighed by {how}, strength {strength:g}: rows as ComfyUI does, below 0 taken away in the attention:"]
     for text, weight, rows in weighed.words:
-        lines.append(f"  {text!r} {weight:.4g}: {'row' if len(rows) == 1 else 'rows'} {_ranges(rows)}")
+        lines.append(f"  {quote(text)} {weight:.4g}: {'row' if len(rows) == 1 else 'rows'} {_ranges(rows)}")
     num_rows = sum(len(word.rows) for word in weighed.words)
     lines.append(f"{counted(num_rows, 'row')}, counted from 0; after sampling ComfyUI's log says in how many layers")
     lines.append("not weighed: the pooled vector, and what a ControlNet reads")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...encoder.option import Option
+from ...encoder.quoting import quote
 from ...weighting.options import OPTIONS, EncodeOptions
 from .engines import WebUIError, as_emphasized
 from .lab import base_options
@@ -73,7 +74,7 @@ def _read(request: object) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise WebUIError(f"These are no fields of the page: {request!r:.80}")
+        raise WebUIError(f"These are no fields of the page: {quote(request)}")
     return fields
 
 

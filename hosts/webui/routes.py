@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...encoder.quoting import quote
 from ...weighting.reading import ReadPrompt
 from ...weighting.timed.schedule import MAX_STEPS
 from ...weighting.timed.view import read_as_webui, webui_view
@@ -110,7 +111,7 @@ def inspected(request: object) -> dict[str, Any]:
         raise ValueError(f"a request is an object with {', '.join(FIELDS)}")
     for name, kind in FIELDS.items():
         if type(request[name]) is not kind:
-            raise ValueError(f"{name} must be of type {kind.__name__}, got {request[name]!r:.80}")
+            raise ValueError(f"{name} must be of type {kind.__name__}, got {quote(request[name])}")
     if not 1 <= request["steps"] <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {request['steps']}")
     text = request["text"].encode("utf-8", "replace").decode()  # lone surrogates are not allowed
@@ -160,7 +161,7 @@ def check(scripts: Mapping[str, Any]) -> None:
         if not isinstance(values, list):
             raise WebUIError(
                 f"“{INFOTEXT.lower()}” in alwayson_scripts is an object with args, a list of values in this order: "
-                f"{', '.join(NAMES)}; got {given!r:.80}"
+                f"{', '.join(NAMES)}; got {quote(given)}"
             )
         Settings.of(values)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ...encoder.quoting import quote
 from ...weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOptions
 from ...weighting.places import PlacedPhrase, read_places
 from ...weighting.prompt import shortened
@@ -76,7 +77,7 @@ class Settings:
         choices = {name: value for name, value in vars(self).items() if name not in PLACE_OPTIONS}
         for name in ("enabled", "word_maps"):
             if not isinstance(getattr(self, name), bool):
-                raise WebUIError(f"{name} must be true or false, got {getattr(self, name)!r:.80}")
+                raise WebUIError(f"{name} must be true or false, got {quote(getattr(self, name))}")
         del choices["enabled"]
         try:
             return EncodeOptions(**choices, quirks=True, cleaning="none", has_tags=False, binds_some=True)
@@ -186,4 +187,4 @@ def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise WebUIError(f"{name} must be a number, got {value!r:.80}") from None
+        raise WebUIError(f"{name} must be a number, got {quote(value)}") from None

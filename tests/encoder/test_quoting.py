@@ -5,7 +5,6 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-
 from weighted_clip.encoder.quoting import quote
 
 
@@ -50,7 +49,9 @@ def test_no_more_text_is_made_than_is_shown(value: object) -> None:
     assert most < 100_000
 
 
-@pytest.mark.parametrize("value", ["a 'red' cat", "", b"\0", 1, -2.5, None, True, [1, "a"], ("a", 2), {"a": [None]}, []])
+@pytest.mark.parametrize(
+    "value", ["a 'red' cat", "", b"\0", 1, -2.5, None, True, [1, "a"], ("a", 2), {"a": [None]}, []]
+)
 def test_small_values_look_as_in_repr(value: object) -> None:
     assert quote(value) == repr(value)
 

@@ -24,6 +24,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+from ...encoder.quoting import quote
+
 MAX_BYTES = 1024 * 1024
 """Maximum body of a request: the page's longest contains a prompt of 64 KiB a few times."""
 MAX_UPLOAD_BYTES = 4096 * MAX_BYTES
@@ -131,7 +133,7 @@ def _refusal(scope: Mapping[str, Any], path: str) -> tuple[HTTPStatus, str] | No
         return HTTPStatus.FORBIDDEN, f"the lab answers its own page only; this request is of {origin or 'another page'}"
     length = headers.get("content-length", "0" if is_reading else "")
     if "transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
-        return HTTPStatus.LENGTH_REQUIRED, f"a request has to say how long it is, got content-length {length!r}"
+        return HTTPStatus.LENGTH_REQUIRED, f"a request has to say how long it is, got content-length {quote(length)}"
     most = MAX_UPLOAD_BYTES if path in UPLOADS else MAX_BYTES
     if len(length) > len(str(most)) or int(length) > most:
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {most} bytes at most, got {length:.20}"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import gradio as gr
 
+from ...encoder.quoting import quote
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.options import OPTIONS as DECLARED
 from ...weighting.options import EncodeOptions
@@ -183,7 +184,7 @@ class Handlers:
 def checked_counter(counter: object) -> Counter:
     """Check that a value is one of `COUNTERS`."""
     if counter not in COUNTERS:
-        raise LabError(f"counter must be one of: {', '.join(COUNTERS)}; got {counter!r:.80}")
+        raise LabError(f"counter must be one of: {', '.join(COUNTERS)}; got {quote(counter)}")
     return cast(Counter, counter)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...encoder.encoding import EncoderError
 from ...encoder.image_file import image_of, open_image
+from ...encoder.quoting import quote
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.towers import Reader
@@ -81,7 +82,7 @@ _log = logging.getLogger(__name__)
 def checked_text(name: str, value: object) -> str:
     """Check that a value is a text, and replace lone surrogates."""
     if not isinstance(value, str):
-        raise LabError(f"{name} must be a text, got {value!r:.80}")
+        raise LabError(f"{name} must be a text, got {quote(value)}")
     if _SURROGATE.search(value):
         raise LabError("The text holds half of a character (a lone surrogate): delete it and type it again.")
     return value
@@ -90,7 +91,7 @@ def checked_text(name: str, value: object) -> str:
 def checked_number(name: str, value: object) -> float:
     """Check that a value is a number."""
     if not _is_number(value):
-        raise LabError(f"{name} must be a number, got {value!r:.80}")
+        raise LabError(f"{name} must be a number, got {quote(value)}")
     return value
 
 
@@ -101,7 +102,7 @@ def whole_number(name: str, value: object, first: int, last: int) -> int:
     3
     """
     if not _is_number(value) or not first <= value <= last or value != int(value):
-        raise LabError(f"{name} must be a whole number, {first} to {last}; got {value!r:.40}")
+        raise LabError(f"{name} must be a whole number, {first} to {last}; got {quote(value, 40)}")
     return int(value)
 
 

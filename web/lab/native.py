@@ -24,6 +24,7 @@ from ...encoder.files.config_file import origin_of
 from ...encoder.files.safetensors_file import Refusals
 from ...encoder.files.tensor_file import open_tensor_file
 from ...encoder.prefix import encoders_for
+from ...encoder.quoting import quote
 from ...encoder.text_model import TextEncoder, TextModel, check_clip_skip
 from ...weighting.encoders import Encoders
 from ...weighting.options import EncodeOptions
@@ -197,7 +198,7 @@ class Shelf:
             elif name in self._files:
                 model = file_model(self._files[name], self._settings)
             else:
-                raise LabError(f"there are no weights named {name!r:.80}; there are {', '.join(self.names)}")
+                raise LabError(f"there are no weights named {quote(name)}; there are {', '.join(self.names)}")
             self._model, self.name = model, name
 
     def drop(self, path: Path) -> None:

@@ -16,6 +16,7 @@ from PIL import Image
 
 from ...encoder.clip import FullClip
 from ...encoder.images import best, image_features
+from ...encoder.quoting import quote
 from ...encoder.similarity import Over, probabilities, similarity
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.features import text_features
@@ -87,7 +88,9 @@ class RankingLab(Tab):
         """Pictures, best matches of the prompt first, and a matrix of pictures and texts."""
         try:
             if softmax not in SOFTMAX or syntax not in tuple(SYNTAXES):
-                raise LabError(f"choose among {', '.join(SOFTMAX)}, and a syntax; got {softmax!r:.40}, {syntax!r:.40}")
+                raise LabError(
+                    f"choose among {', '.join(SOFTMAX)}, and a syntax; got {quote(softmax, 40)}, {quote(syntax, 40)}"
+                )
             return self._ranked([Path(file) for file in files or ()], _texts(prompt, others), softmax, syntax)
         except Exception as error:  # the page is the only place where the user can see it
             return markup.message(explained(error))

@@ -18,6 +18,7 @@ from torch import Tensor
 from ...dalle.dalle import DALLE
 from ...dalle.pieces import Pieces
 from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, images_at_once, steps
+from ...encoder.quoting import quote
 from ...encoder.tokenizer import END_OF_WORD, bytes_of
 from ...weighting.view import counted
 from . import markup
@@ -238,7 +239,7 @@ class TextToImageLab(Tab):
     def _caption(self, caption: str) -> str:
         if len(checked_text("caption", caption)) > MAX_CHARACTERS:
             raise LabError(
-                f"the caption {caption[:60]!r} has {len(caption):,} characters, at most {MAX_CHARACTERS:,} are read"
+                f"the caption {quote(caption, 60)} has {len(caption):,} characters, at most {MAX_CHARACTERS:,} are read"
             )
         return caption
 

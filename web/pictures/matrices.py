@@ -14,6 +14,7 @@ from typing import Any
 
 from PIL import Image
 
+from ...encoder.quoting import quote
 from ...encoder.similarity import Over
 from .canvas import Canvas, shorten, wrap
 from .fonts import text_width
@@ -115,7 +116,7 @@ def draw_similarity(
     """
     colors = theme_named(theme)
     if over not in UNITS:
-        raise ValueError(f"over must be one of: {', '.join(UNITS)}; got {over!r}")
+        raise ValueError(f"over must be one of: {', '.join(UNITS)}; got {quote(over)}")
     rows: list[list[float]] = values.tolist() if hasattr(values, "tolist") else [list(row) for row in values]
     widths = sorted({len(row) for row in rows})
     if not texts or not images or len(rows) != len(texts) or widths != [len(images)]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from ...encoder.quoting import quote
 from ..chunks import ChunkContext, Chunked, TokenChunk
 from ..prompt import Issue, Prompt, Section, encoded_fragments
 from ..syntax import syntax_of
@@ -61,7 +62,7 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
     """
     chunking = rule_of(chunking, prompt.syntax)
     if chunking not in CHUNKINGS:
-        raise ValueError(f"unknown chunking {chunking!r}; allowed: as syntax, {', '.join(CHUNKINGS)}")
+        raise ValueError(f"unknown chunking {quote(chunking)}; allowed: as syntax, {', '.join(CHUNKINGS)}")
     issues: list[Issue] = []
     first_fragment = 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...encoder.quoting import quote
 from ..prompt import Fragment, Piece, Prompt, Span
 from . import a1111, comfy, compel
 from .mends import mend_issues, mended, told_once
@@ -35,7 +36,7 @@ def syntax_of(name: str) -> Syntax:
         ValueError: If the syntax is unknown.
     """
     if name not in SYNTAXES:
-        raise ValueError(f"unknown syntax {name!r}; allowed: {', '.join(SYNTAXES)}")
+        raise ValueError(f"unknown syntax {quote(name)}; allowed: {', '.join(SYNTAXES)}")
     return SYNTAXES[name]
 
 
