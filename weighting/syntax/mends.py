@@ -3,7 +3,7 @@ r"""Weights and edits that a sign keeps from being read, and forms that only oth
 What is named is text in the syntax at hand, of which the parsed prompt is asked: its marks are what was read as syntax.
 Each pattern matches in time linear in the length of the prompt.
 
-Source: docs/reference/syntaxes.md, "Slips"; NovelAI's documentation of strengthening and weakening (2025).
+Source: docs/reference/problems.md; NovelAI's documentation of strengthening and weakening (2025).
 """
 
 from __future__ import annotations
