@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from ..encoder.tokenizer import CleaningTokenize, can_clean, clean
 from .chunks import Token, Tokenize, tokens_by_part
-from .prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments
+from .prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments, shortened
 from .syntax import SYNTAXES, parse, syntax_of
-from .tags import Bare, Tag, bare, comment_issues, read_loras
+from .tags import Bare, LoraTag, Tag, bare, comment_issues, read_loras
 
 TARGETS = tuple(name for name, syntax in SYNTAXES.items() if syntax.write is not None)
 """Syntaxes that can be written."""
@@ -75,6 +75,16 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
         return Converted(text, tuple(issues))
     spans = [tag.span for tag in found.tags] or [Span(0, len(text)) for _ in prompt.loras]
     names, lost = _written_loras(_loras(prompt, found.tags), spans, writer.target)
+    if names:
+        lost = [
+            Issue(
+                "not-expressible",
+                f"Of the LoRA “{shortened(tag.name)}”, {target} can only say the strength for CLIP.",
+                tag.span,
+            )
+            for tag in read_loras(found.tags)[0]
+            if tag != LoraTag(tag.name, tag.clip_strength, tag.clip_strength, tag.span)
+        ]
     return Converted(" ".join(filter(None, [written, *names])), (*issues, *comment_issues(text, found.comments), *lost))
 
 
