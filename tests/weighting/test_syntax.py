@@ -199,6 +199,7 @@ def test_a_fix_is_read_as_meant(syntax: str, code: str, text: str, fixed: str, m
         ("near-edit", "[cat:dog:0.5:]", "[cat:dog:0.5]"),
         ("near-edit", "[cat;dog;0.5]", "[cat:dog:0.5]"),
         ("near-edit", "[(red:1.2) cat:blue:.5,]", "[(red:1.2) cat:blue:.5]"),
+        ("near-edit", "[((red) cat:1.2):blue:50%]", "[((red) cat:1.2):blue:0.5]"),
         ("unclosed-bracket", "a [cat|dog, b", "a [cat|dog], b"),
         ("unclosed-bracket", "a [cat:dog:0.5", "a [cat:dog:0.5]"),
         ("unclosed-tag", "a <lora:ink:0.8", "a <lora:ink:0.8>"),
@@ -279,6 +280,20 @@ RIGHT = (
         "(a:.5)",
     ),
 )
+
+
+def test_messages_about_slips_do_not_grow_with_them() -> None:
+    nines, words = "9" * 5000, "a" * 5000
+    for syntax in SYNTAXES:
+        for text in (
+            f"(a:{nines},)",
+            f"[a:b:{nines}%]",
+            f"[{words}:{words}]",
+            f"{{{words}|b}}",
+            f"(a:{nines}e9)",
+            f"({words};1.5)",
+        ):
+            assert all(len(issue.message) < 400 for issue in parse(text, syntax).issues)
 
 
 def test_numbers_of_edits_are_no_near_edits() -> None:

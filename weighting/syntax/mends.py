@@ -32,7 +32,7 @@ _OTHER_NUMBER = re.compile(
 )
 _SQUARE = re.compile(r"(?<!\\)\[((?:[^\[\]\\\n]|\\.)*)\]")
 _ROUND = re.compile(r"(?<!\\)\((?:[^()\\]|\\.)*\)")
-_TIME = re.compile(r" ?([+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)) ?(%|steps?|s)?[ ,;:.]*")
+_TIME = re.compile(r" ?([+-]?(?:\d{1,9}(?:[.,]\d*)?|[.,]\d+)) ?(%|steps?|s)?[ ,;:.]*")
 _PLAIN_TIME = re.compile(r"\s*[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?\s*")
 _UNCLOSED = {
     "(": re.compile(rf"\((?:[^()\[\]\n\\]|\\.){{1,200}}?:\s*{_NUMBER}[ \t]*(?P<wrong>[\]}}>]|(?=[,\n]|\Z))"),
@@ -113,7 +113,7 @@ def _near_weights(prompt: Prompt) -> Iterator[Issue]:
             continue
         fix = f":{found['number'].translate(_NO_SPACE)})"
         form = source[max(_opening(source, found.start()), found.start() - 40, 0) : found.end()]
-        message = f"“{shortened(form)}” is no weight, but text: is “{fix}” meant?"
+        message = f"“{shortened(form)}” is no weight, but text: is “{shortened(fix, 40)}” meant?"
         yield Issue("near-weight", message, Span(found.start("sign"), found.end()), fix=fix)
     for found in _OTHER_NUMBER.finditer(source):
         if is_mark(found.start("number")) or not is_mark(found.end() - 1):
@@ -122,7 +122,7 @@ def _near_weights(prompt: Prompt) -> Iterator[Issue]:
         is_usable = is_number and abs(float(found["number"])) <= FAR
         fix = f":{decimal(float(found['number']))})" if is_usable else ""
         if fix:
-            message = f"“{shortened(found[0])}” is no weight, but text: is “{fix}” meant?"
+            message = f"“{shortened(found[0])}” is no weight, but text: is “{shortened(fix, 40)}” meant?"
         else:
             message = f"“{shortened(found[0])}” is no weight here, but text: a weight is a number such as 1.2."
         yield Issue("near-weight", message, Span(*found.span()), fix=fix)
@@ -151,7 +151,9 @@ def _is_near(found: re.Match[str], source: str) -> bool:
 def _near_edits(source: str) -> Iterator[Issue]:
     """Square brackets with colons that are no edit."""
     for found in _SQUARE.finditer(source):
-        inside = _ROUND.sub(lambda group: "_" * len(group[0]), found[1])
+        inside = found[1]
+        for _ in range(3):  # levels of brackets
+            inside = _ROUND.sub(lambda group: "_" * len(group[0]), inside)
         before, *others = re.split(r"[:;]", inside)
         if "|" in inside or not others or _PLAIN_TIME.fullmatch(inside.rpartition(":")[2]):
             continue
@@ -166,11 +168,8 @@ def _near_edits(source: str) -> Iterator[Issue]:
         # the words as they are written, with their groups
         ends = [len(":".join(words[: index + 1])) for index in range(len(words))]
         texts = [found[1][end - len(word) : end] for word, end in zip(words, ends, strict=True)]
-        fix = (
-            f"[{':'.join(texts)}:{_share(time) if time else '0.5'}]"
-            if len(words) < 3 and (time or len(words) == 2)
-            else ""
-        )
+        is_clear = len(words) < 3 and (time or len(words) == 2)
+        fix = f"[{':'.join(texts)}:{_share(time) if time else '0.5'}]" if is_clear else ""
         if fix:
             message = f"“{shortened(found[0])}” is no edit, but text with a weight: is “{shortened(fix)}” meant?"
         else:

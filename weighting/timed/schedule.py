@@ -336,7 +336,7 @@ def _issues(source: str, parts: Sequence[AndPart], editings: Sequence[Editing], 
         if part.weight_span is not None and len(parts) == 1:
             written = source[slice(*part.weight_span)]
             message = (
-                f"“{written}” at the end of a prompt is the weight of an AND part, as in A1111, not text. With "
+                f"“{shortened(written, 40)}” at the end of a prompt is the weight of an AND part, as in A1111, not text. With "
                 "something after it, such as a comma, it is text."
             )
             yield Issue("lone-and-weight", message, part.weight_span)
@@ -365,7 +365,7 @@ def _editing_issues(text: str, start: int, editing: Editing, steps: int) -> Iter
     for edit in edits_of(parts):
         if isinstance(edit, Edit) and not 1 <= (last := _last_step(edit.when, steps, None, old_rule=False)) < steps:
             which = "its second text stands from the start" if last < 1 else "its first text stands to the end"
-            message = f"“{edit.when}” lies outside the {steps} steps: {which}."
+            message = f"“{shortened(edit.when, 40)}” lies outside the {steps} steps: {which}."
             yield Issue("edit-without-change", message, Span(start + edit.span.start, start + edit.span.end))
 
 
