@@ -334,9 +334,9 @@ def _last_step(when: str, steps: int, hires_steps: int | None, *, old_rule: bool
 def _issues(source: str, parts: Sequence[AndPart], editings: Sequence[Editing], steps: int) -> Iterator[Issue]:
     for part, editing in zip(parts, editings, strict=True):
         if part.weight_span is not None and len(parts) == 1:
-            written = source[slice(*part.weight_span)]
+            written = shortened(source[slice(*part.weight_span)], 40)
             message = (
-                f"“{shortened(written, 40)}” at the end of a prompt is the weight of an AND part, as in A1111, not text. With "
+                f"“{written}” at the end of a prompt is the weight of an AND part, as in A1111, not text. With "
                 "something after it, such as a comma, it is text."
             )
             yield Issue("lone-and-weight", message, part.weight_span)
