@@ -18,6 +18,8 @@ from ..prompt import Issue, Prompt, Span, shortened
 from ..weights import FAR
 from .record import Syntax, decimal
 
+OF_PROMPT_CONTROL = ("CUT", "INT", "SEQ")
+"""First words of comfyui-prompt-control's square brackets, which are named as its own."""
 BRACE = 1.05
 """Factor of a pair of braces in NovelAI."""
 
@@ -155,7 +157,12 @@ def _near_edits(source: str) -> Iterator[Issue]:
         for _ in range(3):  # levels of brackets
             inside = _ROUND.sub(lambda group: "_" * len(group[0]), inside)
         before, *others = re.split(r"[:;]", inside)
-        if "|" in inside or not others or _PLAIN_TIME.fullmatch(inside.rpartition(":")[2]):
+        if (
+            "|" in inside
+            or not others
+            or before in OF_PROMPT_CONTROL
+            or _PLAIN_TIME.fullmatch(inside.rpartition(":")[2])
+        ):
             continue
         while len(others) > 1 and not others[-1].strip():
             others.pop()  # a colon behind the number
