@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "weighted_clip.py"
 PACKAGE = "weighted_clip_webui"
 PATH = frozenset(sys.path)
-"""What the tests were started with: the repository too, if by `python -m pytest` there."""
+"""Path before the script runs, with the repository in it if `python -m pytest` was started there."""
 
 
 @pytest.fixture
