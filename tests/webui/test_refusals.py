@@ -28,10 +28,10 @@ def told(error: BaseException) -> str:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"scheme": "nonsense"}, "scheme must be one of"),
-        ({"bind_strength": "much"}, "bind_strength must be a number, got 'much'"),
-        ({"bind_strength": True}, "bind_strength must be a number, got True"),
-        ({"bind": ["red"]}, r"bind must be a text, got \['red'\]"),
+        ({"scheme": "nonsense"}, "Scheme must be one of"),
+        ({"bind_strength": "much"}, "Strength must be a number, got 'much'"),
+        ({"bind_strength": True}, "Strength must be a number, got True"),
+        ({"bind": ["red"]}, r"Keep apart must be a text, got \['red'\]"),
         ({"bind": "a bird"}, "“a bird” is not in the prompt"),
         ({"bind_hide": "cutoff", "bind_words": "red"}, "With weights, cutoff goes with the schemes"),
     ],
@@ -48,8 +48,8 @@ def test_what_is_refused_answers_422_with_the_words_and_without_the_name_of_a_cl
 
 
 def test_a_long_wrong_value_is_shortened(forge: fake.ForgeModel) -> None:
-    for name in ("scheme", "padding", "bind_strength"):
-        with pytest.raises(WebUIError, match=name) as caught:
+    for name, label in (("scheme", "Scheme"), ("padding", "Padding"), ("bind_strength", "Strength")):
+        with pytest.raises(WebUIError, match=label) as caught:
             conditioning(forge, PROMPT, **{name: "x" * 100_000})
         assert len(str(caught.value)) < 500
 
@@ -108,6 +108,7 @@ def ask() -> Any:
         ({"args": None}, "args, a list of values"),
         ({"enabled": True}, "args, a list of values"),
         ([True, "comfy"], "args, a list of values"),
+        ({"args": [True], "scheme": "comfy"}, r"has args alone; got also \['scheme'\]"),
         ({"args": [True, *["a1111"] * 20]}, "takes 16 values .*got 21"),
         ({"args": {"enabled": "x" * 100_000}}, "args, a list of values"),
     ],
