@@ -373,8 +373,7 @@ def _weighed(p: Generation, value: str, syntax: str) -> dict[str, str]:
     found = {name: prompt for name, prompt in changed.items() if prompt is not None}
     if not found:
         raise WebUIError(
-            f"{WEIGHT}: “{shortened(word)}” is neither in the prompt nor in the negative prompt, where it must stand as "
-            "a word of its own"
+            f"{WEIGHT}: “{shortened(word)}” is in none of the prompts, where it must stand as a word of its own"
         )
     return found
 

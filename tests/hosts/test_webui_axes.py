@@ -127,7 +127,7 @@ def test_numbers_that_the_sampler_does_not_take_are_said(webui: WebUIServer) -> 
     [
         ("Scheme", ["masked_blend", "quantum"], "Scheme must be one of: off, comfy, a1111"),
         ("Padding", [], "Padding: choose at least one value"),
-        (WEIGHT, "bird: 0-1 [3]", "“bird” is neither in the prompt nor in the negative prompt"),
+        (WEIGHT, "bird: 0-1 [3]", "“bird” is in none of the prompts"),
         (WEIGHT, "dog: some", "expected a number such as 0.5, or a range such as 0-1 [5]"),
         (WEIGHT, "dog: 0," + "1," * 100_000, "the values have 200,007 characters"),
         (PLACES, "cat: left half, bird: top", "“bird” is in none of the prompts"),

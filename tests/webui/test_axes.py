@@ -249,7 +249,7 @@ def test_weights_go_into_all_prompts_that_have_the_word(plot: ModuleType, forge:
     assert (first.prompt, first.negative_prompt, first.hr_prompt) == ("a (dog:0.5)", "a (dog:0.5) and a cat", "")
     assert (second.prompt, second.negative_prompt) == ("a dog", "a (dog:0.2) and a (cat:2)")
     assert p.prompt == "a dog"
-    with pytest.raises(WebUIError, match="“bird” is neither in the prompt nor in the negative prompt"):
+    with pytest.raises(WebUIError, match="“bird” is in none of the prompts"):
         cells(plot, p, WEIGHT, ["bird: 0.5"])
     with pytest.raises(WebUIError, match="name a word and weights"):
         cells(plot, p, WEIGHT, [])
