@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from weighted_clip.hosts.webui.axes import BIND, LABEL, MENUS, PLACES, STRENGTH, WEIGHT
+from weighted_clip.hosts.webui.axes import BIND, LABEL, MENUS, PLACES
+from weighted_clip.hosts.webui.axis_values import STRENGTH, WEIGHT
 
 from .webui_server import TITLE, APIError, WebUIServer, pixels_of
 

@@ -8,19 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.webui.axes import (
-    BIND,
-    LABEL,
-    MENUS,
-    PLACES,
-    STRENGTH,
-    WEIGHT,
-    add_axes,
-    strengths,
-    values_of,
-    weights,
-    with_weight,
-)
+from weighted_clip.hosts.webui.axes import BIND, LABEL, MENUS, PLACES, add_axes
+from weighted_clip.hosts.webui.axis_values import STRENGTH, WEIGHT, strengths, values_of, weights, with_weight
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings
