@@ -17,6 +17,8 @@ WEIGHT = "Weight of a word"
 STRENGTH = OPTIONS["bind_strength"].label
 MAX_WEIGHTS = 100
 """Maximum number of values in a range."""
+MAX_VALUES = 1000
+"""Maximum number of values of an axis."""
 MAX_CHARACTERS = 16 * 1024
 """Maximum length of the values of an axis."""
 
@@ -54,7 +56,7 @@ def weights(text: str) -> list[str]:
                 f"“{shortened(item)}”"
             )
         found += [f"{word}: {decimal(weight)}" for weight in _numbers(WEIGHT, written.strip())]
-    return found
+    return _not_too_many(WEIGHT, found)
 
 
 def strengths(text: str) -> list[str]:
@@ -66,7 +68,7 @@ def strengths(text: str) -> list[str]:
     found = [number for item in values_of(STRENGTH, text) for number in _numbers(STRENGTH, item)]
     for number in found:
         Settings(bind_strength=number).options()
-    return list(map(decimal, found))
+    return _not_too_many(STRENGTH, list(map(decimal, found)))
 
 
 def values_of(title: str, text: str) -> list[str]:
@@ -83,7 +85,13 @@ def values_of(title: str, text: str) -> list[str]:
         raise WebUIError(
             f"{title}: value {values.index('') + 1} of {len(values)} is empty: take out a comma, or write it"
         )
-    return [value for value in values if value]
+    return _not_too_many(title, [value for value in values if value])
+
+
+def _not_too_many(title: str, values: list[str]) -> list[str]:
+    if len(values) > MAX_VALUES:
+        raise WebUIError(f"{title}: these are {len(values):,} values, at most {MAX_VALUES:,} are allowed")
+    return values
 
 
 def _numbers(title: str, written: str) -> list[float]:

@@ -89,7 +89,7 @@ class WebUIPrompt:
                 yield hooks.refuse_blends
 
     def _places(self) -> tuple[list[PlacedPhrase], list[str]]:
-        """Lines of Places as read, and what is wrong with the others."""
+        """Lines of Places as read, and messages about those that cannot be."""
         places: list[PlacedPhrase] = []
         wrong: list[str] = []
         for line in filter(None, map(str.strip, self.settings.places.splitlines())):
@@ -100,7 +100,7 @@ class WebUIPrompt:
         return places, wrong
 
     def _idle_places(self) -> Iterator[str]:
-        """What is wrong with lines of Places, and which of them do nothing."""
+        """Lines about lines of Places that cannot be read, or do nothing."""
         places, wrong = self._places()
         yield from wrong
         for place in places:
@@ -142,7 +142,7 @@ def _told_for_generation(timed: TimedRead) -> TimedRead:
 
 
 def _refusal(check: Callable[[], Any]) -> str:
-    """What a check raises; empty if it is content."""
+    """Message that a check raises; empty if it raises none."""
     try:
         check()
     except WebUIError as error:

@@ -181,6 +181,8 @@ def test_weights_are_written_as_on_the_hosts_axes(text: str, expected: list[str]
         (f"dog: {'9' * 400}", "is too large"),
         (f"dog: 0-{'9' * 400} [3]", "is too large"),
         (f"dog: 0-1 (+0.{'0' * 300}1)", "has 1,000,000,000,001 values"),
+        ("dog: " + "0-1 [100]," * 10 + "1", "these are 1,001 values, at most 1,000"),
+        ("dog: " + "1," * 2000 + "1", "these are 2,001 values"),
         ("dog: 0,, 1", "value 2 of 3 is empty"),
         ("dog: 0.5,", "value 2 of 2 is empty"),
         ("dog: " + "x" * 200_000, "the values have 200,005 characters"),

@@ -105,7 +105,7 @@ def test_what_is_text_in_a_negative_prompt_is_told_without_a_node_of_comfyui(for
 
 
 def test_the_host_parses_each_prompt_once(forge: fake.ForgeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which takes it minutes for a few thousand characters."""
+    """The host takes minutes for a few thousand characters."""
     name = "get_learned_conditioning_prompt_schedules"
     parse, calls = getattr(fake, name), list[tuple[str, ...]]()
 

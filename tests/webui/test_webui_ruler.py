@@ -191,7 +191,7 @@ def test_a_host_with_ids_of_its_own() -> None:
 
 
 def told(text: str, *, is_negative: bool = False, steps: int = 20, **settings: Any) -> tuple[list[str], list[str]]:
-    """What the strip says of a prompt: its own problems, and what the run refuses or does not do."""
+    """Problems of a prompt that the strip tells, and what it says that the run refuses or does not do."""
     views = ask(text, is_negative=is_negative, steps=steps, settings={"enabled": True, **settings})["views"]
     issues = [issue for view in views for issue in view["issues"]]
     return (

@@ -81,7 +81,7 @@ def passing(inner: str) -> str:
 
 
 def refused(error: Exception | str) -> str:
-    """What an action was refused for, as `passing` markup."""
+    """Message about an action that was refused, as `passing` markup."""
     return passing(message(str(error)))
 
 
