@@ -217,6 +217,14 @@ def infinite_weights(prompt: Prompt, issues: Iterable[Issue]) -> Iterator[Issue]
     yield from (issue for issue in issues if issue.code == INFINITE)
 
 
+def refuse_infinite_parts(conditioning: Any) -> None:
+    """Raise if a part between ANDs, as the host has read it, has a weight that is not finite."""
+    weights = [getattr(part, "weight", 1.0) for parts in getattr(conditioning, "batch", ()) for part in parts]
+    for weight in weights:
+        if not math.isfinite(weight):
+            raise WebUIError(f"A part between ANDs has the weight {weight:g}: it must be a finite number.")
+
+
 def absent_in_all(texts: Iterable[Iterable[Issue]]) -> set[str]:
     """Messages about bound phrases that occur in none of some texts, given by their problems."""
     told = [{issue.line for issue in issues if issue.code == ABSENT} for issues in texts]

@@ -22,7 +22,7 @@ from torch import Tensor
 from ...weighting.options import EncodeOptions
 from ...weighting.schemes import SCHEMES
 from .axes import settle
-from .conditioning import cannot_be_bound, refuse_padded_prompts, swapped
+from .conditioning import cannot_be_bound, refuse_infinite_parts, refuse_padded_prompts, swapped
 from .cross_attention import CrossAttentionHooks
 from .engines import (
     Engine,
@@ -148,6 +148,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                     result = function(sampling.texts.watched(model, run, kind), prompts, *rest, **named)
                     for hooks in sampling.hooks:
                         hooks.find()
+            refuse_infinite_parts(result)
             if not run.encoded:
                 raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
             if reading.binds:

@@ -63,6 +63,8 @@ def test_infinite_weights_are_refused_and_far_ones_named(webui: WebUIServer) -> 
     with pytest.raises(APIError, match="“cat” has the weight inf") as caught:
         webui.txt2img(f"a (cat:{'9' * 400})", script=(True, "a1111"))
     assert caught.value.status == 422
+    with pytest.raises(APIError, match="A part between ANDs has the weight inf"):
+        webui.txt2img(f"a cat AND a dog:{'9' * 400}", script=(True, "a1111"))
     text = "a (cat:12) and a dog"
     made = webui.txt2img(text, script=(True, "a1111"), probe=True)
     assert made.seen is not None

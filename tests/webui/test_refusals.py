@@ -154,6 +154,23 @@ def test_infinite_weights_are_refused(forge: fake.ForgeModel, text: str, syntax:
     assert len(str(caught.value)) < 500
 
 
+def test_an_infinite_weight_of_a_part_between_ands_is_refused(forge: fake.ForgeModel) -> None:
+    """The host would make a picture of zeros."""
+
+    def in_parts(model: Any, prompts: list[str], *others: Any) -> Any:
+        schedules = fake.get_learned_conditioning(model, prompts, *others)
+        return SimpleNamespace(batch=[[SimpleNamespace(schedules=schedules, weight=weight)]])
+
+    for weight in (0.5, float("inf")):
+        generation = fake.armed(forge)
+        arguments = in_parts, fake.SdConditioning(["a cat"]), 20, [generation.cached_c]
+        if weight == 0.5:
+            assert generation.get_conds_with_caching(*arguments).batch[0][0].weight == weight
+            continue
+        with pytest.raises(WebUIError, match="A part between ANDs has the weight inf"):
+            generation.get_conds_with_caching(*arguments)
+
+
 def test_an_infinite_weight_of_a_term_is_refused(forge: fake.ForgeModel) -> None:
     with pytest.raises(WebUIError, match="“fog” has the weight -inf"):
         conditioning(forge, f"a cat, (fog:-{'9' * 400})", scheme="negpip_apart")

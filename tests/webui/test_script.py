@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "weighted_clip.py"
 PACKAGE = "weighted_clip_webui"
 PATH = frozenset(sys.path)
-"""What the tests were started with: the repository too, if by `python -m pytest` there."""
+"""Paths that the tests were started with: the repository too, if by `python -m pytest` there."""
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from weighted_clip.hosts.webui import routes
 from weighted_clip.hosts.webui.engines import WebUIError, engines_of
 from weighted_clip.hosts.webui.routes import FIELDS, IGNORED, NO_CLIP, REFUSED, inspected
 from weighted_clip.hosts.webui.settings import Settings
+from weighted_clip.web.inspection import inspect
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 
@@ -275,3 +276,24 @@ def test_texts_that_cannot_be_stacked_are_said(models: SimpleNamespace, host_opt
 def test_a_request_with_a_number_of_too_many_digits_is_refused_in_our_words(models: SimpleNamespace) -> None:
     status, answer = answered(b'{"text": "a", "is_negative": false, "steps": ' + b"9" * 5000 + b', "syntax": "a1111"}')
     assert (status, answer) == (400, {"error": "the request is no JSON"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("(dog:inf)", "(dog:nan)", "(dog:1e400)", "(dog:1e9)", f"(dog:{'9' * 400})", "(cat:12)", "(word:1.2:)"),
+        *("(realistic:-1.5,)", "(cat;1.2)", "(cat=1.2)", "{{x}}", "{red|blue}", "[cat:dog:0,5]", "[cat:dog:50%]"),
+        *("[cat|dog", "[cat:dog]", f"a AND b:{'9' * 400}", "a AND_PERP b", "a (cat AND b)"),
+    ],
+)
+def test_the_strip_says_what_the_ruler_says(models: SimpleNamespace, text: str) -> None:
+    status, answer = answered(json.dumps(dict(zip(FIELDS, [text, False, 20, "a1111", {}], strict=True))).encode())
+    assert status == 200
+    issues = [issue for view in answer["views"] for issue in view["issues"]]
+    ruler = inspect({"text": text, "syntax": "a1111", "steps": 20, "cleaning": "none"})["views"]
+    expected = [issue for view in ruler for issue in view["issues"]]
+    assert [(issue["code"], issue.get("fix")) for issue in issues if issue["code"] != "infinite-weight"] == [
+        (issue["code"], issue.get("fix")) for issue in expected if issue["code"] != "clamped-weight"
+    ]
+    if any(issue["code"] == "clamped-weight" for issue in expected):
+        assert any("it must be a finite number" in issue["message"] for issue in issues)
