@@ -33,10 +33,9 @@ from .engines import (
     WebUIError,
     as_emphasized,
     engines_of,
-    host_option,
     is_ended,
 )
-from .notes import Problems, sampler_lines
+from .notes import LEFT_OUT, Problems, leaves_us_out, sampler_lines
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .places import Placing
 from .settings import INFOTEXT, Settings
@@ -60,13 +59,6 @@ MAX_COMMENTS = 20
 """Maximum number of problems listed; the rest are only counted."""
 PARSER = "get_learned_conditioning_prompt_schedules"
 """Name of the host's function that reads the times of prompts."""
-ADETAILER = "ADetailer"
-SCRIPT = "weighted_clip"
-"""File name of our script, by which ADetailer knows it."""
-LEFT_OUT = (
-    f"ADetailer redraws parts of this image without {INFOTEXT}, by the WebUI's own weights. To have both, add "
-    f"{SCRIPT} to its setting “Script names to apply to ADetailer (separated by comma)”."
-)
 
 
 def arm(p: Generation, values: Sequence[Any]) -> None:
@@ -351,19 +343,3 @@ def _comment(p: Generation, text: str) -> None:
         logger.warning(text)
     if hasattr(p, "comment"):
         p.comment(text)
-
-
-def leaves_us_out(p: Generation) -> bool:
-    """Whether ADetailer will redraw parts of a generation's image without our script."""
-    if not host_option("ad_only_selected_scripts", default=True):
-        return False
-    names = str(host_option("ad_script_names", default="")).split(",")
-    if SCRIPT in (name.strip() for name in names) or getattr(p, "_ad_disabled", False):
-        return False
-    scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
-    for script in scripts:
-        if script.title() == ADETAILER:
-            with contextlib.suppress(Exception):  # its values are its own business, and may change
-                values = list(getattr(p, "script_args", ()))[script.args_from : script.args_to]
-                return bool(script.is_ad_enabled(*values))
-    return False

@@ -18,11 +18,20 @@ from ...weighting.syntax.a1111 import TIMED_READER
 from ...weighting.timed.schedule import COUNTERS, read_timed
 from ...weighting.timed.view import NOT_HERE, standing_texts
 from .engines import Generation, host_option
+from .settings import INFOTEXT
 
 PROMPTS = {False: ("all_prompts", "all_hr_prompts"), True: ("all_negative_prompts", "all_hr_negative_prompts")}
 """Attributes of a generation with its prompts, and with its negative ones."""
 SIGMAS = {"s_churn": "Sigma churn", "s_tmin": "Sigma tmin", "s_tmax": "Sigma tmax", "s_noise": "Sigma noise"}
 """Numbers of a request that some samplers take, with their names in an image's parameters."""
+
+ADETAILER = "ADetailer"
+SCRIPT = "weighted_clip"
+"""File name of our script, by which ADetailer knows it."""
+LEFT_OUT = (
+    f"ADetailer redraws parts of this image without {INFOTEXT}, by the WebUI's own weights. To have both, add "
+    f"{SCRIPT} to its setting “Script names to apply to ADetailer (separated by comma)”."
+)
 
 
 class Problems:
@@ -78,3 +87,19 @@ def sampler_lines(p: Any) -> Iterator[str]:
             yield f"{name} {quote(value)} acted, and the image's parameters do not name it."
     if getattr(p, "eta", None) is not None and "eta" not in taken:
         yield f"eta {quote(p.eta)} does nothing: the sampler {p.sampler_name} does not take it."
+
+
+def leaves_us_out(p: Generation) -> bool:
+    """Whether ADetailer will redraw parts of a generation's image without our script."""
+    if not host_option("ad_only_selected_scripts", default=True):
+        return False
+    names = str(host_option("ad_script_names", default="")).split(",")
+    if SCRIPT in (name.strip() for name in names) or getattr(p, "_ad_disabled", False):
+        return False
+    scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
+    for script in scripts:
+        if script.title() == ADETAILER:
+            with suppress(Exception):  # its values are its own business, and may change
+                values = list(getattr(p, "script_args", ()))[script.args_from : script.args_to]
+                return bool(script.is_ad_enabled(*values))
+    return False

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.webui.generation import PROBLEMS, SCRIPT, arm, report
-from weighted_clip.hosts.webui.notes import sampler_lines
+from weighted_clip.hosts.webui.generation import PROBLEMS, arm, report
+from weighted_clip.hosts.webui.notes import SCRIPT, sampler_lines
 from weighted_clip.hosts.webui.routes import inspected
 from weighted_clip.hosts.webui.settings import INFOTEXT
 
