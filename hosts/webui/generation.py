@@ -35,7 +35,7 @@ from .engines import (
     engines_of,
     is_ended,
 )
-from .notes import LEFT_OUT, Problems, leaves_us_out, sampler_lines
+from .notes import LEFT_OUT, Problems, idle_emphasis, leaves_us_out, sampler_lines
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .places import Placing
 from .settings import INFOTEXT, Settings
@@ -92,7 +92,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         settings = Settings.of(values)
         options, places = settings.options(), settings.placed()
-        comments.update(dict.fromkeys(settings.unread()))
+        comments.update(dict.fromkeys([*settings.unread(), *idle_emphasis(p, options)]))
         sampling.in_pairs = SCHEMES[options.scheme].is_signed
         if sampling.in_pairs and is_theirs_active(p):
             sampling.in_pairs = False

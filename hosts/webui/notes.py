@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...encoder.quoting import quote
+from ...weighting.options import EncodeOptions
 from ...weighting.prompt import Fragment, Issue
+from ...weighting.schemes import SCHEMES
 from ...weighting.syntax.a1111 import TIMED_READER
 from ...weighting.timed.schedule import COUNTERS, read_timed
 from ...weighting.timed.view import NOT_HERE, standing_texts
@@ -69,6 +71,14 @@ class Problems:
                 with suppress(ValueError):  # too many changes
                     timed = read_timed(text, steps, has_comments=has_comments, is_negative=is_negative)
                     yield from ((one.fragment.text, one.fragment) for one in standing_texts(timed, steps, COUNTERS[0]))
+
+
+def idle_emphasis(p: Any, options: EncodeOptions) -> Iterator[str]:
+    """Line about an emphasis mode that a request sets and the scheme replaces."""
+    mode = (getattr(p, "override_settings", None) or {}).get("emphasis")
+    is_read = "above_one" in SCHEMES[options.scheme].options and options.above_one == "as the WebUI"
+    if mode not in (None, "None") and not is_read:
+        yield f"The setting emphasis {quote(mode)} changes nothing: the scheme {options.scheme} weights in its place."
 
 
 def sampler_lines(p: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...weighting.bind import ABSENT
-from ...weighting.places import PlacedPhrase, read_place
+from ...weighting.places import MAX_PLACES, PlacedPhrase, read_places
 from ...weighting.prompt import Issue, shortened
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
@@ -92,9 +92,11 @@ class WebUIPrompt:
         """Lines of Places as read, and messages about those that cannot be."""
         places: list[PlacedPhrase] = []
         wrong: list[str] = []
-        for line in filter(None, map(str.strip, self.settings.places.splitlines())):
+        lines = [line for line in self.settings.places.splitlines() if line.strip()]
+        # more lines than are allowed are refused together
+        for text in lines if len(lines) <= MAX_PLACES else [self.settings.places]:
             try:
-                places.append(read_place(line))
+                places += read_places(text)
             except ValueError as error:
                 wrong.append(str(error))
         return places, wrong
@@ -113,7 +115,8 @@ class WebUIPrompt:
 def read_for_generation(text: str, steps: int, settings: Settings, *, is_negative: bool = False) -> WebUIPrompt:
     """Read a prompt for the model in memory; raises `WebUIError` if that is not known, or a setting is not allowed."""
     model = loaded_model()
-    options = replace(settings, places="").options()  # each of their lines is told apart
+    # each line of Places is told apart
+    options = (replace(settings, places="") if isinstance(settings.places, str) else settings).options()
     options = as_emphasized(replace(options, comma_backtrack=base_options().comma_backtrack))
     if is_negative:
         options = replace(options, bind_strength=0.0)

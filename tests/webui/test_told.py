@@ -150,6 +150,25 @@ def test_settings_that_nothing_reads_are_named(
     assert set(words) <= set(info_of(generation).get(PROBLEMS, []))
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [
+        ({"scheme": "a1111"}, True),
+        ({"scheme": "masked_blend"}, True),
+        ({"scheme": "masked_blend", "above_one": "as the WebUI"}, False),
+    ],
+)
+def test_an_emphasis_of_a_request_that_the_scheme_replaces_is_named(
+    forge: fake.ForgeModel, settings: dict[str, Any], *, is_told: bool
+) -> None:
+    for mode in ("Ignore", "None"):
+        generation: Any = fake.armed(forge, **settings)
+        generation.override_settings = {"emphasis": mode}
+        generation.setup_conds("a cat")
+        told = any("emphasis 'Ignore' changes nothing" in line for line in generation.comments)
+        assert told == (is_told and mode == "Ignore")
+
+
 def taking(model: Any, x: Any, s_noise: float = 1.0, eta: float = 1.0) -> None:
     """Stands for a sampler's function that takes these two."""
 

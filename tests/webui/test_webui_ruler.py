@@ -233,6 +233,7 @@ def test_the_scripts_choices_as_shown_are_those_of_the_strip(models: SimpleNames
         ({"scheme": "comfy", "law": "compel"}, ["Law compel changes nothing: the scheme comfy does not read it"]),
         ({"places": "x" * 70_000 + ": left half"}, ["xxx… is in none"]),
         ({"places": "red cat: left half", "bind": "red cat\nblue dog"}, []),
+        ({"places": "a\n" * 20_000}, ["Places has 20,000 lines, and at most 100 are allowed"]),
     ],
 )
 def test_what_the_run_would_refuse_is_said_before_it(
@@ -271,6 +272,19 @@ def test_texts_that_cannot_be_stacked_are_said(models: SimpleNamespace, host_opt
     host_options.pad_cond_uncond = True
     assert "Pad prompt/negative prompt" in told("a (cat:2)", scheme="repeat")[1][0]
     assert "Pad prompt/negative prompt" in told("a cat", scheme="negpip")[1][0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"places": 5}, "Places must be a text, got 5"),
+        ({"bind": ["a"]}, "Keep apart must be a text"),
+        ({"law": 1}, "Law"),
+    ],
+)
+def test_settings_of_a_wrong_type_are_refused(models: SimpleNamespace, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(WebUIError, match=words):
+        told("a cat", **settings)
 
 
 def test_a_request_with_a_number_of_too_many_digits_is_refused_in_our_words(models: SimpleNamespace) -> None:
