@@ -7,6 +7,7 @@
 
 import { fixedText, replaceText } from "../web/comfyui/ruler/boxes.js";
 import { createRuler } from "../web/comfyui/ruler/draw.js";
+import { make } from "../web/comfyui/ruler/elements.js";
 import { setLanguage } from "../web/comfyui/ruler/language.js";
 import { addStyle, onTheme } from "../web/comfyui/ruler/style.js";
 import { addChipWeights } from "../web/comfyui/ruler/weight_input.js";
@@ -34,6 +35,9 @@ const find = (selector) => document.querySelector(selector);
 
 /** Whether the host's user wants the rulers; on until the host has sent its settings. */
 const isOn = () => globalThis.opts?.weighted_clip_ruler !== false;
+
+/** Settings of our script with a box of lines, below which stands what is wrong with them. */
+const LINES = ["bind", "places"];
 
 /** The ruler of one box of the host. */
 class PromptRuler {
@@ -134,9 +138,21 @@ class PromptRuler {
 
   #show({ sections = [], ...rest }) {
     this.#content = { ...rest, sections, total: this.#total(rest.syntax, sections) };
+    this.#tellAtBoxes(sections.flatMap(({ view }) => view.issues));
     const onFix = (section, issues) => this.#fix(section, issues);
     const isEditable = sections.some(({ view }) => view.syntax !== "none");
     this.#drawing.show({ ...this.#content, isEditable, onFix });
+  }
+
+  /** Say below the boxes of our script what is wrong with their lines. */
+  #tellAtBoxes(issues) {
+    if (this.#box.isNegative) return;
+    for (const name of LINES) {
+      const box = find(`#${scriptOf(this.#box.tab)}${name}`);
+      const lines = issues.filter(({ about }) => about === name).map(({ message }) => message);
+      const told = box?.querySelector(".weighted-clip-refused") ?? box?.appendChild(make("ul", "weighted-clip-refused"));
+      if (told?.textContent !== lines.join("")) told?.replaceChildren(...lines.map((line) => make("li", "", line)));
+    }
   }
 
   /**
@@ -172,6 +188,7 @@ class PromptRuler {
     this.#abort.abort();
     this.#asked = "";
     this.#content = null;
+    this.#tellAtBoxes([]);
     this.#drawing.show({ sections: [], isSilent: true });
     this.#drawing.element.remove();
   }

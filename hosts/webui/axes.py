@@ -201,11 +201,11 @@ def _confirm_in_prompt(p: Generation, settings: Settings) -> None:
         return
     prompts = [prompt for name, prompt in _prompts_of(p).items() if prompt and name in ("prompt", "hr_prompt")]
     lines = [
-        next(read_for_generation(prompt, getattr(p, "steps", DEFAULT_STEPS), settings).missing_phrases(), "")
+        next(read_for_generation(prompt, getattr(p, "steps", DEFAULT_STEPS), settings).missing_phrases(), None)
         for prompt in dict.fromkeys(prompts)
     ]
-    if lines and all(lines):
-        raise WebUIError(lines[0])
+    if lines and lines[0] and all(lines):
+        raise WebUIError(lines[0][0])
 
 
 def _confirm_choices(name: str, p: Generation, values: Sequence[str]) -> None:

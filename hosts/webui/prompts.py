@@ -52,25 +52,29 @@ class WebUIPrompt:
     absent: set[str]
     """Messages about bound phrases that are in none of its texts."""
 
-    def refusals(self) -> list[str]:
-        """Lines about what a generation with this prompt refuses, and about settings that do nothing."""
-        if not self.settings.enabled:
-            return []
-        lines = [line for check in self._checks() if (line := _refusal(check))]
-        if not self.is_negative:
-            lines += [*self.settings.unread(), *self.missing_phrases(), *self._idle_places()]
-        return list(dict.fromkeys(lines))
+    def refusals(self) -> dict[str, str]:
+        """Lines about what a generation with this prompt refuses, and about settings that do nothing.
 
-    def missing_phrases(self) -> Iterator[str]:
-        """Lines about phrases of the settings that are in none of its texts."""
+        Each with the name of the setting whose lines it is about, or "".
+        """
+        if not self.settings.enabled:
+            return {}
+        lines = {line: "" for check in self._checks() if (line := _refusal(check))}
+        if not self.is_negative:
+            lines |= dict.fromkeys(self.settings.unread(), "")
+            lines |= {**dict(self.missing_phrases()), **dict.fromkeys(self._idle_places(), "places")}
+        return lines
+
+    def missing_phrases(self) -> Iterator[tuple[str, str]]:
+        """Lines about phrases of the settings that are in none of its texts, each with the name of the setting."""
         if self.absent:
-            yield cannot_be_bound(self.absent)
+            yield cannot_be_bound(self.absent), "bind"
         syntax = self.reads[0].read.options.syntax
         words = [words_of(timed.read.prompt.parts) for timed in self.reads]
         words += [words_of(parse(text.fragment.text, syntax).parts) for text in self.others]
         for place in self._places()[0]:
             if not any(text.numbers_of(place.phrase) for text in words):
-                yield absent_phrase(place)
+                yield absent_phrase(place), "places"
 
     def _checks(self) -> Iterator[Callable[[], object]]:
         """Functions that raise what a generation would."""

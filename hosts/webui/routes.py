@@ -45,7 +45,8 @@ FIELDS = {"text": str, "is_negative": bool, "steps": int, "syntax": str, "settin
 OPTIONAL = {"settings"}
 """Those that may be left out."""
 REFUSED = "refused"
-"""Code of lines about what a generation refuses, or does not do; they are about no place of the prompt."""
+"""Code of lines about what a generation refuses, or does not do. They are about no place of the prompt; ``about`` is the
+name of the setting whose lines they are about, or ""."""
 METHOD = "init_script_args"
 """Method of the host's API that is replaced."""
 NO_CLIP = "no ruler for this model: it has a text encoder that is no CLIP"
@@ -138,7 +139,10 @@ def inspected(request: object) -> dict[str, Any]:
     # without a model the host counts differently
     views = [{**webui_view(timed), "total": _total(timed.read) if prompt.model.is_there else ""} for timed in reads]
     views[-1]["num_more"] = len(prompt.others)
-    views[0]["issues"] += [{"code": REFUSED, "message": line, "start": 0, "end": 0} for line in prompt.refusals()]
+    views[0]["issues"] += [
+        {"code": REFUSED, "message": line, "start": 0, "end": 0, "about": name}
+        for line, name in prompt.refusals().items()
+    ]
     is_ignored = not settings.enabled and host_option("emphasis", default="Original") == "Ignore"
     has_weights = any(token.weight != 1 for timed in reads for chunk in timed.read.chunks for token in chunk.content)
     return {"views": views, "notes": [IGNORED] if is_ignored and has_weights else []}

@@ -235,6 +235,7 @@ def test_scheme_and_phrases_of_the_script_are_seen_and_what_it_would_refuse(page
     fill(page, "script_txt2img_weighted_clip_bind", "red cat\nblue dog")
     page.wait(f"{RULER} return textsIn(ruler, '.wcr-bound .wcr-text').join() === 'red,cat,blue,dog'", box)
     page.wait(f"{RULER} return textsIn(ruler, '.wcr-extra').includes('2 phrases kept apart in 3 passes')", box)
+    below = "document.querySelector('#script_txt2img_weighted_clip_places .weighted-clip-refused')"
     found = "args[1] ? told.includes(args[1]) : told === ''"
     for line, words in (
         ("red bird: left half", "is in none of the prompts"),
@@ -244,6 +245,7 @@ def test_scheme_and_phrases_of_the_script_are_seen_and_what_it_would_refuse(page
     ):
         fill(page, "script_txt2img_weighted_clip_places", line)
         page.wait(f"{RULER} const told = textsIn(ruler, '.wcr-problems p').join(); return {found}", box, words)
+        page.wait(f"{RULER} const told = textsIn({below}, 'li').join(); return {found}", box, words)
     # nothing of it where the script is off
     page.run("document.querySelector('#script_txt2img_weighted_clip_enabled input[type=checkbox]').click()")
     page.wait(f"{said.replace('return textsIn', 'return (textsIn')}) === ''", box)
