@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 
+from ...encoder.foreign_text import comma_separated
 from ...weighting.options import OPTIONS
 from ...weighting.prompt import shortened
 from ...weighting.syntax import SYNTAXES
@@ -79,8 +79,7 @@ def values_of(title: str, text: str) -> list[str]:
     """
     if len(text) > MAX_CHARACTERS:
         raise WebUIError(f"{title}: the values have {len(text):,} characters, at most {MAX_CHARACTERS:,} are read")
-    lines = text.replace("\0", "").splitlines(keepends=True)
-    values = [value.strip() for row in csv.reader(lines, skipinitialspace=True) for value in row]
+    values = comma_separated(text)
     if any(values) and "" in values:
         raise WebUIError(
             f"{title}: value {values.index('') + 1} of {len(values)} is empty: take out a comma, or write it"

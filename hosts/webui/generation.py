@@ -233,8 +233,8 @@ def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Samp
             for hooks in sampling.hooks:
                 reading.enter_context(hooks.acting(p))
             result = inner(*args, **kwargs)
-        lines = [] if sampling.placing is None else [*sampling.placing.report()]
-        if lines := [*lines, *sampler_lines(p)]:
+        parts = (sampling.placing, sampling.word_maps)
+        if lines := [line for part in parts if part is not None for line in part.report()] + [*sampler_lines(p)]:
             tell(lines)
         return result
 

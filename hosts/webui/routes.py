@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...encoder.foreign_text import parse_json
 from ...encoder.quoting import quote
 from ...weighting.reading import ReadPrompt
 from ...weighting.timed.schedule import MAX_STEPS
@@ -45,7 +46,7 @@ FIELDS = {"text": str, "is_negative": bool, "steps": int, "syntax": str, "settin
 OPTIONAL = {"settings"}
 """Those that may be left out."""
 REFUSED = "refused"
-"""Code of lines about what a generation refuses, or does not do. They are about no place of the prompt; ``about`` is the
+"""Code of lines about what a generation refuses or does not do. They are about no place of the prompt; ``about`` is the
 name of the setting whose lines they are about, or ""."""
 METHOD = "init_script_args"
 """Method of the host's API that is replaced."""
@@ -101,11 +102,7 @@ async def answer(request: Any) -> Any:
 
 
 def _answered(body: bytes) -> str:
-    try:
-        request = json.loads(body)
-    except ValueError as error:  # also a number of too many digits
-        raise ValueError("the request is no JSON") from error
-    text = json.dumps(inspected(request), separators=(",", ":"))
+    text = json.dumps(inspected(parse_json(body)), separators=(",", ":"))
     _check_size(len(text))
     return text
 

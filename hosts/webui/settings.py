@@ -14,10 +14,9 @@ from ...weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOpt
 from ...weighting.places import PlacedPhrase, read_places
 from ...weighting.prompt import shortened
 from ...weighting.schemes import SCHEMES
+from ...weighting.script_settings import FIXED, INFOTEXT, infotext_key
 from .engines import WebUIError
 
-INFOTEXT = "Weighted CLIP"
-"""Prefix of our entries in an image's parameters. The entry of exactly this name is the scheme."""
 _UNTAKEN = f"{INFOTEXT} not taken"
 """Key in pasted parameters for lines about what was not taken."""
 
@@ -81,7 +80,7 @@ class Settings:
                 raise WebUIError(f"{label} must be true or false, got {quote(getattr(self, name))}")
         del choices["enabled"]
         try:
-            return EncodeOptions(**choices, quirks=True, cleaning="none", has_tags=False, binds_some=True)
+            return EncodeOptions(**choices, **FIXED, cleaning="none", has_tags=False)
         except OptionError as error:
             raise WebUIError(error.on_page) from error
 
@@ -165,15 +164,6 @@ def first_values() -> Mapping[str, Any]:
 def _shown(name: str, value: Any) -> str:
     """A value in a message; nothing for lines of text."""
     return "" if OPTIONS[name].is_lines else f"{value:g}" if OPTIONS[name].kind is float else value
-
-
-def infotext_key(name: str) -> str:
-    """Key of a setting in an image's parameters.
-
-    >>> infotext_key("mask_method"), infotext_key("scheme")
-    ('Weighted CLIP mask method', 'Weighted CLIP')
-    """
-    return INFOTEXT if name == "scheme" else f"{INFOTEXT} {name.replace('_', ' ')}"
 
 
 def take(parameters: MutableMapping[str, Any]) -> None:
