@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..hosts.comfy.a1111.files import file_rows, widths_of_model
 from ..hosts.comfy.a1111.image_text import image_path, list_images, read_image_text
 from ..hosts.comfy.a1111.noise import SOURCES, A1111Noise
-from ..hosts.comfy.a1111.parameters import ROUNDING, read_parameters
+from ..hosts.comfy.a1111.parameters import read_parameters
 from ..hosts.comfy.a1111.samplers import AUTOMATIC, KINDS, make_run, make_sampler, model_sigmas
 from ..hosts.comfy.a1111.schedules import SCHEDULES
 from ..hosts.comfy.types import ModelPatcher
 from ..weighting.infotext import read_infotext
-from .node import CATEGORY, Node, Out, checked, make_input, number
+from .node import CATEGORY, PROMPT_SETTINGS, Node, Out, checked, make_input, number
 from .results import shown_result
 
 SEED = number(0, 0, 2**64 - 1)
@@ -130,9 +131,11 @@ class WeightedCLIPReadParameters(Node):
         Out("INT", "height", "For Empty Latent Image, in pixels."),
         Out("INT", "steps", "Sampling steps."),
         Out("INT", "seed", "The seed."),
-        Out("INT", "clip_skip", "For CLIP Set Last Layer; -1 is the last."),
+        Out("INT", "clip_skip", "For CLIP Set Last Layer: the layer that the WebUI ends with for this model."),
         Out("STRING", "checkpoint", "Name of the checkpoint; with its hash, if the text gives it."),
-        Out("STRING", "report", "What is not used, and what is read otherwise than it stands."),
+        Out("STRING", "report", "What is not used, what is read otherwise than it stands, and where all else went."),
+        Out(PROMPT_SETTINGS, "settings", "How the prompt was read and weighted, for A1111/Forge Prompt."),
+        Out(PROMPT_SETTINGS, "negative_settings", "The same for the negative prompt."),
     )
     required = {
         "model": make_input("MODEL", "The diffusion model: its noise levels are asked for."),
@@ -161,15 +164,17 @@ class WeightedCLIPReadParameters(Node):
     def run(self, model: ModelPatcher, text: str, source: str, image: str) -> dict[str, Any]:
         """Read the text, or the image's."""
         checked("source", source, SOURCES)
-        found = read_parameters(read_infotext(text if text.strip() else read_image_text(image_path(image))), source)
+        infotext = read_infotext(text if text.strip() else read_image_text(image_path(image)))
+        widths = widths_of_model(model)
+        found = read_parameters(infotext, source, widths)
         sigmas = model_sigmas(model)
         way = make_run(sigmas, found.sampler, found.schedule, found.steps, 1.0, exact=False)
-        lines = (*(found.report or ("everything is used",)), ROUNDING)
+        lines = found.report(file_rows(infotext, widths))
         checkpoint = f"{found.model} [{found.model_hash}]" if found.model_hash else found.model
         sampler, levels = make_sampler(found.sampler, way, found.noise, sigmas), way.timed(found.sampler, found.steps)
         outputs = (
             *(found.prompt, found.negative, sampler, levels),
             *(found.noise, found.cfg, found.width, found.height, found.steps, found.noise.seed, found.clip_skip),
-            *(checkpoint, "\n".join(lines)),
+            *(checkpoint, "\n".join(lines), found.settings, found.negative_settings),
         )
         return shown_result(outputs, lines)

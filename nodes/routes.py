@@ -1,4 +1,4 @@
-"""Routes of the token ruler in ComfyUI's server: ``POST /weighted_clip/inspect``, ``/convert`` and ``/infotext``.
+"""Routes of the page in ComfyUI's server: ``POST /weighted_clip/inspect``, ``/convert``, ``/infotext``, ``/picture``.
 
 A node with a ruler marks its prompt boxes and the inputs that affect reading (`node.MARK`), which the page finds in
 the node's description. Its ``options`` makes `EncodeOptions` from the values of those inputs, for itself and for the
@@ -16,16 +16,18 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PurePath
 from typing import Any
 
+from ..encoder.foreign_text import parse_json
 from ..web.inspection import RulerNode, TextReader
 from . import node
 
 PATH = "/weighted_clip/inspect"
 CONVERT_PATH = "/weighted_clip/convert"
 INFOTEXT_PATH = "/weighted_clip/infotext"
+PICTURE_PATH = "/weighted_clip/picture"
 MAX_AT_ONCE = 2
 """Maximum number of requests handled at once; others are refused meanwhile. Each slows the host's own answers down."""
 FOLDERS = ("text_encoders", "checkpoints")
@@ -47,19 +49,9 @@ def add_routes(nodes: Mapping[str, RulerNode]) -> None:
     server = sys.modules.get("server")
     instance = getattr(getattr(server, "PromptServer", None), "instance", None)
     if instance is not None:
-
-        async def answer_request(request: Any) -> Any:
-            return await answer(request, nodes)
-
-        async def answer_conversion(request: Any) -> Any:
-            return await answer(request, nodes, _converted)
-
-        async def answer_infotext(request: Any) -> Any:
-            return await answer(request, nodes, _taken_apart)
-
-        instance.routes.post(PATH)(answer_request)
-        instance.routes.post(CONVERT_PATH)(answer_conversion)
-        instance.routes.post(INFOTEXT_PATH)(answer_infotext)
+        paths = {PATH: _read, CONVERT_PATH: _converted, INFOTEXT_PATH: _taken_apart, PICTURE_PATH: _picture}
+        for path, read in paths.items():
+            instance.routes.post(path)(partial(answer, nodes=nodes, read=read))
 
 
 async def answer(
@@ -99,7 +91,7 @@ def _start(
 def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ..web.inspection import as_json, files_of, inspect, reader_of, request_of
 
-    asked = json.loads(body)
+    asked = parse_json(body)
     request = request_of(asked, nodes)
     positions = positions_in(files_of(asked))
     return as_json(inspect(request, embedding_names(), reader_of(asked, nodes), positions))
@@ -142,14 +134,31 @@ def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ..web.inspection import conversion
 
     del nodes
-    return json.dumps(conversion(json.loads(body)))
+    return json.dumps(conversion(parse_json(body)))
 
 
 def _taken_apart(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ..web.inspection import generation_data
 
     del nodes
-    return json.dumps(generation_data(json.loads(body)))
+    return json.dumps(generation_data(parse_json(body)))
+
+
+def _picture(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+    """The checkpoint that a picture's data names, if it is there; and lines about files that are not, or of no use."""
+    from ..hosts.comfy.a1111.files import checkpoint_of, file_rows, widths_of_file
+    from ..hosts.comfy.a1111.noise import SOURCES
+    from ..hosts.comfy.a1111.parameters import MAX_ROWS, read_parameters
+    from ..web.inspection import text_of
+    from ..weighting.infotext import read_infotext
+
+    del nodes
+    infotext = read_infotext(text_of(json.loads(body)))
+    read_parameters(infotext, SOURCES[0])  # refuses what the template's node would
+    checkpoint = checkpoint_of(infotext)
+    rows = file_rows(infotext, widths_of_file(checkpoint) if checkpoint else {})
+    missing = [row.line for row in rows if not row.output]
+    return json.dumps({"checkpoint": checkpoint, "missing": missing[:MAX_ROWS]})
 
 
 def embedding_names() -> list[str]:

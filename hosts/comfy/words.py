@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...weighting.pipeline import EncodedPrompt
+from ...weighting.prompt import shortened
 from ...weighting.words import rows_in_towers, words_of_towers
 from .fingerprint import are_same, fingerprint
 from .text_rows import Part, num_rows_read
@@ -68,12 +69,12 @@ def rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, 
             f"CLIP, such as {WEIGHTED_PROMPT}, which with its first settings gives what the stock node gives."
         )
     if carried.unknown:
-        raise ValueError(f"“{phrase}” has no rows of its own in this CONDITIONING: {carried.unknown}.")
+        raise ValueError(f"“{shortened(phrase)}” has no rows of its own in this CONDITIONING: {carried.unknown}.")
     if not are_same(carried.rows, fingerprint(rows)):
         raise ValueError(
-            f"“{phrase}” cannot be found any more: a node behind the text encoder, such as Conditioning (Average) or "
-            "(Concat), has changed the rows of this CONDITIONING. Place or watch the phrase before that node, or join "
-            "prompts with Conditioning (Combine)."
+            f"“{shortened(phrase)}” cannot be found any more: a node behind the text encoder, such as Conditioning "
+            "(Average) or (Concat), has changed the rows of this CONDITIONING. Place or watch the phrase before that "
+            "node, or join prompts with Conditioning (Combine)."
         )
     found: list[int] = []
     start = 0

@@ -15,6 +15,8 @@ import { bracketBeingWritten, withoutProblems } from "./writing.js";
 const QUIET_TIME = 100;
 /** Code of the problem that a text is more than a prompt (weighting/syntax/slips.py). */
 const GENERATION_DATA = "generation-data";
+/** A setting that a picture's data has. */
+const STEPS = /\bsteps"?\s*:\s*\d/i;
 /** Weights of compel that no token has. */
 const OF_SECTIONS = /\.(?:and|blend)\(/u;
 
@@ -22,7 +24,9 @@ const OF_SECTIONS = /\.(?:and|blend)\(/u;
  * @typedef {object} Host Functions of the page that a ruler needs.
  * @property {(body: string, signal: AbortSignal) => Promise<object[]>} ask Views for a request.
  * @property {(request: object) => Promise<{text: string, issues: string[]}>} convert A prompt in another syntax.
- * @property {(text: string) => Promise<{prompt: string, negative: string, settings: object}>} takeApart Generation data.
+ * @property {(text: string) => Promise<{prompt: string, negative: string, settings: object, problems: string[]}>} takeApart
+ *   Generation data.
+ * @property {(text: string) => Promise<void>} drawAgain Opens our template with generation data.
  * @property {(node: object) => import("./boxes.js").Box[] | null} boxesOf The prompt boxes of a node that encodes.
  * @property {() => void} changed Says that the workflow was changed.
  * @property {() => boolean} isOn Whether the ruler is switched on.
@@ -164,6 +168,7 @@ export class NodeRuler {
       const [own, other] = isNegative ? [data.negative, data.prompt] : [data.prompt, data.negative];
       const name = isNegative ? "Prompt" : "Negative prompt";
       settings = Object.entries(data.settings);
+      lost = data.problems.map(say).join(" ");
       if (other) settings.unshift([say(name), node ? `→ ${node.title}` : await copied(other)]);
       if (other && node) for (const box of this.#host.boxesOf(node)) replaceAll(box, other);
       for (const box of boxes) replaceAll(box, own);
@@ -177,6 +182,17 @@ export class NodeRuler {
     if (this.#content) this.#show(this.#content);
   }
 
+  /** Open our template with the generation data of a section. */
+  async #drawAgain(index) {
+    const { text } = this.#sections[index].view;
+    try {
+      await this.#host.drawAgain(text);
+    } catch (error) {
+      this.#lost = error.message;
+      this.#show(this.#content);
+    }
+  }
+
   /** The node with the other prompt, whose boxes are others than these. */
   #partnerOf(boxes) {
     const partner = partnerOf(this.#node, this.#host.boxesOf);
@@ -187,7 +203,7 @@ export class NodeRuler {
 
   /** The button that splits generation data; null if this text is none, or not to be changed. */
   #splitText() {
-    const index = this.#sections.findIndex(({ view }) => view.issues.some(({ code }) => code === GENERATION_DATA));
+    const index = this.#sections.findIndex(({ view }) => view.issues.some(isGenerationData));
     const boxes = this.#rule.isStock ? [] : boxesAt(this.#sourcesOf(index));
     if (!boxes.length) return null;
     const { node, isNegative } = this.#partnerOf(boxes);
@@ -308,6 +324,7 @@ export class NodeRuler {
     const ofRun = [obstacle && "as of the last run", ...origins, this.#weighed].filter(Boolean);
     const ofNode = [obstacle, ...origins, ...notes, this.#weighed].filter(Boolean);
     const splitText = this.#splitText();
+    const isPicture = sections.some(({ view }) => STEPS.test(view.text) && view.issues.some(isGenerationData));
     const ofScheme = this.#isSchemeIdle() ? ["no weight here: nothing to change"] : [];
     this.drawing.show({
       sections: sections.map((one, at) => (brackets[at] ? { ...one, view: withoutProblems(one.view, brackets[at]) } : one)),
@@ -324,6 +341,7 @@ export class NodeRuler {
         onFix: (section, issues) => this.#fix(section, issues),
       }),
       ...(splitText && { splitText, onSplit: (section) => this.#split(section) }),
+      ...(isPicture && { onDrawAgain: (section) => this.#drawAgain(section) }),
     });
   }
 
@@ -349,6 +367,8 @@ export class NodeRuler {
     return sections.sort((a, b) => names.indexOf(a.label.split(",")[0]) - names.indexOf(b.label.split(",")[0]));
   }
 }
+
+const isGenerationData = ({ code }) => code === GENERATION_DATA;
 
 /** The boxes at which sources end, each once. */
 const boxesAt = (sources) => [...new Map(sources.map(({ places: [box] }) => [box.widget, box])).values()];
