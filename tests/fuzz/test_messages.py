@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from weighted_clip.dalle.tokens import read_swaps, read_tokens
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.hosts.comfy.a1111.parameters import read_parameters
+from weighted_clip.hosts.comfy.a1111.parameters import Parameters, read_parameters
 from weighted_clip.web.inspection import MAX_BYTES, conversion, generation_data, inspect
 from weighted_clip.weighting.areas import read_area
 from weighted_clip.weighting.infotext import read_infotext
@@ -93,7 +93,8 @@ def messages_in(answer: object, depth: int = 4) -> Iterator[str]:
             yield from messages_in(value, depth - 1)
     for value in getattr(answer, "issues", ()):
         yield from messages_in(value, depth - 1)
-    yield from getattr(answer, "report", ())
+    if isinstance(answer, Parameters):
+        yield from answer.report()
 
 
 @pytest.mark.parametrize("long", LONG)
