@@ -26,7 +26,7 @@ from ..weighting.options import EncodeOptions
 from ..weighting.pipeline import plan_prompt
 from ..weighting.plan import different_asks
 from ..weighting.reading import ReadPrompt, read_prompt
-from ..weighting.timed.loras import LORAS, LoraTimes, lora_times
+from ..weighting.timed.loras import LORAS, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS
 from ..weighting.timed.schedule import COUNTERS, read_timed
 from ..weighting.timed.view import read_standing, standing_texts, timed_view, with_lora_times
@@ -265,8 +265,8 @@ def _timed_views(
     has_comments: bool,
 ) -> list[dict[str, Any]]:
     counter, regions = _choice(data, "counter", COUNTERS), _choice(data, "regions", REGIONS)
-    prompt = read_timed(data["text"], data["steps"], has_comments=has_comments, regions=regions)
     times = _lora_times(data, has_comments=has_comments)
+    prompt = with_times(read_timed(data["text"], data["steps"], has_comments=has_comments, regions=regions), times)
     texts = standing_texts(prompt, prompt.steps, counter)
     lengths = accumulate(len(text.fragment.text) for text in texts[1:MAX_VIEWS])
     room = MAX_CHARACTERS - len(texts[0].fragment.text)
