@@ -353,7 +353,7 @@ def _with_area(place: Place, call: _Call) -> Place:
 def _rectangle(call: _Call, size: tuple[int, int]) -> Rectangle:
     across, down, weight, *operations = _arguments(call, 4)
     if operations[0].strip() not in ("", "multiply"):
-        raise call.refused(f"masks are multiplied here; “{operations[0].strip()}” is not read.")
+        raise call.refused(f"masks are multiplied here; “{shortened(operations[0].strip(), 40)}” is not read.")
     bounds = _pair(call, across), _pair(call, down)
     if not all(start < end for start, end in bounds):
         raise call.refused("this mask is empty: its numbers go from less to more, x1 x2, y1 y2.")

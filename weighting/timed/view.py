@@ -105,7 +105,7 @@ def timed_view(timed: TimedRead) -> dict[str, Any]:
 MAX_TEXTS = 20
 """Maximum number of texts of a prompt that are read."""
 
-_NOT_HERE = "The WebUI does not read it in this place"
+NOT_HERE = "The WebUI does not read it in this place"
 
 
 def read_as_webui(
@@ -128,7 +128,7 @@ def read_as_webui(
         issues.append(Issue("tag-as-text", message, tag.span))
 
     def read_here(text: str) -> ReadPrompt:
-        return told_here(read(text), TIMED_READER, _NOT_HERE)
+        return told_here(read(text), TIMED_READER, NOT_HERE)
 
     reads = read_standing(prompt, texts[:MAX_TEXTS], read_here, issues)
     return reads, texts[MAX_TEXTS:]
