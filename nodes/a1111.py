@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.comfy.a1111.files import file_rows, widths_of_model
+from ..hosts.comfy.a1111.files import file_rows, widths_of_model, with_loras_by_hash
 from ..hosts.comfy.a1111.image_text import image_path, list_images, read_image_text
 from ..hosts.comfy.a1111.noise import SOURCES, A1111Noise
 from ..hosts.comfy.a1111.parameters import read_parameters
@@ -167,13 +167,14 @@ class WeightedCLIPReadParameters(Node):
         infotext = read_infotext(text if text.strip() else read_image_text(image_path(image)))
         widths = widths_of_model(model)
         found = read_parameters(infotext, source, widths)
+        infotext, renamed = with_loras_by_hash(infotext, hashes_files=True)
         sigmas = model_sigmas(model)
         way = make_run(sigmas, found.sampler, found.schedule, found.steps, 1.0, exact=False)
-        lines = found.report(file_rows(infotext, widths))
+        lines = found.report([*renamed, *file_rows(infotext, widths)])
         checkpoint = f"{found.model} [{found.model_hash}]" if found.model_hash else found.model
         sampler, levels = make_sampler(found.sampler, way, found.noise, sigmas), way.timed(found.sampler, found.steps)
         outputs = (
-            *(found.prompt, found.negative, sampler, levels),
+            *(infotext.prompt, infotext.negative, sampler, levels),
             *(found.noise, found.cfg, found.width, found.height, found.steps, found.noise.seed, found.clip_skip),
             *(checkpoint, "\n".join(lines), found.settings, found.negative_settings),
         )

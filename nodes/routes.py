@@ -146,14 +146,14 @@ def _taken_apart(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
 
 def _picture(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     """The checkpoint that a picture's data names, if it is there; and lines about files that are not, or of no use."""
-    from ..hosts.comfy.a1111.files import checkpoint_of, file_rows, widths_of_file
+    from ..hosts.comfy.a1111.files import checkpoint_of, file_rows, widths_of_file, with_loras_by_hash
     from ..hosts.comfy.a1111.noise import SOURCES
     from ..hosts.comfy.a1111.parameters import MAX_ROWS, read_parameters
     from ..web.inspection import text_of
     from ..weighting.infotext import read_infotext
 
     del nodes
-    infotext = read_infotext(text_of(json.loads(body)))
+    infotext, _ = with_loras_by_hash(read_infotext(text_of(json.loads(body))), hashes_files=False)
     read_parameters(infotext, SOURCES[0])  # refuses what the template's node would
     checkpoint = checkpoint_of(infotext)
     rows = file_rows(infotext, widths_of_file(checkpoint) if checkpoint else {})
