@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..encoder.quoting import quote
 from ..hosts.comfy.types import Conditioning
 from ..hosts.comfy.watching import LAYERS, Watch
-from ..hosts.comfy.word_maps import MAX_PICTURES, SCALES, maps_of, message_of, scaled, table_of, watch_words
-from .node import CATEGORY, WATCH, Node, Out, checked, make_input, number, watch_input
+from ..hosts.comfy.word_maps import (
+    MAX_PICTURES,
+    SCALES,
+    check_every,
+    check_watched,
+    maps_of,
+    message_of,
+    scaled,
+    table_of,
+    watch_words,
+    watched_names,
+    words_problems,
+)
+from ..weighting.problems import Problem, refused
+from .checks import Known
+from .node import CATEGORY, WATCH, Node, Out, checked, make_input, number, watch_input, words_input
 from .results import saved_preview, to_image, to_picture
 
 if TYPE_CHECKING:
@@ -36,9 +50,7 @@ class WeightedCLIPWatch(Node):
     FUNCTION = "watch"
     required = {
         "conditioning": make_input("CONDITIONING", "A prompt from one of our encode nodes; negative prompts too."),
-        "words": make_input(
-            "STRING", "Words or phrases of the prompt, one a line. Empty: each word.", default="", multiline=True
-        ),
+        "words": words_input("Words or phrases of the prompt, one a line. Empty: each word.", multiline=True),
         "every": make_input("INT", "Record every so many steps. 1: all. More is faster.", **number(1, 1, 1000)),
         "layers": make_input(
             LAYERS,
@@ -47,6 +59,19 @@ class WeightedCLIPWatch(Node):
             "XL). Models with one grid, such as Flux, have the same layers in coarse and fine.",
         ),
     }
+
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run."""
+        if known.has("every"):
+            yield from refused("every", check_every, known.values["every"])
+        if known.has("words", "layers"):
+            yield from words_problems(known.values["words"], known.values["layers"], known.prompts("conditioning"))
+
+    @classmethod
+    def words(cls, known: Known) -> Iterator[list[str]]:
+        """Words of its prompts."""
+        return known.typed_words("conditioning")
 
     def watch(self, conditioning: Conditioning, words: str, every: int, layers: str) -> tuple[Conditioning, Watch]:
         """Let the words be watched."""
@@ -77,11 +102,32 @@ class WeightedCLIPWordMaps(Node):
             "one for all: 1 is the largest share of all words, so words that are hardly read stay dark. each its own: "
             "from the word's least share to its largest.",
         ),
-        "word": make_input(
-            "STRING", "The word whose masks and overlays to give. Empty: all, one after the other.", default=""
-        ),
+        "word": words_input("The word whose masks and overlays to give. Empty: all, one after the other."),
     }
     optional = {"image": make_input("IMAGE", "The decoded picture, for the overlay and the size.")}
+
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run."""
+        names = cls._names(known)
+        if names is not None and known.has("word"):
+            yield from refused("word", check_watched, known.values["word"], names)
+
+    @classmethod
+    def words(cls, known: Known) -> Iterator[list[str]]:
+        """Words that are watched."""
+        yield cls._names(known) or []
+
+    @staticmethod
+    def _names(known: Known) -> list[str] | None:
+        """Names of the words that are watched; None if they are not known."""
+        watch = known.sources.get("watch")
+        if watch is None or watch.kind != WeightedCLIPWatch.__name__:
+            return None
+        words, prompts = watch.values.get("words"), known.prompts_of(watch.links.get("conditioning"))
+        if not isinstance(words, str) or not (words.strip() or prompts.is_whole):
+            return None
+        return watched_names(words, prompts)
 
     def show(
         self, watch: Watch, latent: dict[str, Any], scale: str, word: str, image: Tensor | None = None
@@ -90,12 +136,11 @@ class WeightedCLIPWordMaps(Node):
         from ..web.pictures import draw_heat, draw_word_maps
 
         checked("scale", scale, SCALES)
+        check_watched(word, watch.names)
         found = maps_of(watch, latent["samples"], image)
         maps = scaled(found, scale)
         names = {one.word.casefold(): one for one in maps}
         key = " ".join(word.split()).casefold()
-        if key and key not in names:
-            raise ValueError(f"word must be one that is watched: {', '.join(watch.names)}; got {quote(word)}")
         shown = [names[key]] if key else maps
         pictures = [None if image is None else to_picture(image[index]) for index in range(len(found[0].shares))]
         note = f"scale: {scale}; 1 is {max(float(one.shares.max()) for one in found):.2%} of the attention"

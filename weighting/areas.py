@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMS = (
-    "left, right, top, bottom or center, two of them such as “bottom left”, with half, third or quarter behind; or "
-    "“x1 x2, y1 y2” from the left and from the top, in parts of the picture (0.5 is half) or, above 1, in pixels. "
-    "“~0.1” behind makes soft edges"
-)
-"""Areas that are understood, in words."""
+FORMS = "“left half”, “bottom right third”, “center”, or “x1 x2, y1 y2” such as “0 0.5, 0 1”"
+"""Areas that are understood, by examples."""
 SIZES = {"half": 1 / 2, "third": 1 / 3, "quarter": 1 / 4}
 """Sizes by name, the default first."""
 SIDES = {"left": (0, 0.0), "right": (0, 1.0), "top": (1, 0.0), "bottom": (1, 1.0)}
@@ -102,10 +98,9 @@ def read_where(text: str) -> str:
 
 def _extent(start: float, end: float, typed: str) -> Extent:
     is_pixels = max(start, end) > 1
-    if is_pixels and any(0 < number < 1 for number in (start, end)):
+    if is_pixels and not (start.is_integer() and end.is_integer()):
         raise AreaError(
-            f"The area “{typed}” has parts of the picture and pixels together: “{start:g} {end:g}”. Give both in parts "
-            "up to 1, or both in pixels."
+            f"The area “{typed}” has “{start:g} {end:g}”: give two parts of the picture, up to 1, or two whole pixels."
         )
     if not start < end:
         raise AreaError(f"The area “{typed}” is empty: “{start:g} {end:g}” does not go from less to more.")
@@ -127,9 +122,9 @@ def _named(words: list[str], typed: str) -> tuple[Extent, Extent]:
             axis, side = SIDES[word]
             found[axis] = Extent(1 - size, 1.0) if side else Extent(0.0, size)
         else:
-            raise AreaError(f"The area “{typed}” is not understood. Allowed: {FORMS}.")
+            raise AreaError(f"The area “{typed}” is not understood: write {FORMS}.")
     if not words or (is_centered and len(found) == 2):
-        raise AreaError(f"The area “{typed}” is not understood. Allowed: {FORMS}.")
+        raise AreaError(f"The area “{typed}” is not understood: write {FORMS}.")
     rest = centered if is_centered else Extent()
     return found.get(0, rest), found.get(1, rest)
 

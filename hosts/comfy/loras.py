@@ -41,15 +41,31 @@ def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> Loa
     issues: list[Issue] = []
     files = _files(loras)
     for lora in loras:
-        if lora.clip_points or lora.model_points:
-            message = f"The LoRA “{lora.name}” changes with the steps only where loras is “in time”: 1 is taken."
-            issues.append(Issue("timed-strength", message, lora.span))
+        issues += _constant_issues(lora)
         file = _file_of(lora, files, issues)
         if file is not None:
             strengths = lora.model_strength, lora.clip_strength
             model, clip = host("nodes").LoraLoader().load_lora(model, clip, file, *strengths)
             lines.append(f"{file}: model {lora.model_strength:g}, CLIP {lora.clip_strength:g}")
     return LoadedLoras(model, clip, lines, issues)
+
+
+def lora_issues(loras: Sequence[LoraTag], in_time: bool) -> list[Issue]:
+    """Issues about LoRAs of a prompt that are known before they are loaded; ``in_time``: with strengths that change."""
+    issues: list[Issue] = []
+    files = _files(loras)
+    for lora in loras:
+        issues += [] if in_time else _constant_issues(lora)
+        _file_of(lora, files, issues)
+    return issues
+
+
+def _constant_issues(lora: LoraTag) -> list[Issue]:
+    """Issue about a strength that changes, where LoRAs act all the time."""
+    if not lora.clip_points and not lora.model_points:
+        return []
+    message = f"The LoRA “{lora.name}” changes with the steps only where loras is “in time”: 1 is taken."
+    return [Issue("timed-strength", message, lora.span)]
 
 
 class HookedClip(NamedTuple):
