@@ -6,8 +6,7 @@ Nodes with a prompt box show them with those of their prompt (web/inspection.py)
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -23,6 +22,8 @@ MAX_WORDS = 400
 """Maximum number of words that are offered, of all prompts together."""
 MAX_WORD = 60
 """Maximum length of one of them."""
+MAX_NUMBER = 2**64
+"""Largest number."""
 MAX_CHOICES = 64
 """Maximum number of choices of a menu that are checked; longer menus are lists of files."""
 _TYPES = {"STRING": str, "INT": int, "FLOAT": (int, float), "BOOLEAN": bool}
@@ -91,7 +92,9 @@ def answer_check(asked: object, classes: Mapping[str, type[Node]], nodes: Mappin
         sources = {key: source_of(link) for key, link in links.items()}
     except ValueError as error:
         raise RequestError(str(error)) from error
-    known = Known(values, sources, lambda source: prompts_of_node(source, nodes), size and (size[0], size[1]))
+    known = Known(
+        values, sources, lambda source: prompts_of_node(source, nodes), (size[0], size[1]) if size is not None else None
+    )
     problems = list(islice(_of_types(node, values), MAX_PROBLEMS)) or list(islice(node.problems(known), MAX_PROBLEMS))
     return {"problems": [problem._asdict() for problem in problems], "words": list(_offered(node.words(known)))}
 
@@ -107,13 +110,12 @@ def _of_types(node: type[Node], values: Mapping[str, Any]) -> Iterator[Problem]:
         if isinstance(kind, list) and len(kind) <= MAX_CHOICES:
             yield from refused(name, checked, name, value, kind)
         elif isinstance(kind, str) and kind in _TYPES:
-            is_number = isinstance(value, (int, float))
             is_typed = isinstance(value, _TYPES[kind]) and (kind == "BOOLEAN") == isinstance(value, bool)
-            if not is_typed or (is_number and not math.isfinite(value)):
+            if not is_typed or (isinstance(value, (int, float)) and not abs(value) <= MAX_NUMBER):
                 yield Problem(f"{name} must be {_CALLED[kind]}, got {quote(value)}.", name)
 
 
-def _offered(prompts: Iterator[list[str]] | list[list[str]]) -> Iterator[list[str]]:
+def _offered(prompts: Iterable[list[str]]) -> Iterator[list[str]]:
     """Words of prompts, as many as are shown."""
     room = MAX_WORDS
     for words in prompts:
@@ -128,8 +130,8 @@ def prompts_of_node(source: Source, nodes: Mapping[str, RulerNode]) -> Prompts |
     node = nodes.get(source.kind)
     if node is None or source.type != "CONDITIONING":
         return None
-    texts = [source.values.get(name) for name in node.texts]
-    if not all(isinstance(text, str) for text in texts) or not node.defaults.keys() <= source.values.keys():
+    texts = [text for name in node.texts if isinstance(text := source.values.get(name), str)]
+    if len(texts) < len(node.texts) or not node.defaults.keys() <= source.values.keys():
         return UNKNOWN
     values = {name: source.values[name] for name in node.defaults if name in source.values}
     found = [_prompts_of_text(node, text, values) for text in dict.fromkeys(texts)]

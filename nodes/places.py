@@ -14,6 +14,7 @@ from ..hosts.comfy.types import Conditioning
 from ..hosts.comfy.upstream import mask_before
 from ..weighting.fields import check_times, check_weight
 from ..weighting.problems import Problem, refused
+from ..weighting.prompt import shortened
 from .checks import Known
 from .node import Node, Out, checked, make_input, number, placed_input, words_input
 from .results import placed_result
@@ -113,7 +114,7 @@ class WeightedCLIPPlace(Placing):
         for name in ("inside", "outside"):
             if known.has(name):
                 yield from refused(name, check_weight, name, known.values[name])
-        yield from cls.where_problems(known, "conditioning", f"“{phrase}”" if phrase else "The phrase", phrase)
+        yield from cls.where_problems(known, "conditioning", f"“{shortened(phrase)}”" if phrase else "It", phrase)
 
     @classmethod
     def words(cls, known: Known) -> Iterator[list[str]]:

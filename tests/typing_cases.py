@@ -53,7 +53,7 @@ PLACED_WRONG = [
     Case(PLACE, {"area": "upstairs"}, "“upstairs” is not understood"),
     Case(PLACE, {"area": "left left"}, "is not understood"),
     Case(PLACE, {"area": "-0.1 0.5, 0 1"}, "is not understood"),
-    Case(PLACE, {"area": "left half ~2"}, "“~2”"),
+    Case(PLACE, {"area": "left half ~2"}, "The soft edge of the area “left half ~2”"),
     Case(PLACE, {"area": "0.5 300, 0 1"}, "“0.5 300”"),
     Case(PLACE, {"area": "0 1.5, 0 1"}, "“0 1.5”"),
     Case(PLACE, {"area": "0.5 0.5, 0 1"}, "is empty"),

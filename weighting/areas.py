@@ -9,11 +9,13 @@ import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from .prompt import shortened
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMS = "“left half”, “bottom right third”, “center”, or “x1 x2, y1 y2” such as “0 0.5, 0 1”"
-"""Areas that are understood, by examples."""
+FORMS = "left half, bottom left third, center, or x1 x2, y1 y2 such as 0 0.5, 0.2 1"
+"""Examples of areas, for messages."""
 SIZES = {"half": 1 / 2, "third": 1 / 3, "quarter": 1 / 4}
 """Sizes by name, the default first."""
 SIDES = {"left": (0, 0.0), "right": (0, 1.0), "top": (1, 0.0), "bottom": (1, 1.0)}
@@ -66,18 +68,19 @@ def read_area(text: str) -> Area | None:
     typed = text.strip()
     if not typed:
         return None
+    name = shortened(typed)
     rest, mark, written = typed.lower().partition("~")
     feather = 0.0
     if mark:
         if not _NUMBER.fullmatch(written.strip()) or float(written) > 1:
-            raise AreaError(f"The soft edge “~{written.strip()}” of the area “{typed}” is not a number from 0 to 1.")
+            raise AreaError(f"The soft edge of the area “{name}” is not a number from 0 to 1.")
         feather = float(written)
     sides = [side.split() for side in rest.split(",")]
     if [len(side) for side in sides] == [2, 2] and all(_NUMBER.fullmatch(one) for side in sides for one in side):
         (x1, x2), (y1, y2) = (map(float, side) for side in sides)
-        return Area(_extent(x1, x2, typed), _extent(y1, y2, typed), feather, typed)
-    across, down = _named(rest.split(), typed)
-    return Area(across, down, feather, typed)
+        return Area(_extent(x1, x2, name), _extent(y1, y2, name), feather, name)
+    across, down = _named(rest.split(), name)
+    return Area(across, down, feather, name)
 
 
 WHERE = "where "
@@ -92,7 +95,7 @@ def read_where(text: str) -> str:
     """
     typed = " ".join(text.split())
     if typed.lower() == WHERE.strip():
-        raise AreaError(f"The area “{typed}” lacks a word: “where red cat” is where the prompt's “red cat” is read.")
+        raise AreaError(f"The area “{typed}” lacks a word of the prompt: write, for example, where red cat.")
     return typed[len(WHERE) :] if typed.lower().startswith(WHERE) else ""
 
 
@@ -100,7 +103,8 @@ def _extent(start: float, end: float, typed: str) -> Extent:
     is_pixels = max(start, end) > 1
     if is_pixels and not (start.is_integer() and end.is_integer()):
         raise AreaError(
-            f"The area “{typed}” has “{start:g} {end:g}”: give two parts of the picture, up to 1, or two whole pixels."
+            f"The area “{typed}” mixes parts of the picture and pixels: give both of “{start:g} {end:g}” up to 1, or "
+            "both in whole pixels."
         )
     if not start < end:
         raise AreaError(f"The area “{typed}” is empty: “{start:g} {end:g}” does not go from less to more.")
@@ -122,9 +126,9 @@ def _named(words: list[str], typed: str) -> tuple[Extent, Extent]:
             axis, side = SIDES[word]
             found[axis] = Extent(1 - size, 1.0) if side else Extent(0.0, size)
         else:
-            raise AreaError(f"The area “{typed}” is not understood: write {FORMS}.")
+            raise AreaError(f"The area “{typed}” is not understood: write, for example, {FORMS}.")
     if not words or (is_centered and len(found) == 2):
-        raise AreaError(f"The area “{typed}” is not understood: write {FORMS}.")
+        raise AreaError(f"The area “{typed}” is not understood: write, for example, {FORMS}.")
     rest = centered if is_centered else Extent()
     return found.get(0, rest), found.get(1, rest)
 

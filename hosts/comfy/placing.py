@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...weighting.areas import read_area, read_where
 from ...weighting.fields import check_times, check_weight
+from ...weighting.prompt import shortened
 from ...weighting.view import counted
 from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
 from .fields import Field, Where
@@ -77,7 +78,7 @@ def place_phrase(
         raise ValueError(EMPTY)
     check_weight("inside", inside)
     check_weight("outside", outside)
-    where = placement.checked(f"“{phrase}”")
+    where = placement.checked(f"“{shortened(phrase)}”")
     fields: list[Field | None] = []
     for rows, values in conditioning:
         found = all_rows_of(phrase, rows, values)

@@ -147,12 +147,12 @@ def checked_mask(mask: Tensor | None) -> Tensor | None:
     """A mask as ``[pictures, height, width]``, float32 on the CPU; a ValueError if it is none, or empty."""
     if mask is None:
         return None
-    mask = mask.detach().float().cpu()
-    mask = mask[None] if mask.dim() == 2 else mask
-    if mask.dim() != 3 or not mask.numel():
-        raise ValueError(f"mask must be a MASK, [pictures, height, width]; got {list(mask.shape)}.")
-    if not bool(mask.isfinite().all()) or bool((mask < 0).any()) or bool((mask > 1).any()):
+    pictures: Tensor = mask.detach().float().cpu()
+    pictures = pictures[None] if pictures.dim() == 2 else pictures
+    if pictures.dim() != 3 or not pictures.numel():
+        raise ValueError(f"mask must be a MASK, [pictures, height, width]; got {list(pictures.shape)}.")
+    if not bool(pictures.isfinite().all()) or bool((pictures < 0).any()) or bool((pictures > 1).any()):
         raise ValueError("mask must hold numbers from 0 to 1.")
-    if not bool(mask.any()):
+    if not bool(pictures.any()):
         raise ValueError("mask is 0 everywhere: paint the place.")
-    return mask
+    return pictures

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from ..typing_cases import LINKED, PLACE, PLACED_RIGHT, PLACED_WRONG, REGION, Case
+from .comfy_server import ComfyServer, Graph, Node
 from .ruler_page import VALUE, RulerPage, inspect_node
 
 pytestmark = pytest.mark.host
 
+MASKED = "right-half.png"
 BUTTONS = "return [...document.querySelectorAll('.wcr-problems .wcr-button')].map((button) => button.innerText)"
 BREAK_SERVER = """
 window.fetchApi = app.api.fetchApi;
@@ -134,3 +140,128 @@ def test_the_ruler_comes_back_when_the_server_does(page: RulerPage) -> None:
     page.wait_for(isStale=True)
     page.run("app.api.fetchApi = window.fetchApi; app.api.dispatchEvent(new CustomEvent('reconnected'))")
     page.wait_for(isStale=False, chips=["a", "dog"])
+
+
+# What a run refuses
+
+
+PROBLEMS = """
+const ruler = app.graph.getNodeById(args[0]).widgets.find(({ name }) => name === 'ruler').element;
+return [...ruler.querySelectorAll('.wcr-problems p')].map((row) => row.innerText.trim());
+"""
+SET = """
+const node = app.graph.getNodeById(args[0]);
+for (const [name, value] of Object.entries(args[1])) {
+    const widget = node.widgets.find((one) => one.name === name);
+    widget.value = value;
+    widget.callback?.(value);
+}
+"""
+CHOICES = {"scheme": "comfy", "normalization": "none", "chunking": "as syntax", "padding": "attend"}
+CHOICES |= {"pooled": "unweighted", "cleaning": "as Forge", "finest_step": "auto"}
+ALWAYS = {"start": 0.0, "end": 1.0, "unit": "percent"}
+DEFAULTS = {
+    PLACE: {"inside": 1.0, "outside": 0.0, **ALWAYS},
+    REGION: {"strength": 1.0, **ALWAYS, "blocks": "all"},
+}
+
+
+def workflow(case: Case, linked: dict[str, str]) -> tuple[Graph, Node]:
+    """A workflow with what a case links, and the node that is edited."""
+    graph = Graph()
+    world = graph.add("WeightedCLIPLoadWorld", device="cpu")
+
+    def encoded(text: str, syntax: str = "comfy") -> Node:
+        return graph.add("WeightedCLIPTextEncode", clip=world[1], text=text, syntax=syntax, **CHOICES)
+
+    made: dict[str, Callable[[], Node]] = {
+        "ours": lambda: encoded(case.text, case.syntax),
+        "other": lambda: encoded("a green owl"),
+        "stock": lambda: graph.add("CLIPTextEncode", clip=world[1], text=case.text),
+        "concatenated": lambda: graph.add(
+            "ConditioningConcat", conditioning_to=made["ours"](), conditioning_from=made["other"]()
+        ),
+        "combined": lambda: graph.add(
+            "ConditioningCombine", conditioning_1=made["ours"](), conditioning_2=made["other"]()
+        ),
+        "masked": lambda: graph.add(
+            "ConditioningSetMask",
+            conditioning=made["ours"](),
+            mask=graph.add("SolidMask", value=1.0, width=64, height=64),
+            strength=1.0,
+            set_cond_area="default",
+        ),
+        "regional": lambda: graph.add(REGION, base=made["ours"](), region=made["other"](), area="", **DEFAULTS[REGION]),
+        "empty": lambda: graph.add("SolidMask", value=0.0, width=64, height=64),
+        "right half": lambda: graph.add("LoadImage", image=MASKED)[1],
+    }
+    inputs = {key: made[value]() if key in LINKED else value for key, value in linked.items()}
+    node = graph.add(case.node, **{**DEFAULTS[case.node], **inputs})
+    graph.add(
+        "KSampler",
+        **{"model": world[0], "positive": node, "negative": made["other"](), "seed": 1, "steps": 4, "cfg": 1.0},
+        **{"sampler_name": "euler", "scheduler": "simple", "denoise": 1.0},
+        latent_image=graph.add("EmptyLatentImage", width=case.size, height=case.size, batch_size=1),
+    )
+    return graph, node
+
+
+def load_case(page: RulerPage, case: Case, inputs: dict[str, str]) -> int:
+    """Open the workflow; the id of the node that is edited."""
+    graph, node = workflow(case, inputs)
+    nodes = graph.nodes.values()
+    num_rulers = sum(node["class_type"].startswith("WeightedCLIP") for node in nodes) - 1  # Load Small World has none
+    page.load(*nodes, num_rulers=num_rulers)
+    return int(node.id)
+
+
+def wait_for_problems(page: RulerPage, number: int, *messages: str) -> list[str]:
+    """Wait until a node has as many problems as messages, each in one; what there is, after a while."""
+    end = time.monotonic() + 20
+    shown: list[str] = []
+    while time.monotonic() < end:
+        shown = page.run(PROBLEMS, number)
+        if len(shown) == len(messages) and all(map(str.__contains__, shown, messages)):
+            break
+        time.sleep(0.03)
+    return shown
+
+
+@pytest.fixture
+def masked(ruler_server: ComfyServer) -> None:
+    """A picture that is painted in its right half, where Load Image finds it."""
+    picture = Image.new("RGBA", (64, 64), (0, 0, 0, 255))
+    picture.paste((0, 0, 0, 0), (32, 0, 64, 64))
+    folder = ruler_server.base / "input"
+    folder.mkdir(exist_ok=True)
+    picture.save(folder / MASKED)
+
+
+def test_what_a_run_would_refuse_is_said_before_it_and_goes_when_it_is_corrected(page: RulerPage, masked: None) -> None:
+    missed = []
+    opened, number = "", 0
+    for case in PLACED_WRONG:
+        is_typed = bool(case.changes) and not case.changes.keys() & {*LINKED}
+        if not is_typed or opened != case.node:
+            number = load_case(page, case, {**case.right} if is_typed else case.inputs)
+            opened = case.node if is_typed else ""
+        if is_typed:
+            missed += [(f"right {case}", shown) for shown in [wait_for_problems(page, number)] if shown]
+            page.run(SET, number, case.changes)
+        shown = wait_for_problems(page, number, case.message)
+        missed += [(str(case), shown)] if len(shown) != 1 or case.message not in shown[0] else []
+        page.run(SET, number, {key: {**DEFAULTS[case.node], **case.right}[key] for key in case.changes if is_typed})
+    assert missed == []
+    assert page.run("return window.numQueued") == 0
+
+
+def test_nothing_is_said_of_right_inputs(page: RulerPage, masked: None) -> None:
+    said = []
+    for case in PLACED_RIGHT:
+        checked = page.run("return window.numChecked")
+        number = load_case(page, case, case.inputs)
+        page.wait("return window.numChecked > args[0]", checked)
+        time.sleep(0.4)  # a workflow that is loaded gets its links last
+        if shown := page.run(PROBLEMS, number):
+            said.append((str(case), shown))
+    assert said == []
