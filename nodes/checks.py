@@ -1,4 +1,4 @@
-"""What the page knows of a node that is being edited, and the problems that its node class finds in that.
+"""Nodes that are being edited, as far as the page knows them, and the problems that their classes find in that.
 
 A node class finds them in ``problems``, by the functions that its run calls, so that page and run refuse the same.
 Nodes with a prompt box show them with those of their prompt (web/inspection.py), all others by a request of their own.

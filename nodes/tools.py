@@ -69,7 +69,7 @@ class WeightedCLIPConvert(Node):
 
     @classmethod
     def problems(cls, known: Known) -> Iterator[Problem]:
-        """What the other syntax cannot say, before a run."""
+        """Parts of the prompt that the other syntax cannot say, before a run."""
         values = dict(known.values)
         text = values.pop("text", None)
         if isinstance(text, str) and known.has("to"):

@@ -22,7 +22,7 @@ class Case:
     node: str
     changes: dict[str, Any]
     message: str = ""
-    """What is said of it; empty for a right one."""
+    """Part of the problem that is said; empty for a right one."""
     text: str = TEXT
     syntax: str = "comfy"
     size: int = 512
@@ -83,7 +83,7 @@ PLACED_WRONG = [
     Case(REGION, {"region": "combined"}, "2 prompts at the same time"),
     Case(REGION, {"region": "regional"}, "has regions itself"),
 ]
-"""What Place Phrase and Regional Prompt refuse."""
+"""Inputs that Place Phrase and Regional Prompt refuse."""
 PLACED_RIGHT = [
     Case(PLACE, {}),
     Case(PLACE, {"phrase": "Blue  DOG"}),
@@ -108,4 +108,4 @@ PLACED_RIGHT = [
     Case(REGION, {"base": "masked"}),
     Case(REGION, {"base": "regional", "start": 0.0, "end": 3.0, "unit": "steps"}),
 ]
-"""What they take."""
+"""Inputs that they take."""

@@ -1,4 +1,4 @@
-"""What cannot be placed: messages of a run, and the same problems found before it in what the page knows.
+"""Problems of placed phrases and regions: messages of a run, and the same found before it in what the page knows.
 
 Source: docs/places.md.
 """

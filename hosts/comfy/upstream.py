@@ -1,4 +1,4 @@
-"""What stands before a node's inputs, as ComfyUI's page follows its links: the prompts and the mask of a run.
+"""Nodes before a node that is edited, as ComfyUI's page follows its links: the prompts and the mask of its run.
 
 The page sends the nodes that it finds as they are (web/comfyui/ruler/sources.js). What their classes do with a
 CONDITIONING is known here; of any other node nothing is concluded.
@@ -67,7 +67,7 @@ class Source(NamedTuple):
     values: Mapping[str, Any]
     """Values of its widgets, as far as they are known."""
     links: Mapping[str, Source | None]
-    """Where its own links come from, by the names of its inputs; None if that is not known."""
+    """Origins of its own links, by the names of its inputs; None for one that is not known."""
 
 
 def source_of(data: object, depth: int = MAX_DEPTH) -> Source | None:
@@ -100,7 +100,7 @@ class Prompts(NamedTuple):
     num_entries: int = 0
     """Number of entries that are sampled at the same time."""
     additions: frozenset[str] = frozenset()
-    """What nodes have added to its entries, by the keys there; and ``region``, ``times`` or ``strength``."""
+    """Values that nodes have added to its entries, by the keys there; and ``region``, ``times`` or ``strength``."""
     strength: float = 1.0
     """Strength of its entries."""
     num_regions: int = 0

@@ -1,4 +1,4 @@
-"""What is said of a node while it is typed: the same that its run refuses, and nothing of what it takes."""
+"""Problems of nodes while they are typed: those that a run refuses, and none of right inputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ours(text: str, syntax: str = "comfy", kind: str = ENCODE) -> dict[str, Any]
 
 
 def linked(name: str, case: Case) -> dict[str, Any]:
-    """What the page finds at an input."""
+    """Nodes that the page finds at an input."""
     own = ours(case.text, case.syntax)
     other = ours("a green owl")
     values = {"area": "", "strength": 1.0}
@@ -54,7 +54,7 @@ def linked(name: str, case: Case) -> dict[str, Any]:
 
 
 def given(name: str, case: Case) -> Any:
-    """What a run finds there."""
+    """Values that a run finds there."""
     own = encode("TextEncode", text=case.text, syntax=case.syntax)["result"][0]
     other = encode("TextEncode", text="a green owl")["result"][0]
     [[rows, values]] = own
