@@ -124,7 +124,7 @@ class WeightedCLIPInspect(Node):
 
         reader = next(iter(readers_of(clip).values()))
         options = self.options(**choices)
-        read = read_prompt(text, options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
+        read = reader.read(text, options)
         data = view(read)
         picture = to_image(draw_tokens(data))
         return node_result((picture, data["num_tokens"], token_table(read)), [read])

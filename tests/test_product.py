@@ -452,6 +452,8 @@ def test_a_workflow_is_tidy_and_says_what_to_look_at(path: Path) -> None:
         assert is_beside or bottom <= other_top or other_bottom <= top, f"{one['type']} and {other['type']}"
     note, start = [node for node in workflow["nodes"] if node["type"] == "MarkdownNote"]
     assert (note["title"], start["title"]) == ("Note", "Start here")
+    assert note.get("bgcolor") == start.get("bgcolor")
+    assert "`" not in note["widgets_values"][0] + start["widgets_values"][0]  # Nodes 2.0 draws code blue on blue
     assert len(re.findall(r"[.!?](?:\s|$)", note["widgets_values"][0])) >= 2
     assert len(workflow["groups"]) >= 3
     loaders = [node for node in workflow["nodes"] if node["type"] == "CheckpointLoaderSimple"]

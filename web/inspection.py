@@ -411,7 +411,7 @@ def generation_data(asked: object) -> dict[str, Any]:
     r"""Answer a request to take generation data apart.
 
     >>> generation_data({"text": "a cat\nNegative prompt: dog"})
-    {'prompt': 'a cat', 'negative': 'dog', 'settings': {}}
+    {'prompt': 'a cat', 'negative': 'dog', 'settings': {}, 'problems': (), 'writer': ''}
     """
     if not isinstance(asked, Mapping) or set(asked) != {"text"} or not isinstance(asked["text"], str):
         raise RequestError('a request is an object with a string "text"')

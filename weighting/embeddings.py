@@ -7,7 +7,7 @@ Source: docs/reference/chunks.md, "Textual inversion".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -27,6 +27,8 @@ class EmbeddingVector:
     """The vector, ``[dim]``, in the form the encoder needs."""
     placeholder: int = 0
     """Id beneath it, for code that goes by ids: pooled vectors are taken at the first EOS."""
+    behind: tuple[Any, ...] = field(default=(), compare=False)
+    """More vectors, under the rule ``a1111``, for which the prompt has no positions: they cover what follows."""
 
 
 TokenId = int | EmbeddingVector
@@ -66,6 +68,38 @@ class Embeddings(Protocol):
             EmbeddingError: If it does not fit this encoder, or cannot be read.
         """
         ...
+
+
+class Placed(list[Any]):
+    """Vectors of an embedding that take another number of positions under the rule ``a1111``, as in SDXL."""
+
+    def __init__(self, vectors: Iterable[Any], num_positions: int) -> None:
+        """Give vectors ``[dim]`` a number of positions, at least 1."""
+        super().__init__(vectors)
+        self.num_positions = num_positions
+
+
+@dataclass(frozen=True)
+class EmbeddingsOfSdxl:
+    """Embeddings of one of SDXL's text towers as the WebUI has them.
+
+    One is known if its file has vectors for both towers, and takes as many positions as it has vectors for CLIP-G.
+    """
+
+    tower: str
+    """Name of the tower, ``clip_l`` or ``clip_g``."""
+    by_tower: Mapping[str, Embeddings]
+    """Embeddings of both towers."""
+
+    def names(self) -> Sequence[str]:
+        """Every name, as in `Embeddings`."""
+        return self.by_tower[self.tower].names()
+
+    def find(self, name: str) -> Placed | None:
+        """Look up a name, as in `Embeddings`; one that does not fit both towers is refused."""
+        vectors = {tower: embeddings.find(name) for tower, embeddings in self.by_tower.items()}
+        own, of_clip_g = vectors[self.tower], vectors["clip_g"]
+        return None if own is None or not of_clip_g else Placed(own, len(of_clip_g))
 
 
 class LookUp(NamedTuple):

@@ -21,7 +21,7 @@ from ..encoder.tokenizer import default_tokenizer
 from .chunking import ChunkedSection, rule_of
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, Tokenize, close_chunk, filled
 from .embedding_folder import EmbeddingFolder
-from .embeddings import Embeddings
+from .embeddings import Embeddings, EmbeddingsOfSdxl
 from .options import EncodeOptions
 from .padding import rows_kept
 from .pipeline import EncodedPrompt
@@ -42,6 +42,14 @@ class Reader:
     """Fixed parts of its chunks."""
     embeddings: Embeddings | None = None
     """Embeddings that prompts can name for it, if any."""
+    embeddings_of_webui: Embeddings | None = None
+    """Those of the rule ``a1111``, if they differ."""
+
+    def read(self, text: str, options: EncodeOptions) -> ReadPrompt:
+        """Read a prompt, as in `read_prompt`."""
+        is_webui = rule_of(options.chunking, options.syntax) == "a1111"
+        embeddings = (self.embeddings_of_webui if is_webui else None) or self.embeddings
+        return read_prompt(text, options, self.tokenize, self.layout, embeddings=embeddings)
 
 
 def layout_of(config: TextConfig) -> ChunkLayout:
@@ -53,9 +61,21 @@ def native_readers(
     configs: Mapping[str, TextConfig], embeddings: Callable[[str, TextConfig], Embeddings | None]
 ) -> dict[str, Reader]:
     """Prompt readers for our text towers; ``embeddings`` returns the embeddings for a tower of such sizes."""
+    return as_sdxl(
+        {
+            name: Reader(default_tokenizer(), layout_of(config), embeddings(name, config))
+            for name, config in configs.items()
+        }
+    )
+
+
+def as_sdxl(readers: Mapping[str, Reader]) -> dict[str, Reader]:
+    """Prompt readers of Stable Diffusion 1, 2 or XL; those of SDXL's two towers share the WebUI's embeddings."""
+    by_tower = {name: reader.embeddings for name, reader in readers.items() if reader.embeddings is not None}
+    if by_tower.keys() != {"clip_l", "clip_g"}:
+        return dict(readers)
     return {
-        name: Reader(default_tokenizer(), layout_of(config), embeddings(name, config))
-        for name, config in configs.items()
+        name: replace(reader, embeddings_of_webui=EmbeddingsOfSdxl(name, by_tower)) for name, reader in readers.items()
     }
 
 
@@ -125,11 +145,10 @@ Reads = Mapping[str, Sequence[ReadPrompt]]
 
 
 def _read(texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, readers: Mapping[str, Reader]) -> Reads:
-    def read(text: str | Mapping[str, str], name: str, reader: Reader) -> ReadPrompt:
-        text = text if isinstance(text, str) else text[name]
-        return read_prompt(text, options, reader.tokenize, reader.layout, embeddings=reader.embeddings)
-
-    return {name: [read(text, name, reader) for text in texts] for name, reader in readers.items()}
+    return {
+        name: [reader.read(text if isinstance(text, str) else text[name], options) for text in texts]
+        for name, reader in readers.items()
+    }
 
 
 def _with_equal_counts(reads: Reads, least: int = 0) -> Reads:

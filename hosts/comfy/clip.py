@@ -1,8 +1,8 @@
 """ComfyUI's CLIP as an encode function: prompts in, CONDITIONING out.
 
-A prompt is encoded by the host itself: each CLIP text tower's ``encode_token_weights`` is replaced on a temporary clone
-of the CLIP, and the clone encodes. So LoRA, clip skip, hooks, schedules and low-memory loading work as in the host's
-own node, and the original CLIP is never changed.
+A prompt is encoded by the host itself: a temporary clone of the CLIP encodes, with shallow copies of its CLIP text
+towers whose ``encode_token_weights`` is ours. So LoRA, clip skip, hooks, schedules and low-memory loading work as in
+the host's own node, and nothing that the host or another pack holds is changed.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/reference/hosts.md, "In ComfyUI".
 """
@@ -10,7 +10,6 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/reference/hosts.md, "In Com
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,20 +20,25 @@ from torch import Tensor
 from ...encoder.cache import DEFAULT_MEBIBYTES
 from ...encoder.config import TOWERS
 from ...encoder.encoding import EncodeFn
+from ...encoder.quoting import quote
 from ...encoder.tokenizer import default_tokenizer
+from ...weighting.chunking import chunks_of
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import EncodedPrompt
+from ...weighting.plan import Variant
+from ...weighting.prompt import Issue, Span
+from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
-from ...weighting.towers import Reader, Reads, check_same_signs
+from ...weighting.towers import Reader, Reads, as_sdxl, check_same_signs
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
 from .cache import memory_of, with_memory, with_recall
-from .contract import CLIP, PATCHER, checked_object, host
+from .contract import CLIP, checked_object, host
 from .families import class_of
 from .models import NativeClip, encode_native
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from .text_rows import stripped
-from .towers import encode_fn, has_towers, host_id, reader_of, tokenizers_of
+from .towers import answered_by, encode_fn, has_towers, host_id, other_rule, reader_of, tokenizers_of
 from .types import Clip, Conditioning, Tower
 from .words import with_words, words_or_blend
 
@@ -196,7 +200,8 @@ def readers_of(clip: EitherClip | None) -> dict[str, Reader]:
         return {"clip_l": Reader(default_tokenizer())}
     if isinstance(clip, NativeClip):
         return clip.readers()
-    return {name: reader_of(tokenizer) for name, tokenizer in tokenizers_of(clip).items()}
+    readers = {name: reader_of(tokenizer) for name, tokenizer in tokenizers_of(clip).items()}
+    return as_sdxl(readers) if is_stable_diffusion(clip) else readers
 
 
 def towers_of(clip: EitherClip | None) -> tuple[str, ...]:
@@ -282,30 +287,23 @@ def _call_host(
     last = text if isinstance(text, str) else list(text.values())[-1]
     tokens: dict[str, Any] = {} if is_stable_diffusion(clip) else clip.tokenize(last)
     work = checked_object(clip, CLIP, "clone", "patcher").clone()
-    checked_object(work.patcher, PATCHER, "add_object_patch", "get_model_object", "object_patches")
+    for name, reads in prepared.reads.items():
+        tokens[name.removeprefix("clip_")] = _host_tokens(reads[index])  # l, g or h
+    model_management.load_models_gpu([work.patcher])
+    rule = None if is_patched(clip) else other_rule(work, prepared.reads)
+    if rule is not None:
+        return _encode_by_other_rule(
+            work, rule, {name: some[index] for name, some in prepared.reads.items()}, tokens, values
+        )
     finish = for_patched if is_patched(clip) else lambda encoded: encoded
     prompts: dict[str, EncodedPrompt] = {}
-    running: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {}
-    for name, reads in prepared.reads.items():
-        key = name.removeprefix("clip_")  # l, g or h
-        tokens[key] = [[(host_id(token.id), token.weight) for token in chunk.tokens] for chunk in reads[index].chunks]
-        tower: Tower = work.patcher.get_model_object(name)
-        recalling = with_recall(encode_fn(tower), tower, work.patcher)
 
-        def answer(name: str = name, encode: EncodeFn = recalling):
-            encoded = prompts[name] = finish(run(name, encode))
-            return encoded.hidden.to(device), encoded.pooled.to(device)
+    def answer(name: str, tower: Tower) -> tuple[Tensor, Tensor]:
+        encoded = prompts[name] = finish(run(name, with_recall(encode_fn(tower), tower, work.patcher)))
+        return encoded.hidden.to(device), encoded.pooled.to(device)
 
-        path = f"{name}.encode_token_weights"
-        if path in work.patcher.object_patches:
-            logger.warning("replacing another pack's patch of %s for this prompt; its own nodes keep it", path)
-        running[name] = answer
-        work.patcher.add_object_patch(path, _planned(running, name, weakref.ref(tower)))
-
-    try:
+    with answered_by(work, {name: partial(answer, name) for name in prepared.reads}):
         conditioning = work.encode_from_tokens_scheduled(tokens, add_dict=values)
-    finally:
-        running.clear()  # the host leaves the patch on its model until it loads the next
     if set(prompts) != set(prepared.reads):
         missing = ", ".join(sorted(set(prepared.reads) - set(prompts)))
         raise RuntimeError(
@@ -324,19 +322,39 @@ def _call_host(
     return Encoded(with_words(conditioning, words), prompts, others_in(clip))
 
 
-def _planned(
-    running: Mapping[str, Callable[[], tuple[Tensor, Tensor]]], name: str, tower: weakref.ref[Tower]
-) -> Callable[[Any], Any]:
-    """Replacement of a tower's ``encode_token_weights``: ours while it is running, otherwise the host's own.
+def _host_tokens(read: ReadPrompt) -> list[list[tuple[Any, float]]]:
+    """Tokens and weights of a prompt in the host's form."""
+    is_weighing = SCHEMES[read.options.scheme].is_weighing
+    return [
+        [(host_id(token.id), token.weight if is_weighing else 1.0) for token in chunk.tokens]
+        for chunk in chunks_of(read.sections)
+    ]
 
-    The patch outlives our node on the host's model, so it keeps neither results nor the model alive.
-    """
 
-    def encode_token_weights(token_weight_pairs: Any) -> Any:
-        if name in running:
-            return running[name]()  # the host passes the tokens it was given, already known to our plan
-        owner = tower()
-        assert owner is not None  # called by the host
-        return type(owner).encode_token_weights(owner, token_weight_pairs)
-
-    return encode_token_weights
+def _encode_by_other_rule(
+    clip: Clip,
+    rule: Callable[..., Any],
+    reads: Mapping[str, ReadPrompt],
+    tokens: dict[str, Any],
+    values: dict[str, Any],
+) -> Encoded:
+    """Encode a prompt by another pack's function that has replaced the host's, as the host's own node would."""
+    function = getattr(rule, "func", rule)
+    about = f"Another node, of {quote(getattr(function, '__module__', None))}, has replaced how this CLIP encodes"
+    options = next(iter(reads.values())).options
+    if any(section.shares or section.weight != 1.0 for read in reads.values() for section in read.sections):
+        raise ValueError(f"{about}: .and and .blend do not act. Take them out, or the CLIP from before that node.")
+    if options.hide or options.binds or not options.is_causal:
+        raise ValueError(f"{about}: nothing hides words there. Take the CLIP from before that node.")
+    logger.warning("%s: its rule acts, and not the scheme of ours", about)
+    message = f"{about}: its rule acts, not this node’s scheme and settings. For those take the CLIP from before it."
+    issue = Issue("other-rule", message, Span(0, 0))
+    conditioning = clip.encode_from_tokens_scheduled(tokens, add_dict=values)
+    hidden, others = conditioning[0]
+    prompts: dict[str, EncodedPrompt] = {}
+    for name, read in reads.items():
+        chunks = chunks_of(read.sections)
+        plain = Variant(chunks, (None,) * len(chunks), "the prompt")
+        read = read._replace(issues=(issue, *read.issues))
+        prompts[name] = EncodedPrompt(hidden, others["pooled_output"], read, 1, variants=partial(tuple, [plain]))
+    return Encoded(with_words(conditioning, "another pack’s node has made its rows"), prompts, others_in(clip))

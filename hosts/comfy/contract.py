@@ -65,7 +65,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
         *("patcher", "tokenize", "tokenizer"),
     ),
     PATCHER: (
-        *("add_object_patch", "clone", "get_model_object", "model", "object_patches", "patches_uuid"),
+        *("clone", "get_model_object", "model", "object_patches", "patches_uuid"),
         *("add_wrapper_with_key", "remove_wrappers_with_key", "set_attachments"),
     ),
     TOKENIZER: (

@@ -5,7 +5,11 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from inspect import isfunction
+from types import MethodType
 from typing import Any
 
 import torch
@@ -22,6 +26,9 @@ from .families import text_family
 from .titles import WEIGHTED_PROMPT
 from .token_offsets import HostEmbeddings
 from .types import Clip, Tokenizer, Tower
+
+ENCODE = "encode_token_weights"
+"""Name of the host's method that makes rows of tokens with weights."""
 
 
 def tokenizers_of(clip: Clip) -> dict[str, Tokenizer]:
@@ -95,6 +102,80 @@ def encode_fn(tower: Tower) -> EncodeFn:
         return Encoding(hidden.float(), pooled.float())
 
     return encode
+
+
+@contextmanager
+def answered_by(clip: Clip, answers: Mapping[str, Callable[[Tower], Any]]) -> Iterator[None]:
+    """Let functions answer the host when it asks towers of a CLIP to encode tokens.
+
+    Meanwhile the CLIP holds shallow copies of its model and of these towers, with the host's own modules and weights:
+    nothing is written on what it shares with other CLIPs.
+
+    Args:
+        clip: A clone of the host's CLIP whose model is loaded, so that its own patches are on it and no other clone's.
+        answers: By name of the tower, a function from the copy, which has the host's choice of layer, to what
+            ``encode_token_weights`` returns.
+    """
+    model = clip.cond_stage_model
+    towers = {name: getattr(model, name) for name in answers}
+    copies = {name: _copied(tower) for name, tower in towers.items()}
+    for name, tower in towers.items():
+        vars(copies[name])[ENCODE] = _answering(answers[name], tower, copies[name])
+    clip.cond_stage_model = _copied(model)
+    vars(clip.cond_stage_model)["_modules"] = {**vars(model)["_modules"], **copies}
+    try:
+        yield
+    finally:
+        clip.cond_stage_model = model
+        for tower in copies.values():
+            del vars(tower)[ENCODE]  # it refers to the copy, which is thus freed at once
+
+
+def other_rule(clip: Clip, names: Iterable[str]) -> Callable[..., Any] | None:
+    """Function by which another pack has replaced how a loaded CLIP or one of its towers encodes tokens, or None."""
+    for owner in (clip.cond_stage_model, *(getattr(clip.cond_stage_model, name) for name in names)):
+        function = vars(owner).get(ENCODE)
+        if function is not None and not _is_left_behind(owner, ENCODE):
+            return function
+    return None
+
+
+def _copied(module: Any) -> Any:
+    """A shallow copy of a module, without methods that are bound to the module itself."""
+    copied = copy(module)
+    for name in [name for name in vars(copied) if _is_left_behind(module, name)]:
+        del vars(copied)[name]
+    return copied
+
+
+def _is_left_behind(module: Any, name: str) -> bool:
+    """Whether an attribute is a module's own method: the host leaves those where it takes a patch back."""
+    function = getattr(type(module), name, None)
+    return isfunction(function) and vars(module)[name] == MethodType(function, module)
+
+
+def _answering(answer: Callable[[Tower], Any], tower: Any, copied: Any) -> Callable[[Any], Any]:
+    """The ``encode_token_weights`` of a tower's copy. It takes no notice of the tokens, which are those of the plan.
+
+    While it runs, the tower has the choices that the host made for the copy, such as the layer: for methods that other
+    packs have replaced there, which are bound to the tower.
+    """
+
+    def encode_token_weights(_tokens: Any) -> Any:
+        state = vars(tower)
+        chosen = {
+            name: value
+            for name, value in vars(copied).items()
+            if name in state and name != ENCODE and state[name] is not value
+        }
+        before = {name: state[name] for name in chosen}
+        state.update(chosen)
+        try:
+            return answer(copied)
+        finally:
+            state.update(before)
+
+    return encode_token_weights
 
 
 def _bidirectional(tower: Tower, embeds: Tensor, num_tokens: list[int], mask: Tensor | None) -> tuple[Any, ...]:

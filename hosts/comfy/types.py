@@ -63,7 +63,6 @@ class ModelPatcher(Protocol):
     model: nn.Module
     object_patches: Mapping[str, Any]
     forced_hooks: Any
-    add_object_patch: Callable[[str, Any], None]
     get_model_object: Callable[[str], Any]
     clone: Callable[[], ModelPatcher]
     add_wrapper_with_key: Callable[[str, str, Callable[..., Any]], None]

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from ...encoder.encoding import EncoderError, Encoding
 from ...encoder.masks import causal_mask, check_mask
 from ...weighting.chunks import ChunkLayout
-from ...weighting.embeddings import EmbeddingError, EmbeddingVector, TokenId, plain_id
+from ...weighting.embeddings import EmbeddingError, EmbeddingVector, Placed, TokenId, plain_id
 from ...weighting.options import EncodeOptions
 from ...weighting.schemes.blend import EMPHASES
 from ...weighting.syntax import syntax_of
@@ -41,6 +41,7 @@ class Embedding(Protocol):
     """A textual inversion: ``Embedding`` in both."""
 
     vec: Tensor | dict[str, Tensor]
+    vectors: int
 
 
 class EmbeddingDatabase(Protocol):
@@ -331,7 +332,7 @@ class _HostEmbeddings:
                     f"encoder is {self.tower}."
                 )
             vectors = vectors[self.tower]
-        return list(vectors)
+        return Placed(vectors, int(embedding.vectors))
 
 
 def _fixes(chunk: Sequence[TokenId]) -> Iterator[tuple[int, Any]]:

@@ -92,7 +92,13 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None, temp: s
             setattr(management, device, management.intermediate_device)
     management.get_torch_device = management.intermediate_device
     management.loaded = loaded = []
-    management.load_models_gpu = lambda patchers, **options: loaded.append((patchers, options))
+
+    def load_models_gpu(patchers, **options) -> None:
+        loaded.append((patchers, options))
+        for patcher in patchers:
+            getattr(patcher, "load", lambda: None)()
+
+    management.load_models_gpu = load_models_gpu
     management.throw_exception_if_processing_interrupted = lambda: None
     utils = ModuleType("comfy.utils")
     utils.ProgressBar = type("ProgressBar", (FakeProgressBar,), {"seen": []})
@@ -265,7 +271,7 @@ class HostTokenizer:
 
 
 class Patcher:
-    """The host's ModelPatcher: object patches are in force while its clone encodes."""
+    """The host's ModelPatcher: loading puts its object patches on the model that all clones share."""
 
     forced_hooks = current_hooks = None
 
@@ -279,11 +285,14 @@ class Patcher:
     def get_attachment(self, key):
         return self.attachments.get(key)
 
-    def add_object_patch(self, name, value) -> None:
-        self.object_patches[name] = value
-
-    def get_model_object(self, name):
-        return self.object_patches.get(name) or getattr(self.model, name)
+    def load(self) -> None:
+        backup = vars(self.model).setdefault("backup", {})
+        for patches, kept in ((dict(backup), {}), (self.object_patches, backup)):
+            backup.clear()
+            for path, value in patches.items():
+                owner, name = self.model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
+                kept[path] = getattr(owner, name)
+                setattr(owner, name, value)
 
 
 class FakeClip:
@@ -308,10 +317,8 @@ class FakeClip:
         raise NotImplementedError("only families with other text encoders are asked for the host's own tokens")
 
     def encode_from_tokens_scheduled(self, tokens, add_dict=None):
-        outputs = []
-        for tower in self.towers:
-            default = getattr(self.cond_stage_model, tower).encode_token_weights
-            encode = self.patcher.object_patches.get(f"{tower}.encode_token_weights", default)
-            outputs.append(encode(tokens[tower.removeprefix("clip_")]))
+        self.patcher.load()
+        towers = {tower.removeprefix("clip_"): getattr(self.cond_stage_model, tower) for tower in self.towers}
+        outputs = [tower.encode_token_weights(tokens[key]) for key, tower in towers.items()]
         hidden = torch.cat([hidden for hidden, _ in outputs], dim=-1)
         return [[hidden, {"pooled_output": outputs[-1][1], **(add_dict or {})}]]

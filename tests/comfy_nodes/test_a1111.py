@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 from weighted_clip.hosts.comfy.a1111.brownian import BrownianPath
 from weighted_clip.hosts.comfy.a1111.image_text import read_image_text
-from weighted_clip.hosts.comfy.a1111.noise import A1111Noise
+from weighted_clip.hosts.comfy.a1111.noise import A1111Noise, batch_note
 from weighted_clip.hosts.comfy.a1111.parameters import read_parameters
 from weighted_clip.hosts.comfy.a1111.samplers import KINDS, Counting, _noise_of_paths, make_run
 from weighted_clip.hosts.comfy.a1111.schedules import LcmSigmas, Sigmas, make_sigmas
@@ -116,6 +116,28 @@ def test_latents_that_a1111_does_not_have_are_refused(shape: tuple, index: Any, 
         A1111Noise(1).generate_noise(latent)
 
 
+@pytest.mark.parametrize("strength", [0.0, 0.3])
+def test_a_picture_of_a_batch_is_drawn_alone_by_the_seed_of_its_text(strength: float) -> None:
+    """As A1111 counts: the seed moves, or with a variation its seed."""
+    first = A1111Noise(5, "CPU", subseed=50, subseed_strength=strength)
+    alone = A1111Noise(5 if strength else 7, "CPU", subseed=52 if strength else 50, subseed_strength=strength)
+    latents = [noise.generate_noise({"samples": torch.zeros(n, 4, 8, 8)}) for noise, n in ((first, 4), (alone, 1))]
+    assert torch.equal(latents[0][2:3], latents[1])
+    assert torch.equal(first.step_noise([4, 4, 8, 8])()[2:3], alone.step_noise([1, 4, 8, 8])())
+    note = batch_note(alone, "4", "2", "Euler a")
+    assert "picture 3 of 4" in note and f"from {50 if strength else 5};" in note
+
+
+def test_a_picture_of_a_batch_whose_noise_was_one_is_not_promised() -> None:
+    assert "another" in batch_note(A1111Noise(7), "4", "2", "DPM++ SDE Karras")
+
+
+@pytest.mark.parametrize(("size", "position"), [("4", "4"), ("4", "-1"), ("x", "0"), ("4", "9" * 5000), ("2", "?")])
+def test_a_place_in_no_batch_is_named(size: str, position: str) -> None:
+    note = batch_note(A1111Noise(7), size, position, "Euler")
+    assert "not a place in a batch" in note and len(note) < 200
+
+
 @pytest.mark.parametrize("strength", [float("nan"), -0.1, 1.5])
 def test_an_impossible_strength_is_refused(strength: float) -> None:
     with pytest.raises(ValueError, match="from 0 to 1"):
@@ -140,6 +162,19 @@ def test_settings_become_inputs_of_nodes() -> None:
     assert (found.prompt, found.negative) == ("a (red:1.3) cat AND a dog:0.5", "blurry")
     assert (found.model, found.model_hash) == ("seeded", "0123456789")
     assert [line.split(":")[0] for line in found.report] == ["AND", "Emphasis"]
+
+
+def test_what_was_left_out_or_guessed_is_in_the_report() -> None:
+    found = read_parameters(read_infotext("a cat. Steps: 20, Sampler: Euler a, Seed: 7, CFG scale: 7, x"), "NV")
+    assert found.prompt == "a cat."
+    assert [words in line for words, line in zip(("within a line", "“x”"), found.report, strict=False)] == [True, True]
+    with pytest.raises(ValueError, match=r"(?s)there are no settings .* cannot be split"):
+        read_parameters(read_infotext("a cat\nSteps: 20 Seed: 7"), "NV")
+
+
+def test_a_batch_is_no_false_alarm() -> None:
+    report = read_parameters(read_infotext(f"{INFOTEXT}, Batch size: 4, Batch pos: 2"), "NV").report
+    assert [line.split(":")[0] for line in report] == ["AND", "Batch", "Emphasis"]
 
 
 def test_every_setting_that_can_change_the_picture_is_reported() -> None:

@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -163,14 +164,47 @@ def test_embeddings_come_from_the_host() -> None:
     assert torch.equal(missing["result"][0][0][0], rows(FakeClip(), "a cat"))
 
 
-@pytest.mark.parametrize("name", ["TextEncode", "MaskedBlend"])
-def test_another_packs_patch_is_replaced_aloud_and_the_clip_left_as_it_was(name: str, caplog) -> None:
-    clip, patches = FakeClip(), {"clip_l.encode_token_weights": sorted}
-    clip.patcher.object_patches.update(patches)
-    with caplog.at_level(logging.WARNING):
-        encode(name, clip, PROMPT)
-    assert "another pack's patch of clip_l.encode_token_weights" in caplog.text
-    assert clip.patcher.object_patches == patches
+@pytest.mark.parametrize("name", ["TextEncode", "MaskedBlend", "MaskControl", "WeighAttention"])
+def test_nothing_stays_on_the_hosts_tower_nor_on_its_patcher(name: str) -> None:
+    clip = FakeClip()
+    tower = clip.cond_stage_model.clip_l
+    clip.patcher.load()
+    before = {part: vars(part).copy() for part in clip.cond_stage_model.modules()}
+    encode(name, clip, PROMPT)
+    assert {part: vars(part) for part in clip.cond_stage_model.modules()} == before
+    assert clip.cond_stage_model.clip_l is tower
+    assert clip.patcher.object_patches == {}
+
+
+def other_rule(pairs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Another pack's way to encode: rows that hold the weights."""
+    weights = torch.tensor([[weight for _, weight in chunk] for chunk in pairs]).flatten()
+    return weights.expand(1, CONFIG.hidden_dim, -1).mT, torch.ones(1, CONFIG.hidden_dim)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("TextEncode", {}), ("MaskedBlend", {}), ("WeighAttention", {"how": "bias"})]
+)
+def test_another_packs_rule_acts_on_its_clip_and_is_said(name: str, more: dict[str, Any], caplog) -> None:
+    plain = FakeClip()
+    patched = plain.clone()
+    patched.patcher.object_patches["clip_l.encode_token_weights"] = other_rule
+    expected = torch.tensor([1.0] if name == "WeighAttention" else [0.5, 1.0, 1.4])
+    for _ in range(2):
+        with caplog.at_level(logging.WARNING):
+            result = encode(name, patched, PROMPT, **more)
+        assert torch.equal(result["result"][0][0][0].unique(), expected)
+        (issue,) = (one for one in result["ui"]["weighted_clip"][0]["issues"] if one["code"] == "other-rule")
+        assert __name__ in issue["message"]
+        assert __name__ in caplog.text
+    assert torch.equal(rows(FakeClip(), PROMPT, name, **more), rows(plain, PROMPT, name, **more))
+
+
+def test_another_packs_rule_is_not_given_prompts_to_mix() -> None:
+    clip = FakeClip()
+    clip.patcher.object_patches["clip_l.encode_token_weights"] = other_rule
+    with pytest.raises(ValueError, match=r"\.blend do not act"):
+        encode("TextEncode", clip, '("a cat", "a dog").blend(0.5, 0.5)', syntax="compel")
 
 
 def test_a_host_that_does_not_ask_us_is_an_error_and_not_wrong_conditioning() -> None:

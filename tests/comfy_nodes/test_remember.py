@@ -1,6 +1,7 @@
 """The node Remember Encodings on a fake host: what is encoded again, and what never is given when it is old."""
 
 import logging
+from copy import copy
 
 import pytest
 import torch
@@ -87,7 +88,8 @@ def test_nothing_old_is_given_after_a_change(encoded) -> None:
     rows(lora, text)
     assert count(encoded) == 2
     other = clip.clone()
-    other.patcher.object_patches["clip_l.transformer.text_model.encoder"] = object()
+    path = "clip_l.transformer.text_model.encoder"
+    other.patcher.object_patches[path] = copy(clip.cond_stage_model.get_submodule(path))
     rows(other, text)
     assert count(encoded) == 2
     rows(other, text)

@@ -23,7 +23,7 @@ from weighted_clip.weighting.timed.schedule import schedule, split_and  # noqa: 
 from ..comfy_nodes.test_a1111 import sd_sigmas  # noqa: E402
 from ..door import apply_scheme  # noqa: E402
 from ..toy import case_chunks, toy_encode  # noqa: E402
-from ..weighting.test_chunks import CLIP_L, comfy_chunks  # noqa: E402
+from ..weighting.test_chunks import CLIP_L, chunks_of_sdxl, comfy_chunks  # noqa: E402
 from ..weighting.test_schemes import OURS  # noqa: E402
 from ..weighting.test_syntax import as_case, as_compel_case  # noqa: E402
 
@@ -40,6 +40,8 @@ def parse(name: str, case: dict[str, Any]) -> Any:
         return [[text, str(x) if abs(x) == np.inf or x != x else x] for text, x in as_case(prompt)]
     if name in CHUNKINGS:
         return comfy_chunks(case, CHUNKINGS[name], CLIP_L)
+    if name == "a1111_sdxl_embeddings":
+        return chunks_of_sdxl(case)
     if name == "a1111_and":
         return [[case["prompt"][slice(*part.span)], part.weight] for part in split_and(case["prompt"])]
     if name == "a1111_schedule":

@@ -1,5 +1,6 @@
 """Work and memory grow with the input and no faster: counted in steps of the interpreter, not in seconds."""
 
+import json
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -12,12 +13,15 @@ import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.inspection import MAX_BYTES, RequestError, inspect
 from weighted_clip.weighting.convert import TARGETS, convert
+from weighted_clip.weighting.infotext import read_infotext
+from weighted_clip.weighting.infotext.record import MAX_CHARACTERS, MAX_PROBLEMS, MAX_SETTINGS
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.timed.view import read_standing, standing_texts
 
+from .processor_time import too_fast_growth
 from .text_targets import Embeddings
 
 pytestmark = pytest.mark.no_cover
@@ -48,6 +52,38 @@ SHAPES: dict[str, Callable[[int], str]] = {
     "tags": lambda n: "<lora:a:0.5> b " * n,
     "embeddings": lambda n: "embedding:style, a " * n,
     "marks": lambda n: "e\u0301猫\u200d" * n,
+}
+
+
+LINE = "a\nSteps: 1, Sampler: b, Seed: 2, "
+INFOTEXTS: dict[str, Callable[[int], str]] = {
+    "settings": lambda n: LINE + "".join(f"name {i}: 1, " for i in range(n)),
+    "one setting again and again": lambda n: LINE + "Civitai resources: [1, " * n,
+    "colons": lambda n: LINE + "aa:" * n,
+    "open quotes": lambda n: LINE + 'aa:"' * n,
+    "quotes": lambda n: LINE + 'aa:"b, c:d",' * n,
+    "words that are no settings": lambda n: LINE + "aa: b, c\n" * n,
+    "names without end": lambda n: LINE + "a" * 20 * n,
+    "pairs before the settings": lambda n: "a\n" + "ab: c, " * n + "Steps: 1, Sampler: b, Seed: 2",
+    "open quotes before the settings": lambda n: "a\n" + 'ab: "c, ' * n + "Steps: 1, Sampler: b, Seed: 2",
+    "beginnings of settings": lambda n: "Steps: 1\n" * n,
+    "beginnings in one line": lambda n: "Steps: 1 " * n,
+    "negative prompts": lambda n: "a\nNegative prompt: b\n" * n + LINE,
+    "negative prompts in one line": lambda n: "Negative prompt: b. " * n + LINE,
+    "templates": lambda n: LINE + "\nTemplate: a, b: c" * n,
+    "negative templates": lambda n: LINE + "\nNegative Template: a, b: c" * n,
+    "line breaks": lambda n: "\n" * n + LINE + "\n" * n + "a: b",
+    "spaces": lambda n: LINE + "aa:" + " " * 20 * n + "b",
+    "open JSON": lambda n: '{"a":' * n,
+    "JSON": lambda n: json.dumps({"prompt": "a", "steps": 1, **{f"name {i}": [i] for i in range(n)}}),
+    "a command of InvokeAI": lambda n: json.dumps({"Dream": '"a"' + " -s 1" * n + " x"}),
+    "brackets of InvokeAI": lambda n: json.dumps({"Dream": '"' + "[a" * n + '"'}),
+    "a graph": lambda n: json.dumps(
+        {str(i): {"class_type": "a", "inputs": {"text": [str(i + 1), 0]}} for i in range(n)}
+    ),
+    "samplers": lambda n: json.dumps(
+        {str(i): {"class_type": "a", "inputs": {"steps": 1, "positive": ["0", 0]}} for i in range(n)}
+    ),
 }
 
 
@@ -93,6 +129,22 @@ def test_reading_and_timing_are_linear(shape: str) -> None:
 def test_converting_is_linear(source: str, target: str) -> None:
     for shape in ("never closed", "nested edits", "sections", "escapes", "marks"):
         assert_linear(lambda text: convert(text, source, target, TOKENIZE), SHAPES[shape])
+
+
+@pytest.mark.parametrize("shape", INFOTEXTS)
+def test_reading_generation_data_is_linear(shape: str) -> None:
+    """In steps of the interpreter, and in time, of which C takes its part too."""
+    assert_linear(read_infotext, INFOTEXTS[shape], 10 * SIZE)
+    unit = len(INFOTEXTS[shape](20)) / 20
+    assert too_fast_growth(read_infotext, lambda size: INFOTEXTS[shape](int(size / unit))) == ""
+
+
+@pytest.mark.parametrize("shape", INFOTEXTS)
+def test_the_longest_generation_data_makes_short_reports(shape: str) -> None:
+    text = INFOTEXTS[shape](MAX_CHARACTERS // 10)[-MAX_CHARACTERS:]
+    data = read_infotext(text)
+    assert len(data.settings) <= MAX_SETTINGS + 1
+    assert len(data.problems) <= MAX_PROBLEMS + 1 and sum(map(len, data.problems)) < 10_000
 
 
 def test_problems_of_many_texts_are_compared_in_one_pass() -> None:

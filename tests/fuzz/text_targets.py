@@ -9,9 +9,12 @@ from dataclasses import fields
 from typing import Any
 
 from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer, without_surrogates
+from weighted_clip.hosts.comfy.a1111.comments import text_of_comment
 from weighted_clip.weighting.chunks import ChunkLayout, tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embeddings import EmbeddingError
+from weighted_clip.weighting.infotext import read_infotext
+from weighted_clip.weighting.infotext.record import MAX_PROBLEMS
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.prompt import Break, Issue, Prompt, PromptError
 from weighted_clip.weighting.reading import MAX_ISSUES, MAX_WEIGHT, read_prompt
@@ -212,6 +215,108 @@ def _tokens(text: str, name: str) -> list[tuple[object, float]]:
     return [(token.id, token.weight) for part in tokens_by_part(parse(text, name), tokenize) for token in part or ()]
 
 
+INFOTEXT_WORDS = (
+    *(
+        "Steps: 20",
+        "Sampler: Euler a",
+        "Seed: 7",
+        "Size: 8x8",
+        "width: 8",
+        "height: 8",
+        "cfgScale: 7",
+        "a",
+        "猫",
+        "(red:1.2)",
+    ),
+    *(
+        ", ",
+        "\n",
+        "\r\n",
+        ". ",
+        ": ",
+        ":",
+        '"',
+        "\\",
+        "Negative prompt: ",
+        "Prompt: ",
+        "Template: ",
+        "Negative Template: ",
+    ),
+    *(
+        "Civitai resources: ",
+        "Hashes: ",
+        "[1, 2]",
+        '{"a": [',
+        "}",
+        "]",
+        "Dream",
+        "k_euler_karras",
+        "x" * 70,
+        "\x00",
+        "：",
+    ),
+)
+JSON_KEYS = (
+    *(
+        "prompt",
+        "negative_prompt",
+        "uc",
+        "c",
+        "steps",
+        "seed",
+        "cfgScale",
+        "sampler",
+        "items",
+        "meta",
+        "image",
+        "model",
+    ),
+    *("Software", "Comment", "Description", "Dream", "sui_image_params", "positive_prompt", "clip_skip", "performance"),
+    *("resolution", "width", "height", "num_inference_steps", "use_stable_diffusion_model", "class_type", "inputs"),
+    *("positive", "text", "model_weights", "resources"),
+)
+
+
+def generation_data(data: bytes) -> None:
+    """Texts, JSON and comments as generation data: all is read, and what is said of it is short."""
+    draw = Draw(data)
+    kind = draw.number(3)
+    if kind == 0:
+        text = "".join(draw.pick(INFOTEXT_WORDS) for _ in range(draw.number(60))) + draw.rest()
+    elif kind == 1:
+        text = json.dumps({draw.pick(JSON_KEYS): draw.value() for _ in range(draw.number(8))})
+    elif kind == 2:
+        nodes = {str(i): {"class_type": draw.value(), "inputs": _inputs(draw)} for i in range(draw.number(4))}
+        text = json.dumps(nodes)
+    else:
+        text = text_of_comment(
+            draw.pick((b"", b"UNICODE\0", b"ASCII\0\0\0", b"JIS\0\0\0\0\0")) + draw.rest().encode("utf-8", "replace")
+        )
+    read = read_infotext(text)
+    assert all(isinstance(value, str) for pair in read.settings.items() for value in pair)
+    assert len(read.prompt) + len(read.negative) <= len(text)
+    assert len(read.problems) <= MAX_PROBLEMS + 1
+    assert all(0 < len(problem) < 1000 for problem in read.problems)
+    if read.settings and not read.prompt.strip():
+        assert any("prompt is empty" in problem for problem in read.problems)
+
+
+def _inputs(draw: Draw) -> dict[str, Any]:
+    names = (
+        "steps",
+        "seed",
+        "positive",
+        "negative",
+        "text",
+        "conditioning",
+        "ckpt_name",
+        "width",
+        "height",
+        "batch_size",
+    )
+    return {draw.pick(names): draw.pick(([str(draw.number(4)), 0], draw.value())) for _ in range(draw.number(6))}
+
+
 assert set(CHOICES) <= {field.name for field in fields(EncodeOptions)}
 TEXT_TARGETS = {
     "syntax": syntax,
@@ -220,4 +325,5 @@ TEXT_TARGETS = {
     "tokenizer": tokenizer,
     "reading": reading,
     "conversion": conversion,
+    "generation data": generation_data,
 }

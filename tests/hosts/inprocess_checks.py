@@ -7,7 +7,6 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -109,26 +108,6 @@ def check_an_exception_while_encoding_leaves_the_host_clean() -> None:
         handle.remove()
     difference(stock(clip, TEXTS[1]), reference)
     difference(ours(clip, TEXTS[1], scheme="masked_blend"), ours_before)
-
-
-@compares("Ours on a small CLIP that another pack patched, with unpatched")
-def check_another_packs_patch_stays_on_its_own_clip() -> None:
-    plain = make_clip("SD1")
-    reference = stock(plain, TEXTS[1])
-    patched = plain.clone()
-    marked = torch.full((1, 77, 128), 3.0), torch.full((1, 128), 4.0)
-    patched.patcher.add_object_patch("clip_l.encode_token_weights", lambda tokens: marked)
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
-    logging.getLogger().addHandler(handler)
-    try:
-        difference(ours(patched, TEXTS[1]), reference)
-    finally:
-        logging.getLogger().removeHandler(handler)
-    assert any("clip_l.encode_token_weights" in record.getMessage() for record in records)
-    assert torch.equal(stock(patched, TEXTS[1])[0][0], marked[0])
-    difference(stock(plain, TEXTS[1]), reference)
 
 
 def check_what_takes_a_clip_text_tower_is_refused_by_name_without_one() -> None:

@@ -71,6 +71,15 @@ def test_a_click_fills_both_prompts_and_lists_the_settings(page: RulerPage, kind
     wait_for_texts(page, PROMPT, NEGATIVE)
 
 
+def test_one_line_is_split_and_what_was_guessed_is_said(page: RulerPage) -> None:
+    line = SETTINGS.rpartition(", ")[0]
+    load(page, node(OURS, f"a cat. Negative prompt: blurry. {line}"), node(OURS, ""), sampler("1", "2"))
+    split(page)
+    wait_for_texts(page, "a cat.", "blurry.")
+    page.wait("return document.querySelector('.wcr-message')?.innerText.includes('within a line')")
+    assert page.run(LISTED)[1:] == [one.replace(": ", " ") for one in line.split(", ")]
+
+
 def test_the_button_stands_before_other_problems(page: RulerPage) -> None:
     load(page, node(OURS, f"[one], [two], <lora:three:1>, [four], {PASTED}"), sampler("1", None))
     page.wait(f"return Boolean({SPLIT})")

@@ -17,9 +17,10 @@ from .parity import Figures
 pytestmark = pytest.mark.host
 
 NAMES = (
-    *("harmless", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond", "world"),
+    *("harmless", "traces", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond"),
     *("attention", "attention_joint", "attention_several", "attention_beside", "places", "places_joint", "regions"),
-    *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time", "samplings"),
+    *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
+    *("samplings", "world"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -36,6 +37,8 @@ PACKS = {
     "equals_daam": "daam",
     "those_of_prompt_control": "comfyui-prompt-control",
     "loras_in_time.check_faults": "comfyui-prompt-control",
+    "check_smz": "ComfyUI_smZNodes",
+    "of_cd_tuner": "cd-tuner_negpip-ComfyUI",
 }
 """Other pack that a check needs, by a part of the names of its script and itself."""
 ON_FLUX = (

@@ -183,7 +183,8 @@ def test_generation_data_is_taken_apart(server: ComfyServer) -> None:
     path, text = "/weighted_clip/infotext", "a cat\nNegative prompt: dog\nSteps: 2, Sampler: Euler, Seed: 1"
     status, body = server.request(path, {"text": text})
     settings = {"Steps": "2", "Sampler": "Euler", "Seed": "1"}
-    assert (status, json.loads(body)) == (200, {"prompt": "a cat", "negative": "dog", "settings": settings})
+    expected = {"prompt": "a cat", "negative": "dog", "settings": settings, "problems": [], "writer": ""}
+    assert (status, json.loads(body)) == (200, expected)
     for wrong in ({"text": 1}, {"text": "a", "more": 1}, [], {"text": "\ud800"}):
         status, body = server.request(path, wrong)
         assert (status, list(json.loads(body))) == (400, ["error"])

@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 from weighted_clip.hosts.webui.routes import IGNORED, NO_CLIP
+from weighted_clip.weighting.infotext import read_infotext
+from weighted_clip.weighting.infotext.writers import WRITERS
+from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.syntax.a1111 import TIMED_READER
 from weighted_clip.weighting.tags import LORA_LOADER
+
+from ..weighting.test_infotext_writers import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 RULER = ROOT / "web" / "comfyui" / "ruler"
@@ -73,6 +78,17 @@ def test_every_problem_is_translated(path: Path) -> None:
     assert len(found) > 60
     texts = [one for text in found for one in TOGETHER.get(text, (text.replace("{}", "7"),))]
     assert [text for text in texts if not matches(table, text)] == []
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_every_form_of_others_and_every_problem_of_generation_data_is_translated(path: Path) -> None:
+    table = json.loads(path.read_text(encoding="utf-8"))
+    forms = {word for syntax in SYNTAXES.values() for form in syntax.foreign for word in (form.meaning, form.part)}
+    assert forms - table.keys() == set()
+    problems = {problem for case in CASES.values() for problem in read_infotext(case.text).problems}
+    assert len(problems) > 20
+    assert [problem for problem in sorted(problems) if not matches(table, problem)] == []
+    assert {writer.note for writer in WRITERS} - table.keys() == {""}
 
 
 def webui_messages() -> Iterator[str]:

@@ -72,7 +72,12 @@ class Database:
         self.fixes: Any = None
 
     def add(self, name: str, vectors: Any) -> None:
-        self.word_embeddings[name] = SimpleNamespace(name=name, vec=vectors, shorthash="")
+        self.word_embeddings[name] = SimpleNamespace(
+            name=name,
+            vec=vectors,
+            vectors=len(vectors["clip_g"] if isinstance(vectors, dict) else vectors),
+            shorthash="",
+        )
 
 
 class Engine:

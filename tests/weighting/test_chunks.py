@@ -1,16 +1,20 @@
 """The chunk rules against the case files, and what must hold for any prompt."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import CHUNKINGS, chunk_prompt
 from weighted_clip.weighting.chunks import ChunkContext, ChunkLayout, TokenChunk
-from weighted_clip.weighting.embeddings import EmbeddingVector
+from weighted_clip.weighting.embeddings import EmbeddingVector, TokenId
+from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.prompt import Break, Span
 from weighted_clip.weighting.syntax import parse
+from weighted_clip.weighting.towers import Reader, as_sdxl
 
-from .tiny import KnownEmbeddings, shown, vectors_in
+from .tiny import READERS, KnownEmbeddings, shown, vectors_in
 
 CLIP_L, CLIP_G = ChunkLayout(), ChunkLayout(pad_id=0)
 
@@ -54,6 +58,32 @@ def test_without_quirks_vectors_stand_on_the_placeholders_that_the_reference_has
     ]
     names = [name for chunk in case["chunks"] for _, name in chunk.get("fixes", [])]
     assert vectors == [vector for name in names for vector in shown(name, case["embeddings"][name])]
+
+
+def chunks_of_sdxl(case: dict) -> dict[str, list[dict[str, list]]]:
+    """Chunks of a prompt by SDXL's towers, with embeddings from files, in the form of the cases."""
+    readers: dict[str, Reader] = {}
+    for tower, reader in READERS.items():
+        keys = {tower, "emb_params"} if tower == "clip_l" else {tower}  # a tensor alone is as wide as clip_l's
+        sizes = {name: sum(parts.get(key, 0) for key in keys) for name, parts in case["embeddings"].items()}
+        others = {name: f"“{name}” is for another model." for name, size in sizes.items() if not size}
+        known = KnownEmbeddings({name: size for name, size in sizes.items() if size}, others)
+        readers[tower] = replace(reader, embeddings=known)
+    options = EncodeOptions(syntax="a1111", quirks=True)
+    chunks = {name: reader.read(case["prompt"], options).chunks for name, reader in as_sdxl(readers).items()}
+
+    def shown_id(token: TokenId) -> int | str:
+        return token.vector if isinstance(token, EmbeddingVector) else token
+
+    return {
+        name: [{"tokens": [*map(shown_id, chunk.ids)], "multipliers": [*chunk.weights]} for chunk in some]
+        for name, some in chunks.items()
+    }
+
+
+@pytest.mark.cases("a1111_sdxl_embeddings")
+def test_embeddings_of_sdxl_stand_where_forge_has_them(case: dict) -> None:
+    assert chunks_of_sdxl(case) == case["expected"]
 
 
 def comfy_chunks(case: dict, chunking: str, layout: ChunkLayout) -> list[list[list[object]]]:

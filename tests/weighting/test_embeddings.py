@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files import safetensors_file
 from weighted_clip.encoder.files.safetensors_file import MAX_REFUSALS
 from weighted_clip.encoder.tokenizer import default_tokenizer
@@ -23,6 +24,7 @@ from weighted_clip.weighting.phrases import phrases_of
 from weighted_clip.weighting.prompt import Issue
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import parse
+from weighted_clip.weighting.towers import in_folders, native_readers, read_for_towers
 
 from ..door import encode_prompt
 from ..toy import toy_encode
@@ -43,6 +45,39 @@ def chunked(
 
 def vectors_of(chunks: tuple[TokenChunk, ...]) -> list[str]:
     return [vector for chunk in chunks for vector in vectors_in(chunk).values()]
+
+
+def test_sdxls_towers_share_files_by_the_webuis_rule_alone(tmp_path: Path) -> None:
+    sizes = {"clip_l": 8, "clip_g": 12}
+    save_file({"clip_l": torch.ones(3, 8), "clip_g": torch.ones(1, 12)}, tmp_path / "zqtwo.safetensors")
+    save_file({"clip_g": torch.ones(2, 12)}, tmp_path / "zqlarge.safetensors")
+    configs = {tower: TextConfig(hidden_dim=dim, num_heads=1, num_layers=1, mlp_dim=8) for tower, dim in sizes.items()}
+    readers = native_readers(configs, in_folders([tmp_path]))
+
+    def vectors(text: str, **options: Any) -> dict[str, list[int]]:
+        reads = read_for_towers(text, EncodeOptions(**options), readers)
+        return {
+            tower: [at for at, id_ in enumerate(read.chunks[0].ids) if isinstance(id_, EmbeddingVector)]
+            for tower, read in reads.items()
+        }
+
+    assert vectors("a zqtwo cat", syntax="a1111") == {"clip_l": [2, 3, 4], "clip_g": [2]}
+    reads = read_for_towers("a zqtwo cat on a mat", EncodeOptions(syntax="a1111"), readers)
+    assert reads["clip_l"].chunks[0].num_content == reads["clip_g"].chunks[0].num_content
+    assert vectors("a embedding:zqtwo cat") == {"clip_l": [2, 3, 4], "clip_g": [2]}
+    reads = read_for_towers("a embedding:zqtwo cat on a mat", EncodeOptions(), readers)
+    assert reads["clip_l"].chunks[0].num_content == reads["clip_g"].chunks[0].num_content + 2
+    assert vectors("a zqlarge cat", syntax="a1111") == {"clip_l": [], "clip_g": []}
+    assert vectors("a embedding:zqlarge cat") == {"clip_l": [], "clip_g": [2, 3]}
+    (issue,) = {
+        *(
+            one
+            for read in read_for_towers("zqlarge", EncodeOptions(syntax="a1111"), readers).values()
+            for one in read.issues
+        )
+    }
+    assert issue.code == "unusable-embedding"
+    assert "this encoder is clip_l" in issue.message
 
 
 def test_every_vector_has_the_weight_and_the_place_of_its_name() -> None:

@@ -176,6 +176,9 @@ def test_a_fix_is_read_as_meant(syntax: str, code: str, text: str, fixed: str, m
         ("a cat, ", "\n Negative prompt: dog:1.2, [x]\nSteps: 20, Sampler: Euler, Seed: 1\n"),
         ("a cat\n", "Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Clip skip: 2, x:1.2, __z__"),
         ("", "Negative prompt: dog"),
+        ("a cat. ", "Negative prompt: dog"),
+        ("a red cat, ", "Steps: 20, Sampler: Euler a, Seed: 1"),
+        ("", '{"prompt": "a cat", "steps": 20, "seed": 1}'),
     ],
 )
 def test_generation_data_is_one_problem_from_its_beginning_on(syntax: str, prompt: str, data: str) -> None:
@@ -183,6 +186,12 @@ def test_generation_data_is_one_problem_from_its_beginning_on(syntax: str, promp
     (issue,) = parse(text, syntax).issues
     assert issue.code == "generation-data"
     assert text[slice(*issue.span)].strip() == data.strip()
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+def test_settings_that_cannot_be_split_are_named(syntax: str) -> None:
+    text = "a cat\nSteps: 20 Sampler: Euler a Seed: 1"
+    assert [issue.code for issue in parse(text, syntax).issues] == ["unread-generation-data"]
 
 
 def test_words_of_generation_data_alone_are_a_prompt() -> None:
@@ -424,6 +433,49 @@ def test_what_is_written_for_other_reasons_is_no_form(syntax: str, text: str) ->
     assert found_in(text, syntax) == []
 
 
+OF_EXTENSIONS = (
+    ("a AND_PERP b :1", "AND_PERP"),
+    ("a AND_SALT b", "AND_SALT"),
+    ("a AND_TOPK b", "AND_TOPK"),
+    ("a ADDCOMM b", "ADDCOMM"),
+    ("a ADDROW b", "ADDROW"),
+    ("a ADDCOL b", "ADDCOL"),
+    ("a ADDBASE b", "ADDBASE"),
+    ("a [SEQ:red:0.2:blue:0.8] cat", "[SEQ:red:0.2:blue:0.8]"),
+    ("a [INT:red:blue:0.1] cat", "[INT:red:blue:0.1]"),
+    ("a [CUT:white cat:white]", "[CUT:white cat:white]"),
+    ("STYLE(A1111, length) a cat", "STYLE(A1111, length)"),
+    ("a cat NOISE(0.1)", "NOISE(0.1)"),
+    ("a cat TE(l=dog)", "TE(l=dog)"),
+    ("a cat SHUFFLE(1", "SHUFFLE("),
+    ("a cat MASK(0 0.5)", "MASK(0 0.5)"),
+)
+
+
+@pytest.mark.parametrize("syntax", [name for name in SYNTAXES if SYNTAXES[name].foreign])
+@pytest.mark.parametrize(("text", "form"), OF_EXTENSIONS)
+def test_a_word_of_an_extension_is_named_and_stays_text(syntax: str, text: str, form: str) -> None:
+    assert found_in(text, syntax) == [(form, "")]
+    assert parse(text, syntax).parts == SYNTAXES[syntax].parse(text).parts
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+@pytest.mark.parametrize(
+    "text", ["a mask (red), ADD COLOUR, IN STYLE, AND, AND_", "style(x) noise(1) [cut: a]", "CUT: a, SEQ"]
+)
+def test_a_word_alike_is_no_extensions(syntax: str, text: str) -> None:
+    text = text.replace("[cut: a]", "cut: a")
+    assert found_in(text, syntax) == []
+
+
+@pytest.mark.parametrize("syntax", ["comfy", "compel"])
+def test_a_tag_of_swarm_is_named(syntax: str) -> None:
+    assert found_in("a <segment:face> cat <random:red|blue>", syntax) == [
+        ("<segment:face>", ""),
+        ("<random:red|blue>", ""),
+    ]
+
+
 def test_the_view_says_whose_form_it_is() -> None:
     (issue,) = view(read("a 🦊 [red] cat"))["issues"]
     assert (issue["written_in"], issue["start"], issue["end"]) == ("a1111", 5, 10)
@@ -431,7 +483,27 @@ def test_the_view_says_whose_form_it_is() -> None:
 
 @pytest.mark.parametrize("syntax", ["comfy", "a1111", "compel"])
 @pytest.mark.parametrize(
-    "sign", ["[", "(a:1", "<lora:", "a", "+", ")1", ":1", "(", ": ", ").", "-", "1", "__a/", "a_("]
+    "sign",
+    [
+        "[",
+        "[CUT:",
+        "STYLE(",
+        "<random",
+        "AND_",
+        "(a:1",
+        "<lora:",
+        "a",
+        "+",
+        ")1",
+        ":1",
+        "(",
+        ": ",
+        ").",
+        "-",
+        "1",
+        "__a/",
+        "a_(",
+    ],
 )
 def test_long_texts_are_searched_in_linear_time(syntax: str, sign: str) -> None:
     def search(text: str) -> None:

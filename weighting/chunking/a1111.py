@@ -34,7 +34,7 @@ def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:
 
     def close() -> None:
         nonlocal content, last_comma
-        chunks.append(_blank_behind_eos(close_chunk(content, layout), layout))
+        chunks.append(_covered(_blank_behind_eos(close_chunk(content, layout), layout)))
         content, last_comma = [], -1
 
     for unit in _units(prompt, context, issues):
@@ -50,7 +50,7 @@ def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:
                 content = content[:cut]
                 close()
                 if context.quirks:
-                    chunks[-1] = _with_left_behind(chunks[-1], moved)
+                    chunks[-1] = _covered(_with_left_behind(chunks[-1], moved))
                     issues += _left_behind(moved)
                     moved = [token._replace(id=plain_id(token.id)) for token in moved]
                 content = moved
@@ -107,8 +107,8 @@ class _NameReader:
             yield _Unit(unit, ids[position])
             position += length
 
-    def _vectors(self, name: str, span: Span) -> list[EmbeddingVector]:
-        """Vectors of an embedding; none if it cannot be used."""
+    def _vectors(self, name: str, span: Span) -> list[TokenId]:
+        """Vectors of an embedding, and the id 0 at positions without one; nothing if it cannot be used."""
         if name not in self._found:
             self._found[name] = look_up(name, self._embeddings)
         vectors, problem = self._found[name]
@@ -117,14 +117,34 @@ class _NameReader:
             self._issues.append(Issue("unusable-embedding", message, span))
         if vectors is None:
             return []
-        if len(vectors) > self._capacity:
-            message = f"“{name}” has {len(vectors)} vectors: the first {self._capacity} are used, no more fit a chunk."
+        count = getattr(vectors, "num_positions", len(vectors))
+        if count > self._capacity:
+            message = f"“{name}” has {count} vectors: the first {self._capacity} are used, no more fit a chunk."
             self._issues.append(Issue("embedding-cut", message, span))
         if self._source.endswith(EMBEDDING_PREFIX, 0, span.start):
             message = f"“{EMBEDDING_PREFIX}” is ComfyUI's: A1111 reads it as text, and then the embedding “{name}”."
             whole = Span(span.start - len(EMBEDDING_PREFIX), span.end)
             self._issues.append(Issue("comfy-embedding", message, whole))
-        return [EmbeddingVector(name, index, vector) for index, vector in enumerate(vectors[: self._capacity])]
+        placed = min(count, self._capacity)
+        found = [EmbeddingVector(name, index, vector) for index, vector in enumerate(vectors[:placed])]
+        if count <= placed:
+            found[-1] = replace(found[-1], behind=tuple(vectors[count:]))
+        return [*found, *[0] * (placed - len(found))]
+
+
+def _covered(chunk: TokenChunk) -> TokenChunk:
+    """Chunk in which vectors without a position cover the tokens that follow, to its end; other vectors stay."""
+    tokens = list(chunk.tokens)
+    ids = chunk.ids
+    for position, last in enumerate(ids):
+        if not isinstance(last, EmbeddingVector):
+            continue
+        for number, vector in enumerate(last.behind[: len(ids) - position - 1], 1):
+            if not isinstance(ids[position + number], EmbeddingVector):
+                token = tokens[position + number]
+                covering = EmbeddingVector(last.name, last.index + number, vector, plain_id(token.id))
+                tokens[position + number] = token._replace(id=covering)
+    return replace(chunk, tokens=tuple(tokens))
 
 
 def _with_left_behind(chunk: TokenChunk, moved: Sequence[Token]) -> TokenChunk:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 
 from ..prompt import Fragment, Issue, Piece, Prompt, Span, unmarked
-from .record import DECIMAL_COMMA, OF_A1111, OF_COMPEL, Syntax
+from .record import DECIMAL_COMMA, OF_A1111, OF_COMPEL, OF_EXTENSIONS, OF_SWARM, Syntax
 
 FACTOR = 1.1
 
@@ -178,5 +178,5 @@ SYNTAX = Syntax(
     write=write,
     by_comfyui=True,
     has_groups=True,
-    foreign=(DECIMAL_COMMA, *OF_A1111, *OF_COMPEL),
+    foreign=(DECIMAL_COMMA, *OF_A1111, *OF_COMPEL, *OF_EXTENSIONS, OF_SWARM),
 )

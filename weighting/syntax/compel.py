@@ -38,7 +38,7 @@ from ..prompt import (
     unmarked,
 )
 from .compel_grammar import MAX_DEPTH, Node, Parser, Several
-from .record import NUMBER_IN_BRACKETS, OF_A1111, Syntax, decimal
+from .record import NUMBER_IN_BRACKETS, OF_A1111, OF_EXTENSIONS, OF_SWARM, Syntax, decimal
 
 _ODD_SPACE = re.compile(r"[\v\f]")
 _BARE_BRACKET = re.compile(r"(?<!\\)[()]")
@@ -308,6 +308,6 @@ SYNTAX = Syntax(
     chunking="compel sentences",
     write=write,
     is_spaced=True,
-    foreign=(NUMBER_IN_BRACKETS, *OF_A1111),
+    foreign=(NUMBER_IN_BRACKETS, *OF_A1111, *OF_EXTENSIONS, OF_SWARM),
     write_lora=lambda lora: f"withLora({lora.name}, {decimal(lora.weight)})",
 )

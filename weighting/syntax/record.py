@@ -21,11 +21,13 @@ class Foreign(NamedTuple):
     form: re.Pattern[str]
     """Pattern of the form, which matches in time linear in the length of the prompt."""
     syntax: str
-    """Name of the syntax it belongs to; empty for a mistake that belongs to none."""
+    """Name of the syntax it belongs to; empty for a mistake, and for a form that none of ours reads."""
     meaning: str
     """Its meaning there, or the mistake, as the end of a sentence that begins with the quoted form."""
     part: str = "it"
     """The part of it that is text, as the beginning of a sentence."""
+    code: str = "foreign-syntax"
+    """Code of its issues."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,19 @@ NUMBER_IN_BRACKETS = Foreign(
 """``(cat:1.1)``."""
 
 DECIMAL_COMMA = Foreign(
-    re.compile(r"(?:\([^()]*)?:\s*[+-]?\d*,\d+\s*\)"), "", "would be a weight if its number had a point, as in 0.5"
+    re.compile(r"(?:\([^()]*)?:\s*[+-]?\d*,\d+\s*\)"),
+    "",
+    "would be a weight if its number had a point, as in 0.5",
+    code="decimal-comma",
 )
 """``(cat:0,5)``."""
 
 OF_A1111 = (
-    Foreign(re.compile(r"(?<!\\)\[[^\[\]]*[^\[\]\\]\]"), "a1111", "is a weight, or changes with the steps, in A1111"),
+    Foreign(
+        re.compile(r"(?<!\\)\[(?!(?:SEQ|INT|CUT):)[^\[\]]*[^\[\]\\]\]"),
+        "a1111",
+        "is a weight, or changes with the steps, in A1111",
+    ),
     Foreign(re.compile(r"\bBREAK\b"), "a1111", "ends a chunk in A1111"),
     Foreign(re.compile(r"<(?:lora|lyco|hypernet):[^<>]*>"), "a1111", "is a tag of A1111"),
 )
@@ -107,6 +116,29 @@ OF_COMPEL = (
 )
 """``(cat)1.2``, ``(cat)++``, ``cat++``, ``.blend(``, ``.and(``, ``.swap(`` and ``withLora(``."""
 
+OF_EXTENSIONS = (
+    Foreign(re.compile(r"\bAND_[A-Z]+\b"), "", "combines prompts in the extension Neutral Prompt"),
+    Foreign(re.compile(r"\bADD(?:BASE|COL|COMM|ROW)\b"), "", "divides the picture in the extension Regional Prompter"),
+    Foreign(re.compile(r"(?<!\\)\[(?:CUT|INT|SEQ):[^\[\]]*\]?"), "", "is comfyui-prompt-control's", "its first word"),
+    Foreign(
+        re.compile(
+            r"\b(?:AREA|ATTN|AVG|CLIP_L|COUPLE|DEF|FEATHER|FILL|I?MASKW?|MASK_SIZE|NODE|NOISE|NOSTRIP|OLDBREAK|SDXL|SEG"
+            r"|SHIFT|SHUFFLE|STYLE|TE|TE_WEIGHT)\((?:[^()]*\))?"
+        ),
+        "",
+        "is a function of comfyui-prompt-control",
+    ),
+)
+"""``AND_PERP``, ``ADDCOL``, ``[CUT:white cat:white]`` and ``STYLE(A1111)``. Nothing of ours reads them, except
+*A1111/Forge Prompt* with ``regions``, which takes ``MASK(`` and its like out before."""
+
+OF_SWARM = Foreign(
+    re.compile(r"<(?:alternate|fromto|object|preset|random|region|repeat|segment|setvar|wildcard)\b[^<>]*>"),
+    "",
+    "is a tag of SwarmUI",
+)
+"""``<segment:face>``."""
+
 
 def foreign_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
     """Issues for each form of another syntax in a prompt.
@@ -120,4 +152,4 @@ def foreign_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
             span = Span(*found.span())
             form = quoted(prompt.source, span)
             message = f"“{form}” {foreign.meaning}. With syntax {prompt.syntax} {foreign.part} is text."
-            yield Issue("foreign-syntax" if foreign.syntax else "decimal-comma", message, span, foreign.syntax)
+            yield Issue(foreign.code, message, span, foreign.syntax)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..infotext import NEGATIVE, read_infotext
+from ..infotext import read_infotext
+from ..infotext.text import begin_of_data
 from ..prompt import Issue, Prompt, Span, quoted, shortened
 from .record import Syntax
 
@@ -24,7 +25,6 @@ _FULL_WIDTH = re.compile(r"([(（])([^()（）]*)([:：])(\s*[+-]?(?:\d+(?:[.．
 _NO_BRACKETS = re.compile(r"(?<![\w:-])(?:embedding:)?[^\W\d][\w-]*:\d*\.\d+(?![\w.:])(?!\s*[)\]>])")
 _NAME = re.compile(r"(?<![^\s,()])[^\s,()\\]*_\([^()\\:]*\)")
 _WILDCARD = re.compile(r"(?<!\w)__(?:[^\W_]|[/*.-]|_(?!_))+__(?!\w)")
-_NEGATIVE = re.compile(rf"^[^\S\n]*{NEGATIVE}", re.MULTILINE)
 _NUMBER_BEHIND = re.compile(r"\s*:\s*\+?([1-9]\d+)\s*\)")
 
 
@@ -36,11 +36,13 @@ def slip_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
     [('full-width-weight', '(dog:1.3)'), ('far-weight', '1.3'), ('weight-without-brackets', '(fox:1.2)')]
     """
     source = prompt.source
-    if read_infotext(source).is_generation_data:
-        negative = _NEGATIVE.search(source)
-        start = negative.start() if negative else source.rstrip().rfind("\n") + 1
+    data = read_infotext(source)
+    if data.is_generation_data:
+        start = 0 if data.writer else begin_of_data(source)
         message = f"“{quoted(source, Span(start, len(source)), 40)}” begins generation data, which is no prompt."
         yield Issue(GENERATION_DATA, message, Span(start, len(source)))
+    elif data.problems:
+        yield Issue("unread-generation-data", data.problems[0], Span(0, len(source)))
     if syntax.foreign:
         for found in _WILDCARD.finditer(source):
             message = f"“{shortened(found[0])}” is text: nothing here fills wildcards in."

@@ -1,14 +1,45 @@
-"""Generation data in image files, where A1111 and Forge save it: a PNG's text “parameters”, or EXIF's user comment."""
+"""Generation data in image files: PNG texts, EXIF, XMP and comments, and bits of pixels.
+
+What is found in a file is a text, for `read_infotext`: one as A1111 writes it, or JSON of another program.
+
+Source: behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06); EXIF 2.3; XMP part 1.
+"""
 
 from __future__ import annotations
 
+import html
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ....encoder.image_file import SUFFIXES, open_image
+from ....weighting.infotext import MAX_CHARACTERS, read_infotext
+from ....weighting.prompt import shortened
 from ..contract import host
+from .comments import text_of_comment
+from .stealth import read_stealth_text
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _EXIF, _USER_COMMENT = 0x8769, 0x9286  # tags of EXIF 2.3
-_ENCODINGS = {b"UNICODE\0": "utf-16-be", b"ASCII\0\0\0": "ascii"}
+_OTHER_TAGS = (
+    _USER_COMMENT,
+    0x9C9C,
+    0x010E,
+    0x0110,
+)  # in the first directory, with Windows' comment, description, model
+_JSON_TEXTS = ("invokeai_metadata", "sd-metadata", "generation_data", "prompt", "Comment")
+"""Names of PNG texts that hold JSON: InvokeAI's, Tensor.Art's, ComfyUI's and Fooocus's."""
+_MAX_TEXTS = 20
+"""Maximum number of other texts of a PNG that are tried."""
+_XMP_VALUE = re.compile(
+    r"<(?:exif:UserComment|dc:description)\b[^<>]*>(?:\s*<rdf:(?:Alt|Seq|Bag)>\s*<rdf:li\b[^<>]*>)?([^<]*)<"
+)
 
 
 def list_images() -> list[str]:
@@ -29,18 +60,83 @@ def image_path(name: str) -> Path:
 def read_image_text(path: Path) -> str:
     """Read the generation data of an image file.
 
+    Returns:
+        The first text with settings in it, in the WebUI's order of places; else the first of a known writer, or of the
+        places where the WebUI looks.
+
     Raises:
         ValueError: If it is no image, or there is none in it, as in pictures that a chat program or a site sent on.
     """
     image = open_image(path)
-    text = image.info.get("parameters")
-    if not isinstance(text, str):
-        comment = image.getexif().get_ifd(_EXIF).get(_USER_COMMENT, b"")
-        encoding = _ENCODINGS.get(bytes(comment[:8])) if isinstance(comment, bytes) else None
-        text = comment[8:].decode(encoding, "replace") if encoding else ""
-    if not text.strip():
+    others: list[str] = []
+    for is_webuis, text in _texts(image):
+        data = read_infotext(text)
+        if data.settings:
+            return text
+        if data.writer or (is_webuis and text.strip()):
+            others.append(text)
+    if stealth := read_stealth_text(image):
+        return stealth
+    if not others:
         raise ValueError(
-            f"Read A1111 Parameters: “{path.name}” holds no generation data: a picture as A1111 or Forge saved it "
-            f"does, copies from chats and sites often do not"
+            f"Read A1111 Parameters: “{path.name}” holds no generation data{_software(image)}: a picture as A1111 or "
+            f"Forge saved it does, copies from chats and sites often do not"
         )
-    return text
+    return others[0]
+
+
+def _software(image: Image.Image) -> str:
+    """The program that an image names as its writer, for a message."""
+    software = image.info.get("Software")
+    return f"; it was written by “{shortened(software, 40)}”" if isinstance(software, str) else ""
+
+
+def _texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
+    """Texts of an image, and whether the WebUI takes them for generation data whatever they are."""
+    texts = {name: text for name, text in image.info.items() if isinstance(text, str) and len(text) <= MAX_CHARACTERS}
+    if texts.get("Software") == "NovelAI":
+        names = ("Software", "Description", "Comment")
+        sides = {"width": image.width, "height": image.height}
+        yield False, json.dumps({name: texts[name] for name in names if name in texts} | sides)
+    yield from _exif_texts(image)
+    parameters = image.info.get("parameters")
+    if isinstance(parameters, str):  # a long one is named, not left out
+        yield True, parameters
+    comment = image.info.get("comment")
+    if isinstance(comment, (bytes, str)) and len(comment) <= 4 * MAX_CHARACTERS:
+        yield False, text_of_comment(comment)
+    if "Dream" in texts and _JSON_TEXTS[0] not in texts:
+        yield False, json.dumps({"Dream": texts["Dream"]})
+    # Easy Diffusion has a text for each setting
+    if {"negative_prompt", "Negative Prompt"} & texts.keys() and sum(map(len, texts.values())) <= MAX_CHARACTERS:
+        yield False, json.dumps({name: text for name, text in texts.items() if name != "parameters"})
+    for name in _JSON_TEXTS:
+        yield False, texts.get(name, "")
+    yield from ((False, text) for text in islice(texts.values(), _MAX_TEXTS))
+    for name in ("xmp", "XML:com.adobe.xmp"):
+        packet = image.info.get(name)
+        yield from ((False, text) for text in _xmp_texts(packet))
+
+
+def _exif_texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
+    """Texts of EXIF data, and whether it is the user comment, where the WebUI looks."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about odd counts
+            exif = image.getexif()
+            values = [exif.get_ifd(_EXIF).get(_USER_COMMENT), *(exif.get(tag) for tag in _OTHER_TAGS)]
+    except Exception:  # Pillow raises errors of many kinds about broken EXIF data, without which a picture is shown
+        return
+    for number, value in enumerate(values):
+        if isinstance(value, (bytes, str)) and len(value) <= 4 * MAX_CHARACTERS:
+            # ComfyUI writes "prompt:" before its JSON
+            yield number == 0, text_of_comment(value).removeprefix("prompt:")
+
+
+def _xmp_texts(packet: object) -> Iterator[str]:
+    """User comment and description of an XMP packet; it is searched, not parsed, so nothing in it is expanded."""
+    if isinstance(packet, bytes):
+        packet = packet[:MAX_CHARACTERS].decode("utf-8", "replace")
+    if isinstance(packet, str):
+        for match in _XMP_VALUE.finditer(packet[:MAX_CHARACTERS]):
+            yield html.unescape(match[1])

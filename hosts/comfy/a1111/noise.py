@@ -6,6 +6,7 @@ al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from ....weighting.prompt import shortened
 
 SOURCES = ("NV", "CPU")
 """Sources of random numbers: as a graphics card of NVIDIA draws them, and as the processor does."""
@@ -163,3 +166,30 @@ def _centered(whole: int, part: int) -> tuple[slice, slice]:
     if offset >= 0:
         return slice(offset, offset + part), slice(None)
     return slice(0, part + 2 * offset), slice(-offset, part + offset)
+
+
+def batch_note(noise: A1111Noise, size: str, position: str, sampler: str) -> str:
+    """Sentence on which picture of a batch one was.
+
+    A1111 wrote the number of pictures, and of this one from 0, until 2023-01-29. The seeds count up by 1 from the first
+    picture's, and each picture's text has its own.
+
+    Args:
+        noise: The picture's.
+        size: The setting “Batch size”.
+        position: The setting “Batch pos”.
+        sampler: The picture's, of which the SDE ones drew one noise for a whole batch until 2023-02-11.
+
+    >>> batch_note(A1111Noise(7), "4", "2", "Euler a")
+    'Batch: picture 3 of 4, whose seeds count up from 5; 7 is its own, so it is drawn alone'
+    """
+    numbers = [int(text) if re.fullmatch(r"\d{1,4}", text.strip(), re.ASCII) else -1 for text in (size, position)]
+    if not 0 <= numbers[1] < numbers[0]:
+        return (
+            f"Batch size: {shortened(size, 40)}, Batch pos: {shortened(position, 40)}: not a place in a batch; not used"
+        )
+    name, own = ("variation seed", noise.subseed) if noise.subseed_strength else ("seed", noise.seed)
+    line = f"Batch: picture {numbers[1] + 1} of {numbers[0]}, whose {name}s count up from {own - numbers[1]}"
+    if "SDE" in sampler:
+        return f"{line}; A1111 drew one noise for all of them with {sampler} then, so the picture will be another"
+    return f"{line}; {own} is its own, so it is drawn alone"

@@ -14,7 +14,7 @@ from typing import Any
 from ....weighting.infotext import Infotext
 from ....weighting.prompt import MOST_CHARACTERS, shortened
 from ....weighting.timed.schedule import split_and
-from .noise import A1111Noise
+from .noise import A1111Noise, batch_note
 from .samplers import AUTOMATIC, KINDS
 from .schedules import SCHEDULES
 
@@ -93,6 +93,7 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
         raise ValueError(
             f"Read A1111 Parameters: there are no settings in “{shortened(infotext.prompt, 80)}”: its last line "
             f"must be like “Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x512”"
+            f"{''.join(f'. {problem}' for problem in infotext.problems[:3])}"
         )
     for name, text in (("prompt", infotext.prompt), ("negative prompt", infotext.negative)):
         if len(text) > MOST_CHARACTERS:
@@ -100,7 +101,7 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
                 f"Read A1111 Parameters: the {name} “{shortened(text, 40)}” has {len(text):,} characters; at most "
                 f"{MOST_CHARACTERS:,} are read"
             )
-    notes: list[str] = []
+    notes = [*infotext.problems]
     sampler, levels = _sampler(left)
     steps = _number(left, "Steps", int, (1, 1000))
     if sampler == "LCM" and "ENSD" not in left:
@@ -125,6 +126,8 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
         resize_width=resize[0],
         resize_height=resize[1],
     )
+    if {"Batch size", "Batch pos"} & left.keys():
+        notes.append(batch_note(noise, left.pop("Batch size", "?"), left.pop("Batch pos", "?"), sampler))
     found = Parameters(
         prompt=infotext.prompt,
         negative=infotext.negative,

@@ -26,6 +26,8 @@ class Sigmas:
         """Whether the model is SDXL, for which *Align Your Steps* has sigmas of its own."""
         self.ends = 0, len(table) - 1
         """First and last step."""
+        self.whole: Sigmas = self
+        """Those of all the model's steps."""
 
     @property
     def least(self) -> float:
@@ -62,6 +64,7 @@ class LcmSigmas(Sigmas):
         table = ((1 - kept) / kept) ** 0.5
         super().__init__(table, table.log(), is_sdxl=sigmas.is_sdxl)
         self.ends = self._EVERY - 1, len(table) * self._EVERY - 1
+        self.whole = sigmas
 
     def at(self, steps: Tensor) -> Tensor:
         """Sigmas at steps of the whole model."""
@@ -123,7 +126,7 @@ def _beta(sigmas: Sigmas, n: int) -> Tensor:
 
 def _turbo(sigmas: Sigmas, n: int) -> Tensor:
     steps = torch.flip(torch.arange(1, n + 1) * (1000.0 / n) - 1, (0,)).round().clip(0, 999)
-    return sigmas.at(steps)
+    return sigmas.whole.at(steps)
 
 
 SCHEDULES: dict[str, Callable[[Sigmas, int], Tensor]] = {

@@ -23,7 +23,8 @@ const OF_SECTIONS = /\.(?:and|blend)\(/u;
  * @property {(body: string, signal: AbortSignal) => Promise<object[]>} ask Views for a request.
  * @property {(request: object) => Promise<{text: string, issues: string[]}>} convert A prompt in another syntax.
  * @property {(body: string, signal: AbortSignal) => Promise<{problems: object[], words: string[][]}>} check Problems of a node.
- * @property {(text: string) => Promise<{prompt: string, negative: string, settings: object}>} takeApart Generation data.
+ * @property {(text: string) => Promise<{prompt: string, negative: string, settings: object, problems: string[]}>} takeApart
+ *   Generation data.
  * @property {(node: object) => import("./boxes.js").Box[] | null} boxesOf The prompt boxes of a node that encodes.
  * @property {() => void} changed Says that the workflow was changed.
  * @property {() => boolean} isOn Whether the ruler is switched on.
@@ -165,6 +166,7 @@ export class NodeRuler {
       const [own, other] = isNegative ? [data.negative, data.prompt] : [data.prompt, data.negative];
       const name = isNegative ? "Prompt" : "Negative prompt";
       settings = Object.entries(data.settings);
+      lost = data.problems.map(say).join(" ");
       if (other) settings.unshift([say(name), node ? `→ ${node.title}` : await copied(other)]);
       if (other && node) for (const box of this.#host.boxesOf(node)) replaceAll(box, other);
       for (const box of boxes) replaceAll(box, own);

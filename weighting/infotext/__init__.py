@@ -1,0 +1,32 @@
+"""Generation data as people have it: texts of A1111, Forge, Civitai and image savers, and JSON of other programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .record import MAX_CHARACTERS, Infotext
+from .text import read_text
+from .writers import read_json
+
+__all__ = ["MAX_CHARACTERS", "Infotext", "read_infotext"]
+
+
+def read_infotext(text: str) -> Infotext:
+    r"""Read generation data; a text that is none is a prompt.
+
+    The WebUI takes any last line with three settings for one, so that three words with weights, ``(red:1.2), (cat:1.3),
+    (dog:1.1)``, would be lost; here such a line names steps, sampler or seed. It also cuts Civitai's lists of resources
+    at their commas; here they stay whole.
+
+    Args:
+        text: Any string. Of one longer than `MAX_CHARACTERS` so many at the end are read; the others are prompt.
+
+    >>> data = read_infotext("a cat\nNegative prompt: blurry\nSteps: 20, Sampler: Euler a, Seed: 7")
+    >>> data.prompt, data.negative, data.settings
+    ('a cat', 'blurry', {'Steps': '20', 'Sampler': 'Euler a', 'Seed': '7'})
+    """
+    if len(text) <= MAX_CHARACTERS:
+        return read_json(text) or read_text(text)
+    data = read_text(text[-MAX_CHARACTERS:])
+    problem = f"Of {len(text):,} characters the last {MAX_CHARACTERS:,} are read."
+    return replace(data, prompt=text[:-MAX_CHARACTERS] + data.prompt).with_problems(problem)
