@@ -178,8 +178,8 @@ class WeightedCLIPReadParameters(Node):
     def problems(cls, known: Known) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
         if known.has("text", "source", "image"):
-            name = "text" if known.values["text"].strip() else "image"
-            yield from refused(name, cls._parameters, *(known.values[key] for key in ("text", "source", "image")))
+            text, source, image = (known.values[key] for key in ("text", "source", "image"))
+            yield from refused("text" if text.strip() else "image", cls._parameters, text, source, image)
 
     @staticmethod
     def _parameters(text: str, source: str, image: str) -> Parameters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from weighted_clip.web.inspection import RequestError
 from weighted_clip.weighting.areas import area_mask, read_area
 
 from ..typing_cases import LINKED, PLACE, PLACED_RIGHT, PLACED_WRONG, Case
+from ..web.test_ruler_language import TABLES, matches
 from .fake_comfy import FakeClip, defaults, encode, inputs_of, install, node
 
 NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
@@ -417,3 +419,17 @@ def test_a_long_prompt_with_a_long_phrase_is_answered_in_time() -> None:
     for phrase in (text, "red cat, a red dog"):
         asked_of("Place", {"phrase": phrase, "area": "where " + text}, conditioning=ours(text))
     assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_problems_of_inputs_are_translated(path: Path) -> None:
+    table = json.loads(path.read_text(encoding="utf-8"))
+    problems = [problem["message"] for case in PLACED_WRONG for problem in page_of(case)]
+    for name, values, links, *_ in WRONG:
+        if name != "ReadParameters":  # whose messages are about programs' own words
+            problems += [problem["message"] for problem in asked_of(name, values, **links)]
+    problems += [
+        issue["message"] for name, text, values, _ in PROMPTS for issue in views_of(name, text, values)[0]["issues"]
+    ]
+    problems += [problem["message"] for problem in asked_of("Place", {"phrase": 3, "inside": "much", "unit": "?"})]
+    assert [message for message in problems if not matches(table, message)] == []
