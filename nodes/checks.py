@@ -22,8 +22,8 @@ MAX_WORDS = 400
 """Maximum number of words that are offered, of all prompts together."""
 MAX_WORD = 60
 """Maximum length of one of them."""
-MAX_NUMBER = 2**64
-"""Largest number."""
+MAX_NUMBER = 2**65
+"""Largest number: seeds have 64 bits, which the page rounds up."""
 MAX_CHOICES = 64
 """Maximum number of choices of a menu that are checked; longer menus are lists of files."""
 _TYPES = {"STRING": str, "INT": int, "FLOAT": (int, float), "BOOLEAN": bool}

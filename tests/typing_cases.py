@@ -75,6 +75,7 @@ PLACED_WRONG = [
     Case(REGION, {"strength": -1.0}, "strength must be 0 or a number above, got -1"),
     Case(REGION, {"area": "top of the world"}, "is not understood"),
     Case(REGION, {"area": "where unicorn"}, "“unicorn”, where region 1 is placed, is not in the prompt"),
+    Case(REGION, {"base": "stock", "area": "where dog"}, "does not say which of its rows are words"),
     Case(REGION, {"end": 50.0}, "For steps, set unit to steps"),
     Case(REGION, {"start": 3.0, "end": 3.0, "unit": "steps"}, "start must be before end"),
     Case(REGION, {"end": 0.5, "unit": "steps"}, "count whole steps"),

@@ -232,9 +232,8 @@ def inspect(
 
 def with_problems(as_view: dict[str, Any], *messages: str) -> dict[str, Any]:
     """A view with problems of the whole prompt before its own."""
-    new = [{"code": "refused", "message": message, "start": 0, "end": 0} for message in messages if message]
-    if not new:
-        return as_view
+    known = {"", *(issue["message"] for issue in as_view["issues"])}
+    new = [{"code": "refused", "message": one, "start": 0, "end": 0} for one in messages if one not in known]
     for chip in (chip for chunk in as_view["chunks"] for chip in chunk["chips"]):
         chip["problems"] = [number + len(new) for number in chip["problems"]]
     return {**as_view, "issues": [*new, *as_view["issues"]]}

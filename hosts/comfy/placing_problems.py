@@ -96,7 +96,10 @@ def area_problems(
     except ValueError as error:
         yield Problem(str(error), "area")
         return
-    if word and prompts.refusal is None:
+    if word and prompts.refusal is not None:
+        if not phrase:  # of which it is said
+            yield Problem(prompts.refusal(word), "area")
+    elif word:
         if not prompts.has(word):
             yield Problem(absent_place(word, name), "area")
         elif any(words.numbers_of(word) & words.numbers_of(phrase) for words in prompts.words):

@@ -94,5 +94,5 @@ function sizeOf(sampler) {
   const [path, ...others] = pathsTo(sampler.graph);
   const origin = path && !others.length ? originOf(sampler, "latent_image", path) : null;
   const size = ["height", "width"].map((name) => origin && valueOf(origin.node, name, origin.path)?.widget.value);
-  return size.every(Number.isInteger) ? size : null;
+  return size.every((side) => Number.isInteger(side) && side > 0) ? size : null;
 }
