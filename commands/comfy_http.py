@@ -12,7 +12,12 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote as escaped
+from urllib.parse import urlencode, urlsplit
+
+from ..encoder.foreign_text import parse_json
+from ..encoder.quoting import quote
+from ..weighting.prompt import shortened
 
 Graph = Mapping[str, Mapping[str, Any]]
 """A workflow in ComfyUI's API format: nodes by id."""
@@ -26,8 +31,10 @@ POLL_SECONDS = 0.25
 """Time between two questions whether a picture is finished."""
 POLLS_OF_QUEUE = 20
 """Questions until the queue, which may be long, is asked for."""
-MAX_QUOTED = 1000
-"""Characters of the host's own words at most."""
+MAX_QUOTED = 300
+"""Characters of each of the host's own words at most."""
+MAX_ERRORS = 4
+"""Errors that are quoted at most."""
 
 
 class ComfyError(ValueError):
@@ -60,7 +67,7 @@ class Comfy:
         else:
             is_good = is_good and "@" not in parts.netloc and not (parts.query or parts.fragment)
         if not is_good or not address.isascii() or not address.isprintable() or " " in address:
-            raise ComfyError(f"{address!r} is no address of a ComfyUI: give one such as {EXAMPLE}")
+            raise ComfyError(f"{quote(address)} is no address of a ComfyUI: give one such as {EXAMPLE}")
         self.address = address.rstrip("/")
         self._sent = urllib.request.build_opener(urllib.request.ProxyHandler({}), _AsTheyAre).open
 
@@ -70,7 +77,7 @@ class Comfy:
         Raises:
             ComfyError: If there is no ComfyUI.
         """
-        path = f"/object_info/{quote(class_type, safe='')}"
+        path = f"/object_info/{escaped(class_type, safe='')}"
         found = self._get(path)
         with self._understood(path):
             return dict(found[class_type]["input"]["required"]) if class_type in found else {}
@@ -97,7 +104,7 @@ class Comfy:
             raise
         with self._understood("/history"):
             if entry["status"]["status_str"] != "success":
-                raise ComfyError(f"{self.address}: {_failure(entry['status']['messages'])[:MAX_QUOTED]}")
+                raise ComfyError(f"{self.address}: {_failure(entry['status']['messages'])}")
             image = entry["outputs"][output]["images"][0]
             path = "/view?" + urlencode({name: str(image[name]) for name in ("filename", "subfolder", "type")})
         status, data = self._ask(path)
@@ -109,12 +116,12 @@ class Comfy:
         status, answer = self._json("/prompt", {"prompt": graph, "client_id": CLIENT})
         with self._understood("/prompt"):
             if status != http.client.OK:
-                raise ComfyError(f"{self.address} refuses the workflow: {_refusal(answer)[:MAX_QUOTED]}")
+                raise ComfyError(f"{self.address} refuses the workflow: {_refusal(answer)}")
             return str(answer["prompt_id"])
 
     def _finished(self, prompt_id: str) -> Any:
         """Entry of a finished workflow in the history."""
-        path, polls, is_lost = f"/history/{quote(prompt_id, safe='')}", 0, False
+        path, polls, is_lost = f"/history/{escaped(prompt_id, safe='')}", 0, False
         while True:
             history = self._get(path)
             with self._understood(path):
@@ -144,8 +151,8 @@ class Comfy:
     def _json(self, path: str, data: Any = None) -> tuple[int, Any]:
         status, body = self._ask(path, data)
         try:
-            return status, json.loads(body)
-        except (ValueError, RecursionError) as error:
+            return status, parse_json(body)
+        except ValueError as error:
             raise self._odd(path, f"status {status}, no JSON") from error
 
     def _ask(self, path: str, data: Any = None) -> tuple[int, bytes]:
@@ -163,7 +170,7 @@ class Comfy:
         if len(content) > MAX_REPLY:
             raise self._odd(path, f"more than {MAX_REPLY:,} bytes")
         if http.client.MULTIPLE_CHOICES <= status < http.client.BAD_REQUEST:
-            raise self._odd(path, f"a redirect to {target!r:.200}, which is not followed")
+            raise self._odd(path, f"a redirect to {quote(target, 200)}, which is not followed")
         return status, content
 
     def _odd(self, path: str, what: str) -> ComfyError:
@@ -183,12 +190,17 @@ class Comfy:
 def _refusal(answer: Any) -> str:
     """Words of an answer that refuses a workflow."""
     nodes = answer.get("node_errors") or {}
-    found = [
-        f"{node['class_type']}: {error['message']} ({error['details']})"
-        for node in nodes.values()
-        for error in node["errors"]
+    errors = [(node, error) for node in nodes.values() for error in node["errors"]]
+    lines = [
+        f"{_text(node['class_type'])}: {_text(error['message'])} ({_text(error['details'])})"
+        for node, error in errors[:MAX_ERRORS]
     ]
-    return "; ".join(found) or str(answer["error"]["message"])
+    return "; ".join(lines) or _text(answer["error"]["message"])
+
+
+def _text(value: Any) -> str:
+    """A text of the server's, shortened, or a quotation of another value in its place."""
+    return shortened(value, MAX_QUOTED) if isinstance(value, str) else quote(value)
 
 
 def _failure(messages: Any) -> str:
@@ -197,4 +209,4 @@ def _failure(messages: Any) -> str:
     if "execution_error" not in told:
         return "the workflow was interrupted"
     error = told["execution_error"]
-    return f"the node {error['node_type']} failed: {error['exception_message']}"
+    return f"the node {_text(error['node_type'])} failed: {_text(error['exception_message'])}"

@@ -16,6 +16,8 @@ import sys
 import time
 from typing import Any, TextIO
 
+from ..encoder.quoting import quote
+
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and line feed; some start terminal commands
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line ends, and characters that reverse the order of others
@@ -133,7 +135,7 @@ def _check_decoded(text: str, where: str) -> None:
         before = text[max(0, found.start() - 20) : found.start()]
         line = text.count("\n", 0, found.start()) + 1
         raise ValueError(
-            f"{where}: line {line} has {what} after {before!r}, which is not UTF-8; give the text as UTF-8"
+            f"{where}: line {line} has {what} after {quote(before)}, which is not UTF-8; give the text as UTF-8"
         )
 
 

@@ -137,7 +137,7 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[
     write_picture(draw_samples(rows, chosen), folder / MONTAGE_NAME)
     best = results["best of"]
     wrong = {name: [(math.log2(n), 1 - best[str(n)][name]) for n in BEST_OF] for name in ("all", "kind", "place")}
-    curves = draw_curves("Share that is not right of the best of N by CLIP", wrong, across="log2 N")
+    curves = draw_curves("Share that is not right of the best of N by CLIP", wrong, across="log2 N", theme="light")
     write_picture(curves, folder / CURVE_NAME)
     lines = summary_of(results)
     for line in lines:

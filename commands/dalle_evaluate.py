@@ -7,7 +7,6 @@ is applied to both.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import random
 import sys
@@ -16,9 +15,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..encoder.foreign_text import comma_separated
 from ..encoder.image_file import open_image
+from ..encoder.quoting import quote
 from ..output.files import written_whole
 from .console import Progress, show
+from .dalle_demo import CURVE_NAME, MONTAGE_NAME
 from .images import WHOLE_CLIP, add_activation_option, clip_of, image_files, tell_left_out, write_picture
 from .options import add_arithmetic_options, add_value, device_of
 from .processes import alone
@@ -34,6 +36,8 @@ MAX_SIZE = 1024
 BATCH = 32
 """Number of pictures in memory at once."""
 RESULTS_NAME, FID_NAME, SCORE_NAME = "evaluation.json", "fid.png", "inception_score.png"
+OWN_NAMES = (FID_NAME, SCORE_NAME, MONTAGE_NAME, CURVE_NAME, "reconstructions.png")
+"""Pictures that commands write beside drawings, and are none."""
 
 
 def add_arguments(evaluate: argparse.ArgumentParser) -> None:
@@ -68,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.resolve() in (arguments.real.resolve(), arguments.generated.resolve()):
         raise ValueError(f"--out {arguments.out}: its curves would be measured next time; choose another folder")
     real, generated = _Pictures(arguments.real), _Pictures(arguments.generated)
-    if not 1 <= splits <= (most := len(generated.paths) // 2):
+    has_score = arguments.weights is None or bool(labels)
+    if has_score and not 1 <= splits <= (most := len(generated.paths) // 2):
         raise ValueError(f"--splits {splits}: {len(generated.paths):,} generated pictures have 1 to {most:,}")
     network = _network(arguments, labels)
     drawn, scores, size = _measured(generated, arguments.size, network, radii, splits)
@@ -93,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         "features": network.name,
         "comparable with papers": network.is_of_literature,
         "size": size,
-        "splits": splits,
+        **({"splits": splits} if has_score else {}),
         "real": {"folder": str(real.folder), "pictures": real.count},
         "generated": {"folder": str(generated.folder), "pictures": generated.count},
         "radii": rows,
@@ -116,9 +121,11 @@ def _radii(given: str) -> list[float]:
 def _labels(arguments: argparse.Namespace) -> list[str]:
     if arguments.labels is None:
         return []
-    labels = [label.strip() for label in next(csv.reader([arguments.labels], skipinitialspace=True), [])]
+    labels = comma_separated(arguments.labels)
     if arguments.weights is None or len(set(labels)) < max(2, len(labels)) or not all(labels):
-        raise ValueError(f"--labels {arguments.labels!r}: with --weights, two or more that differ, none of them empty")
+        raise ValueError(
+            f"--labels {quote(arguments.labels)}: with --weights, two or more that differ, none of them empty"
+        )
     return labels
 
 
@@ -129,7 +136,10 @@ class _Pictures:
         if not folder.is_dir():
             raise ValueError(f"{folder}: there is no such folder")
         self.folder = folder
-        self.paths, self.others = image_files([folder])
+        paths, self.others = image_files([folder])
+        self.paths = [path for path in paths if path.name not in OWN_NAMES]
+        if others := [path.name for path in paths if path.name in OWN_NAMES]:
+            show(f"left out of {folder}, as they are no drawings: {', '.join(others)}", sys.stderr)
         random.Random(0).shuffle(self.paths)
         self.count = self.num_failed = 0
 
@@ -223,5 +233,5 @@ def _written(about: dict[str, Any], what: str, folder: Path) -> Iterator[Path]:
     ):
         if key in about["radii"][0]:
             points = [(row["radius"], row[key]) for row in about["radii"]]
-            write_picture(draw_curves(title, {key: points}, across="radius of the blur"), folder / name)
+            write_picture(draw_curves(title, {key: points}, across="radius of the blur", theme="light"), folder / name)
             yield folder / name

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import image_of
+from ..encoder.quoting import quote
 from . import Command
 from .console import Progress, show
 from .images import clip_of, text_features_of, write_picture
@@ -59,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
     model = load_dalle(arguments.model, dtype=dtype_named(arguments.dtype), device=device_of(arguments))
     clip = None if arguments.clip is None else clip_of(arguments, arguments.clip)
     prefix = None if arguments.prefix is None else _prefix(model, arguments.prefix, arguments.rows)
-    show(f"{arguments.caption!r} as pieces: {_pieces(model, arguments.caption)}")
+    show(f"{quote(arguments.caption)} as pieces: {_pieces(model, arguments.caption)}")
     seeds = range(arguments.seed, arguments.seed + arguments.count)
     images, is_whole = draw_all(model, arguments.caption, seeds, options, prefix)
     order, scores = list(range(len(images))), None
@@ -74,7 +75,9 @@ def _run(arguments: argparse.Namespace) -> int:
             show(f"{rank:>3}  {scores[index]:7.4f}  {folder / name}")
     if order:
         montage = draw_samples([(arguments.caption, [pictures[index] for index in order])])
-        write_picture(montage, folder / MONTAGE_NAME)
+        beside = folder.resolve().with_name(f"{folder.resolve().name}-{MONTAGE_NAME}")
+        write_picture(montage, beside)
+        show(f"montage: {beside}")
     score = "" if scores is None else f"; CLIP score {clip_score([scores[index] for index in order]):.2f}"
     show(f"written: {len(order)} images to {folder}{score}")
     if not is_whole:
@@ -162,6 +165,6 @@ DALLE_SAMPLE = Command(
     _run,
     ('prior/dalle.safetensors "a small red ring at the top" --out images --count 16',),
     description="Draw images of a caption. Each is written as a .png file with its seed in its name, and all of "
-    "them into montage.png.",
+    "them into DIR-montage.png, beside the folder.",
     epilog="Ctrl-C ends it within a token; images that are finished are written.",
 )

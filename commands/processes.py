@@ -21,7 +21,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
-from .console import show
+from .console import drop_unwritable, show
 
 INTERRUPTED, TERMINATED = 130, 143
 """Exit statuses after Ctrl-C and SIGTERM, as in shells."""
@@ -182,17 +182,19 @@ def heartbeat(place: Place, on_lost: Callable[[str], object]) -> Generator[None,
             thread.join(SECONDS_BETWEEN_BEATS)
 
 
+TERMINATING = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+"""Signals that end a program; Windows has no SIGHUP."""
 SECONDS_OF_ONE_SIGNAL = 2.0
 """Time within which SIGTERM counts as one: ``timeout`` and job managers send it to a process and again to its group."""
 
 
 class Termination:
-    """Handler that lets SIGTERM do what Ctrl-C does at that moment; a second one ends the process at once."""
+    """Handler that lets a signal do what Ctrl-C does at that moment; a second one ends the process at once."""
 
     came: float | None = None
     """Time of the first signal."""
 
-    def __call__(self, _: int, frame: FrameType | None) -> None:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
         now = time.monotonic()
         if self.came is None:
@@ -200,22 +202,26 @@ class Termination:
             on_interrupt = signal.getsignal(signal.SIGINT)  # ignored where a shell started the program with &
             (on_interrupt if callable(on_interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
         elif now - self.came > SECONDS_OF_ONE_SIGNAL:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.raise_signal(signal.SIGTERM)
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
 
 @contextmanager
 def terminable() -> Generator[Termination, None, None]:
-    """Let SIGTERM do what Ctrl-C does, unless something else handles it; only in the main thread."""
+    """Let SIGTERM, and SIGHUP of a closed terminal, do what Ctrl-C does; only in the main thread.
+
+    A signal that something else handles or ignores, as under ``nohup``, stays as it is.
+    """
     termination = Termination()
-    is_ours = threading.current_thread() is threading.main_thread()
-    if is_ours and (is_ours := signal.getsignal(signal.SIGTERM) is signal.SIG_DFL):
-        signal.signal(signal.SIGTERM, termination)
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = [one for one in TERMINATING if is_main and signal.getsignal(one) is signal.SIG_DFL]
+    for one in ours:
+        signal.signal(one, termination)
     try:
         yield termination
     finally:
-        if is_ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for one in ours:
+            signal.signal(one, signal.SIG_DFL)
 
 
 class Stoppable(Protocol):
@@ -229,11 +235,20 @@ class Stoppable(Protocol):
 
 
 def voice(accelerator: Any) -> Callable[[str], None]:
-    """Function that shows lines to users: the first of several processes speaks for all."""
+    """Function that shows lines to users: the first of several processes speaks for all.
+
+    Lines that cannot be written are dropped. A closed pipe, as behind ``| head``, ends the program as SIGTERM does.
+    """
 
     def say(line: str) -> None:
-        if accelerator.is_main_process:
+        if not accelerator.is_main_process:
+            return
+        try:
             show(line, flush=True)
+        except OSError as error:
+            drop_unwritable()
+            if isinstance(error, BrokenPipeError) and callable(signal.getsignal(signal.SIGTERM)):
+                signal.raise_signal(signal.SIGTERM)
 
     return say
 

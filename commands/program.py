@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from . import Command
 from .classify import CLASSIFY
-from .config_file import CONFIG_FLAG, config_arguments
+from .config_file import CONFIG_FLAG, add_negations, apply_config
 from .console import check_texts, drop_unwritable, show, visible, write_anything
 from .dalle import DALLE, DALLE_SHAPES, DALLE_TRAIN, DALLE_TRAIN_VAE
 from .dalle_demo import DALLE_DEMO
@@ -110,7 +110,7 @@ class _Parser(argparse.ArgumentParser):
             self.exit(1, f"{self.refusal}\n")
         if CONFIG_FLAG in self._option_string_actions:
             try:
-                args = [*config_arguments(self, args), *args]
+                apply_config(self, args)
             except ValueError as error:
                 self.error(str(error))
         known, rest = super().parse_known_args(args, namespace)
@@ -217,5 +217,7 @@ def make_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
             groups[name] = own.add_subparsers(title="commands", metavar="COMMAND", required=True)
         else:
             command.add_arguments(own)
+            if CONFIG_FLAG in own._option_string_actions:
+                add_negations(own)
             own.set_defaults(run=command.run)
     return parser

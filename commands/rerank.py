@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import SUFFIXES, open_image
+from ..encoder.quoting import quote
 from . import Command
 from .console import Progress, json_text, show, standard_input
 from .images import (
@@ -249,7 +250,7 @@ def _similarity(arguments: argparse.Namespace) -> int:
         _print_matrix(values, texts, read)
     for text, one in zip(texts, described, strict=True):
         for issue in one.read.issues:
-            show(f"  {text[:60]!r}: {issue.line}", sys.stderr)
+            show(f"  {quote(text)}: {issue.line}", sys.stderr)
     if arguments.chart is not None:
         from ..web.pictures import draw_similarity
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..encoder.foreign_text import comma_separated
 from ..encoder.image_file import SUFFIXES
+from ..encoder.quoting import quote
 from ..output.files import written_whole
 from . import Command
 from .console import Progress, show
@@ -233,8 +235,8 @@ def _labels(arguments: argparse.Namespace) -> tuple[list[str], list[list[Path]]]
     """The labels, and the examples of each, if given."""
     known: list[list[Path]] = []
     if arguments.examples is None:
-        labels = [label.strip() for label in next(csv.reader([arguments.labels], skipinitialspace=True), [])]
-        given = f"--labels {arguments.labels!r}"
+        labels = comma_separated(arguments.labels)
+        given = f"--labels {quote(arguments.labels)}"
     else:
         given = f"--examples {arguments.examples}"
         if not arguments.examples.is_dir():
@@ -260,7 +262,7 @@ def _labels(arguments: argparse.Namespace) -> tuple[list[str], list[list[Path]]]
     folded = [label.casefold() for label in labels]
     twice = next((label for number, label in enumerate(labels) if label.casefold() in folded[:number]), None)
     if twice is not None:
-        raise ValueError(f"{given}: the label {twice!r} comes twice")
+        raise ValueError(f"{given}: the label {quote(twice)} comes twice")
     return labels, known
 
 
@@ -295,8 +297,8 @@ def _check(arguments: argparse.Namespace, labels: Sequence[str]) -> None:
             or len(label.encode("utf-8", "surrogateescape")) > MAX_LABEL_BYTES
         ):
             raise ValueError(
-                f"the label {label!r} cannot be the name of a folder on every system, which --copy and --move need: "
-                rf"at most {MAX_LABEL_BYTES} bytes, none of / \ : * ? \" < > |, no dot at the end"
+                f"the label {quote(label)} cannot be the name of a folder on every system, which --copy and --move "
+                rf"need: at most {MAX_LABEL_BYTES} bytes, none of / \ : * ? \" < > |, no dot at the end"
             )
 
 

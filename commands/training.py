@@ -33,8 +33,9 @@ STYLE = (
     "body{font:16px system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}"
     "table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}"
     "img{max-width:100%}code{word-break:break-word}"
-    "@media(prefers-color-scheme:dark){body{color:#e7e9ed;background:#2a2c31}}"
 )
+"""Style of pages; they are as light as their pictures."""
+
 _MOVED = "moved: "
 _ACROSS = 16  # pictures per row
 _WIDTH = 960
@@ -50,7 +51,7 @@ class Chart(NamedTuple):
     keys: tuple[str, ...]
     """Names of the values shown, or patterns of names such as ``moved: *``."""
     top: float | None = None
-    """Upper end of its axis; None: by the values."""
+    """Upper end of its axis, which then begins at 0; None: both by the values."""
 
 
 NORM = Chart("Norm of all gradients of each step", ("gradient norm",))
@@ -94,7 +95,7 @@ def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequ
             for name in shown
         }
         if curves:
-            write_picture(draw_curves(chart.heading, curves, top=chart.top), folder / file)
+            write_picture(draw_curves(chart.heading, curves, top=chart.top, theme="light"), folder / file)
             pictures.append(file)
     if count := sum(bool(entry.get("skipped")) for entry in entries):
         notes = [*notes, f"{count:,} updates were skipped, as a gradient was not finite"]
@@ -207,7 +208,10 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
 
 def counts(run: Any) -> str:
     """Beginning of a note about a run's examples."""
-    return f"{len(run.examples):,} {run.what} to train on, {len(run.held):,} held out, {run.num_steps:,} steps"
+    from ..training.log import number_of
+
+    examples, steps = number_of(len(run.examples), run.what), number_of(run.num_steps, "steps")
+    return f"{examples} to train on, {len(run.held):,} held out, {steps}"
 
 
 def epilog(name: str) -> str:
@@ -228,7 +232,10 @@ def add_out(train: argparse.ArgumentParser) -> None:
 def add_saving(train: argparse.ArgumentParser) -> None:
     """Add the arguments about checkpoints, the log and the options."""
     train.add_argument(
-        CONFIG_FLAG, metavar="FILE", help=f"YAML file of these options, such as a run's own {CONFIG_NAME}"
+        CONFIG_FLAG,
+        action="append",
+        metavar="FILE",
+        help=f"YAML file of these options, such as a run's own {CONFIG_NAME}; --no-... takes back a flag in it",
     )
     train.add_argument("--save-every", metavar="N", help="steps, or with an m minutes, between checkpoints (10m)")
     add_value(train, "--keep-checkpoints", 1, "K", "keep the last K of them (%(default)s)")

@@ -10,6 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..encoder.foreign_text import parse_json
+from ..encoder.quoting import quote
+from ..encoder.regular_file import read_regular
 from .comfy_http import EXAMPLE, Comfy, ComfyError, Graph
 from .console import Progress, show
 from .images import WHOLE_CLIP, Files, add_activation_option, clip_of, text_features_of, write_picture
@@ -28,6 +31,8 @@ ENCODE, DOWN_WEIGHT, WEIGH = "WeightedCLIPTextEncode", "WeightedCLIPMaskedBlend"
 LOADER = "CheckpointLoaderSimple"
 OUTPUT = "7"
 """Id of the node that shows a picture."""
+MAX_ABOUT_BYTES = 2**20
+"""Most bytes of a folder's own description."""
 MAX_SEEDS = 100
 GRID_SEEDS, GRID_SIDE = 3, 128
 """Rows of each block of the grid, and pixels of a picture there."""
@@ -137,7 +142,7 @@ def _ways_of(names: Sequence[str] | None) -> list[Way]:
         return [*SOME_WAYS, removing]
     for name in names:
         if name not in known:
-            raise ValueError(f"--way {name!r} is unknown; known are: {', '.join(known)}")
+            raise ValueError(f"--way {quote(name)} is unknown; known are: {', '.join(known)}")
     return [known[name] for name in dict.fromkeys(names)]
 
 
@@ -174,7 +179,7 @@ def _checkpoint_of(comfy: Comfy, name: str | None) -> str:
     if name is None and len(known) > 1:
         raise ValueError(f"{comfy.address} has several checkpoints: choose one by --checkpoint NAME: {listed}")
     if name is not None and name not in known:
-        raise ValueError(f"--checkpoint {name!r}: {comfy.address} has none of this name; it has: {listed}")
+        raise ValueError(f"--checkpoint {quote(name)}: {comfy.address} has none of this name; it has: {listed}")
     return name or known[0]
 
 
@@ -234,7 +239,7 @@ def _claim(plan: Plan, settings: Mapping[str, Any]) -> None:
     about = {"format": FORMAT, **settings, "prompts": [prompt.text(1) for prompt in plan.prompts]}
     path = plan.folder / ABOUT
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = parse_json(read_regular(path, MAX_ABOUT_BYTES))
     except FileNotFoundError:
         others = [name for name in (PICTURES, "points") if (plan.folder / name).exists()]
         if others:
@@ -242,14 +247,14 @@ def _claim(plan: Plan, settings: Mapping[str, Any]) -> None:
         with written_whole(path) as place:
             place.write_text(json.dumps(about, indent=1), encoding="utf-8")
         return
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({error}): choose another folder") from error
     if stored != about:
         stored = stored if isinstance(stored, dict) else {}
         name = next((name for name in about if stored.get(name) != about[name]), "format")
         raise ValueError(
-            f"{plan.folder} holds pictures of another measurement ({name}: {stored.get(name)!r:.80}, now "
-            f"{about.get(name)!r:.80}): choose another folder"
+            f"{plan.folder} holds pictures of another measurement ({name}: {quote(stored.get(name))}, now "
+            f"{quote(about.get(name))}): choose another folder"
         )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from ..encoder.config import ACTIVATIONS, KERNEL_SIZE, MASK_VARIANTS, MaskVariant
+from ..encoder.quoting import quote
 
 Architecture = Literal["dall-e", "small"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -41,7 +42,7 @@ class DVAEConfig:
 
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
-            raise ValueError(f"architecture must be one of {', '.join(ARCHITECTURES)}, got {self.architecture!r:.80}")
+            raise ValueError(f"architecture must be one of {', '.join(ARCHITECTURES)}, got {quote(self.architecture)}")
         for name, value, least, most in (
             ("vocab_size", self.vocab_size, 2, MAX_VOCAB_SIZE),
             ("hidden_dim", self.hidden_dim, 4, MAX_WIDTH),
@@ -49,7 +50,7 @@ class DVAEConfig:
             ("init_dim", self.init_dim, 1, MAX_WIDTH),
         ):
             if type(value) is not int or not least <= value <= most:
-                raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r:.80}")
+                raise ValueError(f"{name} must be a whole number from {least} to {most}, got {quote(value)}")
         if self.hidden_dim % 4:
             raise ValueError(f"hidden_dim must be a multiple of 4, got {self.hidden_dim}")
 
@@ -119,7 +120,7 @@ class PriorConfig:
         for field in fields(self):
             value, most = getattr(self, field.name), MAX_LAYERS if field.name == "num_layers" else MAX_SIZE
             if field.type == "int" and (type(value) is not int or not 1 <= value <= most):
-                raise ValueError(f"{field.name} must be a whole number from 1 to {most}, got {value!r:.80}")
+                raise ValueError(f"{field.name} must be a whole number from 1 to {most}, got {quote(value)}")
         if self.length > MAX_LENGTH:
             raise ValueError(
                 f"{self.text_length} positions of text and {self.rows} x {self.columns} image tokens are "
@@ -128,9 +129,9 @@ class PriorConfig:
         if self.hidden_dim % self.num_heads:
             raise ValueError(f"hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}")
         if type(self.layer_norm_eps) is not float or not 0 < self.layer_norm_eps < 1:
-            raise ValueError(f"layer_norm_eps must be a number between 0 and 1, got {self.layer_norm_eps!r:.80}")
+            raise ValueError(f"layer_norm_eps must be a number between 0 and 1, got {quote(self.layer_norm_eps)}")
         if self.activation not in ACTIVATIONS:  # a file may contain anything, even a list
-            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r:.80}")
+            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {quote(self.activation)}")
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be an odd number, so that it has a middle, got {self.kernel_size}")
         most = max(KERNEL_SIZE, 2 * max(self.grid) - 1)
@@ -140,7 +141,7 @@ class PriorConfig:
                 f"{self.kernel_size}"
             )
         if self.variant not in MASK_VARIANTS:
-            raise ValueError(f"variant must be one of {', '.join(MASK_VARIANTS)}, got {self.variant!r:.80}")
+            raise ValueError(f"variant must be one of {', '.join(MASK_VARIANTS)}, got {quote(self.variant)}")
         if self.has_start and self.text_vocab_size <= START_PIECE:
             raise ValueError(f"{self.variant} needs a text_vocab_size above {START_PIECE}, got {self.text_vocab_size}")
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
+from ..encoder.quoting import quote
 from ..encoder.tokenizer import read_merges
 from .config import DVAEConfig, PriorConfig
 from .dvae import DVAE, Check
@@ -66,7 +67,7 @@ class DALLE(nn.Module):
         pieces, length = self.pieces(caption), self.prior.config.text_length
         if len(pieces) > length:
             raise ValueError(
-                f"the caption {caption[:60]!r} has {len(pieces)} pieces: this model reads at most {length}"
+                f"the caption {quote(caption)} has {len(pieces)} pieces: this model reads at most {length}"
             )
         return self.prior.padded([pieces])[0]
 
@@ -133,7 +134,7 @@ def _pieces(text: str) -> Pieces:
         return clip_pieces()
     pairs = [line.split(" ") for line in text.split("\n") if line]
     if wrong := [pair for pair in pairs if len(pair) != 2]:
-        raise ValueError(f"its merges have a line that is no pair: {' '.join(wrong[0])!r:.60}")
+        raise ValueError(f"its merges have a line that is no pair: {quote(' '.join(wrong[0]))}")
     return Pieces([(left, right) for left, right in pairs])
 
 

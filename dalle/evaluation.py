@@ -16,11 +16,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..encoder.files.pickles import check_pickle
+from ..encoder.files.torch_archive import GLOBALS, MAX_PICKLE_BYTES
+from ..encoder.regular_file import open_regular
 from .files import DVAEFileError
 from .torch_file import check_tensors, load
 
 MAX_BYTES = 512 * 2**20
 """Maximum size of an Inception's file; the published ones have about 100 MB."""
+
+_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""Beginning of files that PyTorch wrote before 1.6: a number, pickled."""
+_NUM_PICKLES = 5
+"""Pickles in such a file: this number, its version, the system, the object and the keys of its tensors' bytes."""
 
 
 class Moments:
@@ -159,14 +167,18 @@ _MAKERS: Mapping[int, tuple[str, Callable[[str, Mapping[str, Tensor], str], Netw
 
 
 def _tensors_of(path: Path) -> Mapping[str, Tensor]:
-    if not path.is_file():  # a pipe would never end
-        raise DVAEFileError(f"{path}: there is no such file")
-    with path.open("rb") as file:
-        is_zip = file.read(2) == b"PK"
-    if is_zip or path.stat().st_size > MAX_BYTES:
+    try:
+        with open_regular(path) as file:
+            is_pickle = file.read(len(_MAGIC)) == _MAGIC
+    except OSError as error:
+        raise DVAEFileError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not is_pickle or path.stat().st_size > MAX_BYTES:
         tensors = load(path, MAX_BYTES, "PyTorch", "it holds more than tensors")
     else:
         try:
+            with open_regular(path) as file:
+                for _ in range(_NUM_PICKLES):
+                    check_pickle(file, GLOBALS, MAX_PICKLE_BYTES)
             tensors = torch.load(path, map_location="cpu", weights_only=True)  # as before PyTorch 1.6
         except Exception as error:  # a broken file fails in many ways
             raise DVAEFileError(f"{path}: no file of tensors that PyTorch has written") from error

@@ -18,6 +18,8 @@ from safetensors import SafetensorError
 from torch import nn
 
 from ..encoder.files.safetensors_file import FLOATS, opened, why_unread
+from ..encoder.foreign_text import parse_json
+from ..encoder.quoting import quote
 from ..output.export import save_tensors
 from ..output.files import written_whole
 from .config import DVAEConfig
@@ -125,21 +127,22 @@ class Format(Generic[Model]):
         expected = {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
         for name, shape in expected.items():
             if name not in shapes:
-                raise ValueError(f"key {name!r} is missing; the file looks incomplete")
+                raise ValueError(f"key {quote(name, 200)} is missing; the file looks incomplete")
             if shapes[name] != shape:
                 raise ValueError(
-                    f"key {name!r} has shape {shapes[name]!s:.200}, expected {shape} by the sizes in its metadata"
+                    f"key {quote(name, 200)} has shape {quote(shapes[name])}, expected {shape} by the sizes in its "
+                    "metadata"
                 )
         if more := [key for key in shapes if key not in expected]:
-            raise ValueError(f"key {more[0]!r:.200} is no part of {self.title}")
+            raise ValueError(f"key {quote(more[0], 200)} is no part of {self.title}")
         state: dict[str, torch.Tensor] = {}
         for name in expected:
             stored = file.get_slice(name).get_dtype()
             if stored not in FLOATS:
-                raise ValueError(f"key {name!r} holds {stored}, expected one of {', '.join(FLOATS)}")
+                raise ValueError(f"key {quote(name, 200)} holds {stored}, expected one of {', '.join(FLOATS)}")
             tensor = file.get_tensor(name)
             if not bool(torch.isfinite(tensor.float()).all()):
-                raise ValueError(f"key {name!r} holds values that are NaN or infinite")
+                raise ValueError(f"key {quote(name, 200)} holds values that are NaN or infinite")
             # a copy: safetensors returns a view of the file, which may change
             state[name] = tensor.to(device=device, dtype=dtype, copy=True)
         return state
@@ -153,12 +156,12 @@ def sizes_text(sizes: DataclassInstance) -> str:
 def read_sizes(text: str, kind: type[Sizes]) -> Sizes:
     """Parse sizes from a metadata entry."""
     try:
-        given = json.loads(text)
+        given = parse_json(text)
         names = {field.name for field in fields(kind)}
         if not isinstance(given, dict) or set(given) != names:
             raise ValueError(f"expected the entries {', '.join(sorted(names))}")
         return kind(**given)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"the sizes in its metadata cannot be used: {error}") from error
 
 

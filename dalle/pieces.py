@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
+from ..encoder.quoting import quote
 from ..encoder.tokenizer import END_OF_WORD, byte_symbols, bytes_of, default_tokenizer, read_merges
 
 Merges = Sequence[tuple[str, str]]
@@ -39,7 +40,7 @@ class Pieces:
         known = set(self._symbols)
         for left, right in merges:
             if left not in known or right not in known:
-                raise ValueError(f"merge {(left, right)!r:.200} joins symbols that no merge before it makes")
+                raise ValueError(f"merge {quote((left, right), 200)} joins symbols that no merge before it makes")
             known.add(left + right)
             self._symbols.append(left + right)
         self.merges = tuple((left, right) for left, right in merges)

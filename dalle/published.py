@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from ..encoder.config import MASK_VARIANTS, MaskVariant
+from ..encoder.quoting import quote
 from ..encoder.sparse_masks import column_mask, convolutional_mask, row_mask
 from .config import DVAEConfig, PriorConfig
 from .dvae import DVAE
@@ -107,7 +108,7 @@ def _config(tensors: Mapping[str, Tensor]) -> DVAEConfig:
 
     def size(name: str, axis: int) -> int:
         if name not in tensors or tensors[name].ndim != 4:
-            raise ValueError(f"there is no convolution {name!r}")
+            raise ValueError(f"there is no convolution {quote(name, 200)}")
         return tensors[name].shape[axis]
 
     blocks = sum(
@@ -224,9 +225,9 @@ def prior_of(state: Mapping[str, Tensor], variant: MaskVariant | None = None, nu
         raise ValueError("it holds no tensors by name")
     for name, tensor in state.items():
         if not isinstance(tensor, Tensor) or not (tensor.is_floating_point() or name in _MASKS):
-            raise ValueError(f"{name!r:.200} is no tensor of numbers")
+            raise ValueError(f"{quote(name, 200)} is no tensor of numbers")
         if not bool(torch.isfinite(tensor).all()):
-            raise ValueError(f"{name!r:.200} holds values that are NaN or infinite")
+            raise ValueError(f"{quote(name, 200)} holds values that are NaN or infinite")
     sizes = _sizes(state, num_heads)
     config = replace(sizes, variant=_variant(state, sizes, variant))
     tensors: dict[str, Tensor] = {}
@@ -245,7 +246,7 @@ def _sizes(state: Mapping[str, Tensor], num_heads: int | None) -> PriorConfig:
 
     def size(name: str, axis: int = 0) -> int:
         if name not in state or state[name].ndim != 2:
-            raise ValueError(f"there is no matrix {name!r}: this is no state dict of ru-DALL-E's transformer")
+            raise ValueError(f"there is no matrix {quote(name, 200)}: this is no state dict of ru-DALL-E's transformer")
         return state[name].shape[axis]
 
     text_length, width = size("text_pos_embeddings.weight") - 1, size("text_embeddings.weight", 1)
@@ -271,7 +272,7 @@ def _sizes(state: Mapping[str, Tensor], num_heads: int | None) -> PriorConfig:
 def _variant(state: Mapping[str, Tensor], sizes: PriorConfig, given: MaskVariant | None) -> MaskVariant:
     """The given variant, or the only one whose masks are those of the file."""
     if given is not None and given not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {given!r}")
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {quote(given)}")
     masks = {kind: state[name].bool() for name, kind in _MASKS.items() if name in state}
     at = (sizes.text_length, sizes.grid)
     plain = {"row": row_mask(*at)[0], "column": column_mask(*at)[0]}
@@ -311,4 +312,4 @@ def _renamed(name: str, tensor: Tensor, config: PriorConfig) -> dict[str, Tensor
         }
     if match and match[2] in _LAYER_NAMES:
         return {f"layers.{match[1]}.{_LAYER_NAMES[match[2]]}.{kind}": tensor}
-    raise ValueError(f"{name!r:.200} is no part of ru-DALL-E's transformer")
+    raise ValueError(f"{quote(name, 200)} is no part of ru-DALL-E's transformer")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..encoder.quoting import quote
 from .prior import Prior
 
 MEMORY_BUDGET = 1024**3
@@ -46,7 +47,7 @@ class SampleOptions:
         if not 0 <= self.temperature < math.inf:
             raise ValueError(f"temperature must be a number from 0, got {self.temperature}")
         if type(self.top_k) is not int or self.top_k < 0:
-            raise ValueError(f"top_k must be a whole number from 0, got {self.top_k!r}")
+            raise ValueError(f"top_k must be a whole number from 0, got {quote(self.top_k)}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from .quoting import quote
+
 Activation = Literal["quick_gelu", "gelu"]
 ACTIVATIONS: tuple[str, ...] = (*get_args(Activation), "gelu_tanh")
 """Non-linearities of an MLP; the last one is the approximation used by GPT-2 and ru-DALL-E, but by no CLIP."""
@@ -85,7 +87,7 @@ class TextConfig:
         if self.context_length < 2:
             raise ValueError(f"context_length must hold BOS and EOS, so at least 2, got {self.context_length}")
         if self.positions not in POSITIONS:
-            raise ValueError(f"positions must be {' or '.join(map(repr, POSITIONS))}, got {self.positions!r}")
+            raise ValueError(f"positions must be {' or '.join(map(repr, POSITIONS))}, got {quote(self.positions)}")
         if self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(f"rotary positions need heads of even width, and these are {self.head_dim} wide")
 
@@ -104,7 +106,7 @@ def _check_sizes(config: TextConfig | VisionConfig, *more: str) -> None:
     if config.hidden_dim % config.num_heads:
         raise ValueError(f"hidden_dim {config.hidden_dim} is not a multiple of num_heads {config.num_heads}")
     if config.activation not in ("quick_gelu", "gelu"):
-        raise ValueError(f"activation must be 'quick_gelu' or 'gelu', got {config.activation!r}")
+        raise ValueError(f"activation must be 'quick_gelu' or 'gelu', got {quote(config.activation)}")
 
 
 CLIP_L = TextConfig()

@@ -7,10 +7,11 @@ restricted here, and this is the only place in the pack that opens pictures.
 from __future__ import annotations
 
 import io
-import stat
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .regular_file import stat_of
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
@@ -73,7 +74,8 @@ def open_image(path: Path, data: bytes | None = None) -> Image.Image:
     except UnidentifiedImageError as error:
         raise ValueError(f"{path}: no image of a kind that is read: {_kinds()}") from error
     except Exception as error:  # broken files fail in many ways, depending on the format
-        raise ValueError(f"{path}: broken image: {error or type(error).__name__}") from error
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ValueError(f"{path}: broken image: {reason}") from error
     if max(image.size) > MAX_RATIO * min(image.size):
         raise ValueError(f"{path}: too thin: {image.width} x {image.height} pixels")
     if image.mode.startswith("I"):  # 16 bits; Pillow would clip them at 255
@@ -95,9 +97,7 @@ def _kinds() -> str:
 
 def _check_file(path: Path) -> None:
     """Refuse files that would block, such as pipes, or fill the memory, as some formats are read whole."""
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
-        raise OSError("this is a folder, a pipe or a device, and not a file")
+    about = stat_of(path)
     if about.st_size > MAX_BYTES:
         raise OSError(f"it has {about.st_size:,} bytes, at most {MAX_BYTES:,} are read")
 

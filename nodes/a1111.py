@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..hosts.comfy.a1111.files import file_rows, widths_of_model
 from ..hosts.comfy.a1111.image_text import image_path, list_images, read_image_text
 from ..hosts.comfy.a1111.noise import SOURCES, A1111Noise
-from ..hosts.comfy.a1111.parameters import ROUNDING, Parameters, read_parameters
+from ..hosts.comfy.a1111.parameters import read_parameters
 from ..hosts.comfy.a1111.samplers import AUTOMATIC, KINDS, check_denoise, make_run, make_sampler, model_sigmas
 from ..hosts.comfy.a1111.schedules import SCHEDULES
 from ..hosts.comfy.types import ModelPatcher
-from ..weighting.infotext import read_infotext
+from ..weighting.infotext import Infotext, read_infotext
 from ..weighting.problems import Problem, refused
 from .checks import Known
-from .node import CATEGORY, CHECKED, Node, Out, checked, make_input, number
+from .node import CATEGORY, CHECKED, PROMPT_SETTINGS, Node, Out, checked, make_input, number
 from .results import shown_result
 
 SEED = number(0, 0, 2**64 - 1)
@@ -146,9 +147,11 @@ class WeightedCLIPReadParameters(Node):
         Out("INT", "height", "For Empty Latent Image, in pixels."),
         Out("INT", "steps", "Sampling steps."),
         Out("INT", "seed", "The seed."),
-        Out("INT", "clip_skip", "For CLIP Set Last Layer; -1 is the last."),
+        Out("INT", "clip_skip", "For CLIP Set Last Layer: the layer that the WebUI ends with for this model."),
         Out("STRING", "checkpoint", "Name of the checkpoint; with its hash, if the text gives it."),
-        Out("STRING", "report", "What is not used, and what is read otherwise than it stands."),
+        Out("STRING", "report", "What is not used, what is read otherwise than it stands, and where all else went."),
+        Out(PROMPT_SETTINGS, "settings", "How the prompt was read and weighted, for A1111/Forge Prompt."),
+        Out(PROMPT_SETTINGS, "negative_settings", "The same for the negative prompt."),
     )
     required = {
         "model": make_input("MODEL", "The diffusion model: its noise levels are asked for."),
@@ -179,24 +182,27 @@ class WeightedCLIPReadParameters(Node):
         """Problems of its inputs before a run."""
         if known.has("text", "source", "image"):
             text, source, image = (known.values[key] for key in ("text", "source", "image"))
-            yield from refused("text" if text.strip() else "image", cls._parameters, text, source, image)
+            name = "text" if text.strip() else "image"
+            yield from refused(name, lambda: read_parameters(cls._infotext(text, source, image), source))
 
     @staticmethod
-    def _parameters(text: str, source: str, image: str) -> Parameters:
+    def _infotext(text: str, source: str, image: str) -> Infotext:
         checked("source", source, SOURCES)
-        return read_parameters(read_infotext(text if text.strip() else read_image_text(image_path(image))), source)
+        return read_infotext(text if text.strip() else read_image_text(image_path(image)))
 
     def run(self, model: ModelPatcher, text: str, source: str, image: str) -> dict[str, Any]:
         """Read the text, or the image's."""
-        found = self._parameters(text, source, image)
+        infotext = self._infotext(text, source, image)
+        widths = widths_of_model(model)
+        found = read_parameters(infotext, source, widths)
         sigmas = model_sigmas(model)
         way = make_run(sigmas, found.sampler, found.schedule, found.steps, 1.0, exact=False)
-        lines = (*(found.report or ("everything is used",)), ROUNDING)
+        lines = found.report(file_rows(infotext, widths))
         checkpoint = f"{found.model} [{found.model_hash}]" if found.model_hash else found.model
         sampler, levels = make_sampler(found.sampler, way, found.noise, sigmas), way.timed(found.sampler, found.steps)
         outputs = (
             *(found.prompt, found.negative, sampler, levels),
             *(found.noise, found.cfg, found.width, found.height, found.steps, found.noise.seed, found.clip_skip),
-            *(checkpoint, "\n".join(lines)),
+            *(checkpoint, "\n".join(lines), found.settings, found.negative_settings),
         )
         return shown_result(outputs, lines)

@@ -7,9 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
+from ..hosts.comfy.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
+from ..hosts.comfy.consumers import HIDDEN, is_used
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
-from ..hosts.comfy.loras import hook_loras, lora_issues
+from ..hosts.comfy.loras import HookedClip, hook_loras, lora_issues
+from ..hosts.comfy.placing import place_lines
 from ..hosts.comfy.timed import check_branches, encode_timed, timing_from
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
@@ -20,7 +22,8 @@ from ..weighting.options import OPTIONS, EncodeOptions
 from ..weighting.problems import Problem, refused
 from ..weighting.prompt import Issue, Span
 from ..weighting.reading import parse_encoded
-from ..weighting.timed.loras import LORAS, Loras, lora_times, with_times
+from ..weighting.script_settings import PromptSettings
+from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
 from .checks import Known
@@ -30,7 +33,9 @@ from .node import (
     ENCODED_REPORT,
     INPUTS,
     METADATA,
+    PROMPT_SETTINGS,
     TIME_INPUTS,
+    Drawing,
     EncodeNode,
     Input,
     Out,
@@ -114,6 +119,12 @@ class WeightedCLIPA1111Encode(EncodeNode):
             advanced=True,
         ),
         "loras": loras_input(advanced=True),
+        "settings": make_input(
+            PROMPT_SETTINGS,
+            "How a picture's prompt was read and weighted, from Read A1111 Parameters; emphasis and padding then count "
+            "for nothing.",
+            counts=True,
+        ),
     }
 
     reads_as = staticmethod(as_by_host)
@@ -152,6 +163,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
         model: ModelPatcher | None = None,
         regions: Regions = REGIONS[0],
         loras: Loras = LORAS[0],
+        settings: PromptSettings | None = None,
         **choices: Any,
     ) -> dict[str, Any]:
         """Encode by the WebUI's rules; ``choices`` are the other menus."""
@@ -159,15 +171,29 @@ class WeightedCLIPA1111Encode(EncodeNode):
         checked("regions", regions, REGIONS)
         checked("loras", loras, LORAS)
         options = self.options(emphasis, comma_backtrack=comma_backtrack, padding=padding, **choices)
+        # under hooks the host asks for each text several times, with other weights of the encoder
+        is_hooked = loras != LORAS[0] or getattr(clip, "apply_hooks_to_conds", None) is not None
+        as_webui = settings is not None and not is_hooked
+        settings = PromptSettings(options) if settings is None else settings
+        if not isinstance(settings, PromptSettings):
+            raise ValueError("A1111/Forge Prompt: settings must come from Read A1111 Parameters")
+        options = settings.applied(options)
         timing = timing_from(clip, steps, sigmas, model, by_calls=loras == LORAS[0])
         reading: dict[str, Any] = {"has_comments": options.is_cleaned, "regions": regions}
-        prompt = read_timed(text, timing.counted, **reading)
-        if loras == LORAS[0]:
-            return timed_result(prompt, encode_timed(clip, prompt, options, timing, counter), timing, counter)
-        times = lora_times(text, timing.steps, counter, **reading)
-        hooked = hook_loras(clip, times, timing, model)
-        encoded = encode_timed(hooked.clip, prompt, options, timing, counter)
-        return timed_result(with_times(prompt, times), encoded, timing, counter, times, hooked)
+        prompt = read_timed(text, timing.counted, **reading, is_negative=settings.is_negative)
+        times: list[LoraTimes] = []
+        hooked: HookedClip | None = None
+        if loras == LORAS[1]:
+            times = lora_times(text, timing.steps, counter, **reading)
+            hooked = hook_loras(clip, times, timing, model)
+        given = hooked.clip if hooked else clip
+        encoded = encode_timed(given, prompt, options, timing, counter, as_webui=as_webui)
+        conditioning, lines = place_lines(encoded.conditioning, settings.places)
+        if settings.is_negative and not text and is_sdxl(clip):
+            conditioning, lines = zeroed(conditioning), ["no negative prompt: zeros, as in the WebUI for SDXL"]
+        encoded = encoded._replace(conditioning=conditioning)
+        result = timed_result(with_times(prompt, times) if hooked else prompt, encoded, timing, counter, times, hooked)
+        return {**result, "result": (conditioning, "\n".join([result["result"][1], *lines]))}
 
 
 class WeightedCLIPMaskedBlend(EncodeNode):
@@ -199,7 +225,21 @@ class WeightedCLIPMaskedBlend(EncodeNode):
         return encoded_result(encode_text(clip, text, self.options(**choices)))
 
 
-class WeightedCLIPMaskControl(EncodeNode):
+class MaskNode(Drawing, EncodeNode):
+    """Base of nodes for CLIP text towers that draw their masks."""
+
+    drawn = (1,)
+    hidden = {**METADATA, **HIDDEN}
+
+    def encode(
+        self, clip: EitherClip, text: str, prompt: Any = None, unique_id: str | None = None, **choices: Any
+    ) -> dict[str, Any]:
+        """Encode, and draw the masks if they are asked for; ``choices`` are the other inputs."""
+        towers_of(clip)  # raises if there is nothing to mask
+        return masked_result(encode_text(clip, text, self.options(**choices)), is_used(1, prompt, unique_id))
+
+
+class WeightedCLIPMaskControl(MaskNode):
     """Encodes a prompt with phrases hidden: from everything, from other phrases only, or from the padding rows that the
     U-Net reads after the prompt. Shows the mask. With nothing hidden it gives what the stock node gives.
     """
@@ -225,13 +265,8 @@ class WeightedCLIPMaskControl(EncodeNode):
         """Options from the inputs."""
         return EncodeOptions(is_causal=causal, **choices)
 
-    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
-        """Encode with the mask, and draw it; ``choices`` are the other inputs."""
-        towers_of(clip)  # raises if there is nothing to mask
-        return masked_result(encode_text(clip, text, self.options(**choices)))
 
-
-class WeightedCLIPBindPhrases(EncodeNode):
+class WeightedCLIPBindPhrases(MaskNode):
     """Keeps phrases apart, so that the colour of one does not leak into another: each is encoded with the words of all
     others hidden. Shows the masks. With no phrases it gives what Weighted Prompt gives.
     """
@@ -258,11 +293,6 @@ class WeightedCLIPBindPhrases(EncodeNode):
         """Options from the inputs, of which some have shorter names than the fields."""
         named = {f"bind_{name}": choices.pop(name) for name in ("strength", "hide", "words") if name in choices}
         return EncodeOptions(bind=phrases, bind_rest=rest, binds_some=True, **named, **choices)
-
-    def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
-        """Encode with the phrases bound, and draw the masks; ``choices`` are the other inputs."""
-        towers_of(clip)  # raises if there is nothing to mask
-        return masked_result(encode_text(clip, text, self.options(**choices)))
 
 
 MAX_SIZE = 16384

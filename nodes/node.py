@@ -14,6 +14,7 @@ import torch
 from ..encoder.cache import DEFAULT_MEBIBYTES
 from ..encoder.option import with_choices
 from ..encoder.quoting import quote
+from ..hosts.comfy.consumers import used_in_running
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import OPTIONS, EncodeOptions
@@ -90,6 +91,10 @@ def watch_input(tooltip: str) -> Input:
 def words_input(tooltip: str, **options: Any) -> Input:
     """Make an input for words of the prompt that the node is connected to."""
     return "STRING", {"default": "", MARK: WORDS, **options, "tooltip": tooltip}
+
+
+PROMPT_SETTINGS = "WEIGHTED_CLIP_SETTINGS"
+"""Type name of a link that carries how a picture's prompt was read and weighted."""
 
 
 def with_first(first: str, names: Iterable[str]) -> list[str]:
@@ -289,6 +294,18 @@ class EncodeNode(Node):
         boxes = {name: spec for name, spec in self.required.items() if spec[1].get(MARK) == PROMPT}
         note_texts(extra_pnginfo, {name: texts[inputs[name]] for name in boxes if inputs[name] in texts})
         return result
+
+
+class Drawing:
+    """Mixin of nodes that draw pictures only for outputs that are connected."""
+
+    drawn: tuple[int, ...]
+    """Numbers of these outputs, from 0."""
+
+    @classmethod
+    def IS_CHANGED(cls, unique_id: str | None = None, **_: Any) -> list[int]:
+        """For ComfyUI's cache: with other outputs connected, others are drawn."""
+        return used_in_running(cls.drawn, unique_id)
 
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -13,6 +13,7 @@ from ..hosts.comfy.titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..hosts.comfy.types import Conditioning
 from ..hosts.comfy.upstream import mask_before
 from ..weighting.fields import check_times, check_weight
+from ..weighting.phrases import without_commas
 from ..weighting.problems import Problem, refused
 from ..weighting.prompt import shortened
 from .checks import Known
@@ -108,7 +109,7 @@ class WeightedCLIPPlace(Placing):
     @classmethod
     def problems(cls, known: Known) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
-        phrase = str(known.values.get("phrase", "")).strip()
+        phrase = without_commas(str(known.values.get("phrase", "")))
         if known.has("phrase"):
             yield from phrase_problems(phrase, known.prompts("conditioning"))
         for name in ("inside", "outside"):

@@ -43,12 +43,18 @@ def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, 
     return {**result, "texts": {read.prompt.source: encoded_text(read) for read in reads}}
 
 
-def masked_result(encoded: Encoded) -> dict[str, Any]:
-    """Same as `encoded_result`, with a picture of the first tower's masks between conditioning and report."""
-    from ..web.pictures import draw_encoding_masks
+NOTHING = torch.zeros(1, 1, 1, 3)
+"""IMAGE of an output that is not connected."""
 
-    prompt = next(iter(encoded.prompts.values()))
-    picture = to_image(draw_encoding_masks(prompt.read, prompt.variants()))
+
+def masked_result(encoded: Encoded, is_drawn: bool = True) -> dict[str, Any]:
+    """Same as `encoded_result`, with a picture of the first tower's masks between conditioning and report."""
+    picture = NOTHING
+    if is_drawn:
+        from ..web.pictures import draw_encoding_masks
+
+        prompt = next(iter(encoded.prompts.values()))
+        picture = to_image(draw_encoding_masks(prompt.read, prompt.variants()))
     result = encoded_result(encoded)
     conditioning, report = result["result"]
     return {**result, "result": (conditioning, picture, report)}

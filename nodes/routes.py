@@ -1,4 +1,4 @@
-"""Routes of the token ruler in ComfyUI's server: ``POST /weighted_clip/inspect``, ``check``, ``convert``, ``infotext``.
+"""Routes of the page in ComfyUI's server: ``inspect``, ``check``, ``convert``, ``infotext``, ``picture``.
 
 A node with a ruler marks its prompt boxes and the inputs that affect reading (`node.MARK`), which the page finds in
 the node's description. Its ``options`` makes `EncodeOptions` from the values of those inputs, for itself and for the
@@ -16,11 +16,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
+from ..encoder.foreign_text import parse_json
 from ..web.inspection import RulerNode, TextReader
 from ..weighting.problems import Problem
 from . import node
@@ -29,6 +30,7 @@ PATH = "/weighted_clip/inspect"
 CHECK_PATH = "/weighted_clip/check"
 CONVERT_PATH = "/weighted_clip/convert"
 INFOTEXT_PATH = "/weighted_clip/infotext"
+PICTURE_PATH = "/weighted_clip/picture"
 MAX_AT_ONCE = 2
 """Maximum number of requests handled at once; others are refused meanwhile. Each slows the host's own answers down."""
 FOLDERS = ("text_encoders", "checkpoints")
@@ -50,23 +52,15 @@ def add_routes(nodes: Mapping[str, RulerNode], classes: Mapping[str, Any]) -> No
     server = sys.modules.get("server")
     instance = getattr(getattr(server, "PromptServer", None), "instance", None)
     if instance is not None:
-
-        async def answer_request(request: Any) -> Any:
-            return await answer(request, nodes)
-
-        async def answer_conversion(request: Any) -> Any:
-            return await answer(request, nodes, _converted)
-
-        async def answer_infotext(request: Any) -> Any:
-            return await answer(request, nodes, _taken_apart)
-
-        async def answer_check_request(request: Any) -> Any:
-            return await answer(request, nodes, lambda body, nodes: check(body, nodes, classes))
-
-        instance.routes.post(PATH)(answer_request)
-        instance.routes.post(CHECK_PATH)(answer_check_request)
-        instance.routes.post(CONVERT_PATH)(answer_conversion)
-        instance.routes.post(INFOTEXT_PATH)(answer_infotext)
+        paths = {
+            PATH: _read,
+            CHECK_PATH: partial(check, classes=classes),
+            CONVERT_PATH: _converted,
+            INFOTEXT_PATH: _taken_apart,
+            PICTURE_PATH: _picture,
+        }
+        for path, read in paths.items():
+            instance.routes.post(path)(partial(answer, nodes=nodes, read=read))
 
 
 async def answer(
@@ -107,7 +101,7 @@ def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ..web.inspection import as_json, files_of, inspect, inspect_sweep, reader_of, request_of, with_problems
     from .checks import MAX_PROBLEMS
 
-    asked = json.loads(body)
+    asked = parse_json(body)
     request = request_of(asked, nodes)
     node = nodes[asked["node"]]
     others = embedding_names(), reader_of(asked, nodes), positions_in(files_of(asked))
@@ -125,7 +119,7 @@ def check(body: bytes, nodes: Mapping[str, RulerNode], classes: Mapping[str, Any
     """Answer a request for the problems of a node without a prompt box, as JSON."""
     from .checks import answer_check
 
-    return json.dumps(answer_check(json.loads(body), classes, nodes))
+    return json.dumps(answer_check(parse_json(body), classes, nodes))
 
 
 def positions_in(files: Iterable[str]) -> int:
@@ -165,14 +159,31 @@ def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ..web.inspection import conversion
 
     del nodes
-    return json.dumps(conversion(json.loads(body)))
+    return json.dumps(conversion(parse_json(body)))
 
 
 def _taken_apart(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ..web.inspection import generation_data
 
     del nodes
-    return json.dumps(generation_data(json.loads(body)))
+    return json.dumps(generation_data(parse_json(body)))
+
+
+def _picture(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+    """The checkpoint that a picture's data names, if it is there; and lines about files that are not, or of no use."""
+    from ..hosts.comfy.a1111.files import checkpoint_of, file_rows, widths_of_file
+    from ..hosts.comfy.a1111.noise import SOURCES
+    from ..hosts.comfy.a1111.parameters import MAX_ROWS, read_parameters
+    from ..web.inspection import text_of
+    from ..weighting.infotext import read_infotext
+
+    del nodes
+    infotext = read_infotext(text_of(json.loads(body)))
+    read_parameters(infotext, SOURCES[0])  # refuses what the template's node would
+    checkpoint = checkpoint_of(infotext)
+    rows = file_rows(infotext, widths_of_file(checkpoint) if checkpoint else {})
+    missing = [row.line for row in rows if not row.output]
+    return json.dumps({"checkpoint": checkpoint, "missing": missing[:MAX_ROWS]})
 
 
 def embedding_names() -> list[str]:

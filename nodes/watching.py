@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..hosts.comfy.consumers import HIDDEN, is_used
+from ..hosts.comfy.reserving import keep_free
 from ..hosts.comfy.types import Conditioning
 from ..hosts.comfy.watching import LAYERS, Watch
 from ..hosts.comfy.word_maps import (
     MAX_PICTURES,
     SCALES,
+    Place,
+    WordMap,
     check_every,
     check_watched,
     maps_of,
     message_of,
+    most_words,
+    places_of,
     scaled,
     table_of,
     watch_words,
     watched_names,
     words_problems,
 )
+from ..weighting.phrases import without_commas
 from ..weighting.problems import Problem, refused
 from .checks import Known
-from .node import CATEGORY, WATCH, Node, Out, checked, make_input, number, watch_input, words_input
-from .results import saved_preview, to_image, to_picture
+from .node import CATEGORY, WATCH, Drawing, Node, Out, checked, make_input, number, watch_input, words_input
+from .results import NOTHING, saved_preview, to_image, to_picture
 
 if TYPE_CHECKING:
     from PIL import Image
 
+FLOAT = torch.float32.itemsize
 PREVIEW_SIDE = 512
 """Longest side of a picture that the node shows."""
 
@@ -50,7 +58,9 @@ class WeightedCLIPWatch(Node):
     FUNCTION = "watch"
     required = {
         "conditioning": make_input("CONDITIONING", "A prompt from one of our encode nodes; negative prompts too."),
-        "words": words_input("Words or phrases of the prompt, one a line. Empty: each word.", multiline=True),
+        "words": words_input(
+            "Words or phrases of the prompt, one a line, 50 at most. Empty: its first twelve words.", multiline=True
+        ),
         "every": make_input("INT", "Record every so many steps. 1: all. More is faster.", **number(1, 1, 1000)),
         "layers": make_input(
             LAYERS,
@@ -78,7 +88,7 @@ class WeightedCLIPWatch(Node):
         return watch_words(conditioning, words, every, checked("layers", layers, LAYERS))
 
 
-class WeightedCLIPWordMaps(Node):
+class WeightedCLIPWordMaps(Drawing, Node):
     """Shows where in the picture each watched word was read: as masks, for inpainting or Place Phrase, and as pictures.
     It takes the LATENT as the sampler gives it, by which it knows which sampling is meant.
     """
@@ -106,6 +116,9 @@ class WeightedCLIPWordMaps(Node):
     }
     optional = {"image": make_input("IMAGE", "The decoded picture, for the overlay and the size.")}
 
+    drawn = (0, 1, 2)
+    hidden = HIDDEN
+
     @classmethod
     def problems(cls, known: Known) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
@@ -130,35 +143,103 @@ class WeightedCLIPWordMaps(Node):
         return watched_names(words, prompts)
 
     def show(
-        self, watch: Watch, latent: dict[str, Any], scale: str, word: str, image: Tensor | None = None
+        self,
+        watch: Watch,
+        latent: dict[str, Any],
+        scale: str,
+        word: str,
+        image: Tensor | None = None,
+        prompt: Any = None,
+        unique_id: str | None = None,
     ) -> dict[str, Any]:
         """Show the maps."""
-        from ..web.pictures import draw_heat, draw_word_maps
-
         checked("scale", scale, SCALES)
         check_watched(word, watch.names)
-        found = maps_of(watch, latent["samples"], image)
-        maps = scaled(found, scale)
-        names = {one.word.casefold(): one for one in maps}
-        key = " ".join(word.split()).casefold()
-        shown = [names[key]] if key else maps
-        pictures = [None if image is None else to_picture(image[index]) for index in range(len(found[0].shares))]
-        note = f"scale: {scale}; 1 is {max(float(one.shares.max()) for one in found):.2%} of the attention"
-        grids = [
-            draw_word_maps([(one.word, one.shares[index].numpy()) for one in maps], note, picture)
-            for index, picture in enumerate(pictures)
-        ]
-        overlays = [
-            to_image(draw_heat(one.shares[index].numpy(), picture))
-            for one in shown
-            for index, picture in enumerate(pictures)
-        ]
-        report = table_of(found)
-        masks = torch.cat([one.shares for one in shown])
-        result = masks, torch.cat([to_image(grid) for grid in grids]), torch.cat(overlays), report
-        previews = [None if one is None else _preview(one) for one in pictures[:MAX_PICTURES]]
-        message = {**message_of(found, is_one_scale=scale == SCALES[0]), "previews": previews}
+        maps = maps_of(watch, latent["samples"], image)
+        numbers = {one.word.casefold(): number for number, one in enumerate(maps)}
+        key = " ".join(without_commas(word).split()).casefold()
+        used = [is_used(slot, prompt, unique_id) for slot in self.drawn]
+        num_words = most_words(maps, FLOAT * (used[0] + 3 * used[2]))
+        chosen = [numbers[key]] if key else [*range(num_words)]
+        places = places_of(maps)
+        largest = max(place.largest for own in places for place in own)
+        pictures = _Pictures(maps, places, largest, scale, image)
+        num_pictures = len(maps[0].shares)
+        lines = [watch.note] if watch.note else []
+        if not key and num_words < len(maps):
+            lines.append(f"masks and overlays: the first {num_words} of {len(maps)} words; word gives another")
+        if num_pictures > MAX_PICTURES:
+            lines.append(f"grids: the first {MAX_PICTURES} of {num_pictures} pictures or frames")
+        note = f"scale: {scale}; 1 is {largest:.2%} of the attention"
+        report = "\n".join([*lines, table_of([one.word for one in maps], places)])
+        masks, grid, overlays = torch.zeros(1, 1, 1), NOTHING, NOTHING
+        height, width = maps[0].at(0).shape
+        num_maps = len(chosen) * num_pictures
+        keep_free(FLOAT * num_maps * height * width * (used[0] + 3 * used[2]))
+        if used[0]:
+            masks = filled((num_maps, height, width), pictures.masks(chosen))
+        if used[1]:
+            grids = [pictures.grid(index, note) for index in range(min(num_pictures, MAX_PICTURES))]
+            grid = torch.cat(grids)
+        if used[2]:
+            overlays = filled((num_maps, height, width, 3), pictures.overlays(chosen))
+        previews = [pictures.preview(index) for index in range(min(num_pictures, MAX_PICTURES))]
+        message = {**message_of(maps, is_one_scale=scale == SCALES[0]), "previews": previews}
+        result = masks, grid, overlays, report
         return {"ui": {"text": report.splitlines()[:1], "weighted_clip": [message]}, "result": result}
+
+
+class _Pictures(NamedTuple):
+    """Pictures of maps, made one at a time."""
+
+    maps: Sequence[WordMap]
+    places: Sequence[Sequence[Place]]
+    """Summary of each word's map of each picture."""
+    largest: float
+    """Largest share of all."""
+    scale: str
+    image: Tensor | None
+    """The pictures themselves."""
+
+    def values(self, word: int, index: int) -> Tensor:
+        """Map of a word in a picture, from 0 to 1: ``[height, width]``."""
+        return scaled(self.maps[word].at(index), self.places[word][index], self.largest, self.scale)
+
+    def picture(self, index: int) -> Image.Image | None:
+        return None if self.image is None else to_picture(self.image[index])
+
+    def masks(self, words: Sequence[int]) -> Iterator[Tensor]:
+        """Maps of some words, word by word all pictures."""
+        return (self.values(word, index) for word in words for index in range(len(self.places[word])))
+
+    def overlays(self, words: Sequence[int]) -> Iterator[Tensor]:
+        """The same over the pictures: ``[height, width, 3]``."""
+        from ..web.pictures import draw_heat
+
+        for word in words:
+            for index in range(len(self.places[word])):
+                yield to_image(draw_heat(self.values(word, index).numpy(), self.picture(index)))[0]
+
+    def grid(self, index: int, note: str) -> Tensor:
+        """All maps of a picture: ``[1, height, width, 3]``."""
+        from ..web.pictures import draw_word_maps, tile_size
+
+        small = tile_size(*self.maps[0].at(0).shape)
+        tiles = self._replace(maps=[one._replace(size=small) for one in self.maps])
+        maps = ((one.word, tiles.values(word, index).numpy()) for word, one in enumerate(self.maps))
+        return to_image(draw_word_maps(maps, note, self.picture(index)))
+
+    def preview(self, index: int) -> dict[str, str] | None:
+        picture = self.picture(index)
+        return None if picture is None else _preview(picture)
+
+
+def filled(shape: tuple[int, ...], parts: Iterable[Tensor]) -> Tensor:
+    """A tensor whose first axis is filled with parts, one at a time."""
+    result = torch.empty(shape)
+    for place, part in zip(result, parts, strict=True):
+        place.copy_(part)
+    return result
 
 
 def _preview(picture: Image.Image) -> dict[str, str]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from safetensors import SafetensorError
 
 from ..encoder.files.safetensors_file import opened
+from ..encoder.quoting import quote
 from .export import save_tensors
 from .files import written_whole
 
@@ -141,7 +142,7 @@ def read_head(path: Path) -> ShardHead:
         raise ShardError(f"{path}: no whole safetensors file: {error}") from error
     kind = metadata.pop("format", "")
     if kind != FORMAT and kind.startswith(FORMAT_NAME):  # checked first, as other versions may have other entries
-        raise ShardError(f"{path}: made by another version, as {kind!r}; this one reads {FORMAT!r}")
+        raise ShardError(f"{path}: made by another version, as {quote(kind)}; this one reads {FORMAT!r}")
     try:
         first, last = int(metadata.pop("first_line")), int(metadata.pop("last_line"))
         texts = tuple(metadata.pop(f"{line:08d}.text") for line in range(first, last + 1))
@@ -184,7 +185,7 @@ def _tensor(file: Any, key: str, num_axes: int) -> Tensor:
     """A tensor of an open file; SafetensorError if it is missing or has another shape."""
     shape = file.get_slice(key).get_shape()
     if len(shape) != num_axes or 0 in shape:
-        raise SafetensorError(f"{key!r} has shape {shape!s:.80}, expected {num_axes} axes that are not empty")
+        raise SafetensorError(f"{quote(key)} has shape {quote(shape)}, expected {num_axes} axes that are not empty")
     # a copy: safetensors' tensors map the file, which then cannot be replaced on Windows
     return file.get_tensor(key).clone()
 
@@ -197,6 +198,4 @@ def _difference(name: str, there: str | None, now: str | None) -> str:
 
 def _short(value: str | None) -> str:
     """A value in quotes, shortened if long."""
-    if value is None:
-        return "nothing"
-    return repr(value) if len(value) <= 60 else f"{value[:60]!r}…"
+    return "nothing" if value is None else quote(value, 60)

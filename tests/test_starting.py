@@ -118,7 +118,9 @@ def test_a_host_finds_the_nodes_and_imports_only_what_is_listed(
     assert (path / web).is_dir()
     assert not has_entrypoint
     assert routes == (
-        [f"/weighted_clip/{name}" for name in ("inspect", "check", "convert", "infotext")] if has_server else []
+        [f"/weighted_clip/{name}" for name in ("inspect", "check", "convert", "infotext", "picture")]
+        if has_server
+        else []
     )
     assert {*foreign} - companions == NEEDED
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..encoder.config import TextConfig
 from ..encoder.tokenizer import Tokenizer, default_tokenizer
 from .data import Data, Example
+from .log import number_of
 from .options import CaptionOptions
 
 
@@ -116,8 +117,9 @@ def notes_on_length(data: Data, config: TextConfig, word: NewWord | None = None)
     captions = [(one.name, caption) for one in data.examples for caption in one.captions]
     cut = [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config, word)]
     named = f"{', '.join(cut[:3])}{', ...' if len(cut) > 3 else ''}"
-    told = f"captions have more than {config.context_length - 2} tokens, and are read up to there"
-    return [f"{len(cut):,} {told} ({named})"] if cut else []
+    have, are = ("have", "are") if len(cut) != 1 else ("has", "is")
+    told = f"{have} more than {config.context_length - 2} tokens, and {are} read up to there"
+    return [f"{number_of(len(cut), 'captions')} {told} ({named})"] if cut else []
 
 
 class Batches:

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from ..encoder.files.torch_archive import check_archive
+from ..encoder.foreign_text import parse_json
+from ..encoder.quoting import quote
 from ..output.files import WriteError, written_whole
+from ..weighting.prompt import shortened
 from . import log
 
 if TYPE_CHECKING:
@@ -31,8 +35,17 @@ LENGTH = ("steps", "options.steps", "options.epochs")
 """Properties of a run that say how long it is: it may be lengthened."""
 MAY_CHANGE = ("options.watch", "options.checkpointing")
 """Other properties that change nothing in what is learned."""
+MAX_BYTES = 2**44
+MAX_PICKLE_BYTES = 32 * 2**20
+"""Maximum size of the pickle in a checkpoint; that of the largest CLIP's has some 2 MiB."""
+MAX_NAMED = 8
+"""Properties named in a message."""
 MAX_TOLD = 60
 """Characters of a value in a message."""
+_GROUPS = ("rates", "captions", "augmentation")
+"""Groups of options that are typed one by one."""
+_FLAGS = {"by_part": "rate-of", "frozen_layers": "freeze-layers", "least_area": "random-crop", "is_mirrored": "mirror"}
+"""Names of options that differ from those of their fields."""
 _ADVICE = "Put back the file that the run wrote, or begin anew with another --out"
 _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 _IS_SQUARE = re.compile("_sq$|var")
@@ -100,6 +113,7 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
         advice = "so there is nothing to go on with; leave out --resume to begin" if name == NAME else _ADVICE
         raise ValueError(f"{path} is not there, {advice}")
     try:
+        check_archive(path, MAX_BYTES, max_pickle_bytes=MAX_PICKLE_BYTES)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             state = torch.load(path, map_location="cpu", weights_only=True)  # runs no code, whatever the file holds
@@ -316,17 +330,25 @@ def _told(value: object) -> str:
         return f"a tensor of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, (dict, list, tuple)):
         return f"a {type(value).__name__} of {len(cast('list[Any]', value)):,}"
-    if isinstance(value, int) and abs(value) > 2**64:
-        return f"a number of {value.bit_length():,} bits"
-    return _short(repr(value))
+    return quote(value, MAX_TOLD)
+
+
+def _differences(name: object, then: object, now: object) -> list[tuple[str, object, object]]:
+    """A property that differs, by its option's name, with both values; of a group of options those that differ."""
+    shown = _plain(name).removeprefix("options.")
+    try:
+        groups: list[Any] = [parse_json(value) if isinstance(value, str) else None for value in (then, now)]
+    except ValueError:
+        groups = []
+    if not groups or not all(isinstance(group, dict) for group in groups):
+        return [(shown, then, now)]
+    differing = [key for key in {**groups[0], **groups[1]} if groups[0].get(key) != groups[1].get(key)]
+    place = "" if shown in _GROUPS else f"{shown}."
+    return [(place + _FLAGS.get(key, _plain(key)), groups[0].get(key), groups[1].get(key)) for key in differing]
 
 
 def _plain(value: object) -> str:
-    return _short(value) if isinstance(value, str) and value.isprintable() else _told(value)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_TOLD else f"{text[:MAX_TOLD]}..."
+    return shortened(value, MAX_TOLD) if isinstance(value, str) and value.isprintable() else _told(value)
 
 
 def trained_state(model: nn.Module) -> dict[str, Tensor]:
@@ -361,10 +383,10 @@ def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any],
     ]
     changed += [name for name in found if name not in about]
     if changed:
+        parts = [part for name in changed for part in _differences(name, found.get(name), about.get(name))]
         named = ", ".join(
-            _short(str(name)).removeprefix("options.")
-            + ("" if name == "data" else f" ({_plain(found.get(name))} then, {_plain(about.get(name))} now)")
-            for name in changed
+            f"{name} ({_plain(then)} then, {_plain(now)} now)" if name != "data" else name
+            for name, then, now in parts[:MAX_NAMED]
         )
         raise ValueError(
             f"{folder / NAME} is of a run with other {named}. Undo the change, or begin anew with another --out"

@@ -28,7 +28,9 @@ from ..encoder.config import CROPS, Crop
 from ..encoder.files.checkpoint import clip_config, hugging_face_tensors, load_weights, position_metadata
 from ..encoder.files.layouts import find_vision_tower
 from ..encoder.files.tensor_file import open_tensor_file
+from ..encoder.foreign_text import parse_json
 from ..encoder.linear import widened
+from ..encoder.quoting import quote
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
 from ..encoder.vision_model import VisionModel
@@ -39,6 +41,7 @@ from .checkpoint import check_like, check_weights
 from .data import Data, Example, Problem
 from .distributed import over_processes
 from .images import Images, pixels_of, still_readable
+from .log import number_of
 from .loop import Loop
 from .new_text import about_clip
 from .optimizer import OPTIMIZERS, factor, groups_of
@@ -134,14 +137,14 @@ class ClassifierRun(Loop):
     def _check_classes(self) -> None:
         if len(self.counts) < 2:
             raise ValueError(
-                f"all {self.what} are of one class, {next(iter(self.counts))!r}: give a folder with a folder for each "
-                "of two classes or more"
+                f"all {self.what} are of one class, {quote(next(iter(self.counts)))}: give a folder with a folder for "
+                "each of two classes or more"
             )
         if lost := self.counts.keys() - {class_of(one) for one in self.examples}:
             name = min(lost)
             raise ValueError(
-                f"the class {name!r} has {self.counts[name]} {self.what}, all of them held out: add some, or use "
-                "--held-out with a smaller number or another --seed"
+                f"the class {quote(name)} has {number_of(self.counts[name], self.what)}, all of them held out: "
+                "add some, or use --held-out with a smaller number or another --seed"
             )
 
     # ---- training
@@ -207,8 +210,8 @@ class ClassifierRun(Loop):
         found = {"held-out loss": loss / len(self.held), "held-out accuracy": right / len(self.held)}
         if not is_quiet:
             self.say(
-                f"{len(self.held):,} held-out {self.what} after {self.step:,} steps: {found['held-out accuracy']:.1%} "
-                f"right, loss {found['held-out loss']:.4f}"
+                f"{number_of(len(self.held), f'held-out {self.what}')} after {self.step:,} steps: "
+                f"{found['held-out accuracy']:.1%} right, loss {found['held-out loss']:.4f}"
             )
         return found
 
@@ -240,7 +243,7 @@ class ClassifierRun(Loop):
                 "trained_from": self.clip.name,
                 "trained_by": "weighted-clip train",
                 "steps": str(self.step),
-                "options": json.dumps(self.options.as_dict()),
+                "options": self.options.as_metadata(),
                 "classes": json.dumps(list(self.counts)),
                 "crop": self.options.crop,
                 **(position_metadata(result.text.config) if result.text is not None else {}),
@@ -317,13 +320,13 @@ def load_classifier(folder: Path) -> Trained:
         head = {name: file.handle.get_tensor(key) for key, name in HEAD_KEYS.items() if key in file.shapes}
         about = file.handle.metadata() or {}
     try:
-        classes, crop = json.loads(about.get("classes", "null")), about.get("crop")
+        classes, crop = parse_json(about.get("classes", "null")), about.get("crop")
         if not isinstance(classes, list) or not all(isinstance(one, str) for one in classes) or crop not in CROPS:
             raise ValueError(f"its metadata name no classes, or no crop of {', '.join(CROPS)}")
         model = Classifier(tower, len(classes))
         check_like(head, model.head.state_dict(), "its head")
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no classifier of train --objective classify: {error!s:.200}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is no classifier of train --objective classify: {error}") from error
     model.head.load_state_dict(head)
     return Trained(model.eval().requires_grad_(False), tuple(classes), crop)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..encoder.clip import FullClip
 from ..encoder.files.tensor_file import CheckpointError
+from ..encoder.quoting import quote
 from ..encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
 from ..encoder.tokenizer import default_tokenizer
 from . import checkpoint
@@ -22,6 +23,7 @@ from .data import Data, Problem
 from .distributed import over_processes
 from .grad_cache import Part, Towers, backward
 from .images import Images, still_readable
+from .log import number_of
 from .loop import Loop
 from .lora import add_lora
 from .metrics import BEST_NAME, Measure, Patience, rows_of
@@ -82,10 +84,12 @@ class Run(Loop):
         count = sum(len(self._word.parts_around(caption)) > 1 for caption in captions)
         if not count:
             raise ValueError(
-                f"no caption to train on has the word {self.options.word!r}: write it into those of the images that "
-                "show it"
+                f"no caption to train on has the word {quote(self.options.word)}: write it into those of the images "
+                "that show it"
             )
-        self.say(f"{count:,} of {len(captions):,} captions have the word {self.options.word!r}")
+        have = "have" if count != 1 else "has"
+        told = f"{count:,} of {number_of(len(captions), 'captions')} {have} the word {quote(self.options.word)}"
+        self.say(told)
 
     def _build(self) -> None:
         """Build model, optimizer and average."""

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from ..dalle.config import PUBLISHED, SMALL, DVAEConfig
 from ..dalle.pieces import NUM_BYTES
 from ..encoder.config import Activation
+from ..encoder.quoting import quote
 from .options import Precision
 
 MAX_HELD_OUT = 256
@@ -39,7 +40,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.course not in COURSES:
-            raise ValueError(f"a course is one of {', '.join(COURSES)}, got {self.course!r}")
+            raise ValueError(f"a course is one of {', '.join(COURSES)}, got {quote(self.course)}")
         least = 0 if self.course != "geometric" else math.ulp(0.0)
         for value in (self.first, self.last):
             if not least <= value < math.inf:

@@ -395,6 +395,9 @@ def _in_shard(shard: Path, root: Path, *, is_captioned: bool) -> Iterator[Exampl
         yield Problem(prefix, str(error), is_damage=True)
     except OSError as error:
         yield _unread(prefix, error)
+    else:
+        if not images and not texts and not others:
+            yield Problem(prefix, "there is no image in it")
     for key, place in images.items():
         if not is_captioned:
             yield Example(key, shard, (), place=place)

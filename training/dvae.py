@@ -24,6 +24,7 @@ from .dalle_options import DVAEOptions
 from .data import Data, Example, Problem
 from .distributed import over_processes
 from .images import picture_of, progress_of_reading, still_readable, unreadable
+from .log import number_of
 from .loop import Loop
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ class DVAERun(Loop):
         found = {**sums, "tokens": float((counts > 0).sum()), "perplexity": perplexity(counts)}
         if not is_quiet:
             self.say(
-                f"{len(self.held)} held-out pictures after {self.step:,} steps: pixels off by {found['error']:.1%}, "
+                f"{number_of(len(self.held), 'held-out pictures')} after {self.step:,} steps: "
+                f"pixels off by {found['error']:.1%}, "
                 f"{found['tokens']:.0f} of {options.config.vocab_size:,} tokens in use, perplexity "
                 f"{found['perplexity']:.1f}; negative ELB {found['relaxed']:.3f} relaxed, {found['hard']:.3f} hard"
             )

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from ..encoder.clip import FullClip
 from ..encoder.config import Crop
+from ..encoder.files.safetensors_file import opened
 from ..encoder.files.tensor_file import CheckpointError, open_tensor_file
+from ..encoder.foreign_text import parse_json
 from ..encoder.images import preprocess
 from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
@@ -101,6 +103,8 @@ PER_FILE = 1024
 """Default number of images per file of features."""
 BATCH = 32
 """Images encoded at once."""
+MAX_HEADER_BYTES = 100_000_000
+"""Maximum size of a header, which names the images; safetensors itself reads no larger one."""
 NUM_THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -215,12 +219,13 @@ def _computed(clip: FullClip, examples: Sequence[Example], crop: Crop, on_progre
 def _read(path: Path, key: str) -> _Found | None:
     """Content of a file, if it is complete and has this key."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with opened(path, MAX_HEADER_BYTES) as file:
             metadata = file.metadata() or {}
             if metadata.get("key") != key:
                 return None
             tensor = file.get_tensor("features").clone()
-            return json.loads(metadata["names"]), tensor, [tuple(one) for one in json.loads(metadata["problems"])]
+            problems = [tuple(one) for one in parse_json(metadata["problems"])]
+            return parse_json(metadata["names"]), tensor, problems
     except (OSError, SafetensorError, KeyError, ValueError, TypeError):  # damaged, so they are computed again
         return None
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..encoder.quoting import quote
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -77,8 +79,8 @@ def fit_probe(features: Tensor, targets: Sequence[int], labels: Sequence[str]) -
     if min(counts) < 2:
         rare = labels[counts.index(min(counts))]
         raise ValueError(
-            f"the label {rare!r} has {min(counts)} readable example{'' if min(counts) == 1 else 's'}; each needs at "
-            "least two, one to learn from and one to see whether that helped"
+            f"the label {quote(rare)} has {min(counts)} readable example{'' if min(counts) == 1 else 's'}; each "
+            "needs at least two, one to learn from and one to see whether that helped"
         )
     if not features.isfinite().all():
         raise ValueError("the examples' features are not all finite; use --dtype fp32")

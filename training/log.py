@@ -47,6 +47,15 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and type(float(value)) is float
 
 
+def number_of(count: int, things: str) -> str:
+    """A number of things, whose name is given in the plural.
+
+    >>> number_of(2, "usable pairs"), number_of(1, "usable pairs"), number_of(1, "processes")
+    ('2 usable pairs', '1 usable pair', '1 process')
+    """
+    return f"{count:,} {things if count != 1 else things.removesuffix('es' if things.endswith('sses') else 's')}"
+
+
 def duration(seconds: float) -> str:
     """Format a duration.
 

@@ -48,6 +48,8 @@ class Loop(ABC):
     """Whether float16 is trained with `GradientScales`, rather than one scale for the whole loss."""
     saves_frozen = True
     """Whether frozen weights are in checkpoints, too."""
+    least_between = 1
+    """Fewest steps between two measurements."""
     ema_every = 1
     """Updates between two steps of the average."""
     follow_length: tuple[str, ...] = ()
@@ -97,7 +99,8 @@ class Loop(ABC):
         if len(data.examples) - count < least:
             left_out = "; ".join(summary(data.problems))
             raise ValueError(
-                f"{len(data.examples)} {kind}{f': {left_out}' if left_out else ''}, {count} of them held out{why}"
+                f"{log.number_of(len(data.examples), kind)}{f': {left_out}' if left_out else ''}, {count} of them held "
+                f"out{why}"
             )
         self.examples, self.held = held_out(data.examples, count, self.options.seed)
 
@@ -108,7 +111,8 @@ class Loop(ABC):
         asked = options.batch * options.accumulate
         self._share = min(asked, num_examples // processes)
         if self._share * processes < max(least, processes):
-            raise ValueError(f"{num_examples} {self.what} are too few for {processes} processes")
+            given, are = log.number_of(num_examples, self.what), "are" if num_examples != 1 else "is"
+            raise ValueError(f"{given} {are} too few for {log.number_of(processes, 'processes')}")
         if self._share < asked:
             self.say(f"batch of {self._share * processes} {self.what}, as there are no more than {num_examples}")
         self.batches = Batches(self.examples, self._share * processes, options.seed)
@@ -250,7 +254,7 @@ class Loop(ABC):
         found: dict[str, float] = {}
         if self.step == 0:
             found = self._evaluate()
-        every = max(1, num_steps // NUM_EVALUATIONS)
+        every = max(self.least_between, num_steps // NUM_EVALUATIONS)
         began, first = time.monotonic(), self.step
         saved = said = began
         with ThreadPoolExecutor(NUM_THREADS) as pool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..encoder.quoting import quote
 from ..encoder.similarity import similarity
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
@@ -16,6 +17,7 @@ from .captions import token_ids
 from .data import Example
 from .grad_cache import Part, Towers
 from .images import Images
+from .log import number_of
 
 AT = (1, 5, 10)
 """Numbers of top results considered."""
@@ -113,9 +115,12 @@ class Measure:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in found.items() if not name.startswith(MOVED))
         shared = num_shared(self._captions)
         note = f" ({shared} have a caption that another has, and count as right with each other)" if shared else ""
-        lines = [f"recall of {len(self._held)} held-out pairs{note} after {step:,} steps: {shares}"] if shares else []
+        of = number_of(len(self._held), "held-out pairs")
+        lines = [f"recall of {of}{note} after {step:,} steps: {shares}"] if shares else []
         moves = {prompt: found[f"{MOVED}{prompt}"] for prompt in self._watched}
-        return lines + [f"{prompt!r} has moved by {share:.1%} after {step:,} steps" for prompt, share in moves.items()]
+        return lines + [
+            f"{quote(prompt)} has moved by {share:.1%} after {step:,} steps" for prompt, share in moves.items()
+        ]
 
     def _recall(self, towers: Towers) -> dict[str, float]:
         device = towers.loss.logit_scale.device

@@ -26,6 +26,7 @@ from ..encoder.config import TextConfig
 from ..encoder.files.checkpoint import load_text_models
 from ..encoder.files.tensor_file import open_tensor_file
 from ..encoder.linear import widened
+from ..encoder.quoting import quote
 from ..encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
 from ..encoder.text_model import TextModel, first_eos
 from ..encoder.tokenizer import END_OF_WORD, bytes_of, default_tokenizer
@@ -36,6 +37,7 @@ from .checkpoint import check_like, check_weights
 from .data import Data
 from .distributed import over_processes
 from .grad_cache import Towers
+from .log import number_of
 from .loop import Loop
 from .new_text import about_clip
 from .optimizer import BETAS, by_decay, factor
@@ -179,8 +181,8 @@ class MLMRun(Loop):
         shares = {"held-out loss": loss / max(1.0, count), "held-out right": right / max(1.0, count)}
         if not is_quiet:
             self.say(
-                f"{len(self.held):,} held-out captions after {self.step:,} steps: {shares['held-out right']:.1%} of "
-                f"hidden tokens found, {shares['held-out loss']:.4f} nats for one"
+                f"{number_of(len(self.held), 'held-out captions')} after {self.step:,} steps: "
+                f"{shares['held-out right']:.1%} of hidden tokens found, {shares['held-out loss']:.4f} nats for one"
             )
         return shares
 
@@ -255,9 +257,9 @@ def fill(model: TrainedMLM, text: str, top: int) -> list[list[tuple[str, float]]
     """
     config, word = model.text.config, NewWord(MASK, 1)
     if len(word.parts_around(text)) == 1:
-        raise ValueError(f"there is no {MASK} in {text[:60]!r}: write it where a word is to be found, by itself")
+        raise ValueError(f"there is no {MASK} in {quote(text)}: write it where a word is to be found, by itself")
     if is_too_long(text, default_tokenizer(), config, word):
-        raise ValueError(f"{text[:60]!r} has more than {config.context_length - 2} tokens")
+        raise ValueError(f"{quote(text)} has more than {config.context_length - 2} tokens")
     ids = token_ids([text], default_tokenizer(), config, word)
     is_mask = ids == config.vocab_size
     ids = ids.masked_fill(is_mask, config.eos_id)

@@ -5,6 +5,7 @@ Importing them takes no torch, so that ``--help`` is made of them.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import asdict, dataclass, field
@@ -12,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from ..encoder.config import CROPS, LIBRARIES, MAX_POSITIONS, POSITIONS, Crop, Library, Positions
 from ..encoder.option import option, options_in
+from ..encoder.quoting import quote
 from .augmentation import Augmentation
 
 Trained = Literal["text", "both", "image"]
@@ -97,7 +99,7 @@ class Rates:
     def __post_init__(self) -> None:
         unknown = [name for name, _ in self.by_part if name not in PARTS]
         if unknown:
-            raise ValueError(f"no part of a model is called {unknown[0]!r}; parts are {', '.join(PARTS)}")
+            raise ValueError(f"no part of a model is called {quote(unknown[0])}; parts are {', '.join(PARTS)}")
         for name, value in (("learning rate", self.rate), *self.by_part, ("weight decay", self.weight_decay)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"the {name} must be a number from 0, got {value}")
@@ -136,7 +138,7 @@ def file_name(word: str) -> str:
     name = _NOT_IN_NAMES.sub("_", word).strip("_")
     if not name:
         raise ValueError(
-            f"the word {word!r} has no letter or digit to call its file by: write it as <mine>, for example"
+            f"the word {quote(word)} has no letter or digit to call its file by: write it as <mine>, for example"
         )
     return f"{name}.safetensors"
 
@@ -346,6 +348,11 @@ class TrainOptions:
     def as_dict(self) -> dict[str, Any]:
         """The options as a dict, for a record."""
         return asdict(self)
+
+    def as_metadata(self) -> str:
+        """The options as JSON for files that are passed on: without watched prompts, and without a folder's name."""
+        told = {name: value for name, value in self.as_dict().items() if name != "watch"}
+        return json.dumps({**told, "new": self.new and re.split(r"[\\/]", self.new)[-1]})
 
 
 DECLARED = {name: about for cls in (TrainOptions, Rates, CaptionOptions) for name, about in options_in(cls).items()}

@@ -26,6 +26,7 @@ from .dalle_options import PriorOptions
 from .data import Data, Example, Problem
 from .distributed import over_processes
 from .images import NUM_THREADS, picture_of, progress_of_reading, still_readable
+from .log import number_of
 from .loop import Loop
 from .optimizer import by_decay
 
@@ -265,8 +266,9 @@ class PriorRun(Loop):
         }
         if not is_quiet:
             self.say(
-                f"{len(self.held)} held-out pairs after {self.step:,} steps: {found['held-out image']:.4f} nats for an "
-                f"image token, {found['right']:.1%} of them the likeliest; {found['held-out text']:.4f} for a piece"
+                f"{number_of(len(self.held), 'held-out pairs')} after {self.step:,} steps: "
+                f"{found['held-out image']:.4f} nats for an image token, {found['right']:.1%} of them the "
+                f"likeliest; {found['held-out text']:.4f} for a piece"
             )
         return found
 

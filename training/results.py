@@ -47,7 +47,7 @@ class Results:
             "trained_from": self.clip.name,
             "trained_by": "weighted-clip train",
             "steps": str(step),
-            "options": json.dumps(self.options.as_dict()),
+            "options": self.options.as_metadata(),
             **position_metadata(towers.text.config),
         }
         text: dict[str, Tensor] = {}

@@ -6,16 +6,18 @@ A broken row does not end the table: those behind it are read as if it were not 
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from ..encoder.foreign_text import parse_json
+from ..encoder.quoting import quote
+
 FILE_COLUMN, TEXT_COLUMN = "file_name", "text"
 MAX_ROW_CHARACTERS = 1024 * 1024
 """Maximum length of a line."""
-MAX_DIGITS = 4300
-"""Maximum length of a whole number, as Python's own."""
+
+_LONG_FIELD = f"it cannot be read: a field in it has more than {csv.field_size_limit():,} characters"
 
 
 class Row(NamedTuple):
@@ -46,7 +48,7 @@ def rows(table: Path) -> Iterator[Row]:
             except StopIteration:
                 return
             except (ValueError, csv.Error) as error:
-                reason = f"it cannot be read: {error}" if isinstance(error, csv.Error) else str(error)
+                reason = _LONG_FIELD if isinstance(error, csv.Error) else str(error)
                 more = f"; all up to line {lines.number:,} is left out with it" if lines.number > line else ""
                 yield Row(line, "", [], reason + more)
 
@@ -86,20 +88,10 @@ def _json_row(line: str) -> Mapping[str, object] | None:
     if not line.strip():
         return None
     try:
-        row = json.loads(line, object_pairs_hook=_unique, parse_int=_number)
-    except json.JSONDecodeError as error:
-        what = error.msg.removesuffix(" at").removesuffix(" starting")  # its line is counted from that of the row
-        raise ValueError(f"it cannot be read: {what}") from error
-    except RecursionError:
-        raise ValueError("it cannot be read: its JSON is nested too deeply") from None
+        row = parse_json(line, object_pairs_hook=_unique)
+    except ValueError as error:
+        raise ValueError(f"it cannot be read: {error}") from error
     return row if isinstance(row, dict) else {}
-
-
-def _number(digits: str) -> int:
-    """A whole number, refused where Python refuses it, in words that mean something in a table."""
-    if len(digits) > MAX_DIGITS:
-        raise ValueError(f"it cannot be read: a number in it has more than {MAX_DIGITS:,} digits")
-    return int(digits)
 
 
 def _csv_reader(lines: _Lines) -> Callable[[], Mapping[str, object] | None]:
@@ -126,7 +118,7 @@ def _unique(columns: Iterable[tuple[str, object]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in columns:
         if name in found and name in (FILE_COLUMN, TEXT_COLUMN):
-            raise ValueError(f"it has {name!r} twice")
+            raise ValueError(f"it has {quote(name)} twice")
         found[name] = value
     return found
 
@@ -136,7 +128,7 @@ def _pair(columns: Mapping[str, object]) -> tuple[str, list[str]]:
     name, given = columns.get(FILE_COLUMN), columns.get(TEXT_COLUMN)
     texts: list[Any] = given if isinstance(given, list) else [given]
     if not isinstance(name, str) or not all(isinstance(text, str) for text in texts):
-        found = ", ".join(columns)[:200] or "none"
+        found = quote([*columns], 200) if columns else "none"
         raise ValueError(f"each row needs {FILE_COLUMN!r} and {TEXT_COLUMN!r}, texts both; its columns are {found}")
     if not name.strip():
         raise ValueError(f"its {FILE_COLUMN!r} is empty")

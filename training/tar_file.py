@@ -15,6 +15,9 @@ import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
+from ..encoder.files.kinds import kind_of
+from ..encoder.quoting import quote
+
 MAX_EXTENDED_BYTES = 1024 * 1024
 """Maximum size of a header's extension: a long name, or PAX records."""
 MAX_PADDING_BYTES = 1024 * 1024
@@ -47,18 +50,6 @@ _WITHOUT_DATA = [kind for kind, name in _KINDS.items() if name]
 _RECORD = re.compile(rb"([0-9]{1,7}) ([^=\n]+)=")
 _SPARSE = "GNU.sparse"
 _SIZE = re.compile(r"[0-9]{1,19}")
-_OTHER_FILES = {
-    b"\x1f\x8b": "a gzip file: unpack it with gzip -d",
-    b"BZh": "a bzip2 file: unpack it with bzip2 -d",
-    b"\xfd7zXZ\0": "an xz file: unpack it with xz -d",
-    b"\x28\xb5\x2f\xfd": "a zstd file: unpack it with zstd -d",
-    b"PK\x03\x04": "a zip file: unpack it, and give the folder",
-    b"7z\xbc\xaf\x27\x1c": "a 7z file: unpack it, and give the folder",
-    b"Rar!": "a RAR file: unpack it, and give the folder",
-    b"version https://git-lfs": "a pointer of Git LFS: get the file itself with git lfs pull",
-    b"<": "a web page, as some downloads end: download it again",
-}
-"""Other files that are called ``.tar``, by their first bytes."""
 
 
 class DamageError(ValueError):
@@ -120,9 +111,8 @@ def _header(file: BinaryIO, at: int) -> tuple[tarfile.TarInfo | None, int]:
     try:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except tarfile.HeaderError as error:
-        for begin, name in _OTHER_FILES.items():
-            if at == 0 and block.startswith(begin):
-                raise DamageError(f"it is {name}") from error
+        if at == 0 and (kind := kind_of(block)):
+            raise DamageError(f"it is {kind}") from error
         raise _damage(at, f"{error}") from error
     has_more = header.type == tarfile.GNUTYPE_SPARSE and block[482]
     while has_more:  # of the map of a sparse file
@@ -161,7 +151,7 @@ def _size_of(records: dict[str, str], size: int, at: int) -> int:
     """Size of a member's data: in its PAX records if it is too large for the header."""
     given = records.get("size", str(size))
     if not _SIZE.fullmatch(given):
-        raise _damage(at, f"a size of {given[:40]!r} bytes")
+        raise _damage(at, f"a size of {quote(given, 40)} bytes")
     return int(given)
 
 

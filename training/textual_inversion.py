@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..encoder.config import TextConfig
+from ..encoder.quoting import quote
 from ..encoder.text_model import TextModel, Vectors
 from ..encoder.tokenizer import Tokenizer
 
@@ -24,7 +25,7 @@ class Word(nn.Module):
         super().__init__()
         ids = [token.id for token in tokenizer(begin)]
         if not ids:
-            raise ValueError(f"a word cannot begin with {begin!r}, which has no token")
+            raise ValueError(f"a word cannot begin with {quote(begin)}, which has no token")
         chosen = torch.tensor([ids[number * len(ids) // count] for number in range(count)])
         table = text.embeddings.token_embedding.weight
         self.vectors = nn.Parameter(table.detach()[chosen.to(table.device)].clone())

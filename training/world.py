@@ -33,6 +33,7 @@ class WorldRun(Loop):
     """One run."""
 
     what = "pictures"
+    least_between = 100  # steps of some 0.2 s, and a measurement takes ten times as long
     options: WorldOptions
     trained: World
 

@@ -412,8 +412,13 @@ def generation_data(asked: object) -> dict[str, Any]:
     >>> generation_data({"text": "a cat\nNegative prompt: dog"})
     {'prompt': 'a cat', 'negative': 'dog', 'settings': {}, 'problems': (), 'writer': ''}
     """
+    return asdict(read_infotext(text_of(asked)))
+
+
+def text_of(asked: object) -> str:
+    """Text of a request that has nothing else."""
     if not isinstance(asked, Mapping) or set(asked) != {"text"} or not isinstance(asked["text"], str):
         raise RequestError('a request is an object with a string "text"')
     if _SURROGATE.search(asked["text"]):
         raise RequestError("text holds a lone surrogate, which is no character")
-    return asdict(read_infotext(asked["text"]))
+    return asked["text"]

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from ..encoder.encoding import Encoding
 from .chunks import Apart, TokenChunk, Tokenize
 from .options import EncodeOptions
-from .phrases import Phrases, absent, phrases_of
+from .phrases import COMMA, Match, absent, cover, phrases_in, stretches
 from .plan import Plan, Variant, Visible, both
 from .prompt import Issue, Span, shortened
 
@@ -23,9 +25,6 @@ UNBOUND = "unbound-phrase"
 """Issue code for phrases that cannot be bound."""
 ABSENT = "absent-phrase"
 """Issue code for missing phrases, or missing words of phrases."""
-
-
-COMMA = ","
 
 
 class BindError(ValueError):
@@ -72,6 +71,15 @@ def refusal(issues: Sequence[Issue], options: EncodeOptions) -> str:
     return "" if found is None else f"These phrases cannot be bound: {found.line}"
 
 
+def within_bounds(marked: Bound, chunks: Sequence[TokenChunk]) -> Bound:
+    """Marked chunks, or ``chunks`` as they were if there are more phrases than `MAX_PHRASES`."""
+    number = len({token.phrase for chunk in marked.chunks for token in chunk.tokens} - {0})
+    if number <= MAX_PHRASES:
+        return marked
+    message = f"At most {MAX_PHRASES} phrases can be kept apart, as each is an encoding more: there are {number:,}."
+    return Bound(tuple(chunks), (bind_issue(UNBOUND, message),))
+
+
 T = TypeVar("T")
 
 
@@ -108,7 +116,11 @@ def _passes(variant: Variant, rest: str) -> list[Variant]:
     """The variant, a pass for each of its phrases, and with ``alone`` one without any phrase."""
     # no host makes such a call, so there is none to reproduce
     plain = replace(variant, call=None)
-    return [plain, *(_pass(plain, number) for number in _numbers(variant, rest))]
+    chunks_of: dict[int, list[int]] = {}
+    for index, chunk in enumerate(plain.chunks):
+        for number in {token.phrase for token in chunk.tokens}:
+            chunks_of.setdefault(number, []).append(index)
+    return [plain, *(_pass(plain, number, chunks_of.get(number, ())) for number in _numbers(variant, rest))]
 
 
 def _numbers(variant: Variant, rest: str) -> list[int]:
@@ -116,13 +128,12 @@ def _numbers(variant: Variant, rest: str) -> list[int]:
     return [] if variant.is_aside else bound_passes(variant.chunks, rest)
 
 
-def _pass(plain: Variant, number: int) -> Variant:
-    """The pass of one phrase, or 0 for the rest. Chunks without the phrase stay plain: nothing is taken from them."""
+def _pass(plain: Variant, number: int, indices: Sequence[int]) -> Variant:
+    """The pass of one phrase, or 0 for the rest, in its chunks. Others stay plain: nothing is taken from them."""
     chunks, visible = list(plain.chunks), list(plain.visible)
-    for index, chunk in enumerate(plain.chunks):
-        if any(token.phrase == number for token in chunk.tokens):
-            chunks[index], shown = _apart(chunk, number)
-            visible[index] = both(visible[index], shown)
+    for index in indices:
+        chunks[index], shown = _apart(plain.chunks[index], number)
+        visible[index] = both(visible[index], shown)
     title = f"bound: phrase {number}" if number else "bound: the rest"
     return replace(plain, chunks=tuple(chunks), visible=tuple(visible), title=title)
 
@@ -158,36 +169,51 @@ def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], stren
 # Given phrases
 
 
+MAX_PHRASES = 100
+"""Most phrases that are kept apart: the prompt is encoded once more for each."""
+MAX_OVERLAPS = 20
+"""Most overlaps of phrases that are named."""
+
+
 def marked_phrases(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> Bound:
     """Mark the tokens of given phrases, and the words that they hide from each other; see `reading.mark_bound`."""
-    found = phrases_of(options.bind, tokenize)
-    numbers = {ids: number for number, ids in enumerate(found.by_ids, 1)}
+    phrases = phrases_in(chunks, options.bind, tokenize)
+    numbers = {
+        text: number for number, text in enumerate(dict.fromkeys(texts[0] for texts in phrases.by_ids.values()), 1)
+    }
     is_whole = options.bind_hide == "whole phrases"
-    missing = dict.fromkeys(found.texts)
+    matches: list[Match] = []
     overlaps: dict[tuple[str, str], None] = {}
     result: list[TokenChunk] = []
     for chunk in chunks:
-        tokens = list(chunk.tokens)
-        taken: dict[int, tuple[int, ...]] = {}
-        for start, ids in _places(chunk, found):
-            for text in found.by_ids[ids]:
-                missing.pop(text, None)
-            for position in range(start, start + len(ids)):
-                other = taken.setdefault(position, ids)
-                if other != ids:
-                    overlaps[found.by_ids[other][0], found.by_ids[ids][0]] = None
-                number = numbers[ids]
-                tokens[position] = tokens[position]._replace(phrase=number, apart=Apart(number) if is_whole else None)
-        result.append(replace(chunk, tokens=tuple(tokens)))
+        tokens = stretches(chunk.content, 1)
+        phrase_of: dict[int, int] = {}
+        before: Match | None = None
+        for match in phrases.matches(token.id for token in tokens):
+            text = phrases.by_ids[match.ids][0]
+            others = [phrases.shorter(match.ids)]
+            if before is not None and match.start < before.end:
+                others.append(before.ids)
+            names = (phrases.by_ids[ids][0] for ids in others if ids)
+            overlaps.update(dict.fromkeys((other, text) for other in names if other != text))
+            for place in range(max(match.start, before.end if before else 0), match.end):
+                phrase_of |= dict.fromkeys(range(tokens[place].start, tokens[place].end), numbers[text])
+            matches.append(match)
+            before = match
+        marked = [*chunk.tokens]
+        for position, number in phrase_of.items():
+            marked[position] = marked[position]._replace(phrase=number, apart=Apart(number) if is_whole else None)
+        result.append(replace(chunk, tokens=tuple(marked)))
     issues = [
         bind_issue(UNBOUND, f"“{shortened(one)}” and “{shortened(two)}” overlap: a word can be in one phrase only.")
-        for one, two in overlaps
+        for one, two in islice(overlaps, MAX_OVERLAPS)
     ]
-    issues += [bind_issue(ABSENT, absent(one)) for one in missing]
+    there = phrases.texts_in(matches)
+    issues += [bind_issue(ABSENT, absent(text)) for text in phrases.texts if text not in there]
     if is_whole:
         return Bound(tuple(result), tuple(issues))
-    marked, of_words = _with_hidden_words(result, options, tokenize)
-    return Bound(marked, (*issues, *of_words))
+    marked_words, of_words = _with_hidden_words(result, options, tokenize)
+    return Bound(marked_words, (*issues, *of_words))
 
 
 def _with_hidden_words(
@@ -197,25 +223,20 @@ def _with_hidden_words(
     words = words_of(options)
     if not words:
         return tuple(chunks), [bind_issue(UNBOUND, "No words are given for the phrases to hide from each other.")]
-    found = phrases_of(words, tokenize)
-    missing = dict.fromkeys(words)
+    phrases = phrases_in(chunks, words, tokenize)
+    matches: list[Match] = []
     result: list[TokenChunk] = []
     for chunk in chunks:
-        tokens = list(chunk.tokens)
-        for start, ids in _places(chunk, found):
-            places = range(start, start + len(ids))
-            if tokens[start].phrase and len({tokens[position].phrase for position in places}) == 1:
-                for one in found.by_ids[ids]:
-                    missing.pop(one, None)
-                for position in places:
-                    tokens[position] = tokens[position]._replace(apart=Apart(tokens[start].phrase))
-        result.append(replace(chunk, tokens=tuple(tokens)))
-    return tuple(result), [bind_issue(ABSENT, f"“{shortened(one)}” is in none of the phrases.") for one in missing]
-
-
-def _places(chunk: TokenChunk, found: Phrases) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Occurrences of phrases in a chunk: position of the first token, and ids of the phrase."""
-    ids = tuple(token.id if isinstance(token.id, int) else -1 for token in chunk.content)
-    for position, token_id in enumerate(ids):
-        if token_id >= 0:
-            yield from ((position + 1, key) for key in found.keys_at(position, ids))
+        marked = [*chunk.tokens]
+        numbered = ((chunk.tokens[token.start].phrase, token) for token in stretches(chunk.content, 1))
+        for number, group in groupby(numbered, itemgetter(0)):
+            tokens = [token for _, token in group] if number else []
+            of_phrase = [*phrases.matches(token.id for token in tokens)]
+            for place in cover(of_phrase):
+                for position in range(tokens[place].start, tokens[place].end):
+                    marked[position] = marked[position]._replace(apart=Apart(number))
+            matches += of_phrase
+        result.append(replace(chunk, tokens=tuple(marked)))
+    there = phrases.texts_in(matches)
+    missing = [word for word in words if word not in there]
+    return tuple(result), [bind_issue(ABSENT, f"“{shortened(word)}” is in none of the phrases.") for word in missing]

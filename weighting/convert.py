@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..encoder.tokenizer import CleaningTokenize, can_clean, clean
 from .chunks import Token, Tokenize, tokens_by_part
-from .prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments
+from .prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments, quoted
 from .syntax import SYNTAXES, parse, syntax_of
 from .tags import Bare, Tag, bare, comment_issues, read_loras
 
@@ -73,8 +73,7 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
     issues = [replace(issue, span=found.fragment.span_of(issue.span)) for issue in issues]
     if source == target:
         return Converted(text, tuple(issues))
-    spans = [tag.span for tag in found.tags] or [Span(0, len(text)) for _ in prompt.loras]
-    names, lost = _written_loras(_loras(prompt, found.tags), spans, writer.target)
+    names, lost = _written_loras(text, prompt, found.tags, writer.target)
     return Converted(" ".join(filter(None, [written, *names])), (*issues, *comment_issues(text, found.comments), *lost))
 
 
@@ -106,16 +105,37 @@ def _loras(prompt: Prompt, tags: tuple[Tag, ...]) -> list[Lora]:
     return [*prompt.loras, *(Lora(lora.name, lora.clip_strength) for lora in read_loras(tags)[0])]
 
 
-def _written_loras(loras: Sequence[Lora], spans: Sequence[Span], target: _Side) -> tuple[list[str], list[Issue]]:
-    """LoRAs as written in the target syntax, or an issue for each tag if it has no form for them."""
-    syntax = target.syntax
-    if syntax.write_lora is not None and len(loras) == len(spans):
-        names = [syntax.write_lora(lora) for lora in loras]
-        read = target.bare(" ".join(names))
-        if _same(_loras(syntax.parse(read.fragment.text), read.tags), loras):
-            return names, []
-    message = f"A LoRA cannot be written in {target.name}: it is left out."
-    return [], [Issue("not-expressible", message, span) for span in dict.fromkeys(spans)]
+def _written_loras(text: str, prompt: Prompt, tags: tuple[Tag, ...], target: _Side) -> tuple[list[str], list[Issue]]:
+    """LoRAs as written in the target syntax, and issues about those for which it has no form, or none for all of it."""
+    named: list[tuple[Lora | None, Span, str, bool]] = []
+    named += [(lora, Span(0, len(text)), "A LoRA", True) for lora in prompt.loras]
+    for tag in tags:
+        loras, problems = read_loras((tag,))
+        lora = Lora(loras[0].name, loras[0].clip_strength) if loras else None
+        is_whole = not problems and len(tag.items) < 3 and not any(mark in item for mark in "=@" for item in tag.items)
+        named.append((lora, tag.span, "A LoRA" if lora else f"“{quoted(text, tag.span)}”", is_whole))
+    names: list[str] = []
+    issues: dict[Issue, None] = {}
+    for lora, span, title, is_whole in named:
+        written = _written_lora(lora, target) if lora else ""
+        if not written:
+            message = f"{title} cannot be written in {target.name}: it is left out."
+            issues[Issue("not-expressible", message, span)] = None
+            continue
+        names.append(written)
+        if not is_whole:
+            message = f"Of “{quoted(text, span)}” only the name and one strength can be written in {target.name}."
+            issues[Issue("not-expressible", message, span)] = None
+    return names, list(issues)
+
+
+def _written_lora(lora: Lora, target: _Side) -> str:
+    """A LoRA as written in the target syntax; empty if it has no form for it."""
+    if target.syntax.write_lora is None:
+        return ""
+    written = target.syntax.write_lora(lora)
+    read = target.bare(written)
+    return written if _same(_loras(target.syntax.parse(read.fragment.text), read.tags), [lora]) else ""
 
 
 class _Writer:

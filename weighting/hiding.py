@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from .chunks import Token, TokenChunk, Tokenize
 from .options import EncodeOptions
-from .phrases import Phrases, absent, phrases_of
+from .phrases import Phrases, absent, cover, phrases_in, stretches
 from .plan import Visible, VisibleFn, both
 from .prompt import Issue, Span
 from .scheme import hide_nothing
@@ -24,11 +23,12 @@ def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: 
     """
     if not options.hide.strip():
         return tuple(chunks)
-    hide = phrases_of(options.hide, tokenize)
-    from_phrases = phrases_of(options.from_phrases if options.hidden_from == "the phrases below" else "", tokenize)
+    hide = phrases_in(chunks, options.hide, tokenize)
+    is_partial = options.hidden_from == "the phrases below"
+    from_phrases = phrases_in(chunks, options.from_phrases if is_partial else "", tokenize)
     result: list[TokenChunk] = []
     for chunk in chunks:
-        hidden, blind = _found_in(chunk, hide).positions, _found_in(chunk, from_phrases).positions
+        hidden, blind = _positions(chunk, hide), _positions(chunk, from_phrases)
         if options.hidden_from == "padding rows only" and hidden:
             blind = set(range(chunk.num_content + 2, len(chunk.tokens)))
         if not hidden and not blind:  # a prompt may be thousands of chunks
@@ -48,7 +48,7 @@ def hiding_issues(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize
     is_partial = options.hidden_from == "the phrases below"
     issues: list[Issue] = []
     for text in (options.hide, options.from_phrases if is_partial else ""):
-        for phrase in _missing_from(chunks, phrases_of(text, tokenize)):
+        for phrase in _missing_from(chunks, phrases_in(chunks, text, tokenize)):
             message = absent(phrase)
             issues.append(Issue("no-such-phrase", message, Span(0, 0)))
     if is_partial and not options.from_phrases.strip():
@@ -96,37 +96,16 @@ def phrases_visible(options: EncodeOptions) -> VisibleFn:
     return visible
 
 
-class _Found(NamedTuple):
-    """Phrases found in a chunk."""
-
-    ids: set[tuple[int, ...]]
-    """Ids of its phrases; thousands may have the same, as CLIP ignores letter case."""
-    names: set[str]
-    """Phrases that name an embedding."""
-    positions: set[int]
-    """Positions of all of them."""
-
-
-def _found_in(chunk: TokenChunk, phrases: Phrases) -> _Found:
-    """Phrases in a chunk with their positions."""
-    found: set[tuple[int, ...]] = set()
-    names: set[str] = set()
-    positions: set[int] = set()
-    ids = tuple(token.id if isinstance(token.id, int) else -1 for token in chunk.content)
-    for position, token in enumerate(chunk.content, 1):
-        if isinstance(token.id, int):
-            keys = list(phrases.keys_at(position - 1, ids))  # longest first
-            found.update(keys)
-            positions.update(range(position, position + len(keys[0])) if keys else ())
-        elif phrase := phrases.by_embedding.get(token.id.name.lower()):
-            names.add(phrase)
-            positions.add(position)
-    return _Found(found, names, positions)
+def _positions(chunk: TokenChunk, phrases: Phrases) -> set[int]:
+    """Positions of all phrases in a chunk."""
+    tokens = stretches(chunk.content, 1)
+    places = cover(phrases.matches(token.id for token in tokens))
+    return {position for place in places for position in range(tokens[place].start, tokens[place].end)}
 
 
 def _missing_from(chunks: Sequence[TokenChunk], phrases: Phrases) -> list[str]:
     """Phrases missing in all of these chunks."""
-    found = [_found_in(chunk, phrases) for chunk in chunks]
-    there = {name for one in found for name in one.names}
-    there.update(phrase for ids in {ids for one in found for ids in one.ids} for phrase in phrases.by_ids[ids])
+    there = phrases.texts_in(
+        match for chunk in chunks for match in phrases.matches(token.id for token in stretches(chunk.content))
+    )
     return [phrase for phrase in phrases.texts if phrase not in there]

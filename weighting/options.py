@@ -320,9 +320,9 @@ class EncodeOptions:
 
     @property
     def is_cleaned(self) -> bool:
-        """Whether comments are removed and text is repaired, including where the WebUI reads brackets as text."""
+        """Whether comments are removed and text is repaired, including where the WebUI reads other syntaxes."""
         is_webui = syntax_of(self.syntax).is_cleaned or (self.syntax, self.chunking) == ("none", "a1111")
-        return is_webui and self.cleaning == "as Forge"
+        return (is_webui or self.quirks) and self.cleaning == "as Forge"
 
 
 OPTIONS: dict[str, Option] = options_in(EncodeOptions)

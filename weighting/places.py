@@ -125,9 +125,9 @@ def _read(line: str) -> PlacedPhrase:
         raise ValueError("nothing stands between two commas, or behind the last one.")
     place = PlacedPhrase(phrase, read_area(shortened(", ".join(area))), line=line)._replace(**found)
     for time in times:
-        start, end, in_steps = float(time[1]), float(time[2]), time[3] is not None
+        start, end, in_steps, written = float(time[1]), float(time[2]), time[3] is not None, shortened(time[0])
         if end > 1 and not in_steps:
-            raise ValueError(f"times go from 0 to 1, got “{time[0]}”; for steps write “{time[0]} steps”.")
+            raise ValueError(f"times go from 0 to 1, got “{written}”; for steps write “{written} steps”.")
         check_times(start, end, in_steps=in_steps)
         place = place._replace(start=start, end=end, in_steps=in_steps)
     return place

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..encoder.tokenizer import CleaningTokenize, can_clean, may_change
-from .bind import Bound, marked_phrases
+from .bind import Bound, marked_phrases, within_bounds
 from .chunking import ChunkedSection, chunk_prompt, chunks_of
 from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize
 from .cutoff import marked_as_cutoff
@@ -169,8 +169,8 @@ def mark_bound(chunks: Sequence[TokenChunk], text: str, options: EncodeOptions, 
     if not options.binds:
         return Bound(tuple(chunks), ())
     if options.bind_hide == "cutoff":
-        return marked_as_cutoff(chunks, text, options, tokenize)
-    return marked_phrases(chunks, options, tokenize)
+        return within_bounds(marked_as_cutoff(chunks, text, options, tokenize), chunks)
+    return within_bounds(marked_phrases(chunks, options, tokenize), chunks)
 
 
 def _uncleaned(prompt: Prompt) -> list[Issue]:

@@ -8,7 +8,8 @@ Source: docs/reference/attention.md, "Word maps"; DAAM, Tang et al. 2022 (arXiv:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ def word_shares(
     def read(value: Tensor) -> Tensor:
         return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
 
-    return shares_by_head(read, rows, key, key.shape[-1]).mean(1)
+    return mean_shares(read, rows, key, key.shape[-1])
 
 
 def key_rows(words: Sequence[Sequence[int]], num_keys: int) -> Tensor:
@@ -60,14 +61,25 @@ def key_rows(words: Sequence[Sequence[int]], num_keys: int) -> Tensor:
     return found
 
 
-def shares_by_head(
-    read: Callable[[Tensor], Tensor], words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False
-) -> Tensor:
+Read = Callable[[Tensor], Tensor]
+"""An attention as a function of its values alone, to ``[batch, queries, heads * dim]`` or ``[batch, heads, queries,
+dim]``."""
+
+
+def mean_shares(read: Read, words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False) -> Tensor:
+    """Share of each word at each query, the mean over heads: ``[batch, words, queries]``, float32.
+
+    Arguments as in `shares_by_head`; no word is kept by head.
+    """
+    parts = _read_in_parts(read, words, value, dim, is_by_row)
+    return torch.cat([part.mean(1, dtype=torch.float32) for part in parts], -1).transpose(-1, -2)
+
+
+def shares_by_head(read: Read, words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False) -> Tensor:
     """Share of each word at each query, head by head.
 
     Args:
-        read: An attention as a function of its values alone, to ``[batch, queries, heads * dim]`` or
-            ``[batch, heads, queries, dim]``.
+        read: The attention.
         words: 1 for each word's keys, else 0: ``[batch, words, keys]``.
         value: Values of the attention, for their form and number type: ``[batch, keys, heads * dim]`` or
             ``[batch, heads, keys, dim]``.
@@ -77,18 +89,22 @@ def shares_by_head(
     Returns:
         ``[batch, heads, words, queries]``, float32.
     """
-    found: list[Tensor] = []
-    for some in words.split(dim, 1):  # as many as a head's values have numbers
+    parts = _read_in_parts(read, words, value, dim, is_by_row)
+    return torch.cat([part.float() for part in parts], -1).transpose(-1, -2)
+
+
+def _read_in_parts(read: Read, words: Tensor, value: Tensor, dim: int, is_by_row: bool) -> Iterator[Tensor]:
+    """Shares of as many words as a head's values have numbers, and so on: ``[batch, heads, queries, words]``."""
+    for some in words.split(dim, 1):
         ones = pad(some.transpose(1, 2), (0, dim - some.shape[1])).to(value.dtype)  # [batch, keys, dim]
         if value.dim() == 3:
             ones = ones.repeat(1, 1, value.shape[-1] // dim)
         else:
             ones = ones[:, :, None] if is_by_row else ones[:, None]
             ones = ones.expand(len(ones), *value.shape[1:]).contiguous()
-        got = read(ones)
-        by_head = got.unflatten(-1, (-1, dim)).transpose(1, 2) if got.dim() == 3 else got
-        found.append(by_head[..., : some.shape[1]].float())
-    return torch.cat(found, -1).transpose(-1, -2)
+        result = read(ones)
+        by_head = result.unflatten(-1, (-1, dim)).transpose(1, 2) if result.dim() == 3 else result
+        yield by_head[..., : some.shape[1]]
 
 
 def on_latent(maps: Tensor, size: Sequence[int]) -> Tensor:
@@ -119,11 +135,11 @@ class LayerMaps:
 
     def mean(self, size: Sequence[int], has: Callable[[tuple[int, ...]], bool] = lambda _: True) -> Tensor | None:
         """Mean of the layers whose grid is wanted, ``[..., (frames,) *size]`` as in `on_latent`; None without any."""
-        grids = [grid for grid in self._sums if has(grid)]
-        if not grids:
-            return None
-        total = torch.stack([on_latent(self._sums[grid], size) for grid in grids]).sum(0)
-        return total / sum(self._numbers[grid] for grid in grids)
+        total: Tensor | None = None
+        for grid in filter(has, self._sums):
+            maps = on_latent(self._sums[grid], size)
+            total = maps if total is None else total + maps
+        return None if total is None else total / sum(self._numbers[grid] for grid in filter(has, self._sums))
 
 
 THRESHOLD = 0.4
@@ -141,18 +157,59 @@ def place_in(shares: Tensor) -> Tensor:
     return avg_pool2d(flat, 3, 1, 1, count_include_pad=False).reshape(shares.shape)
 
 
+MAX_WATCHED = 50
+"""Most words that are watched at a time: their maps take memory by word, picture and place."""
+NUM_WATCHED = 12
+"""Number of first words that are watched if none is named."""
+MAX_BYTES = 2**29
+"""Most bytes of the maps of a sampling."""
+
+
+def check_bytes(num_bytes: int, what: str, advice: str) -> None:
+    """Refuse maps of more than `MAX_BYTES`, with a ValueError that says what to do."""
+    if num_bytes > MAX_BYTES:
+        raise ValueError(
+            f"{what} would take {num_bytes / 2**20:,.0f} MiB, and {MAX_BYTES // 2**20} MiB at most are allowed: "
+            f"{advice}."
+        )
+
+
+DAAM_SIDE = 64
+"""Side of DAAM's maps of pictures of 512 and of 1024 pixels: it does not grow with them."""
+
+
+def daam_size(size: Sequence[int]) -> tuple[int, ...]:
+    """Height and width of DAAM's maps for a latent; of other sizes as many cells as fit best.
+
+    >>> daam_size((64, 64)), daam_size((96, 96)), daam_size((128, 128)), daam_size((104, 152))
+    ((64, 64), (96, 96), (64, 64), (52, 76))
+    """
+    side = 1
+    while max(size) >= 2 * side * DAAM_SIDE:
+        side *= 2
+    return tuple(-(-one // side) for one in size)
+
+
+def is_of_daam(grid: Sequence[int], size: Sequence[int]) -> bool:
+    """Whether DAAM takes a layer with this grid, for maps of a size: all but those of an eighth of its sides."""
+    return int(math.sqrt(math.prod(size) // math.prod(grid))) != 8
+
+
 def daam_maps(layers: Iterable[Tensor], size: Sequence[int]) -> Tensor:
     """Maps of single rows as DAAM makes them, without its scaling.
 
     Each layer and head is enlarged by bicubic interpolation, cut off at 0, and all are averaged.
 
     Args:
-        layers: ``[heads, rows, height, width]`` of each layer, added up over the steps; without those whose cells are
-            8 by 8 places of the latent, which DAAM leaves out.
+        layers: ``[heads, rows, height, width]`` of each layer that `is_of_daam`, added up over the steps; none is of
+            the middle block.
         size: Height and width of the maps.
 
     Returns:
         ``[rows, *size]``, float32.
     """
-    by_head = [interpolate(one, tuple(size), mode="bicubic").clamp(min=0) for one in layers]
-    return torch.cat(by_head).mean(0)
+    total, num_heads = torch.zeros(()), 0
+    for layer in layers:
+        grown = interpolate(layer, tuple(size), mode="bicubic").clamp(min=0)
+        total, num_heads = total.to(layer.device) + grown.sum(0), num_heads + len(layer)
+    return total / num_heads

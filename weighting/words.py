@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from .chunks import TokenChunk
-from .prompt import Break, Fragment, Span
+from ..encoder.quoting import quote
+from .chunks import Token, TokenChunk
+from .embeddings import EMBEDDING_PREFIX, EmbeddingVector
+from .phrases import without_commas
+from .prompt import Break, Fragment, Span, shortened
 from .scheme import Place
 
 if TYPE_CHECKING:
@@ -21,21 +27,38 @@ if TYPE_CHECKING:
 
 _ALONE = "\u2e80-\U0003ffff"
 """Characters of scripts without spaces between words: each is a word."""
+_PREFIX = re.compile(rf"\b{EMBEDDING_PREFIX}(?=\S)", re.IGNORECASE)
 _WORD = re.compile(rf"[{_ALONE}]|[^\W{_ALONE}]+|[^\w\s]")
 
 
 class Word(NamedTuple):
-    """A word of a prompt, or a sign between words."""
+    """A word of a prompt, a sign between words, or the mention of an embedding."""
 
     text: str
-    """Its text without case."""
+    """Its text without case; of an embedding, its name."""
     span: Span
     """Its position in the prompt as typed."""
     typed: str
     """Its text as typed."""
+    embedding: str = ""
+    """Name of the embedding that it is; empty for a word."""
 
 
-class Words(NamedTuple):
+class _Atom(NamedTuple):
+    """A word, or a part of an embedding's name, as phrases are compared with it."""
+
+    text: str | None
+    """Its text without case; None for a BREAK."""
+    word: int
+    """Number of its word."""
+    begins: bool = True
+    """Whether a phrase may begin with it: not within an embedding's name."""
+    ends: bool = True
+    """Whether a phrase may end with it."""
+
+
+@dataclass(frozen=True)
+class Words:
     """Words of a prompt and its rows."""
 
     words: tuple[Word | None, ...]
@@ -46,23 +69,77 @@ class Words(NamedTuple):
     def rows_of(self, phrase: str) -> tuple[int, ...]:
         """Rows of a phrase, counted from 0, in all places where it stands; none if it is absent.
 
-        A phrase is found by its whole words, whatever their case, weight and syntax.
+        A phrase is found by its whole words, whatever their case, weight and syntax, and without commas around it; an
+        embedding by its name, with or without ``embedding:``.
         """
-        spans = sorted(word.span for number in self.numbers_of(phrase) if (word := self.words[number]))
-        ends = [span.end for span in spans]
-
-        def is_found(row: Span) -> bool:
-            first = bisect_right(ends, row.start)
-            return first < len(spans) and spans[first].start < row.end
-
-        return tuple(number for number, row in enumerate(self.rows) if row and is_found(row))
+        return tuple(sorted({row for number in self.numbers_of(phrase) for row in self._rows_of_words.get(number, ())}))
 
     def numbers_of(self, phrase: str) -> set[int]:
         """Numbers of a phrase's words among ``words``, in all places where it stands; none if it is absent."""
-        wanted = [word.text for word in _words(phrase, range(len(phrase)))]
-        texts = [word and word.text for word in self.words]
-        starts = [start for start in range(len(texts)) if wanted and texts[start : start + len(wanted)] == wanted]
-        return {number for start in starts for number in range(start, start + len(wanted))}
+        wanted = [text.casefold() for text in _WORD.findall(_PREFIX.sub(" ", without_commas(phrase)))]
+        numbers: set[int] = set()
+        end = 0
+        for start in self._starts(wanted):
+            last = start + len(wanted) - 1
+            if self._atoms[start].begins and self._atoms[last].ends:
+                numbers.update(self._atoms[place].word for place in range(max(start, end), last + 1))
+                end = last + 1
+        return numbers
+
+    def _starts(self, wanted: Sequence[str]) -> Iterable[int]:
+        """Places of some atoms in a row, in time that grows with the prompt and the phrase alone."""
+        if not wanted or not all(text in self._places for text in wanted):
+            return ()
+        return self._places[wanted[0]] if len(wanted) == 1 else _starts_of(wanted, [atom.text for atom in self._atoms])
+
+    @cached_property
+    def _atoms(self) -> list[_Atom]:
+        atoms: list[_Atom] = []
+        for number, word in enumerate(self.words):
+            if word is None or not word.embedding:
+                atoms.append(_Atom(word and word.text, number))
+                continue
+            texts = [text.casefold() for text in _WORD.findall(word.embedding)]
+            atoms += (_Atom(text, number, place == 0, place == len(texts) - 1) for place, text in enumerate(texts))
+        return atoms
+
+    @cached_property
+    def _places(self) -> dict[str | None, list[int]]:
+        """Numbers of the atoms that have a text."""
+        places: dict[str | None, list[int]] = {}
+        for place, atom in enumerate(self._atoms):
+            places.setdefault(atom.text, []).append(place)
+        return places
+
+    @cached_property
+    def _rows_of_words(self) -> dict[int, list[int]]:
+        """Rows of each word, by its number."""
+        by_place = sorted((word.span, number) for number, word in enumerate(self.words) if word is not None)
+        ends = [span.end for span, _ in by_place]
+        rows: dict[int, list[int]] = {}
+        for row, span in enumerate(self.rows):
+            place = len(ends) if span is None else bisect_right(ends, span.start)
+            while span is not None and place < len(ends) and by_place[place][0].start < span.end:
+                rows.setdefault(by_place[place][1], []).append(row)
+                place += 1
+        return rows
+
+
+def _starts_of(wanted: Sequence[str], texts: Sequence[str | None]) -> Iterator[int]:
+    """Places where texts stand in a row among others; Knuth, Morris and Pratt, SIAM Journal on Computing 6 (1977)."""
+    borders = [0]  # of the first texts: how many of them are also the last ones
+    for text in wanted[1:]:
+        border = borders[-1]
+        while border and text != wanted[border]:
+            border = borders[border - 1]
+        borders.append(border + (text == wanted[border]))
+    matched = 0
+    for place, text in enumerate(texts):
+        while matched and (matched == len(wanted) or text != wanted[matched]):
+            matched = borders[matched - 1]
+        matched += text == wanted[matched]
+        if matched == len(wanted):
+            yield place - matched + 1
 
 
 Stretch = tuple[str, Sequence[int]]
@@ -80,15 +157,17 @@ def words_of(
         places: Place of each row of its conditioning in the chunks; none if there is none yet.
     """
     stretches = [None if isinstance(part, Break) else (part.text, part.positions) for part in parts]
-    return words_in(stretches, [chunks[chunk].tokens[position].span for chunk, position in places])
+    return words_in(stretches, [chunks[chunk].tokens[position] for chunk, position in places])
 
 
-def words_in(stretches: Iterable[Stretch | None], rows: Sequence[Span | None]) -> Words:
-    """Words of stretches of a prompt, with None for a BREAK between them, and of rows made of some of its text."""
+def words_in(stretches: Iterable[Stretch | None], rows: Sequence[Token]) -> Words:
+    """Words of stretches of a prompt, with None for a BREAK between them; ``rows`` are the tokens of its rows."""
+    spans = {token.span: token.id.name for token in rows if token.span and isinstance(token.id, EmbeddingVector)}
+    embeddings = sorted(spans.items())
     words: list[Word | None] = []
     for stretch in stretches:
-        words += [None] if stretch is None else _words(*stretch)
-    return Words(tuple(words), tuple(rows))
+        words += [None] if stretch is None else _words(*stretch, embeddings)
+    return Words(tuple(words), tuple(token.span for token in rows))
 
 
 def words_of_towers(prompts: Mapping[str, EncodedPrompt]) -> dict[str, Words] | None:
@@ -101,13 +180,13 @@ def words_of_towers(prompts: Mapping[str, EncodedPrompt]) -> dict[str, Words] | 
 
 
 def names_in(prompts: Iterable[Words]) -> tuple[str, ...]:
-    """Words of prompts in order and as typed, without signs, each once whatever its case."""
-    found: dict[str, str] = {}
+    """Words and embeddings of prompts in order and as typed, without signs, each once whatever its case."""
+    names: dict[str, str] = {}
     for words in prompts:
         for word in words.words:
-            if word is not None and word.typed[0].isalnum():
-                found.setdefault(word.text, word.typed)
-    return tuple(found.values())
+            if word is not None and (word.embedding or word.typed[0].isalnum()):
+                names.setdefault(word.text, word.embedding or word.typed)
+    return tuple(names.values())
 
 
 def rows_in_towers(words: Mapping[str, Words], phrase: str, num_rows: int) -> tuple[int, ...]:
@@ -123,15 +202,26 @@ def rows_in_towers(words: Mapping[str, Words], phrase: str, num_rows: int) -> tu
     for name, own in others:
         if own != found:
             raise ValueError(
-                f"The text encoders {first} and {name} have “{phrase}” in different rows, {list(found)} and "
-                f"{list(own)}, which stand side by side. Give both the same text."
+                f"The text encoders {first} and {name} have “{shortened(phrase)}” in different rows, "
+                f"{quote(list(found))} and {quote(list(own))}, which stand side by side. Give both the same text."
             )
     return found
 
 
-def _words(text: str, positions: Sequence[int]) -> list[Word]:
-    """Words of a text whose character i is at ``positions[i]`` of the prompt."""
-    return [
-        Word(found.group().casefold(), Span(positions[found.start()], positions[found.end() - 1] + 1), found.group())
-        for found in _WORD.finditer(text)
-    ]
+def _words(text: str, positions: Sequence[int], embeddings: Sequence[tuple[Span, str]]) -> Iterator[Word]:
+    """Words of a text whose character i is at ``positions[i]`` of the prompt; ``embeddings`` are in its order."""
+    starts = [span.start for span, _ in embeddings]
+
+    def mention(match: re.Match[str]) -> int | None:
+        start = positions[match.start()]
+        number = bisect_right(starts, start) - 1
+        return number if number >= 0 and start < embeddings[number][0].end else None
+
+    for number, group in groupby(_WORD.finditer(text), mention):
+        matches = [*group]
+        parts = [(one, one) for one in matches] if number is None else [(matches[0], matches[-1])]
+        for first, last in parts:
+            typed, name = text[first.start() : last.end()], "" if number is None else embeddings[number][1]
+            yield Word(
+                (name or typed).casefold(), Span(positions[first.start()], positions[last.end() - 1] + 1), typed, name
+            )

@@ -33,7 +33,6 @@ from ..weighting.convert import convert
 from ..weighting.encoders import Encoders
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
-from ..weighting.prompt import shortened
 from ..weighting.sweep import read_sweep
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.towers import Reader
@@ -456,7 +455,7 @@ def read_settings(infotext: str) -> Image.Image:
         **{
             "size": f"{found.width} x {found.height}",
             "clip_skip": str(found.clip_skip),
-            "report": shortened(found.report[0], 30),
+            "settings": found.settings.options.scheme,
         },
     }
     height, left = 24, 96
@@ -464,7 +463,7 @@ def read_settings(infotext: str) -> Image.Image:
     for row, (name, value) in enumerate(rows.items()):
         y = 22 + row * height
         canvas.text(left - 10, y, name, DARK.muted, size=13, align="right")
-        canvas.text(left, y, value, DARK.up if name == "report" else DARK.text, size=13)
+        canvas.text(left, y, value, DARK.up if name == "settings" else DARK.text, size=13)
     return canvas.image()
 
 

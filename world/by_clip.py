@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..encoder.quoting import quote
 from ..encoder.similarity import probabilities, similarity
 from .measure import Interval, interval
 from .tables import Table, cell
@@ -65,7 +66,7 @@ def marked(line: str) -> Marked:
     """
     found = [match for match in _MARKED.finditer(line) if match[1].strip()]
     if len(found) != 1:
-        raise ValueError(f"{line[:60]!r} has {len(found)} marked phrases: mark one, as in 'a table and (a red cup:1)'")
+        raise ValueError(f"{quote(line)} has {len(found)} marked phrases: mark one, as in 'a table and (a red cup:1)'")
     return Marked(line[: found[0].start()], found[0][1], line[found[0].end() :])
 
 
@@ -79,7 +80,7 @@ def check_prompts(prompts: Sequence[Marked]) -> None:
     phrases = [prompt.phrase.strip().lower() for prompt in prompts]
     for index, phrase in enumerate(phrases):
         if phrase in phrases[:index]:
-            raise ValueError(f"the phrase {phrase[:60]!r} is in two prompts: each needs its own, to be told apart")
+            raise ValueError(f"the phrase {quote(phrase)} is in two prompts: each needs its own, to be told apart")
 
 
 PROMPTS = tuple(

@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..encoder.foreign_text import parse_json
+from ..encoder.regular_file import read_regular
 from ..output.files import written_whole
 from ..weighting.areas import area_mask, read_area
 from ..weighting.attention import PLAIN, WAYS, effect_of, way_of
@@ -44,6 +46,8 @@ FIRST_SEED = 20_000
 BATCH = 64
 """Pictures drawn together."""
 FORMAT = "weighted-clip-measured-world-3"
+MAX_POINT_BYTES = 16 * 2**20
+"""Maximum size of a point's file; the largest has some 0.2 MiB."""
 
 Drawable = Text | Regions | Timed
 """A text as the U-Net reads it."""
@@ -502,11 +506,11 @@ def _path(folder: Path, question: Question, way: Way, weight: float) -> Path:
 
 def _stored(path: Path, about: Mapping[str, Any], answers: type[Judged | Mapped]) -> Point | None:
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = parse_json(read_regular(path, MAX_POINT_BYTES))
         point = [[answers(*one) for one in seeds] for seeds in stored.pop("judged")]
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): remove it, or choose another folder") from error
     if stored != about or {len(seeds) for seeds in point} != {SEEDS} or len(point) != len(about["prompts"]):
         raise ValueError(f"{path} is of another world or another measurement: choose another folder")

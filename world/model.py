@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ from torch.nn import functional as F
 
 from ..encoder.config import TextConfig
 from ..encoder.files.safetensors_file import opened, why_unread
+from ..encoder.foreign_text import parse_json
+from ..encoder.quoting import quote
 from ..encoder.text_model import TextModel
 from ..encoder.tokenizer import default_tokenizer
 from ..output.export import save_tensors
@@ -44,6 +46,8 @@ TABLE = "embeddings.token_embedding.weight"
 ROWS_MEAN = -0.1
 """Bias of the text's final norm before training. CLIP's rows have such a mean, by which some schemes divide."""
 MAX_HEADER_BYTES = 1 << 20
+MAX_NAMED = 20
+"""Unknown words named in a message."""
 TRAINED = Path(__file__).with_name("world.safetensors")
 """Result of ``world train`` with its default recipe; the registry's archive does not have it."""
 STEPS, GUIDANCE = 20, 3.0
@@ -109,8 +113,8 @@ def check_words(text: str, tokens: Iterable[tuple[int, int, int]]) -> None:
         if any(start < word.end() and word.start() < end for start, end in places)
     ]
     if words:
-        unknown = ", ".join(map(repr, dict.fromkeys(words)))
-        raise WorldError(f"the small world does not know {unknown:.500}; it knows {', '.join(WORDS)} and commas")
+        unknown = ", ".join(map(quote, islice(dict.fromkeys(words), MAX_NAMED)))
+        raise WorldError(f"the small world does not know {unknown}; it knows {', '.join(WORDS)} and commas")
 
 
 # ---- files
@@ -145,13 +149,13 @@ def load_world(path: str | Path = TRAINED) -> tuple[World, dict[str, Any]]:
                 expected = {prefix + key: list(value.shape) for key, value in module.state_dict().items()}
                 for key, shape in expected.items():
                     if shapes.pop(key, None) != shape:
-                        raise WorldError(f"{path}: key {key!r} is missing, or has not the shape {shape}")
+                        raise WorldError(f"{path}: key {quote(key)} is missing, or has not the shape {shape}")
                 state = {key.removeprefix(prefix): file.get_tensor(key).float().clone() for key in expected}
                 if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
                     raise WorldError(f"{path}: it holds values that are NaN or infinite")
                 module.load_state_dict(state, assign=True)
             if shapes:
-                raise WorldError(f"{path}: key {next(iter(shapes))!r:.200} is no part of a small world")
+                raise WorldError(f"{path}: key {quote(next(iter(shapes)), 200)} is no part of a small world")
     except (FileNotFoundError, NotADirectoryError) as error:
         how = (
             ", as downloads from the registry leave it out; take it from the pack's repository, or make one by python "
@@ -171,10 +175,10 @@ def _sizes() -> str:
 def _built(path: str | Path, metadata: Mapping[str, str]) -> tuple[World, dict[str, Any]]:
     """The world that the metadata describes, which must be this program's."""
     try:
-        recipe = json.loads(metadata["recipe"])
-        if json.loads(metadata["sizes"]) != json.loads(_sizes()) or not isinstance(recipe, dict):
+        recipe = parse_json(metadata["recipe"])
+        if parse_json(metadata["sizes"]) != json.loads(_sizes()) or not isinstance(recipe, dict):
             raise ValueError("its words or sizes are others")
-    except (KeyError, ValueError, RecursionError) as error:
+    except (KeyError, ValueError) as error:
         raise WorldError(f"{path}: this small world is of another version: {error}") from error
     with torch.device("meta"):  # all weights come from the file
         return World(), recipe

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..encoder.quoting import quote
+
 COLORS = {
     "red": (220, 40, 40),
     "green": (40, 160, 60),
@@ -87,7 +89,7 @@ def covered(kind: str, x: float, y: float, radius: float, side: int = SIDE) -> n
     if kind == "cross":
         near, far = 0.35 * radius, radius
         return ((abs(dx) <= near) & (abs(dy) <= far)) | ((abs(dy) <= near) & (abs(dx) <= far))
-    raise ValueError(f"no kind of shape: {kind!r}; there are {', '.join(KINDS)}")
+    raise ValueError(f"no kind of shape: {quote(kind)}; there are {', '.join(KINDS)}")
 
 
 def draw(things: Sequence[Thing]) -> np.ndarray:

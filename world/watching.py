@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..weighting.word_maps import LayerMaps, shares_by_head
+from ..weighting.word_maps import LayerMaps, mean_shares
 from .judge import Found
 from .model import CELLS
 from .unet import Attention, Regions, Text, TransformerBlock, UNet
@@ -87,7 +87,7 @@ def _shares(layer: Attention, x: Tensor, text: Text, cells: tuple[int, int]) -> 
     def read(value: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(query, key, value, mask)
 
-    return shares_by_head(read, words, key, key.shape[-1]).mean(1)
+    return mean_shares(read, words, key, key.shape[-1])
 
 
 def mean_maps(recorded: Sequence[Tensor], layers: str = ALL, steps: str = ALL) -> Tensor:

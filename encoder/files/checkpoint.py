@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ..config import CLIP_L, HEAD_DIM, VISION_TOWERS, Activation, TextConfig, VisionConfig, sizes_of
 from ..layers import ABOUT
 from ..linear import overflow
+from ..quoting import quote
 from ..text_model import TextModel
 from ..vision_model import VisionModel
 from .config_file import Told, origin_of
@@ -209,7 +210,7 @@ def load_weights(
     for name, copy in copies.items():
         problem = overflow(tensors[name], copy)
         if problem:
-            raise CheckpointError(f"key {sources[name].key!r} {problem}")
+            raise CheckpointError(f"key {quote(sources[name].key, 200)} {problem}")
     model.load_state_dict(copies, assign=True)
     model.to(device).eval().requires_grad_(False)
     dtypes = tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}))

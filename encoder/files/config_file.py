@@ -9,13 +9,14 @@ Source: ``configuration_clip.py`` of transformers 5.23 for what is left out, and
 
 from __future__ import annotations
 
-import json
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from ..config import CLIP_L, Activation
+from ..foreign_text import parse_json
+from ..quoting import quote
+from ..regular_file import read_regular
 
 MAX_BYTES = 2**20
 """Maximum size; those of released models have some thousands of bytes."""
@@ -99,7 +100,7 @@ def beside(path: Path, half: Half, sizes: Mapping[str, int | None], *, is_open_c
                 continue
             part = part_of(config, half)
             if part is None:
-                why = f"it is of a model of type {config.get('model_type')!r:.60}"
+                why = f"it is of a model of type {quote(config.get('model_type'))}"
             elif not (why := _misfit(part, half, sizes)):
                 return told_of(part, half, name)
         except ConfigFileError as error:
@@ -111,22 +112,15 @@ def beside(path: Path, half: Half, sizes: Mapping[str, int | None], *, is_open_c
 def read_json(path: Path) -> Json | None:
     """The object in a JSON file; None without a file, ConfigFileError for one that cannot be used."""
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise ConfigFileError("it is a folder, a pipe or a device, and not a file")
-        if about.st_size > MAX_BYTES:
-            raise ConfigFileError(f"it has {about.st_size:,} bytes, at most {MAX_BYTES:,} are read")
-        given = json.loads(path.read_bytes(), parse_constant=_no_number)
+        given = parse_json(read_regular(path, MAX_BYTES), parse_constant=_no_number)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ConfigFileError(f"it cannot be read: {error.strerror or error}") from error
-    except RecursionError as error:
-        raise ConfigFileError("it is nested too deeply") from error
     except ConfigFileError:
         raise
     except ValueError as error:
-        raise ConfigFileError(f"it is no JSON: {error!s:.200}") from error
+        raise ConfigFileError(f"it is {error}") from error
     if not isinstance(given, dict):
         raise ConfigFileError("it is no object of JSON")
     return cast("Json", given)
@@ -142,7 +136,7 @@ def _object(config: Json, name: str) -> Json:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise ConfigFileError(f"{name} is {found!r:.60}, expected an object")
+        raise ConfigFileError(f"{name} is {quote(found)}, expected an object")
     return cast("Json", found)
 
 
@@ -168,7 +162,7 @@ def _of_open_clip(model: Json, half: Half) -> Json:
     _check_whole("width", width)
     ratio = given.get("mlp_ratio", 4.0)
     if type(ratio) not in (int, float) or not 0 < ratio < MAX_BYTES:
-        raise ConfigFileError(f"mlp_ratio is {ratio!r:.60}, expected a number")
+        raise ConfigFileError(f"mlp_ratio is {quote(ratio)}, expected a number")
     part = {
         "hidden_size": width,
         "intermediate_size": int(width * ratio),
@@ -194,7 +188,7 @@ def _of_open_clip(model: Json, half: Half) -> Json:
 
 def _check_whole(name: str, value: object) -> None:
     if type(value) is not int or not 1 <= value < 2**31:
-        raise ConfigFileError(f"{name} is {value!r:.60}, expected a whole number from 1")
+        raise ConfigFileError(f"{name} is {quote(value)}, expected a whole number from 1")
 
 
 def _misfit(part: Json, half: Half, sizes: Mapping[str, int | None]) -> str:
@@ -213,12 +207,12 @@ def told_of(part: Json, half: Half, file: str) -> Told:
     heads, width = part["num_attention_heads"], part["hidden_size"]
     _check_whole("num_attention_heads", heads)
     if width % heads:
-        raise ConfigFileError(f"num_attention_heads is {heads!r:.60}, which does not divide the width, {width}")
+        raise ConfigFileError(f"num_attention_heads is {quote(heads)}, which does not divide the width, {width}")
     activation, eps = part["hidden_act"], part["layer_norm_eps"]
     if activation not in ("quick_gelu", "gelu"):
-        raise ConfigFileError(f"hidden_act is {activation!r:.60}, possible here are quick_gelu and gelu")
+        raise ConfigFileError(f"hidden_act is {quote(activation)}, possible here are quick_gelu and gelu")
     if type(eps) not in (int, float) or not 0 < eps < 1:
-        raise ConfigFileError(f"layer_norm_eps is {eps!r:.60}, expected a number between 0 and 1")
+        raise ConfigFileError(f"layer_norm_eps is {quote(eps)}, expected a number between 0 and 1")
     if half == "text" and part.get("eos_token_id") not in _EOS_IDS:
-        raise ConfigFileError(f"eos_token_id is {part['eos_token_id']!r:.60}, and texts end in {CLIP_L.eos_id}")
+        raise ConfigFileError(f"eos_token_id is {quote(part['eos_token_id'])}, and texts end in {CLIP_L.eos_id}")
     return Told(heads, activation, eps, file)

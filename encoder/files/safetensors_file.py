@@ -7,7 +7,6 @@ it reads any header up to 100 MB, which takes a gigabyte of memory.
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections import OrderedDict
 from collections.abc import Generator, Iterable
@@ -17,6 +16,10 @@ from threading import Lock
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+
+from ..quoting import quote
+from ..regular_file import open_regular
+from .kinds import NUM_FIRST_BYTES, kind_of
 
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 """Supported data types, as named in files."""
@@ -32,7 +35,7 @@ def why_unread(error: Exception) -> str:
         return f"it cannot be read: {error.strerror or error}"
     if isinstance(error, RefusedFile):
         return f"it is not read: {error}"
-    return f"not a readable safetensors file, perhaps cut off in download ({error!s:.300})"
+    return f"not a readable safetensors file, perhaps cut off in download ({quote(str(error), 300)})"
 
 
 @contextmanager
@@ -48,19 +51,17 @@ def opened(path: Path, max_header_bytes: int) -> Generator[Any]:
 
     Raises:
         OSError: If it is missing or cannot be read, or the system cannot map it.
-        RefusedFile: If it is not a file, or its header is too long.
+        NoRegularFile: If it is not a file.
+        RefusedFile: If it is of another kind by its first bytes, or its header is too long.
         SafetensorError: If it is not a safetensors file, or incomplete.
     """
-    try:
-        about = path.stat()
-    except ValueError as error:  # a name that no file can have
-        raise FileNotFoundError(f"{path}: {error}") from error
-    if not stat.S_ISREG(about.st_mode):
-        raise RefusedFile("this is a folder, a pipe or a device, and not a file")
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-    if size > about.st_size:
-        raise SafetensorError(f"its header should have {size:,} bytes, and the file has {about.st_size:,}")
+    with open_regular(path) as file:
+        start, num_bytes = file.read(NUM_FIRST_BYTES), os.fstat(file.fileno()).st_size
+    size = int.from_bytes(start[:8], "little")
+    if kind := "" if start[8:9] == b"{" else kind_of(start):
+        raise RefusedFile(f"it is {kind}")
+    if size > num_bytes:
+        raise SafetensorError(f"its header should have {size:,} bytes, and the file has {num_bytes:,}")
     if size > max_header_bytes:
         raise RefusedFile(f"its header has {size:,} bytes, at most {max_header_bytes:,} are read")
     try:
@@ -82,7 +83,7 @@ class Shards:
             self._metadata |= file.metadata() or {}
             for key in file.keys():  # noqa: SIM118
                 if key in self._of:
-                    raise RefusedFile(f"two of its files have the key {key!r:.200}")
+                    raise RefusedFile(f"two of its files have the key {quote(key, 200)}")
                 self._of[key] = file
 
     def keys(self) -> list[str]:

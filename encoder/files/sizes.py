@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import CLIP_L, MAX_POSITIONS, TOWERS, TextConfig, VisionConfig
+from ..quoting import quote
 from .config_file import ConfigFileError, Half, Json, part_of, read_json, told_of
 from .layouts import tower_of_width
 from .tensor_file import MAX_IMAGE_SIZE, MAX_LAYERS, MAX_MLP_DIM, MAX_WIDTH
@@ -127,17 +128,17 @@ def _check_known(config: Json) -> None:
     for given, known in ((model, _OF_OPEN_CLIP), *((tower, _OF_TOWERS) for tower in towers)):
         others = [name for name, value in given.items() if value and name not in known]
         if others:
-            raise ConfigFileError(f"{others[0]!r:.60} is nothing that the encoders here have")
+            raise ConfigFileError(f"{quote(others[0])} is nothing that the encoders here have")
 
 
 def _checked(part: Json | None, half: Half, config: Json) -> Json:
     """Entries about a tower, each size checked for its range."""
     if part is None:
-        raise ConfigFileError(f"it is of a model of type {config.get('model_type')!r:.60}, expected clip")
+        raise ConfigFileError(f"it is of a model of type {quote(config.get('model_type'))}, expected clip")
     for name, most in _MAX.items():
         value = part.get(name, 1)
         if type(value) is not int or not 1 <= value <= most:
-            raise ConfigFileError(f"{name} of the {half} encoder is {value!r:.60}, expected 1 to {most:,}")
+            raise ConfigFileError(f"{name} of the {half} encoder is {quote(value)}, expected 1 to {most:,}")
     return part
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..config import MAX_POSITIONS
+from ..quoting import quote
 from ..text_model import TextModel
 from .layouts import KEPT_POSITIONS, POSITION_NAME
 from .tensor_file import CheckpointError, TensorFile
@@ -100,7 +101,9 @@ def stretched_file(file: TensorFile, num_positions: int) -> StretchedFile:
     source = tower.source(POSITION_NAME, file.shapes)
     table = stretched(file.tensor(source), num_positions)
     if not bool(torch.isfinite(table.float()).all()):
-        raise CheckpointError(f"key {source.key!r} holds values so large that the stretched ones are beyond its type")
+        raise CheckpointError(
+            f"key {quote(source.key, 200)} holds values so large that the stretched ones are beyond its type"
+        )
     tensors = {key: table for key in (source.key, source.later_key) if key}
     tensors |= _following(file, source.key, num_positions)
     return StretchedFile(tower.name, config.context_length, tensors)

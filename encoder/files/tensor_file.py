@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..config import CLIP_L, HEAD_DIM, MAX_POSITIONS, TOWERS, VISION_TOWERS, Positions, TextConfig, VisionConfig
 from ..layers import ABOUT
+from ..quoting import quote
 from .config_file import ConfigFileError, Half, Told, beside, read_json
 from .layouts import (
     CLASS_NAME,
@@ -100,7 +101,7 @@ class TensorFile:
             hint = " It looks like a LoRA."
         elif find_vision_tower(self.shapes):
             hint = f" It is a CLIP without its text half. {FETCH}"
-        some = ", ".join(f"{key!r:.200}" for key in list(self.shapes)[:3]) or "none at all"
+        some = ", ".join(quote(key, 200) for key in list(self.shapes)[:3]) or "none at all"
         raise CheckpointError(
             f"no CLIP text encoder in it: no key ends in {TOKEN_NAME.removeprefix('embeddings.')!r} where "
             f"one is expected.{hint} First keys: {some}"
@@ -113,13 +114,13 @@ class TensorFile:
         width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0, most=CLIP_L.vocab_size)
         if vocab_size != CLIP_L.vocab_size:
             raise CheckpointError(
-                f"key {token_key!r} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
+                f"key {quote(token_key, 200)} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
             )
         positions = self._positions(tower)
         context_length = size(POSITION_NAME, 0, most=MAX_POSITIONS)
         if context_length < 3:
             key = tower.source(POSITION_NAME, self.shapes).key
-            raise CheckpointError(f"key {key!r} has {context_length} positions; BOS, a token and EOS need 3")
+            raise CheckpointError(f"key {quote(key, 200)} has {context_length} positions; BOS, a token and EOS need 3")
         is_projected = tower.source(PROJECTION_NAME, self.shapes).key in self.shapes
         projection_dim = size(PROJECTION_NAME, 0) if is_projected else None
         num_layers, mlp_dim = self._num_layers(tower), size("encoder.layers.0.mlp.fc1.weight", 0, most=MAX_MLP_DIM)
@@ -168,7 +169,9 @@ class TensorFile:
             width = sizes["hidden_size"] or 0
             is_released = width == released.hidden_dim
             if not is_released and (width < HEAD_DIM or width % HEAD_DIM):
-                raise CheckpointError(f"key {width_key!r} has width {width}, expected a multiple of {HEAD_DIM}")
+                raise CheckpointError(
+                    f"key {quote(width_key, 200)} has width {width}, expected a multiple of {HEAD_DIM}"
+                )
             heads = released.num_heads if is_released else width // HEAD_DIM
             found = Told(heads, released.activation, released.layer_norm_eps, ignored=found)
         self.told[tower.name] = found
@@ -182,13 +185,13 @@ class TensorFile:
         found: Positions = "rotary" if len(shape) == 2 and shape[1] == 0 else "learned"
         if (said == "rotary") != (found == "rotary"):  # other meanings of the name in a file are not our concern
             raise CheckpointError(
-                f"its metadata say {f'positions={said}'!r:.100}, and key {key!r} has shape {list(shape)!s:.100}, as "
-                f"{found} positions have it: a table as wide as the encoder for learned ones, 0 wide for rotary ones"
+                f"its metadata say positions={quote(said)}, and key {quote(key, 200)} has shape {quote(list(shape))}, "
+                f"as {found} positions have it: a table as wide as the encoder for learned ones, 0 wide for rotary ones"
             )
         if found == "rotary" and about.get("rotary") != ABOUT:
             raise CheckpointError(
-                f"its metadata say {'rotary=' + str(about.get('rotary'))!r:.200}; the rotary positions that are read "
-                f"are {f'rotary={ABOUT}'!r}"
+                f"its metadata say rotary={quote(about.get('rotary'), 200)}; the rotary positions that are read are "
+                f"rotary={ABOUT!r}"
             )
         return found
 
@@ -209,7 +212,7 @@ class TensorFile:
         if grid < 1 or grid**2 != num_patches:
             key = tower.source(POSITION_NAME, self.shapes).key
             raise CheckpointError(
-                f"key {key!r} has {num_patches + 1} positions, expected 1 and those of a square of patches"
+                f"key {quote(key, 200)} has {num_patches + 1} positions, expected 1 and those of a square of patches"
             )
         if grid * patch_size > MAX_IMAGE_SIZE:
             raise CheckpointError(
@@ -247,11 +250,12 @@ class TensorFile:
             return None
         shape = self.shapes[key]
         if shape not in ((), (1,)):
-            raise CheckpointError(f"key {key!r} has shape {list(shape)!s:.200}, expected one number")
+            raise CheckpointError(f"key {quote(key, 200)} has shape {quote(list(shape))}, expected one number")
         number = float(self.tensor(Source(key, None, is_transposed=False)))
         if abs(number) > MAX_LOG_SCALE:
             raise CheckpointError(
-                f"key {key!r} holds {number:g}, the logarithm of a scale is {-MAX_LOG_SCALE:g} to {MAX_LOG_SCALE:g}"
+                f"key {quote(key, 200)} holds {number:g}, the logarithm of a scale is {-MAX_LOG_SCALE:g} to "
+                f"{MAX_LOG_SCALE:g}"
             )
         return number
 
@@ -265,14 +269,14 @@ class TensorFile:
             shape, expected = self._shape(sources[name]), sources[name].stored_shape(tuple(parameter.shape))
             if shape != expected:
                 raise CheckpointError(
-                    f"key {sources[name].key!r} has shape {list(shape)!s:.200}, expected {list(expected)} "
+                    f"key {quote(sources[name].key, 200)} has shape {quote(list(shape))}, expected {list(expected)} "
                     "beside the other shapes of this file"
                 )
         known = {source.key for source in sources.values()}
         for key in self.shapes:
             if key.startswith(tower.place.layer_prefix) and key not in known:
                 raise CheckpointError(
-                    f"key {key!r:.200} is in no layer of a plain CLIP encoder; the file may be quantised, "
+                    f"key {quote(key, 200)} is in no layer of a plain CLIP encoder; the file may be quantised, "
                     "or of another kind of model"
                 )
         return sources
@@ -283,7 +287,7 @@ class TensorFile:
         dtype = self.handle.get_slice(source.key).get_dtype()
         if dtype not in FLOATS:
             raise CheckpointError(
-                f"key {source.key!r} holds {dtype}, expected floating point numbers: {', '.join(FLOATS)}"
+                f"key {quote(source.key, 200)} holds {dtype}, expected floating point numbers: {', '.join(FLOATS)}"
             )
         if source.third is None:
             tensor: Tensor = self.handle.get_tensor(source.key)
@@ -294,14 +298,15 @@ class TensorFile:
         if not bool(finite.all()):
             bad = int((~finite).sum())
             raise CheckpointError(
-                f"key {source.key!r} holds {bad} values that are NaN, infinite or beyond float32, of {tensor.numel()}"
+                f"key {quote(source.key, 200)} holds {bad} values that are NaN, infinite or beyond float32, of "
+                f"{tensor.numel()}"
             )
         if source.later_key is not None:
             later = self.tensor(source._replace(key=source.later_key, later_key=None))
             if later.shape != tensor.shape:
                 raise CheckpointError(
-                    f"key {source.later_key!r} has shape {list(later.shape)!s:.200}, expected {list(tensor.shape)} as "
-                    f"{source.key!r} has"
+                    f"key {quote(source.later_key, 200)} has shape {quote(list(later.shape))}, expected "
+                    f"{list(tensor.shape)} as {quote(source.key, 200)} has"
                 )
             tensor = torch.cat([tensor[:KEPT_POSITIONS], later[KEPT_POSITIONS:]])
         return tensor.T.contiguous() if source.is_transposed else tensor
@@ -312,11 +317,11 @@ class TensorFile:
         shape = self._shape(source)
         if len(shape) != num_axes:
             wanted = {1: "one axis", 2: "two axes"}.get(num_axes, f"{num_axes} axes")
-            raise CheckpointError(f"key {source.key!r} has shape {list(shape)!s:.200}, expected {wanted}")
+            raise CheckpointError(f"key {quote(source.key, 200)} has shape {quote(list(shape))}, expected {wanted}")
         size = shape[num_axes - 1 - axis] if source.is_transposed else shape[axis]
         if not 1 <= size <= most:
             raise CheckpointError(
-                f"key {source.key!r} has shape {list(shape)!s:.200}, and {size} is not between 1 and {most}"
+                f"key {quote(source.key, 200)} has shape {quote(list(shape))}, and {size} is not between 1 and {most}"
             )
         return size
 
@@ -331,7 +336,7 @@ class TensorFile:
 
     def _shape(self, source: Source) -> tuple[int, ...]:
         if source.key not in self.shapes:
-            raise CheckpointError(f"key {source.key!r} is missing; the file looks incomplete")
+            raise CheckpointError(f"key {quote(source.key, 200)} is missing; the file looks incomplete")
         return self.shapes[source.key]
 
 
@@ -370,7 +375,7 @@ def _name_in(folder: Path) -> str:
         others = [name for name in names if name.endswith(".safetensors") or (folder / name / _IN_FOLDERS[0]).is_file()]
         raise CheckpointError(
             f"none of {', '.join(_IN_FOLDERS)} is in this folder. Name a .safetensors file, or a folder that has one "
-            f"of these{': ' if others else ''}{', '.join(f'{name!r:.100}' for name in others[:3])}"
+            f"of these{': ' if others else ''}{', '.join(map(quote, others[:3]))}"
         )
     return name
 
@@ -389,15 +394,16 @@ def _opened(path: Path) -> Generator[Any]:
     if index is None:
         raise FileNotFoundError(path)
     listed = index.get("weight_map")
-    names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
+    files = cast("list[Any]", [*listed.values()]) if isinstance(listed, dict) else []
+    for name in files:
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise RefusedFile(f"its weight_map lists {quote(name)}, expected .safetensors files beside it")
+    names = sorted(set(files))
     if not 1 <= len(names) <= MAX_SHARDS:
         raise RefusedFile(f"its weight_map lists {len(names)} files, expected 1 to {MAX_SHARDS}")
-    for name in names:
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise RefusedFile(f"its weight_map lists {name!r:.100}, expected .safetensors files beside it")
     with ExitStack() as stack:
         try:
-            files = [stack.enter_context(opened(path.with_name(name), MAX_HEADER_BYTES)) for name in names]
+            opened_files = [stack.enter_context(opened(path.with_name(name), MAX_HEADER_BYTES)) for name in names]
         except FileNotFoundError as error:
             raise RefusedFile(f"a file that it lists is not there: {error}") from error
-        yield Shards(files)
+        yield Shards(opened_files)

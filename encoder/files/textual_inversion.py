@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from ..quoting import quote
 from .safetensors_file import FLOATS, opened, why_unread
 
 MAX_HEADER_BYTES = 2**20
@@ -93,7 +94,7 @@ def _keys_of_towers(keys: Iterable[str]) -> dict[str, list[str]]:
             if several and not several[0].startswith("bundle_emb."):
                 raise EmbeddingFileError(
                     f"{len(several)} tensors, and none is known to be the embedding. First keys: "
-                    f"{', '.join(f'{key!r:.200}' for key in several[:3])}"
+                    f"{', '.join(map(quote, several[:3]))}"
                 )
             return found
     raise EmbeddingFileError("there is no tensor in it")
@@ -103,9 +104,9 @@ def _count(key: str, stored: Any) -> int:
     """Number of vectors in a tensor, according to its header."""
     shape, dtype = stored.get_shape(), stored.get_dtype()
     if len(shape) not in (1, 2) or 0 in shape:
-        raise EmbeddingFileError(f"{key!r:.200} has shape {shape!s:.200}, expected [vectors, width]")
+        raise EmbeddingFileError(f"{quote(key, 200)} has shape {quote(shape, 200)}, expected [vectors, width]")
     if shape[-1] > MAX_WIDTH:
-        raise EmbeddingFileError(f"{key!r:.200} has shape {shape}, at most {MAX_WIDTH} wide ones are read")
+        raise EmbeddingFileError(f"{quote(key, 200)} has shape {shape}, at most {MAX_WIDTH} wide ones are read")
     if dtype not in FLOATS:
         raise EmbeddingFileError(f"it holds {dtype}, expected floating point numbers: {', '.join(FLOATS)}")
     return shape[0] if len(shape) == 2 else 1

@@ -67,6 +67,8 @@ class Weighing:
         """Maps of words that are watched in this call."""
         self.queries = Queries(())
         """Layout of the queries of layers with fields or several prompts."""
+        self.is_middle = False
+        """Whether the layer is in the middle block of a U-Net."""
         self.is_text_alone = False
         """Whether all queries are the text's keys, or padding behind them."""
         self._by_place: dict[tuple[Any, ...], Tensor] = {}
@@ -156,7 +158,8 @@ class Weighing:
 
             is_by_row = value.dim() == 4 and key.dim() == 3
             dim = query.shape[-1] // (heads if query.dim() == 3 else 1)
-            self.maps.add(self.num_layers, queries, around, of_images, value, dim, picked, is_by_row=is_by_row)
+            of_layer = {"is_by_row": is_by_row, "is_middle": self.is_middle}
+            self.maps.add(self.num_layers, queries, around, of_images, value, dim, picked, **of_layer)
         return result
 
     @property
@@ -296,6 +299,7 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
             )
         if extra:  # the host's options of a U-Net; Anima passes them by name, without a size
             weighing.queries = of_layer(extra[0])
+            weighing.is_middle = (extra[0].get("block") or ("",))[0] == "middle"
         are_text[:] = [True]
         return {} if named else (query, key, value)  # Anima passes the others by name and takes changed ones
 

@@ -105,11 +105,13 @@ def encode_texts(
     texts: Sequence[str | Mapping[str, str]],
     options: EncodeOptions,
     values: Mapping[str, Any] | None = None,
+    *,
+    kept: Sequence[int] | None = None,
 ) -> list[Encoded]:
     """Encode several prompts, each as in `encode_text`.
 
     The native encoder encodes them together, and so does a host's CLIP with a cache, in windows. Any other CLIP encodes
-    each separately, as the host would.
+    each separately, as the host would. ``kept`` is as in `encode_unsigned`.
     """
 
     def check(reads: Reads) -> None:
@@ -118,7 +120,7 @@ def encode_texts(
 
     return [
         one._replace(conditioning=with_signs(one.conditioning, one.prompts))
-        for one in encode_unsigned(clip, texts, options, values, check)
+        for one in encode_unsigned(clip, texts, options, values, check, kept=kept)
     ]
 
 
@@ -135,16 +137,19 @@ def encode_unsigned(
     options: EncodeOptions,
     values: Mapping[str, Any] | None = None,
     check: Callable[[Reads], object] = lambda reads: None,
+    *,
+    kept: Sequence[int] | None = None,
 ) -> list[Encoded]:
     """Same as `encode_texts`, with conditioning that does not carry the signs of rows: `with_signs` adds them.
 
     ``check`` is called with the prompts as CLIP text towers read them, before anything is encoded. An exception that
-    it raises ends the work.
+    it raises ends the work. With ``kept``, the numbers of rows to keep as in `read_together`, they are encoded as texts
+    that alternate in a picture of the WebUI: with equal numbers of rows, and in some schemes evened out together.
     """
     values = dict(values or {})
     if isinstance(clip, NativeClip):
         device = host("comfy.model_management").intermediate_device()
-        prepared = Encoders(clip.readers(), clip.encoders).prepare(texts, options)
+        prepared = _prepared(Encoders(clip.readers(), clip.encoders), texts, options, kept)
         check(prepared.reads)
         found = encode_native(clip, prepared)
         how = {name: encoder.how_computed() for name, encoder in clip.encoders.items()}
@@ -167,12 +172,12 @@ def encode_unsigned(
         return [_encoded_by_host(clip, read, values) for read in reads]
     towers_of(clip)  # reports a missing CLIP
     is_remembering = memory_of(clip) is not None
-    window = WINDOW if is_remembering else 1
+    window = max(1, len(texts)) if kept is not None else WINDOW if is_remembering else 1
     device = torch.device(getattr(clip.patcher, "load_device", "cpu"))
     max_chunks = MAX_CHUNKS_CPU if device.type == "cpu" else MAX_CHUNKS_GPU
     encoders = Encoders(readers_of(clip), max_chunks=max_chunks, keeps_calls=not is_remembering)
     windows = [texts[start : start + window] for start in range(0, len(texts), window)]
-    plans = [encoders.prepare(some, options) for some in windows]
+    plans = [_prepared(encoders, some, options, kept) for some in windows]
     for prepared in plans:
         check(prepared.reads)
         if SCHEMES[options.scheme].is_repeating:
@@ -183,6 +188,14 @@ def encode_unsigned(
         for some, prepared in zip(windows, plans, strict=True)
         for encoded in _encode_host(clip, prepared, some, values)
     ]
+
+
+def _prepared(
+    encoders: Encoders, texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, kept: Sequence[int] | None
+) -> Prepared:
+    if kept is None:
+        return encoders.prepare(texts, options)
+    return encoders.prepare_together(list(map(_whole, texts)), options, kept)
 
 
 def _whole(text: str | Mapping[str, str]) -> str:
@@ -227,6 +240,23 @@ def is_stable_diffusion(clip: EitherClip) -> bool:
         return True
     known = {name for name, value in vars(clip.tokenizer).items() if hasattr(value, "tokenize_with_weights")}
     return has_towers(clip) and not others_in(clip) and known <= set(TOWERS)
+
+
+def is_sdxl(clip: EitherClip) -> bool:
+    """Whether a CLIP belongs to SDXL or its refiner."""
+    has_clip_towers = isinstance(clip, NativeClip) or has_towers(clip)
+    return has_clip_towers and is_stable_diffusion(clip) and "clip_g" in towers_of(clip)
+
+
+def zeroed(conditioning: Conditioning) -> Conditioning:
+    """A conditioning with zeros in place of all that is encoded."""
+    return [
+        [
+            torch.zeros_like(rows),
+            {name: torch.zeros_like(value) if name == "pooled_output" else value for name, value in values.items()},
+        ]
+        for rows, values in conditioning
+    ]
 
 
 def others_in(clip: Clip) -> tuple[str, ...]:

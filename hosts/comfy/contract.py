@@ -35,7 +35,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy.model_management": (
         *("get_torch_device", "unet_offload_device", "vae_device", "vae_offload_device"),
         *("text_encoder_device", "text_encoder_offload_device", "intermediate_device"),
-        *("load_models_gpu", "throw_exception_if_processing_interrupted"),
+        *("free_memory", "load_models_gpu", "throw_exception_if_processing_interrupted"),
     ),
     "comfy.model_patcher": ("ModelPatcher",),
     "comfy.ops": ("cast_to",),
@@ -107,7 +107,10 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.sd1_clip.SD1Tokenizer": ("tokenize_with_weights",),
     "comfy.utils.ProgressBar": ("update_absolute",),
     "nodes.LoraLoader": ("load_lora",),
-    "server.PromptServer": ("add_on_prompt_handler", "client_id", "instance", "routes", "send_sync"),
+    "execution.PromptQueue": ("currently_running",),
+    "server.PromptServer": (
+        *("add_on_prompt_handler", "client_id", "instance", "prompt_queue", "routes", "send_sync"),
+    ),
     # Weigh Attention: attributes of each network
     "comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel": (),
     "comfy.ldm.flux.model.Flux": ("patch_size",),
@@ -167,6 +170,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     ),
     "comfy.ldm.modules.attention": (
         "activations_shape",
+        "block",
         "attn1_patch",
         "attn2",
         "attn2_patch",

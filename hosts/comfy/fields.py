@@ -80,7 +80,7 @@ class Acting(NamedTuple):
     rows: Tensor
     """1 for the rows of each of them, else 0: ``[fields, rows]``."""
     least: Tensor
-    """Bias of each row by their least weights in the picture, for queries without a place: ``[1 or batch, rows]``."""
+    """Bias of each row by its least weight in the picture, for queries without a place: ``[1 or batch, rows]``."""
 
 
 class Step(NamedTuple):
@@ -125,8 +125,20 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
     num_pictures = max(map(len, weights))
     by_field = torch.stack([one.expand(num_pictures, *sizes) for one in weights], 1).float()
     of_field = torch.stack(rows)
-    least = by_field.flatten(2).amin(2).log()  # [pictures, fields]
-    return Acting(bias, by_field, of_field, least[..., None].where(of_field > 0, 0.0).sum(1))
+    return Acting(bias, by_field, of_field, least_bias(by_field, of_field))
+
+
+def least_bias(weights: Tensor, rows: Tensor) -> Tensor:
+    """Bias of rows by the least that all of their fields together weigh in a picture: ``[pictures, rows]``.
+
+    Args:
+        weights: Weights of fields by place, ``[pictures, fields, (frames,) height, width]``.
+        rows: 1 for the rows of each field, else 0: ``[fields, rows]``.
+    """
+    logs = weights.flatten(2).double().log()
+    kinds, kind_of_row = rows.unique(dim=1, return_inverse=True)  # of rows with the same fields
+    least = torch.stack([logs[:, kind > 0].sum(1).amin(1) for kind in kinds.T], 1)
+    return least[:, kind_of_row].float()
 
 
 def acts_in(where: Where, step: Step) -> bool:

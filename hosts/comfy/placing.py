@@ -13,6 +13,8 @@ from torch import Tensor
 
 from ...weighting.areas import read_area, read_where
 from ...weighting.fields import check_times, check_weight
+from ...weighting.phrases import without_commas
+from ...weighting.places import PlacedPhrase
 from ...weighting.prompt import shortened
 from ...weighting.view import counted
 from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
@@ -73,12 +75,13 @@ def place_phrase(
         ValueError: If the placement has no meaning, or the phrase's rows cannot be told, do not exist or have a weight
             below 0.
     """
-    phrase = phrase.strip()
+    phrase = without_commas(phrase)
     if not phrase:
         raise ValueError(EMPTY)
     check_weight("inside", inside)
     check_weight("outside", outside)
-    where = placement.checked(f"“{shortened(phrase)}”")
+    name = f"“{shortened(phrase)}”"
+    where = placement.checked(name)
     fields: list[Field | None] = []
     for rows, values in conditioning:
         found = all_rows_of(phrase, rows, values)
@@ -87,16 +90,33 @@ def place_phrase(
     if not num_found:
         raise ValueError(absent(phrase))
     num_rows = sum(len(field.rows) for field in fields if field is not None)
-    lines = [f"“{phrase}”: {counted(num_rows, 'row')}"]
+    lines = [f"{name}: {counted(num_rows, 'row')}"]
     if num_found < len(fields):
         lines[0] += f", in {num_found} of the {len(fields)} entries of this CONDITIONING"
     place = place_in_words(where)
     if inside == outside == 1.0 or (not place and inside == 1.0):
         return conditioning, f"{lines[0]}\nits weight is 1 everywhere: the CONDITIONING is as it came in"
     lines.append(f"weight {inside:g} in {place}, {outside:g} outside" if place else f"weight {inside:g} everywhere")
-    lines += time_lines(where)
+    lines += time_lines(where, [values for (_, values), field in zip(conditioning, fields, strict=True) if field])
     placed = _watched(with_field(conditioning, fields), where, [field.rows if field else () for field in fields])
     return placed, "\n".join([*lines, NOT_ACTING])
+
+
+def place_lines(conditioning: Conditioning, places: Sequence[PlacedPhrase]) -> tuple[Conditioning, list[str]]:
+    """Place the phrases of our WebUI script's lines, of which one may be in none of a picture's texts.
+
+    Returns:
+        The conditioning as `place_phrase` gives it, and lines of a report.
+    """
+    lines: list[str] = []
+    for place in places:
+        if not any(all_rows_of(place.phrase, rows, values) for rows, values in conditioning):
+            lines.append(f"“{shortened(place.line)}” places nothing: these words are not in the prompt")
+            continue
+        where = Placement(place.area.text if place.area else "", place.start, place.end, place.in_steps)
+        conditioning, report = place_phrase(conditioning, place.phrase, place.inside, place.outside, where)
+        lines.append(report)
+    return conditioning, lines
 
 
 def _watched(conditioning: Conditioning, where: Where, own: Sequence[Sequence[int]] | None = None) -> Conditioning:
@@ -157,7 +177,10 @@ def place_region(
     lines.append(f"strength {strength:g} in {place_in_words(where) or 'the whole picture'}")
     if blends:
         lines.append("in every other block, in models in which text and picture share an attention")
-    lines += [*time_lines(where), "pooled vector, ControlNet and all else are the base's"]
+    lines += [
+        *time_lines(where, [values for _, values in region]),
+        "pooled vector, ControlNet and all else are the base's",
+    ]
     base = _watched(base, where)
     return with_region(base, region, strength, where, times, blends), "\n".join([*lines, NOT_ACTING])
 
@@ -189,13 +212,19 @@ def _check_beside(base: Conditioning, region: Conditioning) -> None:
 
 def place_in_words(where: Where) -> str:
     """A place for a report; empty if it is the whole picture."""
-    parts = [f"area “{where.area_text}”"] if where.area_text else []
+    parts = [f"area “{shortened(where.area_text)}”"] if where.area_text else []
     return " and ".join([*parts, *(["the mask"] if where.mask is not None else [])])
 
 
-def time_lines(where: Where) -> list[str]:
-    """Line of a report about a time; none if it is the whole sampling."""
+def time_lines(where: Where, entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines of a report about a time, in texts with times of their own; none if it is the whole sampling."""
     if not where.in_steps and (where.start, where.end) == (0.0, 1.0):
         return []
     unit = "step" if where.in_steps else "part of the way"
-    return [f"from {unit} {where.start:g} to before {unit} {where.end:g}"]
+    lines = [f"from {unit} {where.start:g} to before {unit} {where.end:g}"]
+    times = [(values.get("start_percent", 0.0), values.get("end_percent", 1.0)) for values in entries]
+    num_apart = sum(max(start, where.start) >= min(end, where.end) for start, end in times)
+    if num_apart and not where.in_steps:
+        texts = "the text" if len(times) == 1 else f"{num_apart} of the {len(times)} texts"
+        lines.append(f"it acts in 0 steps of {texts}, whose time does not meet this one")
+    return lines

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from ...weighting.areas import area_mask, read_area, read_where
+from ...weighting.phrases import without_commas
 from ...weighting.problems import Problem, refused
 from ...weighting.prompt import shortened
 from .fields import without_place
@@ -69,7 +70,7 @@ def comes_with(names: Sequence[str]) -> str:
 
 def phrase_problems(phrase: str, prompts: Prompts) -> Iterator[Problem]:
     """Problems of a phrase of some prompts."""
-    phrase = phrase.strip()
+    phrase = without_commas(phrase)
     if not phrase:
         yield Problem(EMPTY, "phrase")
     elif prompts.refusal is not None:

@@ -1,9 +1,9 @@
-"""Memory of biases by place, of which ComfyUI is told before a sampling, so that it keeps as much free of models.
+"""Memory of biases by place and of word maps, of which ComfyUI is told, so that it keeps as much free of models.
 
 ComfyUI asks the ControlNets of a conditioning how much they need. So it is shown one that needs as much and does
 nothing else.
 
-Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Memory of weights by place".
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Memory of weights by place", "Word maps".
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...weighting.word_maps import MAX_BYTES
 from .contract import host
 from .families import is_filled_in_front, is_known, layout_of, reads_apart
 from .queries import Call, told_by_layer
 from .regions import Region
 from .steps import MARKER
 from .text_rows import num_rows_read
+from .watching import AS_DAAM
 
 FILLED_ROWS = 512
 """Number of rows up to which models fill text up at the front."""
@@ -29,6 +31,8 @@ LEVELS = 8
 """Most levels of a U-Net, each with half as many places along a side as the one before."""
 REPEATED = 12
 """Most times that the host repeats the rows of a text for others in its batch."""
+OF_MEAN = 3
+"""Maps of the latent's size that the mean of layers takes: their sum, a layer's, and the mean."""
 REFERENCES = ("reference_latents", "context_latents", "time_dim_concat")
 """Values of an entry that are latents beside the picture's, or lists of them."""
 WORKING = 2 * torch.float32.itemsize
@@ -46,13 +50,19 @@ def reserve(
     *rest: Any,
     **named: Any,
 ) -> Any:
-    """Wrapper around the loading of models for a sampling: memory for biases by place is kept free."""
-    num_bytes = bytes_of_biases(model.model, noise_shape, [entry for some in conds.values() for entry in some])
+    """Wrapper around the loading of models for a sampling: memory for biases by place and word maps is kept free."""
+    entries = [entry for some in conds.values() for entry in some]
+    num_bytes = bytes_of_biases(model.model, noise_shape, entries) + bytes_of_maps(model.model, noise_shape, entries)
     if not num_bytes:
         return executor(model, noise_shape, conds, *rest, **named)
     shown = {**conds, MARKER: [{"control": _control_class()(num_bytes)}]}
     loaded, _, *others = executor(model, noise_shape, shown, *rest, **named)
     return loaded, conds, *others
+
+
+def keep_free(num_bytes: int) -> None:
+    """Let the host unload models from the processor's memory if that is not as free as this."""
+    host("comfy.model_management").free_memory(num_bytes, torch.device("cpu"))
 
 
 @cache
@@ -94,6 +104,25 @@ def bytes_of_biases(model: Any, shape: Sequence[int], entries: Sequence[Entry]) 
         _bytes_of(model, shape, some, _regions(some[0])) if has_fields or _regions(some[0]) else 0
         for some in sharing.values()
     )
+
+
+def bytes_of_maps(model: Any, shape: Sequence[int], entries: Sequence[Entry]) -> int:
+    """Most bytes that maps of watched words take at once in a sampling, arguments as in `bytes_of_biases`."""
+    by_entry = [getattr(entry["model_conds"].get(MARKER), "watches", ()) for entry in entries]
+    watches = {watched.watch for some in by_entry for watched in some}
+    if not watches or not is_known(model):
+        return 0
+    kept = (shape[0] + 1) * sum(sum(watch.lengths) for watch in watches)  # sums, and of how many words and places
+    words = max(sum(len(watched.rows) for watched in some) for some in by_entry)
+    size = tuple(shape[2:])
+    places = math.prod(size)
+    if layout_of(model) is told_by_layer:
+        of_layers = 4 / 3 * places  # each with a quarter of the places of the one before
+    else:
+        of_layers = math.prod(layout_of(model)(Call(model.diffusion_model, {}, {}, size), 0).grid)
+    of_call = shape[0] * _num_at_once(entries) * words * (of_layers + OF_MEAN * places)
+    as_daam = MAX_BYTES if any(watch.layers == AS_DAAM for watch in watches) else 0
+    return math.ceil((kept * places + of_call) * torch.float32.itemsize) + as_daam
 
 
 def _bytes_of(model: Any, shape: Sequence[int], entries: Sequence[Entry], masked: Sequence[Region]) -> int:

@@ -162,9 +162,7 @@ def _words(parts: Sequence[Mapping[str, Sequence[Token]]], characters: Sequence[
     for is_break, group in groupby(characters, lambda character: character.is_break):
         own = [*group]
         stretches.append(None if is_break else ("".join(one.text for one in own), [one.place for one in own]))
-    return tuple(
-        {key: words_in(stretches, [token.span for token in tokens]) for key, tokens in part.items()} for part in parts
-    )
+    return tuple({key: words_in(stretches, tokens) for key, tokens in part.items()} for part in parts)
 
 
 def _tokens(

@@ -21,8 +21,11 @@ from torch import Tensor
 from ...weighting.options import EncodeOptions
 from ...weighting.prompt import Issue, Span, shortened
 from ...weighting.timed.schedule import Counter, TimedPrompt, runs
-from .clip import EitherClip, Encoded, encode_texts, is_stable_diffusion
+from ...weighting.towers import read_together
+from .clip import EitherClip, Encoded, encode_texts, is_stable_diffusion, readers_of
+from .models import NativeClip
 from .placed_parts import PlacedPart, check_parts, placed_entries
+from .towers import has_towers
 from .types import Conditioning, ModelPatcher
 
 PercentToSigma = Callable[[float], float]
@@ -221,9 +224,19 @@ class TimedEncoded(NamedTuple):
 
 
 def encode_timed(
-    clip: EitherClip, prompt: TimedPrompt, options: EncodeOptions, timing: Timing, counter: Counter
+    clip: EitherClip,
+    prompt: TimedPrompt,
+    options: EncodeOptions,
+    timing: Timing,
+    counter: Counter,
+    *,
+    as_webui: bool = False,
 ) -> TimedEncoded:
     """Encode a prompt that changes while an image is sampled; each text once, as `encode_text` does.
+
+    With ``as_webui`` the texts of a part between ANDs are encoded together, as our WebUI script does: all have as many
+    rows as the longest, and the WebUI's emphasis evens them out over all of them. Of padding that is dropped, all keep
+    what any of the prompt's texts needs.
 
     Returns:
         The conditioning: for each part between ANDs and each run of steps an entry whose ``strength`` is the weight of
@@ -234,10 +247,14 @@ def encode_timed(
     """
     check_branches(prompt)
     branches = [runs(branch, timing.steps, counter) for branch in prompt.branches]
-    different = list(dict.fromkeys(run.fragment.text for branch in branches for run in branch))
-    texts = dict(zip(different, encode_texts(clip, different, options), strict=True))
+    together: list[list[str]] = [[text.text for text in branch.texts] for branch in prompt.branches]
+    kept = _kept(clip, [text for some in together for text in some], options) if as_webui else None
+    if not as_webui:
+        together = [list(dict.fromkeys(run.fragment.text for found in branches for run in found))]
+    encoded = [dict(zip(some, encode_texts(clip, some, options, kept=kept), strict=True)) for some in together]
     parts: list[PlacedPart] = []
-    for branch, found in zip(prompt.branches, branches, strict=True):
+    for index, (branch, found) in enumerate(zip(prompt.branches, branches, strict=True)):
+        texts = encoded[index if as_webui else 0]
         entries: Conditioning = []
         for run in found:
             times = timing.entry_times(run.first, run.end)
@@ -247,7 +264,7 @@ def encode_timed(
                 if _meet(others, times)
             ]
         parts.append(PlacedPart(entries, branch.weight, branch.place))
-    return TimedEncoded(placed_entries(parts), texts)
+    return TimedEncoded(placed_entries(parts), {text: one for some in encoded for text, one in some.items()})
 
 
 def check_branches(prompt: TimedPrompt) -> None:
@@ -261,6 +278,14 @@ def check_branches(prompt: TimedPrompt) -> None:
         )
     if not check_parts([PlacedPart([], branch.weight, branch.place) for branch in prompt.branches]):
         raise ValueError("The only part of this prompt has the weight 0 and is left out, as in prompt-control.")
+
+
+def _kept(clip: EitherClip, texts: Sequence[str], options: EncodeOptions) -> Sequence[int]:
+    """Numbers of rows of each chunk that a prompt's texts keep together if padding is dropped."""
+    if not options.drops_padding or not (isinstance(clip, NativeClip) or has_towers(clip)):
+        return ()
+    reads = read_together(list(dict.fromkeys(texts)), options, readers_of(clip))
+    return next(iter(reads.values()))[0].kept or ()
 
 
 def _meet(hooked: Mapping[str, Any], times: Mapping[str, float]) -> bool:

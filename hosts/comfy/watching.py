@@ -5,21 +5,29 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Word maps".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...weighting.fields import cell_side
-from ...weighting.word_maps import LayerMaps, daam_maps, shares_by_head
+from ...weighting.view import counted
+from ...weighting.word_maps import (
+    LayerMaps,
+    check_bytes,
+    daam_maps,
+    daam_size,
+    is_of_daam,
+    mean_shares,
+    shares_by_head,
+)
 from .queries import Queries
 
 ALL, COARSE, FINE, AS_DAAM = "all", "coarse", "fine", "as DAAM"
 LAYERS = (ALL, COARSE, FINE, AS_DAAM)
 """Layers that a watch records."""
-LEFT_OUT_SIDE = 8
-"""Side of the cells of layers that DAAM leaves out."""
+_FEWER = "take fewer words in Watch Words, or fewer pictures at a time"
 MAX_RECORDS = 4
 """Number of last samplings whose maps are kept."""
 
@@ -35,9 +43,12 @@ class Watch:
         lengths: Sequence[int] = (),
         *,
         keeps: bool = True,
+        note: str = "",
     ) -> None:
         self.names, self.keeps = tuple(names), keeps
         """Words, and whether their maps are kept after a sampling."""
+        self.note = note
+        """Line of the report about words that are not watched; empty if there are none."""
         self.every = every
         """Steps from one that is recorded to the next; the first one is."""
         self.layers = layers
@@ -94,8 +105,16 @@ class Record:
         of its frames.
         """
         shape = latent.shape[0], sum(watch.lengths), *latent.shape[2:]
+        check_bytes(
+            2 * torch.float32.itemsize * math.prod(shape),  # those of a call are added to their sum
+            f"Maps of {counted(shape[1], 'word')} in {counted(shape[0], 'picture')}",
+            _FEWER,
+        )
+        self.size = tuple(shape[2:])
+        """(Frames,) height and width of the latent."""
         self._sums = latent.new_zeros(shape, dtype=torch.float32)
         self._counts = latent.new_zeros((1, *shape[1:]), dtype=torch.float32)
+        self._maps: Tensor | None = None
         self._watch = watch
         self._by_layer: dict[int, Tensor] = {}
         self._result = torch.zeros(0)
@@ -125,8 +144,11 @@ class Record:
             if area is not None:
                 raise ValueError("Watch Words cannot record areas as DAAM does: set its layers to all, coarse or fine.")
             for layer, own in maps.by_layer.items():
-                found = own[images, :, words]
-                self._by_layer[layer] = self._by_layer[layer] + found if layer in self._by_layer else found
+                by_head = own[images, :, words]
+                self._by_layer[layer] = self._by_layer[layer] + by_head if layer in self._by_layer else by_head
+            num_bytes = sum(2 * by_head.nbytes for by_head in self._by_layer.values())
+            check_bytes(num_bytes, "Maps as DAAM, which keeps those of each layer and head,", _FEWER)
+            return
         made = maps.mean(self._watch.layers)
         if made is None:
             raise ValueError(f"This model has no {self._watch.layers} layers: set layers of Watch Words to all.")
@@ -147,23 +169,31 @@ class Record:
         return self._sums / self._counts.clamp(min=1)
 
     def finished(self, result: Tensor) -> Record:
-        """This record with all on the CPU, of a sampling with this result."""
-        self._sums, self._counts, self._result = self._sums.cpu(), self._counts.cpu(), result.detach().cpu()
-        self._by_layer = {layer: own.cpu() for layer, own in self._by_layer.items()}
+        """This record with its maps alone, on the CPU, of a sampling with this result."""
+        self._maps, self._result = self.maps().cpu(), result.detach().cpu()
+        self._sums = self._counts = torch.zeros(0)
+        self._by_layer.clear()
         return self
 
     def is_of(self, samples: Tensor) -> bool:
         """Whether this is the record of a sampling with this result, with or without the frames of guides behind it."""
         found = samples.cpu().to(self._result.dtype)
-        results = self._result, self._result[:, :, : self._sums.shape[2]]
+        results = self._result, self._result[:, :, : self.size[0]]
         return any(found.shape == result.shape and torch.equal(found, result) for result in results)
 
     def maps(self) -> Tensor:
-        """Map of each word, ``[pictures, words, (frames,) height, width]``, float32: shares, or as DAAM makes them."""
+        """Map of each word, ``[pictures, words, (frames,) height, width]``, float32: shares, or as DAAM makes them.
+
+        Height and width are those of the latent, as DAAM those of `daam_size`.
+        """
+        if self._maps is not None:
+            return self._maps
         if self._watch.layers != AS_DAAM:
             return self.running()
+        if not self._by_layer:
+            return torch.zeros(len(self._sums), len(self._watch.lengths), *daam_size(self.size))
         pictures = zip(*self._by_layer.values(), strict=True)
-        of_rows = torch.stack([daam_maps(layers, self._sums.shape[-2:]) for layers in pictures])
+        of_rows = torch.stack([daam_maps(layers, daam_size(self.size)) for layers in pictures])
         of_words = torch.stack([own.mean(1) for own in of_rows.split(self._watch.lengths, 1)], 1)
         return of_words / len(self.levels)
 
@@ -204,7 +234,7 @@ class Maps:
     def _has(self, layers: str, grid: Sequence[int]) -> bool:
         """Whether a choice of layers includes one with a grid."""
         if layers == AS_DAAM:
-            return cell_side(self.size[-1], grid[-1]) != LEFT_OUT_SIDE
+            return is_of_daam(grid, daam_size(self.size))
         return layers == ALL or not self._has_grids or (grid == self._finest) == (layers == FINE)
 
     def read_again(self, num_rows: int) -> None:
@@ -227,6 +257,7 @@ class Maps:
         picked: list[int] | None,
         *,
         is_by_row: bool,
+        is_middle: bool = False,
     ) -> None:
         """Add the maps of a layer.
 
@@ -239,16 +270,18 @@ class Maps:
             dim: As there.
             picked: Images that ``read`` takes; None for all.
             is_by_row: As in `shares_by_head`.
+            is_middle: Whether it is in the middle block of a U-Net.
         """
         self._finest = self._finest or queries.grid
-        if not any(self._has(layers, queries.grid) for layers in self._wanted):
-            return
         keys = torch.nn.functional.pad(self._words if picked is None else self._words[picked], around)
-        shares = shares_by_head(read, keys, value, dim, is_by_row=is_by_row)
-        by_head = shares[..., queries.picture].unflatten(-1, queries.grid)  # [images, heads, words, ...]
-        if AS_DAAM in self._wanted and self._has(AS_DAAM, queries.grid):
-            self.by_layer[layer] = self._of_all(by_head, picked)
-        self._layers.add(queries.grid, self._of_all(by_head.mean(1), picked))
+        if AS_DAAM in self._wanted and self._has(AS_DAAM, queries.grid) and not is_middle:
+            by_head = shares_by_head(read, keys, value, dim, is_by_row=is_by_row)
+            self.by_layer[layer] = self._of_all(by_head[..., queries.picture].unflatten(-1, queries.grid), picked)
+        if any(self._has(layers, queries.grid) for layers in self._wanted - {AS_DAAM}):
+            shares = mean_shares(read, keys, value, dim, is_by_row=is_by_row)
+            self._layers.add(
+                queries.grid, self._of_all(shares[..., queries.picture].unflatten(-1, queries.grid), picked)
+            )
 
     def _of_all(self, found: Tensor, picked: list[int] | None) -> Tensor:
         """Maps of all images of the batch, 0 for those that were not picked."""

@@ -5,6 +5,7 @@ Source: docs/places.md, "Word maps".
 
 from __future__ import annotations
 
+import math
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,8 +16,10 @@ from torch.nn.functional import interpolate
 
 from ...encoder.quoting import quote
 from ...weighting.fields import means
-from ...weighting.problems import Problem
+from ...weighting.phrases import without_commas
+from ...weighting.problems import Problem, refused
 from ...weighting.prompt import shortened
+from ...weighting.word_maps import MAX_WATCHED, NUM_WATCHED
 from ...weighting.words import Words, names_in
 from .attention import regions_of, with_watch
 from .placing import all_rows_of
@@ -34,7 +37,7 @@ def watch_words(conditioning: Conditioning, words: str, every: int, layers: str)
 
     Args:
         conditioning: Conditioning of our encode nodes.
-        words: Words or phrases, one a line; none for all words.
+        words: Words or phrases, one a line; none for the first ones of the prompt.
         every: Steps from one that is recorded to the next.
         layers: One of `LAYERS`.
 
@@ -42,10 +45,17 @@ def watch_words(conditioning: Conditioning, words: str, every: int, layers: str)
         A copy of the conditioning, and the watch.
 
     Raises:
-        ValueError: If a phrase is absent, its rows cannot be told, or ``layers`` does not go with several prompts.
+        ValueError: If a phrase is absent, its rows cannot be told, there are more than `MAX_WATCHED`, or ``layers``
+            does not go with several prompts.
     """
     check_every(every)
-    names = lines_of(words) or names_in(_all_words(conditioning))
+    check_number(words)
+    typed = lines_of(words)
+    known = () if typed else names_in(_all_words(conditioning))
+    names = typed or known[:NUM_WATCHED]
+    note = ""
+    if len(known) > len(names):
+        note = f"the first {len(names)} of {len(known)} words; for others, name them in Watch Words"
     by_entry = [[all_rows_of(name, rows, values) for name in names or [""]] for rows, values in conditioning]
     if not names:
         raise ValueError(NO_WORDS)
@@ -58,13 +68,19 @@ def watch_words(conditioning: Conditioning, words: str, every: int, layers: str)
             raise ValueError(_of_one_prompt(len(by_entry)))
         lengths = tuple(map(len, by_entry[0]))
         by_entry = [[(row,) for own in by_entry[0] for row in own]]
-    watch = Watch(names, every, layers, lengths)
+    watch = Watch(names, every, layers, lengths, note=note)
     return with_watch(conditioning, watch, by_entry), watch
 
 
 def lines_of(words: str) -> list[str]:
     """Words or phrases, one a line, each once."""
-    return list(dict.fromkeys(" ".join(line.split()) for line in words.splitlines() if line.strip()))
+    return list(dict.fromkeys(" ".join(without_commas(line).split()) for line in words.splitlines() if line.strip()))
+
+
+def check_number(words: str) -> None:
+    """Refuse more words than can be watched, with a ValueError that says how many they are."""
+    if (number := len(lines_of(words))) > MAX_WATCHED:
+        raise ValueError(f"At most {MAX_WATCHED} words can be watched at a time, got {number:,}: take some out.")
 
 
 def check_every(every: int) -> None:
@@ -83,6 +99,7 @@ def _of_one_prompt(number: int) -> str:
 def words_problems(words: str, layers: str, prompts: Prompts) -> Iterator[Problem]:
     """Problems of the words to watch in some prompts: what `watch_words` refuses, as far as it is known."""
     names = watched_names(words, prompts)
+    yield from refused("words", check_number, words)
     if prompts.refusal is not None:
         yield Problem(prompts.refusal(names[0] if names else ""), "conditioning")
         return
@@ -95,14 +112,14 @@ def words_problems(words: str, layers: str, prompts: Prompts) -> Iterator[Proble
 
 def watched_names(words: str, prompts: Prompts) -> list[str]:
     """Names of the words that are watched in some prompts."""
-    return lines_of(words) or list(names_in(prompts.words))
+    return lines_of(words) or list(names_in(prompts.words)[:NUM_WATCHED])
 
 
 def check_watched(word: str, names: Sequence[str]) -> None:
     """Refuse a word that is not watched, with a ValueError that names those that are."""
-    key = " ".join(word.split()).casefold()
+    key = " ".join(without_commas(word).split()).casefold()
     if key and key not in map(str.casefold, names):
-        raise ValueError(f"word must be one that is watched: {shortened(', '.join(names), 200)}; got {quote(word)}")
+        raise ValueError(f"word must be one that is watched: {shortened(', '.join(names), 400)}; got {quote(word)}")
 
 
 def _all_words(conditioning: Conditioning) -> Iterator[Words]:
@@ -119,7 +136,15 @@ class WordMap(NamedTuple):
 
     word: str
     shares: Tensor
-    """Share of the attention that it got at each pixel: ``[pictures or frames, height, width]``, float32."""
+    """Share of the attention that it got at each place: ``[pictures or frames, height, width]``, float32."""
+    size: tuple[int, int] | None = None
+    """Height and width of the picture, in pixels; None for those of ``shares``."""
+
+    def at(self, number: int) -> Tensor:
+        """Share at each pixel of a picture or frame: ``[height, width]``."""
+        shares = self.shares[None, None, number]
+        grown = shares if self.size is None else interpolate(shares, self.size, mode="bilinear", align_corners=False)
+        return grown[0, 0]
 
 
 def maps_of(watch: Watch, samples: Tensor, image: Tensor | None = None) -> list[WordMap]:
@@ -140,27 +165,31 @@ def maps_of(watch: Watch, samples: Tensor, image: Tensor | None = None) -> list[
     record = watch.record_of(samples)
     maps = record.maps()
     maps = maps.movedim(1, 0).flatten(1, -3)  # [words, pictures or frames, height, width]
-    size = [side * record.ratio for side in maps.shape[-2:]]
+    height, width = (side * record.ratio for side in record.size[-2:])
     if image is not None:
-        size, number, ratio = [*image.shape[1:3]], len(image), record.frames_ratio
+        (height, width), number, ratio = image.shape[1:3], len(image), record.frames_ratio
         if number != maps.shape[1]:
             if samples.dim() < 5 or len(samples) > 1 or number != ratio * (maps.shape[1] - 1) + 1:
                 raise ValueError(f"image has {number} pictures, but the LATENT has {maps.shape[1]}: give as many.")
             maps = maps[:, [0, *(1 + frame // ratio for frame in range(number - 1))]]
-    grown = interpolate(maps, size, mode="bilinear", align_corners=False)
-    return [WordMap(name, own) for name, own in zip(watch.names, grown, strict=True)]
+    return [WordMap(name, own, (height, width)) for name, own in zip(watch.names, maps, strict=True)]
 
 
-def scaled(maps: Sequence[WordMap], scale: str) -> list[WordMap]:
-    """Maps from 0 to 1, by one of `SCALES`."""
+def scaled(shares: Tensor, place: Place, largest: float, scale: str) -> Tensor:
+    """Shares at each pixel from 0 to 1, by one of `SCALES`; ``largest`` is that of all words."""
     if scale == SCALES[0]:
-        largest = max(float(one.shares.max()) for one in maps)
-        return [one._replace(shares=one.shares / (largest or 1.0)) for one in maps]
-    found = []
-    for one in maps:
-        low, high = one.shares.amin((1, 2), keepdim=True), one.shares.amax((1, 2), keepdim=True)
-        found.append(one._replace(shares=(one.shares - low) / (high - low).clamp(min=1e-12)))
-    return found
+        return shares / (largest or 1.0)
+    return (shares - place.least) / max(place.largest - place.least, 1e-12)
+
+
+MAX_OUTPUT = 2**30
+"""Most bytes of the masks and overlays of several words; those of one are a part of the picture's own."""
+
+
+def most_words(maps: Sequence[WordMap], bytes_by_pixel: int) -> int:
+    """Number of words whose masks and overlays are made, of so many bytes for each pixel of each map."""
+    number, size = len(maps[0].shares), maps[0].size or tuple(maps[0].shares.shape[-2:])
+    return max(1, min(len(maps), MAX_OUTPUT // max(1, number * math.prod(size) * bytes_by_pixel)))
 
 
 MAX_BYTES = 128 * 1024
@@ -176,11 +205,13 @@ def message_of(maps: Sequence[WordMap], *, is_one_scale: bool) -> dict[str, Any]
 
     Cells are as many as `MAX_BYTES` allow, each a mean over its pixels.
     """
-    shares = torch.stack([one.shares for one in maps], 1)[:MAX_PICTURES]  # [pictures, words, height, width]
-    height, width = shares.shape[-2:]
-    most = min(MAX_CELLS, height, width, int((MAX_BYTES / (shares.shape[0] * shares.shape[1])) ** 0.5))
+    num_pictures = min(MAX_PICTURES, len(maps[0].shares))
+    height, width = maps[0].at(0).shape
+    most = min(MAX_CELLS, height, width, int((MAX_BYTES / (num_pictures * len(maps))) ** 0.5))
     rows, columns = (max(1, round(side * most / max(height, width))) for side in (height, width))
-    cells = means(shares, (rows, columns))
+    cells = torch.stack(
+        [torch.stack([means(one.at(number), (rows, columns)) for one in maps]) for number in range(num_pictures)]
+    )  # [pictures, words, rows, columns]
     largest = cells.amax((2, 3), keepdim=True)
     levels = (255 * cells / largest.clamp(min=1e-30)).round().byte()
     return {
@@ -206,6 +237,8 @@ class Place(NamedTuple):
     """The same from the top."""
     spread: float
     """Root mean square distance from the centre, in parts of the picture's sides; about 0.41 if it is even."""
+    least: float
+    """Smallest share."""
 
 
 def place_of(shares: Tensor) -> Place:
@@ -215,19 +248,27 @@ def place_of(shares: Tensor) -> Place:
     by_row, by_column = shares.double().sum(1) / total, shares.double().sum(0) / total
     y, x = float(by_row @ down), float(by_column @ across)
     spread = float(by_row @ (down - y) ** 2 + by_column @ (across - x) ** 2) ** 0.5
-    return Place(float(shares.mean()), float(shares.max()), x, y, spread)
+    return Place(float(shares.mean()), float(shares.max()), x, y, spread, float(shares.min()))
 
 
-def table_of(maps: Sequence[WordMap]) -> str:
-    """Table of the words of each picture or frame: share, centre and spread, the most read word first."""
+def places_of(maps: Sequence[WordMap]) -> list[list[Place]]:
+    """Summary of each word's map of each picture or frame."""
+    return [[place_of(one.at(number)) for number in range(len(one.shares))] for one in maps]
+
+
+def table_of(words: Sequence[str], places: Sequence[Sequence[Place]]) -> str:
+    """Table of the words of the first pictures or frames: share, centre and spread, the most read word first."""
     lines: list[str] = []
-    for number in range(len(maps[0].shares)):
-        if len(maps[0].shares) > 1:
+    num_pictures = len(places[0])
+    for number in range(min(num_pictures, MAX_PICTURES)):
+        if num_pictures > 1:
             lines.append(f"picture or frame {number + 1}:")
-        places = sorted(((place_of(one.shares[number]), one.word) for one in maps), reverse=True)
+        of_picture = sorted(((own[number], word) for own, word in zip(places, words, strict=True)), reverse=True)
         lines += [
-            f"{word}: {place.mean:.2%} of the attention, at most {place.largest:.2%}; centre {place.across:.0%} from "
-            f"the left, {place.down:.0%} from the top; spread {place.spread:.2f}"
-            for place, word in places
+            f"{shortened(word)}: {place.mean:.2%} of the attention, at most {place.largest:.2%}; centre "
+            f"{place.across:.0%} from the left, {place.down:.0%} from the top; spread {place.spread:.2f}"
+            for place, word in of_picture
         ]
+    if num_pictures > MAX_PICTURES:
+        lines.append(f"{num_pictures - MAX_PICTURES} more pictures or frames are not listed")
     return "\n".join(lines)

@@ -17,7 +17,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
 from types import SimpleNamespace
@@ -28,11 +28,10 @@ from torch import Tensor, nn
 
 from ...encoder.encoding import EncoderError, Encoding
 from ...encoder.masks import causal_mask, check_mask
+from ...weighting import script_settings
 from ...weighting.chunks import ChunkLayout
 from ...weighting.embeddings import EmbeddingError, EmbeddingVector, Placed, TokenId, plain_id
 from ...weighting.options import EncodeOptions
-from ...weighting.schemes.blend import EMPHASES
-from ...weighting.syntax import syntax_of
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
 
@@ -393,11 +392,7 @@ def text_engine_class() -> type | None:
 
 def as_emphasized(options: EncodeOptions) -> EncodeOptions:
     """Apply the host's setting *Emphasis mode* to options: under ``None`` A1111's brackets are text."""
-    mode = host_option("emphasis", default="Original")
-    if mode == "None":
-        options = replace(options, emphasis="Ignore")
-        return replace(options, syntax="none", chunking="a1111") if syntax_of(options.syntax).by_webui else options
-    return replace(options, emphasis=mode if mode in EMPHASES else "Original")  # a host takes others as that, too
+    return script_settings.as_emphasized(options, host_option("emphasis", default="Original"))
 
 
 def unet_of(model: Model) -> nn.Module | None:

@@ -13,6 +13,7 @@ from typing import Any
 from ...encoder.option import Option
 from ...encoder.quoting import quote
 from ...weighting.options import OPTIONS, EncodeOptions
+from ...weighting.script_settings import OWN
 from .engines import WebUIError, as_emphasized
 from .lab import base_options
 from .settings import NAMES, Settings
@@ -21,8 +22,6 @@ SHARED = tuple(name for name in NAMES if name in OPTIONS)
 """Settings of the script that are options of the tab as well."""
 ALONE = ("chunking", "hide", "hidden_from", "from_phrases")
 """Options of the tab that the script does not have."""
-OWN = {"Original": "a1111", "No norm": "a1111_no_norm", "Ignore": "unweighted"}
-"""Scheme that does the same as the WebUI by each of its emphasis modes."""
 MAX_CHARACTERS = 256 * 1024
 """Maximum length of a request."""
 

@@ -242,6 +242,8 @@ def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Samp
             result = inner(*args, **kwargs)
         if sampling.placing is not None:
             tell(sampling.placing.report())
+        if sampling.word_maps is not None:
+            tell(sampling.word_maps.report())
         return result
 
     sample.earlier = vars(p).get("sample")  # pyright: ignore[reportFunctionMemberAccess]

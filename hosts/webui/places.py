@@ -115,12 +115,14 @@ class Placing(CrossAttentionHooks):
     def _rows_of(self, phrase: str, text: Text) -> tuple[int, ...]:
         words = text.words()
         if words is None:
-            raise WebUIError(f"“{phrase}” cannot be placed: the rows of this prompt are a blend of several prompts.")
+            raise WebUIError(
+                f"“{shortened(phrase)}” cannot be placed: the rows of this prompt are a blend of several prompts."
+            )
         found = text.rows_of(phrase, words)
         if any(prompt.signs and any(prompt.signs[row] < 0 for row in found) for prompt in text.prompts.values()):
             raise WebUIError(
-                f"“{phrase}” has a weight below 0, which takes it away in the attention: it cannot be placed. Take a "
-                "weight of 0 or above, or its line out of Places."
+                f"“{shortened(phrase)}” has a weight below 0, which takes it away in the attention: it cannot be "
+                "placed. Take a weight of 0 or above, or its line out of Places."
             )
         return found
 
@@ -209,8 +211,9 @@ class Placing(CrossAttentionHooks):
             return convert(place.start), convert(place.end)
         if self._levels is None:
             raise WebUIError(
-                f"“{place.line}” counts steps, but the sampler {getattr(p, 'sampler_name', '')} does not say at which "
-                "noise its steps are: write the time in parts of the way, such as 0-0.4, or take another sampler."
+                f"“{shortened(place.line)}” counts steps, but the sampler {getattr(p, 'sampler_name', '')} does not "
+                "say at which noise its steps are: write the time in parts of the way, such as 0-0.4, or take another "
+                "sampler."
             )
         num_steps = _state().sampling_steps  # img2img leaves out the first ones
         return levels_of_steps(int(place.start), int(place.end), self._levels[-num_steps - 1 :])
@@ -224,7 +227,7 @@ class Placing(CrossAttentionHooks):
             try:
                 mask = _mask_of(p, place, (height, width))
             except ValueError as error:
-                raise WebUIError(f"Places, “{place.line}”: {error}") from error
+                raise WebUIError(f"Places, “{shortened(place.line)}”: {error}") from error
         return weights_by_place(mask, place.inside, place.outside)
 
     def _hooked(self, attention: nn.Module) -> Iterator[RemovableHandle]:
@@ -245,7 +248,7 @@ class Placing(CrossAttentionHooks):
         """A line about each placed phrase: in which texts it is, and in how many steps it acted."""
         texts = [self._rows[text] for text in self._positive()]
         for index, place in enumerate(self._places):
-            name = f"“{place.line}”"
+            name = f"“{shortened(place.line)}”"
             if place.is_neutral:
                 yield f"{name} changes nothing: its weight is 1 everywhere."
                 continue

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...encoder.foreign_text import parse_json
 from ...encoder.quoting import quote
 from ...weighting.reading import ReadPrompt
 from ...weighting.timed.schedule import MAX_STEPS
@@ -94,7 +95,7 @@ async def answer(request: Any) -> Any:
 
 
 def _answered(body: bytes) -> str:
-    text = json.dumps(inspected(json.loads(body)), separators=(",", ":"))
+    text = json.dumps(inspected(parse_json(body)), separators=(",", ":"))
     _check_size(len(text))
     return text
 

@@ -13,10 +13,9 @@ from ...weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOpt
 from ...weighting.places import PlacedPhrase, read_places
 from ...weighting.prompt import shortened
 from ...weighting.schemes import SCHEMES
+from ...weighting.script_settings import FIXED, INFOTEXT, infotext_key
 from .engines import WebUIError
 
-INFOTEXT = "Weighted CLIP"
-"""Prefix of our entries in an image's parameters. The entry of exactly this name is the scheme."""
 _UNTAKEN = f"{INFOTEXT} not taken"
 """Key in pasted parameters for lines about what was not taken."""
 
@@ -80,7 +79,7 @@ class Settings:
                 raise WebUIError(f"{name} must be true or false, got {quote(getattr(self, name))}")
         del choices["enabled"]
         try:
-            return EncodeOptions(**choices, quirks=True, cleaning="none", has_tags=False, binds_some=True)
+            return EncodeOptions(**choices, **FIXED, cleaning="none", has_tags=False)
         except ValueError as error:
             raise WebUIError(str(error)) from error
 
@@ -133,15 +132,6 @@ def first_values() -> Mapping[str, Any]:
     if is_earlier and any(value != first.get(label, False) for label, value in ours.items()):
         return {**FIRST, "above_one": Settings.above_one}
     return FIRST
-
-
-def infotext_key(name: str) -> str:
-    """Key of a setting in an image's parameters.
-
-    >>> infotext_key("mask_method"), infotext_key("scheme")
-    ('Weighted CLIP mask method', 'Weighted CLIP')
-    """
-    return INFOTEXT if name == "scheme" else f"{INFOTEXT} {name.replace('_', ' ')}"
 
 
 def take(parameters: MutableMapping[str, Any]) -> None:

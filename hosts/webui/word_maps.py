@@ -8,6 +8,7 @@ stable-diffusion-webui-forge dfdcbab6 (2025-06).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ...weighting.word_maps import LayerMaps, key_rows, shares_by_head
+from ...weighting.view import counted
+from ...weighting.word_maps import MAX_BYTES, MAX_WATCHED, LayerMaps, check_bytes, key_rows, mean_shares
 from ...weighting.words import names_in
 from .cross_attention import CrossAttentionHooks, attention_of
 from .engines import Generation, Processed, WebUIError, host_option
@@ -53,11 +55,15 @@ class _Readings:
         """Images of the call that read a prompt."""
         self.words: list[list[str]] = []
         """Words of each of them."""
+        self.num_names = 0
+        """Number of words of the longest of them, of which the first `MAX_WATCHED` are watched."""
         by_image: list[Tensor] = []
         for image, known in enumerate(texts):
             if known is not None:
                 words = known.text.words() or {}
-                rows = {name: known.text.rows_of(name, words) for name in names_in(words.values())}
+                names = names_in(words.values())
+                self.num_names = max(self.num_names, len(names))
+                rows = {name: known.text.rows_of(name, words) for name in names[:MAX_WATCHED]}
                 self.images.append(image)
                 self.words.append([name for name, own in rows.items() if own])
                 by_image.append(key_rows([known.keys(own) for own in rows.values() if own], num_keys))
@@ -90,6 +96,10 @@ class WordMaps(CrossAttentionHooks):
         self.pictures: list[list[WordMap]] = []
         """Maps of each picture so far, of its last pass."""
         self._num_pictures = 0
+        self._num_names = 0
+        """Number of words of the longest text so far."""
+        self._num_bytes = 0
+        """Bytes of the maps of the pictures so far."""
         self._readings: dict[object, _Readings] = {}
         """Readings in the pass that is going on, by the texts that the images of a call read."""
         self._current: _Readings | None = None
@@ -110,6 +120,7 @@ class WordMaps(CrossAttentionHooks):
         with super().acting(p):
             yield
         self.pictures += self._finished()
+        self._num_bytes = sum(one.shares.nbytes for maps in self.pictures for one in maps)
         self._readings.clear()
 
     def begin_pass(self, p: Any, latent: Tensor) -> None:
@@ -121,16 +132,27 @@ class WordMaps(CrossAttentionHooks):
     def _begin(self, p: Any, latent: Tensor, context: Tensor, options: Mapping[str, Any]) -> torch.Size | None:
         """Prepare a call of the U-Net."""
         texts = self._known(context, options)
-        if not any(texts):
+        if not any(texts) or self._num_bytes > MAX_BYTES:
             return None
         self._check_call(latent, options)
         if len(context) != self._num_pictures * len(options["cond_or_uncond"]):
             raise WebUIError(f"Another extension divides the batch: switch it off, or {self.otherwise}.")
         key = context.shape, *texts
         if key not in self._readings:
-            self._readings[key] = _Readings(texts, context.shape[1] // self._texts.pair)
+            readings = self._readings[key] = _Readings(texts, context.shape[1] // self._texts.pair)
+            self._num_names = max(self._num_names, readings.num_names)
+            self._check_size(readings)
         self._current = self._readings[key]
         return context.shape if self._current.keys.numel() else None  # an empty prompt has no words
+
+    def _check_size(self, readings: _Readings) -> None:
+        """Refuse maps that would take too much memory, before they are made."""
+        assert self._cells is not None
+        num_maps = math.prod(readings.keys.shape[:2])
+        try:  # those of all layers, added up by size, and their mean
+            check_bytes(3 * torch.float32.itemsize * num_maps * math.prod(self._cells), self.name, self.otherwise)
+        except ValueError as error:
+            raise WebUIError(str(error)) from error
 
     def _hooked(self, attention: nn.Module) -> Iterator[RemovableHandle]:
         made: dict[str, Tensor] = {}
@@ -164,8 +186,7 @@ class WordMaps(CrossAttentionHooks):
             return function(query, key, value, heads, mask)
 
         readings.keys = readings.keys.to(query.device)
-        shares = shares_by_head(read, readings.keys, value, value.shape[-1] // heads)
-        readings.add(self._grid, shares.mean(1))
+        readings.add(self._grid, mean_shares(read, readings.keys, value, value.shape[-1] // heads))
 
     def _finished(self) -> list[list[WordMap]]:
         """Maps of each picture of the pass."""
@@ -181,6 +202,14 @@ class WordMaps(CrossAttentionHooks):
         return [list(own.values()) for own in found]
 
     # Afterwards
+
+    def report(self) -> Iterator[str]:
+        """Lines about what has no map."""
+        if self._num_names > MAX_WATCHED:
+            yield f"Word maps are of the first {MAX_WATCHED} of {self._num_names} words."
+        if self._num_bytes > MAX_BYTES:
+            number = sum(map(bool, self.pictures))
+            yield f"Word maps are of the first {counted(number, 'picture')}: more are not kept."
 
     def add_grids(self, p: Generation, processed: Processed, draw: Callable[..., Any]) -> None:
         """Add a grid of each picture's maps to the gallery, as the host adds the pictures of a ControlNet.

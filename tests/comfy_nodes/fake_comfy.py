@@ -99,6 +99,8 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None, temp: s
             getattr(patcher, "load", lambda: None)()
 
     management.load_models_gpu = load_models_gpu
+    management.freed = freed = []
+    management.free_memory = lambda num_bytes, device: freed.append((num_bytes, device))
     management.throw_exception_if_processing_interrupted = lambda: None
     utils = ModuleType("comfy.utils")
     utils.ProgressBar = type("ProgressBar", (FakeProgressBar,), {"seen": []})

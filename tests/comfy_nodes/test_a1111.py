@@ -161,27 +161,29 @@ def test_settings_become_inputs_of_nodes() -> None:
     assert (found.width, found.height, found.clip_skip) == (512, 768, -2)
     assert (found.prompt, found.negative) == ("a (red:1.3) cat AND a dog:0.5", "blurry")
     assert (found.model, found.model_hash) == ("seeded", "0123456789")
-    assert [line.split(":")[0] for line in found.report] == ["AND", "Emphasis"]
+    assert [row.name for row in found.rows if row.advice] == []
+    assert [line.split(":")[0] for line in found.notes] == ["AND"]
 
 
 def test_what_was_left_out_or_guessed_is_in_the_report() -> None:
     found = read_parameters(read_infotext("a cat. Steps: 20, Sampler: Euler a, Seed: 7, CFG scale: 7, x"), "NV")
     assert found.prompt == "a cat."
-    assert [words in line for words, line in zip(("within a line", "“x”"), found.report, strict=False)] == [True, True]
+    assert [words in line for words, line in zip(("within a line", "“x”"), found.notes, strict=False)] == [True, True]
     with pytest.raises(ValueError, match=r"(?s)there are no settings .* cannot be split"):
         read_parameters(read_infotext("a cat\nSteps: 20 Seed: 7"), "NV")
 
 
 def test_a_batch_is_no_false_alarm() -> None:
-    report = read_parameters(read_infotext(f"{INFOTEXT}, Batch size: 4, Batch pos: 2"), "NV").report
-    assert [line.split(":")[0] for line in report] == ["AND", "Batch", "Emphasis"]
+    found = read_parameters(read_infotext(f"{INFOTEXT}, Batch size: 4, Batch pos: 2"), "NV")
+    assert [line.split(":")[0] for line in found.notes] == ["AND", "Batch"]
+    assert [row.name for row in found.rows if row.advice] == []
 
 
 def test_every_setting_that_can_change_the_picture_is_reported() -> None:
     more = 'Eta: 0.5, Hires upscale: 2, Denoising strength: 0.6, ADetailer model: face, Lora hashes: "x: 1"'
-    report = read_parameters(read_infotext(f"{INFOTEXT}, {more}"), "NV").report
-    assert [line.split(":")[0] for line in report] == ["AND", "Hires upscale", "Emphasis", "Eta", "ADetailer model"]
-    assert "Denoising strength: 0.6" in report[1]
+    report = read_parameters(read_infotext(f"{INFOTEXT}, {more}"), "NV").report()
+    assert [line.split(":")[0] for line in report][:4] == ["Hires. fix", "Eta", "ADetailer model", "AND"]
+    assert "Denoising strength 0.6" in report[0]
 
 
 SECOND_ORDER = ("DPM++ SDE", "DPM++ 2S a", "Heun", "DPM2", "DPM2 a")
@@ -260,8 +262,8 @@ def reading(prompt: str, word: str) -> str:
 def test_ensd_that_forge_does_not_write_is_reported() -> None:
     for more, reported in (("", True), (", ENSD: 31337", False)):
         text = f"a\nSteps: 20, Sampler: LCM, CFG scale: 7, Seed: 1, Size: 64x64, RNG: NV{more}"
-        report = read_parameters(read_infotext(text), "NV").report
-        assert [line.split(":")[0] for line in report] == ["ENSD"] * reported
+        notes = read_parameters(read_infotext(text), "NV").notes
+        assert [line.split(":")[0] for line in notes] == ["ENSD"] * reported
 
 
 def test_a_prompt_of_megabytes_is_refused_at_once() -> None:
@@ -278,7 +280,7 @@ def test_names_of_before_schedules_had_their_own_setting_are_read() -> None:
         found = read_parameters(read_infotext(f"a\nSteps: 20, Sampler: {name}, CFG scale: 7, Seed: 1"), "CPU")
         assert (found.sampler, found.schedule) == expected
         assert found.noise.source == "CPU" and (found.width, found.height) == (512, 512)
-        assert [line.split(" ")[0] for line in found.report] == ["RNG", "Size"]
+        assert [line.split(" ")[0] for line in found.notes] == ["RNG", "Size"]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,16 @@ def hidden(text: str | bytes, channels: str, *, is_compressed: bool, length: int
     return saved("PNG", with_hidden_bits(bits, channels))
 
 
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+
+def with_chunk(kind: bytes, data: bytes) -> bytes:
+    """A PNG with one more chunk behind its head."""
+    plain = saved("PNG")
+    return plain[:33] + chunk(kind, data) + plain[33:]
+
+
 FILES: dict[str, Callable[[], bytes]] = {
     # A1111 and Forge
     "PNG": lambda: png(parameters=TEXT),
@@ -66,6 +76,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "alpha, compressed": lambda: hidden(TEXT, "A", is_compressed=True),
     "colours": lambda: hidden(TEXT, "RGB", is_compressed=False),
     "colours, compressed": lambda: hidden(TEXT, "RGB", is_compressed=True),
+    "PNG, UTF-8 as Latin 1": lambda: with_chunk(b"tEXt", b"parameters\0" + TEXT.encode()),
     # other encodings of EXIF's user comment
     "JPEG comment segment": lambda: saved("JPEG", comment=TEXT.encode()),
     "smaller byte first": lambda: jpeg(UNICODE + TEXT.encode("utf-16-le")),
@@ -88,6 +99,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "beside a camera's comment": lambda: jpeg(IN_ASCII + b" " * 40, in_description=(ASCII, TEXT.encode() + b"\0")),
 }
 LATIN_FILES: dict[str, Callable[[], bytes]] = {
+    "PNG, Latin 1": lambda: with_chunk(b"tEXt", b"parameters\0" + LATIN.encode("latin-1")),
     "Latin letters": lambda: jpeg(IN_ASCII + LATIN.encode("cp1252")),
     "Latin letters without a mark": lambda: jpeg(LATIN.encode("cp1252")),
 }
@@ -250,16 +262,6 @@ def test_a_mark_alone_is_no_text(tmp_path: Path) -> None:
         path.write_bytes(saved("PNG", with_hidden_bits(bits, "A", size)))
         with pytest.raises(ValueError, match=r"holds no generation data|should have"):
             read_image_text(path)
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
-
-
-def with_chunk(kind: bytes, data: bytes) -> bytes:
-    """A PNG with one more chunk behind its head."""
-    plain = saved("PNG")
-    return plain[:33] + chunk(kind, data) + plain[33:]
 
 
 @pytest.mark.parametrize(

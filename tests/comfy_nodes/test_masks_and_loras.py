@@ -1,7 +1,9 @@
 """Words hidden and phrases bound by the nodes, dropped padding, and LoRAs from the prompt, on a fake host."""
 
+import json
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -280,3 +282,24 @@ def test_loras_in_time_that_cannot_be_are_refused_in_words(monkeypatch, name: st
         run(clip=clip, text=text, loras="in time")
     with pytest.raises(ValueError, match="loras must be one of: as A1111, in time; got 'always'"):
         run(clip=FakeClip(), text=text, loras="always")
+
+
+def graph(slot: int) -> dict:
+    return {"7": {"inputs": {"text": TEXT}}, "8": {"inputs": {"images": ["7", slot], "width": 64}}}
+
+
+@pytest.mark.parametrize("name", ["MaskControl", "BindPhrases"])
+def test_masks_are_drawn_where_the_graph_asks_for_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, *others = (
+        encode(name, None, TEXT, prompt=prompt, unique_id="7")["result"] for prompt in (graph(1), graph(0), None)
+    )
+    assert torch.equal(drawn[1], others[1][1]) and drawn[1].shape[1] > 100  # where nobody knows the graph
+    assert others[0][1].shape == (1, 1, 1, 3)
+    assert torch.equal(drawn[0][0][0], others[0][0][0][0])
+    changed = set()
+    for prompt in (graph(1), graph(0)):
+        queue = SimpleNamespace(currently_running={3: (0, "id", prompt, {})})
+        server = SimpleNamespace(PromptServer=SimpleNamespace(instance=SimpleNamespace(prompt_queue=queue)))
+        monkeypatch.setitem(sys.modules, "server", server)
+        changed.add(json.dumps(node(name).IS_CHANGED(text=TEXT, unique_id="7")))
+    assert len(changed) == 2

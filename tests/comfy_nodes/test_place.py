@@ -123,6 +123,32 @@ def test_a_phrase_in_some_texts_of_a_timed_prompt_is_placed_there() -> None:
     assert found[0][1]["end_percent"] == timed[0][1]["end_percent"]
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "said"),
+    [(0.6, 1.0, "0 steps of 1 of the 2 texts"), (0.0, 0.5, "0 steps of 1 of the 2 texts"), (0.2, 0.8, "")],
+)
+def test_a_time_that_does_not_meet_that_of_a_text_is_said(start, end, said) -> None:
+    timed = conditioning("A1111Encode", "a red cat [on a mat:in a hat:10]")
+    for report in (place(timed, start=start, end=end, outside=0.1, area="left")[1], add(timed, start, end)):
+        assert said in report and ("0 steps" in report) == bool(said)
+
+
+def add(region, start, end) -> str:
+    values = {**defaults("Region"), "base": conditioning(), "region": region, "start": start, "end": end}
+    return node("Region").place(**values)["result"][1]
+
+
+def test_a_phrase_may_end_with_a_comma_and_is_quoted_in_short() -> None:
+    placed, report = place(conditioning(text="a red cat, a dog"), "red cat, ", area="left")
+    assert report.startswith("“red cat”: 2 rows")
+    long = "red " * 3000
+    _, report = place(conditioning(text=long), long, area="left")
+    assert len(report) < 500
+    with pytest.raises(ValueError, match="is not in the prompt") as caught:
+        place(placed, long)
+    assert len(str(caught.value)) < 200
+
+
 def test_beside_row_weights_the_marker_keeps_them() -> None:
     weighed = conditioning("WeighAttention", "a red (cat:2) and a (dog:-1)")
     found, _ = place(weighed, area="left", inside=0.5)

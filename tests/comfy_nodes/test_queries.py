@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from weighted_clip.hosts.comfy import queries
-from weighted_clip.hosts.comfy.fields import Field, Step, Where, acting, mask_of
+from weighted_clip.hosts.comfy.fields import Field, Step, Where, acting, least_bias, mask_of
 from weighted_clip.hosts.comfy.queries import Call, Queries
 
 
@@ -91,6 +91,24 @@ def test_a_video_has_a_mask_for_each_frame_of_its_own_or_of_the_latent() -> None
     with pytest.raises(ValueError, match="context windows"):
         mask_of(three, step_of(1, 16, 3, 4, 6, is_part=True))
     assert mask_of(two, step_of(2, 16, 1, 4, 6)).shape == (2, 1, 4, 6)
+
+
+def test_a_row_of_several_fields_has_the_least_of_their_product() -> None:
+    """Against products written out in float64, for rows of none, some and all of the fields."""
+    weights = torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(3))
+    weights[1, 0, 2, 3] = 0.0
+    rows = torch.tensor([[0, 1, 0, 1, 1, 0], [0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 1, 0]]).float()
+    found = least_bias(weights, rows)
+    for picture, own in enumerate(weights.double()):
+        for row, which in enumerate(rows.T):
+            product = torch.ones(4, 5, dtype=torch.float64)
+            for weight, is_there in zip(own, which, strict=True):
+                product *= weight if is_there else 1.0
+            assert float(found[picture, row].double().exp()) == pytest.approx(float(product.min()), rel=1e-6)
+    left, right = (torch.ones(4, 6) for _ in range(2))
+    left[:, 3:], right[:, :3] = 0.5, 0.5
+    halves = least_bias(torch.stack([left, right])[None], torch.ones(2, 1))
+    assert float(halves.exp()) == pytest.approx(0.5)  # as the same weight everywhere
 
 
 def test_queries_without_a_place_get_each_pictures_least_weight() -> None:

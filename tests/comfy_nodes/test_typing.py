@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -203,7 +204,7 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str, Any]] = [
 
 
 def read_parameters_of(text: str) -> None:
-    node("ReadParameters").run(None, **{**NO_SOURCE, "text": text})
+    node("ReadParameters").run(SimpleNamespace(model=None), **{**NO_SOURCE, "text": text})
 
 
 @pytest.mark.parametrize(("name", "values", "links", "message", "run"), WRONG, ids=lambda one: str(one)[:40])

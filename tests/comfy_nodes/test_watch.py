@@ -3,11 +3,14 @@
 import base64
 import copy
 import json
+import string
+import sys
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from weighted_clip.hosts.comfy import word_maps
 from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.hosts.comfy.queries import Queries
 from weighted_clip.hosts.comfy.watching import MAX_RECORDS, Maps, Record, Watch
@@ -18,6 +21,7 @@ from weighted_clip.hosts.comfy.word_maps import (
     maps_of,
     message_of,
     place_of,
+    places_of,
     scaled,
     table_of,
 )
@@ -67,6 +71,61 @@ def test_what_cannot_be_watched_is_refused(inputs, message) -> None:
         watched(**inputs)
 
 
+def test_without_a_choice_the_first_words_are_watched_and_the_report_says_so() -> None:
+    text = " ".join(f"{letter}x" for letter in string.ascii_lowercase)
+    _, watch = watched(text)
+    assert watch.names == tuple(text.split())[:12]
+    result = torch.ones(1, 4, 2, 3)
+    sampled(watch, [0.1] * 12, result)
+    report = node("WordMaps").show(watch, {"samples": result}, "one for all", "")["result"][3]
+    assert report.splitlines()[0].startswith("the first 12 of 26 words")
+    _, chosen = watched(text, words="\n".join(text.split()[:20]))
+    assert len(chosen.names) == 20 and not chosen.note
+    with pytest.raises(ValueError, match="At most 50 words can be watched at a time, got 51"):
+        watched(words="\n".join(map(str, range(51))))
+
+
+@pytest.mark.parametrize(
+    ("names", "latent", "layers"),
+    [(["a"] * 20, (64, 4, 256, 256), "all"), (["a"], (8, 16, 900, 128, 128), "all")],
+)
+def test_maps_of_a_sampling_are_bounded_before_they_are_made(names, latent, layers) -> None:
+    with pytest.raises(ValueError, match="512 MiB at most are allowed: take fewer words"):
+        Record(Watch(names, layers=layers), torch.empty(latent, device="meta"), 8)
+
+
+def test_as_daam_is_bounded_by_what_it_keeps() -> None:
+    watch = Watch(["cat"], layers="as DAAM")
+    record = Record(watch, torch.zeros(1, 4, 64, 64), 8)
+    maps = Maps(torch.ones(1, 1, 5), torch.zeros(1, 4, 64, 64), ["as DAAM"], has_grids=True)
+    maps._finest, maps.by_layer = (64, 64), {1: torch.empty(1, 2**15, 1, 64, 64, device="meta")}
+    with pytest.raises(ValueError, match="as DAAM, which keeps those of each layer and head, would take 1,024 MiB"):
+        record.add([True], maps, slice(0, 1), slice(0, 1), None)
+
+
+def test_outputs_that_nobody_uses_are_not_made() -> None:
+    watch, result = Watch(["cat", "a"]), torch.ones(1, 4, 2, 3)
+    sampled(watch, [0.2, 0.05], result)
+    for slot in range(3):
+        graph = {"7": {"inputs": {}}, "8": {"inputs": {"images": ["7", slot]}}}
+        show = node("WordMaps").show(watch, {"samples": result}, SCALES[0], "", prompt=graph, unique_id="7")
+        assert [output.numel() > 3 for output in show["result"][:3]] == [slot == number for number in range(3)]
+        pixels = 16 * 24 * 2 * 4 * (1, 0, 3)[slot]
+        assert sys.modules["comfy.model_management"].freed[-1] == (pixels, torch.device("cpu"))
+
+
+def test_masks_and_overlays_of_many_words_are_bounded(monkeypatch) -> None:
+    names = list(string.ascii_lowercase)
+    watch, result = Watch(names), torch.ones(1, 4, 2, 3)
+    sampled(watch, [0.1] * 26, result)
+    monkeypatch.setattr(word_maps, "MAX_OUTPUT", 16 * 24 * 16 * 5)
+    masks, _, overlays, report = node("WordMaps").show(watch, {"samples": result}, SCALES[0], "")["result"]
+    assert len(masks) == len(overlays) == 5
+    assert report.splitlines()[0].startswith("masks and overlays: the first 5 of 26 words")
+    masks, *_, report = node("WordMaps").show(watch, {"samples": result}, SCALES[0], "z,")["result"]
+    assert len(masks) == 1 and "the first" not in report
+
+
 @pytest.mark.parametrize("words", ["cat", ""])
 def test_a_conditioning_of_a_stock_node_is_refused(words) -> None:
     with pytest.raises(ValueError, match="does not say which of its rows are words"):
@@ -106,24 +165,23 @@ def test_each_frame_of_a_video_has_the_map_of_the_models_frame() -> None:
     record._counts[:] = 1
     watch.add(record, result)
     (alone,), (of_frames,) = maps_of(watch, result), maps_of(watch, result, torch.zeros(9, 20, 30, 3))
-    assert alone.shares.shape == (3, 16, 24) and of_frames.shares.shape == (9, 20, 30)
-    assert of_frames.shares[:, 0, 0].tolist() == pytest.approx([0.1, *[0.2] * 4, *[0.3] * 4])
+    assert alone.at(2).shape == (16, 24) and of_frames.at(8).shape == (20, 30)
+    assert [float(of_frames.at(number)[0, 0]) for number in range(9)] == pytest.approx([0.1, *[0.2] * 4, *[0.3] * 4])
     with pytest.raises(ValueError, match="image has 8 pictures, but the LATENT has 3"):
         maps_of(watch, result, torch.zeros(8, 20, 30, 3))
 
 
 def test_scales() -> None:
-    maps = [WordMap("cat", torch.tensor([[[0.1, 0.4]]])), WordMap("a", torch.tensor([[[0.01, 0.02]]]))]
-    assert [one.shares.flatten().tolist() for one in scaled(maps, "one for all")] == [
-        pytest.approx([0.25, 1.0]),
-        pytest.approx([0.025, 0.05]),
-    ]
-    assert [one.shares.flatten().tolist() for one in scaled(maps, "each its own")] == [[0.0, 1.0], [0.0, 1.0]]
-    batch = [WordMap("cat", torch.tensor([[[0.1, 0.4]], [[0.2, 0.3]]]))]  # each picture has its own, too
-    assert scaled(batch, "each its own")[0].shares.tolist() == [[[0.0, 1.0]], [[0.0, 1.0]]]
-    nothing = [WordMap("cat", torch.zeros(1, 2, 2))]
-    for scale in ("one for all", "each its own"):
-        assert not bool(scaled(nothing, scale)[0].shares.any())
+    def scaled_maps(shares: list[list[float]], scale: str) -> list[list[float]]:
+        maps = [torch.tensor([own]) for own in shares]
+        largest = max(float(own.max()) for own in maps)
+        return [scaled(own, place_of(own), largest, scale).flatten().tolist() for own in maps]
+
+    shares = [[0.1, 0.4], [0.01, 0.02]]
+    assert scaled_maps(shares, "one for all") == [pytest.approx([0.25, 1.0]), pytest.approx([0.025, 0.05])]
+    assert scaled_maps(shares, "each its own") == [[0.0, 1.0], [0.0, 1.0]]
+    for scale in SCALES:
+        assert scaled_maps([[0.0, 0.0]], scale) == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +232,8 @@ def test_the_report_says_where_a_word_was_read() -> None:
     assert (place.across, place.down, place.spread) == pytest.approx((1 / 16, 1 / 8, 0.0), abs=1e-9)
     assert (place.mean, place.largest) == pytest.approx((0.5 / 32, 0.5))
     assert place_of(torch.ones(64, 64)).spread == pytest.approx((2 / 12) ** 0.5, abs=1e-3)
-    lines = table_of([WordMap("cat", corner[None]), WordMap("dog", torch.ones(1, 4, 8) / 5)]).splitlines()
+    maps = [WordMap("cat", corner[None]), WordMap("dog", torch.ones(1, 4, 8) / 5)]
+    lines = table_of(["cat", "dog"], places_of(maps)).splitlines()
     assert lines[0].startswith("dog: 20.00% of the attention") and lines[1].startswith("cat: 1.56%")
 
 

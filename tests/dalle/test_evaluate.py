@@ -23,6 +23,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vis
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.training.distributed import declare_missing_operators
 
+from ..fuzz.model_files import hashed
 from ..libraries import library
 from ..transformers_clip import write_clip
 
@@ -187,6 +188,21 @@ def test_pictures_of_other_sizes_are_scaled_and_unreadable_ones_named(
     assert told.err.count("0.png: no image of a kind that is read") == 1
 
 
+def test_splits_are_only_of_the_inception_score(folders: tuple[Path, Path], clip: Path) -> None:
+    assert evaluate(folders, clip, "--radii", "0") == 0  # by default 10, of 8 pictures
+    assert "splits" not in json.loads((folders[0].parent / "out" / "evaluation.json").read_text(encoding="utf-8"))
+
+
+def test_pictures_that_commands_write_are_no_drawings(
+    folders: tuple[Path, Path], clip: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folders[1] / "montage.png").write_bytes((folders[1] / "1.png").read_bytes())
+    assert evaluate(folders, clip, "--radii", "0") == 0
+    told = capsys.readouterr()
+    assert "8 real and 8 generated pictures" in told.out
+    assert "montage.png" in told.err
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -194,7 +210,8 @@ def test_pictures_of_other_sizes_are_scaled_and_unreadable_ones_named(
         (["--radii", "nan"], "--radii nan: write rising numbers from 0"),
         (["--radii", "a"], "--radii a: write rising numbers"),
         (["--size", "0"], "--size must be from 1 to 1,024, got 0"),
-        (["--splits", "5"], "--splits 5: 8 generated pictures have 1 to 4"),
+        (["--labels", "a,b", "--splits", "5"], "--splits 5: 8 generated pictures have 1 to 4"),
+        (["--labels", "a," + "b" * 200_000], "a part between commas has more than 131,072 characters"),
         (["--labels", "cat,cat"], "--labels 'cat,cat': with --weights, two or more that differ"),
     ],
 )
@@ -314,8 +331,15 @@ def test_other_files_are_refused_and_a_missing_package_is_named(
             load_inception(path)
     assert "it ran" not in capsys.readouterr().out
     for other in (tmp_path, tmp_path / "gone"):
-        with pytest.raises(ValueError, match="there is no such file"):
+        with pytest.raises(ValueError, match="cannot be read"):
             load_inception(other)
+    for name, value in hashed():  # as PyTorch wrote files before 1.6: five pickles, the fourth with the tensors
+        torch.save({"fc.bias": torch.zeros(7)}, path, _use_new_zipfile_serialization=False)
+        start = path.read_bytes().partition(b"X\x07\x00\x00\x00fc.bias")[0]
+        path.write_bytes(start + b"X\x07\x00\x00\x00fc.bias" + value + b"us.")
+        with pytest.raises(ValueError, match=r"file\.pth"):
+            load_inception(path)
+        assert name
     monkeypatch.setitem(sys.modules, "torch_fidelity", None)
     torch.save({"fc.bias": torch.zeros(1008)}, path)
     with pytest.raises(ValueError, match=r"file\.pth needs torch-fidelity: \.venv/bin/pip install torch-fidelity"):

@@ -78,7 +78,7 @@ def test_pickles_are_refused_unread_with_advice(tmp_path: Path, suffix: str) -> 
         only_text_model(path)
 
 
-@pytest.mark.parametrize("keep", [0, 4, 100, -1000])
+@pytest.mark.parametrize("keep", [4, 100, -1000])
 def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
     path = write(tmp_path / "cut.safetensors", small_tensors())
     path.write_bytes(path.read_bytes()[:keep])

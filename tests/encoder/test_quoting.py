@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from weighted_clip.encoder.quoting import quote
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def nested(levels: int, width: int) -> list[object]:
@@ -62,3 +66,12 @@ def test_subclasses_of_texts_and_numbers_do_not_say_their_own_text() -> None:
             raise AssertionError("its text was made")
 
     assert quote(Word("cat")) == "'cat'"
+
+
+def test_no_message_makes_a_whole_text_and_cuts_it_then() -> None:
+    """Formats such as ``{value!r:.80}``, and ``str(value)[:80]``: they make all of a value's text before its end."""
+    cut = re.compile(r"![rsa]:\.\d|\b(?:repr|str)\([^()]*\)\[:")
+    rooms = ("commands", "dalle", "encoder", "hosts", "nodes", "output", "training", "web", "weighting", "world")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.py") if path.name != "quoting.py"]
+    assert len(files) > 100
+    assert [path for path in files if cut.search(path.read_text(encoding="utf-8"))] == []

@@ -260,11 +260,11 @@ def as_they_are(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("change", "metadata", "message"),
     [
-        (in_learned, {"positions": "rotary"}, r"'positions=rotary', and key '.*weight' has shape \[77, 64\]"),
-        (as_they_are, {}, r"'positions=learned', and key '.*weight' has shape \[77, 0\]"),
-        (as_they_are, {"positions": "alibi"}, "'positions=alibi', and key"),
-        (as_they_are, {"positions": "rotary", "rotary": "base 5"}, "'rotary=base 5'; the rotary positions that are"),
-        (as_they_are, {"positions": "rotary"}, "'rotary=None'"),
+        (in_learned, {"positions": "rotary"}, r"positions='rotary', and key '.*weight' has shape \[77, 64\]"),
+        (as_they_are, {}, r"positions='learned', and key '.*weight' has shape \[77, 0\]"),
+        (as_they_are, {"positions": "alibi"}, "positions='alibi', and key"),
+        (as_they_are, {"positions": "rotary", "rotary": "base 5"}, "rotary='base 5'; the rotary positions that are"),
+        (as_they_are, {"positions": "rotary"}, "rotary=None;"),
         (missing, {"positions": "rotary"}, r"has shape \[\]"),
         (missing, {}, "position_embedding.weight' is missing; the file looks incomplete"),
     ],

@@ -107,7 +107,7 @@ def changed(**given: Any) -> Change:
     ("change", "why"),
     [
         (changed(text__width=-64), "width is -64, expected a whole number from 1"),
-        (changed(text__width=10**400), "width is 10+, expected a whole number"),
+        (changed(text__width=10**400), "width is a number of 1,329 bits, expected a whole number"),
         (changed(text__width=8256, embed_dim=8256), "hidden_size of the text encoder is 8256, expected 1 to 8,192"),
         (changed(text__width="64"), "width is '64', expected a whole number"),
         (changed(text__heads=5), "num_attention_heads is 5, which does not divide the width, 64"),

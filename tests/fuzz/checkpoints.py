@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .model_files import entries, hashed, whole
+
 Damage = Callable[[Path], None]
 NAME = "checkpoint.pt"
 LONG = "7" * 5000
@@ -205,6 +207,9 @@ def damages() -> Iterator[tuple[str, Damage]]:
             lambda state: OrderedDict((f"{key}_", one) for key, one in state.items())
         ),
     }.items()
+    for name, value in hashed():
+        pickle = whole(entries({"about": value}))
+        yield name, _rezipped(lambda name, content, pickle=pickle: pickle if name.endswith("data.pkl") else content)
     for key in ("about", "step", "model", "optimizer", "average", "scales", "scaler"):
         yield f"without {key}", _changed(lambda state, key=key: state.pop(key))
     for name, value in NUMBERS.items():

@@ -1,4 +1,4 @@
-"""Campaign of hostile files: model files, training data and checkpoints, each read by what a user gives it to.
+"""Campaign of hostile files: models, training data, checkpoints and options, each read by what a user gives it to.
 
     python -m tests.fuzz.hostile_files              # all of them; Linux only
     python -m tests.fuzz.hostile_files --only models checkpoints
@@ -17,6 +17,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .limited import Outcome
 
 SECONDS = 60.0
 """Longest time for one file."""
@@ -36,7 +40,7 @@ def models(folder: Path) -> Iterator[tuple[str, str]]:
         for number, one in enumerate(hostile_files()):
             place = folder / str(number)
             place.mkdir()
-            yield one.name, _wrong(*process.run(one.written(place)))
+            yield one.name, _wrong(process.run(one.written(place)))
             shutil.rmtree(place)
 
 
@@ -68,20 +72,35 @@ def checkpoints(folder: Path) -> Iterator[tuple[str, str]]:
             out = folder / str(number)
             shutil.copytree(folder / "stopped", out)
             damage(out)
-            status, told = process.run(words(OBJECTIVE, data, out, "--resume"))
-            yield name, "is gone on with" if status == 0 else _wrong(status, told)
+            outcome = process.run(words(OBJECTIVE, data, out, "--resume"))
+            yield name, "is gone on with" if outcome.status == 0 else _wrong(outcome)
             shutil.rmtree(out)
+
+
+def options(folder: Path) -> Iterator[tuple[str, str]]:
+    """Files of options, each of which must be refused at once or read as it stands."""
+    from .limited import Limited
+    from .option_files import MEMORY, option_files, words, wrong
+
+    with Limited(SECONDS, MEMORY) as process:
+        process.run(["train", "--help"])  # what the program loads at first use
+        for number, one in enumerate(option_files()):
+            path = folder / f"{number}.yaml"
+            one.write(path)
+            yield one.name, wrong(one, path, process.run(words(path)))
 
 
 KINDS: dict[str, Callable[[Path], Iterator[tuple[str, str]]]] = {
     "models": models,
     "data": data,
     "checkpoints": checkpoints,
+    "options": options,
 }
 
 
-def _wrong(status: int | str, told: str) -> str:
+def _wrong(outcome: Outcome) -> str:
     """Fault of the end of a command, or nothing."""
+    status, told, _ = outcome
     if isinstance(status, str):
         return status
     if "not enough memory" in told:

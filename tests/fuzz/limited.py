@@ -17,6 +17,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from threading import Timer
+from time import process_time
 from typing import Any, NamedTuple
 
 from .campaign import ROOT, load
@@ -32,6 +33,8 @@ class Outcome(NamedTuple):
     """Its exit status, or what it ended in instead."""
     told: str
     """Text on the error stream."""
+    seconds: float = 0.0
+    """Processor time that it took."""
 
 
 class Limited:
@@ -141,10 +144,12 @@ def _answers(memory: int, root: Path, work: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (idle + memory, idle + memory))
     answers = sys.stdout
     for line in sys.stdin:
+        started = process_time()
         try:
             outcome = work_on(json.loads(line))
         except BaseException as error:
             outcome = Outcome(f"{type(error).__name__}: {str(error)[:500]}", "")
+        outcome = outcome._replace(seconds=process_time() - started)
         answers.write(json.dumps(outcome) + "\n")
         answers.flush()
 

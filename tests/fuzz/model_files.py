@@ -108,6 +108,39 @@ def whole(inner: bytes) -> bytes:
     return b"\x80\x02" + inner + b"."
 
 
+def doubled(inner: bytes, join: bytes, levels: int = 60, place: int = 100) -> bytes:
+    """A value joined with itself again and again: ``2 ** levels`` parts in some 6 bytes for each level."""
+    return inner + b"".join(b"q%ch%c%s" % (at, at, join) for at in range(place, place + levels))
+
+
+def hashed() -> Iterator[tuple[str, bytes]]:
+    """Values that never end, or take a square of time, where they are hashed, compared or shown."""
+    tuples = doubled(b")", b"\x86")
+    yield "a key of shared tuples", b"}" + tuples + b"K\x01s"
+    yield "keys of shared tuples", b"}(" + tuples + b"K\x01" + text("a") + b"K\x02u"
+    yield "shared tuples with a list in them", b"}" + doubled(b"]", b"\x86") + b"K\x01s"
+    yield "an ordered dict of shared tuples", called("collections", "OrderedDict", b"]" + tuples + b"K\x01\x86a")
+    yield "an ordered dict with a key of shared tuples", ORDERED + tuples + b"K\x01s"
+    yield "a set of shared tuples", called("__builtin__", "set", b"]" + tuples + b"a")
+    yield "a set that is shared tuples", called("__builtin__", "set", tuples)
+    yield "a counter of shared tuples", called("collections", "Counter", b"]" + tuples + b"a")
+    storage = text("storage") + named("torch", "FloatStorage")
+    yield "a storage whose name is shared tuples", b"(" + storage + tuples + text("cpu") + number(16) + b"tQ"
+    yield "shared tuples", tuples
+    shared = b"]"
+    for place in range(20):
+        shared = b"](" + shared + b"q%c" % place + b"h%c" % place * 8 + b"e"
+    yield "shared lists", shared
+    yield "a list filled after its use", b"]q\x01]q\x02(h\x01h\x01eh\x01(h\x02h\x02e0"
+    yield "tuples 100,000 deep", b")" + b"\x85" * 100_000
+    yield "lists 100,000 deep", b"](" * 100_000 + b"e" * 100_000
+    yield "a tuple of 100,000 parts", several(*[b"N"] * 100_000)
+    one_hash = b"".join(number(at * (2**61 - 1)) + b"N" for at in range(80_000))
+    yield "80,000 keys of one hash", b"}(" + one_hash + b"u"
+    fractions = b"".join(b"G" + struct.pack(">d", 2.0**at) + b"N" for at in range(-1000, 1000))
+    yield "keys with a fraction", b"}(" + fractions + b"u"
+
+
 def module(inner: dict[str, Any], kind: tuple[str, str]) -> bytes:
     """A module of OpenAI's, with those within it as dicts and its parameters as pickled tensors."""
     parameters = {name: part for name, part in inner.items() if isinstance(part, bytes)}
@@ -302,7 +335,7 @@ def _tensors() -> Iterator[tuple[str, bytes]]:
 def _pickles() -> Iterator[tuple[str, list[str], bytes]]:
     """Pickles by name, with the command that reads them, as whole files."""
     commands = {"convert-dvae": CONVERT_DVAE, "convert-rudalle": CONVERT_RUDALLE}
-    for name, value in _tensors():
+    for name, value in (*_tensors(), *hashed()):
         for command, (pickle, storages) in _values(value).items():
             yield name, commands[command], pickled(pickle, storages)
     for depth, width in ((14, 8), (14, 2), (8, 8), (3, 200), (100, 2)):

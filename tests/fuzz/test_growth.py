@@ -6,20 +6,25 @@ import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import isqrt
 from types import FrameType
 from typing import Any
 
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.inspection import MAX_BYTES, RequestError, inspect
+from weighted_clip.weighting.areas import read_area, read_where
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.infotext.record import MAX_CHARACTERS, MAX_PROBLEMS, MAX_SETTINGS
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.scheme import all_places
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.timed.view import read_standing, standing_texts
+from weighted_clip.weighting.view import view
+from weighted_clip.weighting.words import words_of
 
 from .processor_time import too_fast_growth
 from .text_targets import Embeddings
@@ -76,6 +81,7 @@ INFOTEXTS: dict[str, Callable[[int], str]] = {
     "spaces": lambda n: LINE + "aa:" + " " * 20 * n + "b",
     "open JSON": lambda n: '{"a":' * n,
     "JSON": lambda n: json.dumps({"prompt": "a", "steps": 1, **{f"name {i}": [i] for i in range(n)}}),
+    "JSON of Civitai": lambda n: json.dumps({"prompt": "a", "cfgScale": 1, **{f"name {i}": i for i in range(n)}}),
     "a command of InvokeAI": lambda n: json.dumps({"Dream": '"a"' + " -s 1" * n + " x"}),
     "brackets of InvokeAI": lambda n: json.dumps({"Dream": '"' + "[a" * n + '"'}),
     "a graph": lambda n: json.dumps(
@@ -106,7 +112,7 @@ def steps(call: Callable[[], Any]) -> int:
     return count
 
 
-def assert_linear(call: Callable[[str], Any], shape: Callable[[int], str], size: int = SIZE) -> None:
+def assert_linear(call: Callable[[Any], Any], shape: Callable[[int], Any], size: int = SIZE) -> None:
     call(shape(1))  # what is made once
     small, large = (steps(partial(call, shape(count))) for count in (size, 4 * size))
     assert large < MOST * small, (small, large)
@@ -156,6 +162,58 @@ def test_problems_of_many_texts_are_compared_in_one_pass() -> None:
         )
 
     assert_linear(read, lambda n: "[" + "|".join("\\a " * 20 + str(i) for i in range(n)) + "]")
+
+
+PHRASES: dict[str, Callable[[int], tuple[str, str]]] = {
+    "half of the prompt": lambda n: ("a " * 2 * n, "a " * n),
+    "half of it and another word": lambda n: ("a " * 2 * n + "b", "a " * n + "b"),
+    "every word": lambda n: (" ".join(map(str, range(n))), "\n".join(map(str, range(n)))),
+    "nested": lambda n: ("a " * n, "\n".join("a " * (1 + count) for count in range(isqrt(n)))),
+    "nested at the end": lambda n: ("b " + "a " * n, "\n".join("b " + "a " * count for count in range(isqrt(n)))),
+}
+"""Prompts, and phrases of them one a line."""
+HOLDERS = {
+    "bound": ({"bind": ""}, "bind"),
+    "words of phrases": ({"bind": "a", "bind_hide": "these words"}, "bind_words"),
+    "hidden": ({"hide": ""}, "hide"),
+    "hidden from": ({"hide": "a", "hidden_from": "the phrases below"}, "from_phrases"),
+}
+"""Options whose phrases are looked for, and their name."""
+
+
+@pytest.mark.parametrize("shape", PHRASES)
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_phrases_are_found_in_linear_time(shape: str, holder: str) -> None:
+    given, name = HOLDERS[holder]
+
+    def read(typed: tuple[str, str]) -> None:
+        text, phrases = typed
+        view(read_prompt(text, EncodeOptions(**{**given, name: phrases}), TOKENIZE))
+
+    assert_linear(read, PHRASES[shape], 4 * SIZE)
+
+
+@pytest.mark.parametrize("shape", ["half of the prompt", "half of it and another word", "every word"])
+def test_words_are_found_in_linear_time(shape: str) -> None:
+    def find(typed: tuple[str, str]) -> None:
+        text, phrases = typed
+        read = read_prompt(text, A1111, TOKENIZE)
+        words = words_of(read.prompt.parts, read.chunks, all_places(len(read.chunks), 77))
+        for phrase in phrases.splitlines():
+            words.rows_of(phrase)
+
+    assert_linear(find, PHRASES[shape], 10 * SIZE)
+
+
+def test_messages_about_places_do_not_grow_with_them() -> None:
+    def message(area: str) -> str:
+        with pytest.raises(ValueError, match="area") as caught:
+            read_where(area)
+            read_area(area)
+        return str(caught.value)
+
+    for area in ("x {}", "~{}", "0.{} 2, 0 1", "1 {}", "left ~{}", "left {} half", "{} , "):
+        assert len(message(area.format("1" * 60_000))) < 400
 
 
 @pytest.mark.parametrize(

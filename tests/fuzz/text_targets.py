@@ -10,20 +10,24 @@ from typing import Any
 
 from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer, without_surrogates
 from weighted_clip.hosts.comfy.a1111.comments import text_of_comment
+from weighted_clip.weighting.areas import read_area, read_where
 from weighted_clip.weighting.chunks import ChunkLayout, tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embeddings import EmbeddingError
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.infotext.record import MAX_PROBLEMS
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
+from weighted_clip.weighting.places import read_places
 from weighted_clip.weighting.prompt import Break, Issue, Prompt, PromptError
 from weighted_clip.weighting.reading import MAX_ISSUES, MAX_WEIGHT, read_prompt
+from weighted_clip.weighting.scheme import all_places
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.tags import bare, read_loras, take_tags
 from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_at
 from weighted_clip.weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed, schedule, split_and
 from weighted_clip.weighting.timed.view import read_standing, standing_texts, timed_view
 from weighted_clip.weighting.view import token_table, view
+from weighted_clip.weighting.words import names_in, words_of
 
 from .drawing import Draw
 
@@ -202,6 +206,24 @@ def conversion(data: bytes) -> None:
         assert [part.weight_span for part in split_and(written)] == [None], result
 
 
+def places(data: bytes) -> None:
+    """Lines, areas and phrases as typed; each name of a prompt's words is found among them."""
+    draw = Draw(data)
+    line, area, phrase = draw.text(40), draw.text(20), draw.text(20)
+    syntax = draw.pick(["comfy", "a1111"])
+    text = draw.rest()
+    for read, typed in ((read_places, line), (read_area, area), (read_where, area)):
+        try:
+            read(typed)
+        except ValueError as error:
+            assert 0 < len(str(error)) < 1000
+    options = EncodeOptions(syntax=syntax, bind=phrase, hide=phrase)
+    prompt = read_prompt(text, options, TOKENIZE, embeddings=Embeddings())
+    words = words_of(prompt.prompt.parts, prompt.chunks, all_places(len(prompt.chunks), prompt.layout.length))
+    assert set(words.rows_of(phrase)) <= set(range(len(words.rows)))
+    assert all(words.numbers_of(name) for name in names_in([words]))
+
+
 def _loras(text: str, name: str) -> tuple[list[Any], str]:
     """The LoRAs that a program finds in a prompt, and what is left of it."""
     if name == "a1111":
@@ -326,4 +348,5 @@ TEXT_TARGETS = {
     "reading": reading,
     "conversion": conversion,
     "generation data": generation_data,
+    "places": places,
 }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from inprocess import CLOSE, compares, difference, main, refusal, run_ours, stock
+from inprocess import CLOSE, compares, difference, main, note, refusal, run_ours, stock
 from inprocess_attention import NODE, area, is_close, left_of, masked, timed
 from inprocess_attention_several import families as several
 from inprocess_places import columns, encoded, placed, reported, resized, weights
@@ -144,6 +144,20 @@ def check_a_constant_field_is_weigh_attention() -> None:
                 ours = placed(words, "red cat", **{"inside": weight, **inputs})
                 assert torch.equal(sampled(model, ours, negative), expected), (family, weight, inputs)
                 difference(sampled(model, ours, negative), expected)
+
+
+@compares("Place Phrase in two halves that are one weight together, with that weight everywhere", limit=CLOSE)
+def check_the_least_weight_is_that_of_all_places_of_a_word() -> None:
+    """The text reads a word by the least of the product of its weights, not by the product of their leasts."""
+    for family, clip, model, plain, negative in toys():
+        words, size = encoded(clip), TOYS[family].latent
+        left = left_of(size, 4 * (size[1] // 8))  # no cell is cut
+        halves = placed(placed(words, "red cat", mask=left, outside=0.3), "red cat", mask=1 - left, outside=0.3)
+        everywhere = sampled(model, placed(words, "red cat", inside=0.3), negative)
+        without = sampled(model, plain, negative)
+        effect = float((everywhere - without).abs().max())
+        assert effect > 1e-4
+        note(float((sampled(model, halves, negative) - everywhere).abs().max()) / effect)
 
 
 @compares("The same on odd sizes, likewise", limit=CLOSE)

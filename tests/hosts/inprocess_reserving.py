@@ -17,6 +17,7 @@ from inprocess import main, run_ours, stock
 from inprocess_attention import timed
 from inprocess_places import encoded, placed
 from inprocess_regions import region
+from inprocess_word_maps import watched
 from toys import PLAIN, TOYS, make_model, make_text_encoder, sampled, weighable
 
 FAMILIES = ("SD1", "Flux", "Z-Image", "Flux 2 Klein", "HiDream", "LTX-Video", "Wan")
@@ -84,6 +85,39 @@ def check_the_estimate_of_memory_grows_by_what_placed_phrases_and_regions_take()
             best, least, used = memory_of(model, ours, negative, batch=2)
             grown = {round(best - without[0]), round(least - without[1])}
             assert len(grown) == 1 and used <= max(grown) <= MOST * used, (family, name, grown, used)
+
+
+def memory_of_maps(model: Any, positive: Any, negative: Any, **settings: Any) -> tuple[float, int]:
+    """Memory of a sampling in a step: what ComfyUI wants to have free, and the most that maps of words take."""
+    layer_maps = module_of_ours("watching").LayerMaps
+    record_class = module_of_ours("watching").Record
+    mean, start = layer_maps.mean, record_class.__init__
+    records, taken = WeakSet(), [0]
+
+    def starting(record: Any, *given: Any) -> None:
+        start(record, *given)
+        records.add(record)
+
+    def averaging(maps: Any, *given: Any) -> Any:
+        result = mean(maps, *given)
+        kept = sum(one._sums.nbytes + one._counts.nbytes for one in records)
+        taken.append(kept + sum(one.nbytes for one in maps._sums.values()) + 2 * result.nbytes)
+        return result
+
+    with patch.object(layer_maps, "mean", averaging), patch.object(record_class, "__init__", starting):
+        best, *_ = memory_of(model, positive, negative, **settings)
+    return best, max(taken)
+
+
+def check_the_estimate_of_memory_grows_by_what_word_maps_take() -> None:
+    for family in weighable(*FAMILIES):
+        clip, model = make_text_encoder(family), make_model(family)
+        words, negative = encoded(clip), stock(clip, TOYS[family].negative)
+        for batch in (1, 3):
+            without, _ = memory_of_maps(model, words, negative, batch=batch)
+            for typed in ("red cat", "red\ncat\nmat\nsnow"):
+                told, used = memory_of_maps(model, watched(words, typed)[0], negative, batch=batch)
+                assert used <= told - without <= MOST * used, (family, batch, typed, told - without, used)
 
 
 def check_references_beside_the_picture_count() -> None:

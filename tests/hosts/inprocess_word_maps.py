@@ -49,6 +49,7 @@ from toys import (
     LATENT,
     NEGATIVE,
     PLAIN,
+    POOLED,
     TOYS,
     build,
     make_model,
@@ -338,11 +339,56 @@ def check_layers_and_steps_are_chosen() -> None:
         compared(watch, sampled(model, ours, negative, steps=5), some)
 
 
+SDXL_SIZES = {"num_res_blocks": [1] * 3, "channel_mult": [1] * 3}
+DAAM_UNETS = {
+    "SD1": ("SD15", [1, 1, 1, 0], {"num_res_blocks": [1] * 4, "channel_mult": [1] * 4}, (64, 64)),
+    "SDXL": ("SDXL", [0, 1, 2], SDXL_SIZES, (128, 128)),
+    "SDXL at 512": ("SDXL", [0, 1, 2], SDXL_SIZES, (64, 64)),
+}
+"""Configuration, depth of the levels, other sizes, and latent: layers have the grids of the real models."""
+
+
+def daam_model(name: str) -> tuple[Any, Any]:
+    """A CLIP and a small MODEL whose layers have a model's grids."""
+    config, depths, sizes, latent = DAAM_UNETS[name]
+    family = name.split()[0]
+    width, adm = (WIDTHS["l"], None) if family == "SD1" else (POOLED, WIDTHS["g"] + 6 * 256)
+    channels = 32 if family == "SD1" else 128  # two heads
+    sizes = {**unet_sizes(width, adm, channels=channels), **sizes, "transformer_depth": depths}
+    sizes |= {"transformer_depth_output": [depth for depth in depths for _ in range(2)]}
+    model = build(config, sizes)
+    model.model.toy = TOYS[family]._replace(latent=latent)
+    return make_clip(family), model
+
+
+def as_diffusers(network: Any, made: dict[Any, Any]) -> Any:
+    """The blocks of a U-Net of the host as diffusers names and groups them, with other attentions in their place."""
+
+    class CrossAttnBlock2D(SimpleNamespace):
+        pass
+
+    def block(*modules: Any) -> Any:
+        layers = [part for module in modules for part in module.modules() if hasattr(part, "attn2")]
+        return CrossAttnBlock2D(
+            attentions=[
+                SimpleNamespace(transformer_blocks=[SimpleNamespace(attn2=made[layer.attn2])]) for layer in layers
+            ]
+        )
+
+    return SimpleNamespace(
+        down_blocks=[block(*network.input_blocks)],
+        mid_block=block(network.middle_block),
+        up_blocks=[block(*network.output_blocks)],
+    )
+
+
 @compares(
-    "Word maps as DAAM on SD1, small, 64 × 64, KSampler, with castorini/daam, relative to the largest", limit=1e-4
+    "Word maps as DAAM on SD1 and SDXL, small, 64 × 64 and 128 × 128, KSampler, with castorini/daam, relative to the "
+    "largest",
+    limit=1e-4,
 )
 def check_as_daam_equals_daam() -> None:
-    """Its own code, in attentions of diffusers that have the layers' weights."""
+    """Its own code, in attentions of diffusers that have the layers' weights, in the layers where it looks."""
     if importlib.util.find_spec("diffusers") is None:
         raise SkipTest("daam needs diffusers in the host's Python")
     from diffusers.models.attention_processor import Attention
@@ -352,47 +398,48 @@ def check_as_daam_equals_daam() -> None:
         unused = ("spacy", "spacy.tokens", "matplotlib", "matplotlib.pyplot")
         with patch.dict(sys.modules, {name: MagicMock(__spec__=ModuleSpec(name, None)) for name in unused}):
             daam = importlib.import_module("daam.trace")
-    depths = [1, 1, 1, 0]
-    sizes = unet_sizes(WIDTHS["l"], channels=32) | {
-        **{"num_res_blocks": [1] * 4, "channel_mult": [1] * 4},
-        **{"transformer_depth": depths, "transformer_depth_output": [depth for depth in depths for _ in range(2)]},
-    }
-    clip, model = make_clip("SD1"), build("SD15", sizes)
-    model.model.toy = TOYS["SD1"]._replace(latent=(64, 64))
-    plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
-    pipe = SimpleNamespace(tokenizer=clip.tokenizer.clip_l.tokenizer)
-    traced = SimpleNamespace(
-        all_heat_maps=daam.RawHeatMapCollection(), _gen_idx=0, latent_hw=64 * 64, last_prompt=PLAIN, pipe=pipe
-    )
-    layers: list[Any] = []
+    for name in DAAM_UNETS:
+        clip, model = daam_model(name)
+        latent = model.model.toy.latent
+        plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
+        pipe = SimpleNamespace(tokenizer=clip.tokenizer.clip_l.tokenizer)
+        traced = SimpleNamespace(
+            all_heat_maps=daam.RawHeatMapCollection(), _gen_idx=0, latent_hw=64 * 64, last_prompt=PLAIN, pipe=pipe
+        )
+        theirs_of: dict[Any, Any] = {}
 
-    def forward_of(layer: Any) -> Callable[..., torch.Tensor]:
-        theirs = layer.forward
-        width, context_dim = layer.to_q.in_features, layer.to_k.in_features
-        own = Attention(width, context_dim, heads=layer.heads, dim_head=layer.dim_head)
-        own.load_state_dict(layer.state_dict())
-        daam.UNetCrossAttentionHooker(own, traced, layer_idx=len(layers), latent_hw=64 * 64, data_dir=folder).hook()
-        layers.append(own)
+        def forward_of(
+            layer: Any, theirs_of: dict[Any, Any] = theirs_of, plain: Any = plain
+        ) -> Callable[..., torch.Tensor]:
+            theirs = layer.forward
+            width, context_dim = layer.to_q.in_features, layer.to_k.in_features
+            own = theirs_of[layer] = Attention(width, context_dim, heads=layer.heads, dim_head=layer.dim_head)
+            own.load_state_dict(layer.state_dict())
 
-        def forward(x: torch.Tensor, context: torch.Tensor, **named: Any) -> torch.Tensor:
-            order = sorted(range(len(x)), key=lambda index: is_repeated(context[index], plain[0][0][0]))
-            assert len(order) == 2  # the second half is the prompt's, as in pipelines of diffusers
-            read, expected = own(x[order], context[order]), theirs(x, context=context, **named)
-            assert float((read - expected[order]).abs().max()) < CLOSE
-            return expected
+            def forward(x: torch.Tensor, context: torch.Tensor, **named: Any) -> torch.Tensor:
+                order = sorted(range(len(x)), key=lambda index: is_repeated(context[index], plain[0][0][0]))
+                assert len(order) == 2  # the second half is the prompt's, as in pipelines of diffusers
+                read, expected = own(x[order], context[order]), theirs(x, context=context, **named)
+                assert float((read - expected[order]).abs().max()) < CLOSE
+                return expected
 
-        return forward
+            return forward
 
-    with tempfile.TemporaryDirectory() as folder, cross_attention_by(model, forward_of, []):
-        expected = sampled(model, plain, negative, steps=3)
-    ours, watch = watched(encoded(clip), layers="as DAAM")
-    samples = sampled(model, ours, negative, steps=3)
-    assert torch.equal(samples, expected) and len(layers) == 10
-    theirs = daam.DiffusionHeatMapHooker.compute_global_heat_map(traced)
-    for word, found in zip(WORDS, watch.record_of(samples).maps()[0], strict=True):
-        heat = theirs.compute_word_heat_map(word).value / 3  # theirs is a sum over the steps
-        assert float(heat.max() - heat.min()) > 0.05 * float(heat.max())
-        note(float((found - heat).abs().max() / heat.max()))
+        with tempfile.TemporaryDirectory() as folder, cross_attention_by(model, forward_of, []):
+            located = daam.UNetCrossAttentionLocator().locate(as_diffusers(model.model.diffusion_model, theirs_of))
+            assert 0 < len(located) < len(theirs_of)  # those of the middle block are left out
+            for number, own in enumerate(located):
+                daam.UNetCrossAttentionHooker(own, traced, layer_idx=number, latent_hw=64 * 64, data_dir=folder).hook()
+            expected = sampled(model, plain, negative, steps=3)
+        ours, watch = watched(encoded(clip), layers="as DAAM")
+        samples = sampled(model, ours, negative, steps=3)
+        assert torch.equal(samples, expected) and samples.shape[-2:] == latent
+        theirs = daam.DiffusionHeatMapHooker.compute_global_heat_map(traced)
+        for word, found in zip(WORDS, watch.record_of(samples).maps()[0], strict=True):
+            heat = theirs.compute_word_heat_map(word).value / 3  # theirs is a sum over the steps
+            assert found.shape == heat.shape, (name, found.shape, heat.shape)
+            assert float(heat.max() - heat.min()) > 0.05 * float(heat.max())
+            note(float((found - heat).abs().max() / heat.max()))
 
 
 def check_other_changes_of_the_model() -> None:

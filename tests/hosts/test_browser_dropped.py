@@ -89,6 +89,7 @@ def test_the_hosts_graph_stays_and_ours_opens_beside_it(page: RulerPage, ruler_s
     page.wait(f"return {TYPES}.includes('{READER}') && !{OFFER}")
     assert values(page, READER)[::2] == ["", "dropped.png"]
     assert values(page, "CheckpointLoaderSimple") == ["seeded.safetensors"]
+    assert "WeightedCLIPLoadPromptLoras" in page.run(f"return {TYPES}")
     assert (ruler_server.base / "input" / "dropped.png").is_file()
     assert set(hosts[1]) < set(page.run(f"return {OPEN}"))
 
@@ -112,6 +113,60 @@ def test_an_offer_is_closed_and_follows_the_last_picture(page: RulerPage) -> Non
     assert values(page, READER)[::2] == ["", "four.png"]
 
 
+MISSING = (
+    "a <lora:ink:1> cat <lora:<img src=x onerror='window.hit=1'>:1>\nNegative prompt: blurry\nSteps: 20, "
+    "Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x768, Model: other, TI: badhands"
+)
+
+
+def missing(page: RulerPage) -> list[str]:
+    """Lines of the bar about files that are not there."""
+    page.wait(f"return Boolean({OFFER}?.querySelector('li'))")
+    return page.run(f"return [...{OFFER}.querySelectorAll('li')].map((line) => line.innerText)")
+
+
+def test_files_that_are_not_there_are_named_when_the_template_opens(page: RulerPage, ruler_server: ComfyServer) -> None:
+    drop(page, dropped=png(parameters=MISSING))
+    click_offer(page)
+    lines = missing(page)
+    assert [line.split(": ")[:2] for line in lines[:2]] == [["Model", "other"], ["LoRA", "ink"]]
+    assert lines[-1].startswith("TI: badhands: there is no embedding of this name in")
+    assert str(ruler_server.base) in lines[-1]
+    assert page.run("return window.hit ?? null") is None
+    page.run(f"return {OFFER}.querySelector('button')").click()
+    assert page.run(f"return {OFFER}") is None
+
+
+PASTED = "WeightedCLIPTextEncode"
+BUTTONS = "[...document.querySelectorAll('.wcr-problems .wcr-button')]"
+SAME = f"{BUTTONS}.find(({{ innerText }}) => innerText === 'The same picture')"
+
+
+@pytest.mark.parametrize("syntax", ["comfy", "a1111"])
+def test_pasted_data_opens_the_template_too(page: RulerPage, syntax: str) -> None:
+    page.load({"class_type": PASTED, "inputs": {"text": MISSING, "syntax": syntax}})
+    page.wait(f"return Boolean({SAME})")
+    before = page.run(f"return {OPEN}")
+    page.run(f"{SAME}.click(); {SAME}?.click()")
+    page.wait(f"return {TYPES}.includes('{READER}')")
+    assert len(missing(page)) >= 3
+    assert values(page, READER)[0] == MISSING
+    assert values(page, READER)[2] == ""
+    assert len(page.run(f"return {OPEN}")) == len(before) + 1
+
+
+def test_pasted_data_that_cannot_be_read_is_said(page: RulerPage) -> None:
+    text = INFOTEXT.replace("Euler a", "Restart")
+    page.load({"class_type": PASTED, "inputs": {"text": text}})
+    page.wait(f"return Boolean({SAME})")
+    page.run(f"{SAME}.click()")
+    page.wait("return document.querySelector('.wcr-bar').innerText.includes('“Restart” is not among ours')")
+    assert READER not in page.run(f"return {TYPES}")
+    page.load({"class_type": PASTED, "inputs": {"text": "a cat\nNegative prompt: blurry"}})
+    page.wait("return document.querySelector('.wcr-problems')?.innerText.includes('generation data')")
+    assert page.run(f"return {SAME} ?? null") is None
+
+
 def test_a_workflow_and_two_pictures_at_once_are_the_hosts_alone(page: RulerPage) -> None:
     node = {"id": 1, "type": "EmptyLatentImage", "pos": [0, 0], "size": [200, 100], "flags": {}, "order": 0, "mode": 0}
     workflow = {
@@ -131,7 +186,7 @@ def test_a_workflow_and_two_pictures_at_once_are_the_hosts_alone(page: RulerPage
     ("text", "said"),
     [
         (f"{'a ' * 5_000_000}\n{INFOTEXT}", "64 KiB"),
-        ("a cat\nSteps: 20, nonsense <img src=x onerror='window.hit=1'>", "No settings can be read"),
+        ("a cat\nSteps: 20, nonsense <img src=x onerror='window.hit=1'>", "there are no settings"),
     ],
     ids=["10 MB", "malformed"],
 )

@@ -478,3 +478,17 @@ def test_stock_is_the_same_without_our_pack(
         assert "WeightedCLIP" not in json.dumps([name for name in bare.get("/object_info") if "Test" not in name])
         alone = run_stock(bare, number=0)
     assert_same_stock(figures, "Stock with our pack absent, with present", alone, stock_before)
+
+
+@pytest.mark.parametrize("name", ["WeightedCLIPMaskControl", "WeightedCLIPBindPhrases"])
+def test_masks_are_drawn_once_their_output_is_connected(server: ComfyServer, name: str) -> None:
+    graph, clip = with_clip()
+    node = server.add_ours(graph, name, clip=clip, text="a photo of a white cat")
+    server.probe(graph, node)
+    assert node.id not in server.run(graph).cached
+    assert node.id in server.run(graph).cached
+    preview = graph.add("PreviewImage", images=node[1])
+    result = server.run(graph)
+    assert node.id not in result.cached
+    assert min(server.picture(result, preview).shape[:2]) > 100
+    assert node.id in server.run(graph).cached

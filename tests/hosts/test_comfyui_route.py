@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
 
-from .comfy_server import ComfyServer, add_picture, with_clip
+from .comfy_server import CHECKPOINT, LORA, ComfyServer, add_picture, with_clip
 
 pytestmark = pytest.mark.host
 
@@ -189,3 +190,61 @@ def test_generation_data_is_taken_apart(server: ComfyServer) -> None:
         status, body = server.request(path, wrong)
         assert (status, list(json.loads(body))) == (400, ["error"])
     assert server.request(path, {"text": "x" * 70000})[0] == 413
+
+
+SETTINGS = "Steps: 2, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64"
+
+
+def files_of(server: ComfyServer, text: str) -> tuple[int, dict[str, Any]]:
+    """The answer about files that generation data names, once the server has time for it."""
+    while (answered := server.request("/weighted_clip/picture", {"text": text}))[0] == 429:
+        time.sleep(0.01)
+    return answered[0], json.loads(answered[1])
+
+
+def test_files_of_a_picture_are_looked_for(server: ComfyServer) -> None:
+    model, lora, embedding = Path(CHECKPOINT).stem, Path(LORA).stem, "seeded-embedding"
+    there = f"a <lora:{lora}:1> {embedding}\n{SETTINGS}, Model: {model}, TI: {embedding}"
+    assert files_of(server, there) == (200, {"checkpoint": CHECKPOINT, "missing": []})
+    status, answer = files_of(server, f"a <lora:ink:1>\n{SETTINGS}, Model: other, TI: badhands")
+    assert (status, answer["checkpoint"]) == (200, "")
+    assert [line.split(":")[0] for line in answer["missing"]] == ["Model", "LoRA", "TI"]
+    assert all("models" in line or "embeddings" in line for line in answer["missing"])
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "/etc/passwd", "a\\..\\b", "<img src=x>", "\x01", ".", "", "x" * 20_000]
+)
+def test_names_of_strangers_lead_to_no_file(server: ComfyServer, name: str) -> None:
+    quoted = json.dumps(name)
+    status, answer = files_of(server, f"a\n{SETTINGS}, Model: {quoted}, TI: {quoted}, TI hashes: {quoted}")
+    assert (status, answer["checkpoint"]) == (200, "")
+    assert all(len(line) < 1000 for line in answer["missing"])
+    status, answer = files_of(server, f"a <lora:{name}:1>\n{SETTINGS}")
+    assert status == 200
+
+
+def test_requests_about_pictures_that_are_none_are_refused(server: ComfyServer) -> None:
+    for wrong in ({"text": 1}, {"text": None}, {"text": "a", "more": 1}, [], "a", {"text": "\ud800"}, {}):
+        status, body = server.request("/weighted_clip/picture", wrong)
+        assert (status, list(json.loads(body))) == (400, ["error"])
+    for text in (
+        "a cat",
+        "a\nSteps: 2",
+        f"a\n{SETTINGS.replace('Euler', 'Restart')}",
+        f"a AND b:{'9' * 400}\n{SETTINGS}",
+    ):
+        status, answer = files_of(server, text)
+        assert (status, list(answer)) == (400, ["error"])
+        assert len(answer["error"]) < 1000
+    assert server.request("/weighted_clip/picture", {"text": "x" * 70000})[0] == 413
+
+
+def test_pictures_asked_about_at_once_are_all_answered(server: ComfyServer) -> None:
+    text = f'a {"<lora:ink:1>" * 1000}\n{SETTINGS}, TI hashes: "{", ".join(f"e{i}: 00" for i in range(2000))}"'
+    start = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: files_of(server, text), range(8)))
+    assert {status for status, _ in answers} == {200}
+    assert all(len(answer["missing"]) <= 20 for _, answer in answers)
+    assert time.monotonic() - start < 60

@@ -210,7 +210,7 @@ class Drawn(NamedTuple):
 def draw(
     server: ComfyServer, infotext: str, batch: int, *, conditioning: Generation | None = None, fault: str = ""
 ) -> Drawn:
-    """Draw by our template, with LoRAs from the prompt.
+    """Draw by our template.
 
     Args:
         server: ComfyUI.
@@ -232,15 +232,6 @@ def draw(
     read, guider, sampling = inputs("WeightedCLIPReadParameters"), inputs("CFGGuider"), inputs("SamplerCustomAdvanced")
     read["text"] = infotext
     inputs("EmptyLatentImage")["batch_size"] = batch
-    positive = inputs("WeightedCLIPA1111Encode")
-    loras = server.add_ours(
-        graph,
-        "WeightedCLIPLoadPromptLoras",
-        model=guider["model"],
-        clip=inputs("CLIPSetLastLayer")["clip"],
-        text=positive["text"],
-    )
-    guider["model"], inputs("CLIPSetLastLayer")["clip"], positive["text"] = loras[0], loras[1], loras[2]
     if conditioning is not None:
         for name, parts in rows_of(conditioning).items():
             server.count += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -34,6 +34,15 @@ class ByPlace(NamedTuple):
     """From the sizes of a latent, or of an area of it, to the weights: ``[1 or pictures, (frames,) height, width]``."""
     least: float
     """Weight for queries without a place."""
+
+
+def least_of(fields: Sequence[ByPlace], size: Sequence[int], index: int) -> float:
+    """Weight of a row for queries without a place: the least product of its fields in a picture."""
+    if len(fields) == 1:
+        return fields[0].least
+    weights = [field.at(*size).double() for field in fields]
+    product = math.prod(weight[index % len(weight)] for weight in weights)
+    return float(product.min())
 
 
 def cells_of(weight: torch.Tensor, patch: int) -> torch.Tensor:
@@ -277,11 +286,11 @@ class WrittenOut:
         factors = torch.ones(len(q), q.shape[2], k.shape[2], dtype=torch.float64)
         for index, by_row in enumerate(self.places):
             for row, fields in by_row.items():
-                for field in fields:
-                    cells = cells_of(field.at(*self.size).double(), self.patch)
-                    own = torch.full((q.shape[2],), field.least, dtype=torch.float64)
-                    own[first : first + cells.shape[1]] = cells[index % len(cells)]
-                    factors[index, :, first_key + row] *= own
+                by_field = [cells_of(field.at(*self.size).double(), self.patch) for field in fields]
+                cells = math.prod(one[index % len(one)] for one in by_field)
+                own = torch.full((q.shape[2],), least_of(fields, self.size, index), dtype=torch.float64)
+                own[first : first + len(cells)] = cells
+                factors[index, :, first_key + row] *= own
         return factors
 
     def of_zeros(self) -> torch.Tensor:

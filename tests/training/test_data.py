@@ -60,6 +60,19 @@ def reasons(problems: tuple[Problem, ...]) -> dict[str, str]:
     return {problem.name: problem.reason for problem in problems}
 
 
+def test_a_shard_without_pictures_is_named(tmp_path: Path) -> None:
+    for name in ("empty.tar", "texts.tar", "whole.tar"):
+        with tarfile.open(tmp_path / name, "w") as shard:
+            for member, content in {"notes.md": b"x", "a.png": picture(), "a.txt": b"a cat"}.items():
+                if name == "whole.tar" or (name == "texts.tar" and member == "notes.md"):
+                    about = tarfile.TarInfo(member)
+                    about.size = len(content)
+                    shard.addfile(about, io.BytesIO(content))
+    data = read_data(tmp_path)
+    assert [one.name for one in data.examples] == ["whole.tar/a"]
+    assert reasons(data.problems) == dict.fromkeys(["empty.tar", "texts.tar"], "there is no image in it")
+
+
 # ---- layouts
 
 
@@ -125,11 +138,11 @@ def test_a_table_of_file_names_and_texts(tmp_path: Path, kind: str) -> None:
         (
             "metadata.jsonl",
             '{"file_name": "a.png", "caption": "x"}',
-            r"metadata\.jsonl:1: .*'text'.*file_name, caption",
+            r"metadata\.jsonl:1: .*'text'.*file_name', 'caption",
         ),
         ("metadata.jsonl", '\n{"file', r"metadata\.jsonl:2: it cannot be read: "),
         ("metadata.jsonl", "[1]", r"its columns are none"),
-        ("metadata.csv", "file,text\na.png,x\n", r"metadata\.csv:2: .*file, text"),
+        ("metadata.csv", "file,text\na.png,x\n", r"metadata\.csv:2: .*file', 'text"),
         ("metadata.csv", b"file_name,text\na.png,caf\xe9\n", "it cannot be read"),
     ],
 )

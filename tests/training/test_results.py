@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
+from weighted_clip.commands.program import main
+from weighted_clip.encoder.files.checkpoint import clip_config
 from weighted_clip.output.export import save_tensors
 from weighted_clip.training.contrastive import Run
 
 from ..libraries import library
-from .objectives import OBJECTIVES, RESULTS
+from .models import TEXT, VISION
+from .objectives import OBJECTIVES, RESULTS, words
 from .objectives import start as start_objective
 from .runs import Start, log_of
 
@@ -77,6 +81,23 @@ def test_weights_that_are_not_there_any_more_cost_nothing_but_the_whole_clip(
     shutil.copy(weights, own)
     assert start(*options, "--resume") == 0
     assert (tmp_path / "out" / "clip.safetensors").is_file()
+
+
+def test_files_that_are_passed_on_have_neither_watched_prompts_nor_names_of_folders(data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "secret folder" / "config.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps(clip_config(TEXT, VISION)), encoding="utf-8")
+    command = words(
+        "contrastive", data, tmp_path / "out", "--towers", "both", "--new", str(config), "--watch", "hidden prompt"
+    )
+    at = command.index("--weights")
+    assert main([*command[:at], *command[at + 2 :]]) == 0
+    for path in (tmp_path / "out").glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            about = str(file.metadata())
+        assert "config.json" in about
+        assert "secret folder" not in about
+        assert "hidden prompt" not in about
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -136,6 +137,39 @@ def test_processes_that_are_terminated_stop_at_one_step_and_resume_to_the_same_b
     assert resumed.returncode == 0, resumed.stderr
     assert "goes on after step 4 of 8" in resumed.stdout
     check_same(whole, out, objective)
+
+
+@pytest.mark.parametrize("sent", ["SIGHUP", "SIGTERM"])
+def test_signals_that_end_a_program_are_as_ctrl_c(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: str
+) -> None:
+    real = Loop._train_on
+
+    def train_on(self: Any, loaded: Any) -> Any:
+        if self.step == 2:
+            os.kill(os.getpid(), getattr(signal, sent))
+        return real(self, loaded)
+
+    monkeypatch.setattr(Loop, "_train_on", train_on)
+    assert start("dvae", data, tmp_path / "out") == 143
+    assert torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)["step"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("behind", "status", "steps"), [("| head -n 3", 143, None), ("> /dev/full", 0, 8)], ids=["closed", "full"]
+)
+def test_output_that_cannot_be_written(data: Path, tmp_path: Path, behind: str, status: int, steps: int | None) -> None:
+    """A closed pipe ends a run with a checkpoint; a full disk is no reason to end."""
+    if behind.startswith(">") and not Path("/dev/full").exists():
+        pytest.skip("only Linux has /dev/full")
+    given = words("dvae", data, tmp_path / "out", *(["--steps", "100000"] if steps is None else []))
+    code = f"{shlex.join([sys.executable, str(PROGRAM), *given])} {behind}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    step = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)["step"]
+    assert step == steps if steps else step >= 1
 
 
 def test_a_second_signal_ends_a_process_at_once() -> None:

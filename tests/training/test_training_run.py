@@ -226,6 +226,8 @@ def test_a_curve_goes_where_its_numbers_are() -> None:
     names = six.crop((0, 45, six.width, 90))
     assert {color for _, color in names.crop((six.width - 22, 0, six.width, 45)).getcolors()} == {background}
     assert len(names.crop((six.width - 250, 20, six.width, 45)).getcolors()) > 3  # the sixth
+    narrow = draw_curves("Narrow", {"x": [(0, 1004.0), (1, math.nan), (10, 1000.0)]}).load()
+    assert all(narrow[place] == accent for place in places)  # as high as from 4 to 0
     with pytest.raises(ValueError, match="nothing to draw"):
         draw_curves("Nothing", {"x": [(0, math.inf)]})
     assert len({color for _, color in draw_curves("One", {"x": [(3, 1.0)]}).getcolors(10**6)}) > 3
@@ -312,6 +314,11 @@ def test_a_run_is_not_begun_over_another_and_not_resumed_with_other_data_or_opti
     assert start("--steps", "2", "--resume", "--seed", "1", "--towers", "both", data=data) == 1
     told = capsys.readouterr().err
     assert 'is of a run with other towers ("text" then, "both" now), seed (0 then, 1 now)' in told
+    assert start("--steps", "2", "--resume", "--warmup", "5", "--mirror", "--towers", "both", data=data) == 1
+    told = capsys.readouterr().err
+    assert "warmup (0 then, 5 now)" in told
+    assert "mirror (False then, True now)" in told
+    assert "weight_decay" not in told
     (data / "003.txt").write_text("something else", encoding="utf-8")
     assert start("--steps", "2", "--resume", data=data) == 1
     assert "is of a run with other data. Undo the change" in capsys.readouterr().err
@@ -394,7 +401,7 @@ def bad_data(folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("one pair", "1 usable pairs, 0 of them held out"),
+        ("one pair", "1 usable pair, 0 of them held out"),
         ("no captions", "0 usable pairs: 3 left out: no .txt beside it (000.png, 001.png, 002.png)"),
         ("broken images", "0 usable pairs: 3 left out: broken image"),
     ],
@@ -418,7 +425,7 @@ def test_one_broken_image_an_empty_caption_and_a_long_one_are_named(
     assert "1 left out: its caption is empty (002.png)" in told
     assert "1 left out: no image of a kind that is read" in told
     assert "(001.png)" in told
-    assert "1 captions have more than 75 tokens, and are read up to there (003.png)" in told
+    assert "1 caption has more than 75 tokens, and is read up to there (003.png)" in told
     assert "batch of 6 pairs, as there are no more" in told
 
 

@@ -5,6 +5,7 @@ Pixels are only compared where a flat colour is expected, so any font will do.
 
 import copy
 import itertools
+import string
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.pictures import (
     architecture_blocks,
     draw_architecture,
+    draw_encoding_masks,
     draw_figure_masks,
     draw_masks,
     draw_tokens,
@@ -41,7 +43,9 @@ from weighted_clip.web.pictures.tokens import (
     place,
     strip_items,
 )
+from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.pipeline import plan_prompt
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.view import view, weight_text
 
@@ -453,6 +457,19 @@ def test_masks_stand_side_by_side_with_their_signs():
 def test_masks_that_cannot_be_drawn_are_refused(mask, labels, options):
     with pytest.raises(ValueError, match=r"mask|labels|visible|theme"):
         draw_masks([("", mask)], labels, **options)
+
+
+@pytest.mark.parametrize("length", [77, 248, 1002])
+def test_masks_of_encodings_fill_a_bounded_picture(length):
+    """16 masks of as many tokens as a long encoder takes; further positions are dots."""
+    text = " ".join(f"{word} cat" for word in string.ascii_lowercase) + " a" * length
+    bind = "\n".join(f"{word} cat" for word in string.ascii_lowercase[1:])
+    read = read_prompt(text, EncodeOptions(bind=bind), default_tokenizer(), ChunkLayout(length=length))
+    variants = plan_prompt(read, default_tokenizer()).variants()
+    image = draw_encoding_masks(read, variants)
+    assert image.width * image.height < 16_000_000
+    few = read_prompt("a cat", EncodeOptions(), default_tokenizer(), ChunkLayout(length=length))
+    assert draw_encoding_masks(few, plan_prompt(few, default_tokenizer()).variants()).width < image.width
 
 
 # --- the lecture's figure

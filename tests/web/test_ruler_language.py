@@ -36,6 +36,10 @@ TOGETHER = {
     "The LoRA “{}” at {} is no text, and is not loaded here{}": (
         f"The LoRA “x” at 1 is no text, and is not loaded here{LORA_LOADER}",
     ),
+    "{} cannot be written in {}: it is left out.": (
+        "A LoRA cannot be written in comfy: it is left out.",
+        "“<hypernet:x>” cannot be written in comfy: it is left out.",
+    ),
     "The {}.": (
         "The text behind .and() is ignored, as in compel.",
         "The text behind .blend() is ignored; compel refuses it.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from weighted_clip.hosts.webui import word_maps
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import add_word_maps, arm
 from weighted_clip.hosts.webui.settings import Settings, pasted, take, untaken
+from weighted_clip.weighting import word_maps as shared_maps
 
 from . import fake_webui as fake
 from . import test_webui_places as unet
@@ -153,6 +156,21 @@ def test_the_gallery_has_a_grid_for_each_picture_behind_what_is_there(
     plain: Any = sampled(model)
     add_word_maps(plain, processed, Grid)
     assert len(processed.extra_images) == 9
+
+
+def test_maps_of_many_words_or_pictures_are_bounded(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    text = " ".join(f"{letter}x" for letter in string.ascii_lowercase)
+    monkeypatch.setattr(word_maps, "MAX_WATCHED", 10)
+    p = sampled(model, prompts=(text,), word_maps=True)
+    (maps,) = maps_of(p)
+    assert list(maps) == text.split()[:10]
+    reported = p.weighted_clip_sampling.word_maps.report
+    assert list(reported()) == ["Word maps are of the first 10 of 26 words."]
+    monkeypatch.setattr(word_maps, "MAX_BYTES", 100)
+    assert "Word maps are of the first 1 picture: more are not kept." in list(reported())
+    monkeypatch.setattr(shared_maps, "MAX_BYTES", 100)
+    with pytest.raises(WebUIError, match=r"Word maps would take .* switch Word maps off"):
+        sampled(model, word_maps=True)
 
 
 @pytest.mark.parametrize(

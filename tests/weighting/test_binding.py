@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from weighted_clip.encoder.encoding import EncodeFn
 from weighted_clip.encoder.prefix import PrefixTextEncoder
+from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
+from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
-from .tiny import MODEL, TINY, encode, read
+from .tiny import MODEL, TINY, KnownEmbeddings, encode, read
 
 TEXT = "a red cat and a blue dog"
 PHRASES = "red cat\nblue dog"
@@ -98,6 +102,52 @@ def test_what_cannot_be_bound_is_named_and_refused(phrases: str, words: str) -> 
     assert any(words in issue.message for issue in read(TEXT, bind=phrases).issues)
     with pytest.raises(ValueError, match=words):
         encoded(bind=phrases)
+
+
+@pytest.mark.parametrize("syntax", ["comfy", "a1111"])
+@pytest.mark.parametrize("phrase", ["red zqone hat,", "red embedding:zqone hat"])
+def test_a_phrase_may_have_an_embedding_in_it(syntax: str, phrase: str) -> None:
+    text = f"a red {'embedding:' if syntax == 'comfy' else ''}zqone hat and a blue dog"
+    chunking = "a1111" if syntax == "a1111" else "comfy segment"
+    options = EncodeOptions(syntax=syntax, chunking=chunking, bind=f"{phrase}\nblue dog,")
+    found = read_prompt(text, options, default_tokenizer(), embeddings=KnownEmbeddings({"zqone": 2}))
+    assert not found.issues
+    assert [token.phrase for token in found.chunks[0].content] == [0, 1, 1, 1, 1, 0, 0, 2, 2]
+
+
+@pytest.mark.parametrize("hide", ["whole phrases", "cutoff"])
+def test_more_phrases_than_anybody_keeps_apart_are_refused(hide: str) -> None:
+    """Each is an encoding of the prompt more."""
+    words = [f"cat {number}" for number in range(101)]
+    options = {"bind": "\n".join(words), "bind_words": "cat", "bind_hide": hide, "chunking": "a1111"}
+    with pytest.raises(ValueError, match="At most 100 phrases can be kept apart"):
+        encoded(" , ".join(words), **options)
+    few = {**options, "bind": "\n".join(words[:3])}
+    assert encoded(" , ".join(words[:3]), **few).num_encodings > 1
+
+
+def slow_phrases(content: list[int], phrases: list[list[int]]) -> list[int]:
+    """Number of the phrase of each token, compared at every place; -1 if there are several."""
+    numbers: list[set[int]] = [set() for _ in content]
+    for number, phrase in enumerate(phrases, 1):
+        for start in range(len(content)):
+            if content[start : start + len(phrase)] == phrase:
+                for place in range(start, start + len(phrase)):
+                    numbers[place].add(number)
+    return [-1 if len(some) > 1 else max(some, default=0) for some in numbers]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12), st.lists(st.text("abc", min_size=1, max_size=3), max_size=4))
+def test_phrases_are_those_of_a_comparison_at_every_place(words: list[str], phrases: list[str]) -> None:
+    typed = list(dict.fromkeys(" ".join(phrase) for phrase in phrases))
+    found = read(" ".join(words), bind="\n".join(typed))
+    expected = slow_phrases(words, [phrase.split() for phrase in typed])
+    codes = [issue.code for issue in found.issues]
+    absent = [phrase for number, phrase in enumerate(typed, 1) if f" {phrase} " not in f" {' '.join(words)} "]
+    assert codes.count("absent-phrase") == len(absent)
+    assert ("unbound-phrase" in codes) == (-1 in expected)
+    if -1 not in expected:
+        assert [token.phrase for token in found.chunks[0].content] == expected
 
 
 def test_a_phrase_that_the_end_of_a_chunk_cuts_is_refused() -> None:

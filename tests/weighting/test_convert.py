@@ -164,6 +164,32 @@ def test_a_tag_that_the_target_has_no_words_for_is_left_out_and_named() -> None:
     assert [text[slice(*issue.span)] for issue in result.issues] == ["<lora:ink:0.8>", "<hypernet:x:1>"]
 
 
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "<lora:ink:0.5:0.8>",
+        "<lora:ink:te=0.5:unet=1>",
+        "<lora:ink:0.2@0.2,1@0.5>",
+        "<lora:ink:0.8:lbw=MIDD>",
+        "<lora:ink:0.8:0.8:32>",
+        "<lora:ink:strong>",
+    ],
+)
+def test_what_the_target_cannot_say_of_a_lora_is_named(tag: str) -> None:
+    text = f"a cat {tag} <lora:glow:1>"
+    result = convert(text, "a1111", "compel", TOKENIZE)
+    assert result.text.endswith("withLora(glow, 1)")
+    assert [text[slice(*issue.span)] for issue in result.issues] == [tag]
+
+
+def test_a_tag_that_is_no_lora_takes_no_lora_along() -> None:
+    result = convert("a <hypernet:x:1> cat <lora:ink:0.5>", "a1111", "compel", TOKENIZE)
+    assert result.text.endswith("withLora(ink, 0.5)")
+    assert [issue.message for issue in result.issues] == [
+        "“<hypernet:x:1>” cannot be written in compel: it is left out."
+    ]
+
+
 def test_what_would_be_a_comment_is_left_out_and_named() -> None:
     result = convert("a (#1:1.2) cat", "comfy", "a1111", TOKENIZE)
     assert result.text == "a ( 1:1.2) cat"

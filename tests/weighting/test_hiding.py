@@ -37,6 +37,9 @@ def hidden_places(text: str, hide: str, **options) -> list[list[int]]:
         ("a red cat and a red dog", "red cat\nred", [[2, 3, 6]]),
         ("a embedding:zqone cat", "zqone", [[2, 3]]),
         ("a embedding:zqone cat", "embedding:zqone", [[2, 3]]),
+        ("a embedding:zqone cat", "a zqone cat", [[1, 2, 3, 4]]),
+        ("a embedding:zqone cat", "a embedding:zqone", [[1, 2, 3]]),
+        ("a red cat and a dog", "red cat,", [[2, 3]]),
         ("cat " * 80, "cat", [list(range(1, 76)), list(range(1, 6))]),
     ],
 )

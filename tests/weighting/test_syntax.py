@@ -400,6 +400,15 @@ def test_what_is_text_is_told_exactly() -> None:
     assert issue.message.endswith("With syntax comfy what comes after the bracket is text.")
 
 
+@pytest.mark.parametrize("syntax", ["comfy", "compel"])
+@pytest.mark.parametrize("kind", ["lora", "lyco"])
+def test_of_a_loras_tag_is_said_what_loads_it(syntax: str, kind: str) -> None:
+    pasted = f"a cat <{kind}:ink:0.8>\nNegative prompt: blurry\nSteps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1"
+    for text in (f"a cat <{kind}:ink:0.8>", pasted):
+        (issue,) = (issue for issue in parse(text, syntax).issues if issue.code == "foreign-syntax")
+        assert "Load LoRAs from Prompt" in issue.message
+
+
 def found_in(text: str, syntax: str) -> list[tuple[str, str]]:
     issues = [issue for issue in parse(text, syntax).issues if issue.code == "foreign-syntax"]
     return [(text[slice(*issue.span)], issue.written_in) for issue in issues]

@@ -14,7 +14,7 @@ import { sourceOf } from "./ruler/links.js";
 import { namesOf } from "./ruler/names.js";
 import { NodePlaces } from "./ruler/node_places.js";
 import { NodeRuler } from "./ruler/node_ruler.js";
-import { offerPictures } from "./ruler/picture_offer.js";
+import { offerPictures, openPicture } from "./ruler/picture_offer.js";
 import { replaceNodes } from "./ruler/replacing.js";
 import { ruleOf } from "./ruler/requests.js";
 import { addStyle, onTheme } from "./ruler/style.js";
@@ -28,6 +28,7 @@ const ROUTE = "/weighted_clip/inspect";
 const CHECK_ROUTE = "/weighted_clip/check";
 const CONVERT_ROUTE = "/weighted_clip/convert";
 const INFOTEXT_ROUTE = "/weighted_clip/infotext";
+const PICTURE_ROUTE = "/weighted_clip/picture";
 /** The server's message after a sampling about where weights, a placed phrase or a region of a node acted (EVENT of
  * hosts/comfy/attention.py). */
 const WEIGHED = "weighted_clip.weighed";
@@ -76,7 +77,7 @@ let isOnStock = false;
 /** Names known to the server, once requested. */
 let names = null;
 
-const host = { isOn: () => isOn, ask, check, convert, takeApart, boxesOf, changed, urlOf };
+const host = { isOn: () => isOn, ask, check, convert, takeApart, drawAgain, boxesOf, changed, urlOf };
 
 /** Resolves with the previous request: the nodes of a page take turns. */
 let turn = Promise.resolve();
@@ -106,6 +107,16 @@ function convert(request) {
 /** Ask the server for the prompt, negative prompt and settings in generation data (web/inspection.py). */
 function takeApart(text) {
   return askNow(INFOTEXT_ROUTE, JSON.stringify({ text }));
+}
+
+/** Ask the server which files that generation data names it has (nodes/routes.py). */
+function pictureOf(text) {
+  return askNow(PICTURE_ROUTE, JSON.stringify({ text }));
+}
+
+/** Open our template with generation data that was pasted. */
+function drawAgain(text) {
+  return openPicture({ text }, { app, api, pictureOf });
 }
 
 /** The boxes with the prompt that a node encodes, the stock ones too; null for another node. */
@@ -328,7 +339,7 @@ app.registerExtension({
     app.ui?.settings?.addEventListener?.(`${LOCALE}.change`, readLanguage);
     addWeightKeys(boxOf, weightStep);
     addCompletion(nameBoxOf, readNames, { isOn: () => hasNames, changed });
-    offerPictures({ app, api, takeApart });
+    offerPictures({ app, api, pictureOf });
     followTyping(() => rulers.forEach((ruler) => ruler.caretMoved?.()));
     api.addEventListener("reconnected", () => rulers.forEach((ruler) => ruler.reconnected?.()));
     // changes without a widget event: undo, a loader's menu, a theme

@@ -15,6 +15,7 @@ import gradio as gr
 
 from ...encoder.option import Option
 from ...weighting.options import OPTIONS, PLACE_OPTIONS
+from ...weighting.prompt import shortened
 from ...weighting.schemes import SCHEMES
 
 PREFIX = "weighted_clip_"
@@ -130,7 +131,7 @@ def told_changes(where: str, values: Mapping[str, Any], defaults: Mapping[str, A
     """Line about folded controls that do not hold their defaults; empty if all do."""
     changed = [(declared(name), value) for name, value in values.items() if value != defaults[name]]
     told = [
-        about.label if about.is_lines or about.kind is bool else f"{about.label} {value!s:.80}"
+        about.label if about.is_lines or about.kind is bool else f"{about.label} {shortened(str(value))}"
         for about, value in changed
     ]
     return f"Also under {where}: {', '.join(told)}." if told else ""

@@ -11,7 +11,7 @@ from .matrices import draw_similarity
 from .sheets import draw_ranking
 from .token_grid import draw_token_grid
 from .tokens import draw_tokens
-from .word_maps import draw_heat, draw_word_maps
+from .word_maps import draw_heat, draw_word_maps, tile_size
 
 __all__ = [
     "Block",
@@ -31,4 +31,5 @@ __all__ = [
     "draw_word_maps",
     "mask_labels",
     "num_parameters",
+    "tile_size",
 ]

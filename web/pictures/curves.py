@@ -27,13 +27,13 @@ def draw_curves(
     top: float | None = None,
     theme: ThemeName = "dark",
 ) -> Image.Image:
-    """Draw curves in one chart, from 0 upwards.
+    """Draw curves in one chart: from 0 to ``top`` if it is given, else over what the numbers span.
 
     Args:
         title: Title above it.
         curves: Points of each curve by name, in the order of x; points that are not finite are left out.
         across: Meaning of x.
-        top: Upper end of the chart; None for the highest number.
+        top: Upper end of the chart, whose lower end is 0; None for the lowest and highest number.
         theme: Colours.
 
     Returns:
@@ -52,7 +52,8 @@ def draw_curves(
         raise ValueError(f"{title}: there is nothing to draw")
     xs = [x for points in drawn.values() for x, _ in points]
     low, high = min(xs), max(xs)
-    ceiling = _rounded_up(max(y for points in drawn.values() for _, y in points)) if top is None else top
+    ys = [y for points in drawn.values() for _, y in points]
+    floor, ceiling = _ends(min(ys), max(ys)) if top is None else (0.0, top)
     canvas = Canvas(WIDTH, HEIGHT, colors.background)
     canvas.text(MARGIN, MARGIN + 8, shorten(title, WIDTH - 2 * MARGIN, TITLE_SIZE), colors.text, size=TITLE_SIZE)
     column = (WIDTH - 2 * MARGIN) / _COLUMNS
@@ -64,14 +65,17 @@ def draw_curves(
     for number in range(_NUM_LINES + 1):
         y = bottom - (bottom - _TOP) * number / _NUM_LINES
         canvas.line([(_LEFT, y), (right, y)], colors.line, width=1)
-        canvas.text(_LEFT - 8, y, f"{ceiling * number / _NUM_LINES:.4g}", colors.muted, size=SMALL_SIZE, align="right")
+        value = floor + (ceiling - floor) * number / _NUM_LINES
+        label = f"{round(value, 3 - math.floor(math.log10(ceiling - floor))):.10g}"
+        canvas.text(_LEFT - 8, y, label, colors.muted, size=SMALL_SIZE, align="right")
     canvas.text(_LEFT, bottom + 18, f"{low:,.6g}", colors.muted, size=SMALL_SIZE)
     last = f"{across} {high:,.6g}"
     canvas.text(right - text_width(last, SMALL_SIZE), bottom + 18, last, colors.muted, size=SMALL_SIZE)
 
     def at(point: tuple[float, float]) -> tuple[float, float]:
         share = (point[0] - low) / (high - low) if high > low else 0.5
-        return _LEFT + share * (right - _LEFT), bottom - min(1.0, max(0.0, point[1] / ceiling)) * (bottom - _TOP)
+        height = min(1.0, max(0.0, (point[1] - floor) / (ceiling - floor)))
+        return _LEFT + share * (right - _LEFT), bottom - height * (bottom - _TOP)
 
     for points, hue in zip(drawn.values(), hues, strict=False):
         places = [at(point) for point in points]
@@ -90,13 +94,27 @@ def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
 
 
-def _rounded_up(value: float) -> float:
-    """Round up to the next of 1, 2, 4, 5, 8 or 10 times a power of ten.
+_STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.5)
+"""Distances of two lines across a chart, times a power of ten."""
 
-    >>> [_rounded_up(value) for value in (0.031, 3.4, 41.0, 0.0)]
-    [0.04, 4.0, 50.0, 1.0]
+
+def _ends(lowest: float, highest: float) -> tuple[float, float]:
+    """Ends of an axis, round numbers close around all values; 0 is one of them if it is near.
+
+    >>> _ends(0.0, 3.4), _ends(3.11, 3.47), _ends(-1.0, 1.0), _ends(2.0, 2.0), _ends(0.0, 0.0)
+    ((0.0, 4.0), (3.1, 3.5), (-1.0, 1.0), (0.0, 2.0), (0.0, 1.0))
     """
-    if value <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return float(f"{next(step for step in (1, 2, 4, 5, 8, 10) if step * power >= value * 0.9999) * power:.6g}")
+    is_level = highest - lowest <= 1e-9 * max(abs(lowest), abs(highest))
+    if lowest >= 0 and (lowest <= highest / 2 or is_level):
+        lowest = 0.0
+    elif highest <= 0 and (highest >= lowest / 2 or is_level):
+        highest = 0.0
+    span = highest - lowest or 1.0
+    power = 10.0 ** math.floor(math.log10(span / _NUM_LINES))
+    for step in (power * larger * step for larger in (1, 10) for step in _STEPS):
+        floor = math.floor(lowest / step + 1e-6) * step
+        ceiling = floor + _NUM_LINES * step
+        if ceiling >= lowest + span - 1e-6 * step:
+            digits = 2 - math.floor(math.log10(step))
+            return round(floor, digits), round(ceiling, digits)
+    raise AssertionError

@@ -8,6 +8,7 @@ Source: docs/lecture.md Figure 3, Definitions 3.1, 3.2 and 5.10.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -91,10 +92,15 @@ def make_grid(mask: Any, labels: Sequence[str], *, visible: int | None = None, c
     num_rows = num_columns if num_rows == 1 else num_rows
     rows = tuple(map(tuple, values.expand(num_rows, -1)[:visible, :visible].tolist()))
     shown_rows, shown = len(rows), len(rows[0])
-    cell = cell or (13 if shown > 40 else 20 if shown > 16 else 28)
+    cell = cell or cell_size(shown)
     label_size = min(LABEL_SIZE, cell * 0.78)
     names = tuple(shorten(label, MAX_LABEL_WIDTH, label_size) for label in labels[: max(shown, shown_rows)])
     return Grid(rows, names[:shown_rows], names[:shown], cell, label_size, shown_rows < num_rows, shown < num_columns)
+
+
+def cell_size(shown: int) -> int:
+    """Width and height of a cell, in pixels, by the number of positions shown."""
+    return 13 if shown > 40 else 20 if shown > 16 else 28
 
 
 def draw_grid(canvas: Canvas, grid: Grid, left: float, top: float, colors: Theme) -> None:
@@ -256,6 +262,12 @@ SHOWN_ENCODINGS = 4
 SHOWN_ROWS = 4
 """Maximum number of rows of masks, if phrases are bound: each has its own pass."""
 
+SHOWN_POSITIONS = 150
+"""Maximum number of positions drawn; dots stand for the others."""
+
+MAX_CELLS = 8_000_000
+"""Maximum area of all cells in a picture of encodings, in pixels: with more positions, they are smaller."""
+
 CAPTIONS: dict[PadConvention, str] = {
     "tokenizer": "A tokenizer's attention mask: what follows the first EOS is hidden, EOS itself is visible.",
     "lecture": "Definition 3.2 to the letter: hidden wherever the id is PAD. EOS has that id too, so it is hidden.",
@@ -307,7 +319,8 @@ def draw_figure_masks(
 def draw_encoding_masks(read: ReadPrompt, variants: Iterable[Variant], *, theme: ThemeName = "light") -> Image.Image:
     """Draw the attention masks of a prompt's first chunk in each of its encodings.
 
-    Up to `SHOWN_ENCODINGS` are side by side; up to `SHOWN_ROWS` such rows if phrases are bound.
+    Up to `SHOWN_ENCODINGS` are side by side; up to `SHOWN_ROWS` such rows if phrases are bound. Of each, at most
+    `SHOWN_POSITIONS` rows and columns are drawn.
     """
     chunk, length = read.chunks[0], read.layout.length
     versions = versions_of_first(variants)
@@ -316,10 +329,11 @@ def draw_encoding_masks(read: ReadPrompt, variants: Iterable[Variant], *, theme:
     num_more = len(versions) - len(shown)
     caption = f"{num_more} more versions are not shown." if num_more else ""
     labels = mask_labels(chunk, read.prompt.source)
-    visible = min(len(labels), chunk.num_content + 2 + SHOWN_PADDING)
+    visible = min(len(labels), chunk.num_content + 2 + SHOWN_PADDING, SHOWN_POSITIONS)
+    side = math.isqrt(MAX_CELLS // len(shown)) // visible  # of a cell
     rows = [shown[first : first + SHOWN_ENCODINGS] for first in range(0, len(shown), SHOWN_ENCODINGS)]
     captioned = [(caption if row is rows[-1] else "", row) for row in rows]
-    return draw_mask_rows(captioned, labels, visible=visible, theme=theme)
+    return draw_mask_rows(captioned, labels, visible=visible, cell=min(side, cell_size(visible)), theme=theme)
 
 
 def _labels(spans: Sequence[tuple[int, int]], text: str, length: int) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from PIL import Image
@@ -46,8 +46,14 @@ def draw_heat(values: np.ndarray, picture: Image.Image | None = None) -> Image.I
     return Image.fromarray(np.stack(parts, -1).round().astype(np.uint8))
 
 
+def tile_size(height: int, width: int) -> tuple[int, int]:
+    """Height and width of a map of some size in the grid."""
+    scale = SIDE / max(height, width)
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
 def draw_word_maps(
-    maps: Sequence[tuple[str, np.ndarray]],
+    maps: Iterable[tuple[str, np.ndarray]],
     note: str,
     picture: Image.Image | None = None,
     *,
@@ -68,13 +74,15 @@ def draw_word_maps(
         ValueError: If there is no map, or the theme is unknown.
     """
     colors = theme_named(theme)
-    if not maps:
+    tiles: list[tuple[str, Image.Image]] = []
+    size = 1, 1
+    for title, values in maps:  # one at a time, as they may be large
+        size = tile_size(*values.shape)[::-1]
+        tiles.append((title, draw_heat(values).resize(size)))
+    if not tiles:
         raise ValueError("there must be a map to draw")
-    height, width = maps[0][1].shape
-    scale = SIDE / max(height, width)
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    tiles = [("the picture", picture.convert("RGB").resize(size))] if picture is not None else []
-    tiles += [(title, draw_heat(values).resize(size)) for title, values in maps]
+    if picture is not None:
+        tiles.insert(0, ("the picture", picture.convert("RGB").resize(size)))
     columns = min(len(tiles), max(3, min(MAX_COLUMNS, math.ceil(math.sqrt(len(tiles))))))
     step = size[0] + GAP, size[1] + TITLE_ROOM + GAP
     rows = math.ceil(len(tiles) / columns)

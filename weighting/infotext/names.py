@@ -6,7 +6,7 @@ import re
 
 from .record import in_line
 
-_SETTINGS = {
+SETTINGS = {
     "CFG scale": ("cfgscale", "cfg", "guidancescale", "guidance"),
     "Clip skip": ("clipskip",),
     "Denoising strength": ("denoisingstrength", "denoise"),
@@ -19,7 +19,8 @@ _SETTINGS = {
     "Steps": ("steps", "numinferencesteps", "samplingsteps"),
     "VAE": ("vae", "usevaemodel", "vaemodel"),
 }
-_BY_KEY = {key: name for name, keys in _SETTINGS.items() for key in keys}
+"""Other names of settings, in small letters without spaces, by the WebUI's."""
+_BY_KEY = {key: name for name, keys in SETTINGS.items() for key in keys}
 
 _SAMPLERS = {
     "Euler a": ("euler_ancestral", "euler_a"),

@@ -27,7 +27,7 @@ _NOT_OF_A_NAME = re.compile(r"[^\w \-/]")
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"\s*")
 _QUOTED = re.compile(r'"(?:\\.|[^\\"])+"(?=[,\n]|\Z)', re.DOTALL)
-_END = re.compile(rf"[,]|\n(?=\w[\w \-/]{{1,{_MAX_NAME}}}:)")
+_END = re.compile(rf",|\n(?=\w[\w \-/]{{1,{_MAX_NAME}}}:)")
 _NUMBER_LINE = re.compile(r"-?[\d.]+(?:x\d+)?\n")
 _PAIR = re.compile(r'[ \t]*(\w[\w \-/]+):\s*(?:"(?:\\.|[^\\"])+"|[^,]*),')
 _USUAL_NAME = re.compile(

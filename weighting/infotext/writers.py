@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from .graph import is_graph, read_graph
-from .names import webui_settings
-from .record import Infotext, in_line
+from .names import SETTINGS, webui_settings
+from .record import MAX_SETTINGS, Infotext, in_line
 
 Values = Mapping[str, Any]
 
@@ -22,20 +23,7 @@ _PROMPTS = {
     PROMPT: ("prompt", "Prompt", "positive_prompt", "positivePrompt"),
     NEGATIVE: ("negative_prompt", "Negative Prompt", "negativePrompt", "negativeprompt", "uc"),
 }
-_TAKEN = frozenset(
-    {
-        "CFG scale",
-        "Clip skip",
-        "Denoising strength",
-        "ENSD",
-        "Model",
-        "Sampler",
-        "Schedule type",
-        "Seed",
-        "Size",
-        "Steps",
-    }
-)
+_TAKEN = frozenset({*SETTINGS, "ENSD"})
 """Settings that are taken over from other programs than the WebUI; all others are named as left out."""
 _OBJECT = re.compile(r"\s*\{\s*\"")
 _DREAM = re.compile(r'"([^"]*)"((?:\s+-\w+(?:\s+[^\s-]\S*)?)*)\s*')
@@ -80,9 +68,8 @@ def _unpack_invoke(values: Values) -> Values:
 
 def _unpack_old_invoke(values: Values) -> Values:
     image = {**_mapping(values.get("image")), "model": values.get("model_weights")}
-    prompts = image.get("prompt")
-    if isinstance(prompts, list) and prompts:
-        image["prompt"] = _mapping(cast("list[Any]", prompts)[0]).get("prompt")
+    if prompts := _list(image.get("prompt")):
+        image["prompt"] = _mapping(prompts[0]).get("prompt")
     return _with_brackets(image)
 
 
@@ -153,11 +140,10 @@ def read_json(text: str) -> Infotext | None:
         return None
     values = _loads(text)
     problems: list[str] = []
-    pictures = values.get("items")
-    if isinstance(pictures, list) and pictures:  # an answer of Civitai's API
-        values = _mapping(cast("list[Any]", pictures)[0])
-        if len(cast("list[Any]", pictures)) > 1:
-            problems.append(f"The first of {len(cast('list[Any]', pictures)):,} pictures is read.")
+    if pictures := _list(values.get("items")):  # an answer of Civitai's API
+        values = _mapping(pictures[0])
+        if len(pictures) > 1:
+            problems.append(f"The first of {len(pictures):,} pictures is read.")
     if isinstance(values.get("meta"), dict):
         values = _mapping(values["meta"])
     if is_graph(values):
@@ -186,6 +172,9 @@ def _read(writer: Writer, values: Values) -> Infotext:
         left += [name for name in settings if name not in _TAKEN]
         settings = {name: value for name, value in settings.items() if name in _TAKEN}
         problems.insert(0, f"Written by {writer.name}: {writer.note}")
+    elif len(settings) > MAX_SETTINGS:
+        settings = dict(islice(settings.items(), MAX_SETTINGS))
+        problems.append(f"Only the first {MAX_SETTINGS:,} settings are read.")
     if left:
         names = ", ".join(map(in_line, left[:20]))
         more = f" and {len(left) - 20:,} more" if len(left) > 20 else ""
@@ -207,6 +196,10 @@ def _string(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _list(value: object) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
 def _mapping(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
@@ -217,8 +210,7 @@ def _model(value: object) -> object:
     return record.get("name", record.get("model_name")) if record else value
 
 
-def _stem(path: object) -> object:
+def _stem(path: object) -> str:
     """Name of a model's file without its folders and suffix, in any system's form."""
-    return (
-        re.sub(r"\.(?:safetensors|ckpt|pt|sft)\Z", "", re.split(r"[\\/]", path)[-1]) if isinstance(path, str) else path
-    )
+    name = _string(path).replace("\\", "/").rpartition("/")[2]
+    return re.sub(r"\.(?:safetensors|ckpt|pt|sft)\Z", "", name)

@@ -96,7 +96,12 @@ OF_A1111 = (
         "is a weight, or changes with the steps, in A1111",
     ),
     Foreign(re.compile(r"\bBREAK\b"), "a1111", "ends a chunk in A1111"),
-    Foreign(re.compile(r"<(?:lora|lyco|hypernet):[^<>]*>"), "a1111", "is a tag of A1111"),
+    Foreign(
+        re.compile(r"<(?:lora|lyco):[^<>]*>"),
+        "a1111",
+        "is a LoRA in A1111, which ComfyUI's node Load LoRAs from Prompt loads",
+    ),
+    Foreign(re.compile(r"<hypernet:[^<>]*>"), "a1111", "is a tag of A1111"),
 )
 """``[cat]``, ``BREAK`` and ``<lora:name:0.8>``."""
 

@@ -26,17 +26,14 @@ from .stealth import read_stealth_text
 if TYPE_CHECKING:
     from PIL import Image
 
-_EXIF, _USER_COMMENT = 0x8769, 0x9286  # tags of EXIF 2.3
-_OTHER_TAGS = (
-    _USER_COMMENT,
-    0x9C9C,
-    0x010E,
-    0x0110,
-)  # in the first directory, with Windows' comment, description, model
+_EXIF = 0x8769  # tags of EXIF 2.3
+_USER_COMMENT, _DESCRIPTION, _MODEL, _WINDOWS_COMMENT = 0x9286, 0x010E, 0x0110, 0x9C9C
 _JSON_TEXTS = ("invokeai_metadata", "sd-metadata", "generation_data", "prompt", "Comment")
 """Names of PNG texts that hold JSON: InvokeAI's, Tensor.Art's, ComfyUI's and Fooocus's."""
 _MAX_TEXTS = 20
-"""Maximum number of other texts of a PNG that are tried."""
+"""Maximum number of other texts of a PNG, and of an XMP packet, that are tried."""
+_MAX_TOTAL = 4 * MAX_CHARACTERS
+"""Maximum length of all texts that are tried."""
 _XMP_VALUE = re.compile(
     r"<(?:exif:UserComment|dc:description)\b[^<>]*>(?:\s*<rdf:(?:Alt|Seq|Bag)>\s*<rdf:li\b[^<>]*>)?([^<]*)<"
 )
@@ -69,7 +66,11 @@ def read_image_text(path: Path) -> str:
     """
     image = open_image(path)
     others: list[str] = []
+    num_characters = 0
     for is_webuis, text in _texts(image):
+        num_characters += min(len(text), MAX_CHARACTERS)
+        if num_characters > _MAX_TOTAL:
+            break
         data = read_infotext(text)
         if data.settings:
             return text
@@ -93,15 +94,15 @@ def _software(image: Image.Image) -> str:
 
 def _texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
     """Texts of an image, and whether the WebUI takes them for generation data whatever they are."""
-    texts = {name: text for name, text in image.info.items() if isinstance(text, str) and len(text) <= MAX_CHARACTERS}
+    texts = {name: _png_text(text) for name, text in image.info.items() if isinstance(text, str)}
+    parameters = texts.get("parameters", "")  # a long one is named, not left out
+    texts = {name: text for name, text in texts.items() if len(text) <= MAX_CHARACTERS}
     if texts.get("Software") == "NovelAI":
         names = ("Software", "Description", "Comment")
         sides = {"width": image.width, "height": image.height}
         yield False, json.dumps({name: texts[name] for name in names if name in texts} | sides)
     yield from _exif_texts(image)
-    parameters = image.info.get("parameters")
-    if isinstance(parameters, str):  # a long one is named, not left out
-        yield True, parameters
+    yield True, parameters
     comment = image.info.get("comment")
     if isinstance(comment, (bytes, str)) and len(comment) <= 4 * MAX_CHARACTERS:
         yield False, text_of_comment(comment)
@@ -118,13 +119,19 @@ def _texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
         yield from ((False, text) for text in _xmp_texts(packet))
 
 
+def _png_text(text: str) -> str:
+    """Text of a PNG; one that is Latin 1 by its kind, and was read so, is UTF-8 in files of some programs."""
+    return text if type(text) is not str or text.isascii() else text_of_comment(text)
+
+
 def _exif_texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
     """Texts of EXIF data, and whether it is the user comment, where the WebUI looks."""
+    others = (_USER_COMMENT, _WINDOWS_COMMENT, _DESCRIPTION, _MODEL)  # of the first directory
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about odd counts
             exif = image.getexif()
-            values = [exif.get_ifd(_EXIF).get(_USER_COMMENT), *(exif.get(tag) for tag in _OTHER_TAGS)]
+            values = [exif.get_ifd(_EXIF).get(_USER_COMMENT), *map(exif.get, others)]
     except Exception:  # Pillow raises errors of many kinds about broken EXIF data, without which a picture is shown
         return
     for number, value in enumerate(values):
@@ -138,5 +145,5 @@ def _xmp_texts(packet: object) -> Iterator[str]:
     if isinstance(packet, bytes):
         packet = packet[:MAX_CHARACTERS].decode("utf-8", "replace")
     if isinstance(packet, str):
-        for match in _XMP_VALUE.finditer(packet[:MAX_CHARACTERS]):
+        for match in islice(_XMP_VALUE.finditer(packet[:MAX_CHARACTERS]), _MAX_TEXTS):
             yield html.unescape(match[1])

@@ -1,4 +1,4 @@
-"""Settings of generation data as values for ComfyUI's nodes, and what is to be said about those that are not used.
+"""Settings of generation data as values for ComfyUI's nodes, with a row for each setting that says where it went.
 
 Source: behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06), which writes and reads them.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from ....weighting.infotext import Infotext
 from ....weighting.prompt import MOST_CHARACTERS, shortened
+from ....weighting.script_settings import INFOTEXT, OWN, SETTINGS, PromptSettings, infotext_key, read_setting
 from ....weighting.timed.schedule import split_and
 from .noise import A1111Noise, batch_note
 from .samplers import AUTOMATIC, KINDS
@@ -20,22 +22,30 @@ from .schedules import SCHEDULES
 
 RNG = {"NV": "NV", "GPU": "NV", "CPU": "CPU"}
 """Our source of random numbers by the WebUI's."""
-MOST_PIXELS = 16384
+MAX_PIXELS = 16384
 """Largest width and height that is taken."""
+MAX_CFG = 1_000_000
+"""Largest scale of the guidance, with the weights of parts between ANDs."""
+MAX_ROWS = 20
+"""Maximum number of settings that are not used of which each has a line; the rest are only counted."""
+MAX_VALUE, MAX_LINE = 80, 200
+"""Maximum lengths of a value among others and in a line of its own."""
 
-IGNORED = frozenset(
-    {"Version", "Lora hashes", "TI", "TI hashes", "Hashes", "VAE hash", "Model hash", "Civitai metadata"}
+WITHOUT_EFFECT = frozenset(
+    {
+        *("Version", "User", "Lora hashes", "TI hashes", "Hashes", "VAE hash", "Model hash", "Civitai metadata"),
+        infotext_key("word_maps"),
+    }
 )
 """Settings that change nothing in the picture."""
 BY_HAND = {
-    "Emphasis": "set emphasis of A1111/Forge Prompt to it",
     "VAE": "load it with Load VAE",
     "Distilled CFG Scale": "set guidance of FluxGuidance to it",
     "Denoising strength": "give A1111 Sampler's denoise, and the picture it was made from as latent",
-    "Civitai resources": "load these models",
     "Schedule rho": "A1111 Sampler has the schedule's own",
 }
 """Settings that other nodes take, and how."""
+NOT_USED = "not used: the picture may differ for it"
 HIRES = (
     "a second pass, which this does not make: scale the latent or picture, and sample it again with A1111 Sampler, "
     "exact_steps on, and noise of the same seed"
@@ -49,6 +59,27 @@ ROUNDING = (
     "them with AND, an embedding or a LoRA"
 )
 """Line for every picture."""
+SAMPLING = "SAMPLER, SIGMAS"
+NOISE = "NOISE"
+READING = "settings, negative_settings"
+"""Outputs with how prompts are read and weighted."""
+NOTHING = "nothing, as it does not change the picture"
+
+
+class Row(NamedTuple):
+    """Whereabouts of a setting."""
+
+    name: str
+    value: str
+    output: str = ""
+    """Outputs of Read A1111 Parameters that its value went into; what it goes into otherwise."""
+    advice: str = ""
+    """Words on what is to be done about it, or that it is not used; empty if all is done."""
+
+    @property
+    def line(self) -> str:
+        """It with its advice."""
+        return f"{shortened(self.name, 40)}: {shortened(self.value, MAX_LINE)}: {self.advice}"
 
 
 @dataclass(frozen=True)
@@ -73,23 +104,157 @@ class Parameters:
     model: str
     """Name of the checkpoint, or nothing."""
     model_hash: str
-    report: tuple[str, ...]
-    """A line for each setting that is not used, or is read otherwise than it stands."""
+    settings: PromptSettings
+    """Reading and weighting of the prompt."""
+    negative_settings: PromptSettings
+    """The same of the negative prompt."""
+    rows: tuple[Row, ...]
+    """A row for each setting."""
+    notes: tuple[str, ...]
+    """Lines on what was left out or guessed before, and on each value that is read otherwise than it stands."""
+
+    def report(self, others: Sequence[Row] = ()) -> list[str]:
+        """Lines on where each setting went, those first that went nowhere.
+
+        ``others`` are rows of files that the picture names, which take the place of the settings that name them.
+        """
+        known = {row.name for row in others}
+        rows = [*others, *(row for row in self.rows if row.name not in known)]
+        undone = [row for row in rows if row.advice]
+        lines = [row.line for row in undone[:MAX_ROWS]]
+        if len(undone) > MAX_ROWS:
+            lines.append(f"and {len(undone) - MAX_ROWS:,} more settings that are not used")
+        by_output: dict[str, list[str]] = {}
+        for row in rows:
+            if not row.advice:
+                by_output.setdefault(row.output, []).append(f"{row.name} {shortened(row.value, MAX_VALUE)}".rstrip())
+        used = [f"→ {output}: {', '.join(said)}" for output, said in by_output.items()]
+        return [*lines, *self.notes, *used, ROUNDING]
 
 
-def read_parameters(infotext: Infotext, source: str) -> Parameters:
+class _Table:
+    """Settings, each of which is taken once, and the rows of those that were."""
+
+    def __init__(self, infotext: Infotext) -> None:
+        self.left = dict(infotext.settings)
+        self.rows: list[Row] = []
+        self.notes = [*infotext.problems]
+
+    def take(self, name: str, output: str, default: str | None = None) -> str:
+        """Take a setting; an error if it has no default and is missing."""
+        if name not in self.left:
+            if default is not None:
+                return default
+            names = shortened(", ".join(list(self.left)[:MAX_ROWS]), 400)
+            raise ValueError(f"Read A1111 Parameters: “{name}” is missing among the settings: {names}")
+        text = self.left.pop(name).strip()
+        self.rows.append(Row(name, text, output))
+        return text
+
+    def number(
+        self, name: str, output: str, kind: Callable[[str], Any], ends: tuple[int, int], default: Any = None
+    ) -> Any:
+        """Take a number; an error if it is none, or too large."""
+        text = self.take(name, output, None if default is None else str(default))
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not ends[0] <= value <= ends[1]:
+            wanted = "a whole number" if kind is int else "a number"
+            raise ValueError(
+                f"Read A1111 Parameters: {name} must be {wanted} from {ends[0]} to {ends[1]}; got "
+                f"“{shortened(text, 40)}”"
+            )
+        return value
+
+    def size(self, name: str, output: str, default: tuple[int, int]) -> tuple[int, int]:
+        """Take a width and height."""
+        text = self.take(name, output, "x".join(map(str, default)))
+        found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text, re.ASCII)
+        width, height = (int(found[1]), int(found[2])) if found else (0, 0)
+        if (width, height) != default and not (0 < width <= MAX_PIXELS and 0 < height <= MAX_PIXELS):
+            raise ValueError(
+                f"Read A1111 Parameters: {name} must be like 512x768, up to {MAX_PIXELS} pixels; "
+                f"got “{shortened(text, 40)}”"
+            )
+        return width, height
+
+    def sampler(self) -> tuple[str, str]:
+        """Take the sampler and its schedule; before version 1.9 one name said both."""
+        name, schedule = self.take("Sampler", SAMPLING), self.take("Schedule type", SAMPLING, "")
+        if name not in KINDS:
+            found = next((s for s in SCHEDULES if name.endswith(f" {s}")), "")
+            if found and name.removesuffix(f" {found}") in KINDS:
+                name, schedule = name.removesuffix(f" {found}"), schedule or found
+        schedule = schedule or AUTOMATIC
+        for what, value, known in (("Sampler", name, KINDS), ("Schedule type", schedule, (AUTOMATIC, *SCHEDULES))):
+            if value not in known:
+                raise ValueError(
+                    f"Read A1111 Parameters: the {what.lower()} “{shortened(value, 80)}” is not among ours, which are "
+                    f"equal to the WebUI's: {', '.join(known)}"
+                )
+        return name, schedule
+
+    def readings(self) -> tuple[PromptSettings, PromptSettings]:
+        """Take our script's settings and the WebUI's emphasis, for prompt and negative prompt."""
+        values: dict[str, Any] = {}
+        ours = [key for key in SETTINGS if key in self.left and key not in WITHOUT_EFFECT]
+        for key in ours if INFOTEXT in self.left else ():
+            text = self.left.pop(key)
+            try:
+                values[SETTINGS[key]] = read_setting(SETTINGS[key], text)
+                self.rows.append(Row(key, text, READING))
+            except ValueError as error:
+                self.rows.append(Row(key, text, advice=f"not used: {shortened(str(error), 400)}"))
+        mode = self.left.pop("Emphasis", "Original")
+        is_known = mode in OWN or mode == "None"
+        if mode != "Original":
+            advice = "" if is_known else f"not used: it is none of: {', '.join((*OWN, 'None'))}"
+            self.rows.append(Row("Emphasis", mode, READING, advice))
+        return PromptSettings.of(values, mode)
+
+    def take_rest(self) -> None:
+        """Take all that is left, which goes nowhere; settings of hires. fix together."""
+        hires = {name: value for name, value in self.left.items() if name.startswith("Hires ")}
+        if hires:
+            hires["Denoising strength"] = self.left.pop("Denoising strength", "?")
+            said = [f"{shortened(name, 40)} {shortened(value, 40)}" for name, value in islice(hires.items(), MAX_ROWS)]
+            self.rows.append(Row("Hires. fix", ", ".join(said), advice=HIRES))
+        for name, value in self.left.items():
+            if name in WITHOUT_EFFECT:
+                self.rows.append(Row(name, "", NOTHING))
+            elif name not in hires:
+                self.rows.append(Row(name, value, advice=BY_HAND.get(name, NOT_USED)))
+        self.left.clear()
+
+
+def last_layer(clip_skip: int, towers: Collection[str]) -> int:
+    """Layer for *CLIP Set Last Layer*, by the WebUI's clip skip and a checkpoint's text towers.
+
+    Forge takes SDXL's last layer but one for its last, and has SD 2's without the last.
+
+    >>> last_layer(1, {"clip_l"}), last_layer(1, {"clip_l", "clip_g"}), last_layer(2, {"clip_h"})
+    (-1, -2, -3)
+    """
+    if "clip_h" in towers:
+        return -clip_skip - 1
+    return -max(clip_skip, 2 if "clip_g" in towers else 1)
+
+
+def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = ()) -> Parameters:
     """Read the settings of generation data.
 
     Args:
         infotext: Generation data.
         source: Source of random numbers where the text names none: one of `SOURCES`.
+        towers: Text towers of the checkpoint, if they are known: `TOWERS`.
 
     Raises:
         ValueError: If a setting is missing or cannot be read, its sampler or schedule is not ours, or a prompt is too
             long; it is quoted.
     """
-    left = dict(infotext.settings)
-    if not left:
+    if not infotext.settings:
         raise ValueError(
             f"Read A1111 Parameters: there are no settings in “{shortened(infotext.prompt, 80)}”: its last line "
             f"must be like “Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 512x512”"
@@ -101,34 +266,50 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
                 f"Read A1111 Parameters: the {name} “{shortened(text, 40)}” has {len(text):,} characters; at most "
                 f"{MOST_CHARACTERS:,} are read"
             )
-    notes = [*infotext.problems]
-    sampler, levels = _sampler(left)
-    steps = _number(left, "Steps", int, (1, 1000))
-    if sampler == "LCM" and "ENSD" not in left:
+    table = _Table(infotext)
+    notes = table.notes
+    is_random = "RNG" not in table.left
+    has_ensd, has_size = "ENSD" in table.left, "Size" in table.left
+    sampler, levels = table.sampler()
+    steps = table.number("Steps", f"{SAMPLING}, steps", int, (1, 1000))
+    if sampler == "LCM" and not has_ensd:
         notes.append(f"ENSD: {NO_ENSD}")
-    cfg = _number(left, "CFG scale", float, (-1000, 1000))
-    parts = math.fsum(part.weight for part in split_and(infotext.prompt))
+    cfg = table.number("CFG scale", "cfg", float, (-1000, 1000))
+    parts = sum(part.weight for part in split_and(infotext.prompt))
+    if not abs(cfg * parts) <= MAX_CFG:
+        raise ValueError(
+            f"Read A1111 Parameters: the parts between ANDs weigh {parts:g} together, and cfg, {cfg:g} times that, may "
+            f"be {MAX_CFG:,} at most"
+        )
     if parts != 1:
         notes.append(f"AND: cfg is {cfg:g} times {parts:g}, the sum of the parts' weights")
-    rng = left.pop("RNG", None)
-    if rng is not None and rng not in RNG:
-        raise ValueError(f"Read A1111 Parameters: RNG must be one of: {', '.join(RNG)}; got “{rng}”")
-    if rng is None:
+    rng = table.take("RNG", NOISE, source)
+    if rng not in RNG:
+        raise ValueError(f"Read A1111 Parameters: RNG must be one of: {', '.join(RNG)}; got “{shortened(rng, 40)}”")
+    if is_random:
         notes.append(f"RNG is not given: that of the WebUI's own device; {source} is taken")
-    width, height = _size(left, "Size", notes)
-    resize = _size(left, "Seed resize from") if "Seed resize from" in left else (0, 0)
+    width, height = table.size("Size", "width, height", (512, 512))
+    if not has_size:
+        notes.append("Size is not given: 512 x 512")
+    resize = table.size("Seed resize from", NOISE, (0, 0))
     noise = A1111Noise(
-        seed=_number(left, "Seed", int, (0, 2**64 - 1)),
-        source=source if rng is None else RNG[rng],
-        ensd=_number(left, "ENSD", int, (-(2**63), 2**63), 0),
-        subseed=_number(left, "Variation seed", int, (0, 2**64 - 1), 0),
-        subseed_strength=_number(left, "Variation seed strength", float, (0, 1), 0.0),
+        seed=table.number("Seed", f"{NOISE}, seed", int, (0, 2**64 - 1)),
+        source=RNG[rng],
+        ensd=table.number("ENSD", NOISE, int, (-(2**63), 2**63), 0),
+        subseed=table.number("Variation seed", NOISE, int, (0, 2**64 - 1), 0),
+        subseed_strength=table.number("Variation seed strength", NOISE, float, (0, 1), 0.0),
         resize_width=resize[0],
         resize_height=resize[1],
     )
-    if {"Batch size", "Batch pos"} & left.keys():
-        notes.append(batch_note(noise, left.pop("Batch size", "?"), left.pop("Batch pos", "?"), sampler))
-    found = Parameters(
+    batch, position = (table.take(name, NOTHING, "?") for name in ("Batch size", "Batch pos"))
+    if (batch, position) != ("?", "?"):
+        notes.append(batch_note(noise, batch, position, sampler))
+    clip_skip = table.number("Clip skip", "clip_skip", int, (1, 24), 1)
+    settings, negative_settings = table.readings()
+    model_hash = table.left.get("Model hash", "")
+    model = table.take("Model", "checkpoint, whose file Load Checkpoint is to have", "")
+    table.take_rest()
+    return Parameters(
         prompt=infotext.prompt,
         negative=infotext.negative,
         steps=steps,
@@ -138,80 +319,11 @@ def read_parameters(infotext: Infotext, source: str) -> Parameters:
         noise=noise,
         width=width,
         height=height,
-        clip_skip=-_number(left, "Clip skip", int, (1, 24), 1),
-        model=left.pop("Model", ""),
-        model_hash=left.get("Model hash", ""),
-        report=(),
+        clip_skip=last_layer(clip_skip, towers),
+        model=model,
+        model_hash=model_hash,
+        settings=settings,
+        negative_settings=negative_settings,
+        rows=tuple(table.rows),
+        notes=tuple(notes),
     )
-    return Parameters(**{**vars(found), "report": (*notes, *_unused(left))})
-
-
-def _sampler(left: dict[str, str]) -> tuple[str, str]:
-    """Take the sampler and its schedule; before version 1.9 one name said both."""
-    name, schedule = _take(left, "Sampler"), left.pop("Schedule type", "")
-    if name not in KINDS:
-        found = next((s for s in SCHEDULES if name.endswith(f" {s}")), "")
-        if found and name.removesuffix(f" {found}") in KINDS:
-            name, schedule = name.removesuffix(f" {found}"), schedule or found
-    schedule = schedule or AUTOMATIC
-    for what, value, known in (("Sampler", name, KINDS), ("Schedule type", schedule, (AUTOMATIC, *SCHEDULES))):
-        if value not in known:
-            raise ValueError(
-                f"Read A1111 Parameters: the {what.lower()} “{shortened(value, 80)}” is not among ours, which are "
-                f"equal to the WebUI's: {', '.join(known)}"
-            )
-    return name, schedule
-
-
-def _take(left: dict[str, str], name: str) -> str:
-    if name not in left:
-        raise ValueError(f"Read A1111 Parameters: “{name}” is missing among the settings: {', '.join(left)}")
-    return left.pop(name).strip()
-
-
-def _number(
-    left: dict[str, str], name: str, kind: Callable[[str], Any], ends: tuple[int, int], default: Any = None
-) -> Any:
-    """Take a number; an error if it is none, or too large."""
-    if name not in left and default is not None:
-        return default
-    text = _take(left, name)
-    try:
-        value = kind(text)
-    except ValueError:
-        value = math.nan
-    if not ends[0] <= value <= ends[1]:
-        wanted = "a whole number" if kind is int else "a number"
-        raise ValueError(
-            f"Read A1111 Parameters: {name} must be {wanted} from {ends[0]} to {ends[1]}; got “{shortened(text, 40)}”"
-        )
-    return value
-
-
-def _size(left: dict[str, str], name: str, notes: list[str] | None = None) -> tuple[int, int]:
-    """Take a width and height; 512 x 512 if they may be missing and are."""
-    if name not in left and notes is not None:
-        notes.append(f"{name} is not given: 512 x 512")
-        return 512, 512
-    text = _take(left, name)
-    found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text, re.ASCII)
-    width, height = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not (0 < width <= MOST_PIXELS and 0 < height <= MOST_PIXELS):
-        raise ValueError(
-            f"Read A1111 Parameters: {name} must be like 512x768, up to {MOST_PIXELS} pixels; "
-            f"got “{shortened(text, 40)}”"
-        )
-    return width, height
-
-
-def _unused(left: dict[str, str]) -> Iterator[str]:
-    """A line for each setting that is left, if it can change the picture; those of hires. fix together."""
-    hires = {name: value for name, value in left.items() if name.startswith("Hires ")}
-    if hires:
-        hires["Denoising strength"] = left.pop("Denoising strength", "?")
-        yield f"{', '.join(f'{name}: {shortened(value, 40)}' for name, value in hires.items())}: {HIRES}"
-    for name, value in left.items():
-        if name in IGNORED or name in hires:
-            continue
-        advice = BY_HAND.get(name, "not used: the picture may differ for it")
-        yield f"{name}: {shortened(value, 80)}: {advice}"

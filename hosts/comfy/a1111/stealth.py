@@ -43,7 +43,7 @@ def read_stealth_text(image: Image.Image) -> str:
 def _read(image: Image.Image, channels: str, *, is_compressed: bool) -> str:
     start = _MARK_BITS + _LENGTH_BITS
     size = int.from_bytes(_bytes(image, channels, _MARK_BITS, start), "big")
-    room = image.width * image.height * len(channels) - start
+    room = max(0, image.width * image.height * len(channels) - start)
     advice = "it was cut, or changed by an editor or a site"
     if size > room:
         raise ValueError(f"The picture's hidden text should have {size:,} bits, and there are {room:,}: {advice}")
@@ -66,8 +66,10 @@ def _read(image: Image.Image, channels: str, *, is_compressed: bool) -> str:
 def _bytes(image: Image.Image, channels: str, start: int, end: int) -> bytes:
     """Bytes of a stretch of the bits; only the columns of pixels that hold it are looked at."""
     a_column = image.height * len(channels)
-    first, last = start // a_column, -(-end // a_column)
-    columns = image.crop((first, 0, min(last, image.width), image.height))
+    first, last = start // a_column, min(-(-end // a_column), image.width)
+    if first >= last:
+        return b""
+    columns = image.crop((first, 0, last, image.height))
     pixels = np.stack(
         [np.asarray(columns.getchannel(channel)) for channel in channels], -1
     )  # [rows, columns, channels]

@@ -10,7 +10,7 @@ import { drawPlaces, markPlaced } from "./draw_places.js";
 import { make } from "./elements.js";
 import { say } from "./language.js";
 import { addTooltip, closeTooltip } from "./tooltip.js";
-import { counted, countText, optionTexts, spoken } from "./words.js";
+import { SAME_PICTURE, counted, countText, optionTexts, spoken } from "./words.js";
 
 /** Maximum number of chips shown; a button shows the rest. */
 const MAX_CHIPS = 600;
@@ -43,6 +43,7 @@ let numRulers = 0;
  * @property {(section: number, issues: object[]) => void} [onFix] Writes what some problems of a section offer to.
  * @property {string} [splitText] Text of a button that splits a text that is more than a prompt, by `onSplit`.
  * @property {(section: number) => void} [onSplit] Splits it.
+ * @property {(section: number) => void} [onDrawAgain] Opens the picture whose data it is.
  * @property {[string, string][]} [settings] Names and values to list.
  * @property {string} [announcement] Text for a screen reader, instead of numbers of tokens and problems.
  * @property {boolean} [isEditable] Whether chips can have the focus, to change their weights (weight_input.js).
@@ -141,7 +142,7 @@ function parts(content, theme, id, limit, onMore) {
   if (issues.length || problems.length) {
     const list = drawProblems([...issues, ...problems]);
     for (const [i, row] of [...list.children].entries()) row.id = `${id}-${i}`;
-    if (content.onConvert || content.onSplit) addButtons(list, content);
+    if (content.onConvert || content.onSplit || content.onDrawAgain) addButtons(list, content);
     result.push(list);
   }
   if (content.settings?.length) result.push(drawSettings(content.settings));
@@ -177,10 +178,10 @@ function drawSettings(settings) {
 const shortened = (text) => (text.length > MAX_LABEL ? `${text.slice(0, MAX_LABEL)}…` : text);
 
 /**
- * Buttons at the problems of each text: to split it where it is more than a prompt; to convert it, at the first that is
+ * Buttons at the problems of each text: to split it where it is more than a prompt, or draw its picture; to convert it, at the first that is
  * about a form of some other syntax; to write something else there; and to do so for all of a kind, at the first of them.
  */
-function addButtons(list, { sections, onConvert, onFix, onSplit, splitText }) {
+function addButtons(list, { sections, onConvert, onFix, onSplit, onDrawAgain, splitText }) {
   const rows = [...list.children];
   for (const [index, { view }] of sections.entries()) {
     const found = new Set();
@@ -194,8 +195,9 @@ function addButtons(list, { sections, onConvert, onFix, onSplit, splitText }) {
       const alike = fix ? view.issues.filter(({ code, fix: other }) => code === issue.code && other) : [];
       const isFirst = !found.has(from ?? issue.code);
       found.add(from ?? issue.code);
-      if (onSplit && issue.code === "generation-data") {
-        add(splitText, () => onSplit(index));
+      if ((onSplit || onDrawAgain) && issue.code === "generation-data") {
+        if (onSplit) add(splitText, () => onSplit(index));
+        if (onDrawAgain) add(SAME_PICTURE, () => onDrawAgain(index));
         list.prepend(row); // the others are mostly gone when that is done
       }
       if (!onConvert) continue;

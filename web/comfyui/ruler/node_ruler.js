@@ -15,6 +15,8 @@ import { bracketBeingWritten, withoutProblems } from "./writing.js";
 const QUIET_TIME = 100;
 /** Code of the problem that a text is more than a prompt (weighting/syntax/slips.py). */
 const GENERATION_DATA = "generation-data";
+/** A setting that a picture's data has. */
+const STEPS = /\bsteps"?\s*:\s*\d/i;
 /** Weights of compel that no token has. */
 const OF_SECTIONS = /\.(?:and|blend)\(/u;
 
@@ -25,6 +27,7 @@ const OF_SECTIONS = /\.(?:and|blend)\(/u;
  * @property {(body: string, signal: AbortSignal) => Promise<{problems: object[], words: string[][]}>} check Problems of a node.
  * @property {(text: string) => Promise<{prompt: string, negative: string, settings: object, problems: string[]}>} takeApart
  *   Generation data.
+ * @property {(text: string) => Promise<void>} drawAgain Opens our template with generation data.
  * @property {(node: object) => import("./boxes.js").Box[] | null} boxesOf The prompt boxes of a node that encodes.
  * @property {() => void} changed Says that the workflow was changed.
  * @property {() => boolean} isOn Whether the ruler is switched on.
@@ -180,6 +183,17 @@ export class NodeRuler {
     if (this.#content) this.#show(this.#content);
   }
 
+  /** Open our template with the generation data of a section. */
+  async #drawAgain(index) {
+    const { text } = this.#sections[index].view;
+    try {
+      await this.#host.drawAgain(text);
+    } catch (error) {
+      this.#lost = error.message;
+      this.#show(this.#content);
+    }
+  }
+
   /** The node with the other prompt, whose boxes are others than these. */
   #partnerOf(boxes) {
     const partner = partnerOf(this.#node, this.#host.boxesOf);
@@ -190,7 +204,7 @@ export class NodeRuler {
 
   /** The button that splits generation data; null if this text is none, or not to be changed. */
   #splitText() {
-    const index = this.#sections.findIndex(({ view }) => view.issues.some(({ code }) => code === GENERATION_DATA));
+    const index = this.#sections.findIndex(({ view }) => view.issues.some(isGenerationData));
     const boxes = this.#rule.isStock ? [] : boxesAt(this.#sourcesOf(index));
     if (!boxes.length) return null;
     const { node, isNegative } = this.#partnerOf(boxes);
@@ -311,6 +325,7 @@ export class NodeRuler {
     const ofRun = [obstacle && "as of the last run", ...origins, this.#weighed].filter(Boolean);
     const ofNode = [obstacle, ...origins, ...notes, this.#weighed].filter(Boolean);
     const splitText = this.#splitText();
+    const isPicture = sections.some(({ view }) => STEPS.test(view.text) && view.issues.some(isGenerationData));
     const ofScheme = this.#isSchemeIdle() ? ["no weight here: nothing to change"] : [];
     this.drawing.show({
       sections: sections.map((one, at) => (brackets[at] ? { ...one, view: withoutProblems(one.view, brackets[at]) } : one)),
@@ -327,6 +342,7 @@ export class NodeRuler {
         onFix: (section, issues) => this.#fix(section, issues),
       }),
       ...(splitText && { splitText, onSplit: (section) => this.#split(section) }),
+      ...(isPicture && { onDrawAgain: (section) => this.#drawAgain(section) }),
     });
   }
 
@@ -355,6 +371,8 @@ export class NodeRuler {
     return sections.sort((a, b) => names.indexOf(a.label.split(",")[0]) - names.indexOf(b.label.split(",")[0]));
   }
 }
+
+const isGenerationData = ({ code }) => code === GENERATION_DATA;
 
 /** The boxes at which sources end, each once. */
 const boxesAt = (sources) => [...new Map(sources.map(({ places: [box] }) => [box.widget, box])).values()];

@@ -127,6 +127,7 @@ button.wcr-chip[aria-pressed="true"] { background: var(--wcr-line); }
   background: var(--comfy-menu-bg, #353535); color: var(--input-text, #ddd); border: 1px solid var(--border-color, #4e4e4e);
   font: 13px/1.45 Inter, system-ui, "Segoe UI", Roboto, sans-serif; box-shadow: 0 3px 12px rgb(0 0 0 / 0.4);
 }
+#weighted-clip-offer ul { margin: 0; padding-inline-start: 20px; max-width: 640px; overflow-wrap: anywhere; }
 #weighted-clip-offer button {
   font: inherit; color: inherit; background: var(--comfy-input-bg, #222); border: 1px solid var(--border-color, #4e4e4e);
   border-radius: 5px; padding: 2px 10px; cursor: pointer;

@@ -5,6 +5,9 @@ import { say } from "./language.js";
 /** Maximum number of periods listed for a text that comes and goes. */
 const MAX_RUNS = 4;
 
+/** What a button opens from generation data. */
+export const SAME_PICTURE = "The same picture";
+
 /** A number with its noun: "1 token", "2 tokens", "4,400 tokens". */
 export const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 

@@ -1,0 +1,164 @@
+"""Files that a picture's generation data names: its checkpoint, LoRAs and embeddings, and which of them are not there.
+
+Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6 (2025-06), which write them,
+and of ComfyUI 0.29.0, which looks for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, cast
+
+from ....encoder.config import TOWERS
+from ....encoder.files.tensor_file import CheckpointError, open_tensor_file
+from ....weighting.embeddings import EmbeddingError
+from ....weighting.infotext import Infotext
+from ....weighting.prompt import shortened
+from ....weighting.tags import LORA_KINDS, bare
+from ..contract import host
+from ..token_offsets import HostEmbeddings
+from ..types import ModelPatcher
+from .parameters import Row
+
+Widths = Mapping[str, int]
+"""Width of a checkpoint's text towers by their names; none if it is not known."""
+EMBEDDINGS = ("TI", "TI hashes", "Hashes")
+"""Settings that name embeddings, with their hashes or without."""
+MAX_FILES = 50
+"""Maximum number of embeddings that are looked for."""
+MAX_NAME = 60
+"""Maximum length of a name in a message."""
+MAX_HASHED = 64 * 2**20
+"""Size of a file, in bytes, up to which its hash is compared."""
+LOADER = (
+    "Load LoRAs from Prompt loads what it names, if prompt goes through it as in the template “13 From an A1111 "
+    "picture”; its report says what it loaded"
+)
+_BY_CONTEXT = {768: ("clip_l",), 1024: ("clip_h",), 1280: ("clip_g",), 2048: ("clip_l", "clip_g")}
+"""Text towers of Stable Diffusion's models by the width of the rows that they read."""
+
+
+def file_rows(infotext: Infotext, widths: Widths) -> list[Row]:
+    """A row for each kind of file that generation data names, and for each file that is not there or of no use."""
+    return [*_checkpoint_rows(infotext), *_lora_rows(infotext.prompt), *_embedding_rows(infotext, widths)]
+
+
+def checkpoint_of(infotext: Infotext) -> str:
+    """The host's checkpoint file of the name in generation data; empty if there is none."""
+    return next(iter(_files_of(infotext.settings.get("Model", ""), "checkpoints")), "")
+
+
+def widths_of_file(checkpoint: str) -> Widths:
+    """Widths of the text towers of one of the host's checkpoints, of which only the header is read."""
+    path = host("folder_paths").get_full_path("checkpoints", checkpoint)
+    try:
+        with open_tensor_file(Path(path)) as file:
+            return {tower.name: file.config(tower).hidden_dim for tower in file.towers()}
+    except (CheckpointError, OSError, TypeError):  # of another family or format, or removed
+        return {}
+
+
+def widths_of_model(model: ModelPatcher) -> Widths:
+    """Widths of the text towers that a MODEL of Stable Diffusion was trained with."""
+    config: Any = getattr(getattr(model.model, "model_config", None), "unet_config", None) or {}
+    return {tower: TOWERS[tower].hidden_dim for tower in _BY_CONTEXT.get(config.get("context_dim"), ())}
+
+
+def _checkpoint_rows(infotext: Infotext) -> Iterator[Row]:
+    name = infotext.settings.get("Model", "")
+    if name and not checkpoint_of(infotext):
+        yield Row("Model", name, advice=f"there is no checkpoint of this name in {_folder('checkpoints')}")
+
+
+def _lora_rows(prompt: str) -> Iterator[Row]:
+    tags = bare(prompt, has_comments=True, has_tags=True).tags
+    names = list(dict.fromkeys(tag.items[0] for tag in tags if tag.kind in LORA_KINDS))
+    found = {name: bool(_files_of(name, "loras")) for name in names[:MAX_FILES]}
+    for name, is_there in found.items():
+        if not is_there:
+            yield Row("LoRA", name, advice=f"there is none of this name in {_folder('loras')}")
+    if any(found.values()):
+        yield Row("LoRA", _listed([name for name in names if found.get(name, True)]), "prompt", LOADER)
+    others: dict[str, list[str]] = {}
+    for tag in tags:
+        if tag.kind not in LORA_KINDS:
+            others.setdefault(tag.kind, []).append(tag.items[0])
+    for kind, some in others.items():
+        yield Row(f"<{shortened(kind, MAX_NAME)}: …>", _listed(some), advice="not loaded: only LoRAs are")
+
+
+def _embedding_rows(infotext: Infotext, widths: Widths) -> Iterator[Row]:
+    given = [name for name in EMBEDDINGS if name in infotext.settings]
+    hashes: dict[str, str] = {}
+    for setting in given:
+        hashes.update(_hashes_in(infotext.settings[setting], setting))
+    used: list[str] = []
+    for name, digest in list(hashes.items())[:MAX_FILES]:
+        problem = _problem_with(name, digest, widths)
+        if problem:
+            yield Row("TI", name, advice=problem)
+        else:
+            used.append(name)
+    if len(hashes) > MAX_FILES:
+        yield Row("TI", f"{len(hashes) - MAX_FILES:,} more embeddings", advice=f"at most {MAX_FILES} are looked for")
+    if used:
+        yield Row("TI", _listed(used), "prompt, which names it")
+
+
+def _hashes_in(text: str, setting: str) -> dict[str, str]:
+    """Embeddings in the value of a setting, each with its hash or nothing."""
+    if setting == "Hashes":
+        try:
+            found: Any = json.loads(text)
+        except (ValueError, RecursionError):
+            return {}
+        pairs = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+        return {name[6:]: digest for name, digest in pairs.items() if name[:6] == "embed:" and isinstance(digest, str)}
+    pairs = (item.partition(":") for item in text.split(","))
+    return {name.strip(): digest.strip() for name, _, digest in pairs if name.strip()}
+
+
+def _problem_with(name: str, digest: str, widths: Widths) -> str:
+    """Reason why an embedding is not the picture's, or empty."""
+    files = _files_of(name, "embeddings")
+    if not files:
+        return f"there is no embedding of this name in {_folder('embeddings')}: its name is read as words"
+    folders = host("folder_paths").get_folder_paths("embeddings")
+    for tower, width in widths.items():
+        try:
+            if HostEmbeddings(folders, width, tower).find(name) is None:
+                return f"“{shortened(files[0], MAX_NAME)}” cannot be read as an embedding"
+        except EmbeddingError as error:
+            return f"not used: {error}"
+        except Exception as error:  # of whatever the host's reader meets in the file
+            return f"“{shortened(files[0], MAX_NAME)}” cannot be read as an embedding: {type(error).__name__}"
+    path = Path(host("folder_paths").get_full_path_or_raise("embeddings", files[0]))
+    if digest and path.stat().st_size <= MAX_HASHED:
+        own = hashlib.sha256(path.read_bytes()).hexdigest()
+        if not own.startswith(digest.lower()):
+            return f"“{shortened(files[0], MAX_NAME)}” is another file than the picture's: hash {own[:12]}"
+    return ""
+
+
+def _files_of(name: str, kind: str) -> list[str]:
+    """The host's files of a kind that have a name: as their path, or bare, with or without suffix."""
+    files: Sequence[str] = host("folder_paths").get_filename_list(kind) if name else ()
+    wanted = name.replace("\\", "/")
+    paths = {file: PurePath(file.replace("\\", "/")) for file in files}
+    names = ((file, (path.as_posix(), path.name)) for file, path in paths.items())
+    return [file for file, some in names if any(wanted in (one, one.removesuffix(paths[file].suffix)) for one in some)]
+
+
+def _folder(kind: str) -> str:
+    """Folders in which the host looks for files of a kind, in words."""
+    folders = [f"“{shortened(str(folder), 200)}”" for folder in host("folder_paths").get_folder_paths(kind)]
+    return " and ".join(folders[:2]) + (f" and {len(folders) - 2} more folders" if len(folders) > 2 else "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names, the first of them written out."""
+    shown = ", ".join(shortened(name, MAX_NAME) for name in names[:3])
+    return f"{shown} and {len(names) - 3:,} more" if len(names) > 3 else shown
