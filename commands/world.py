@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,13 +103,25 @@ def world_of(place: Path | None) -> tuple[World, dict[str, Any]]:
     return load_world(place / NAME if place.is_dir() else place)
 
 
-def _sample(arguments: argparse.Namespace) -> int:
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let PyTorch compute in one thread, unless ``OMP_NUM_THREADS`` says how many.
+
+    So small a model gains little from more, and on a busy machine threads that wait for each other take ten times as
+    long.
+    """
     import torch
 
-    from ..weighting.chunks import plain_id
-    from ..world.measure import Painter, Way
-    from ..world.model import check_words, noise_of, sampled, to_pictures
+    before = torch.get_num_threads()
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
+
+def _sample(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.count <= MAX_COUNT:
         raise ValueError(f"--count must be from 1 to {MAX_COUNT:,}, got {arguments.count}")
     if not 1 <= arguments.steps <= 1000:
@@ -115,6 +130,17 @@ def _sample(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--guidance must be a number, got {arguments.guidance}")
     if arguments.out.suffix.lower() != ".png":
         raise ValueError(f"--out {arguments.out}: the file to write ends in .png")
+    with one_thread():
+        return _draw(arguments)
+
+
+def _draw(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from ..weighting.chunks import plain_id
+    from ..world.measure import Painter, Way
+    from ..world.model import check_words, noise_of, sampled, to_pictures
+
     world, _ = world_of(arguments.world)
     painter, options = Painter(world), options_of(arguments)
     for chunk in painter.encoders.read(arguments.text, options)["clip_l"].chunks:

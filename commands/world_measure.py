@@ -12,7 +12,7 @@ from . import Command
 from .console import Progress, show
 from .images import write_picture
 from .processes import alone
-from .world import add_world, world_of
+from .world import add_world, one_thread, world_of
 from .world_comfy import add_comfy_options, check_without, measure_comfy
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help=f"folder for tables and pictures; what is there is not drawn again ({OUT}; with --comfy {COMFY_OUT})",
     )
-    parser.add_argument("--quick", action="store_true", help="one table, in about two minutes")
+    parser.add_argument("--quick", action="store_true", help="one table, in two to four minutes")
     add_comfy_options(parser)
 
 
@@ -43,7 +43,8 @@ def _measure(arguments: argparse.Namespace) -> int:
         return measure_comfy(arguments)
     check_without(arguments)
     arguments.out = arguments.out or Path(OUT)
-    return _measure_world(arguments)
+    with one_thread():
+        return _measure_world(arguments)
 
 
 @alone

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..hosts.comfy.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
 from ..hosts.comfy.consumers import HIDDEN, is_used
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
-from ..hosts.comfy.loras import HookedClip, hook_loras, lora_issues
+from ..hosts.comfy.loras import HookedClip, find_loras, hook_loras, lora_issues
 from ..hosts.comfy.placing import place_lines
 from ..hosts.comfy.timed import check_branches, encode_timed, timing_from
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
@@ -185,7 +185,9 @@ class WeightedCLIPA1111Encode(EncodeNode):
         hooked: HookedClip | None = None
         if loras == LORAS[1]:
             times = lora_times(text, timing.steps, counter, **reading)
-            hooked = hook_loras(clip, times, timing, model)
+            found = find_loras(times)
+            hooked = hook_loras(clip, found.loras, timing, model)
+            hooked = hooked._replace(issues=[*found.issues, *hooked.issues])
         given = hooked.clip if hooked else clip
         encoded = encode_timed(given, prompt, options, timing, counter, as_webui=as_webui)
         conditioning, lines = place_lines(encoded.conditioning, settings.places)

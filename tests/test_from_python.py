@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.nn import functional
 from weighted_clip import Encoders
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.masks import causal_mask, hide_from, padding_mask, span_mask
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.text_model import TextEncoder, TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.schemes import SCHEMES
@@ -21,10 +22,49 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
 
 
-def readme_lines() -> str:
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## From Python\n")[1].split("\n## ")[0]
+def lines_of(page: str, heading: str) -> str:
+    section = (ROOT / page).read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
     [lines] = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return lines
+
+
+def written_out(model: TextModel, ids: torch.Tensor, may: torch.Tensor) -> torch.Tensor:
+    """The last hidden states of one chunk in float64, without any code of the encoder; ``may`` has causality in it."""
+    weights = {name: value.double() for name, value in model.state_dict().items()}
+
+    def linear(name: str, x: torch.Tensor) -> torch.Tensor:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(name: str, x: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-5)
+
+    x = weights["embeddings.token_embedding.weight"][ids] + weights["embeddings.position_embedding.weight"]
+    for layer in range(CONFIG.num_layers):
+        at = f"encoder.layers.{layer}"
+        y = norm(f"{at}.layer_norm1", x)
+        q, k, v = (linear(f"{at}.self_attn.{part}_proj", y) for part in "qkv")
+        scores = (q @ k.transpose(-1, -2) / 64**0.5).masked_fill(~may, -torch.inf)
+        x = x + linear(f"{at}.self_attn.out_proj", scores.softmax(-1) @ v)
+        y = linear(f"{at}.mlp.fc1", norm(f"{at}.layer_norm2", x))
+        x = x + linear(f"{at}.mlp.fc2", y * torch.sigmoid(1.702 * y))
+    return norm("final_layer_norm", x).float()
+
+
+def test_the_lines_about_a_mask_of_one_s_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    model = seeded_text_model(CONFIG)
+    tensors = {f"text_model.{name}": tensor for name, tensor in model.state_dict().items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(lines_of("docs/reference/masks.md", "A mask of your own"), found)
+    ids, hidden = torch.tensor(found["ids"]), found["masked"].hidden
+    assert (hidden - found["plain"].hidden).abs().amax(-1)[0, 2:5].min() > 1e-3
+    may = torch.ones(77, 77, dtype=torch.bool).tril()
+    may[:, 2] = False
+    may[3, 1] = False
+    states = written_out(model, ids, may)
+    torch.testing.assert_close(hidden, states, rtol=0, atol=1e-5)
+    assert torch.equal(hidden[0, :2], found["plain"].hidden[0, :2])
 
 
 def test_the_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -33,7 +73,7 @@ def test_the_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     save_file(tensors, tmp_path / "model.safetensors")
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}
-    exec(readme_lines(), found)
+    exec(lines_of("README.md", "From Python"), found)
     assert found["hidden"].shape == (1, 77, 64)
     assert found["pooled"].shape == (1, 64)
     cat, dog = found["results"]

@@ -42,8 +42,8 @@ MAX_NAMED = 8
 """Properties named in a message."""
 MAX_TOLD = 60
 """Characters of a value in a message."""
-_GROUPS = ("rates", "captions", "augmentation")
-"""Groups of options that are typed one by one."""
+_GROUPS = {"rates": "", "captions": "", "augmentation": ""}
+"""Beginnings of the names of options that are kept in groups, and typed one by one; of others it is the group's."""
 _FLAGS = {"by_part": "rate-of", "frozen_layers": "freeze-layers", "least_area": "random-crop", "is_mirrored": "mirror"}
 """Names of options that differ from those of their fields."""
 _ADVICE = "Put back the file that the run wrote, or begin anew with another --out"
@@ -343,7 +343,7 @@ def _differences(name: object, then: object, now: object) -> list[tuple[str, obj
     if not groups or not all(isinstance(group, dict) for group in groups):
         return [(shown, then, now)]
     differing = [key for key in {**groups[0], **groups[1]} if groups[0].get(key) != groups[1].get(key)]
-    place = "" if shown in _GROUPS else f"{shown}."
+    place = _GROUPS.get(shown, f"{shown}.")
     return [(place + _FLAGS.get(key, _plain(key)), groups[0].get(key), groups[1].get(key)) for key in differing]
 
 

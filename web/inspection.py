@@ -29,8 +29,8 @@ from ..weighting.problems import Problem
 from ..weighting.prompt import Issue
 from ..weighting.reading import ReadPrompt, parse_encoded, read_prompt
 from ..weighting.sweep import read_sweep
-from ..weighting.tags import LoraTag, bare, read_loras
-from ..weighting.timed.loras import LORAS, LoraTimes, lora_times
+from ..weighting.tags import REPEATED_LORA, LoraTag, bare, read_loras
+from ..weighting.timed.loras import LORAS, LoraTimes, constant, lora_times, with_times
 from ..weighting.timed.regions import REGIONS
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.timed.view import read_standing, standing_texts, timed_view, with_lora_times
@@ -117,8 +117,8 @@ class RulerNode(NamedTuple):
     """Names of its prompt boxes."""
     problems: Callable[[Mapping[str, Any]], Iterable[Problem]] = lambda values: ()
     """Function from its inputs and prompt to problems beside those of the prompt."""
-    lora_issues: Callable[[Sequence[LoraTag], bool], Sequence[Issue]] | None = None
-    """Function from LoRAs of a prompt, and whether they act in time, to issues about them; None if it loads none."""
+    lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]] | None = None
+    """Function from LoRAs of a prompt to issues about them; None if it loads none."""
     is_swept: bool = False
     """Whether its prompt has weights that are tried at several values."""
 
@@ -170,7 +170,7 @@ def inspect(
     reader: TextReader | None = None,
     positions: int = CLIP_L_LAYOUT.length,
     *,
-    lora_issues: Callable[[Sequence[LoraTag], bool], Sequence[Issue]] | None = None,
+    lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]] | None = None,
 ) -> dict[str, Any]:
     """Answer a request.
 
@@ -211,21 +211,19 @@ def inspect(
             encodings, refusal = _planned(read)
             return with_problems({**as_view, "encodings": encodings}, refusal)
 
-        in_time = data.get("loras") == LORAS[1]
         only_loads = "regions" not in data and data.get("loras") == LORAS[0]
-        issues: Sequence[Issue] = ()
-        loras: Sequence[LoraTag] = ()
-        if lora_issues is not None and (only_loads or in_time):
-            loras, _ = read_loras(bare(data["text"], has_comments=options.is_cleaned, has_tags=True).tags)
-            issues = lora_issues(loras, in_time)
         if "steps" not in data or only_loads:
-            prompt = read(data["text"])
-            if loras:
-                others = (issue for issue in prompt.issues if issue.code != "lora")  # which it does load
-                prompt = prompt._replace(issues=tuple(sorted([*others, *issues], key=lambda issue: issue.span)))
+            prompt, tags = read(data["text"]), list[LoraTag]()
+            if only_loads and lora_issues is not None:  # which it does load
+                tags, _ = read_loras(bare(data["text"], has_comments=options.is_cleaned, has_tags=True).tags)
+                others = (issue for issue in prompt.issues if issue.code not in ("lora", REPEATED_LORA))
+                issues = [*others, *lora_issues([constant(tag) for tag in tags])]
+                prompt = prompt._replace(issues=tuple(sorted(issues, key=lambda issue: issue.span)))
             check_size(least_size(prompt))
-            return {"views": [shown(prompt, view(prompt, [lora.span for lora in loras]))]}
-        return {"views": _timed_views(data, read, shown, issues, has_comments=options.is_cleaned)}
+            return {"views": [shown(prompt, view(prompt, [tag.span for tag in tags]))]}
+        return {
+            "views": _timed_views(data, read, shown, lora_issues or (lambda _: ()), has_comments=options.is_cleaned)
+        }
     except ValueError as error:
         raise RequestError(str(error)) from error
 
@@ -347,17 +345,18 @@ def _timed_views(
     data: Mapping[str, Any],
     read: Callable[[str], ReadPrompt],
     shown_as: Callable[[ReadPrompt, dict[str, Any]], dict[str, Any]],
-    issues: Sequence[Issue],
+    lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]],
     *,
     has_comments: bool,
 ) -> list[dict[str, Any]]:
     counter, regions = _choice(data, "counter", COUNTERS), _choice(data, "regions", REGIONS)
-    prompt = read_timed(data["text"], data["steps"], has_comments=has_comments, regions=regions)
     times = _lora_times(data, has_comments=has_comments)
+    prompt = with_times(read_timed(data["text"], data["steps"], has_comments=has_comments, regions=regions), times)
     texts = standing_texts(prompt, prompt.steps, counter)
     lengths = accumulate(len(text.fragment.text) for text in texts[1:MAX_VIEWS])
     room = MAX_CHARACTERS - len(texts[0].fragment.text)
     count = 1 + sum(length <= room for length in lengths)
+    issues = [issue for issue in lora_issues(times) if issue not in prompt.issues]
     reads = read_standing(prompt, texts[:count], read, issues)
     check_size(least_size(reads[0].read))
     shown = [shown_as(timed.read, with_lora_times(timed_view(timed), times)) for timed in reads]

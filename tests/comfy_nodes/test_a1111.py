@@ -179,6 +179,12 @@ def test_a_batch_is_no_false_alarm() -> None:
     assert [row.name for row in found.rows if row.advice] == []
 
 
+def test_weights_of_parts_that_cannot_be_used_give_a_finite_cfg() -> None:
+    nines = "9" * 400
+    for prompt in (f"a AND b:{nines}", f"a:{nines} AND b:-{nines}"):
+        assert math.isfinite(read_parameters(read_infotext(INFOTEXT.replace("a dog:0.5", prompt)), "NV").cfg)
+
+
 def test_every_setting_that_can_change_the_picture_is_reported() -> None:
     more = 'Eta: 0.5, Hires upscale: 2, Denoising strength: 0.6, ADetailer model: face, Lora hashes: "x: 1"'
     report = read_parameters(read_infotext(f"{INFOTEXT}, {more}"), "NV").report()

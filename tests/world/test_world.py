@@ -6,6 +6,7 @@ import json
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -390,3 +391,37 @@ def test_without_a_file_the_packs_own_is_drawn_with(tmp_path: Path) -> None:
         return out.read_bytes()
 
     assert drawn() == drawn(str(TRAINED))
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 1), ("2", 2)])
+def test_so_small_a_world_takes_one_thread_unless_told_otherwise(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, expected: int
+) -> None:
+    seen: list[int] = []
+
+    def recording(*words: Any, **options: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return sampled(*words, **options)
+
+    monkeypatch.setattr("weighted_clip.world.model.sampled", recording)
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    else:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        out = tmp_path / "x.png"
+        assert main(["world", "sample", str(file), CAPTION, "--count", "1", "--steps", "1", "--out", str(out)]) == 0
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [expected]
+
+
+def test_a_short_run_is_measured_at_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library("accelerate")
+    monkeypatch.setattr("weighted_clip.training.world.NUM_MEASURED", 2)
+    assert main(["world", "train", str(tmp_path / "out"), "--steps", "5", "--batch", "2", "--device", "cpu"]) == 0
+    entries = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries if "colors" in entry] == [0, 5]

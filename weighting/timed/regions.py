@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from ..areas import Area, Extent, area_mask
 from ..prompt import Fragment, Issue, Span, pieces_of, shortened
+from ..weights import MAX_WEIGHT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -404,8 +405,8 @@ def _pair(call: _Call, text: str) -> tuple[float, float]:
 def _weight(call: _Call, text: str, least: float = 0.0) -> float:
     """A weight, by default 1, with two decimals as prompt-control rounds it."""
     weight = round(_number(call, text.strip()), 2) if text.strip() else 1.0
-    if weight < least:
-        raise call.refused(f"a weight is {least:g} or above.")
+    if not least <= weight <= MAX_WEIGHT:
+        raise call.refused(f"a weight is {least:g} to {MAX_WEIGHT:g}.")
     return weight
 
 

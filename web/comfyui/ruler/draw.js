@@ -33,7 +33,7 @@ let numRulers = 0;
  * @property {boolean} [hasChips] False: count line and problems only.
  * @property {boolean} [hasScheme] Whether the scheme is named after the syntax.
  * @property {string} [total] The host's own count of tokens, or "" where it has none; then each view has a `total` too,
- *   and syntax and scheme, which are the host's, are not named.
+ *   and syntax and scheme, unless `hasScheme`, are the host's and not named.
  * @property {string[]} [notes] Further notes in the count line.
  * @property {string} [message] Reason why there is nothing newer; the chips are then grey.
  * @property {boolean} [isStale] Whether the chips belong to another text than the current one.
@@ -142,7 +142,8 @@ function parts(content, theme, id, limit, onMore) {
   if (issues.length || problems.length) {
     const list = drawProblems([...issues, ...problems]);
     for (const [i, row] of [...list.children].entries()) row.id = `${id}-${i}`;
-    if (content.onConvert || content.onSplit || content.onDrawAgain) addButtons(list, content);
+    const { onConvert, onFix, onSplit, onDrawAgain } = content;
+    if (onConvert || onFix || onSplit || onDrawAgain) addButtons(list, content);
     result.push(list);
   }
   if (content.settings?.length) result.push(drawSettings(content.settings));
@@ -200,8 +201,8 @@ function addButtons(list, { sections, onConvert, onFix, onSplit, onDrawAgain, sp
         if (onDrawAgain) add(SAME_PICTURE, () => onDrawAgain(index));
         list.prepend(row); // the others are mostly gone when that is done
       }
-      if (!onConvert) continue;
-      if (from && isFirst) add(`Convert from ${from} to ${view.syntax}`, () => onConvert(index, from));
+      if (onConvert && from && isFirst) add(`Convert from ${from} to ${view.syntax}`, () => onConvert(index, from));
+      if (!onFix) continue;
       if (fix) add(`Write ${shortened(fix)}`, () => onFix(index, [issue]));
       if (alike.length > 1 && isFirst) add(`All ${alike.length}`, () => onFix(index, alike));
     }
@@ -325,7 +326,7 @@ function countLine({ sections, hasScheme, total, notes = [], message }) {
     if (numUnseen) bar.append(make("span", "", say(`${counted(numUnseen, "more text")} not shown`)));
   }
   if (message) bar.append(make("span", "wcr-message", say(message)));
-  if (views.length && total === undefined) {
+  if (views.length && (total === undefined || hasScheme)) {
     const { text, title } = optionTexts(views[0], hasScheme);
     bar.append(make("span", "wcr-options", text, { title: say(title) }));
   }

@@ -1,6 +1,6 @@
 /** The ruler of one node: when to ask, what to show. */
 
-import { areaOf, replaceText } from "./boxes.js";
+import { areaOf, fixedText, replaceText } from "./boxes.js";
 import { clipOf } from "./clip_family.js";
 import { createRuler } from "./draw.js";
 import { hostText } from "./host_text.js";
@@ -217,14 +217,7 @@ export class NodeRuler {
     const place = this.placeOf(index);
     const { text } = this.#sections[index].view;
     if (!place || place.boxes.some(({ widget }) => widget.value !== text)) return; // typed on meanwhile
-    const [start, end] = [Math.min(...issues.map((issue) => issue.start)), Math.max(...issues.map((issue) => issue.end))];
-    let written = "";
-    let at = start;
-    for (const issue of issues) {
-      written += text.slice(at, issue.start) + issue.fix;
-      at = issue.end;
-    }
-    for (const box of place.boxes) replaceText(box, { start, end, text: written });
+    for (const box of place.boxes) replaceText(box, fixedText(text, issues));
     this.#host.changed();
     this.check();
   }
