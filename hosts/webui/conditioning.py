@@ -45,6 +45,7 @@ PADDING_SETTINGS = {
     "pad_cond_uncond_v0": "Pad prompt/negative prompt (v0)",
 }
 """Settings by which the host adds rows to prompts, by name and title on its page."""
+INFINITE_PART = "A part between ANDs has the weight {:g}: it must be a finite number."
 INFINITE = "infinite-weight"
 """Code of problems about weights that are not finite."""
 STACKED = (
@@ -222,7 +223,7 @@ def refuse_infinite_parts(conditioning: Any) -> None:
     weights = [getattr(part, "weight", 1.0) for parts in getattr(conditioning, "batch", ()) for part in parts]
     for weight in weights:
         if not math.isfinite(weight):
-            raise WebUIError(f"A part between ANDs has the weight {weight:g}: it must be a finite number.")
+            raise WebUIError(INFINITE_PART.format(weight))
 
 
 def absent_in_all(texts: Iterable[Iterable[Issue]]) -> set[str]:

@@ -5,6 +5,8 @@ Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forg
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +23,15 @@ from ...weighting.timed.view import StandingText, TimedRead, read_as_webui
 from ...weighting.towers import read_for_towers
 from ...weighting.view import counted
 from ...weighting.words import words_of
-from .conditioning import Stack, absent_in_all, cannot_be_bound, infinite_weights, refuse_padded_prompts
+from .conditioning import (
+    INFINITE,
+    INFINITE_PART,
+    Stack,
+    absent_in_all,
+    cannot_be_bound,
+    infinite_weights,
+    refuse_padded_prompts,
+)
 from .engines import WebUIError, as_emphasized, host_option
 from .lab import LoadedModel, base_options, loaded_model
 from .places import Placing, absent_phrase
@@ -29,7 +39,11 @@ from .settings import Settings
 from .texts import Texts
 from .word_maps import WordMaps
 
-REPLACED = (ABSENT, "clamped-weight", "infinite-weight")
+CLAMPED = "clamped-weight"
+"""Code of problems about weights that are reduced."""
+AND_WEIGHT = re.compile(r"\s*:\s*([-+]?(?:\d+\.?\d*|\.\d+))\s*")
+"""Weight of a part between ANDs as written."""
+REPLACED = (ABSENT, CLAMPED, INFINITE)
 """Codes of problems of a text that are told otherwise of a whole prompt, or for a generation."""
 
 
@@ -144,8 +158,16 @@ def _told_for_generation(timed: TimedRead) -> TimedRead:
     read = timed.read
     infinite = list(infinite_weights(read.prompt, read.issues))
     left_out = REPLACED if infinite else (ABSENT,)
-    issues = [*infinite, *(issue for issue in read.issues if issue.code not in left_out)]
+    issues = [*infinite, *(_of_part(issue, read) for issue in read.issues if issue.code not in left_out)]
     return timed._replace(read=read._replace(issues=tuple(sorted(issues, key=lambda issue: issue.span))))
+
+
+def _of_part(issue: Issue, read: ReadPrompt) -> Issue:
+    """A problem of a prompt; a weight of a part between ANDs that is not finite is not clamped here."""
+    written = AND_WEIGHT.fullmatch(read.prompt.source[slice(*issue.span)])
+    if issue.code != CLAMPED or written is None or math.isfinite(weight := float(written[1])):
+        return issue
+    return replace(issue, code=INFINITE, message=INFINITE_PART.format(weight))
 
 
 def _refusal(check: Callable[[], Any]) -> str:

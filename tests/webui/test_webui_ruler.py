@@ -259,6 +259,13 @@ def test_an_infinite_weight_is_told_as_the_run_refuses_it(
     assert str(caught.value) == problem
 
 
+def test_an_infinite_weight_of_a_part_is_told_as_the_run_refuses_it(models: SimpleNamespace) -> None:
+    (problem,), _ = told(f"a cat AND a dog :{'9' * 400}")
+    assert problem == "at 16: A part between ANDs has the weight inf: it must be a finite number."
+    (problem,), _ = told("a cat AND a dog :99")
+    assert "99" in problem and "finite" not in problem
+
+
 def test_what_the_loaded_model_cannot_do_is_said(models: SimpleNamespace, forge: fake.ForgeModel) -> None:
     models.sd_model = forge  # without a U-Net
     for settings, label in (({"places": "cat: left half"}, "Places"), ({"word_maps": True}, "Word maps")):
