@@ -273,7 +273,7 @@ class WeightedCLIPBindPhrases(MaskNode):
     others hidden. Shows the masks. With no phrases it gives what Weighted Prompt gives.
     """
 
-    title = "Keep Colours Apart"
+    title = "Color Bleed"
     aliases = "bind phrases, bleeding, concept bleed, colour bleed, color leak, keep colors apart, cutoff, attributes"
     outputs = (
         CONDITIONING,
@@ -377,7 +377,7 @@ class WeightedCLIPWeighAttention(EncodeNode):
     Wan and LTX-Video.
     """
 
-    title = "Weigh Attention"
+    title = "Attention Weights"
     aliases = "attention, weights, cross attention, prompt, emphasis, attention bias, prompt weight, negative weight"
     outputs = (
         Out("CONDITIONING", "CONDITIONING", "The encoded prompt, in which the weights travel to the sampler."),

@@ -161,7 +161,7 @@ def loras_input(**options: Any) -> Input:
     """Make the menu of ways of reading LoRA tags."""
     return make_input(
         LORAS,
-        "as A1111: LoRAs act all the time, and Load LoRAs from Prompt loads them. in time: they change with the steps, "
+        "as A1111: LoRAs act all the time, and LoRA Tag Loader loads them. in time: they change with the steps, "
         "as in [<lora:a:1>:<lora:b:1>:0.5] or by strengths at steps, as hooks of ComfyUI.",
         counts=True,
         **options,

@@ -80,7 +80,7 @@ class Placing(Node):
 class WeightedCLIPPlace(Placing):
     """Gives a phrase of an encoded prompt its place in the picture, and its time: “red cat” in the left half only, or
     in the first steps only. The rest of the prompt acts everywhere. Chain it for more phrases. For all models
-    that Weigh Attention knows, with prompts that our nodes have encoded.
+    that Attention Weights knows, with prompts that our nodes have encoded.
     """
 
     title = PLACE_PHRASE
@@ -144,7 +144,7 @@ class WeightedCLIPPlace(Placing):
 class WeightedCLIPRegion(Placing):
     """Adds a prompt of its own in a place of its own: “a blue dog” in the right half of the base prompt's picture. Base
     and regions are read side by side in one pass of the model, and where no region is, the base is. Chain it for more
-    regions. For all models that Weigh Attention knows, with prompts of our nodes or of others.
+    regions. For all models that Attention Weights knows, with prompts of our nodes or of others.
     """
 
     title = REGIONAL_PROMPT

@@ -215,7 +215,7 @@ class WeightedCLIPLoadPromptLoras(Node):
     without them. In time they change with the steps. A LoRA that is not there is left out and named as a problem.
     """
 
-    title = "Load LoRAs from Prompt"
+    title = "LoRA Tag Loader"
     aliases = "lora, lora tag, a1111, extra networks, prompt, load lora"
     CATEGORY = f"{CATEGORY}/prompt"
     outputs = (

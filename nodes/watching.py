@@ -45,7 +45,7 @@ PREVIEW_SIDE = 512
 
 class WeightedCLIPWatch(Node):
     """Records where in the picture each word of a prompt is read while it is sampled, for Word Maps. The picture stays
-    the same to the last bit. For all models that Weigh Attention knows, with prompts that our nodes have encoded.
+    the same to the last bit. For all models that Attention Weights knows, with prompts that our nodes have encoded.
     """
 
     title = "Watch Words"

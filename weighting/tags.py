@@ -190,7 +190,7 @@ def _steps(name: str, options: dict[str, str], span: Span, issues: list[Issue]) 
     return start, stop
 
 
-LORA_LOADER = ": the node Load LoRAs from Prompt does that."
+LORA_LOADER = ": the node LoRA Tag Loader does that."
 """End of the message about a LoRA; a place that has no such node replaces it."""
 
 

@@ -335,7 +335,7 @@ PICTURES: dict[str, Drawn] = {
     "weights": lambda: weights(
         {
             **{"comfy": "comfy", "a1111": "a1111", "compel": "compel", "masked_blend, remove": "nested remove"},
-            "Weigh Attention": "attention bias",
+            "Attention Weights": "attention bias",
         },
         WEIGHTS[2:-1],
     ),

@@ -377,7 +377,7 @@ def of_two(options: Mapping[str, Any] | None = None, places: Places | None = Non
 
 def kept_apart() -> dict[str, Drawable]:
     """A prompt of three things without and with their phrases kept apart."""
-    ways = {"CLIP Text Encode": SOME["comfy"], "Keep Colours Apart": Way("", binds=True)}
+    ways = {"CLIP Text Encode": SOME["comfy"], "Color Bleed": Way("", binds=True)}
     return {name: painter().text(", ".join(APART), way, APART) for name, way in ways.items()}
 
 
@@ -503,7 +503,7 @@ FADING = {
 }
 WEIGHED = {
     "CLIP Text Encode": SOME["comfy"],
-    "Weigh Attention, bias": Way("", how="bias"),
+    "Attention Weights, bias": Way("", how="bias"),
     "value": Way("", how="value"),
 }
 PICTURES: dict[str, Callable[[], Image.Image]] = {

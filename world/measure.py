@@ -72,7 +72,7 @@ class Way(NamedTuple):
     options: Mapping[str, Any] = {}
     """Fields of `EncodeOptions`."""
     how: str = ""
-    """Weigh Attention's way, for weights that act in the U-Net."""
+    """Attention Weights's way, for weights that act in the U-Net."""
     binds: bool = False
     """Whether the phrases of the prompt are bound."""
     places: Places | None = None
@@ -529,7 +529,7 @@ EVERY_WAY = (
     *(Way(name, {"scheme": name}) for name in SCHEMES),
     *(Way(f"attention {how}", how=how) for how in WAYS),
 )
-"""Every scheme, and every way of Weigh Attention."""
+"""Every scheme, and every way of Attention Weights."""
 _NAMED = {way.name: way for way in EVERY_WAY}
 FEW_WAYS = tuple(_NAMED[name] for name in ("comfy", "compel", "masked_blend", "attention bias"))
 SOME_WAYS = (*FEW_WAYS, _NAMED["a1111"], _NAMED["attention value"])

@@ -219,9 +219,9 @@ def _marker_class() -> Any:
 
         def process_cond(self, *_: Any, **__: Any) -> Any:
             raise ValueError(
-                f"What Weigh Attention, {PLACE_PHRASE} or {REGIONAL_PROMPT} added would be lost: another node has "
-                "replaced the hooks that the CONDITIONING came with, or the MODEL that is connected to Weigh Attention "
-                "is sampled instead of its MODEL output. Sample with the MODEL output of Weigh Attention."
+                f"What Attention Weights, {PLACE_PHRASE} or {REGIONAL_PROMPT} added would be lost: another node has "
+                "replaced the hooks that the CONDITIONING came with, or the MODEL that is connected to Attention "
+                "Weights is sampled instead of its MODEL output. Sample with the MODEL output of Attention Weights."
             )
 
     return Marker
@@ -333,11 +333,13 @@ class _Seen:
             _tell(node_id, text, place=place)
         if not self.num_rows:
             return
-        logger.info("Weigh Attention: %s", _in_words(self.num_rows, self.num_layers))
+        logger.info("Attention Weights: %s", _in_words(self.num_rows, self.num_layers))
         for node_id, found in self.of_nodes.items():
             _tell(node_id, _in_words(*found))
         if self.has_control:
-            logger.info("Weigh Attention: the ControlNet read them at weight 1; it has no weights in its own attention")
+            logger.info(
+                "Attention Weights: the ControlNet read them at weight 1; it has no weights in its own attention"
+            )
 
 
 def _in_words(num_rows: int, num_layers: int) -> str:
@@ -392,7 +394,7 @@ def _changed(num_own: int, num_found: int) -> str:
     """Message about rows that are not those that were weighed."""
     found = "others" if num_found == num_own else f"{num_found}"
     return (
-        f"Weigh Attention, {PLACE_PHRASE} or {REGIONAL_PROMPT} got {num_own} rows of text, but the sampler got "
+        f"Attention Weights, {PLACE_PHRASE} or {REGIONAL_PROMPT} got {num_own} rows of text, but the sampler got "
         f"{found}: a node between them, such as Conditioning (Concat) or (Average), has changed them. Join prompts "
         "with Conditioning (Combine), or write them as one."
     )
@@ -410,7 +412,7 @@ def _sample(
     result = executor(model, sigmas, extra_args, *rest, **named)
     if seen.num_rows and not all(map(bool, (*seen.are_finite, result.isfinite().all()))):
         raise ValueError(
-            "With these weights the picture is no longer made of finite numbers: Weigh Attention, or the scheme "
+            "With these weights the picture is no longer made of finite numbers: Attention Weights, or the scheme "
             "negpip, multiplies by more than this model's number type can hold. Take weights nearer to 1. If it "
             "happens without weights as well, the model itself needs another number type."
         )
@@ -650,7 +652,7 @@ def _apply(
     result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     if not weighing.num_layers and not (seen is not None and seen.num_layers):  # a cache may answer later steps
         raise ValueError(
-            "Weigh Attention and Place Phrase found no attention layer of this model in which text is read: another "
+            "Attention Weights and Place Phrase found no attention layer of this model in which text is read: another "
             "node replaces them, or this ComfyUI is too old to tell."
         )
     if seen is not None:

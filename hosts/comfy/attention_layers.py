@@ -33,7 +33,7 @@ OVERRIDE = "optimized_attention_override"
 WITHOUT_BIAS = ("attention_sage", "attention3_sage", "attention_flash")
 """Attention functions of the host that take no bias, or warn about it at each call; PyTorch's is used instead."""
 COUPLED = (
-    f"Weigh Attention, {PLACE_PHRASE}, {REGIONAL_PROMPT} and the scheme negpip cannot act beside another pack's node "
+    f"Attention Weights, {PLACE_PHRASE}, {REGIONAL_PROMPT} and the scheme negpip cannot act beside another pack's node "
     "that reads several prompts in one attention, such as Attention Couple: they would act on the rows of its other "
     f"prompts. Use {WEIGHTED_PROMPT} with another scheme for all prompts of that node, or take out the node and give "
     f"each prompt its place with {REGIONAL_PROMPT}."
@@ -283,8 +283,8 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     options = call.options
     if options.get("patches_replace", {}).get("attn2"):
         raise ValueError(
-            "Weigh Attention and Place Phrase cannot act in this model: another node, such as IP-Adapter, replaces its "
-            "cross attention (attn2_replace), where the weights would be lost. Take out that node or ours."
+            "Attention Weights and Place Phrase cannot act in this model: another node, such as IP-Adapter, replaces "
+            "its cross attention (attn2_replace), where the weights would be lost. Take out that node or ours."
         )
     num_keys = weighing.bias.shape[1]
     are_text: list[bool] = []
@@ -293,9 +293,9 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
         weighing.check_batch(query)  # first, as regions of other lengths change the number of rows as well
         if key.shape[1] != num_keys:
             raise ValueError(
-                f"Weigh Attention and Place Phrase expect {num_keys} rows of text in the cross attention, but another "
-                f"node's patch has made them {key.shape[1]}: which of them are words can no longer be told. Take out "
-                "that node, such as NegPip, or ours."
+                f"Attention Weights and Place Phrase expect {num_keys} rows of text in the cross attention, but "
+                f"another node's patch has made them {key.shape[1]}: which of them are words can no longer be told. Take "
+                "out that node, such as NegPip, or ours."
             )
         if extra:  # the host's options of a U-Net; Anima passes them by name, without a size
             weighing.queries = of_layer(extra[0])
@@ -315,9 +315,9 @@ def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     """
     if call.options.get("patches", {}).get("post_input"):
         raise ValueError(
-            "Weigh Attention and Place Phrase cannot act in this model: another node's patch changes the rows of text "
-            "and image before the first block (post_input), so that nobody can tell which are words. Take out that "
-            "node or ours."
+            "Attention Weights and Place Phrase cannot act in this model: another node's patch changes the rows of "
+            "text and image before the first block (post_input), so that nobody can tell which are words. Take out "
+            "that node or ours."
         )
 
     def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
@@ -335,7 +335,7 @@ def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
     """
     if call.inputs.get("ref_latents") or call.inputs.get("ref_contexts"):
         raise ValueError(
-            "Weigh Attention and Place Phrase cannot act in this model beside reference images, as nobody can tell "
+            "Attention Weights and Place Phrase cannot act in this model beside reference images, as nobody can tell "
             "then which rows are words. Take out the reference images, or these nodes."
         )
     hidden = weighing.of_hidden()
@@ -411,7 +411,7 @@ def _check_are_original(layers: Sequence[Any]) -> None:
         forward = vars(layer).get("forward")
         if forward is not None and getattr(forward, "__func__", None) is not type(layer).forward:
             raise ValueError(
-                "Weigh Attention and Place Phrase cannot act in this model: another node, such as WanVideoNAG "
+                "Attention Weights and Place Phrase cannot act in this model: another node, such as WanVideoNAG "
                 "or LTX2_NAG, replaces its cross attention, so that nobody can tell which rows are words. Take out "
                 "that node or ours."
             )
@@ -426,7 +426,7 @@ def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
     """
     if call.network.context_processor is not None:
         raise ValueError(
-            "Weigh Attention and Place Phrase cannot act in this variant of Stable Diffusion 3, in which layers of "
+            "Attention Weights and Place Phrase cannot act in this variant of Stable Diffusion 3, in which layers of "
             "their own refine the text. For this model, encode without them."
         )
     are_text: list[bool] = []
@@ -452,7 +452,7 @@ def _noting_blocks(
             def original(block: Mapping[str, Any]) -> Any:
                 if block["txt"].shape[1] != num_rows:
                     raise ValueError(
-                        f"Weigh Attention and Place Phrase expect {num_rows} rows of text in each block, but another "
+                        f"Attention Weights and Place Phrase expect {num_rows} rows of text in each block, but another "
                         f"node has made them {block['txt'].shape[1]}: which of them are words can no longer be told. "
                         "Take out that node or ours."
                     )

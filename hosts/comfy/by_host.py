@@ -169,7 +169,9 @@ def _name(clip: Clip) -> str:
 
 def _way(clip: Clip) -> str:
     """Advice on what to use for weights."""
-    return "" if text_family(clip) is None else ", or take the node Weigh Attention, which weighs words in any encoder"
+    return (
+        "" if text_family(clip) is None else ", or take the node Attention Weights, which weighs words in any encoder"
+    )
 
 
 def _left_out(clip: Clip, characters: Sequence[Character]) -> Issue:
@@ -177,7 +179,7 @@ def _left_out(clip: Clip, characters: Sequence[Character]) -> Issue:
     index, first = next((index, one) for index, one in enumerate(characters) if one.weight != 1.0)
     rest = takewhile(lambda one: (one.fragment, one.weight) == (first.fragment, first.weight), characters[index:])
     span = Span(first.place, [*rest][-1].place + 1)
-    way = "Weigh Attention applies them." if text_family(clip) else "Weigh Attention does not know this encoder."
+    way = "Attention Weights applies them." if text_family(clip) else "Attention Weights does not know this encoder."
     message = (
         f"This text encoder has no weights, ComfyUI gives it brackets and numbers as text: they are left out. {way}"
     )

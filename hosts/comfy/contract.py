@@ -111,7 +111,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "server.PromptServer": (
         *("add_on_prompt_handler", "client_id", "instance", "prompt_queue", "routes", "send_sync"),
     ),
-    # Weigh Attention: attributes of each network
+    # Attention Weights: attributes of each network
     "comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel": (),
     "comfy.ldm.flux.model.Flux": ("patch_size",),
     "comfy.ldm.chroma.model.Chroma": ("patch_size",),

@@ -1,4 +1,4 @@
-"""Families of diffusion models whose words Weigh Attention weights: one record each, and the tables made of them.
+"""Families of diffusion models whose words Attention Weights weights: one record each, and the tables made of them.
 
 A family is known by classes of the host: that of its diffusion model says where it reads text, that of its tokenizer
 which rows of a CONDITIONING are a word's. A test in the host verifies each.
@@ -292,7 +292,7 @@ def weigher_of(model: Any) -> Weigh:
     name = class_of(network)
     if name not in WEIGHERS:
         raise ValueError(
-            f"Weigh Attention, {PLACE_PHRASE} and {REGIONAL_PROMPT} do not know where this model "
+            f"Attention Weights, {PLACE_PHRASE} and {REGIONAL_PROMPT} do not know where this model "
             f"({type(model).__name__}, {type(network).__name__}) reads text. For this model, encode without them."
         )
     checked_object(network, name)

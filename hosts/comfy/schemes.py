@@ -40,7 +40,7 @@ def check_signs(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_sta
     scheme = next(iter(reads.values()))[0].options.scheme
     raise NegPipError(
         f"The scheme {scheme} takes words away in the cross attention of Stable Diffusion 1, 2 and XL, not with this "
-        f"CLIP ({type(clip.cond_stage_model).__name__}). Weigh Attention with bias does so in other models, or take "
+        f"CLIP ({type(clip.cond_stage_model).__name__}). Attention Weights with bias does so in other models, or take "
         "weights of 0 and above."
     )
 

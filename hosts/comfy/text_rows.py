@@ -72,7 +72,7 @@ def read_rows(clip: Clip, family: Family, text: str, options: EncodeOptions) -> 
     host_tokens = clip.tokenize(plain, **({"disable_weights": True} if family.has_weights else {}))
     given = (as_id(pair[0]) for chunks in host_tokens.values() for chunk in chunks for pair in chunk)
     if not family.takes_embeddings and any(isinstance(token, bytes) for token in given):
-        raise ValueError(f"Weigh Attention takes no embeddings with {family.title}: take “embedding:…” out.")
+        raise ValueError(f"Attention Weights takes no embeddings with {family.title}: take “embedding:…” out.")
     encoder = family.encoder_of(clip)
     issues: list[Issue] = []
     parts = _parts(clip, family, host_tokens, [[characters]], issues)

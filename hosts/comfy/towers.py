@@ -37,7 +37,7 @@ def tokenizers_of(clip: Clip) -> dict[str, Tokenizer]:
     if not tokenizers:
         found = ", ".join(dict(clip.cond_stage_model.named_children())) or "nothing"
         family = text_family(clip)
-        way = "" if family is None else f", or for weights in {family.title} the node Weigh Attention"
+        way = "" if family is None else f", or for weights in {family.title} the node Attention Weights"
         raise ValueError(
             f"This CLIP ({type(clip.cond_stage_model).__name__}) holds no CLIP text encoder, only: {found}. This node "
             f"works on CLIP-L, CLIP-G and CLIP-H; take {WEIGHTED_PROMPT} for this model{way}."

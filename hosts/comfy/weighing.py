@@ -135,7 +135,7 @@ def _check_is_known(clip: EitherClip) -> None:
         return
     found = ", ".join(others_in(clip)) or "none loaded"
     raise ValueError(
-        "Weigh Attention does not know which rows are a word's in this CLIP "
+        "Attention Weights does not know which rows are a word's in this CLIP "
         f"({type(clip.cond_stage_model).__name__}; beside CLIP: {found}). It works on {KNOWN_MODELS}."
     )
 
@@ -167,7 +167,7 @@ def _encode_as_negpip(
     weights = values["t5xxl_weights"]
     (chunk,) = next(iter(encoded.prompts.values())).read.chunks
     if len(chunk.content) + 1 != len(weights):  # the end of the text
-        raise ValueError(f"Weigh Attention cannot tell which rows of {family.title} are a word's in this prompt.")
+        raise ValueError(f"Attention Weights cannot tell which rows of {family.title} are a word's in this prompt.")
     tokens = [token._replace(weight=weight) for token, weight in zip(chunk.content, weights.tolist(), strict=False)]
     tokens += [Token(0)] * (num_rows_read(hidden, values) - len(tokens))
     taken = (1.0 + options.strength * (weights - 1.0)).abs()
@@ -193,8 +193,8 @@ def check_sections(sections: Sequence[Any]) -> None:
     """Refuse the sections of a prompt if its rows are those of several prompts."""
     if len(sections) > 1 or any(section.shares or section.weight != 1.0 for section in sections):
         raise ValueError(
-            "Weigh Attention does not take .and and .blend, whose rows are several prompts: encode each prompt on its "
-            "own and join them with Conditioning (Combine)."
+            "Attention Weights does not take .and and .blend, whose rows are several prompts: encode each prompt on "
+            "its own and join them with Conditioning (Combine)."
         )
 
 

@@ -652,6 +652,6 @@ def test_after_sampling_the_log_says_what_acted(caplog) -> None:
     twice = lambda *given: attention._sample(sampling, *given)  # noqa: E731 - our wrappers may be there twice
     assert attention._sample(twice, "model", "sigmas", arguments) is latent
     assert [record.getMessage() for record in caplog.records] == [
-        "Weigh Attention: 2 rows in 16 attention layers",
-        "Weigh Attention: the ControlNet read them at weight 1; it has no weights in its own attention",
+        "Attention Weights: 2 rows in 16 attention layers",
+        "Attention Weights: the ControlNet read them at weight 1; it has no weights in its own attention",
     ]

@@ -138,7 +138,7 @@ def test_what_takes_a_clip_tower_is_refused_by_name() -> None:
         run(TextClip(True), '("a", "b").blend(1, 1)', syntax="compel")
 
 
-# ---- Weigh Attention by NegPip where the model multiplies each row by a weight, as Anima's does
+# ---- Attention Weights by NegPip where the model multiplies each row by a weight, as Anima's does
 
 SIGNED = "a (red:1.5) cat (dog:-2)"
 WEIGHTS = [1.0, 1.5, 1.0, -2.0, 1.0]

@@ -102,7 +102,7 @@ def test_loras_are_named_first_and_those_that_are_not_there_with_their_folder(fi
     lines = undone(", Eta: 0.5", "a <lora:ink:0.8> cat <lora:glow:1> <lora:glow:0.5> <hypernet:old:1>")
     assert [line.split(": ")[0] for line in lines] == ["LoRA", "LoRA", "<hypernet", "Eta"]
     assert lines[0].startswith("LoRA: glow: there is none of this name in “models/loras”")
-    assert lines[1].startswith("LoRA: ink: Load LoRAs from Prompt")
+    assert lines[1].startswith("LoRA: ink: LoRA Tag Loader")
 
 
 def test_a_tag_in_a_comment_or_the_negative_prompt_is_no_lora(files: dict[str, Path]) -> None:

@@ -1,4 +1,4 @@
-"""The node Weigh Attention on a fake host: what it attaches to a conditioning, what it says, and what it refuses."""
+"""The node Attention Weights on a fake host: what it attaches to a conditioning, what it says, and what it refuses."""
 
 import pytest
 import torch

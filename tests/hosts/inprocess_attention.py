@@ -1,4 +1,4 @@
-"""Checks of Weigh Attention: small diffusion models draw what a softmax written out draws, and stock stays stock.
+"""Checks of Attention Weights: small diffusion models draw what a softmax written out draws, and stock stays stock.
 
 The first part is for every family of models, the second for Stable Diffusion 1, 2 and XL. Run by
 test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
@@ -201,7 +201,7 @@ def what_acts_is_said(family: str, clip: Any, model: Any, negative: Any) -> Any:
         found = [str(row) for row, weight in rows.items() if weight == WORDS[word]]
         assert f"{word!r} {WORDS[word]:g}: row{'s' if len(found) > 1 else ''} {', '.join(found)}\n" in report, report
     assert logged(lambda: sampled(model, conditioning, negative)) == [
-        f"Weigh Attention: {len(rows)} rows in {TOYS[family].num_layers} attention layers"
+        f"Attention Weights: {len(rows)} rows in {TOYS[family].num_layers} attention layers"
     ]
     return conditioning
 
@@ -239,7 +239,7 @@ def is_close(ours: torch.Tensor, reference: torch.Tensor, without: torch.Tensor,
     assert distance <= CLOSE, (name, distance)
 
 
-def logged(action: Callable[[], Any], node: str = "Weigh Attention") -> list[str]:
+def logged(action: Callable[[], Any], node: str = "Attention Weights") -> list[str]:
     """Log messages about a node while something is done."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
@@ -261,20 +261,20 @@ def logged(action: Callable[[], Any], node: str = "Weigh Attention") -> list[str
 STABLE_DIFFUSION = ("SD1", "SD2", "SDXL")
 
 
-@compares("Weigh Attention at weight 1, small, with stock")
+@compares("Attention Weights at weight 1, small, with stock")
 def check_weight_one_gives_the_stock_conditioning_and_model() -> None:
     weight_one_is_stock(STABLE_DIFFUSION)
 
 
 @compares(
-    "Weigh Attention on SD1, SD2 and SDXL, small, KSampler, with a softmax written out, relative to the largest",
+    "Attention Weights on SD1, SD2 and SDXL, small, KSampler, with a softmax written out, relative to the largest",
     limit=CLOSE,
 )
 def check_weighed_attention_equals_one_written_out() -> None:
     weights_equal_ones_written_out(STABLE_DIFFUSION, ("bias", "value"))
 
 
-@compares("Weigh Attention, strength 0.5, likewise", limit=CLOSE)
+@compares("Attention Weights, strength 0.5, likewise", limit=CLOSE)
 def check_strength_takes_weights_part_of_the_way() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
@@ -282,7 +282,7 @@ def check_strength_takes_weights_part_of_the_way() -> None:
     draws_as_written_out(model, weighed(clip, strength=0.5), plain, negative, (plain, half))
 
 
-@compares("Weigh Attention in areas, masks, two conditionings and time ranges, likewise", limit=CLOSE)
+@compares("Attention Weights in areas, masks, two conditionings and time ranges, likewise", limit=CLOSE)
 def check_weights_stay_with_their_entry_in_areas_masks_and_time() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     left, plain, other, negative = weighed(clip), *(stock(clip, text) for text in (PLAIN, "a dog", NEGATIVE))
@@ -309,7 +309,7 @@ def check_weights_stay_with_their_entry_in_areas_masks_and_time() -> None:
         is_close(sampled(model, positive, ours), reference, sampled(model, positive, against))
 
 
-@compares("Weigh Attention, batches, long prompts, likewise", limit=CLOSE)
+@compares("Attention Weights, batches, long prompts, likewise", limit=CLOSE)
 def check_batches_and_texts_of_other_lengths_are_weighed_alike() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative = stock(clip, PLAIN), stock(clip, "blurry, " * 60)
@@ -337,7 +337,7 @@ def check_weights_take_no_more_passes_than_stock() -> None:
 # ---- together with other packs
 
 
-@compares("Weigh Attention with another pack's attention, likewise", limit=CLOSE)
+@compares("Attention Weights with another pack's attention, likewise", limit=CLOSE)
 def check_anothers_function_around_the_attention_is_called_as_well() -> None:
     from comfy.ldm.modules.attention import attention_basic
 
@@ -363,17 +363,17 @@ def check_anothers_function_around_the_attention_is_called_as_well() -> None:
     is_close(ours, expected, sampled(theirs, plain, negative))
 
 
-@compares("Weigh Attention with LoRA hooks, likewise", limit=CLOSE)
+@compares("Attention Weights with LoRA hooks, likewise", limit=CLOSE)
 def check_lora_hooks_and_weights_act_together() -> None:
     lora_hooks_and_weights_act(["SD1"], joined=True)
 
 
-@compares("Weigh Attention in a compiled model, likewise", limit=CLOSE)
+@compares("Attention Weights in a compiled model, likewise", limit=CLOSE)
 def check_a_compiled_model_is_weighed_as_well() -> None:
     compiled_models_are_weighed(["SD1"])
 
 
-@compares("Weigh Attention twice, positive and negative, likewise", limit=CLOSE)
+@compares("Attention Weights twice, positive and negative, likewise", limit=CLOSE)
 def check_two_nodes_on_one_model_both_act() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, bad = stock(clip, PLAIN), stock(clip, "blurry, ugly")
@@ -387,7 +387,7 @@ def check_two_nodes_on_one_model_both_act() -> None:
     is_close(sampled(once, positive, weighed(clip, "(blurry:2), ugly")), reference, without)
 
 
-@compares("Stock after Weigh Attention on the same model and CLIP, with before")
+@compares("Stock after Attention Weights on the same model and CLIP, with before")
 def check_stock_is_stock_afterwards() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
@@ -450,7 +450,7 @@ def check_report_and_log_say_what_acts() -> None:
     assert "not weighed: the pooled vector, and what a ControlNet reads" in report
     num_layers = sum(name.endswith("attn2") for name, _ in model.model.diffusion_model.named_modules())
     assert logged(lambda: sampled(model, conditioning, negative)) == [
-        f"Weigh Attention: 5 rows in {num_layers} attention layers"
+        f"Attention Weights: 5 rows in {num_layers} attention layers"
     ]
     assert logged(lambda: sampled(model, negative, negative)) == []
 

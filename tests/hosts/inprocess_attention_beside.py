@@ -1,4 +1,4 @@
-"""Checks of Weigh Attention beside nodes that use the model, its attention or its rows in their own way; of limits.
+"""Checks of Attention Weights beside nodes that use the model, its attention or its rows in their own way; of limits.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py. Those of other packs run the packs' own
 code, which is next to ComfyUI or among its custom nodes.
@@ -31,7 +31,7 @@ in_two_steps = partial(sampled, steps=2)
 # ---- what acts
 
 
-@compares("Weigh Attention with PAG, SAG, ToMe, likewise", limit=CLOSE)
+@compares("Attention Weights with PAG, SAG, ToMe, likewise", limit=CLOSE)
 def check_weights_act_beside_nodes_of_the_host_that_change_attention() -> None:
     from comfy_extras.nodes_pag import PerturbedAttentionGuidance
     from comfy_extras.nodes_sag import SelfAttentionGuidance
@@ -50,7 +50,7 @@ def check_weights_act_beside_nodes_of_the_host_that_change_attention() -> None:
             draws_as_written_out(model, weighed(clip), plain, negative, (plain, WEIGHTS), **given)
 
 
-@compares("Weigh Attention at CFG 1, whole and in tiles, likewise", limit=CLOSE)
+@compares("Attention Weights at CFG 1, whole and in tiles, likewise", limit=CLOSE)
 def check_weights_act_at_cfg_1_and_in_tiles() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain = stock(clip, PLAIN)
@@ -74,7 +74,7 @@ CHANGING = ("SD1", "Flux", "Chroma", "SD 3.5", "HiDream", "Flux 2 Klein", "Anima
 """Families of every way of reading text."""
 
 
-@compares("Weigh Attention, then Zero Out, seven families, small, with stock zeroed")
+@compares("Attention Weights, then Zero Out, seven families, small, with stock zeroed")
 def check_rows_of_zeros_have_no_weights() -> None:
     import nodes
 

@@ -1,4 +1,4 @@
-"""Checks of Weigh Attention on families whose text has rows of its own, apart from CLIP's.
+"""Checks of Attention Weights on families whose text has rows of its own, apart from CLIP's.
 
 In Flux, Chroma, Qwen-Image and Z-Image text and image share an attention; Krea 2, Anima, Wan and LTX-Video come after
 them, and the way ``krea2`` is compared with ComfyUI-KJNodes. Run by test_comfyui_inprocess.py in ComfyUI's own Python;
@@ -43,13 +43,13 @@ FILLED = ", and" * 32
 that refine text alone and image alone then have the same shapes."""
 
 
-@compares("Weigh Attention at weight 1, Flux, Chroma, Qwen-Image and Z-Image, small, with stock")
+@compares("Attention Weights at weight 1, Flux, Chroma, Qwen-Image and Z-Image, small, with stock")
 def check_joint_families_at_weight_one_are_stock() -> None:
     weight_one_is_stock(JOINT)
 
 
 @compares(
-    "Weigh Attention on Flux, Chroma, Qwen-Image and Z-Image, small, KSampler, with a softmax written out, likewise",
+    "Attention Weights on Flux, Chroma, Qwen-Image and Z-Image, small, KSampler, with a softmax written out, likewise",
     limit=CLOSE,
 )
 def check_weighed_joint_attention_equals_one_written_out() -> None:
@@ -118,7 +118,7 @@ def check_joint_families_say_what_acts_and_refuse_what_does_not() -> None:
         assert [chip["text"] for chip in view["chunks"][0]["chips"]][-2:] == ["pain(ting", "cat"]
         if family != "Flux":  # its CLIP-L can be weighed by the other nodes
             message = refusal(lambda clip=clip: run_ours("WeightedCLIPMaskControl", clip=clip, text="a cat"))
-            assert f"for weights in {family} the node Weigh Attention" in message
+            assert f"for weights in {family} the node Attention Weights" in message
 
 
 # ---- Krea 2, Anima, Wan and LTX-Video
@@ -133,13 +133,13 @@ def with_image(conditioning: Any) -> Any:
     return node_helpers.conditioning_set_values(conditioning, values)
 
 
-@compares("Weigh Attention at weight 1, Krea 2, Anima, Wan and LTX-Video, small, with stock")
+@compares("Attention Weights at weight 1, Krea 2, Anima, Wan and LTX-Video, small, with stock")
 def check_cross_families_at_weight_one_are_stock() -> None:
     weight_one_is_stock(TEXT_ENCODERS)
 
 
 @compares(
-    "Weigh Attention on Krea 2, Anima, Wan and LTX-Video (text, image, VACE and Camera to video), small, "
+    "Attention Weights on Krea 2, Anima, Wan and LTX-Video (text, image, VACE and Camera to video), small, "
     "KSampler, with a softmax written out, likewise",
     limit=CLOSE,
 )
@@ -251,7 +251,7 @@ def check_compiled_cross_families_are_weighed_as_well() -> None:
 
 
 @compares(
-    "Weigh Attention at krea2 on Krea 2, small, one pass, with Krea2PromptWeight of ComfyUI-KJNodes, likewise",
+    "Attention Weights at krea2 on Krea 2, small, one pass, with Krea2PromptWeight of ComfyUI-KJNodes, likewise",
     limit=CLOSE,
 )
 def check_krea2_equals_the_node_of_kjnodes() -> None:
@@ -311,7 +311,7 @@ def check_cross_families_say_what_acts_and_refuse_what_does_not() -> None:
             assert "has changed them" in refusal(lambda m=model, c=joined, n=negative: sampled(m, c, n))
         message = refusal(lambda clip=clip: run_ours("WeightedCLIPMaskControl", clip=clip, text="a cat"))
         title = family if family == "Krea 2" else family.split()[0]
-        assert f"for weights in {title} the node Weigh Attention" in message, message
+        assert f"for weights in {title} the node Attention Weights" in message, message
 
 
 if __name__ == "__main__":

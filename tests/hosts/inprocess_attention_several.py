@@ -1,4 +1,4 @@
-"""Checks of Weigh Attention if a word is in several places, or the vocabulary comes with the checkpoint.
+"""Checks of Attention Weights if a word is in several places, or the vocabulary comes with the checkpoint.
 
 Stable Diffusion 3, Lumina 2, Flux 2 and HiDream, small. Run by test_comfyui_inprocess.py in ComfyUI's own Python; see
 inprocess.py.
@@ -42,13 +42,13 @@ def families() -> tuple[str, ...]:
     return FAMILIES if hasattr(supported_models, "Flux2") else OF_EVERY_HOST
 
 
-@compares("Weigh Attention at weight 1, SD3, Lumina 2, Flux 2 and HiDream, small, with stock")
+@compares("Attention Weights at weight 1, SD3, Lumina 2, Flux 2 and HiDream, small, with stock")
 def check_other_families_at_weight_one_are_stock() -> None:
     weight_one_is_stock(families())
 
 
 @compares(
-    "Weigh Attention on SD3, SD3.5, Lumina 2, Flux 2 and HiDream, small, KSampler, with a softmax "
+    "Attention Weights on SD3, SD3.5, Lumina 2, Flux 2 and HiDream, small, KSampler, with a softmax "
     "written out, likewise",
     limit=CLOSE,
 )

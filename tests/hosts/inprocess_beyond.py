@@ -83,7 +83,7 @@ def check_encoders_that_read_weights_as_text_get_the_prompt_without_them() -> No
             difference(result["result"][0], stock(clip, PLAIN))
             codes = [issue["code"] for issue in issues_in(result)]
             assert codes == ["weights-left-out"] * (scheme == "comfy"), codes
-        assert "Weigh Attention applies them" in run_ours(NODE, clip=clip, text=TEXT)["result"][1]
+        assert "Attention Weights applies them" in run_ours(NODE, clip=clip, text=TEXT)["result"][1]
         for text in ("a red cat", "", "a (red:1) cat, [dog]"):
             result = run_ours(NODE, clip=clip, text=text)
             assert [issue["code"] for issue in issues_in(result)] == ["foreign-syntax"] * ("[" in text)
@@ -167,7 +167,7 @@ def with_embeddings(folder: Path) -> Any:
 
 
 @compares(
-    "Weigh Attention on Flux, small, with embeddings for T5, with a softmax written out, relative to the largest",
+    "Attention Weights on Flux, small, with embeddings for T5, with a softmax written out, relative to the largest",
     limit=CLOSE,
 )
 def check_rows_of_embeddings_are_counted_and_weighed() -> None:

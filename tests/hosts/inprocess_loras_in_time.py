@@ -121,7 +121,7 @@ class Bench:
         return found
 
     def ours(self, text: str, negative: str = NEGATIVE, **inputs: Any) -> list[tuple[Call, Call]]:
-        """Calls with Load LoRAs from Prompt, whose CLIP encodes both prompts."""
+        """Calls with LoRA Tag Loader, whose CLIP encodes both prompts."""
         inputs = {"counter": AS_WRITTEN, "sigmas": self.sigmas, **inputs}
         model, clip, bare, _ = loaded(self.model, self.clip, text, **inputs)["result"]
         positive = encoded(clip, bare, **inputs)

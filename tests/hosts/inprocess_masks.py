@@ -1,4 +1,4 @@
-"""Checks of Hide Words and Keep Colours Apart on ComfyUI's CLIP: against the stock node, and our native encoder.
+"""Checks of Hide Words and Color Bleed on ComfyUI's CLIP: against the stock node, and our native encoder.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -156,7 +156,7 @@ def bound(clip: Any, text: str, phrases: str, **choices: Any) -> Any:
     return run_ours(BIND, clip=clip, text=text, phrases=phrases, **choices)["result"][0]
 
 
-@compares("Keep Colours Apart, small: a phrase with other words in the other one")
+@compares("Color Bleed, small: a phrase with other words in the other one")
 def check_a_phrase_knows_nothing_of_another() -> None:
     for family in WITH_SD2:
         clip = make_clip(family)
@@ -172,7 +172,7 @@ def check_a_phrase_knows_nothing_of_another() -> None:
         assert float((plain[0] - plain[1]).abs().max()) > 0.01
 
 
-@compares("Keep Colours Apart, these words, small: likewise with a colour")
+@compares("Color Bleed, these words, small: likewise with a colour")
 def check_these_words_of_a_phrase_are_all_that_is_hidden() -> None:
     """In the first phrase the dog sees the cat, whatever its colour."""
     for family in WITH_SD2:
@@ -193,7 +193,7 @@ def check_these_words_of_a_phrase_are_all_that_is_hidden() -> None:
         assert float((red - whole).abs().max()) > 0.01
 
 
-@compares("Keep Colours Apart at strength 0, or without phrases: Text Encode")
+@compares("Color Bleed at strength 0, or without phrases: Text Encode")
 def check_strength_0_and_no_phrases_are_the_plain_node() -> None:
     for family in WITH_SD2:
         clip = make_clip(family)
@@ -207,7 +207,7 @@ def check_strength_0_and_no_phrases_are_the_plain_node() -> None:
                 difference(bound(clip, TEXTS[0], scheme=scheme, **choices), plain)
 
 
-@compares("Keep Colours Apart, small: rows, with Hide Words' passes", limit=CLOSE)
+@compares("Color Bleed, small: rows, with Hide Words' passes", limit=CLOSE)
 def check_strength_1_takes_rows_from_the_passes_as_they_are() -> None:
     """The rows of a phrase are those of Hide Words with the other phrase hidden; all others are the plain ones."""
     for family in WITH_SD2:
@@ -222,7 +222,7 @@ def check_strength_1_takes_rows_from_the_passes_as_they_are() -> None:
         difference([[hidden, values]], [[expected, plain[0][1]]])
 
 
-@compares("Keep Colours Apart as Cutoff, small: rows, with texts with _", limit=CLOSE)
+@compares("Color Bleed as Cutoff, small: rows, with texts with _", limit=CLOSE)
 def check_cutoff_takes_rows_from_texts_with_underscores() -> None:
     text, words = "a cute girl, pink hair, red shoes", "pink, red"
     for family in WITH_SD2:

@@ -90,7 +90,7 @@ def check_the_rows_are_theirs_with_signs() -> None:
 
 
 @compares(
-    "Weigh Attention at negpip on SD1 and SDXL, small, with CLIP NegPip of ComfyUI-ppm, relative to the largest",
+    "Attention Weights at negpip on SD1 and SDXL, small, with CLIP NegPip of ComfyUI-ppm, relative to the largest",
     limit=CLOSE,
 )
 def check_weigh_attention_by_negpip_draws_what_theirs_draws() -> None:
@@ -108,7 +108,7 @@ def check_weigh_attention_by_negpip_draws_what_theirs_draws() -> None:
 
 
 @compares(
-    "Weigh Attention at negpip on Anima, small, with CLIP NegPip of ComfyUI-ppm, relative to the largest", limit=CLOSE
+    "Attention Weights at negpip on Anima, small, with CLIP NegPip of ComfyUI-ppm, relative to the largest", limit=CLOSE
 )
 def check_anima_draws_what_theirs_draws() -> None:
     clip, model = make_text_encoder("Anima"), make_model("Anima")

@@ -219,7 +219,7 @@ def check_placed_phrases_equal_weights_by_place_written_out() -> None:
             draws_by_place(model, ours, plain, negative, (plain, maps), name=f"{family}, {name}")
 
 
-@compares("Place Phrase with the same weight everywhere, with Weigh Attention")
+@compares("Place Phrase with the same weight everywhere, with Attention Weights")
 def check_a_constant_field_is_weigh_attention() -> None:
     everywhere = torch.ones(1, 40, 60)
     for family in UNETS:
@@ -251,7 +251,7 @@ def check_odd_sizes() -> None:
         draws_by_place(model, own, plain, negative, (plain, {ROWS["red cat"]: corner}), name=f"{height} x {width}")
 
 
-@compares("Place Phrase beside Weigh Attention, signs and LoRA hooks, likewise", limit=CLOSE)
+@compares("Place Phrase beside Attention Weights, signs and LoRA hooks, likewise", limit=CLOSE)
 def check_row_weights_signs_and_hooks_act_beside() -> None:
     import comfy.hooks
 

@@ -131,7 +131,7 @@ def check_placed_phrases_equal_weights_by_place_written_out() -> None:
             draws_by_place(model, ours, plain, negative, known, name=f"{family}, {name}")
 
 
-@compares("Place Phrase with the same weight everywhere in other families, with Weigh Attention")
+@compares("Place Phrase with the same weight everywhere in other families, with Attention Weights")
 def check_a_constant_field_is_weigh_attention() -> None:
     for family, clip, model, _, negative in toys():
         words = encoded(clip)
@@ -302,7 +302,7 @@ def check_time_ranges_equal_two_entries() -> None:
             difference(sampled(model, ours, negative, steps=5), expected)
 
 
-@compares("The same behind Weigh Attention, likewise", limit=CLOSE)
+@compares("The same behind Attention Weights, likewise", limit=CLOSE)
 def check_weights_of_rows_and_places_act_together() -> None:
     text = "a (red:1.7) cat on a (mat:0.4), (oil painting:-0.6) in snow"
     kinds = "Flux", "SD 3", "HiDream", "Lumina 2", "Krea 2", "Anima", "Wan", "LTX-Video"

@@ -282,7 +282,7 @@ def check_odd_sizes() -> None:
         draws_by_region(model, own, base, negative, Text(base, [Other(dog, corner)]), name=f"{height} x {width}")
 
 
-@compares("Regions beside Weigh Attention, Place Phrase and signs, likewise", limit=CLOSE)
+@compares("Regions beside Attention Weights, Place Phrase and signs, likewise", limit=CLOSE)
 def check_weights_fields_and_signs_of_every_prompt_act() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     base, dog, negative = (stock(clip, text) for text in (PLAIN, DOG, NEGATIVE))

@@ -373,7 +373,7 @@ def stock_like(conditioning: Any) -> Any:
     return [[drawn, values]]
 
 
-@compares("Regions with Weigh Attention and Place Phrase, with a softmax written out, likewise", limit=CLOSE)
+@compares("Regions with Attention Weights and Place Phrase, with a softmax written out, likewise", limit=CLOSE)
 def check_weights_and_fields_of_every_prompt_act() -> None:
     weigh = "WeightedCLIPWeighAttention"
     for family, clip, model, base, dog, _ in toys("Flux", "HiDream"):

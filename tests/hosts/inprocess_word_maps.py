@@ -220,7 +220,7 @@ def check_maps_of_a_long_prompt() -> None:
 @compares("Word maps in all other families, small, KSampler, likewise", limit=CLOSE)
 def check_maps_of_other_families_are_probabilities() -> None:
     if not families():
-        raise SkipTest("this ComfyUI does not tell blocks apart: Weigh Attention refuses all other families")
+        raise SkipTest("this ComfyUI does not tell blocks apart: Attention Weights refuses all other families")
     for family in families():
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)

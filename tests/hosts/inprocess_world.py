@@ -126,7 +126,7 @@ def check_our_nodes_draw_what_is_measured_without_a_host() -> None:
     model, clip, _ = loaded()
     for scheme in ("a1111", "compel", "masked_blend", "lerp_last", "negpip"):
         result = run_ours(OURS, clip=clip, text=PROMPT, scheme=scheme)["result"]
-        if scheme != "negpip":  # its signs need Weigh Attention
+        if scheme != "negpip":  # its signs need Attention Weights
             same_pictures(drawn(result[0]), expected(painter().text(PROMPT, way(scheme=scheme))))
     removed = run_ours("WeightedCLIPMaskedBlend", clip=clip, text=PROMPT, syntax="comfy", mask_method="remove")
     wanted = way(scheme="masked_blend", mask_method="remove")

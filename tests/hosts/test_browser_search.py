@@ -16,15 +16,22 @@ pytestmark = pytest.mark.host
 FOUND = """
 return [...document.querySelectorAll('#results-list [role=option]')].map((one) => one.innerText.split('\\n')[0]);
 """
-FIRST = {
+FIRST: dict[str, tuple[str, int]] = {
     "weight": ("TextEncode", 1),
     "weighted": ("TextEncode", 1),
+    "weighted clip": ("Load", 3),
     "weighted prompt": ("TextEncode", 1),
     "prompt": ("TextEncode", 3),
     "fade": ("MaskedBlend", 1),
+    "color": ("BindPhrases", 3),
+    "bleed": ("BindPhrases", 3),
+    "region": ("Region", 3),
     "regional": ("Region", 1),
     "token": ("Inspect", 3),
     "tokens": ("Inspect", 3),
+    "attention": ("WeighAttention", 3),
+    "lora": ("LoadPromptLoras", 5),  # behind the host's own, which it ranks by how often they are used
+    "a1111": ("A1111Encode", 3),
 }
 """Node that a word must find, and the last place at which it may stand."""
 ADD_ALONE = f"for (const node of [...app.graph.nodes]) app.graph.remove(node); {{ {ADD} }}"

@@ -85,7 +85,7 @@ def test_with_the_hosts_objects(
     if script.stem.endswith("_joint") or check in ON_FLUX:
         flux = host.folder / "comfy" / "ldm" / "flux" / "model.py"
         if '"block_type"' not in flux.read_text(encoding="utf-8"):
-            pytest.skip("this ComfyUI does not tell its blocks apart: Weigh Attention refuses it")
+            pytest.skip("this ComfyUI does not tell its blocks apart: Attention Weights refuses it")
     if script.stem == "inprocess_negpip" and not (host.folder / "comfy" / "ldm" / "anima").is_dir():
         pytest.skip("ComfyUI-ppm wants a newer ComfyUI")
     for name, pack in PACKS.items():

@@ -1,4 +1,4 @@
-"""Small models of every family that Weigh Attention knows, with the rows of words that are weighed in the checks.
+"""Small models of every family that Attention Weights knows, with the rows of words that are weighed in the checks.
 
 For scripts that test_comfyui_inprocess.py runs in ComfyUI's own Python; see inprocess.py.
 """
@@ -217,7 +217,7 @@ def there(*families: str) -> tuple[str, ...]:
 
 
 def weighable(*families: str) -> tuple[str, ...]:
-    """Those of some families whose blocks this ComfyUI tells apart; Weigh Attention refuses the others."""
+    """Those of some families whose blocks this ComfyUI tells apart; Attention Weights refuses the others."""
     from comfy.ldm.flux import model
 
     tells_apart = '"block_type"' in inspect.getsource(model)

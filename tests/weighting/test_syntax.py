@@ -547,7 +547,7 @@ def test_of_a_loras_tag_is_said_what_loads_it(syntax: str, kind: str) -> None:
     pasted = f"a cat <{kind}:ink:0.8>\nNegative prompt: blurry\nSteps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1"
     for text in (f"a cat <{kind}:ink:0.8>", pasted):
         (issue,) = (issue for issue in parse(text, syntax).issues if issue.code == "foreign-syntax")
-        assert "Load LoRAs from Prompt" in issue.message
+        assert "LoRA Tag Loader" in issue.message
 
 
 def found_in(text: str, syntax: str) -> list[tuple[str, str]]:

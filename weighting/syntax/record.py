@@ -99,7 +99,7 @@ OF_A1111 = (
     Foreign(
         re.compile(r"<(?:lora|lyco):[^<>]*>"),
         "a1111",
-        "is a LoRA in A1111, which ComfyUI's node Load LoRAs from Prompt loads",
+        "is a LoRA in A1111, which ComfyUI's node LoRA Tag Loader loads",
     ),
     Foreign(re.compile(r"<hypernet:[^<>]*>"), "a1111", "is a tag of A1111"),
 )

@@ -210,9 +210,9 @@ NODES: dict[tuple[str, str], dict[str, Any]] = {
     ("no weights", "comfy"): _way(**_PLAIN),
     ("(red:1.5)", "repeat, steps of 1/2"): _way(**_REPEAT, text=_weighed(1.5), finest_step="2"),
     ("(red:1.3)", "repeat, steps of 1/10"): _way(**_REPEAT, text=_weighed(1.3), finest_step="10"),
-    ("(red:1.5)", "Weigh Attention"): _way(**_ATTENTION),
-    ("(red:1.5)", "Weigh Attention, with MODEL"): _way(**_ATTENTION, wired=True),
-    ("three phrases", "Keep Colours Apart"): _way(
+    ("(red:1.5)", "Attention Weights"): _way(**_ATTENTION),
+    ("(red:1.5)", "Attention Weights, with MODEL"): _way(**_ATTENTION, wired=True),
+    ("three phrases", "Color Bleed"): _way(
         "WeightedCLIPBindPhrases", text=STOCK_PROMPT, phrases=_PHRASES, rest="full", strength=1.0, scheme="comfy"
     ),
     ("a phrase", "Place Phrase"): _way(**_PLAIN, then=[_PLACE]),

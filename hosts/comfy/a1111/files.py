@@ -36,7 +36,7 @@ MAX_NAME = 60
 MAX_HASHED = 64 * 2**20
 """Size of a file, in bytes, up to which its hash is compared."""
 LOADER = (
-    "Load LoRAs from Prompt loads what it names, if prompt goes through it as in the template “13 From an A1111 "
+    "LoRA Tag Loader loads what it names, if prompt goes through it as in the template “13 From an A1111 "
     "picture”; its report says what it loaded"
 )
 _BY_CONTEXT = {768: ("clip_l",), 1024: ("clip_h",), 1280: ("clip_g",), 2048: ("clip_l", "clip_g")}
