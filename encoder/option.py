@@ -103,29 +103,39 @@ def options_in(cls: Any) -> dict[str, Option]:
     return {field.name: field.metadata["option"] for field in dataclasses.fields(cls) if "option" in field.metadata}
 
 
+class OptionError(ValueError):
+    """Raised for a value that an option does not allow."""
+
+    def __init__(self, name: str, label: str, told: str) -> None:
+        """Name the option by its field; ``told`` is what it must be, and what it is."""
+        super().__init__(f"{name} {told}")
+        self.on_page = f"{label or name} {told}"
+        """The message for a page, which shows the option's label."""
+
+
 def check_options(options: Any, declared: Mapping[str, Option]) -> None:
     """Check the values of an object against what is declared of its fields.
 
     Raises:
-        ValueError: If a choice is not allowed, a text of lines is no text, a float is no number or out of range.
+        OptionError: If a choice is not allowed, a text of lines is no text, a float is no number or out of range.
     """
     for name, about in declared.items():
         value: object = getattr(options, name)
         if about.choices and value not in about.choices:  # in a tuple, as a caller's value may not be hashable
-            raise ValueError(f"{name} must be one of: {', '.join(about.choices)}; got {quote(value)}")
+            raise OptionError(name, about.label, f"must be one of: {', '.join(about.choices)}; got {quote(value)}")
     for name, about in declared.items():
         value = getattr(options, name)
         if about.is_lines and not isinstance(value, str):
-            raise ValueError(f"{name} must be a text, got {quote(value)}")
+            raise OptionError(name, about.label, f"must be a text, got {quote(value)}")
         if isinstance(about.default, float):
             _check_number(name, value, about)
 
 
 def _check_number(name: str, value: object, about: Option) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {quote(value)}")
+        raise OptionError(name, about.label, f"must be a number, got {quote(value)}")
     if about.least is None or about.most is None:
         if not math.isfinite(value):
-            raise ValueError(f"{name} must be a finite number, got {quote(value)}")
+            raise OptionError(name, about.label, f"must be a finite number, got {quote(value)}")
     elif not about.least <= value <= about.most:
-        raise ValueError(f"{name} must be {about.least:g} to {about.most:g}, got {quote(value)}")
+        raise OptionError(name, about.label, f"must be {about.least:g} to {about.most:g}, got {quote(value)}")

@@ -89,6 +89,13 @@ async function copyText(text) {
   }
 }
 
+/** What an action left on the page goes once its user changes anything: it may be of other values then. */
+function pass({ type, target }) {
+  const part = target.closest?.("#weighted_clip_page, .weighted-clip-script");
+  if (!part || (type === "mousedown" && !target.closest("[role=option]"))) return;
+  for (const told of part.querySelectorAll(".weighted-clip-passing")) told.hidden = true;
+}
+
 /** gradio takes Tab in a menu for typing: it would filter the list by what is chosen and leave it open behind. */
 function leaveMenu(event) {
   if (event.key === "Tab" && event.target.closest?.(":is(#weighted_clip_page, .weighted-clip-script) [role=combobox]")) event.stopPropagation();
@@ -170,4 +177,5 @@ new MutationObserver((changes) => {
     nameParts();
   });
 }).observe(document, { childList: true, subtree: true, attributes: true, attributeFilter: ["data-strip", "data-weighted-clip-of"] });
+for (const type of ["input", "change", "mousedown"]) document.addEventListener(type, pass);
 update();

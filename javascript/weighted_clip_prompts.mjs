@@ -1,12 +1,16 @@
 /**
  * In the WebUI: the tokens of the prompts below their boxes in txt2img and img2img, by the host's own reading
- * (hosts/webui/routes.py), and what goes between those boxes, our script there and our tab. It changes nothing of the host's, and
- * does nothing on a page that has no such boxes, as the stand-alone lab's.
+ * (hosts/webui/routes.py), and what goes between those boxes, our script there and our tab. A click on a token changes its weight in
+ * the box as typing does. It changes nothing else of the host's, and does nothing on a page that has no such boxes, as the stand-alone
+ * lab's.
  */
 
+import { fixedText, replaceText } from "../web/comfyui/ruler/boxes.js";
 import { createRuler } from "../web/comfyui/ruler/draw.js";
+import { make } from "../web/comfyui/ruler/elements.js";
 import { setLanguage } from "../web/comfyui/ruler/language.js";
 import { addStyle, onTheme } from "../web/comfyui/ruler/style.js";
+import { addChipWeights } from "../web/comfyui/ruler/weight_input.js";
 import { whenText } from "../web/comfyui/ruler/words.js";
 
 /** Relative, as a WebUI may not be at the top of its address. */
@@ -18,6 +22,8 @@ const LOOK_TIME = 1000;
 /** The status of a busy server, and milliseconds until the next request. */
 const BUSY = 429;
 const BUSY_TIME = 250;
+/** Milliseconds until a server that has not answered is asked again. */
+const RETRY_TIME = 5000;
 const HOST_SYNTAX = "a1111";
 /** The host's prompt boxes, and the names of their counters. */
 const BOXES = ["txt2img", "img2img"].flatMap((tab) => [
@@ -30,14 +36,19 @@ const find = (selector) => document.querySelector(selector);
 /** Whether the host's user wants the rulers; on until the host has sent its settings. */
 const isOn = () => globalThis.opts?.weighted_clip_ruler !== false;
 
+/** Settings of our script with a box of lines, below which stands what is wrong with them. */
+const LINES = ["bind", "places"];
+
 /** The ruler of one box of the host. */
 class PromptRuler {
   #box;
   #drawing = createRuler();
   #content = null;
-  /** The last request, as JSON. */
+  /** The last request as JSON, and what else its answer hangs on. */
   #asked = "";
   #timer = 0;
+  /** When to ask again, in milliseconds since the page was opened. */
+  #retryAt = Infinity;
   #abort = new AbortController();
 
   constructor(box) {
@@ -46,36 +57,60 @@ class PromptRuler {
     this.#drawing.element.id = `weighted_clip_ruler_${box.id}`;
     new ResizeObserver(() => this.#drawing.refresh()).observe(this.#drawing.box);
     onTheme(() => this.#drawing.refresh());
+    const step = () => Number(globalThis.opts?.keyedit_precision_attention) || undefined;
+    addChipWeights(this.#drawing, (section) => this.#placeOf(section), { step, changed: () => this.check() });
+  }
+
+  get #area() {
+    return find(`#${this.#box.id} textarea`);
   }
 
   /** Compare the ruler with the page, and send a request soon. */
   check(quietTime = QUIET_TIME) {
-    const area = find(`#${this.#box.id} textarea`);
+    const area = this.#area;
     const text = area?.value ?? "";
-    if (!isOn() || !text.trim()) {
+    const request = this.#request(text);
+    if (!isOn() || !(text.trim() || (request.settings.places?.trim() && !this.#box.isNegative))) {
       this.#clear();
       return;
     }
     if (!area.offsetParent) return;
     this.#place(area);
-    const body = JSON.stringify(this.#request(text));
-    if (body === this.#asked) {
+    const body = JSON.stringify(request);
+    // an image that is made may load a model, which reads differently
+    const asked = body + (find(`#html_log_${this.#box.tab}`)?.textContent ?? "");
+    if (asked === this.#asked && performance.now() < this.#retryAt) {
       this.#recount();
       return;
     }
-    this.#asked = body;
+    this.#asked = asked;
+    this.#retryAt = Infinity;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#ask(body), quietTime);
   }
 
-  /** The request: syntax and steps are the host's, or those of our script if it is switched on. */
+  /** The request: steps are the host's, and settings those of our script if it is switched on. */
   #request(text) {
     const { tab, isNegative } = this.#box;
-    const script = `#script_${tab}_weighted_clip_`;
-    const isArmed = find(`${script}enabled input[type=checkbox]`)?.checked;
+    const shown = shownIn(scriptOf(tab));
+    const settings = shown.enabled ? shown : {};
     const steps = Math.round(Number(find(`#${tab}_steps input`)?.value)) || 20;
-    const syntax = (isArmed && find(`${script}syntax input`)?.value.split(": ")[0]) || HOST_SYNTAX;
-    return { text, is_negative: isNegative, steps: Math.max(1, steps), syntax };
+    const syntax = settings.syntax?.split(": ")[0] || HOST_SYNTAX;
+    return { text, is_negative: isNegative, steps: Math.max(1, steps), syntax, settings };
+  }
+
+  /** Where the text of a section is changed by hand: null while it is another than what stands in the box. */
+  #placeOf(section) {
+    const { text, syntax } = this.#content.sections[section].view;
+    const area = this.#area;
+    return area?.value === text ? { boxes: [boxOf(area)], syntax } : null;
+  }
+
+  #fix(section, issues) {
+    const place = this.#placeOf(section);
+    if (!place) return;
+    replaceText(place.boxes[0], fixedText(this.#area.value, issues));
+    this.check();
   }
 
   async #ask(body) {
@@ -91,16 +126,33 @@ class PromptRuler {
       if (signal.aborted) return;
       if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart the WebUI`);
       const { views, notes } = answer;
+      const { syntax, settings } = JSON.parse(body);
       const sections = views.map((view) => ({ label: whenText(view, views), view }));
-      this.#show({ sections, notes, syntax: JSON.parse(body).syntax });
+      this.#show({ sections, notes, syntax, hasScheme: Boolean(settings.enabled) });
     } catch (error) {
-      if (!signal.aborted) this.#show({ ...this.#content, message: error.message, isStale: true });
+      if (signal.aborted) return;
+      this.#retryAt = performance.now() + RETRY_TIME;
+      this.#show({ ...this.#content, message: error.message, isStale: true });
     }
   }
 
   #show({ sections = [], ...rest }) {
     this.#content = { ...rest, sections, total: this.#total(rest.syntax, sections) };
-    this.#drawing.show(this.#content);
+    this.#tellAtBoxes(sections.flatMap(({ view }) => view.issues));
+    const onFix = (section, issues) => this.#fix(section, issues);
+    const isEditable = sections.some(({ view }) => view.syntax !== "none");
+    this.#drawing.show({ ...this.#content, isEditable, onFix });
+  }
+
+  /** Say below the boxes of our script what is wrong with their lines. */
+  #tellAtBoxes(issues) {
+    if (this.#box.isNegative) return;
+    for (const name of LINES) {
+      const box = find(`#${scriptOf(this.#box.tab)}${name}`);
+      const lines = issues.filter(({ about }) => about === name).map(({ message }) => message);
+      const told = box?.querySelector(".weighted-clip-refused") ?? box?.appendChild(make("ul", "weighted-clip-refused"));
+      if (told?.textContent !== lines.join("")) told?.replaceChildren(...lines.map((line) => make("li", "", line)));
+    }
   }
 
   /**
@@ -136,6 +188,7 @@ class PromptRuler {
     this.#abort.abort();
     this.#asked = "";
     this.#content = null;
+    this.#tellAtBoxes([]);
     this.#drawing.show({ sections: [], isSilent: true });
     this.#drawing.element.remove();
   }
@@ -148,14 +201,21 @@ function post(body, signal) {
   });
 }
 
+const OURS = "weighted_clip_";
+const scriptOf = (tab) => `script_${tab}_${OURS}`;
+
 /** Put a value into a field as typing does. */
 function fill(selector, value) {
   const field = find(selector);
   if (!field) return;
-  field.value = value;
   isFilling = true;
-  field.dispatchEvent(new Event("input", { bubbles: true }));
+  write(field, value);
   isFilling = false;
+}
+
+function write(field, value) {
+  field.value = value;
+  field.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
 let isFilling = false;
@@ -166,18 +226,25 @@ let wasOpen = false;
 let lastTab = "txt2img";
 let numSent = 0;
 
-const OURS = "weighted_clip_";
-const scriptOf = (tab) => `script_${tab}_${OURS}`;
-
-/** What stands in the fields whose ids begin alike, as JSON by the rest of the id; each text is another, so that gradio sees a change. */
-function fieldsOf(prefix) {
-  const fields = { sent: String((numSent += 1)) };
+/** What stands in the fields whose ids begin alike, by the rest of the id; of the ticks those of the script. */
+function shownIn(prefix) {
+  const fields = {};
   for (const part of document.querySelectorAll(`[id^="${prefix}"]`)) {
     const field = part.querySelector("textarea, input:not([type=range], [type=checkbox], [type=file], [type=radio])");
     if (field) fields[part.id.slice(prefix.length)] = field.value;
   }
-  fields.enabled = !!find(`#${prefix}enabled input[type=checkbox]`)?.checked;
-  return JSON.stringify(fields);
+  for (const name of ["enabled", "word_maps"]) fields[name] = !!find(`#${prefix}${name} input[type=checkbox]`)?.checked;
+  return fields;
+}
+
+/** The same as JSON; each text is another, so that gradio sees a change. */
+const fieldsOf = (prefix) => JSON.stringify({ ...shownIn(prefix), sent: String((numSent += 1)) });
+
+/** A box of the host, as the ruler changes its text. */
+function boxOf(area) {
+  const widget = { element: area, type: "customtext" };
+  Object.defineProperty(widget, "value", { get: () => area.value, set: (value) => write(area, value) });
+  return { node: { graph: { list_of_graphcanvas: [area] } }, widget };
 }
 
 /** Fetch the prompt of txt2img or img2img into our tab, with its steps and what our script does there. */

@@ -44,7 +44,7 @@ class WeightedCLIPScript(scripts.Script):
         controls, told = accordion.build_accordion(self.title(), self.elem_id, first, input_accordion, exchange.given)
         self.infotext_fields = [
             *((control, partial(settings.pasted, name)) for name, control in controls.items()),
-            (told, lambda parameters: markup.problems(settings.untaken(parameters))),
+            (told, lambda parameters: markup.passing(markup.problems(settings.untaken(parameters)))),
         ]
         self.paste_field_names = [settings.infotext_key(name) for name in controls if name != "enabled"]
         return list(controls.values())

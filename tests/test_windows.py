@@ -30,13 +30,14 @@ from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.textual_inversion import read_embedding_file
-from weighted_clip.hosts.comfy.loras import load_loras
+from weighted_clip.hosts.comfy.loras import find_loras, load_loras
 from weighted_clip.nodes import routes
 from weighted_clip.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
 from weighted_clip.training.data import _in_order, read_captions, read_data
 from weighted_clip.web.lab import access
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.tags import read_loras, take_tags
+from weighted_clip.weighting.timed.loras import constant
 
 from .encoder.files import hugging_face, write
 from .encoder.test_vision_model import vision_tensors
@@ -222,7 +223,8 @@ def test_a_lora_is_found_as_windows_lists_it(written: str, monkeypatch: pytest.M
     for module in (paths, nodes):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     loras, _ = read_loras(take_tags(f"<lora:{written}:1>")[1])
-    assert load_loras([], "clip", loras).model == ["sub\\ink.safetensors"]  # as the host called it
+    files = find_loras([constant(lora) for lora in loras]).loras
+    assert load_loras([], "clip", files).model == ["sub\\ink.safetensors"]  # as the host called it
 
 
 # --- the order and the endings of names

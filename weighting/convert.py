@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..encoder.tokenizer import CleaningTokenize, can_clean, clean
 from .chunks import Token, Tokenize, tokens_by_part
-from .prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments, quoted
+from .prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments, quoted, shortened
 from .syntax import SYNTAXES, parse, syntax_of
 from .tags import Bare, Tag, bare, comment_issues, read_loras
 
@@ -200,7 +200,8 @@ class _Writer:
             if _same(self._read(candidate), wanted):
                 return candidate
         self._issue(
-            f"“{part.text.strip()}” with weight {part.weight:g} cannot be written in {self.target.name}.", part.span
+            f"“{shortened(part.text.strip())}” with weight {part.weight:g} cannot be written in {self.target.name}.",
+            part.span,
         )
         return next(self._candidates(text, 1.0))
 

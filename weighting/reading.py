@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -22,9 +21,8 @@ from .scheme import CutTerm, ReadTerm
 from .schemes import SCHEMES
 from .syntax import parse, syntax_of
 from .tags import Bare, bare, read_loras
+from .weights import MAX_WEIGHT, clamped, clamped_issue
 
-MAX_WEIGHT = 1e30
-"""Larger weights are clamped to this, so that their product with a hidden state fits a float32."""
 MAX_ISSUES = 100
 """Maximum number of issues listed; the rest are only counted."""
 
@@ -86,15 +84,27 @@ def read_prompt(
     if options.is_cleaned:
         tokenize = CleaningTokenize(tokenize)
     context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
-    has_tags = options.has_tags and syntax_of(options.syntax).has_tags
-    found = bare(text, has_comments=options.is_cleaned, has_tags=has_tags)
-    left, terms, cut = found.fragment, (), SCHEMES[options.scheme].cut
-    if cut is not None and syntax_of(options.syntax).has_groups:
-        left, terms = cut(found.fragment)
+    found, left, terms = _taken_out(text, options)
     read = placed(_read(left.text, options, context), text, left)
     if terms:
         read = _with_terms(read, terms, context)
     return _with_taken_out(read, found) if found.spans else read
+
+
+def parse_encoded(text: str, options: EncodeOptions) -> Prompt:
+    """Parse what is encoded of a prompt, without tags, comments and terms, in positions of that."""
+    _, left, _ = _taken_out(text, options)
+    return parse(left.text, options.syntax, strict=options.strict)
+
+
+def _taken_out(text: str, options: EncodeOptions) -> tuple[Bare, Fragment, Sequence[CutTerm]]:
+    """A prompt without tags and comments, the same without the terms that its scheme cuts out, and these."""
+    has_tags = options.has_tags and syntax_of(options.syntax).has_tags
+    found = bare(text, has_comments=options.is_cleaned, has_tags=has_tags)
+    cut = SCHEMES[options.scheme].cut
+    if cut is None or not syntax_of(options.syntax).has_groups:
+        return found, found.fragment, ()
+    return found, *cut(found.fragment)
 
 
 def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPrompt:
@@ -123,7 +133,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
         *hiding_issues(chunks_of(sections), options, context.tokenize),
         *SCHEMES[options.scheme].issues(read),
     ]
-    return read._replace(issues=_at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span)))
+    return read._replace(issues=at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span)))
 
 
 def _with_terms(read: ReadPrompt, terms: Sequence[CutTerm], context: ChunkContext) -> ReadPrompt:
@@ -143,7 +153,7 @@ def _with_terms(read: ReadPrompt, terms: Sequence[CutTerm], context: ChunkContex
         num_tokens = (len(plain) - 1) * context.layout.capacity + plain[-1].num_content
         read_terms.append(ReadTerm(alone.chunks, num_tokens))
     marks = tuple(sorted([*read.prompt.marks, *(term.span for term in terms)]))
-    issues = _at_most(MAX_ISSUES, sorted(issues, key=lambda issue: issue.span))
+    issues = at_most(MAX_ISSUES, sorted(issues, key=lambda issue: issue.span))
     return read._replace(prompt=replace(read.prompt, marks=marks), issues=issues, terms=tuple(read_terms))
 
 
@@ -184,7 +194,7 @@ def _with_taken_out(read: ReadPrompt, found: Bare) -> ReadPrompt:
     told = [*found.issues(read.prompt.source), *SCHEMES[read.options.scheme].left_out_issues(found.spans)]
     issues = sorted([*read.issues, *told], key=lambda issue: issue.span)
     prompt = replace(read.prompt, marks=marks, loras=loras)
-    return read._replace(prompt=prompt, issues=_at_most(MAX_ISSUES, issues))
+    return read._replace(prompt=prompt, issues=at_most(MAX_ISSUES, issues))
 
 
 def told_here(read: ReadPrompt, words: str, here: str) -> ReadPrompt:
@@ -227,7 +237,7 @@ def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
     return read._replace(prompt=prompt, sections=tuple(sections), issues=tuple(issues), terms=tuple(terms))
 
 
-def _at_most(count: int, issues: Sequence[Issue]) -> tuple[Issue, ...]:
+def at_most(count: int, issues: Sequence[Issue]) -> tuple[Issue, ...]:
     """The first issues, and one that counts the others."""
     if len(issues) <= count:
         return tuple(issues)
@@ -242,14 +252,11 @@ def _clamped(chunks: tuple[TokenChunk, ...]) -> tuple[tuple[TokenChunk, ...], li
         return chunks, []
     issues: dict[int, Issue] = {}
 
-    def clamped(token: Token) -> Token:
+    def usable(token: Token) -> Token:
         if abs(token.weight) <= MAX_WEIGHT:
             return token
-        weight = 1.0 if math.isnan(token.weight) else math.copysign(MAX_WEIGHT, token.weight)
-        issues[token.fragment] = Issue(
-            "clamped-weight", f"The weight {token.weight:g} cannot be used: {weight:g} is.", token.at
-        )
-        return token._replace(weight=weight)
+        issues[token.fragment] = clamped_issue(token.weight, token.at)
+        return token._replace(weight=clamped(token.weight))
 
-    result = tuple(replace(chunk, tokens=tuple(map(clamped, chunk.tokens))) for chunk in chunks)
+    result = tuple(replace(chunk, tokens=tuple(map(usable, chunk.tokens))) for chunk in chunks)
     return result, list(issues.values())

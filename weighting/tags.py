@@ -42,7 +42,7 @@ class LoraTag(NamedTuple):
     """A LoRA named in a prompt."""
 
     name: str
-    """Name of the file without suffix."""
+    """Name of the file without suffix, or the alias in its metadata."""
     clip_strength: float
     """Strength for the text encoder."""
     model_strength: float
@@ -53,6 +53,10 @@ class LoraTag(NamedTuple):
     """Strengths for the text encoder if they change with the steps; `clip_strength` is then 1."""
     model_points: Points = ()
     """The same for the diffusion model."""
+    start: int = 0
+    """Step from which it acts, as in sd-webui-lora-block-weight."""
+    stop: int | None = None
+    """Step from which it acts no longer; None if it acts to the end."""
 
     @property
     def written(self) -> str:
@@ -88,6 +92,9 @@ def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
 def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
     """LoRAs among some tags.
 
+    As in Forge, items with one equals sign are options, and the others a name and strengths. A strength that cannot be
+    read leaves the one before it.
+
     >>> [lora[:3] for lora in read_loras(take_tags("<lora:ink:0.8:te=0.5>")[1])[0]]
     [('ink', 0.5, 0.5)]
     >>> read_loras(take_tags("<lora:ink:0.2@0.2,1@0.5>")[1])[0][0].model_points
@@ -95,26 +102,92 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
     """
     loras: list[LoraTag] = []
     issues: list[Issue] = []
+    known: set[LoraTag] = set()
     for tag in tags:
         written = f"<{tag.kind}:{':'.join(tag.items)}>"
-        if tag.kind not in LORA_KINDS:
-            message = f"“{written}” is a tag of A1111 and no text. Only LoRAs can be loaded here."
-            issues.append(Issue("unknown-tag", message, tag.span))
-            continue
-        name, *positional = [item for item in tag.items if "=" not in item] or [""]
-        named = dict(item.split("=", 1) for item in tag.items if "=" in item)
-        clip = _strength(named.get("te", positional[0] if positional else "1"))
-        written_for_model = named.get("unet", positional[1] if positional[1:] else None)
-        model = clip if written_for_model is None else _strength(written_for_model)
-        if clip is None or model is None:
+        if (inner := written.find("<", 1)) > 0:
+            head = written[:inner].rstrip(" \t\r\n,")
+            message = f"The tag “{shortened(head)}” is never closed: is “{shortened(f'{head}>')}” meant?"
+            issues.append(Issue("unclosed-tag", message, tag.span, fix=f"{head}>{written[len(head) :]}"))
+        if tag.kind in LORA_KINDS:
+            loras.append(_read_lora(tag, issues))
+            if (lora := loras[-1]._replace(span=Span(0, 0))) in known:
+                message = (
+                    f"The LoRA “{shortened(lora.name)}” is named again at the same strength: it acts once, as in Forge."
+                )
+                issues.append(Issue(REPEATED_LORA, message, tag.span))
+            known.add(lora)
+        else:
+            kind = tag.kind.lower()
+            fix = f"<{kind}{written[len(kind) + 1 :]}" if kind in LORA_KINDS else ""
+            message = f"“{shortened(written)}” is a tag of A1111 and no text. Only LoRAs can be loaded here."
+            issues.append(Issue("unknown-tag", message, tag.span, fix=fix))
+    return loras, issues
+
+
+def _read_lora(tag: Tag, issues: list[Issue]) -> LoraTag:
+    """Read the tag of a LoRA; adds issues about what does nothing, or less than it says."""
+    name, *positional = [item for item in tag.items if item.count("=") != 1] or [""]
+    options = {key: value for key, _, value in (item.partition("=") for item in tag.items if item.count("=") == 1)}
+    strengths: list[tuple[float, Points]] = [(1.0, ())]
+    for index, option in enumerate(("te", "unet")):
+        written = options.pop(option, positional[index] if positional[index:] else None)
+        strength = strengths[-1] if written is None else _strength(written)
+        if strength is None:
+            strength, taken = strengths[-1], ",".join(f"{one:g}@{step:g}" for one, step in strengths[-1][1])
             message = (
-                f"A strength in “{shortened(written)}” is no number such as 0.8, and no strengths at steps such as "
-                "0.2@0.2,1@0.5: 1 is taken."
+                f"“{shortened(str(written), 40)}” in the tag of the LoRA “{shortened(name)}” is no number such as 0.8, "
+                f"and no strengths at steps such as 0.2@0.2,1@0.5: {taken or f'{strength[0]:g}'} is taken."
             )
             issues.append(Issue("unreadable-strength", message, tag.span))
-        (clip_strength, clip_points), (model_strength, model_points) = clip or (1.0, ()), model or (1.0, ())
-        loras.append(LoraTag(name, clip_strength, model_strength, tag.span, clip_points, model_points))
-    return loras, issues
+        strengths.append(strength)
+    start, stop = _steps(name, options, tag.span, issues)
+    (clip, clip_points), (model, model_points) = strengths[1:]
+    lora = LoraTag(name, clip, model, tag.span, clip_points, model_points, start, stop)
+    without_effect = [*positional[2:], *(f"{key}={value}" for key, value in options.items())]
+    if without_effect:
+        listed = shortened(", ".join(f"“{shortened(one, 40)}”" for one in without_effect[:5]), 160)
+        message = f"In the tag of the LoRA “{shortened(name)}”, {listed} does nothing here."
+        issues.append(Issue("lora-option", message, tag.span))
+    if clip_points or model_points or start or stop is not None:
+        message = (
+            f"The LoRA “{shortened(name)}” changes with the steps only where loras is “in time”: in all steps "
+            f"{model:g} is taken."
+        )
+        issues.append(Issue(TIMED_LORA, message, tag.span))
+    return lora
+
+
+TIMED_LORA = "timed-strength"
+"""Code of issues about LoRAs that change with the steps, where they do not."""
+REPEATED_LORA = "repeated-lora"
+"""Code of issues about LoRAs that are named again at the same strength."""
+LORA_ISSUES = (TIMED_LORA, "lora-option", "unreadable-steps", "backward-steps")
+"""Codes of issues about what extensions of the WebUI may do with a LoRA's tag."""
+_STEPS = re.compile(r"\s*[0-9]{1,9}\s*")
+
+
+def _steps(name: str, options: dict[str, str], span: Span, issues: list[Issue]) -> tuple[int, int | None]:
+    """Take the steps ``start=``, ``stop=`` and ``step=from-to`` out of the options of a LoRA's tag."""
+    written = {key: options.pop(key) for key in ("start", "stop", "step") if key in options}
+    ends = written.pop("step", "").split("-")
+    if len(ends) == 2:
+        written = dict(zip(("start", "stop"), ends, strict=True))
+    elif ends != [""]:
+        message = f"The steps “{shortened('-'.join(ends), 40)}” are not like 5-10: they do nothing."
+        issues.append(Issue("unreadable-steps", message, span))
+    steps: dict[str, int] = {}
+    for key, value in written.items():
+        if _STEPS.fullmatch(value):
+            steps[key] = int(value)
+        else:
+            message = f"The step “{shortened(value, 40)}” is no whole number: it does nothing."
+            issues.append(Issue("unreadable-steps", message, span))
+    start, stop = steps.get("start", 0), steps.get("stop")
+    if stop is not None and stop < start:
+        message = f"The LoRA “{shortened(name)}” stops at step {stop}, before it starts at {start}: it does not stop."
+        issues.append(Issue("backward-steps", message, span))
+    return start, stop
 
 
 LORA_LOADER = ": the node Load LoRAs from Prompt does that."
@@ -125,7 +198,8 @@ def tag_issues(tags: tuple[Tag, ...]) -> list[Issue]:
     """Issues about tags for the author of an encoded prompt: they are not encoded, and loaded elsewhere."""
     loras, issues = read_loras(tags)
     for lora in loras:
-        message = f"The LoRA “{lora.name}” at {lora.written} is no text, and is not loaded here{LORA_LOADER}"
+        name, strength = shortened(lora.name), shortened(lora.written, 40)
+        message = f"The LoRA “{name}” at {strength} is no text, and is not loaded here{LORA_LOADER}"
         issues.append(Issue("lora", message, lora.span))
     return issues
 

@@ -18,7 +18,8 @@ import torch
 from ..encoder.config import TextConfig
 from ..encoder.encoding import Encoding
 from ..encoder.tokenizer import default_tokenizer
-from .chunking import ChunkedSection, rule_of
+from .chunking import CHUNKINGS, ChunkedSection, rule_of
+from .chunking.a1111 import chunk_a1111
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, Tokenize, close_chunk, filled
 from .embedding_folder import EmbeddingFolder
 from .embeddings import Embeddings, EmbeddingsOfSdxl
@@ -43,11 +44,11 @@ class Reader:
     embeddings: Embeddings | None = None
     """Embeddings that prompts can name for it, if any."""
     embeddings_of_webui: Embeddings | None = None
-    """Those of the rule ``a1111``, if they differ."""
+    """Those for the chunk rule ``a1111``, if others."""
 
     def read(self, text: str, options: EncodeOptions) -> ReadPrompt:
         """Read a prompt, as in `read_prompt`."""
-        is_webui = rule_of(options.chunking, options.syntax) == "a1111"
+        is_webui = CHUNKINGS.get(rule_of(options.chunking, options.syntax)) is chunk_a1111
         embeddings = (self.embeddings_of_webui if is_webui else None) or self.embeddings
         return read_prompt(text, options, self.tokenize, self.layout, embeddings=embeddings)
 

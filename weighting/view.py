@@ -30,12 +30,12 @@ VERSION = 2
 MAX_CHIP_TEXT = 300
 """Maximum length of a chip's text; longer ones are cut with an ellipsis."""
 
-TAG_ISSUES = ("lora", "unknown-tag")
+TAG_ISSUES = ("lora", "lora-without-step", "unknown-tag")
 """Codes of issues about a part of a prompt that is removed as a whole."""
 _CONTRACTION = re.compile(r"['’]\w")
 
 
-def view(read: ReadPrompt) -> dict[str, Any]:
+def view(read: ReadPrompt, tags: Iterable[Span] = ()) -> dict[str, Any]:
     """The JSON view of a prompt.
 
     A chip is drawn as one box: the tokens of one stretch of text, such as the bytes of an emoji or the vectors of an
@@ -43,6 +43,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
 
     Args:
         read: The prompt.
+        tags: Tags in it that no issue is about.
 
     Returns:
         ``version``; ``text``; the options ``syntax``, ``scheme``, ``normalization``, ``chunking``, ``padding``;
@@ -72,7 +73,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
     [('a', ''), ('cat', '1.2')]
     """
     text, options = read.prompt.source, read.options
-    offset = _utf16_offsets(text)
+    offset = utf16_offsets(text)
     hides = options.hidden_from == "everything"
     chunks: list[dict[str, Any]] = [
         {
@@ -94,9 +95,9 @@ def view(read: ReadPrompt) -> dict[str, Any]:
     ]
     breaks = [offset(part.span.start) for part in read.prompt.parts if isinstance(part, Break)]
     _mark_breaks(chunks, breaks)
-    tags = dict.fromkeys(issue.span for issue in read.issues if issue.code in TAG_ISSUES)
+    spans = sorted({*tags, *(issue.span for issue in read.issues if issue.code in TAG_ISSUES)})
     _add_tags(
-        chunks, breaks, [(" ".join(text[slice(*tag)].split()), offset(tag.start), offset(tag.end)) for tag in tags]
+        chunks, breaks, [(" ".join(text[slice(*tag)].split()), offset(tag.start), offset(tag.end)) for tag in spans]
     )
     chips = [chip for chunk in chunks for chip in chunk["chips"]]
     if read.terms:  # they follow the rest, wherever they were typed
@@ -281,16 +282,26 @@ _LEAST_CHIP = len(json.dumps(chip_of("a", (0, 0), [0], joins=True), separators=(
 
 
 def _add_tags(chunks: Sequence[dict[str, Any]], breaks: Sequence[int], tags: Sequence[tuple[str, int, int]]) -> None:
-    """Insert a chip without tokens for each tag, given its text and position."""
+    """Insert a chip without tokens for each tag, given its text and position, in order."""
+    # a chip without a position, which says 0, is treated as if at the previous one
+    starts = [list(accumulate((chip["start"] for chip in chunk["chips"]), max)) for chunk in chunks]
+    waiting = deque(sorted((each[0], number) for number, each in enumerate(starts) if each))
+    added: list[list[tuple[int, dict[str, Any]]]] = [[] for _ in chunks]  # with the number of chips before each
+    number = 0
     for text, start, end in tags:
-        numbers = [
-            number for number, chunk in enumerate(chunks) if chunk["chips"] and chunk["chips"][0]["start"] <= start
-        ]
-        number = max(numbers, default=0)
-        before = [chip["start"] for chip in chunks[number]["chips"] if chip["start"] <= start]
-        if before and number + 1 < len(chunks) and any(before[-1] < at < start for at in breaks):
-            number, before = number + 1, []
-        chunks[number]["chips"].insert(len(before), chip_of(text, (start, end)))
+        while waiting and waiting[0][0] <= start:
+            number = max(number, waiting.popleft()[1])
+        index = bisect_right(starts[number], start)
+        before = [*starts[number][index - 1 : index], *(chip["start"] for _, chip in added[number][-1:])]
+        following = bisect_right(breaks, max(before, default=start))
+        if number + 1 < len(chunks) and following < len(breaks) and breaks[following] < start:
+            number, index = number + 1, 0
+        added[number].append((index, chip_of(text, (start, end))))
+    for chunk, new in zip(chunks, added, strict=True):
+        if new:
+            chips = [((index, 1), chip) for index, chip in enumerate(chunk["chips"])]
+            chips += [((index, 0), chip) for index, chip in new]
+            chunk["chips"] = [chip for _, chip in sorted(chips, key=lambda one: one[0])]
 
 
 def _is_one_chip(token: Token, following: Token, *, hides: bool) -> bool:
@@ -335,7 +346,7 @@ def _mark_problems(chips: Sequence[dict[str, Any]], issues: Sequence[dict[str, A
             chip["problems"].append(number)
 
 
-def _utf16_offsets(text: str) -> Callable[[int], int]:
+def utf16_offsets(text: str) -> Callable[[int], int]:
     """Function from code point offsets to UTF-16 offsets."""
     if text.isascii():
         return lambda offset: offset

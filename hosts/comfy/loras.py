@@ -7,17 +7,48 @@ docs/same-picture.md, "LoRAs in time".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from ...weighting.prompt import Issue
+from ...weighting.prompt import Issue, shortened
 from ...weighting.tags import LoraTag
-from ...weighting.timed.loras import LoraTimes
+from ...weighting.timed.loras import LoraTimes, once
 from .clip import EitherClip, is_stable_diffusion
 from .contract import host
+from .lora_files import files_named, lora_files
 from .models import NativeClip
 from .timed import Timing
 from .types import Clip, ModelPatcher
+
+
+class FoundLora(NamedTuple):
+    """A LoRA of a prompt, and its file."""
+
+    times: LoraTimes
+    file: str
+    """The file as the host lists it."""
+
+
+class FoundLoras(NamedTuple):
+    """LoRAs of a prompt, and issues about them."""
+
+    loras: list[FoundLora]
+    """Those that are found, without what another one does already."""
+    issues: list[Issue]
+    """Issues about LoRAs that were not found, whose name several files have, or that are named again."""
+
+
+def find_loras(loras: Sequence[LoraTimes]) -> FoundLoras:
+    """Find the files of LoRAs. As in Forge, one that is named again at the same strength acts once."""
+    issues: list[Issue] = []
+    files = lora_files() if loras else ()
+    found = [FoundLora(lora, file) for lora in loras if (file := _file_of(lora.tag, files, issues)) is not None]
+    times, repeated = once([one.times for one in found], [one.file for one in found])
+    kept = [
+        one._replace(times=new)
+        for one, new in zip(found, times, strict=True)
+        if new == one.times or any(new.clip) or any(new.model)
+    ]
+    return FoundLoras(kept, [*issues, *repeated])
 
 
 class LoadedLoras(NamedTuple):
@@ -27,29 +58,25 @@ class LoadedLoras(NamedTuple):
     clip: Clip
     lines: list[str]
     """Loaded LoRAs, one line each."""
-    issues: list[Issue]
-    """Issues about LoRAs that were not found, or whose name several files have."""
 
 
-def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[LoraTag]) -> LoadedLoras:
-    """Apply LoRAs one by one to ComfyUI's MODEL and CLIP, at their constant strengths.
+def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[FoundLora]) -> LoadedLoras:
+    """Apply LoRAs one by one to ComfyUI's MODEL and CLIP, at their strengths of the first call.
 
     Returns:
-        Clones with the LoRAs, or the original objects if none was found.
+        Clones with the LoRAs, or the original objects if there is none.
     """
     lines: list[str] = []
-    issues: list[Issue] = []
-    files = _files(loras)
     for lora in loras:
-        if lora.clip_points or lora.model_points:
-            message = f"The LoRA “{lora.name}” changes with the steps only where loras is “in time”: 1 is taken."
-            issues.append(Issue("timed-strength", message, lora.span))
-        file = _file_of(lora, files, issues)
-        if file is not None:
-            strengths = lora.model_strength, lora.clip_strength
-            model, clip = host("nodes").LoraLoader().load_lora(model, clip, file, *strengths)
-            lines.append(f"{file}: model {lora.model_strength:g}, CLIP {lora.clip_strength:g}")
-    return LoadedLoras(model, clip, lines, issues)
+        model_strength, clip_strength = lora.times.model[0], lora.times.clip[0]
+        model, clip = host("nodes").LoraLoader().load_lora(model, clip, lora.file, model_strength, clip_strength)
+        lines.append(f"{lora.file}: model {model_strength:g}, CLIP {clip_strength:g}")
+    return LoadedLoras(model, clip, lines)
+
+
+def lora_issues(loras: Sequence[LoraTimes]) -> list[Issue]:
+    """Issues about LoRAs that are known before they are loaded, by the host's list of files."""
+    return find_loras(loras).issues
 
 
 class HookedClip(NamedTuple):
@@ -59,11 +86,11 @@ class HookedClip(NamedTuple):
     lines: list[str]
     """LoRAs, one line each."""
     issues: list[Issue]
-    """Issues about LoRAs as in `LoadedLoras`."""
+    """Issues about LoRAs that do not fit."""
 
 
 def hook_loras(
-    clip: EitherClip, loras: Sequence[LoraTimes], timing: Timing, model: ModelPatcher | None = None
+    clip: EitherClip, loras: Sequence[FoundLora], timing: Timing, model: ModelPatcher | None = None
 ) -> HookedClip:
     """Give a CLIP LoRAs that change with the steps, as ComfyUI's hooks with keyframes.
 
@@ -77,34 +104,32 @@ def hook_loras(
         model: ComfyUI's MODEL, if it is known, to find LoRAs that fit neither.
 
     Returns:
-        A clone of the CLIP, or the original object if no LoRA was found.
+        A clone of the CLIP, or the original object if there is no LoRA.
 
     Raises:
         ValueError: If it is our native encoder, or of a family whose text the host cannot encode under hooks.
     """
     lines: list[str] = []
     issues: list[Issue] = []
-    files = _files(loras)
-    found = [(lora, file) for lora in loras if (file := _file_of(lora.tag, files, issues)) is not None]
-    if not found:
+    if not loras:
         return HookedClip(clip, lines, issues)
     if isinstance(clip, NativeClip):
-        names = ", ".join(f"“{lora.tag.name}”" for lora, _ in found)
+        names = shortened(", ".join(f"“{lora.times.tag.name}”" for lora in loras), 200)
         raise ValueError(f"Our native encoder takes no LoRA ({names}): connect the checkpoint's CLIP.")
     lora_module = host("comfy.lora")
     keys = lora_module.model_lora_keys_clip(clip.cond_stage_model, {})
     model_keys = {} if model is None else lora_module.model_lora_keys_unet(model.model, {})
-    weights = {file: _weights_in(file) for file in dict.fromkeys(file for _, file in found)}
+    weights = {file: _weights_in(file) for file in dict.fromkeys(lora.file for lora in loras)}
     of_clip, of_model = [clip.patcher.forced_hooks], [clip.apply_hooks_to_conds]
-    for lora, file in found:
+    for times, file in loras:
         if lora_module.load_lora(weights[file], keys, log_missing=False):
-            of_clip.append(_hook(weights[file], 0.0, 1.0, lora.clip, timing))
+            of_clip.append(_hook(weights[file], 0.0, 1.0, times.clip, timing))
         elif model is not None and not lora_module.load_lora(weights[file], model_keys, log_missing=False):
-            message = f"The LoRA “{lora.tag.name}” has nothing that fits this model: it changes nothing."
-            issues.append(Issue("unfitting-lora", message, lora.tag.span))
+            message = f"The LoRA “{shortened(times.tag.name)}” has nothing that fits this model: it changes nothing."
+            issues.append(Issue("unfitting-lora", message, times.tag.span))
             continue
-        of_model.append(_hook(weights[file], 1.0, 0.0, lora.model, timing))
-        lines.append(f"{file}: steps {lora.text}")
+        of_model.append(_hook(weights[file], 1.0, 0.0, times.model, timing))
+        lines.append(f"{file}: steps {times.text}")
     if not lines:
         return HookedClip(clip, lines, issues)
     combined = host("comfy.hooks").HookGroup.combine_all_hooks
@@ -151,31 +176,13 @@ def _check_encodes_under_hooks(clip: Clip) -> None:
         )
 
 
-def _files(loras: Sequence[object]) -> Sequence[str]:
-    """Files in the host's loras folder, if there are LoRAs to find among them."""
-    return host("folder_paths").get_filename_list("loras") if loras else ()
-
-
 def _file_of(lora: LoraTag, files: Sequence[str], issues: list[Issue]) -> str | None:
     """File of a LoRA in the host's loras folder; adds an issue if there is none or several."""
-    found = _files_of(lora.name, files)
+    name, found = shortened(lora.name), files_named(lora.name, files)
     if not found:
-        message = f"There is no LoRA “{lora.name}” in ComfyUI's loras folder: it is left out."
+        message = f"There is no LoRA “{name}” in ComfyUI's loras folder: it is left out."
         issues.append(Issue("unknown-lora", message, lora.span))
     elif len(found) > 1:
-        message = f"Several LoRAs are called “{lora.name}”: {', '.join(found)}. The first is taken."
+        message = f"Several LoRAs are called “{name}”: {shortened(', '.join(found), 200)}. The first is taken."
         issues.append(Issue("ambiguous-lora", message, lora.span))
     return next(iter(found), None)
-
-
-def _files_of(name: str, files: Sequence[str]) -> list[str]:
-    """Files of a name: by path, else bare; with or without suffix; else ignoring case."""
-    wanted = name.replace("\\", "/").strip()
-    paths = [PurePath(file.replace("\\", "/")) for file in files]
-    for fold in (str, str.lower):
-        for shown in (paths, [PurePath(path.name) for path in paths]):
-            names = [(path.as_posix(), path.with_suffix("").as_posix()) for path in shown]
-            found = [file for file, some in zip(files, names, strict=True) if fold(wanted) in map(fold, some)]
-            if found:
-                return found
-    return []

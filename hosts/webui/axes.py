@@ -9,51 +9,45 @@ Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forg
 
 from __future__ import annotations
 
-import csv
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ...weighting.options import OPTIONS, PLACE_OPTIONS
-from ...weighting.schemes import SCHEMES
-from ...weighting.syntax import SYNTAXES
-from ...weighting.syntax.record import decimal
+from ...weighting.prompt import shortened
+from .axis_values import STRENGTH, WEIGHT, strengths, values_of, weights, with_weight
 from .engines import Generation, WebUIError
+from .prompts import read_for_generation
 from .settings import INFOTEXT, NAMES, Settings
 
 OFF = "off"
 """Value of the scheme axis for images without our script, and of the axis of places for those without places."""
 MENUS: dict[str, tuple[str, tuple[str, ...]]] = {
     name: (OPTIONS[name].label, (*((OFF,) if name == "scheme" else ()), *OPTIONS[name].choices))
-    for name in ("scheme", "normalization", "law", "mask_method", "padding")
+    for name in ("scheme", "normalization", "law", "mask_method", "padding", "above_one", "syntax")
 }
 """Title and values of each axis that is a menu, by name of its setting."""
 LABEL = f"[{INFOTEXT}] "
 """Prefix of our axes in the host's menus, as in other extensions."""
-WEIGHT = "Weight of a word"
-PLACES = PLACE_OPTIONS["places"].label
-MAX_WEIGHTS = 100
-"""Maximum number of values in a range."""
+PLACES, BIND = PLACE_OPTIONS["places"].label, OPTIONS["bind"].label
+MAX_TOLD = 5
+"""Maximum number of unknown values that are quoted."""
+DEFAULT_STEPS = 20
+"""Number of steps of a generation that does not say it."""
+BETWEEN_PHRASES = " / "
+"""Stands between the phrases of one value of the axis of phrases that are kept apart."""
 PROMPTS = ("prompt", "negative_prompt", "hr_prompt", "hr_negative_prompt")
 """Attributes of a generation that are searched for words."""
 
 _AXES = "weighted_clip_axes"
 """Attribute of a generation: axis values by name of their setting."""
-_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)"
-_SINGLE = re.compile(_NUMBER)
-_BRACKETS = re.compile(r"[()\[\]\\<>]")
-_RANGE = re.compile(rf"({_NUMBER})\s*-\s*({_NUMBER})\s*(?:\(\s*\+?({_NUMBER})\s*\)|\[\s*(\d{{1,12}})\s*\])?")
-_BEFORE, _BEHIND = r"(?<!\w)(?<!\w-)", r"(?!\w)(?!-\w)"
-_GROUPS = {
-    "comfy": rf"(?<!\\)\(\s*(?P<inside>{{word}})\s*(?::\s*{_NUMBER}\s*)?\)",
-    "a1111": rf"(?<!\\)(?:\(\s*(?P<inside>{{word}})\s*(?::\s*{_NUMBER}\s*)?\)|\[\s*(?P<square>{{word}})\s*\])",
-    "compel": rf"(?<!\\)\(\s*(?P<inside>{{word}})\s*\)(?:\++|-+(?!\d)|{_NUMBER})?",
-}
-"""Pattern of the word alone in a group with a weight, by syntax."""
-_SIGNS = {"compel": r"(?:\++|-+(?!\w))?"}
-"""Pattern of signs that weight the word before them, by syntax."""
+_WRITTEN = "weighted_clip_weights"
+"""Attribute of a generation: the weights of words that were written into its prompts, and these before and after."""
+_SEEN = "weighted_clip_seen"
+"""Attribute of a generation: values of the axes of weights and of syntaxes, as far as they were confirmed."""
 
 
 def add_axes() -> None:
@@ -69,94 +63,60 @@ def add_axes() -> None:
 
 
 def _axes(axis_option: Any) -> Iterator[Any]:
-    for name, (title, choices) in MENUS.items():
-        yield axis_option(
-            LABEL + title,
-            str,
-            partial(_choose, name),
-            format_value=partial(_titled, title),
-            confirm=partial(_confirm_choices, title, choices),
-            choices=partial(list, choices),
-        )
+    """Our axes, in the order in which a request counts them: new ones are only ever appended."""
+    menus = iter(MENUS)
+    yield from (_menu(axis_option, name) for name in islice(menus, 5))
     yield axis_option(LABEL + WEIGHT, str, _weigh, format_value=_value, confirm=_confirm_weights, prepare=weights)
-    yield axis_option(LABEL + PLACES, str, _place, format_value=_value, confirm=_confirm_places)
+    for title, apply, confirm in ((PLACES, _place, _confirm_places), (BIND, _bind, _confirm_bound)):
+        if title == BIND:
+            yield from (_menu(axis_option, name) for name in menus)
+        prepare = partial(values_of, title)
+        yield axis_option(LABEL + title, str, apply, format_value=_value, confirm=confirm, prepare=prepare)
+    titled = partial(_titled, STRENGTH)
+    confirm = partial(_confirm_there, f"{STRENGTH}: write numbers, such as 0-1 [5]")
+    yield axis_option(LABEL + STRENGTH, str, _strengthen, format_value=titled, confirm=confirm, prepare=strengths)
 
 
-def on_axes(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
-    """Values of the controls, in the order of `Settings`, with those of axes in a cell of the X/Y/Z plot; and a note.
+def _menu(axis_option: Any, name: str) -> Any:
+    title, choices = MENUS[name]
+    return axis_option(
+        LABEL + title,
+        str,
+        partial(_choose, name),
+        format_value=partial(_titled, title),
+        confirm=partial(_confirm_choices, name),
+        choices=partial(list, choices),
+        prepare=partial(values_of, title),
+    )
+
+
+def on_axes(p: Generation, values: Sequence[Any]) -> Sequence[Any]:
+    """Values of the controls, in the order of `Settings`, with those of axes in a cell of the X/Y/Z plot.
 
     Our axes switch the script on, except for the scheme `OFF`, which switches it off. Outside cells nothing changes.
     """
-    axes: dict[str, str] = getattr(p, _AXES, {})
+    axes: dict[str, Any] = getattr(p, _AXES, {})
     if not axes:
-        return values, None
+        return values
     if axes.get("scheme") == OFF:
-        return [False], None
+        return [False]
     defaults = list(vars(Settings()).values())
-    found = [True, *values[1:], *defaults[max(1, len(values)) :]]
+    settled = [True, *values[1:], *defaults[max(1, len(values)) :]]
     for name, value in axes.items():
         index = NAMES.index(name)
-        found[index] = _with_lines(found[index], value) if name == "places" else value
-    scheme = found[NAMES.index("scheme")]
-    unread = [
-        MENUS[option][0] for name, one in SCHEMES.items() for option in one.options if option in axes and name != scheme
-    ]
-    if unread:
-        return found, f"The axis {' and the axis '.join(unread)} changes nothing: the scheme {scheme} does not read it."
-    return found, None
+        settled[index] = _with_lines(settled[index], value) if name == "places" else value
+    return settled
 
 
-def settle(p: Generation, values: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
+def settle(p: Generation, values: Sequence[Any]) -> Sequence[Any]:
     """Same as `on_axes`, also replacing the generation's own list of values, for later use, e.g. by ADetailer."""
-    found, note = on_axes(p, values)
-    if found is not values and (ours := _our_values(p)) is not None:
+    settled = on_axes(p, values)
+    if settled is not values and (ours := _our_values(p)) is not None:
         every = list(p.script_args)
         count = len(every[ours])
-        every[ours] = [*found, *every[ours][len(found) :]][:count]
+        every[ours] = [*settled, *every[ours][len(settled) :]][:count]
         p.script_args = every
-    return found, note
-
-
-def weights(text: str) -> list[str]:
-    """Values of the axis of weights, each with its word, from the user's input ``word: values``.
-
-    A value is a weight, or a range as on the host's own axes. A word applies until another is named.
-
-    >>> weights("dog: 0-1 [3], red cat: 0.5, 1.2")
-    ['dog: 0', 'dog: 0.5', 'dog: 1', 'red cat: 0.5', 'red cat: 1.2']
-    """
-    found: list[str] = []
-    word = ""
-    for item in next(csv.reader([text.replace("\n", " ")], skipinitialspace=True), []):
-        named, colon, written = item.rpartition(":")
-        word = named.strip() if colon else word
-        if not word or _BRACKETS.search(word):
-            raise WebUIError(
-                f"{WEIGHT}: expected a word without brackets, a colon and weights, such as dog: 0-1 [5]; got "
-                f"“{item.strip()}”"
-            )
-        found += [f"{word}: {decimal(weight)}" for weight in _weights(written.strip())]
-    return found
-
-
-def _weights(written: str) -> list[float]:
-    """Numbers of one value: itself, or those of a range, both ends included."""
-    if _SINGLE.fullmatch(written):
-        return [float(written)]
-    found = _RANGE.fullmatch(written)
-    if found is None:
-        raise WebUIError(
-            f"{WEIGHT}: expected a weight such as 0.5, or a range such as 0-1 [5] or 0-1 (+0.25); got “{written}”"
-        )
-    start, end, step = float(found[1]), float(found[2]), float(found[3] or 1.0)
-    if found[4] is not None:
-        count = int(found[4])
-        step = (end - start) / max(1, count - 1)
-    else:
-        count = int((end - start) / step + 1e-6) + 1 if step and (end - start) * step >= 0 else 0
-    if not 1 <= count <= MAX_WEIGHTS:
-        raise WebUIError(f"{WEIGHT}: “{written}” has {count} weights; 1 to {MAX_WEIGHTS} are allowed")
-    return [round(start + index * step, 4) for index in range(count)]
+    return settled
 
 
 def _titled(title: str, p: Generation, option: Any, value: str) -> str:
@@ -168,9 +128,26 @@ def _value(p: Generation, option: Any, value: str) -> str:
     return value
 
 
-def _choose(name: str, p: Generation, value: str, values: Sequence[str]) -> None:
+def _choose(name: str, p: Generation, value: Any, values: Sequence[str]) -> None:
     """Store a menu's value for the coming cell, which is a copy that shares attributes with others."""
     setattr(p, _AXES, {**getattr(p, _AXES, {}), name: value})
+    if name == "syntax":
+        _write_again(p)
+
+
+def _bind(p: Generation, value: str, values: Sequence[str]) -> None:
+    """Store phrases that are kept apart in the coming cell."""
+    _choose("bind", p, phrases_of(value), values)
+
+
+def phrases_of(value: str) -> str:
+    """Lines of phrases that are kept apart, from one value of their axis."""
+    return "" if value == OFF else "\n".join(map(str.strip, value.split(BETWEEN_PHRASES.strip())))
+
+
+def _strengthen(p: Generation, value: str, values: Sequence[str]) -> None:
+    """Store how far phrases are kept apart in the coming cell."""
+    _choose("bind_strength", p, float(value), values)
 
 
 def _place(p: Generation, value: str, values: Sequence[str]) -> None:
@@ -197,46 +174,101 @@ def _phrase_of(line: str) -> list[str]:
     return line.rpartition(":")[0].casefold().split()
 
 
+def _confirm_there(otherwise: str, p: Generation, values: Sequence[str]) -> None:
+    """Raise if an axis has no values, or an empty one."""
+    if not all(values) or not values:
+        raise WebUIError(otherwise)
+
+
 def _confirm_places(p: Generation, values: Sequence[str]) -> None:
-    if not values:
-        raise WebUIError(f"{PLACES}: write a line for each value, in quotes if it has a comma")
+    _confirm_there(f"{PLACES}: write a line for each value, in quotes if it has a comma", p, values)
     for value in values:
         if value != OFF:
-            Settings(places=value).placed()
+            _confirm_in_prompt(p, replace(_settings_of(p), places=value))
 
 
-def _confirm_choices(title: str, choices: Sequence[str], p: Generation, values: Sequence[str]) -> None:
-    if not values:
-        raise WebUIError(f"{title}: choose at least one value")
+def _confirm_bound(p: Generation, values: Sequence[str]) -> None:
+    example = f"red cat{BETWEEN_PHRASES}blue dog"
+    _confirm_there(f"{BIND}: write the phrases of each value, such as {example}, or {OFF} for none", p, values)
     for value in values:
-        if value not in choices:
-            raise WebUIError(f"{title} must be one of: {', '.join(choices)}; got “{value}”")
+        _confirm_in_prompt(p, replace(_settings_of(p), bind=phrases_of(value)))
+
+
+def _confirm_in_prompt(p: Generation, settings: Settings) -> None:
+    """Raise for phrases that are not in the prompt, as all cells have it; what styles add is not known yet."""
+    settings.options()
+    if getattr(p, "styles", None):
+        return
+    prompts = [prompt for name, prompt in _prompts_of(p).items() if prompt and name in ("prompt", "hr_prompt")]
+    lines = [
+        next(read_for_generation(prompt, getattr(p, "steps", DEFAULT_STEPS), settings).missing_phrases(), None)
+        for prompt in dict.fromkeys(prompts)
+    ]
+    if lines and lines[0] and all(lines):
+        raise WebUIError(lines[0][0])
+
+
+def _confirm_choices(name: str, p: Generation, values: Sequence[str]) -> None:
+    title, choices = MENUS[name]
+    if not values:
+        raise WebUIError(f"{title}: choose at least one value in its menu; text counts with text inputs alone")
+    if unknown := [value for value in values if value not in choices]:
+        told = " and ".join(f"“{shortened(value)}”" for value in unknown[:MAX_TOLD])
+        more = f" and {len(unknown) - MAX_TOLD} more" if len(unknown) > MAX_TOLD else ""
+        raise WebUIError(f"{title} must be one of: {', '.join(choices)}; got {told}{more}")
+    if name == "syntax":
+        _confirm_written(p, syntaxes=values)
 
 
 def _confirm_weights(p: Generation, values: Sequence[str]) -> None:
-    if not values:
-        raise WebUIError(f"{WEIGHT}: name a word and weights, such as dog: 0-1 [5]")
-    for value in dict.fromkeys(values):
-        _weighed(p, value)
+    _confirm_there(f"{WEIGHT}: name a word and weights, such as dog: 0-1 [5]", p, values)
+    _confirm_written(p, weights=values)
+
+
+def _confirm_written(p: Generation, **seen: Sequence[str]) -> None:
+    """Raise if a weight cannot be written in a syntax; values of other axes were confirmed before or come later."""
+    setattr(p, _SEEN, {**getattr(p, _SEEN, {}), **seen})
+    known: Mapping[str, Sequence[str]] = getattr(p, _SEEN)
+    for syntax in dict.fromkeys(known.get("syntaxes", [_settings_of(p).syntax])):
+        for value in dict.fromkeys(known.get("weights", [])):
+            _weighed(p, value, syntax)
 
 
 def _weigh(p: Generation, value: str, values: Sequence[str]) -> None:
     """Write the weight of a word into the prompts of the coming cell."""
-    for name, prompt in _weighed(p, value).items():
+    before = _prompts_of(p)
+    for name, prompt in _weighed(p, value, _settings_of(p).syntax).items():
         setattr(p, name, prompt)
+    setattr(p, _WRITTEN, (*getattr(p, _WRITTEN, ()), (value, before, _prompts_of(p))))
 
 
-def _weighed(p: Generation, value: str) -> dict[str, str]:
+def _write_again(p: Generation) -> None:
+    """Write the weights of words again, in the syntax that a cell turns out to have."""
+    written: tuple[tuple[str, dict[str, str], dict[str, str]], ...] = getattr(p, _WRITTEN, ())
+    if not written:
+        return
+    if _prompts_of(p) != written[-1][2]:
+        raise WebUIError(f"Put the axis {MENUS['syntax'][0]} before those that change the prompt.")
+    setattr(p, _WRITTEN, ())
+    for name, prompt in written[0][1].items():
+        setattr(p, name, prompt)
+    for value, _, _ in written:
+        _weigh(p, value, ())
+
+
+def _prompts_of(p: Generation) -> dict[str, str]:
+    return {name: prompt for name in PROMPTS if isinstance(prompt := getattr(p, name, None), str)}
+
+
+def _weighed(p: Generation, value: str, syntax: str) -> dict[str, str]:
     """Prompts of a generation that contain a word, with its weight inserted; refused if none contains it."""
     word, _, weight = value.rpartition(": ")
-    syntax = _syntax_of(p)
-    prompts = {name: prompt for name in PROMPTS if isinstance(prompt := getattr(p, name, None), str)}
+    prompts = _prompts_of(p)
     changed = {name: with_weight(prompt, word, float(weight), syntax) for name, prompt in prompts.items()}
     found = {name: prompt for name, prompt in changed.items() if prompt is not None}
     if not found:
         raise WebUIError(
-            f"{WEIGHT}: “{word}” is neither in the prompt nor in the negative prompt, where it must stand as a "
-            "word of its own"
+            f"{WEIGHT}: “{shortened(word)}” is in none of the prompts, where it must stand as a word of its own"
         )
     return found
 
@@ -247,49 +279,8 @@ def _our_values(p: Generation) -> slice | None:
     return next((slice(one.args_from, one.args_to) for one in scripts if one.title() == INFOTEXT), None)
 
 
-def _syntax_of(p: Generation) -> str:
-    """Syntax of a generation's prompts: the script's, if it is on or will be."""
+def _settings_of(p: Generation) -> Settings:
+    """Settings of a generation's script, if it is on or will be, and otherwise the defaults."""
     ours = _our_values(p)
-    values, _ = on_axes(p, [] if ours is None else p.script_args[ours])
-    index = NAMES.index("syntax")
-    return values[index] if values and values[0] and len(values) > index else Settings.syntax
-
-
-def with_weight(prompt: str, word: str, weight: float, syntax: str) -> str | None:
-    """Give a word a weight wherever it occurs in a prompt; None if it does not.
-
-    A word is one or more words, in any case, without brackets; LoRAs and other tags in angle brackets are none. The
-    weight replaces one in the word's own brackets; brackets around it and other words still multiply. Refused if the
-    syntax has no weights, or not this one.
-
-    >>> with_weight("a dog, (Dog:1.2), hotdog <lora:dog:1>", "dog", 0.5, "a1111")
-    'a (dog:0.5), (Dog:0.5), hotdog <lora:dog:1>'
-    >>> with_weight("a dog+ and (a cat)1.2", "a cat", 0.5, "compel")
-    'a dog+ and (a cat)0.5'
-    """
-    write = SYNTAXES[syntax].write if syntax in _GROUPS else None
-    if write is None:
-        raise WebUIError(f"{WEIGHT}: the syntax {syntax} has no weights; allowed: {', '.join(_GROUPS)}")
-    is_found = False
-
-    def replaced(match: re.Match[str]) -> str:
-        nonlocal is_found
-        inside = next(filter(None, match.groups()), None)
-        if inside is None:
-            return match[0]
-        is_found = True
-        written = next(write(inside, weight), None)
-        if written is None:
-            raise WebUIError(f"{WEIGHT}: the syntax {syntax} has no weight {weight:g}")
-        return written
-
-    form = form_of(word, syntax)
-    result = form.sub(replaced, prompt)
-    return result if is_found else None
-
-
-def form_of(word: str, syntax: str) -> re.Pattern[str]:
-    """Pattern of a word, alone in a weighted group or bare; it also matches tags, without a group of the pattern."""
-    spaced = r"\s+".join(map(re.escape, word.split()))
-    group = _GROUPS[syntax].replace("{word}", spaced)
-    return re.compile(rf"<[^<>]*>|{group}|{_BEFORE}(?P<word>{spaced}){_BEHIND}{_SIGNS.get(syntax, '')}", re.IGNORECASE)
+    values = on_axes(p, [] if ours is None else p.script_args[ours])
+    return Settings.of(values[: len(NAMES)]) if values and values[0] else Settings()

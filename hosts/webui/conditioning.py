@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ from ...weighting.embeddings import EmbeddingVector
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import Check, EncodedPrompt
-from ...weighting.prompt import shortened
+from ...weighting.prompt import Issue, Prompt, shortened
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.schemes.negpip import paired
@@ -35,16 +35,78 @@ from ...weighting.syntax import parse
 from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted
 from ...weighting.words import Words, words_of
-from .engines import METHODS, Engine, WebUIError
+from .engines import METHODS, Engine, WebUIError, host_option
 
 MAX_CHUNKS = 32
 """Chunks per call of the host's encoder, except for columns of chunks that the host itself would encode."""
 
-
+PADDING_SETTINGS = {
+    "pad_cond_uncond": "Pad prompt/negative prompt",
+    "pad_cond_uncond_v0": "Pad prompt/negative prompt (v0)",
+}
+"""Settings by which the host adds rows to prompts, by name and title on its page."""
+INFINITE_PART = "A part between ANDs has the weight {:g}: it must be a finite number."
+INFINITE = "infinite-weight"
+"""Code of problems about weights that are not finite."""
 STACKED = (
     "Texts that this WebUI stacks must have the same number of rows, or it fills the shorter ones with copies of their "
     "last row: the prompts of a batch, the parts between ANDs, and what prompt editing makes of a prompt."
 )
+
+
+class Stack:
+    """Texts whose rows the host stacks; `add` refuses those that cannot be."""
+
+    def __init__(self, scheme: str, *, in_pairs: bool | None = None) -> None:
+        """Begin with no text; ``in_pairs`` is as in `swapped`."""
+        self._scheme, self._in_pairs = SCHEMES[scheme], in_pairs
+        self._copies: dict[Copies, int] = {}
+        """Scheme ``repeat``: repetitions of rows in the texts so far, with their numbers of rows."""
+        self._num_rows: dict[int, bool] = {}
+        """Scheme ``negpip_apart``: numbers of rows of the texts so far, and whether any text of that number has
+        appended rows."""
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether the scheme ``repeat`` repeated or left out any rows."""
+        return any(copies.is_repeating for copies in self._copies)
+
+    def add(self, reads: Sequence[ReadPrompt]) -> None:
+        """Add texts as read by a tower; raise if their rows cannot be stacked or carried."""
+        if self._scheme.is_repeating:
+            self._check_rows(reads)
+        if self._scheme.is_signed:
+            self._check_signs(reads)
+
+    def _check_rows(self, reads: Sequence[ReadPrompt]) -> None:
+        """Raise if weights give the texts so far different numbers of rows."""
+        for read in reads:
+            copies = copies_of(read)
+            self._copies[copies] = copies.count(read.kept)
+        counts = sorted(set(self._copies.values()))
+        if len(counts) > 1 and self.is_repeating:
+            raise WebUIError(
+                f"By their weights the scheme repeat makes {counts[0]} rows of one text and {counts[-1]} of another. "
+                f"{STACKED} Use the same weights on as many tokens in all of them, one prompt a batch, or another "
+                "scheme."
+            )
+
+    def _check_signs(self, reads: Sequence[ReadPrompt]) -> None:
+        """Raise if rows have signs that cannot be carried, or texts so far have different numbers of appended rows."""
+        if self._in_pairs is False and any(read.has_signs for read in reads):
+            raise WebUIError(
+                "The extension NegPiP is active and has left a weight below 0 in the prompt, which Weighted CLIP "
+                "cannot take away beside it: switch one of the two off."
+            )
+        for read in reads:
+            count = num_rows(read)
+            self._num_rows[count] = self._num_rows.get(count, False) or bool(read.terms)
+        counts = sorted(self._num_rows)
+        if len(counts) > 1 and any(self._num_rows.values()):
+            raise WebUIError(
+                f"By the terms that the scheme negpip_apart appends, one text has {counts[0]} rows and another "
+                f"{counts[-1]}. {STACKED} Use terms of as many tokens in all of them, or the scheme negpip."
+            )
 
 
 class Run:
@@ -66,11 +128,7 @@ class Run:
         self._prepared: dict[tuple[str, ...], Prepared] = {}
         self.encoded: dict[tuple[str, tuple[str, ...]], list[EncodedPrompt]] = {}
         """Encoded prompts by tower and texts."""
-        self._copies: dict[Copies, int] = {}
-        """Scheme ``repeat``: repetitions of rows in the texts so far, with their numbers of rows."""
-        self._num_rows: dict[int, bool] = {}
-        """Scheme ``negpip_apart``: numbers of rows of the texts so far, and whether any text of that number has
-        appended rows."""
+        self._stack = Stack(options.scheme, in_pairs=in_pairs)
         self.in_pairs = in_pairs
         """As in `swapped`."""
         self._kept: tuple[int, ...] = ()
@@ -85,50 +143,19 @@ class Run:
         key = tuple(texts)
         if key not in self._prepared:
             for text in texts:
-                _refuse_infinite_weights(text, self._options.syntax)
+                prompt = parse(text, self._options.syntax)
+                for issue in infinite_weights(prompt, prompt.issues):
+                    raise WebUIError(issue.line)
             with _told_by_the_host():
                 prepared = self._encoders.prepare_together(texts, self._options, self._kept)
-            if SCHEMES[self._options.scheme].is_repeating:
-                self._check_rows(next(iter(prepared.reads.values())))
-            if SCHEMES[self._options.scheme].is_signed:
-                self._check_signs(next(iter(prepared.reads.values())))
+            self._stack.add(next(iter(prepared.reads.values())))
             self._prepared[key] = prepared
         return self._prepared[key]
 
     @property
     def is_repeating(self) -> bool:
         """Whether the scheme ``repeat`` repeated or left out any rows."""
-        return any(copies.is_repeating for copies in self._copies)
-
-    def _check_rows(self, reads: Sequence[ReadPrompt]) -> None:
-        """Raise if weights give the texts so far different numbers of rows."""
-        for read in reads:
-            copies = copies_of(read)
-            self._copies[copies] = copies.count(read.kept)
-        counts = sorted(set(self._copies.values()))
-        if len(counts) > 1 and self.is_repeating:
-            raise WebUIError(
-                f"By their weights the scheme repeat makes {counts[0]} rows of one text and {counts[-1]} of another. "
-                f"{STACKED} Use the same weights on as many tokens in all of them, one prompt a batch, or another "
-                "scheme."
-            )
-
-    def _check_signs(self, reads: Sequence[ReadPrompt]) -> None:
-        """Raise if rows have signs that cannot be carried, or texts so far have different numbers of appended rows."""
-        if self.in_pairs is False and any(read.has_signs for read in reads):
-            raise WebUIError(
-                "The extension NegPiP is active and has left a weight below 0 in the prompt, which Weighted CLIP "
-                "cannot take away beside it: switch one of the two off."
-            )
-        for read in reads:
-            count = num_rows(read)
-            self._num_rows[count] = self._num_rows.get(count, False) or bool(read.terms)
-        counts = sorted(self._num_rows)
-        if len(counts) > 1 and any(self._num_rows.values()):
-            raise WebUIError(
-                f"By the terms that the scheme negpip_apart appends, one text has {counts[0]} rows and another "
-                f"{counts[-1]}. {STACKED} Use terms of as many tokens in all of them, or the scheme negpip."
-            )
+        return self._stack.is_repeating
 
     def encode(self, tower: str, texts: Sequence[str]) -> list[EncodedPrompt]:
         """Encode texts for one tower."""
@@ -149,9 +176,9 @@ class Run:
 
     def absent(self) -> set[str]:
         """Messages about bound phrases that occur in none of the texts."""
-        reads = [read for one in self._prepared.values() for some in one.reads.values() for read in some]
-        said = [{issue.line for issue in read.issues if issue.code == ABSENT} for read in reads]
-        return set.intersection(*said) if said else set()
+        return absent_in_all(
+            read.issues for one in self._prepared.values() for some in one.reads.values() for read in some
+        )
 
     def passes(self) -> list[str]:
         """Numbers of passes for bound phrases, one line per text with any."""
@@ -162,10 +189,15 @@ class Run:
             if bound_passes(prompt.read.chunks, self._options.bind_rest)
         ]
 
-    def problems(self) -> list[str]:
-        """All problems of all texts, one line each, without those covered by `absent`."""
-        issues = [issue for prompts in self.encoded.values() for prompt in prompts for issue in prompt.read.issues]
-        return [issue.line for issue in issues if issue.code != ABSENT]
+    def problems(self) -> list[tuple[str, Issue]]:
+        """All problems of all texts, each with its text, without those covered by `absent`."""
+        return [
+            (text, issue)
+            for (_, texts), prompts in self.encoded.items()
+            for text, prompt in zip(texts, prompts, strict=True)
+            for issue in prompt.read.issues
+            if issue.code != ABSENT
+        ]
 
 
 @contextlib.contextmanager
@@ -177,16 +209,42 @@ def _told_by_the_host() -> Iterator[None]:
         raise WebUIError(str(error)) from error
 
 
-def _refuse_infinite_weights(text: str, syntax: str) -> None:
-    """Raise if a weight as written in a text is not finite."""
-    prompt = parse(text, syntax)
+def infinite_weights(prompt: Prompt, issues: Iterable[Issue]) -> Iterator[Issue]:
+    """A problem for each weight that is not finite, as written in a prompt with these problems."""
     for fragment in prompt.fragments:
         if not math.isfinite(fragment.weight):
-            told = f"at {fragment.span.start}: “{shortened(fragment.text.strip())}” has the weight {fragment.weight:g}"
-            raise WebUIError(f"{told}: it must be a finite number.")
-    for issue in prompt.issues:
-        if issue.code == "infinite-weight":
-            raise WebUIError(issue.line)
+            told = f"“{shortened(fragment.text.strip())}” has the weight {fragment.weight:g}"
+            yield Issue(INFINITE, f"{told}: it must be a finite number.", fragment.span)
+    yield from (issue for issue in issues if issue.code == INFINITE)
+
+
+def refuse_infinite_parts(conditioning: Any) -> None:
+    """Raise if a part between ANDs, as the host has read it, has a weight that is not finite."""
+    weights = [getattr(part, "weight", 1.0) for parts in getattr(conditioning, "batch", ()) for part in parts]
+    for weight in weights:
+        if not math.isfinite(weight):
+            raise WebUIError(INFINITE_PART.format(weight))
+
+
+def absent_in_all(texts: Iterable[Iterable[Issue]]) -> set[str]:
+    """Messages about bound phrases that occur in none of some texts, given by their problems."""
+    told = [{issue.line for issue in issues if issue.code == ABSENT} for issues in texts]
+    return set.intersection(*told) if told else set()
+
+
+def cannot_be_bound(absent: Iterable[str]) -> str:
+    """Message about bound phrases that occur in no text."""
+    return f"These phrases cannot be bound: {' '.join(sorted(absent))}"
+
+
+def refuse_padded_prompts(scheme: str) -> None:
+    """Raise if the host adds rows to the shorter one of prompt and negative prompt."""
+    for name, title in PADDING_SETTINGS.items():
+        if host_option(name, default=False):
+            raise WebUIError(
+                f"The setting “{title}” adds rows to a prompt, which would change what the rows of the scheme {scheme} "
+                "weigh: switch that setting off, or take another scheme."
+            )
 
 
 @contextlib.contextmanager

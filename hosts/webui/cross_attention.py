@@ -64,6 +64,13 @@ class CrossAttentionHooks:
 
     # Before an image is sampled
 
+    def refuse_blends(self) -> None:
+        """Raise for a prompt whose rows are a blend of several prompts."""
+        raise WebUIError(
+            f"{self.name} cannot tell which rows of this prompt are its words, as they are a blend of several prompts: "
+            f"{self.otherwise}."
+        )
+
     def check(self, p: Generation) -> None:
         """Raise if this cannot act in a generation."""
         check_one_unet(p, f"{self.name} works", self.otherwise)

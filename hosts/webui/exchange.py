@@ -7,12 +7,13 @@ are no setting are left alone.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ...encoder.option import Option
 from ...encoder.quoting import quote
-from ...weighting.options import OPTIONS, EncodeOptions
+from ...weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions
 from ...weighting.script_settings import OWN
 from .engines import WebUIError, as_emphasized
 from .lab import base_options
@@ -34,8 +35,7 @@ def taken(request: str) -> EncodeOptions:
     fields = _read(request)
     if not fields.get("enabled"):
         return _own()
-    settings = Settings(**{name: _value(name, fields[name]) for name in SHARED if name in fields})
-    options = settings.options()
+    options = settings_of(fields, SHARED).options()
     return as_emphasized(replace(base_options(), **{name: getattr(options, name) for name in SHARED}))
 
 
@@ -77,9 +77,17 @@ def _read(request: object) -> dict[str, Any]:
     return fields
 
 
+def settings_of(fields: Mapping[str, Any], names: Iterable[str] = NAMES) -> Settings:
+    """Settings that the script's fields show; those of a script that is switched off are the defaults."""
+    if not fields.get("enabled"):
+        return Settings()
+    shown = {name: _value(name, fields[name]) for name in names if name in fields and name != "enabled"}
+    return Settings(True, **shown)
+
+
 def _value(name: str, shown: object) -> Any:
     """Value of a field, as far as it can be read; what is not allowed is refused with the others."""
-    about: Option = OPTIONS[name]
+    about: Option = {**OPTIONS, **PLACE_OPTIONS}[name]
     if not isinstance(shown, str):
         return shown
     if about.kind is float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -22,7 +22,7 @@ from torch import Tensor
 from ...weighting.options import EncodeOptions
 from ...weighting.schemes import SCHEMES
 from .axes import settle
-from .conditioning import swapped
+from .conditioning import cannot_be_bound, refuse_infinite_parts, refuse_padded_prompts, swapped
 from .cross_attention import CrossAttentionHooks
 from .engines import (
     Engine,
@@ -33,9 +33,9 @@ from .engines import (
     WebUIError,
     as_emphasized,
     engines_of,
-    host_option,
     is_ended,
 )
+from .notes import LEFT_OUT, Problems, idle_emphasis, leaves_us_out, sampler_lines
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .places import Placing
 from .settings import INFOTEXT, Settings
@@ -46,11 +46,6 @@ logger = logging.getLogger(__name__)
 
 CACHES = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
 """Attributes in which a generation keeps conditioning: shared with all others, unless replaced."""
-PADDING_SETTINGS = {
-    "pad_cond_uncond": "Pad prompt/negative prompt",
-    "pad_cond_uncond_v0": "Pad prompt/negative prompt (v0)",
-}
-"""Settings by which the host adds rows to prompts, by name and title on its page."""
 THEIRS_ACT = "the extension NegPiP is active: it is what takes words of weights below 0 away, not Weighted CLIP."
 THEIRS_BESIDE_REPEAT = (
     "The extension NegPiP, which is active, tells rows by how many there are, and the scheme repeat changes that: "
@@ -62,13 +57,8 @@ _SAMPLING = "weighted_clip_sampling"
 """Attribute of an armed generation: its `_Sampling`."""
 MAX_COMMENTS = 20
 """Maximum number of problems listed; the rest are only counted."""
-ADETAILER = "ADetailer"
-SCRIPT = "weighted_clip"
-"""File name of our script, by which ADetailer knows it."""
-LEFT_OUT = (
-    f"ADetailer redraws parts of this image without {INFOTEXT}, by the WebUI's own weights. To have both, add "
-    f"{SCRIPT} to its setting “Script names to apply to ADetailer (separated by comma)”."
-)
+PARSER = "get_learned_conditioning_prompt_schedules"
+"""Name of the host's function that reads the times of prompts."""
 
 
 def arm(p: Generation, values: Sequence[Any]) -> None:
@@ -78,7 +68,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     of the script's controls, in the order of `Settings`.
     """
     _disarm(p)
-    values, note = settle(p, values)
+    values = settle(p, values)
     if not values or values[0] is None or values[0] is False:
         return
     inner = getattr(p, "get_conds_with_caching", None)
@@ -86,9 +76,9 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         _comment(p, f"{INFOTEXT} is not used: this WebUI computes conditioning in a way it does not know.")
         return
     _empty_caches(p)
-    notes = [note, LEFT_OUT if leaves_us_out(p) else None]
-    comments: dict[str, None] = dict.fromkeys(filter(None, notes))
+    comments: dict[str, None] = dict.fromkeys([LEFT_OUT] if leaves_us_out(p) else [])
     told: list[str] = []
+    problems = Problems(p)
     absent: set[str] | None = None
 
     def tell(lines: Iterable[str] = ()) -> None:
@@ -102,13 +92,14 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         settings = Settings.of(values)
         options, places = settings.options(), settings.placed()
+        comments.update(dict.fromkeys([*settings.unread(), *idle_emphasis(p, options)]))
         sampling.in_pairs = SCHEMES[options.scheme].is_signed
         if sampling.in_pairs and is_theirs_active(p):
             sampling.in_pairs = False
             comments[THEIRS_ACT] = None
         if sampling.in_pairs:
             check_one_unet(p, "The schemes negpip and negpip_apart work", "another scheme")
-            _refuse_padded_prompts(options.scheme)
+            refuse_padded_prompts(options.scheme)
         if places or settings.word_maps:
             sampling.texts = sampling.texts or Texts(in_pairs=sampling.in_pairs)
             if places:
@@ -129,13 +120,13 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             with swapped(engines, reading, texts, check=_raise_if_ended, in_pairs=sampling.in_pairs) as run:
                 missing = run.absent()  # these refusals come before anything is encoded
                 if run.is_repeating:
-                    _refuse_padded_prompts(options.scheme)
+                    refuse_padded_prompts(options.scheme)
                     if is_theirs_active(p):
                         raise WebUIError(THEIRS_BESIDE_REPEAT)
                 if reading.binds:
                     absent = missing if absent is None else absent & missing
                     if absent:
-                        raise WebUIError(f"These phrases cannot be bound: {' '.join(sorted(absent))}")
+                        raise WebUIError(cannot_be_bound(absent))
                 if sampling.texts is None:
                     result = function(model, prompts, *rest, **named)
                 else:
@@ -149,11 +140,12 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                     result = function(sampling.texts.watched(model, run, kind), prompts, *rest, **named)
                     for hooks in sampling.hooks:
                         hooks.find()
+            refuse_infinite_parts(result)
             if not run.encoded:
                 raise WebUIError(f"This WebUI encoded without asking {INFOTEXT}: the weights would be its own.")
             if reading.binds:
                 comments.update(dict.fromkeys([*run.passes(), *sorted(missing)]))
-            comments.update(dict.fromkeys(run.problems()))
+            comments.update(dict.fromkeys(problems.lines(run.problems(), is_negative=is_negative)))
             return result
 
         is_cut_short = False
@@ -162,7 +154,8 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             nonlocal is_cut_short
             try:
                 _raise_if_ended()
-                return encoded(model, *rest, **named)
+                with parsed_once(function):
+                    return encoded(model, *rest, **named)
             except _Ended:
                 # the host's samplers end before they read it
                 sampling.in_pairs, is_cut_short = False, True
@@ -240,10 +233,9 @@ def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Samp
             for hooks in sampling.hooks:
                 reading.enter_context(hooks.acting(p))
             result = inner(*args, **kwargs)
-        if sampling.placing is not None:
-            tell(sampling.placing.report())
-        if sampling.word_maps is not None:
-            tell(sampling.word_maps.report())
+        parts = (sampling.placing, sampling.word_maps)
+        if lines := [line for part in parts if part is not None for line in part.report()] + [*sampler_lines(p)]:
+            tell(lines)
         return result
 
     sample.earlier = vars(p).get("sample")  # pyright: ignore[reportFunctionMemberAccess]
@@ -256,16 +248,6 @@ def begin_pass(p: Generation, latent: Tensor) -> None:
     """Note what is about to be sampled. For the script's ``process_before_every_sampling``."""
     for hooks in getattr(getattr(p, _SAMPLING, None), "hooks", ()):
         hooks.begin_pass(p, latent)
-
-
-def _refuse_padded_prompts(scheme: str) -> None:
-    """Raise if the host adds rows to the shorter one of prompt and negative prompt."""
-    for name, title in PADDING_SETTINGS.items():
-        if host_option(name, default=False):
-            raise WebUIError(
-                f"The setting “{title}” adds rows to a prompt, which would change what the rows of the scheme {scheme} "
-                "weigh: switch that setting off, or take another scheme."
-            )
 
 
 class _Ended(Exception):
@@ -323,6 +305,32 @@ def _texts_of(function: Callable[..., Any], model: Model, prompts: Any, *args: A
     return texts
 
 
+@contextlib.contextmanager
+def parsed_once(function: Callable[..., Any]) -> Iterator[None]:
+    """Let a function of the host, which is called several times, parse its prompts once in the context.
+
+    The host parses in a time that grows with the cube of a prompt's length.
+    """
+    names: dict[str, Any] = getattr(function, "__globals__", {})
+    parse: Callable[..., Any] | None = names.get(PARSER)
+    if parse is None:
+        yield
+        return
+    parsed: dict[str, Any] = {}
+
+    def parsed_before(*args: Any, **kwargs: Any) -> Any:
+        key = repr((args, kwargs))
+        if key not in parsed:
+            parsed[key] = parse(*args, **kwargs)
+        return parsed[key]
+
+    names[PARSER] = parsed_before
+    try:
+        yield
+    finally:
+        names[PARSER] = parse
+
+
 def _prompts_of(p: Generation) -> list[str]:
     """Prompts of all images of a generation."""
     names = ("all_prompts", "all_hr_prompts")
@@ -335,19 +343,3 @@ def _comment(p: Generation, text: str) -> None:
         logger.warning(text)
     if hasattr(p, "comment"):
         p.comment(text)
-
-
-def leaves_us_out(p: Generation) -> bool:
-    """Whether ADetailer will redraw parts of a generation's image without our script."""
-    if not host_option("ad_only_selected_scripts", default=True):
-        return False
-    names = str(host_option("ad_script_names", default="")).split(",")
-    if SCRIPT in (name.strip() for name in names) or getattr(p, "_ad_disabled", False):
-        return False
-    scripts = getattr(getattr(p, "scripts", None), "alwayson_scripts", ())
-    for script in scripts:
-        if script.title() == ADETAILER:
-            with contextlib.suppress(Exception):  # its values are its own business, and may change
-                values = list(getattr(p, "script_args", ()))[script.args_from : script.args_to]
-                return bool(script.is_ad_enabled(*values))
-    return False

@@ -100,10 +100,7 @@ class Placing(CrossAttentionHooks):
         more = [words_of(parse(text, syntax).parts) for text in dict.fromkeys(others())]
         for phrase, place in missing.items():
             if not any(some.numbers_of(phrase) for some in more):
-                raise WebUIError(
-                    f"Places, “{shortened(place.line)}”: “{shortened(phrase)}” is in none of the prompts. Write words "
-                    "as they stand there, without weights; negative prompts do not count."
-                )
+                raise WebUIError(absent_phrase(place))
 
     def find(self) -> None:
         """Find the phrases in the texts that are noted; raise if one has no rows that can be placed."""
@@ -263,6 +260,14 @@ class Placing(CrossAttentionHooks):
                 yield f"{name}{where} acted {acted}."
             elif counts:
                 yield f"Warning: {name}{where} acted {acted}: no step is in its time."
+
+
+def absent_phrase(place: PlacedPhrase) -> str:
+    """Message about a phrase that is in no prompt."""
+    return (
+        f"Places, “{shortened(place.line)}”: “{shortened(place.phrase)}” is in none of the prompts. Write words as "
+        "they stand there, without weights; negative prompts do not count."
+    )
 
 
 def _mask_of(p: Any, place: PlacedPhrase, cells: tuple[int, int]) -> Tensor:

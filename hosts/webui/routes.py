@@ -1,8 +1,9 @@
 """Additions to the WebUI's server: a route for the rulers, and a look at the API's requests.
 
 ``POST /weighted-clip/ruler`` is for the rulers below the prompt boxes. A request is an object with ``text``;
-``is_negative``; ``steps``, the number of sampling steps; and ``syntax``, for the texts that the WebUI makes of the
-prompt. The answer has ``views``, from `read_as_webui`, and ``notes``. Nothing is loaded or encoded for it.
+``is_negative``; ``steps``, the number of sampling steps; ``syntax``, for the texts that the WebUI makes of the
+prompt; and perhaps ``settings``, what stands in the fields of our script, as in `settings_of`, whose syntax counts if
+it is switched on. The answer has ``views``, from `webui_view`, and ``notes``. Nothing is loaded or encoded for it.
 
 The host's API takes no more values for our script than there are controls, says nothing about further ones, and fails
 over anything but a list. So the method by which it reads a request is replaced, on that one object, by one that looks
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +24,12 @@ from ...encoder.foreign_text import parse_json
 from ...encoder.quoting import quote
 from ...weighting.reading import ReadPrompt
 from ...weighting.timed.schedule import MAX_STEPS
-from ...weighting.timed.view import read_as_webui, webui_view
-from ...weighting.towers import read_for_towers
+from ...weighting.timed.view import webui_view
 from ...weighting.view import least_size
-from .engines import WebUIError, as_emphasized, host_option
-from .lab import LoadedModel, base_options, loaded_model
+from .engines import WebUIError, host_option
+from .exchange import settings_of
+from .lab import loaded_model
+from .prompts import read_for_generation
 from .settings import INFOTEXT, NAMES, Settings
 
 PATH = "/weighted-clip/ruler"
@@ -39,8 +41,13 @@ MAX_ANSWER = 1024 * 1024
 """Maximum size of an answer, in bytes."""
 MAX_AT_ONCE = 2
 """Maximum number of requests handled at once; others are told to ask again."""
-FIELDS = {"text": str, "is_negative": bool, "steps": int, "syntax": str}
+FIELDS = {"text": str, "is_negative": bool, "steps": int, "syntax": str, "settings": dict}
 """Fields of a request, with their types."""
+OPTIONAL = {"settings"}
+"""Those that may be left out."""
+REFUSED = "refused"
+"""Code of lines about what a generation refuses or does not do. They are about no place of the prompt; ``about`` is the
+name of the setting whose lines they are about, or ""."""
 METHOD = "init_script_args"
 """Method of the host's API that is replaced."""
 NO_CLIP = "no ruler for this model: it has a text encoder that is no CLIP"
@@ -85,7 +92,7 @@ async def answer(request: Any) -> Any:
     _running += 1
     try:
         read = await run_in_threadpool(_answered, body)
-    except ValueError as error:  # also raised by json and its codec
+    except (ValueError, WebUIError) as error:
         return JSONResponse({"error": str(error)}, 400)
     except RecursionError:
         return JSONResponse({"error": "the request is nested too deep"}, 400)
@@ -108,29 +115,33 @@ def _check_size(size: int) -> None:
 
 def inspected(request: object) -> dict[str, Any]:
     """Reading of a prompt by the WebUI: ``views`` and ``notes``; refuses malformed requests and too much text."""
-    if not isinstance(request, dict) or request.keys() != FIELDS.keys():
-        raise ValueError(f"a request is an object with {', '.join(FIELDS)}")
+    if not isinstance(request, dict) or request.keys() | OPTIONAL != FIELDS.keys():
+        needed = ", ".join(name for name in FIELDS if name not in OPTIONAL)
+        raise ValueError(f"a request is an object with {needed}, and perhaps {', '.join(OPTIONAL)}")
     for name, kind in FIELDS.items():
-        if type(request[name]) is not kind:
+        if name in request and type(request[name]) is not kind:
             raise ValueError(f"{name} must be of type {kind.__name__}, got {quote(request[name])}")
     if not 1 <= request["steps"] <= MAX_STEPS:
-        raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {request['steps']}")
+        raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {quote(request['steps'])}")
     text = request["text"].encode("utf-8", "replace").decode()  # lone surrogates are not allowed
     try:
-        model = loaded_model()
+        loaded_model()
     except WebUIError:
         return {"views": [], "notes": [NO_CLIP]}
-    read = _reader(model, request["syntax"])
-    has_comments = bool(host_option("enable_prompt_comments", default=False))
-    reads, others = read_as_webui(
-        text, request["steps"], read, is_negative=request["is_negative"], has_comments=has_comments
-    )
-    _check_size(sum(least_size(one.read) for one in reads))  # before the views are made
+    settings = settings_of(request.get("settings", {}))
+    settings = settings if settings.enabled else replace(settings, syntax=request["syntax"])
+    prompt = read_for_generation(text, request["steps"], settings, is_negative=request["is_negative"])
+    reads = prompt.reads
+    _check_size(sum(least_size(timed.read) for timed in reads))  # before the views are made
     # without a model the host counts differently
-    views = [{**webui_view(one), "total": _total(one.read) if model.is_there else ""} for one in reads]
-    views[-1]["num_more"] = len(others)
-    is_ignored = host_option("emphasis", default="Original") == "Ignore"
-    has_weights = any(token.weight != 1 for one in reads for chunk in one.read.chunks for token in chunk.content)
+    views = [{**webui_view(timed), "total": _total(timed.read) if prompt.model.is_there else ""} for timed in reads]
+    views[-1]["num_more"] = len(prompt.others)
+    views[0]["issues"] += [
+        {"code": REFUSED, "message": line, "start": 0, "end": 0, "about": name}
+        for line, name in prompt.refusals().items()
+    ]
+    is_ignored = not settings.enabled and host_option("emphasis", default="Original") == "Ignore"
+    has_weights = any(token.weight != 1 for timed in reads for chunk in timed.read.chunks for token in chunk.content)
     return {"views": views, "notes": [IGNORED] if is_ignored and has_weights else []}
 
 
@@ -139,18 +150,6 @@ def _total(read: ReadPrompt) -> str:
     capacity = read.layout.capacity
     count = (len(read.chunks) - 1) * capacity + read.chunks[-1].num_content
     return f"{count}/{math.ceil(max(count, 1) / capacity) * capacity}"
-
-
-def _reader(model: LoadedModel, syntax: str) -> Callable[[str], ReadPrompt]:
-    """Prompt reader for texts that the host makes of a prompt, for the first text encoder of a model."""
-    readers = model.readers()
-    options = replace(base_options(), syntax=syntax, cleaning="none", has_tags=False)
-    options = as_emphasized(options)
-
-    def read(text: str) -> ReadPrompt:
-        return next(iter(read_for_towers(text, options, readers).values()))
-
-    return read
 
 
 def check(scripts: Mapping[str, Any]) -> None:
@@ -164,6 +163,8 @@ def check(scripts: Mapping[str, Any]) -> None:
                 f"“{INFOTEXT.lower()}” in alwayson_scripts is an object with args, a list of values in this order: "
                 f"{', '.join(NAMES)}; got {quote(given)}"
             )
+        if others := [key for key in given if key != "args"]:
+            raise WebUIError(f"“{INFOTEXT.lower()}” in alwayson_scripts has args alone; got also {quote(others)}")
         Settings.of(values)
 
 

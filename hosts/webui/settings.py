@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ...encoder.option import OptionError
 from ...encoder.quoting import quote
 from ...weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOptions
 from ...weighting.places import PlacedPhrase, read_places
@@ -74,21 +75,47 @@ class Settings:
         """
         self.placed()
         choices = {name: value for name, value in vars(self).items() if name not in PLACE_OPTIONS}
-        for name in ("enabled", "word_maps"):
+        for name, label in (("enabled", "enabled"), ("word_maps", PLACE_OPTIONS["word_maps"].label)):
             if not isinstance(getattr(self, name), bool):
-                raise WebUIError(f"{name} must be true or false, got {quote(getattr(self, name))}")
+                raise WebUIError(f"{label} must be true or false, got {quote(getattr(self, name))}")
         del choices["enabled"]
         try:
             return EncodeOptions(**choices, **FIXED, cleaning="none", has_tags=False)
-        except ValueError as error:
-            raise WebUIError(str(error)) from error
+        except OptionError as error:
+            raise WebUIError(error.on_page) from error
 
     def placed(self) -> tuple[PlacedPhrase, ...]:
         """Phrases that are placed in the picture; refused as in `options`."""
         try:
             return read_places(PlaceOptions(self.places).places)
+        except OptionError as error:
+            raise WebUIError(error.on_page) from error
         except ValueError as error:
             raise WebUIError(str(error)) from error
+
+    def unread(self) -> list[str]:
+        """Lines about settings that were chosen, and that nothing reads."""
+        chosen = {
+            name: value for name, value in vars(self).items() if value not in (getattr(Settings, name), FIRST[name])
+        }
+        readers = {name: scheme for scheme, about in SCHEMES.items() for name in about.options}
+        why = {
+            name: f"the scheme {self.scheme} does not read it" for name, one in readers.items() if one != self.scheme
+        }
+        words, phrases = OPTIONS["bind_words"].label, OPTIONS["bind"].label
+        if self.bind_hide == "whole phrases":
+            why["bind_words"] = f"{OPTIONS['bind_hide'].label} is at whole phrases"
+        if self.bind_hide == "cutoff":
+            why["bind"] = f"{OPTIONS['bind_hide'].label} is at cutoff, which reads {words}"
+        what, label = (self.bind_words, words) if self.bind_hide == "cutoff" else (self.bind, phrases)
+        if not what.strip():
+            why |= dict.fromkeys(("bind_hide", "bind_rest", "bind_strength"), f"{label} is empty")
+        elif self.bind_strength == 0:
+            why |= dict.fromkeys(
+                ("bind", "bind_words", "bind_hide", "bind_rest"), f"{OPTIONS['bind_strength'].label} is 0"
+            )
+        told = {name: f"{OPTIONS[name].label} {_shown(name, chosen[name])}" for name in why if name in chosen}
+        return [f"{setting.rstrip()} changes nothing: {why[name]}." for name, setting in told.items()]
 
     def infotext(self) -> dict[str, str | float | bool]:
         """Entries for an image's parameters: the scheme, and what it reads that differs from its default."""
@@ -134,6 +161,11 @@ def first_values() -> Mapping[str, Any]:
     return FIRST
 
 
+def _shown(name: str, value: Any) -> str:
+    """A value in a message; nothing for lines of text."""
+    return "" if OPTIONS[name].is_lines else f"{value:g}" if OPTIONS[name].kind is float else value
+
+
 def take(parameters: MutableMapping[str, Any]) -> None:
     """Replace what cannot be used of an image's parameters by defaults. For the host's callback before it pastes them.
 
@@ -177,4 +209,4 @@ def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise WebUIError(f"{name} must be a number, got {quote(value)}") from None
+        raise WebUIError(f"{OPTIONS[name].label} must be a number, got {quote(value)}") from None

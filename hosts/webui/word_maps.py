@@ -107,10 +107,7 @@ class WordMaps(CrossAttentionHooks):
     def find(self) -> None:
         """Raise if nobody can tell which rows of a text are its words."""
         if any(text.words() is None for text in self._texts if not text.is_negative):
-            raise WebUIError(
-                "Word maps cannot tell which rows of this prompt are its words, as they are a blend of several "
-                f"prompts: {self.otherwise}."
-            )
+            self.refuse_blends()
 
     @contextmanager
     def acting(self, p: Generation) -> Iterator[None]:

@@ -113,6 +113,7 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None, temp: s
     ops.cast_to = lambda weight, dtype, device: weight.to(dtype=dtype, device=device)
     paths = ModuleType("folder_paths")
     paths.get_filename_list = lambda kind: sorted(files.get(kind, {}))
+    paths.get_full_path = lambda kind, name: files[kind].get(name)
     paths.get_full_path_or_raise = lambda kind, name: files[kind][name]
     paths.get_folder_paths = lambda kind: [f"models/{kind}"]
     paths.get_temp_directory = paths.get_input_directory = lambda: str(temp)

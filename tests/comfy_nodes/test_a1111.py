@@ -173,10 +173,22 @@ def test_what_was_left_out_or_guessed_is_in_the_report() -> None:
         read_parameters(read_infotext("a cat\nSteps: 20 Seed: 7"), "NV")
 
 
+def test_templates_of_dynamic_prompts_are_no_false_alarm() -> None:
+    lines = "Template: a {cat|dog}, x: y\nNegative Template: b"
+    rows = {row.name: row.advice for row in read_parameters(read_infotext(f"{INFOTEXT}\n{lines}"), "NV").rows}
+    assert rows["Template"] == rows["Negative Template"] == ""
+
+
 def test_a_batch_is_no_false_alarm() -> None:
     found = read_parameters(read_infotext(f"{INFOTEXT}, Batch size: 4, Batch pos: 2"), "NV")
     assert [line.split(":")[0] for line in found.notes] == ["AND", "Batch"]
     assert [row.name for row in found.rows if row.advice] == []
+
+
+def test_weights_of_parts_that_cannot_be_used_give_a_finite_cfg() -> None:
+    nines = "9" * 400
+    for prompt in (f"a AND b:{nines}", f"a:{nines} AND b:-{nines}"):
+        assert math.isfinite(read_parameters(read_infotext(INFOTEXT.replace("a dog:0.5", prompt)), "NV").cfg)
 
 
 def test_every_setting_that_can_change_the_picture_is_reported() -> None:

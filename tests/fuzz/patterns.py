@@ -27,7 +27,9 @@ OPTIONAL = frozenset(("gradio", "aiohttp", "accelerate"))
 """Modules that need one of these are read where it is installed."""
 
 MADE_OF_WORDS: Mapping[str, Callable[[Any], list[re.Pattern[str]]]] = {
-    "hosts/webui/axes.py": lambda axes: [axes.form_of("a red cat", syntax) for syntax in ("comfy", "a1111", "compel")],
+    "hosts/webui/axis_values.py": lambda axis_values: [
+        axis_values.form_of("a red cat", syntax) for syntax in ("comfy", "a1111", "compel")
+    ],
 }
 """Files that compile patterns from a user's words, with examples of these patterns, which are used with ``sub``."""
 

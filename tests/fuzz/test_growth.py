@@ -37,6 +37,44 @@ SIZE = 25
 MOST = 6
 """Times as many steps for four times as much; 16 would be quadratic."""
 
+OPENINGS = (
+    *(
+        "<",
+        "<lora:",
+        "<lora:a ",
+        "<lora:a:0.5",
+        "<a:b",
+        "(",
+        "(a:",
+        "[",
+        "[a:",
+        "[a|",
+        "{",
+        "{{",
+        "{a|",
+        "\\",
+        "'",
+        '"',
+        '("a",',
+    ),
+    *(
+        "a AND ",
+        "AND",
+        "a AND b:",
+        "a BREAK ",
+        "BREAK",
+        "MASK(",
+        "AREA(a ",
+        "COUPLE ",
+        "a.swap(",
+        "withLora(",
+        "a_(",
+        "__a",
+    ),
+    *("1.5::", "::", ":", "(:", "# ", "embedding:", "(a:1.2", "(a,1", "[a:b:1", "(a;1", "(a:1.2,", "{a::"),
+)
+"""Beginnings of what a syntax reads, none of them ended."""
+
 SHAPES: dict[str, Callable[[int], str]] = {
     "nested rounds": lambda n: "(" * n + "a" + ")" * n,
     "nested squares": lambda n: "[" * n + "a" + "]" * n,
@@ -57,6 +95,10 @@ SHAPES: dict[str, Callable[[int], str]] = {
     "tags": lambda n: "<lora:a:0.5> b " * n,
     "embeddings": lambda n: "embedding:style, a " * n,
     "marks": lambda n: "e\u0301猫\u200d" * n,
+    "tags alone": lambda n: "<lora:a:0.5>" * n,
+    "unknown tags": lambda n: "<a:b>" * n,
+    **{f"openings of {opening}": lambda n, opening=opening: opening * n for opening in OPENINGS},
+    **{f"openings of {opening}, closed": lambda n, opening=opening: opening * n + ')]}>":1)' for opening in OPENINGS},
 }
 
 
@@ -128,6 +170,18 @@ def test_parsing_is_linear(syntax: str, shape: str) -> None:
 def test_reading_and_timing_are_linear(shape: str) -> None:
     assert_linear(lambda text: read_prompt(text, A1111, TOKENIZE, embeddings=Embeddings()), SHAPES[shape])
     assert_linear(lambda text: read_timed(text, 20), SHAPES[shape], 10 * SIZE)
+
+
+@pytest.mark.parametrize(
+    "shape", ["tags", "tags alone", "unknown tags", "breaks", *(f"openings of {one}" for one in OPENINGS)]
+)
+@pytest.mark.parametrize("request_", [{}, {"steps": 20}, {"steps": 20, "loras": "in time"}], ids=str)
+def test_views_are_linear(request_: dict[str, Any], shape: str) -> None:
+    def show(text: str) -> None:
+        with suppress(RequestError):
+            json.dumps(inspect({"text": text, "syntax": "a1111", **request_}))
+
+    assert_linear(show, SHAPES[shape], 5 * SIZE)
 
 
 @pytest.mark.parametrize("target", TARGETS)

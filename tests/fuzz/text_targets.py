@@ -19,7 +19,7 @@ from weighted_clip.weighting.infotext.record import MAX_PROBLEMS
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.places import read_places
 from weighted_clip.weighting.prompt import Break, Issue, Prompt, PromptError
-from weighted_clip.weighting.reading import MAX_ISSUES, MAX_WEIGHT, read_prompt
+from weighted_clip.weighting.reading import MAX_ISSUES, read_prompt
 from weighted_clip.weighting.scheme import all_places
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.tags import bare, read_loras, take_tags
@@ -27,6 +27,7 @@ from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_
 from weighted_clip.weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed, schedule, split_and
 from weighted_clip.weighting.timed.view import read_standing, standing_texts, timed_view
 from weighted_clip.weighting.view import token_table, view
+from weighted_clip.weighting.weights import MAX_WEIGHT
 from weighted_clip.weighting.words import names_in, words_of
 
 from .drawing import Draw
@@ -122,6 +123,7 @@ def timed(data: bytes) -> None:
     except ValueError as error:
         assert "too many" in str(error) or "all together" in str(error), error
         return
+    assert all(abs(branch.weight) <= MAX_WEIGHT for branch in prompt.branches)
     for branch in prompt.branches:
         last_steps = [standing.last_step for standing in branch.texts]
         assert last_steps == sorted(set(last_steps))

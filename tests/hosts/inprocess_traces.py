@@ -40,7 +40,7 @@ from toys import NEGATIVE, make_model, make_text_encoder, sampled
 
 TEXT = "a (red:1.3) cat on a (mat:0.4), oil painting"
 LORA = r"(l|h|g).*layers\.1\.mlp"
-PARSERS = ("comfy", "comfy++", "A1111", "full", "compel", "fixed attention")
+PARSERS = {"SD1": ("comfy", "comfy++", "A1111", "compel"), "SDXL": ("comfy++", "A1111")}
 """Modes of smZNodes' CLIP Text Encode++."""
 ENCODES = ("Encode", "Blend", "Control", "Phrases", "Attention")
 """Ends of the names of our nodes that return a CONDITIONING alone."""
@@ -132,7 +132,9 @@ def versions(family: str) -> dict[str, Any]:
     skipped = clip.clone()
     skipped.clip_layer(-2)
     found = {"plain": clip, "last layer": skipped, "LoRA": with_lora(clip, make_lora(clip.cond_stage_model, LORA), 0.7)}
-    return found | {f"hooks {schedule}": hooked(clip, schedule) for schedule in (False, True)}
+    if family in ("SD1", "SDXL"):
+        found |= {f"hooks {schedule}": hooked(clip, schedule) for schedule in (False, True)}
+    return found
 
 
 @compares("Stock on a small CLIP before and after each node of ours, plain, with clip skip, LoRA and hooks")
@@ -311,8 +313,8 @@ def is_as_fresh(family: str, others: Mapping[str, Callable[[Any], Any]]) -> None
 
 @compares("Modes of smZNodes and stock on one small CLIP with each node of ours in between, with fresh CLIPs")
 def check_smz_and_stock_beside_each_of_our_nodes() -> None:
-    others = {parser: partial(by_smz, parser) for parser in PARSERS}
-    for family in ("SD1", "SDXL"):
+    for family, parsers in PARSERS.items():
+        others = {parser: partial(by_smz, parser) for parser in parsers}
         is_as_fresh(family, {**others, "stock": partial(stock, text=TEXT)})
 
 

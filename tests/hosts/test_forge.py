@@ -324,10 +324,10 @@ def test_the_probe_fails_the_webuis_own_encoding_too(webui: WebUIServer, bare: d
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ((True, "nonsense"), ("scheme must be one of", "masked_blend", "'nonsense'")),
+        ((True, "nonsense"), ("Scheme must be one of", "masked_blend", "'nonsense'")),
         ((True, "a1111", "nonsense"), ("normalization must be one of", "'nonsense'")),
         ((True, "a1111", "none", "nested", "attention", "attend", "nonsense"), ("syntax must be one of",)),
-        ((True, None), ("scheme must be one of", "None")),
+        ((True, None), ("Scheme must be one of", "None")),
     ],
 )
 def test_a_choice_that_is_not_in_the_menu_is_an_error_in_words(

@@ -77,7 +77,7 @@ def test_parameters_come_back_when_pasted(webui: WebUIServer) -> None:
         pasted = paste(infotext=one.infotext)
         assert pasted.equals(one)
         assert pasted.infotext == one.infotext
-    with pytest.raises(APIError, match="above_one must be one of: as ComfyUI, as the WebUI; got 'NaN'"):
+    with pytest.raises(APIError, match="Above 1 must be one of: as ComfyUI, as the WebUI; got 'NaN'"):
         paste(infotext=ours.infotext.replace("as the WebUI", "NaN"))
 
 
@@ -86,4 +86,4 @@ def test_another_value_is_refused_and_quoted(webui: WebUIServer, value: Any) -> 
     with pytest.raises(APIError) as caught:
         webui.txt2img("a cat", script=(*WEBUI[:-1], value))
     assert caught.value.status == 422
-    assert f"above_one must be one of: as ComfyUI, as the WebUI; got {value!r}" in caught.value.body
+    assert f"Above 1 must be one of: as ComfyUI, as the WebUI; got {value!r}" in caught.value.body

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from weighted_clip.hosts.webui.axes import LABEL, MENUS, PLACES, WEIGHT
+from weighted_clip.hosts.webui.axes import BIND, LABEL, MENUS, PLACES
+from weighted_clip.hosts.webui.axis_values import STRENGTH, WEIGHT
 
 from .webui_server import TITLE, APIError, WebUIServer, pixels_of
 
@@ -47,7 +48,8 @@ def plotted(
 
 def test_the_plot_has_our_axes(webui: WebUIServer) -> None:
     ours = [label.removeprefix(LABEL) for label in axes_of(webui) if label.startswith(LABEL)]
-    assert ours == [*(title for title, _ in MENUS.values()), WEIGHT, PLACES]
+    menus = [title for title, _ in MENUS.values()]
+    assert ours == [*menus[:5], WEIGHT, PLACES, *menus[5:], BIND, STRENGTH]  # a request counts them
 
 
 def test_every_cell_is_the_image_made_alone(webui: WebUIServer) -> None:
@@ -78,13 +80,62 @@ def test_axes_change_what_the_script_has(webui: WebUIServer) -> None:
     assert not np.array_equal(*cells)
 
 
+def test_phrases_are_kept_apart_by_axes(webui: WebUIServer) -> None:
+    prompt = "a red cat and a blue dog"
+    axes = (BIND, "off, red cat / blue dog"), (STRENGTH, "0.5-1 [2]")
+    cells = [*map(pixels_of, plotted(webui, *axes, script=(True, "comfy"), prompt=prompt)["images"][1:])]
+    panel = (True, "comfy", "none", "nested", "attention", "attend", "a1111", "auto")
+    alone = [
+        webui.txt2img(prompt, script=(*panel, bind, "full", strength)).pictures[0]
+        for strength in (0.5, 1.0)
+        for bind in ("", "red cat\nblue dog")
+    ]
+    assert all(map(np.array_equal, cells, alone))
+    assert not np.array_equal(cells[0], cells[1])
+    assert not np.array_equal(cells[1], cells[3])
+
+
+def test_a_weight_is_written_in_the_syntax_of_its_cell(webui: WebUIServer) -> None:
+    answer = plotted(
+        webui, (WEIGHT, "dog: 0.5"), ("Syntax", ("a1111", "compel")), script=(True, "comfy"), prompt="a dog"
+    )
+    prompts = [text.splitlines()[0] for text in json.loads(answer["info"])["infotexts"][1:]]
+    assert prompts == ["a (dog:0.5)", "a (dog)0.5"]
+
+
+def test_numbers_that_the_sampler_does_not_take_are_said(webui: WebUIServer) -> None:
+    """Forge's Euler takes the churn, and writes down that of its settings alone."""
+
+    def told(script: tuple[Any, ...], **fields: Any) -> list[str]:
+        made = webui.txt2img("a cat", script=script, **fields)
+        lines = made.info["extra_generation_params"].get("Weighted CLIP problems", [])
+        return [line for line in lines if line.startswith(("s_", "eta"))]
+
+    on = (True, "comfy")
+    assert told(on) == []
+    assert told((), s_churn=5.0) == []
+    assert told(on, s_churn=5.0, sampler_name="Euler a") == [
+        "s_churn 5.0 does nothing: the sampler Euler a does not take it."
+    ]
+    assert told(on, s_churn=5.0) == ["s_churn 5.0 acted, and the image's parameters do not name it."]
+    acting, plain = (webui.txt2img("a cat", script=on, steps=6, **fields) for fields in ({"s_churn": 50.0}, {}))
+    assert not acting.equals(plain)
+    assert told(on, eta=0.5) == ["eta 0.5 does nothing: the sampler Euler does not take it."]
+
+
 @pytest.mark.parametrize(
     ("title", "values", "message"),
     [
         ("Scheme", ["masked_blend", "quantum"], "Scheme must be one of: off, comfy, a1111"),
         ("Padding", [], "Padding: choose at least one value"),
-        (WEIGHT, "bird: 0-1 [3]", "“bird” is neither in the prompt nor in the negative prompt"),
-        (WEIGHT, "dog: some", "expected a weight such as 0.5, or a range such as 0-1 [5]"),
+        (WEIGHT, "bird: 0-1 [3]", "“bird” is in none of the prompts"),
+        (WEIGHT, "dog: some", "expected a number such as 0.5, or a range such as 0-1 [5]"),
+        (WEIGHT, "dog: 0," + "1," * 100_000, "the values have 200,007 characters"),
+        (PLACES, "cat: left half, bird: top", "“bird” is in none of the prompts"),
+        (PLACES, "off, ,cat: left half", "Places: value 2 of 3 is empty"),
+        (BIND, "cat, bird", "“bird” is not in the prompt"),
+        (STRENGTH, "0-2 [3]", "Strength must be 0 to 1, got 2"),
+        ("Syntax", ["nai"], "Syntax must be one of: comfy, a1111"),
     ],
 )
 def test_a_wrong_value_is_refused_before_any_image(

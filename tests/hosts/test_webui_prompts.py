@@ -167,3 +167,98 @@ def test_dark_and_on_a_phone_nothing_is_cut(page: Tab, server: WebUIServer) -> N
     finally:
         page.call("Emulation.clearDeviceMetricsOverride")
     assert not [line for line in page.complaints() if "weighted" in line.lower()]
+
+
+CLICK = (
+    f"{RULER} const chip = [...ruler.querySelectorAll('.wcr-chip')].find((one) => one.textContent.startsWith(args[1]));"
+    "if (!chip) return false; chip.click(); return !!document.querySelector('.weighted-clip-slider')"
+)
+"""Clicks a chip by its text; whether a slider opened."""
+VALUE = "return document.querySelector(`#${args[0]} textarea`).value"
+
+
+def open_script(page: Tab, *boxes: str) -> None:
+    """Switch our script on and unfold it, until the boxes of some settings are there."""
+    page.run("document.querySelector('#script_txt2img_weighted_clip_enabled .label-wrap').click()")
+    page.run("document.querySelector('[id$=txt2img_weighted_clip_advanced] .label-wrap').click()")
+    for box in boxes:
+        page.wait(f"return !!document.querySelector('#script_txt2img_weighted_clip_{box} textarea')?.offsetParent")
+
+
+def slide(page: Tab, weight: str) -> None:
+    """Let the open slider go at a weight."""
+    page.run(
+        "const slider = document.querySelector('.weighted-clip-slider input'); slider.value = args[0];"
+        "slider.dispatchEvent(new Event('change', {bubbles: true}))",
+        weight,
+    )
+
+
+def test_a_token_that_is_clicked_changes_its_weight_in_the_box(server: WebUIServer, page: Tab) -> None:
+    box = "txt2img_prompt"
+    fill(page, box, "a red cat AND a dog")
+    wait_for_chips(page, box, [["a", "red", "cat"], ["a", "dog"]])
+    assert page.run(CLICK, box, "dog")
+    slide(page, "1.3")
+    page.wait(f"{VALUE.replace('return ', 'return (')}) === 'a red cat AND a (dog:1.3)'", box)
+    page.wait(f"{RULER} return textsIn(ruler, '.wcr-note').join() === '1.3'", box)
+    # by the keys, in steps of the host's own setting
+    page.run(
+        f"{RULER} const chip = [...ruler.querySelectorAll('.wcr-chip')].find((one) => one.textContent === 'red');"
+        "chip.focus(); chip.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown', bubbles: true}))",
+        box,
+    )
+    page.wait(f"{VALUE.replace('return ', 'return (')}) === 'a (red:0.9) cat AND a (dog:1.3)'", box)
+    # the host has it: what it counts, and its undo
+    page.wait("return document.querySelector('#txt2img_token_counter').textContent.trim() === '3/75'")
+    page.run(
+        "const box = document.querySelector('#txt2img_prompt textarea'); box.focus(); document.execCommand('undo')"
+    )
+    page.wait(f"{VALUE.replace('return ', 'return (')}) === 'a red cat AND a (dog:1.3)'", box)
+    # a problem that says what is meant writes it
+    fill(page, box, "a (cat:12)")
+    page.wait(
+        f"{RULER} const button = [...(ruler?.querySelectorAll('.wcr-problems button') ?? [])][0];"
+        "button?.click(); return document.querySelector(`#${args[0]} textarea`).value === 'a (cat:1.2)'",
+        box,
+    )
+
+
+def test_scheme_and_phrases_of_the_script_are_seen_and_what_it_would_refuse(page: Tab) -> None:
+    box = "txt2img_prompt"
+    fill(page, box, "a (red:0.5) cat and a blue dog")
+    wait_for_chips(page, box, [["a", "red", "cat", "and", "a", "blue", "dog"]])
+    said = f"{RULER} return textsIn(ruler, '.wcr-options').join()"
+    assert page.run(said, box) == ""
+    open_script(page, "bind", "places")
+    page.wait(f"{said.replace('return textsIn', 'return (textsIn')}) === 'a1111 · masked_blend'", box)
+    fill(page, "script_txt2img_weighted_clip_bind", "red cat\nblue dog")
+    page.wait(f"{RULER} return textsIn(ruler, '.wcr-bound .wcr-text').join() === 'red,cat,blue,dog'", box)
+    page.wait(f"{RULER} return textsIn(ruler, '.wcr-extra').includes('2 phrases kept apart in 3 passes')", box)
+    below = "document.querySelector('#script_txt2img_weighted_clip_places .weighted-clip-refused')"
+    found = "args[1] ? told.includes(args[1]) : told === ''"
+    for line, words in (
+        ("red bird: left half", "is in none of the prompts"),
+        ("red cat: nowhere", "nowhere"),
+        ("red cat: left half, 0.8-0.2", "0.8"),
+        ("red cat: left half", ""),
+    ):
+        fill(page, "script_txt2img_weighted_clip_places", line)
+        page.wait(f"{RULER} const told = textsIn(ruler, '.wcr-problems p').join(); return {found}", box, words)
+        page.wait(f"{RULER} const told = textsIn({below}, 'li').join(); return {found}", box, words)
+    # nothing of it where the script is off
+    page.run("document.querySelector('#script_txt2img_weighted_clip_enabled input[type=checkbox]').click()")
+    page.wait(f"{said.replace('return textsIn', 'return (textsIn')}) === ''", box)
+
+
+def test_an_old_error_goes_once_the_server_answers(page: Tab) -> None:
+    fill(page, "txt2img_prompt", "a cat")
+    wait_for_chips(page, "txt2img_prompt", [["a", "cat"]])
+    page.run("globalThis.heldFetch = fetch; globalThis.fetch = () => Promise.reject(new TypeError('gone'))")
+    fill(page, "txt2img_prompt", "a dog")
+    page.wait(
+        f"{RULER} return textsIn(ruler, '.wcr-message').join() === 'The server does not answer'", "txt2img_prompt"
+    )
+    page.run("globalThis.fetch = globalThis.heldFetch")
+    wait_for_chips(page, "txt2img_prompt", [["a", "dog"]])
+    assert page.run(f"{RULER} return textsIn(ruler, '.wcr-message').length", "txt2img_prompt") == 0

@@ -27,7 +27,7 @@ CUTOFF = (
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"args": [True, "nonsense"]}, "scheme must be one of"),
+        ({"args": [True, "nonsense"]}, "Scheme must be one of"),
         ({"args": ["false"]}, "enabled must be true or false, got 'false'"),
         (
             {"args": [True, "a1111", *["none", "nested", "attention", "attend", "a1111", "auto", "", "full"], True]},
@@ -63,6 +63,8 @@ def test_infinite_weights_are_refused_and_far_ones_named(webui: WebUIServer) -> 
     with pytest.raises(APIError, match="“cat” has the weight inf") as caught:
         webui.txt2img(f"a (cat:{'9' * 400})", script=(True, "a1111"))
     assert caught.value.status == 422
+    with pytest.raises(APIError, match="A part between ANDs has the weight inf"):
+        webui.txt2img(f"a cat AND a dog:{'9' * 400}", script=(True, "a1111"))
     text = "a (cat:12) and a dog"
     made = webui.txt2img(text, script=(True, "a1111"), probe=True)
     assert made.seen is not None
@@ -97,7 +99,7 @@ def test_what_cannot_be_pasted_is_said_and_no_menu_is_left_blank(webui_tab: Tab)
     told = "document.querySelector('#tab_txt2img [id$=weighted_clip_pasted]')?.innerText ?? ''"
     text = webui_tab.wait(f"const told = {told}; return told.includes('quantum') && told")
     assert "'zoom'" in text
-    assert "bind_strength must be 0 to 1, got 7.0" in text
+    assert "Strength must be 0 to 1, got 7.0" in text
     value = (
         "const value = (name) => [...document.querySelectorAll(`#tab_txt2img [id$=weighted_clip_${name}]`)]"
         "  .map((one) => one.matches('input') ? one : one.querySelector('input')).filter(Boolean)[0]?.value;"
@@ -106,6 +108,14 @@ def test_what_cannot_be_pasted_is_said_and_no_menu_is_left_blank(webui_tab: Tab)
         f"{value} const shown = ['scheme', 'padding', 'law'].map((name) => value(name)?.split(':')[0]);"
         "return shown.join() === 'a1111,attend,compel'"
     )
+    # what the user goes on to change is no longer what was pasted
+    webui_tab.run(
+        "const box = document.querySelector('#script_txt2img_weighted_clip_bind textarea'); box.value = 'cat';"
+        "box.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    webui_tab.wait(f"return !({told})")
+    paste(webui_tab, PARAMETERS)
+    webui_tab.wait(f"const told = {told}; return told.includes('quantum') && told")
     paste(webui_tab, CUTOFF.format("comfy"))
     webui_tab.wait(f"return !({told})")
 

@@ -100,14 +100,19 @@ def test_masks_that_hide_from_some_and_causality_are_shown(handlers: AttentionTa
         assert ("hidden" in rows[-1][1]) == padding.startswith("mask")
 
 
-def test_numbers_that_are_too_large_mean_the_last_one_and_others_the_first(handlers: AttentionTab) -> None:
+def test_numbers_that_are_too_large_mean_the_last_one_and_others_are_refused(handlers: AttentionTab) -> None:
     long = "a cat BREAK a (dog:0.5)"
     parts, markup = shown(handlers, long, 99, 99, 99, 99, 99)
     assert "layer 3 of 3, head 4 of 4, chunk 2 of 2, masked_blend: without 0.5 and less" in markup
     assert [part["value"] for part in parts[:2]] == [3, 4]
     assert [part["label"].strip() for part in parts[2:4]] == ["Version, 1 to 2", "Chunk, 1 to 2"]
-    for odd in (None, float("nan"), -3, "much", 1e300):
-        assert "layer 1 of 3, head 1 of 4, chunk 1 of 2" in shown(handlers, long, odd, odd, odd, odd, odd)[1]
+    for odd in (None, float("nan"), -3, "much", 1e300, 1.5, True):
+        for place, label in enumerate(("Layer", "Head", "Version", "Chunk of the prompt", "Text encoder")):
+            numbers = [1, 1, 1, 1, 1]
+            numbers[place] = odd
+            parts, markup = shown(handlers, long, *numbers)
+            assert f"{label} must be a whole number" in markup
+            assert not any("value" in part for part in parts)
     many = " ".join(f"(word{number}:0.{number + 100})" for number in range(MAX_VERSIONS + 50))
     assert shown(handlers, many, 1, 1)[0][2]["visible"]
 

@@ -30,7 +30,7 @@ from weighted_clip.web.lab.handlers import Handlers
 from weighted_clip.web.lab.image_tokens import TokenLab
 from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, Shelf
 from weighted_clip.web.lab.page import build_page
-from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
+from weighted_clip.web.lab.tabs import COMPARED, CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
 from weighted_clip.web.lab.text_to_image import TextToImageLab
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.options import EncodeOptions
@@ -203,8 +203,8 @@ def test_hard_prompts_are_read_and_say_what_is_wrong(handlers: Handlers, name: s
     ("text", "changes", "told"),
     [
         ("a \ud800 b", {}, "lone surrogate"),
-        (PROMPT, {"syntax": "no such syntax"}, "syntax must be one of: comfy, a1111"),
-        (PROMPT, {"padding": "no such"}, "padding must be one of"),
+        (PROMPT, {"syntax": "no such syntax"}, "Syntax must be one of: comfy, a1111"),
+        (PROMPT, {"padding": "no such"}, "Padding must be one of"),
     ],
 )
 def test_errors_come_as_text(handlers: Handlers, text: str, changes: dict[str, str], told: str) -> None:
@@ -219,7 +219,7 @@ def test_errors_come_as_text(handlers: Handlers, text: str, changes: dict[str, s
 
 @pytest.mark.parametrize("target", [None, 5, {"path": "a"}, ["comfy"]])
 def test_a_target_that_is_no_text_is_told(handlers: Handlers, target: Any) -> None:
-    assert "target syntax must be a text" in ConvertTab(handlers).show(target, PROMPT, *values())[1]
+    assert "Target syntax must be a text" in ConvertTab(handlers).show(target, PROMPT, *values())[1]
 
 
 def test_an_error_nobody_foresaw_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -443,10 +443,24 @@ def test_tokens_and_masks(lab: LabPage) -> None:
     lab.tab.wait("return document.querySelector('#weighted_clip_masks img').src !== args[0]", before)
 
 
+def test_what_was_refused_goes_once_something_is_changed_and_comes_again(lab: LabPage) -> None:
+    lab.open_part("Compare schemes")
+    lab.check("schemes", *COMPARED)
+    seen = "return document.querySelector('#weighted_clip_progress').innerText.includes('Choose at least one scheme')"
+    for _ in range(2):
+        lab.click("compare")
+        lab.tab.wait(seen)
+        lab.tab.run(
+            "const box = document.querySelector('#weighted_clip_prompt textarea');"
+            "box.dispatchEvent(new Event('input', {bubbles: true}))"
+        )
+        assert not lab.tab.run(seen)
+
+
 def test_comparison_runs_and_can_be_cancelled(lab: LabPage) -> None:
     lab.open_part("Compare schemes")
     lab.click("compare")
-    assert "4 of 4 schemes: done" in lab.wait_for_text("progress", "done")
+    assert f"{len(COMPARED)} of {len(COMPARED)} schemes: done" in lab.wait_for_text("progress", "done")
     assert "×1.40" in lab.text("comparison")
     assert "masked_blend" in lab.text("comparison")
 
@@ -480,7 +494,7 @@ def test_comparison_runs_and_can_be_cancelled(lab: LabPage) -> None:
     lab.tab.wait("return !document.querySelector('button#weighted_clip_compare').disabled")
     lab.tab.wait("return window.numLate > 0")
     time.sleep(0.5)
-    assert "of 10 schemes: cancelled" in lab.text("progress")
+    assert f"of {len(COMPARED) + 6} schemes: cancelled" in lab.text("progress")
     lab.tab.run("window.fetch = window.promptFetch")
 
 
@@ -556,5 +570,5 @@ def test_the_lab_binds_by_words_and_as_cutoff(handlers: Handlers) -> None:
     exporting = ExportTab(handlers)
     file, told = exporting.export(text, *values(scheme="comfy", bind_hide="cutoff", bind_words="red\nblue"))
     assert file is not None, told
-    assert "bind_strength must be 0 to 1" in handlers.read(text, *values(bind_strength=2))[1]
-    assert "bind_strength must be a number" in handlers.read(text, *values(bind_strength="much"))[1]
+    assert "Strength must be 0 to 1" in handlers.read(text, *values(bind_strength=2))[1]
+    assert "Strength must be a number" in handlers.read(text, *values(bind_strength="much"))[1]

@@ -267,11 +267,11 @@ def test_large_and_odd_pictures_are_made_to_fit_and_it_is_said(tokens: TokenLab)
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ((0, 1, 3), "row must be a whole number, 1 to 8; got 0"),
-        ((1, 13, 3), "column must be a whole number, 1 to 12; got 13"),
-        ((1, 1, 125), "token must be a whole number, 0 to 124; got 125"),
-        ((1.5, 1, 3), "row must be a whole number"),
-        ((None, 1, 3), "row must be a whole number, 1 to 8; got None"),
+        ((0, 1, 3), "Row must be a whole number, 1 to 8; got 0"),
+        ((1, 13, 3), "Column must be a whole number, 1 to 12; got 13"),
+        ((1, 1, 125), "Swap for token must be a whole number, 0 to 124; got 125"),
+        ((1.5, 1, 3), "Row must be a whole number"),
+        ((None, 1, 3), "Row must be a whole number, 1 to 8; the box is empty"),
         (("<b>", 1, 3), "got '<b>'"),
         ((float("nan"), 1, 3), "got nan"),
         ((float("inf"), 1, 3), "got inf"),

@@ -338,7 +338,7 @@ def test_a_reload_loses_nothing_and_no_server_is_told(lab: LabPage, small_lab: s
         lab.open_part("Compare schemes")
         lab.tab.wait(
             "return [...document.querySelectorAll('#weighted_clip_schemes label:has(input:checked)')]"
-            "  .map((one) => one.textContent.trim().match(/^\\w+/)[0]).join() === 'a1111,masked_blend,perp,unweighted'"
+            "  .map((one) => one.textContent.trim().match(/^\\w+/)[0]).join() === 'a1111,masked_blend,perp'"
         )
     assert [chip.split()[0] for chip in lab.chips()][:4] == ["a", "red", "“", "fox"]
     assert not [one for one in lab.tab.requests() if "#" in one or "fox" in unquote(one)]

@@ -36,6 +36,10 @@ TOGETHER = {
     "The LoRA “{}” at {} is no text, and is not loaded here{}": (
         f"The LoRA “x” at 1 is no text, and is not loaded here{LORA_LOADER}",
     ),
+    "The LoRA “{}” is named again at the same strength{}: it acts once, as in Forge.": tuple(
+        f"The LoRA “x” is named again at the same strength{part}: it acts once, as in Forge."
+        for part in ("", " for the text encoder", " for the diffusion model")
+    ),
     "{} cannot be written in {}: it is left out.": (
         "A LoRA cannot be written in comfy: it is left out.",
         "“<hypernet:x>” cannot be written in comfy: it is left out.",

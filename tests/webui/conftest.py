@@ -33,6 +33,15 @@ def host_options(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The host's holder of the model, which is empty."""
+    module = ModuleType("modules.sd_models")
+    module.__dict__["model_data"] = SimpleNamespace(sd_model=None)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module.__dict__["model_data"]
+
+
+@pytest.fixture
 def forge() -> fake.ForgeModel:
     return fake.ForgeModel(fake.ForgeEngine(fake.text_model()))
 

@@ -233,10 +233,16 @@ class A1111XLModel:
         return {"crossattn": torch.cat([hidden, other], dim=2), "vector": pooled}
 
 
-def get_learned_conditioning(model: Any, prompts: list[str], steps: int, hires_steps: Any = None) -> list[Any]:
-    """As the host's function of that name; the texts of a prompt are divided by ``=>``."""
+def get_learned_conditioning_prompt_schedules(prompts: list[str], steps: int, hires_steps: Any) -> list[list[str]]:
+    """As the host's function of that name: the texts of each prompt, which are divided by ``=>``."""
     del steps, hires_steps
-    return [model.get_learned_conditioning(prompt.split("=>")) for prompt in prompts]
+    return [prompt.split("=>") for prompt in prompts]
+
+
+def get_learned_conditioning(model: Any, prompts: list[str], steps: int, hires_steps: Any = None) -> list[Any]:
+    """As the host's function of that name."""
+    schedules = get_learned_conditioning_prompt_schedules(prompts, steps, hires_steps)
+    return [model.get_learned_conditioning(texts) for texts in schedules]
 
 
 class SdConditioning(list[str]):

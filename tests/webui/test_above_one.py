@@ -200,7 +200,7 @@ def test_a_request_without_it_is_as_ever_and_a_page_begins_with_the_webui(forge:
     "value", [None, float("nan"), True, 0, "as A1111", "AS THE WEBUI", ["as the WebUI"], {}, "<b>"]
 )
 def test_another_value_of_a_request_is_quoted(forge: fake.ForgeModel, value: Any) -> None:
-    with pytest.raises(WebUIError, match="above_one must be one of: as ComfyUI, as the WebUI; got ") as caught:
+    with pytest.raises(WebUIError, match="Above 1 must be one of: as ComfyUI, as the WebUI; got ") as caught:
         conditioning(forge, "a cat", scheme="a1111", above_one=value)
     assert str(caught.value).endswith(repr(value))
     assert vars(caught.value)["status_code"] == 422

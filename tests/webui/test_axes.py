@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.webui.axes import LABEL, MENUS, WEIGHT, add_axes, weights, with_weight
+from weighted_clip.hosts.webui.axes import BIND, LABEL, MENUS, PLACES, add_axes
+from weighted_clip.hosts.webui.axis_values import STRENGTH, WEIGHT, strengths, values_of, weights, with_weight
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import arm
-from weighted_clip.hosts.webui.settings import INFOTEXT
+from weighted_clip.hosts.webui.settings import INFOTEXT, Settings
 from weighted_clip.weighting.syntax import parse
 
 from . import fake_webui as fake
@@ -78,7 +79,8 @@ def test_axes_are_added_once_behind_the_hosts_own(plot: ModuleType) -> None:
     add_axes()  # “Reload UI” where the module is kept
     titles = [option.label.removeprefix(LABEL) for option in plot.axis_options]
     menus = ["Scheme", "Normalization", "Law", "Mask method", "Padding"]
-    assert titles == ["Nothing", *menus, "Weight of a word", "Places"]
+    added = ["Above 1", "Syntax", "Keep apart", "Strength"]  # a request counts axes, so that these come last
+    assert titles == ["Nothing", *menus, "Weight of a word", "Places", *added]
 
 
 def test_without_the_plot_nothing_happens(plot: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,8 +96,8 @@ def test_without_the_plot_nothing_happens(plot: ModuleType, monkeypatch: pytest.
 @pytest.mark.parametrize("name", MENUS)
 def test_every_value_of_a_menu_is_that_of_its_control(plot: ModuleType, name: str, forge: fake.ForgeModel) -> None:
     """With the script off, too: an axis switches it on."""
-    settings = {"scheme": "masked_blend", "normalization": "none", "law": "nested", "mask_method": "attention"}
-    settings["padding"] = "attend"
+    settings = {**vars(Settings()), "scheme": "masked_blend"}
+    del settings["enabled"]
     off = list(settings.values())
     stock = forge.get_learned_conditioning([PROMPT])
     option = axis(plot, MENUS[name][0])
@@ -128,7 +130,7 @@ def test_an_axis_that_the_scheme_does_not_read_is_named(plot: ModuleType, forge:
     for scheme, is_said in (("a1111", True), ("masked_blend", False)):
         [cell] = cells(plot, fake.Generation(forge), "Law", ["compel"])
         conditioning(cell, True, scheme)
-        assert any("The axis Law changes nothing" in comment for comment in cell.comments) == is_said
+        assert any("Law compel changes nothing" in comment for comment in cell.comments) == is_said
 
 
 @pytest.mark.parametrize("name", MENUS)
@@ -154,6 +156,7 @@ def test_wrong_values_are_refused_before_the_run(plot: ModuleType, name: str, fo
         ("dog: 0, 1, red cat: .5", ["dog: 0", "dog: 1", "red cat: 0.5"]),
         ('"dog, wet: 0.5", 1', ["dog, wet: 0.5", "dog, wet: 1"]),
         ("", []),
+        ("dog: 0.12345-1 [3]", ["dog: 0.12345", "dog: 0.56173", "dog: 1"]),  # no end is rounded
     ],
 )
 def test_weights_are_written_as_on_the_hosts_axes(text: str, expected: list[str]) -> None:
@@ -166,19 +169,30 @@ def test_weights_are_written_as_on_the_hosts_axes(text: str, expected: list[str]
         ("dog", "expected a word .* got “dog”"),
         ("0-1 [5]", "expected a word"),
         ("(dog:0.5)", "expected a word without brackets"),
-        ("dog: half", "expected a weight .* got “half”"),
-        ("dog:", "expected a weight"),
-        ("dog: nan", "expected a weight"),
-        ("dog: 0-1 [0]", "has 0 weights"),
-        ("dog: 0-1 [5000000000]", "has 5000000000 weights; 1 to 100"),
-        ("dog: 0-1 (+0.000001)", "has 1000001 weights"),
-        ("dog: 0-1 (-0.5)", "has 0 weights"),
-        ("dog: 0-1 (+0)", "has 0 weights"),
+        ("dog: half", "expected a number .* got “half”"),
+        ("dog:", "expected a number"),
+        ("dog: nan", "expected a number"),
+        ("dog: 0-1 [0]", "has 0 values"),
+        ("dog: 0-1 [5000000000]", "has 5,000,000,000 values; 1 to 100"),
+        ("dog: 0-1 (+0.000001)", "has 1,000,001 values"),
+        ("dog: 0-1 (-0.5)", "has 0 values"),
+        ("dog: 0-1 (+0)", "has 0 values"),
+        (f"dog: {'9' * 400}", "is too large"),
+        (f"dog: 0-{'9' * 400} [3]", "is too large"),
+        (f"dog: 0-1 (+0.{'0' * 300}1)", "has 1,000,000,000,001 values"),
+        ("dog: " + "0-1 [100]," * 10 + "1", "these are 1,001 values, at most 1,000"),
+        ("dog: " + "1," * 2000 + "1", "these are 2,001 values"),
+        ("dog: 0,, 1", "value 2 of 3 is empty"),
+        ("dog: 0.5,", "value 2 of 2 is empty"),
+        ("dog: " + "x" * 200_000, "the values have 200,005 characters"),
+        ("dog: " + "x" * 9000, "expected a number"),
+        ('dog: "' + "0;" * 6000, "expected a number"),
     ],
 )
 def test_what_is_no_weight_is_refused_in_words(text: str, message: str) -> None:
-    with pytest.raises(WebUIError, match=message):
+    with pytest.raises(WebUIError, match=message) as caught:
         weights(text)
+    assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize(
@@ -225,7 +239,7 @@ def test_weights_go_into_all_prompts_that_have_the_word(plot: ModuleType, forge:
     assert (first.prompt, first.negative_prompt, first.hr_prompt) == ("a (dog:0.5)", "a (dog:0.5) and a cat", "")
     assert (second.prompt, second.negative_prompt) == ("a dog", "a (dog:0.2) and a (cat:2)")
     assert p.prompt == "a dog"
-    with pytest.raises(WebUIError, match="“bird” is neither in the prompt nor in the negative prompt"):
+    with pytest.raises(WebUIError, match="“bird” is in none of the prompts"):
         cells(plot, p, WEIGHT, ["bird: 0.5"])
     with pytest.raises(WebUIError, match="name a word and weights"):
         cells(plot, p, WEIGHT, [])
@@ -262,3 +276,107 @@ def test_a_cell_hands_its_values_on(plot: ModuleType, forge: fake.ForgeModel) ->
         arm(cell, cell.script_args[1:4])
         assert list(cell.script_args) == ["other's", *values, "behind"]
     assert p.script_args == ("other's", False, "comfy", "mean", "behind")
+
+
+# Axes of the binding, of places and of the syntax
+
+
+def prepared(plot: ModuleType, title: str, text: str) -> list[str]:
+    """Values of an axis that the host reads out of its text box."""
+    prepare = axis(plot, title).prepare
+    assert prepare is not None
+    return prepare(text)
+
+
+def with_script(forge: fake.ForgeModel, prompt: str, *values: Any) -> Any:
+    """A generation with these values of our script."""
+    p: Any = fake.Generation(forge)
+    ours = SimpleNamespace(title=lambda: INFOTEXT, args_from=0, args_to=len(values))
+    p.prompt, p.styles, p.steps = prompt, [], 20
+    p.scripts, p.script_args = SimpleNamespace(alwayson_scripts=[ours]), values
+    return p
+
+
+def test_phrases_kept_apart_and_their_strength_are_axes(
+    plot: ModuleType, forge: fake.ForgeModel, models: SimpleNamespace
+) -> None:
+    models.sd_model = forge
+    text = "a red cat and a blue dog"
+    values = prepared(plot, BIND, "off, red cat / blue dog")
+    p = with_script(forge, text, True, "comfy")
+    for value, cell in zip(values, cells(plot, p, BIND, values), strict=True):
+        for strength, inner in zip(("0", "0.5", "1"), cells(plot, cell, STRENGTH, strengths("0-1 [3]")), strict=True):
+            inner.comments = {}  # copies share them
+            arm(inner, inner.script_args)
+            [made] = inner.setup_conds(text)
+            bind = "" if value == "off" else "red cat\nblue dog"
+            alone = fake.armed(forge, scheme="comfy", bind=bind, bind_strength=float(strength))
+            assert torch.equal(made, alone.setup_conds(text)[0]), (value, strength)
+            assert inner.extra_generation_params == alone.extra_generation_params
+            is_idle = any(
+                f"{STRENGTH} {strength} changes nothing: Keep apart is empty" in one for one in inner.comments
+            )
+            assert is_idle == (value == "off" and strength != "1")
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "message"),
+    [
+        (BIND, "red cat, green bird", "cannot be bound: .*“green bird” is not in the prompt"),
+        (BIND, "", "Keep apart: write the phrases of each value"),
+        (BIND, "red cat,,off", "Keep apart: value 2 of 3 is empty"),
+        (PLACES, "red cat: left half, green bird: left half", "“green bird” is in none of the prompts"),
+        (PLACES, "off, red cat: nowhere", "Places, “red cat: nowhere”"),
+        (PLACES, "off, , red cat: left half", "Places: value 2 of 3 is empty"),
+        (PLACES, "", "Places: write a line for each value"),
+        (STRENGTH, "0-2 [3]", "Strength must be 0 to 1, got 2"),
+        (STRENGTH, "much", "Strength: expected a number .*got “much”"),
+        (STRENGTH, "", "Strength: write numbers"),
+        ("Scheme", "comfy, quantum, " + "x" * 9000, "got “quantum” and “xxx"),
+        ("Scheme", "", "choose at least one value in its menu"),
+        ("Syntax", "a1111, nai", "Syntax must be one of: comfy, a1111, .*got “nai”"),
+        ("Above 1", "as A1111", "Above 1 must be one of: as ComfyUI, as the WebUI; got “as A1111”"),
+    ],
+)
+def test_what_the_run_would_refuse_is_refused_before_it(
+    plot: ModuleType, forge: fake.ForgeModel, models: SimpleNamespace, title: str, text: str, message: str
+) -> None:
+    p = with_script(forge, "a red [cat:fox:0.5] and a blue dog", True, "comfy")
+    with pytest.raises(WebUIError, match=message) as caught:
+        cells(plot, p, title, prepared(plot, title, text))
+    assert len(str(caught.value)) < 700
+
+
+def test_what_styles_add_may_hold_a_phrase(plot: ModuleType, forge: fake.ForgeModel, models: SimpleNamespace) -> None:
+    p = with_script(forge, "a dog", True)
+    p.styles = ["with a red cat"]
+    assert cells(plot, p, PLACES, ["red cat: left half"])
+
+
+def test_a_weight_is_written_in_the_syntax_of_its_cell_whichever_axis_comes_first(
+    plot: ModuleType, forge: fake.ForgeModel
+) -> None:
+    expected = {"a1111": "a (dog:0.5)", "compel": "a (dog)0.5", "comfy": "a (dog:0.5)"}
+    for syntax, prompt in expected.items():
+        p = with_script(forge, "a dog", True, "comfy")
+        [cell] = cells(plot, cells(plot, p, "Syntax", [syntax])[0], WEIGHT, ["dog: 0.5"])
+        assert cell.prompt == prompt
+        [cell] = cells(plot, cells(plot, p, WEIGHT, ["dog: 0.5"])[0], "Syntax", [syntax])
+        assert cell.prompt == prompt
+
+
+def test_a_weight_that_no_syntax_of_the_plot_can_write_is_refused_before_the_run(
+    plot: ModuleType, forge: fake.ForgeModel
+) -> None:
+    for titles in ((WEIGHT, "Syntax"), ("Syntax", WEIGHT)):
+        p = with_script(forge, "a dog", True, "comfy")
+        values = {WEIGHT: ["dog: 0.5"], "Syntax": ["a1111", "none"]}
+        confirms = [(axis(plot, title).confirm, values[title]) for title in titles]
+        with pytest.raises(WebUIError, match="the syntax none has no weights"):
+            for confirm, some in confirms:
+                assert confirm is not None
+                confirm(p, some)
+
+
+def test_values_in_quotes_may_have_commas() -> None:
+    assert values_of(PLACES, 'off, "red cat: left half, 0-0.4"') == ["off", "red cat: left half, 0-0.4"]

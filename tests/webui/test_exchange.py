@@ -90,12 +90,12 @@ def test_the_script_gets_what_the_tab_shows(*, is_named: bool) -> None:
         ("[" * 100_000, "no fields of the page"),
         ("x" * (MAX_CHARACTERS + 1), "no fields of the page"),
         (None, "no fields of the page: None"),
-        ('{"enabled": true, "scheme": "quantum"}', "scheme must be one of: .*got 'quantum'"),
-        ('{"enabled": true, "scheme": ["comfy"]}', r"scheme must be one of: .*got \['comfy'\]"),
-        ('{"enabled": true, "above_one": "NaN"}', "above_one must be one of: as ComfyUI, as the WebUI; got 'NaN'"),
-        ('{"enabled": true, "bind_strength": "NaN"}', "bind_strength must be 0 to 1, got nan"),
-        ('{"enabled": true, "bind_strength": "much"}', "bind_strength must be a number, got 'much'"),
-        ('{"enabled": true, "bind": 7}', "bind must be a text, got 7"),
+        ('{"enabled": true, "scheme": "quantum"}', "Scheme must be one of: .*got 'quantum'"),
+        ('{"enabled": true, "scheme": ["comfy"]}', r"Scheme must be one of: .*got \['comfy'\]"),
+        ('{"enabled": true, "above_one": "NaN"}', "Above 1 must be one of: as ComfyUI, as the WebUI; got 'NaN'"),
+        ('{"enabled": true, "bind_strength": "NaN"}', "Strength must be 0 to 1, got nan"),
+        ('{"enabled": true, "bind_strength": "much"}', "Strength must be a number, got 'much'"),
+        ('{"enabled": true, "bind": 7}', "Keep apart must be a text, got 7"),
     ],
 )
 def test_what_cannot_be_read_is_quoted(request_: Any, words: str) -> None:

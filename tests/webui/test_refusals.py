@@ -28,10 +28,10 @@ def told(error: BaseException) -> str:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"scheme": "nonsense"}, "scheme must be one of"),
-        ({"bind_strength": "much"}, "bind_strength must be a number, got 'much'"),
-        ({"bind_strength": True}, "bind_strength must be a number, got True"),
-        ({"bind": ["red"]}, r"bind must be a text, got \['red'\]"),
+        ({"scheme": "nonsense"}, "Scheme must be one of"),
+        ({"bind_strength": "much"}, "Strength must be a number, got 'much'"),
+        ({"bind_strength": True}, "Strength must be a number, got True"),
+        ({"bind": ["red"]}, r"Keep apart must be a text, got \['red'\]"),
         ({"bind": "a bird"}, "“a bird” is not in the prompt"),
         ({"bind_hide": "cutoff", "bind_words": "red"}, "With weights, cutoff goes with the schemes"),
     ],
@@ -48,8 +48,8 @@ def test_what_is_refused_answers_422_with_the_words_and_without_the_name_of_a_cl
 
 
 def test_a_long_wrong_value_is_shortened(forge: fake.ForgeModel) -> None:
-    for name in ("scheme", "padding", "bind_strength"):
-        with pytest.raises(WebUIError, match=name) as caught:
+    for name, label in (("scheme", "Scheme"), ("padding", "Padding"), ("bind_strength", "Strength")):
+        with pytest.raises(WebUIError, match=label) as caught:
             conditioning(forge, PROMPT, **{name: "x" * 100_000})
         assert len(str(caught.value)) < 500
 
@@ -108,6 +108,7 @@ def ask() -> Any:
         ({"args": None}, "args, a list of values"),
         ({"enabled": True}, "args, a list of values"),
         ([True, "comfy"], "args, a list of values"),
+        ({"args": [True], "scheme": "comfy"}, r"has args alone; got also \['scheme'\]"),
         ({"args": [True, *["a1111"] * 20]}, "takes 16 values .*got 21"),
         ({"args": {"enabled": "x" * 100_000}}, "args, a list of values"),
     ],
@@ -151,6 +152,23 @@ def test_infinite_weights_are_refused(forge: fake.ForgeModel, text: str, syntax:
     with pytest.raises(WebUIError, match=words) as caught:
         conditioning(forge, texts["prompt"], negative=texts["negative"], syntax=syntax)
     assert len(str(caught.value)) < 500
+
+
+def test_an_infinite_weight_of_a_part_between_ands_is_refused(forge: fake.ForgeModel) -> None:
+    """The host would make a picture of zeros."""
+
+    def in_parts(model: Any, prompts: list[str], *others: Any) -> Any:
+        schedules = fake.get_learned_conditioning(model, prompts, *others)
+        return SimpleNamespace(batch=[[SimpleNamespace(schedules=schedules, weight=weight)]])
+
+    for weight in (0.5, float("inf")):
+        generation = fake.armed(forge)
+        arguments = in_parts, fake.SdConditioning(["a cat"]), 20, [generation.cached_c]
+        if weight == 0.5:
+            assert generation.get_conds_with_caching(*arguments).batch[0][0].weight == weight
+            continue
+        with pytest.raises(WebUIError, match="A part between ANDs has the weight inf"):
+            generation.get_conds_with_caching(*arguments)
 
 
 def test_an_infinite_weight_of_a_term_is_refused(forge: fake.ForgeModel) -> None:

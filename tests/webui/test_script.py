@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "weighted_clip.py"
 PACKAGE = "weighted_clip_webui"
 PATH = frozenset(sys.path)
-"""What the tests were started with: the repository too, if by `python -m pytest` there."""
+"""Path before the script runs, with the repository in it if `python -m pytest` was started there."""
 
 
 @pytest.fixture
@@ -155,13 +155,13 @@ def test_controls_are_settings_in_order_and_paste_themselves(
 @pytest.mark.parametrize(
     ("key", "value", "default", "words"),
     [
-        ("Weighted CLIP", "quantum", "a1111", ("scheme", "&#x27;quantum&#x27;")),
-        ("Weighted CLIP padding", "<zoom>", "attend", ("padding", "mask EOS too", "&lt;zoom&gt;")),
-        ("Weighted CLIP syntax", "nai", "a1111", ("syntax", "compel")),
-        ("Weighted CLIP bind strength", "much", 1.0, ("bind_strength must be a number",)),
-        ("Weighted CLIP bind strength", "7", 1.0, ("bind_strength must be 0 to 1",)),
-        ("Weighted CLIP bind strength", "nan", 1.0, ("bind_strength must be 0 to 1",)),
-        ("Weighted CLIP above one", "nan", "as ComfyUI", ("above_one must be one of: as ComfyUI, as the WebUI",)),
+        ("Weighted CLIP", "quantum", "a1111", ("Scheme", "&#x27;quantum&#x27;")),
+        ("Weighted CLIP padding", "<zoom>", "attend", ("Padding", "mask EOS too", "&lt;zoom&gt;")),
+        ("Weighted CLIP syntax", "nai", "a1111", ("Syntax", "compel")),
+        ("Weighted CLIP bind strength", "much", 1.0, ("Strength must be a number",)),
+        ("Weighted CLIP bind strength", "7", 1.0, ("Strength must be 0 to 1",)),
+        ("Weighted CLIP bind strength", "nan", 1.0, ("Strength must be 0 to 1",)),
+        ("Weighted CLIP above one", "nan", "as ComfyUI", ("Above 1 must be one of: as ComfyUI, as the WebUI",)),
         ("Weighted CLIP above one", "<b>" * 500, "as ComfyUI", ("&lt;b&gt;",)),
         ("Weighted CLIP glow", "on" * 500, None, ("“Weighted CLIP glow: ononon", "is no setting here")),
     ],

@@ -5,12 +5,16 @@ Also messages about ADetailer, which leaves out scripts that its setting does no
 
 import copy
 import logging
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from weighted_clip.hosts.webui.generation import PROBLEMS, SCRIPT, arm, report
+import torch
+from weighted_clip.hosts.webui.generation import PROBLEMS, arm, report
+from weighted_clip.hosts.webui.notes import SCRIPT, sampler_lines
+from weighted_clip.hosts.webui.routes import inspected
 from weighted_clip.hosts.webui.settings import INFOTEXT
 
 from . import fake_webui as fake
@@ -66,6 +70,129 @@ def test_copies_of_a_generation_have_parameters_of_their_own(
         {"Script": "X/Y/Z plot"},
     ]
     assert len(caplog.records) == 1  # all cells have the same prompt
+
+
+def lines_below(forge: fake.ForgeModel, prompt: str, texts: str, negative: str = "") -> list[str]:
+    """Lines below the image of a prompt, of which the host makes these texts."""
+    generation: Any = fake.armed(forge)
+    generation.all_prompts, generation.all_negative_prompts, generation.steps = [prompt] * 3, [negative] * 3, 20
+    generation.setup_conds(texts, negative=negative)
+    return [line.removeprefix(f"{INFOTEXT}: ") for line in generation.comments]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "texts", "starts"),
+    [
+        ("some (cat AND a (dog", "some (cat => a (dog", [5, 16]),
+        ("[x:yyyy:0.5] a (cat", "x a (cat=>yyyy a (cat", [15]),
+        ("<lora:ink:1>a (cat", "a (cat", [14]),
+        ("a (dog AND a (dog", "a (dog => a (dog", [2, 13]),
+    ],
+)
+def test_problems_stand_at_their_place_in_the_whole_prompt_once(
+    forge: fake.ForgeModel, models: SimpleNamespace, prompt: str, texts: str, starts: list[int]
+) -> None:
+    lines = lines_below(forge, prompt, texts)
+    assert [int(line.partition("at ")[2].partition(":")[0]) for line in lines] == starts
+    # as the strip has said before
+    request = {"text": prompt, "is_negative": False, "steps": 20, "syntax": "a1111", "settings": {"enabled": True}}
+    assert lines == [issue["message"] for view in inspected(request)["views"] for issue in view["issues"]]
+
+
+def test_what_is_text_in_a_negative_prompt_is_told_without_a_node_of_comfyui(forge: fake.ForgeModel) -> None:
+    (line,) = lines_below(forge, "a", "a", "bad AND ugly")
+    assert line.startswith("at 4: AND combines prompts in A1111. The WebUI does not read it in this place")
+
+
+def test_the_host_parses_each_prompt_once(forge: fake.ForgeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host takes minutes for a few thousand characters."""
+    name = "get_learned_conditioning_prompt_schedules"
+    parse, calls = getattr(fake, name), list[tuple[str, ...]]()
+
+    def counted(prompts: list[str], *others: Any) -> Any:
+        calls.append(tuple(prompts))
+        return parse(prompts, *others)
+
+    monkeypatch.setattr(fake, name, counted)
+    generation = fake.armed(forge, "masked_blend")
+    [made] = generation.setup_conds("a (cat:0.5)=>a dog", negative="bad")
+    assert calls == [("bad",), ("a (cat:0.5)=>a dog",)]
+    assert getattr(fake, name) is counted
+    monkeypatch.setattr(fake, name, parse)
+    assert torch.equal(made, fake.armed(forge, "masked_blend").setup_conds("a (cat:0.5)=>a dog", negative="bad")[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"scheme": "comfy", "law": "compel"}, ["Law compel changes nothing: the scheme comfy does not read it."]),
+        ({"scheme": "masked_blend", "law": "compel"}, []),
+        ({"bind_strength": 0.5}, ["Strength 0.5 changes nothing: Keep apart is empty."]),
+        ({"bind": "cat", "bind_strength": 0.0}, ["Keep apart changes nothing: Strength is 0."]),
+        (
+            {"bind": "cat", "bind_words": "cat"},
+            ["These words changes nothing: They hide from each other is at whole phrases."],
+        ),
+        (
+            {"scheme": "comfy", "bind": "cat", "bind_hide": "cutoff", "bind_words": "cat"},
+            ["Keep apart changes nothing: They hide from each other is at cutoff, which reads These words."],
+        ),
+        ({"scheme": "comfy", "above_one": "as the WebUI"}, []),  # as a new page has it
+    ],
+)
+def test_settings_that_nothing_reads_are_named(
+    forge: fake.ForgeModel, settings: dict[str, Any], words: list[str]
+) -> None:
+    generation = fake.armed(forge, **settings)
+    generation.setup_conds("a cat")
+    lines = [line.removeprefix(f"{INFOTEXT}: ") for line in generation.comments]
+    assert [line for line in lines if "changes nothing" in line] == words
+    assert set(words) <= set(info_of(generation).get(PROBLEMS, []))
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [
+        ({"scheme": "a1111"}, True),
+        ({"scheme": "masked_blend"}, True),
+        ({"scheme": "masked_blend", "above_one": "as the WebUI"}, False),
+    ],
+)
+def test_an_emphasis_of_a_request_that_the_scheme_replaces_is_named(
+    forge: fake.ForgeModel, settings: dict[str, Any], *, is_told: bool
+) -> None:
+    for mode in ("Ignore", "None"):
+        generation: Any = fake.armed(forge, **settings)
+        generation.override_settings = {"emphasis": mode}
+        generation.setup_conds("a cat")
+        told = any("emphasis 'Ignore' changes nothing" in line for line in generation.comments)
+        assert told == (is_told and mode == "Ignore")
+
+
+def taking(model: Any, x: Any, s_noise: float = 1.0, eta: float = 1.0) -> None:
+    """Stands for a sampler's function that takes these two."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, []),
+        ({"s_churn": 5.0}, ["s_churn 5.0 does nothing: the sampler Euler a does not take it."]),
+        ({"s_noise": 1.05}, ["s_noise 1.05 acted, and the image's parameters do not name it."]),
+        ({"s_noise": 1.05, "extra_generation_params": {"Sigma noise": 1.05}}, []),
+        ({"s_tmax": 3.0}, ["s_tmax 3.0 does nothing: the sampler Euler a does not take it."]),
+        ({"eta": 0.5}, []),
+    ],
+)
+def test_numbers_of_a_request_that_the_sampler_does_not_take_are_named(
+    host_options: SimpleNamespace, fields: dict[str, Any], words: list[str]
+) -> None:
+    defaults = {"s_churn": 0.0, "s_tmin": 0.0, "s_tmax": 0.0, "s_noise": 1.0}
+    vars(host_options).update(defaults)
+    sampler = SimpleNamespace(func=taking, extra_params=["s_noise"])
+    own = {**defaults, "s_tmax": math.inf, "eta": None, "extra_generation_params": {}, "sampler_name": "Euler a"}
+    p = SimpleNamespace(**{**own, "sampler": sampler, **fields})
+    assert list(sampler_lines(p)) == words
 
 
 # ADetailer

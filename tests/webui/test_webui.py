@@ -401,7 +401,7 @@ def test_comma_setting_counts_where_the_hosts_encoder_reads_it(
 
 
 def test_wrong_values_of_the_api_stop_the_generation(forge: fake.ForgeModel) -> None:
-    with pytest.raises(WebUIError, match=r"scheme must be one of: comfy, a1111.*got 'A1111'"):
+    with pytest.raises(WebUIError, match=r"Scheme must be one of: comfy, a1111.*got 'A1111'"):
         conditioning(forge, PROMPT, scheme="A1111")
     generation = fake.armed(forge, *["a1111"] * 16)
     with pytest.raises(WebUIError, match=r"takes 16 values .*got 17"):

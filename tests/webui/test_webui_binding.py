@@ -93,9 +93,9 @@ def test_a_phrase_may_be_in_some_texts_of_a_prompt_only(forge: fake.ForgeModel, 
             "“Red” is not in the prompt as whole words written just like that",
         ),
         ({"bind_hide": "cutoff", "bind_words": "red"}, "With weights, cutoff goes with the schemes"),
-        ({"bind": None}, "bind must be a text, got None"),
-        ({"bind_strength": "much"}, "bind_strength must be a number, got 'much'"),
-        ({"bind_hide": "nothing"}, "bind_hide must be one of: whole phrases, these words, cutoff"),
+        ({"bind": None}, "Keep apart must be a text, got None"),
+        ({"bind_strength": "much"}, "Strength must be a number, got 'much'"),
+        ({"bind_hide": "nothing"}, "They hide from each other must be one of: whole phrases, these words, cutoff"),
     ],
 )
 def test_what_cannot_be_done_stops_the_generation(forge: fake.ForgeModel, settings: dict[str, Any], words: str) -> None:
@@ -148,5 +148,5 @@ def test_settings_go_into_the_parameters_and_come_back() -> None:
     parameters = {key: str(value) for key, value in settings.infotext().items()}
     assert parameters["Weighted CLIP bind strength"] == "0.35"
     assert Settings(**{name: pasted(name, parameters) for name in vars(settings)}) == settings
-    with pytest.raises(WebUIError, match="bind_strength must be a number, got 'much'"):
+    with pytest.raises(WebUIError, match="Strength must be a number, got 'much'"):
         pasted("bind_strength", {**parameters, "Weighted CLIP bind strength": "much"})

@@ -132,9 +132,9 @@ def test_values_of_a_newer_version_are_refused_by_name(forge: fake.ForgeModel) -
     known = list({**vars(Settings()), "enabled": True}.values())
     for values, message in (
         ([*known, "a new setting"], f"takes {len(known)} values .* got {len(known) + 1}"),
-        ([True, "quantum"], "scheme must be one of: comfy, .*; got 'quantum'"),
-        ([True, ["comfy"]], r"scheme must be one of: comfy, .*; got \['comfy'\]"),
-        ([True, "comfy", "none", 7], "law must be one of: nested, compel; got 7"),
+        ([True, "quantum"], "Scheme must be one of: comfy, .*; got 'quantum'"),
+        ([True, ["comfy"]], r"Scheme must be one of: comfy, .*; got \['comfy'\]"),
+        ([True, "comfy", "none", 7], "Law must be one of: nested, compel; got 7"),
     ):
         generation = fake.Generation(forge)
         arm(generation, values)

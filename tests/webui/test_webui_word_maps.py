@@ -182,7 +182,7 @@ def test_maps_of_many_words_or_pictures_are_bounded(model: Any, monkeypatch: pyt
         ({"cells": (9, 9)}, "cuts the picture into parts"),
         ({"refiner_checkpoint": "other"}, "Word maps works with one checkpoint .* or switch Word maps off"),
         ({"syntax": "compel", "prompts": ('("a cat", "a dog").blend(1, 1)',)}, "a blend of several prompts"),
-        ({"word_maps": "yes"}, "word_maps must be true or false, got 'yes'"),
+        ({"word_maps": "yes"}, "Word maps must be true or false, got 'yes'"),
     ],
 )
 def test_what_cannot_be_watched_is_refused_in_words(
@@ -224,7 +224,7 @@ def test_the_tick_goes_into_the_parameters_and_comes_back() -> None:
     parameters["Weighted CLIP word maps"] = "maybe"
     take(parameters)
     assert pasted("word_maps", parameters) is False
-    assert "word_maps must be true or false, got 'maybe'" in untaken(parameters)[0]
+    assert "Word maps must be true or false, got 'maybe'" in untaken(parameters)[0]
     p = fake.Generation(None)
     arm(p, list(vars(settings).values()))  # pyright: ignore[reportArgumentType]
     assert p.extra_generation_params["Weighted CLIP word maps"] is True

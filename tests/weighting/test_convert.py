@@ -150,6 +150,12 @@ def test_a_backslash_does_not_escape_the_bracket_of_the_next_word() -> None:
     assert (result.text, result.issues) == (r"a \ (cat:1.2)", ())
 
 
+@pytest.mark.parametrize("tag", ["<lora:ink:0.5:0.8>", "<lora:ink:0.5:stop=10>", "<lora:ink:0@0,1@1>"])
+def test_what_is_lost_of_a_lora_is_named(tag: str) -> None:
+    result = convert(f"a <lora:b:1> {tag}", "a1111", "compel", TOKENIZE)
+    assert [f"a <lora:b:1> {tag}"[slice(*issue.span)] for issue in result.issues] == [tag]
+
+
 def test_loras_that_the_target_has_no_words_for_are_named_once() -> None:
     result = convert("a cat " + "withLora(ink, 0.5) " * 3, "compel", "comfy", TOKENIZE)
     assert result.text == "a cat"

@@ -6,7 +6,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from weighted_clip.web.inspection import RequestError, inspect
 from weighted_clip.weighting.tags import read_loras, take_tags
-from weighted_clip.weighting.timed.loras import LORAS, lora_times, with_times
+from weighted_clip.weighting.timed.loras import LORAS, lora_times, once, with_times
 from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed
 
 AS_WEBUI, AS_WRITTEN = COUNTERS
@@ -87,7 +87,7 @@ def test_strengths_are_linear_between_points(points: list, steps: int, counter: 
 def test_strengths_at_steps_are_numbers_or_a_problem(strength: str, points: tuple | None) -> None:
     (lora,), issues = read_loras(take_tags(f"<lora:x:{strength}>")[1])
     assert lora.clip_points == lora.model_points == (points or ())
-    assert [issue.code for issue in issues] == ([] if points else ["unreadable-strength"])
+    assert [issue.code for issue in issues] == ["timed-strength" if points else "unreadable-strength"]
     assert all(np.isfinite(strengths(f"<lora:x:{strength}>", 50)[0]))
 
 
@@ -96,6 +96,87 @@ def test_text_encoder_and_model_have_strengths_of_their_own() -> None:
     assert (one.clip, one.model) == ((1.0, 1.0, 1.0), (0.0, 0.5, 1.0))
     assert (other.clip, other.model) == ((0.0, 0.5, 1.0), (0.5, 0.5, 0.5))
     assert one.text == "1: 0 (CLIP 1), 2: 0.5 (CLIP 1), 3: 1"
+
+
+def forges_strengths(start: int | None, stop: int | None, steps: int) -> list[float]:
+    """Strength on the diffusion model in each call, as sd-webui-lora-block-weight sets it in Forge.
+
+    It sets the strength to 0 at first if there is a start, and has a look whenever the denoiser is called: at the step
+    that is the start the strength comes back, at that of the stop it goes. The step is counted up after each call but
+    the first.
+    """
+    strength = 1.0 if not start else 0.0
+    found = []
+    for call in range(steps):
+        step = max(call - 1, 0)
+        if step == start:
+            strength = 1.0
+        if step == stop:
+            strength = 0.0
+        found.append(strength)
+    return found
+
+
+@pytest.mark.parametrize("start", [None, 0, 1, 3, 9])
+@pytest.mark.parametrize("stop", [None, 0, 1, 3, 5, 9])
+def test_steps_bound_a_lora_as_in_the_extension(start: int | None, stop: int | None) -> None:
+    options = "".join(f":{key}={value}" for key, value in (("start", start), ("stop", stop)) if value is not None)
+    (webui,) = lora_times(f"<lora:x:1{options}>", 8, AS_WEBUI)
+    assert list(webui.model) == forges_strengths(start, stop, 8)
+    assert set(webui.clip) == {float(not start)}  # the text is encoded before the first call
+    (written,) = lora_times(f"<lora:x:1{options}>", 8, AS_WRITTEN)
+    first, end = start or 0, 99 if stop is None or stop < (start or 0) else stop
+    assert list(written.model) == [float(first <= step < end) for step in range(1, 9)]
+
+
+def test_a_range_of_steps_is_both_ends() -> None:
+    for text in ("<lora:x:1:step=3-5>", "<lora:x:1:lbw=ALL:start=9:stop=2:step=3-5>"):
+        assert strengths(text, 6) == [[0, 0, 1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("<lora:x:1:start=5:stop=3>", ["backward-steps"]),
+        ("<lora:x:1:step=5-3>", ["backward-steps"]),
+        ("<lora:x:1:start=5:stop=5>", ["lora-without-step"]),
+        ("<lora:x:1:start=30>", ["lora-without-step"]),
+        ("[[<lora:x:1>:7]::4]", ["lora-without-step"]),
+        ("<lora:x:1:start=0.5>", ["unreadable-steps"]),
+        ("<lora:x:1:step=7>", ["unreadable-steps"]),
+        ("<lora:x:1:stop=10>", []),
+        ("<lora:x:0>", []),
+        ("<lora:x:1> <lora:x:1>", ["repeated-lora"]),
+        ("<lora:x:1> <lora:x:0.5> <lora:X:1>", []),
+        ("[<lora:x:1>:<lora:x:1>:5]", []),
+        ("<lora:x:1> [a<lora:x:1>:5]", ["repeated-lora"]),
+        ("<lora:x:0@0,1@1> <lora:x:0@0,1@1>", []),
+    ],
+)
+def test_times_without_sense_and_repetitions_are_said_while_typing(text: str, codes: list[str]) -> None:
+    request = {"text": text, "syntax": "a1111", "steps": 20, "counter": AS_WRITTEN, "loras": "in time"}
+    (timed, *_) = inspect(request)["views"]
+    assert [issue["code"] for issue in timed["issues"]] == codes
+    if not text.startswith("["):
+        assert timed["chunks"][0]["chips"][0]["text"].startswith("<lora:")
+
+
+def test_a_lora_acts_once_at_each_strength_as_in_forge() -> None:
+    """Forge keeps the patches of each of the two models by file and strength: 0.8, 0.8 and 0.5 act as 1.3."""
+    text = "<lora:x:0.8> <lora:x:0.8:0.5> <lora:x:0.5:0.8> <lora:y:0.8> <lora:x:0@0,1@1> <lora:x:0@0,1@1>"
+    times = lora_times(text, 3, AS_WRITTEN)
+    names = [one.tag.name for one in times]
+    found, issues = once(times, names)
+    patches: dict[tuple[str, str, float], float] = {}
+    for one in times[:4]:
+        patches[one.tag.name, "clip", one.tag.clip_strength] = one.tag.clip_strength
+        patches[one.tag.name, "model", one.tag.model_strength] = one.tag.model_strength
+    for name in "xy":
+        own = [one for one in found[:4] if one.tag.name == name]
+        assert sum(one.clip[0] for one in own) == sum(v for key, v in patches.items() if key[:2] == (name, "clip"))
+        assert sum(one.model[0] for one in own) == sum(v for key, v in patches.items() if key[:2] == (name, "model"))
+    assert found[4:] == times[4:]
+    assert [text[slice(*issue.span)] for issue in issues] == ["<lora:x:0.8:0.5>", "<lora:x:0.5:0.8>"]
 
 
 def test_too_much_is_refused_in_words() -> None:

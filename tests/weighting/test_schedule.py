@@ -163,3 +163,30 @@ def test_more_changes_than_memory_can_hold_are_refused() -> None:
     assert len(schedule("[a|b]" * 12_000, 20)) == 20
     with pytest.raises(ValueError, match=r"9001 parts between ANDs over 10000 steps are too many"):
         read_timed("a AND " * 9_000, 10_000)
+
+
+NINES = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "codes"),
+    [
+        (f"a AND b:{NINES}", [1.0, 1e30], ["clamped-weight"]),
+        (f"a:{NINES} AND b:-{NINES}", [1e30, -1e30], ["clamped-weight", "clamped-weight"]),
+        (f"a AND b:{NINES}.5", [1.0, 1e30], ["clamped-weight"]),
+        ("a AND b:13", [1.0, 13.0], ["far-weight"]),
+        ("a AND b:-12.5", [1.0, -12.5], ["far-weight"]),
+        ("a AND b:10", [1.0, 10.0], []),
+    ],
+)
+def test_weights_of_parts_are_finite_and_named_like_those_of_words(text: str, weights: list, codes: list) -> None:
+    prompt = read_timed(text, 5)
+    assert [branch.weight for branch in prompt.branches] == weights == [part.weight for part in split_and(text)]
+    assert [issue.code for issue in prompt.issues] == codes
+    assert all(text[slice(*issue.span)].strip(": ") in text for issue in prompt.issues)
+
+
+def test_a_weight_of_a_part_without_its_point_is_mended() -> None:
+    text = "a AND b : 13 AND c"
+    (issue,) = read_timed(text, 5).issues
+    assert text[: issue.span.start] + issue.fix + text[issue.span.end :] == "a AND b : 1.3 AND c"

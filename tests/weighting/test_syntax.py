@@ -16,7 +16,9 @@ from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.prompt import Break, Fragment, Piece, Prompt, PromptError, Span, Swap, unmarked
 from weighted_clip.weighting.reading import placed, read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, Syntax, parse
+from weighted_clip.weighting.syntax.mends import mend_issues
 from weighted_clip.weighting.syntax.slips import slip_issues
+from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.view import view
 
 from ..fuzz.processor_time import too_fast_growth
@@ -105,7 +107,7 @@ def test_a_refusal_quotes_the_prompt_with_carets() -> None:
         ("a1111", "a \\ b", ["lone-backslash"]),
         ("a1111", "a [b:c:0.5] [d|e]", ["unread-edit", "unread-edit"]),
         ("a1111", "a AND b, SAND", ["unread-and"]),
-        ("a1111", "a [b:c] | [d]", []),
+        ("a1111", "a [b: c] | [d]", []),
         ("comfy", "a (b", ["unclosed-bracket"]),
         ("comfy", "((a)", ["unclosed-bracket"]),
         ("comfy", "a) b", ["unopened-bracket"]),
@@ -156,6 +158,23 @@ def test_issues_name_the_problem(syntax: str, text: str, codes: list[str]) -> No
         ("full-width-weight", "a （dog：1.3） b", "a (dog:1.3) b", {"dog": 1.3}),
         ("full-width-weight", "(dog：0．5)", "(dog:0.5)", {"dog": 0.5}),
         ("full-width-weight", "（狗：1。5）", "(狗:1.5)", {"狗": 1.5}),
+        ("near-weight", "a (realistic:-1.5,) b", "a (realistic:-1.5) b", {"realistic": -1.5}),
+        ("near-weight", "(cat;1.2)", "(cat:1.2)", {"cat": 1.2}),
+        ("near-weight", "(red cat = 1.2 )", "(red cat:1.2)", {"red cat": 1.2}),
+        ("near-weight", "(cat,1.2)", "(cat:1.2)", {"cat": 1.2}),
+        ("near-weight", "(word:1.2:)", "(word:1.2)", {"word": 1.2}),
+        ("near-weight", "(word : 1.2 ; )", "(word:1.2)", {"word": 1.2}),
+        ("near-weight", "(cat:1.2.)", "(cat:1.2)", {"cat": 1.2}),
+        ("near-weight", "(cat:- 1.5)", "(cat:-1.5)", {"cat": -1.5}),
+        ("near-weight", "(cat：1.2，)", "(cat:1.2)", {"cat": 1.2}),
+        ("near-weight", "(a, b:2,)", "(a, b:2)", {"a, b": 2.0}),
+        ("decimal-comma", "(cat:0,5)", "(cat:0.5)", {"cat": 0.5}),
+        ("unclosed-bracket", "a (cat:1.2, dog", "a (cat:1.2), dog", {"cat": 1.2}),
+        ("novelai-weight", "a {{cat}} b", "a (cat:1.1) b", {"cat": 1.1}),
+        ("novelai-weight", "a {red cat} b", "a (red cat:1.05) b", {"red cat": 1.05}),
+        ("novelai-weight", "1.5::red cat::, dog", "(red cat:1.5), dog", {"red cat": 1.5}),
+        ("novelai-weight", "-1::hat::", "(hat:-1)", {"hat": -1.0}),
+        ("choice", "a {red|blue} cat", "a red cat", {}),
     ],
 )
 @pytest.mark.parametrize("syntax", ["comfy", "a1111"])
@@ -167,6 +186,128 @@ def test_a_fix_is_read_as_meant(syntax: str, code: str, text: str, fixed: str, m
     prompt = parse(written, syntax)
     assert prompt.issues == ()
     assert {one.text: one.weight for one in prompt.fragments if one.weight != 1} == meant
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "fixed"),
+    [
+        ("near-edit", "a [cat:dog:0,5] b", "a [cat:dog:0.5] b"),
+        ("near-edit", "[cat:dog:50%]", "[cat:dog:0.5]"),
+        ("near-edit", "[cat:dog: 10 steps ]", "[cat:dog:10]"),
+        ("near-edit", "[cat:dog]", "[cat:dog:0.5]"),
+        ("near-edit", "[cat:0,5]", "[cat:0.5]"),
+        ("near-edit", "[cat:dog:0.5:]", "[cat:dog:0.5]"),
+        ("near-edit", "[cat;dog;0.5]", "[cat:dog:0.5]"),
+        ("near-edit", "[(red:1.2) cat:blue:.5,]", "[(red:1.2) cat:blue:.5]"),
+        ("near-edit", "[((red) cat:1.2):blue:50%]", "[((red) cat:1.2):blue:0.5]"),
+        ("unclosed-bracket", "a [cat|dog, b", "a [cat|dog], b"),
+        ("unclosed-bracket", "a [cat:dog:0.5", "a [cat:dog:0.5]"),
+        ("unclosed-tag", "a <lora:ink:0.8", "a <lora:ink:0.8>"),
+        ("unclosed-tag", "a <lora:ink:0.8, b", "a <lora:ink:0.8>, b"),
+    ],
+)
+def test_a_mended_edit_changes_with_the_steps(code: str, text: str, fixed: str) -> None:
+    (issue,) = (issue for issue in parse(text, "a1111").issues if issue.code == code)
+    assert text[: issue.span.start] + issue.fix + text[issue.span.end :] == fixed
+    before, after = (read_timed(one, 20) for one in (text, fixed))
+    if code == "unclosed-tag":
+        assert [one.code for one in after.issues] == ["lora"]
+    else:
+        assert len(after.branches[0].texts) > len(before.branches[0].texts)
+        assert not after.issues
+
+
+@pytest.mark.parametrize("syntax", ["comfy", "a1111"])
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e400", "1e9", "1e9 ", "-Infinity"])
+def test_a_weight_that_cannot_be_is_said_in_both_syntaxes(syntax: str, number: str) -> None:
+    codes = {issue.code for issue in read(f"a (dog:{number}) b", syntax=syntax).issues}
+    assert codes & {"near-weight", "clamped-weight", "far-weight"}
+
+
+@pytest.mark.parametrize("syntax", ["comfy", "a1111"])
+def test_prompts_that_are_right_have_no_slips(syntax: str) -> None:
+    for text in RIGHT:
+        text = text.replace("[", "(").replace("]", ")") if syntax == "comfy" else text
+        issues = parse(text, syntax).issues
+        assert [issue.message for issue in issues if issue.fix or issue.code.startswith("near-")] == []
+
+
+RIGHT = (
+    *(
+        "a (cat:1.2), (dog:0.5), ((bird)), masterpiece, best quality",
+        "a photo, 16:9, f/1.8, 50mm",
+        "(best quality; 8k)",
+    ),
+    *(
+        "(Canon EOS, 50mm, f1.8)",
+        "(16:9)",
+        "(aspect ratio 16:9,)",
+        "a clock (12:30,)",
+        "smile :3, (smile :3,)",
+    ),
+    *(
+        "(stable diffusion 1.5)",
+        "(version 2.1)",
+        "[style: anime]",
+        "[portrait]",
+        "[[cat]], [a, b]",
+        "score_9, score_8_up",
+    ),
+    *(
+        "a = b",
+        "(a = b)",
+        "1girl, ^_^, >:), =)",
+        '{"subject": "a cat", "weight": 1.2}',
+        "{ }",
+        "std::string",
+        "a::b::c",
+    ),
+    *(
+        "ratio 4::3",
+        r"pikachu \(pokemon\), (a\) 1.2)",
+        "a cat; a dog",
+        "(a; b, c)",
+        "time: 10, place: 5",
+        "(cat : 1.2 )",
+    ),
+    *(
+        "f(x=1.5)",
+        "(time; 8)",
+        "Re:Zero, (re:zero)",
+        "(2001: a space odyssey:1.1)",
+        "<3, a < b > c",
+        "(a:+1.2)",
+        "(a:.5)",
+    ),
+)
+
+
+def test_messages_about_slips_do_not_grow_with_them() -> None:
+    nines, words = "9" * 5000, "a" * 5000
+    for syntax in SYNTAXES:
+        for text in (
+            f"(a:{nines},)",
+            f"[a:b:{nines}%]",
+            f"[{words}:{words}]",
+            f"{{{words}|b}}",
+            f"(a:{nines}e9)",
+            f"({words};1.5)",
+        ):
+            assert all(len(issue.message) < 400 for issue in parse(text, syntax).issues)
+
+
+def test_numbers_of_edits_are_no_near_edits() -> None:
+    for text in (
+        "[cat:dog:0.5]",
+        "[cat:10]",
+        "[cat::5]",
+        "[cat:dog: 5 ]",
+        "[a|b]",
+        "[a:b|c]",
+        "[cat:1e1]",
+        r"\[cat:dog\]",
+    ):
+        assert "near-edit" not in {issue.code for issue in parse(text, "a1111").issues}
 
 
 @pytest.mark.parametrize("syntax", SYNTAXES)
@@ -512,6 +653,14 @@ def test_the_view_says_whose_form_it_is() -> None:
         "1",
         "__a/",
         "a_(",
+        "{",
+        "{a",
+        "1::a",
+        "[a:",
+        "a=1.2)",
+        "a;",
+        "(\\(",
+        "[\\(",
     ],
 )
 def test_long_texts_are_searched_in_linear_time(syntax: str, sign: str) -> None:
@@ -519,5 +668,6 @@ def test_long_texts_are_searched_in_linear_time(syntax: str, sign: str) -> None:
         for foreign in SYNTAXES[syntax].foreign:
             sum(1 for _ in foreign.form.finditer(text))
         sum(1 for _ in slip_issues(Prompt(text, syntax, ()), SYNTAXES[syntax]))
+        sum(1 for _ in mend_issues(Prompt(text, syntax, ()), SYNTAXES[syntax]))
 
     assert too_fast_growth(search, lambda size: sign * (size // len(sign))) == ""

@@ -27,6 +27,11 @@ from .tiny import read
         ("<lora:my style v2.1:1><lyco:b:2>", "", [("my style v2.1", 1.0, 1.0), ("b", 2.0, 2.0)]),
         ("a < b <3 <> <lora> <:x> c>", "a < b <3 <> <lora> <:x> c>", []),
         ("<lora:never closed", "<lora:never closed", []),
+        ("<lora:ink:0.375:ALL>", "", [("ink", 0.375, 0.375)]),
+        ("<lora:ink:0.375:0,0,1,1,0,0,0,0,0,0,0,0,0,0,0,0,0>", "", [("ink", 0.375, 0.375)]),
+        ("<lora:ink:0.5:unet=much>", "", [("ink", 0.5, 0.5)]),
+        ("<lora:ink:1:1:lbw=OUTALL:stop=10>", "", [("ink", 1.0, 1.0)]),
+        ("<lora:ink:a=b=c>", "", [("ink", 1.0, 1.0)]),
         ("<hypernet:x:1> y", " y", []),
     ],
 )
@@ -45,6 +50,28 @@ def test_tags_are_taken_out(text: str, bare: str, loras: list) -> None:
         ("<lora:ink:nan>", ["unreadable-strength", "lora"]),
         ("<hypernet:x:1>", ["unknown-tag"]),
         ("<lora:a:1> <lora:b:1>", ["lora", "lora"]),
+        ("<lora:a:1> <lora:a:1>", ["lora", "lora", "repeated-lora"]),
+        ("<lora:a:1> <lora:a:1:0.5>", ["lora", "lora"]),
+        ("<lora:ink:0.375:ALL>", ["unreadable-strength", "lora"]),
+        *(
+            (f"<lora:ink:{options}>", ["lora", "lora-option"])
+            for options in (
+                "1:lbw=OUTALL",
+                "lbwe=X",
+                "1:hr=0.5",
+                "dyn=8",
+                "0.7:0.6:8",
+                "w=1,1",
+                "x=2:lbw=1:foo=bar",
+                "1:1::",
+            )
+        ),
+        *(
+            (f"<lora:ink:{steps}>", ["lora", "timed-strength"])
+            for steps in ("1:start=5", "step=5-10", "1:stop=0", "0@0,1@1")
+        ),
+        ("<lora:ink:1:start=0.5>", ["lora", "unreadable-steps"]),
+        ("<lora:ink:1:step=5>", ["lora", "unreadable-steps"]),
         ("no tag", []),
     ],
 )
@@ -53,6 +80,37 @@ def test_every_tag_is_named(text: str, codes: list[str]) -> None:
     assert sorted(issue.code for issue in issues) == sorted(codes)
     assert all(text[slice(*issue.span)].startswith("<") for issue in issues)
     assert sorted(issue.code for issue in read_timed(text, 5).issues) == sorted(codes)
+
+
+def test_messages_about_tags_do_not_grow_with_them() -> None:
+    long = "x" * 5000
+    for text in (
+        f"<lora:{long}:{long}:{long}:{long}:a={long}:start={long}>",
+        f"<{long}:{long}>",
+        f"<lora:{'x:' * 5000}>",
+    ):
+        assert all(len(issue.message) < 600 for issue in read(text, syntax="a1111").issues)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "fixed"),
+    [
+        ("unclosed-tag", "a <lora:ink:0.8 <lora:b:1> c", "a <lora:ink:0.8> <lora:b:1> c"),
+        ("unclosed-tag", "<lora:ink:0.8, <lora:b:1>", "<lora:ink:0.8>, <lora:b:1>"),
+        ("unknown-tag", "a <LoRA:Ink:0.8> b", "a <lora:Ink:0.8> b"),
+        ("unclosed-tag", "a <lora:ink", "a <lora:ink>"),
+    ],
+)
+def test_a_tag_that_is_none_is_mended(code: str, text: str, fixed: str) -> None:
+    (issue,) = (issue for issue in read(text, syntax="a1111").issues if issue.code == code)
+    assert text[: issue.span.start] + issue.fix + text[issue.span.end :] == fixed
+    assert {one.code for one in read(fixed, syntax="a1111").issues} == {"lora"}
+
+
+def test_options_are_named_where_they_do_nothing() -> None:
+    issues = read_loras(take_tags("<lora:ink:1:1:8:lbw=OUTALL:hr=0.5>")[1])[1]
+    (message,) = [issue.message for issue in issues if issue.code == "lora-option"]
+    assert all(f"“{one}”" in message for one in ("8", "lbw=OUTALL", "hr=0.5"))
 
 
 def tokens(text: str) -> list[tuple[object, float]]:

@@ -62,7 +62,7 @@ def _receive(controls: Mapping[str, Any], told: Any, box: Any, give: Give) -> No
         except EXPLAINED as error:
             values, lines = {}, [str(error)]
         changes = [gr.update(value=values[name]) if name in values else gr.update() for name in controls]
-        return *changes, markup.problems(lines)
+        return *changes, markup.passing(markup.problems(lines))
 
     live(box.change, {"fn": receive, "inputs": [box], "outputs": [*controls.values(), told]})
 

@@ -136,5 +136,5 @@ class WeightsPart:
             act()
             told = markup.note(f"Weights: {self._shelf.source().title}")
         except Exception as error:  # the page is the only place where the user can see it
-            told = markup.message(explained(error))
+            told = markup.refused(explained(error))
         return gr.update(choices=self._shelf.names, value=self._shelf.name), told

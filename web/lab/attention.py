@@ -14,13 +14,15 @@ from . import markup
 from .attending import AttentionModel, Choice, attention_chart, find_attention
 from .components import Inputs, html, slider, whole
 from .handlers import inputs_of
-from .model import LabError, explained
+from .model import LabError, explained, whole_number
 from .study import MAX_POSITIONS
 from .tabs import PromptTab
 
 LOADING = "Loading the encoder, which can take some seconds the first time."
 MAX_LAYERS, MAX_HEADS = 64, 64
 """Upper limits beyond any CLIP. The sliders end at the model's."""
+MAX_NUMBER = 1_000_000
+"""Largest number read from a box."""
 
 
 class AttentionTab(PromptTab):
@@ -46,7 +48,7 @@ class AttentionTab(PromptTab):
         numbers, text, options = values[:5], values[5], values[6:]
         inputs = inputs_of(text, options)
         try:
-            parts, shown = self._shown(Choice(*map(_number, numbers)), text, options)
+            parts, shown = self._shown(Choice(*map(_number, _NUMBERS, numbers)), text, options)
         except Exception as error:  # the page is the only place where the user can see it
             return *(gr.update(),) * 5, markup.current(markup.message(explained(error)), inputs)
         return *parts, markup.current(shown, inputs)
@@ -68,9 +70,14 @@ class AttentionTab(PromptTab):
         return parts, markup.note(given.note) + attention_chart(found.attended)
 
 
-def _number(value: Any) -> int:
-    """A number from the page, or anything else in a request; NaN compares as false."""
-    return int(value) if isinstance(value, (int, float)) and 0 <= value < 1e6 else 1
+_NUMBERS = (("Layer", 1), ("Head", 0), ("Version", 1), ("Chunk of the prompt", 1), ("Text encoder", 1))
+"""Label and least value of each number, in the order of `Choice`."""
+
+
+def _number(declared: tuple[str, int], value: Any) -> int:
+    """A number of the page; one beyond the model's own is that."""
+    label, least = declared
+    return whole_number(label, value, least, MAX_NUMBER)
 
 
 def _update(most: int, chosen: int) -> Any:

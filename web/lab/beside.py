@@ -78,7 +78,7 @@ class BesideTab(PromptTab):
             one, two = (self.handlers.given(each, values, model) for each in (text, other))
             found = self.handlers.run(pooled_cosines, model, one, two)
         except Exception as error:  # the page is the only place where the user can see it
-            return markup.message(explained(error))
+            return markup.refused(explained(error))
         rows = [(name, f"{cosine:.4f}", f"{angle:.1f}°") for name, (cosine, angle) in found.items()]
         table = markup.table(("Text encoder", "Cosine", "Angle"), rows, POOLED_NOTE)
         return markup.kept(_notes(one, two) + table, {**choices_of(text, values), OTHER_ID: other})

@@ -38,8 +38,8 @@ def textbox(name: str, label: str, **more: Any) -> gr.Textbox:
 
 
 def whole(name: str, label: str, value: int = 1, **more: Any) -> gr.Number:
-    """Box for a whole number."""
-    return gr.Number(value=value, label=label, precision=0, elem_id=element_id(name), **more)
+    """Box for a whole number; what reads it refuses others, which gradio would round."""
+    return gr.Number(value=value, label=label, elem_id=element_id(name), **more)
 
 
 def slider(name: str, label: str, info: str, span: tuple[float, float, float], value: float) -> gr.Slider:

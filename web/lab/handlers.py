@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import gradio as gr
 
+from ...encoder.option import OptionError
 from ...encoder.quoting import quote
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.options import OPTIONS as DECLARED
@@ -99,12 +100,15 @@ class Handlers:
     def options(self, text: str, values: Sequence[Any]) -> EncodeOptions:
         """Options, after checking that the texts can be read."""
         choices: dict[str, Any] = dict(zip(OPTIONS, values[: len(OPTIONS)], strict=True))
-        for name, value in (("prompt", text), *choices.items()):
-            is_number = name in DECLARED and isinstance(DECLARED[name].default, float)
-            (checked_number if is_number else checked_text)(name, value)
+        checked_text("Prompt", text)
+        for name, value in choices.items():
+            (checked_number if DECLARED[name].kind is float else checked_text)(DECLARED[name].label, value)
         if len(text.encode()) > MAX_BYTES:
             raise LabError(f"The prompt is longer than {MAX_BYTES // 1024} KiB: shorten it.")
-        return replace(self._base, **choices)
+        try:
+            return replace(self._base, **choices)
+        except OptionError as error:
+            raise LabError(error.on_page) from error
 
     def _read(self, model: LabModel | None, text: str, values: Sequence[Any]) -> ReadPrompt:
         options = self.options(text, values)
@@ -115,7 +119,7 @@ class Handlers:
         model = self.model()[0] if model is None else model
         options = self.options(text, values)
         number, steps, counter = self.place(values)
-        number = whole_number("text", number, int(self.is_in_webui), MAX_TEXTS)
+        number = whole_number("Text", number, int(self.is_in_webui), MAX_TEXTS)
         if number and self._can_choose(options):
             reads, num_more = self._texts(model, text, options, steps, counter)
             index, count = min(number, len(reads)) - 1, len(reads) + num_more
@@ -144,7 +148,7 @@ class Handlers:
             options = self.options(text, values)
             if self._can_choose(options):
                 _, steps, counter = self.place(values)
-                steps, counter = whole_number("steps", steps, 1, MAX_STEPS), checked_counter(counter)
+                steps, counter = whole_number("Sampling steps", steps, 1, MAX_STEPS), checked_counter(counter)
                 prompt = read_timed(text, steps, has_comments=options.cleaning == "as Forge")
                 count = min(MAX_TEXTS, len(standing_texts(prompt, steps, counter)))
         label = f"Text, 1 to {count}" if self.is_in_webui else f"Text, 1 to {count}; 0: all as written"
@@ -167,7 +171,7 @@ class Handlers:
         counter: object,
     ) -> tuple[list[TimedRead], int]:
         """The first texts that the WebUI makes of a prompt, at least one, as read; and the number of further ones."""
-        count = whole_number("steps", steps, 1, MAX_STEPS)
+        count = whole_number("Sampling steps", steps, 1, MAX_STEPS)
         counter = checked_counter(counter)
         has_comments = options.cleaning == "as Forge"
         reader = self.reader(model, _left(options))
@@ -184,7 +188,7 @@ class Handlers:
 def checked_counter(counter: object) -> Counter:
     """Check that a value is one of `COUNTERS`."""
     if counter not in COUNTERS:
-        raise LabError(f"counter must be one of: {', '.join(COUNTERS)}; got {quote(counter)}")
+        raise LabError(f"Counter must be one of: {', '.join(COUNTERS)}; got {quote(counter)}")
     return cast(Counter, counter)
 
 

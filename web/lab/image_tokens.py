@@ -67,7 +67,7 @@ class TokenLab(Tab):
             try:
                 return self.encode(uploaded_picture(given))
             except LabError as error:
-                return None, None, markup.message(str(error))
+                return None, None, markup.refused(error)
 
         def point(state: Any, token: Any, event: gr.SelectData = None) -> tuple[Any, Any, str]:  # type: ignore[assignment]
             return self.point(state, token, (-1, -1) if event is None else event.index)
@@ -87,12 +87,12 @@ class TokenLab(Tab):
     def encode(self, picture: Image.Image | None) -> tuple[Encoded | None, Image.Image | None, str]:
         """Encode a picture and decode its tokens: state for the other handlers, the grid, and figures."""
         if picture is None:
-            return None, None, markup.message("Choose a picture first.")
+            return None, None, markup.refused("Choose a picture first.")
         try:
             encoded, notes = _encoded(self._dvae, picture)
             grid = draw_token_grid(encoded.picture, encoded.tokens[0].tolist())
         except Exception as error:  # the page is the only place where the user can see it
-            return None, None, markup.message(explained(error))
+            return None, None, markup.refused(explained(error))
         rows, columns = encoded.tokens.shape[1:]
         count = len(encoded.tokens.unique())
         told = f"{rows} x {columns} tokens, {count} of them different.{notes} Click one in the grid to swap it."
@@ -102,25 +102,25 @@ class TokenLab(Tab):
     def point(self, encoded: Encoded | None, number: float | None, place: Any) -> tuple[Any, Any, str]:
         """Effect of the token at a pixel ``(x, y)`` of the grid's picture: its row and column, and figures."""
         if encoded is None:
-            return None, None, markup.message("Make tokens of a picture first.")
+            return None, None, markup.refused("Make tokens of a picture first.")
         found = cell_at(*place, *encoded.tokens.shape[1:])
         if found is None:
-            return None, None, markup.message("That is beside the grid: click a token.")
+            return None, None, markup.refused("That is beside the grid: click a token.")
         return *found, self.swap(encoded, *found, number)
 
     def swap(self, encoded: Encoded | None, row: float | None, column: float | None, number: float | None) -> str:
         """Effect of swapping a token, as figures: with the original, the swapped, and their difference."""
         if encoded is None:
-            return markup.message("Make tokens of a picture first.")
+            return markup.refused("Make tokens of a picture first.")
         rows, columns = encoded.tokens.shape[1:]
         try:
-            down, along = whole_number("row", row, 1, rows), whole_number("column", column, 1, columns)
-            token = whole_number("token", number, 0, self._dvae.config.vocab_size - 1)
+            down, along = whole_number("Row", row, 1, rows), whole_number("Column", column, 1, columns)
+            token = whole_number("Swap for token", number, 0, self._dvae.config.vocab_size - 1)
             ids, notes = swapped(encoded.tokens, [Swap((down, down), (along, along), token)])
             decoded = self._dvae.images(ids).float().cpu()
             grid = draw_token_grid(encoded.picture, ids[0].tolist(), marked=[(down, along)])
         except Exception as error:  # as above
-            return markup.message(explained(error))
+            return markup.refused(explained(error))
         change = (decoded - encoded.decoded).abs().amax(1, keepdim=True)
         largest = float(change.max())
         told = "Nothing changes." if not largest else _reach(change[0, 0], largest)

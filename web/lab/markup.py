@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from PIL import Image
+
+_numbers = itertools.count()
 
 MAX_FALLBACK_CHIPS = 600
 """Maximum number of chips in the text shown without the drawing script; the same as in the ruler."""
@@ -67,6 +70,19 @@ def kept(inner: str, inputs: Mapping[str, str]) -> str:
 def message(text: str, *, is_problem: bool = True) -> str:
     """A line of text, or nothing; a problem is also announced to screen readers."""
     return _paragraph("weighted-clip-problem", text, role="alert") if is_problem else note(text)
+
+
+def passing(inner: str) -> str:
+    """Markup that an action left on the page; the script hides it once its user changes anything there.
+
+    Each has a number of its own, or gradio would not show the same again.
+    """
+    return f"<div class='weighted-clip-passing' data-number='{next(_numbers)}'>{inner}</div>" if inner else ""
+
+
+def refused(error: Exception | str) -> str:
+    """Message about an action that was refused, as `passing` markup."""
+    return passing(message(str(error)))
 
 
 def note(text: str) -> str:

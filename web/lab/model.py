@@ -6,6 +6,7 @@ Only direct calls of the page's functions can send values other than a component
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -88,10 +89,11 @@ def checked_text(name: str, value: object) -> str:
     return value
 
 
-def checked_number(name: str, value: object) -> float:
-    """Check that a value is a number."""
-    if not _is_number(value):
-        raise LabError(f"{name} must be a number, got {quote(value)}")
+def checked_number(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> float:
+    """Check that a value is a number, within a range if there is one."""
+    span = "" if least == -math.inf else f", {least:g} to {most:g}"
+    if not _is_number(value) or not least <= value <= most:
+        raise LabError(f"{name} must be a number{span}; {_got(value)}")
     return value
 
 
@@ -102,8 +104,24 @@ def whole_number(name: str, value: object, first: int, last: int) -> int:
     3
     """
     if not _is_number(value) or not first <= value <= last or value != int(value):
-        raise LabError(f"{name} must be a whole number, {first} to {last}; got {quote(value, 40)}")
+        raise LabError(f"{name} must be a whole number, {first} to {last}; {_got(value)}")
     return int(value)
+
+
+def entry_number(name: str, value: object, count: int) -> int:
+    """Check that a value is the number of an entry of a list, counted from 1; beyond the list it is the last.
+
+    The list may have become shorter since the number was typed.
+
+    >>> entry_number("Chunk", 3, 2)
+    2
+    """
+    is_beyond = _is_number(value) and value > count and value % 1 == 0
+    return count if is_beyond else whole_number(name, value, 1, count)
+
+
+def _got(value: object) -> str:
+    return "the box is empty" if value is None else f"got {quote(value, 40)}"
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

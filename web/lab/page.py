@@ -139,7 +139,7 @@ class _Page:
             try:
                 options = take(request)
             except EXPLAINED as error:
-                return *[gr.update()] * len(OPTIONS), markup.message(str(error))
+                return *[gr.update()] * len(OPTIONS), markup.refused(error)
             return *(gr.update(value=getattr(options, name)) for name in OPTIONS), ""
 
         live(box.change, {"fn": receive, "inputs": [box], "outputs": [*self.options.values(), told]})

@@ -93,7 +93,7 @@ class RankingLab(Tab):
                 )
             return self._ranked([Path(file) for file in files or ()], _texts(prompt, others), softmax, syntax)
         except Exception as error:  # the page is the only place where the user can see it
-            return markup.message(explained(error))
+            return markup.refused(explained(error))
 
     def _ranked(self, paths: list[Path], texts: list[str], softmax: str, syntax: str) -> str:
         clip = self._source().full()  # before the pictures, which nobody should choose in vain
@@ -129,7 +129,7 @@ class RankingLab(Tab):
 
 def _texts(prompt: str, others: str) -> list[str]:
     """The prompt and each of the other lines."""
-    if len(checked_text("prompt", prompt)) + len(checked_text("other texts", others)) > MAX_CHARACTERS:
+    if len(checked_text("Prompt", prompt)) + len(checked_text("Other texts to compare with", others)) > MAX_CHARACTERS:
         raise LabError(f"the texts are longer than {MAX_CHARACTERS:,} characters: shorten them")
     texts = [prompt, *(line.strip() for line in others.splitlines() if line.strip())]
     if len(texts) > MAX_TEXTS:

@@ -43,7 +43,7 @@ from .components import (
 )
 from .handlers import DEFAULT_STEPS, Given, Handlers, checked_counter, choices_of, inputs_of
 from .markup import NOT_YET
-from .model import EXPLAINED, checked_text, explained, whole_number
+from .model import EXPLAINED, checked_text, entry_number, explained, whole_number
 from .study import MAX_POSITIONS, export, mask_pictures
 
 TIMED_EXAMPLE = "a [cat:dog:0.5] in a bowl"
@@ -57,8 +57,8 @@ COUNTED = {
 STRIPS_ABOVE = "Each text stands above with its steps, by these two."
 """Line of the schedule's tab where the prompt's own strips are those of its texts."""
 
-COMPARED = ("unweighted", "comfy", "a1111", "masked_blend")
-"""Schemes compared by default."""
+COMPARED = ("comfy", "a1111", "masked_blend")
+"""Schemes compared by default, with the unweighted encoding."""
 
 TARGET = "compel"
 """Default target syntax of a conversion."""
@@ -112,10 +112,9 @@ class MasksTab(PromptTab):
         try:
             given = self.handlers.given(text, values)
             count = len(given.read.chunks)
-            # a number from the page's box, or anything else in a request; NaN compares as false
-            index = int(min(count, chunk)) - 1 if isinstance(chunk, (int, float)) and chunk >= 1 else 0
-            pictures = markup.figures(mask_pictures(given.read, MAX_POSITIONS, index))
             number = gr.update(label=f"Chunk, 1 to {count}", visible=count > 1)
+            index = entry_number("Chunk", chunk, count) - 1
+            pictures = markup.figures(mask_pictures(given.read, MAX_POSITIONS, index))
             content = markup.note(given.note) + pictures
         except EXPLAINED as error:
             content = markup.message(str(error))
@@ -168,7 +167,7 @@ class CompareTab(PromptTab):
         names = [name for name in SCHEMES if name in wanted]
         if not names:
             no_such = f"There is no such scheme; allowed: {', '.join(SCHEMES)}"
-            yield *ended, markup.message(no_such if schemes else "Choose at least one scheme."), gr.update()
+            yield *ended, markup.refused(no_such if schemes else "Choose at least one scheme."), gr.update()
             return
         total = len(names)
 
@@ -193,7 +192,7 @@ class CompareTab(PromptTab):
         except Cancelled:
             pass
         except Exception as error:  # the page is the only place where the user can see it
-            yield *ended, markup.message(explained(error)), gr.update()
+            yield *ended, markup.refused(explained(error)), gr.update()
             return
         told = "done" if len(found) == total else "cancelled"
         yield *ended, _progress(len(found), total, told), gr.update()
@@ -231,7 +230,7 @@ class ConvertTab(PromptTab):
         converted, inputs = "", inputs_of(text, values)
         try:
             options = self.handlers.options(text, values)
-            target = checked_text("target syntax", target)
+            target = checked_text("Target syntax", target)
             is_cleaned = options.cleaning == "as Forge"
             result = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned)
         except EXPLAINED as error:
@@ -274,7 +273,7 @@ class ExportTab(PromptTab):
             path = Path(tempfile.mkdtemp(dir=folder)) / "prompt.safetensors"
             self.handlers.run(export, model, given.text, options, path)
         except Exception as error:  # the page is the only place where the user can see it
-            return None, markup.message(explained(error))
+            return None, markup.refused(explained(error))
         size = f"{path.stat().st_size / 1024:,.0f} KiB"
         line = f"Encoded with {options.scheme} by {model.title}, {size}. The file names prompt, options and model."
         line = f"{line} {given.note}".rstrip()
@@ -319,7 +318,7 @@ class ScheduleTab(PromptTab):
         _, steps, counter = self.handlers.place(values)
         model = self.handlers.model()[0]
         options = replace(self.handlers.options(text, values), syntax="a1111")
-        count = whole_number("steps", steps, 1, MAX_STEPS)
+        count = whole_number("Sampling steps", steps, 1, MAX_STEPS)
         prompt = read_timed(text, count, has_comments=options.is_cleaned)
         texts = standing_texts(prompt, count, checked_counter(counter))
         reads = read_standing(prompt, texts[:MAX_VIEWS], self.handlers.reader(model, options))

@@ -42,6 +42,8 @@ MAX_CHARACTERS = 2000
 """Maximum length of a caption."""
 MAX_SEED = 2**53 - MAX_COUNT
 """Maximum seed: larger integers are not exact in a browser."""
+MAX_TEMPERATURE, MIN_TOP_P = 2.0, 0.05
+"""Ends of the sliders; the others are 0 and 1."""
 GREY = 0.5
 """Red, green and blue of areas not drawn yet."""
 PAUSE = 4.0
@@ -84,11 +86,15 @@ class TextToImageLab(Tab):
                 with gr.Row():
                     count = slider("count", "Images", "How many", (1, MAX_COUNT, 1), COUNT)
                     temperature = slider(
-                        "temperature", "Temperature", "0: the likeliest token", (0, 2, 0.05), options.temperature
+                        "temperature",
+                        "Temperature",
+                        "0: the likeliest token",
+                        (0, MAX_TEMPERATURE, 0.05),
+                        options.temperature,
                     )
                 with gr.Row():
                     top_k = whole("top_k", "Top-k", 0, info="Likeliest tokens; 0: all")
-                    top_p = slider("top_p", "Top-p", "Likeliest share; 1: all", (0.05, 1, 0.05), options.top_p)
+                    top_p = slider("top_p", "Top-p", "Likeliest share; 1: all", (MIN_TOP_P, 1, 0.05), options.top_p)
                 seed = whole("seed", "Seed", 0, info="Of the first image; those after it count on")
                 with gr.Accordion("Complete a picture", open=False, elem_id=element_id("completion")):
                     picture = gr.Image(
@@ -112,7 +118,7 @@ class TextToImageLab(Tab):
             try:
                 values = (*others, uploaded_picture(given), kept)
             except LabError as error:
-                yield *buttons(is_running=False), markup.message(str(error)), gr.update()
+                yield *buttons(is_running=False), markup.refused(error), gr.update()
                 return
             for is_running, told, images in self.draw(*values):
                 yield *buttons(is_running=is_running), told, gr.update() if images is None else images
@@ -171,7 +177,7 @@ class TextToImageLab(Tab):
         try:
             yield from self._drawn(job, self._wish(*values))
         except Exception as error:  # as above
-            yield False, markup.message(explained(error)), None
+            yield False, markup.refused(explained(error)), None
 
     def cancel(self, job: dict[str, Any]) -> None:
         """Stop drawing after the current token."""
@@ -219,16 +225,16 @@ class TextToImageLab(Tab):
         """Request made from the page's components; raises if it cannot be drawn."""
         prior, (height, width) = self.dalle.prior.config, self.dalle.size
         text = self.dalle.text(self._caption(caption))
-        first = whole_number("seed", seed, 0, MAX_SEED)
-        seeds = list(range(first, first + whole_number("count", count, 1, MAX_COUNT)))
+        first = whole_number("Seed", seed, 0, MAX_SEED)
+        seeds = list(range(first, first + whole_number("Images", count, 1, MAX_COUNT)))
         options = SampleOptions(
-            checked_number("temperature", temperature),
-            whole_number("top-k", top_k, 0, prior.image_vocab_size),
-            checked_number("top-p", top_p),
+            checked_number("Temperature", temperature, 0, MAX_TEMPERATURE),
+            whole_number("Top-k", top_k, 0, prior.image_vocab_size),
+            checked_number("Top-p", top_p, MIN_TOP_P, 1),
         )
         given, note = torch.zeros(0, dtype=torch.long), ""
         if picture is not None:
-            kept = whole_number("rows", rows, 0, prior.rows)
+            kept = whole_number("Rows kept", rows, 0, prior.rows)
             fitting = ImageOps.fit(picture.convert("RGB"), (width, height), Image.Resampling.LANCZOS)
             given = self.dalle.prefix(pixels_of(fitting), kept)
             note = f"The top {kept} of {prior.rows} rows of tokens are the picture's."
@@ -237,7 +243,7 @@ class TextToImageLab(Tab):
         return Wish(caption, text, seeds, options, given, note)
 
     def _caption(self, caption: str) -> str:
-        if len(checked_text("caption", caption)) > MAX_CHARACTERS:
+        if len(checked_text("Caption", caption)) > MAX_CHARACTERS:
             raise LabError(
                 f"the caption {quote(caption, 60)} has {len(caption):,} characters, at most {MAX_CHARACTERS:,} are read"
             )

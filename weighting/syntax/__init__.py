@@ -7,6 +7,7 @@ from dataclasses import replace
 from ...encoder.quoting import quote
 from ..prompt import Fragment, Piece, Prompt, Span
 from . import a1111, comfy, compel
+from .mends import mend_issues, mended, told_once
 from .record import Syntax, foreign_issues
 from .slips import GENERATION_DATA, slip_issues
 
@@ -47,11 +48,12 @@ def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
         PromptError: In strict mode, if the reference raises.
     """
     record = syntax_of(syntax)
-    prompt = record.parse(source, strict=strict)
-    found = [*foreign_issues(prompt, record), *slip_issues(prompt, record)]
+    prompt = mended(record.parse(source, strict=strict))
+    found = [*foreign_issues(prompt, record), *slip_issues(prompt, record), *mend_issues(prompt, record)]
     if not found:
         return prompt
     data = next((issue.span for issue in found if issue.code == GENERATION_DATA), None)
     if data is not None:  # nothing in it is taken for a prompt
         found = [issue for issue in found if issue.code == GENERATION_DATA or issue.span.start < data.start]
-    return replace(prompt, issues=tuple(sorted([*prompt.issues, *found], key=lambda issue: issue.span)))
+    issues = told_once([*prompt.issues, *found])
+    return replace(prompt, issues=tuple(sorted(issues, key=lambda issue: issue.span)))

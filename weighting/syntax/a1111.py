@@ -25,7 +25,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, unmarked
+from ..prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, shortened, unmarked
 from ..timed.editing import edits_of, read_editing
 from ..timed.schedule import AND_WORD
 from .record import DECIMAL_COMMA, OF_COMPEL, OF_EXTENSIONS, Syntax, decimal
@@ -131,8 +131,8 @@ class _Reader:
             position = self.source.index(number, start)
             span = Span(position, position + len(number))
         if self.strict:
-            raise PromptError(f"“{number}” is not a number; a weight looks like 1.3", self.source, span)
-        message = f"“{number}” is not a number: it is text, and the bracket weighs 1.1."
+            raise PromptError(f"“{shortened(number, 40)}” is not a number; a weight looks like 1.3", self.source, span)
+        message = f"“{shortened(number, 40)}” is not a number: it is text, and the bracket weighs 1.1."
         self.issues.append(Issue("unreadable-weight", message, span))
         self.text(":", start, start + 1)
         self.text(lexeme[1:-1], start + 1, start + len(lexeme) - 1)

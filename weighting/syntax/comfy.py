@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from ..prompt import Fragment, Issue, Piece, Prompt, Span, unmarked
+from ..prompt import Fragment, Issue, Piece, Prompt, Span, shortened, unmarked
 from .record import DECIMAL_COMMA, OF_A1111, OF_COMPEL, OF_EXTENSIONS, OF_SWARM, Syntax
 
 FACTOR = 1.1
@@ -118,7 +118,8 @@ class _Reader:
                 pass
             else:
                 if not math.isfinite(value):
-                    self.issue("infinite-weight", f"The weight “{number.strip()}” is not finite.", colon, end)
+                    message = f"The weight “{shortened(number.strip(), 40)}” is not finite."
+                    self.issue("infinite-weight", message, colon, end)
                 return inside, colon, value, opening + 1, closing
         return inside, end, weight * FACTOR, opening + 1, closing
 

@@ -178,7 +178,7 @@ class _Reader:
         for node in nodes:
             if node.lora is not None:
                 self.loras.append(node.lora)
-                message = f"The LoRA “{node.lora.name}” is named in the text; an encoder does not load it."
+                message = f"The LoRA “{shortened(node.lora.name)}” is named in the text; an encoder does not load it."
                 self.issues.append(Issue("lora", message, self.span(node.start, node.end)))
             elif node.children is None and _BARE_BRACKET.search(self.text, node.start, node.end):
                 message = "Brackets here do not fit compel's grammar: they are text."

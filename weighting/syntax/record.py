@@ -82,7 +82,7 @@ NUMBER_IN_BRACKETS = Foreign(
 """``(cat:1.1)``."""
 
 DECIMAL_COMMA = Foreign(
-    re.compile(r"(?:\([^()]*)?:\s*[+-]?\d*,\d+\s*\)"),
+    re.compile(r"(\([^()]*)?(:\s*[+-]?\d*,\d+\s*\))"),
     "",
     "would be a weight if its number had a point, as in 0.5",
     code="decimal-comma",
@@ -157,4 +157,6 @@ def foreign_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
             span = Span(*found.span())
             form = quoted(prompt.source, span)
             message = f"“{form}” {foreign.meaning}. With syntax {prompt.syntax} {foreign.part} is text."
-            yield Issue(foreign.code, message, span, foreign.syntax)
+            # of a decimal comma, the two groups are what stands before the number, and the number
+            fix = "" if foreign is not DECIMAL_COMMA else f"{found[1] or ''}{found[2].replace(',', '.')}"
+            yield Issue(foreign.code, message, span, foreign.syntax, fix)

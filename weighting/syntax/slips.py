@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from ..infotext import read_infotext
 from ..infotext.text import begin_of_data
 from ..prompt import Issue, Prompt, Span, quoted, shortened
+from ..weights import FAR, MAX_WEIGHT, far_issue
 from .record import Syntax
 
 GENERATION_DATA = "generation-data"
 """Code of the issue about a negative prompt, and settings, behind a prompt."""
-FAR = 10.0
-"""Weights beyond plus and minus this are named."""
-MOST = 1e30
-"""Largest weight that is named here; one that is larger is clamped, and named for that."""
 
 _PLAIN_SIGNS = str.maketrans("（）：．。", "():..")
 _FULL_WIDTH = re.compile(r"([(（])([^()（）]*)([:：])(\s*[+-]?(?:\d+(?:[.．。]\d+)?|[.．。]\d+)\s*)([)）])")
@@ -65,16 +62,10 @@ def slip_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
 
 
 def _far_weights(prompt: Prompt) -> Iterator[Issue]:
-    """Issues for weights beyond `FAR`; for one whose number may lack its point, with that."""
+    """Issues for weights beyond `FAR`; what is clamped is named for that."""
     for fragment in prompt.fragments:
-        if not FAR < abs(fragment.weight) <= MOST:
-            continue
-        text = shortened(fragment.text.strip())
-        number = _NUMBER_BEHIND.match(prompt.source, fragment.span.end)
-        if number is None or float(number[1]) != fragment.weight:
-            message = f"“{text}” has the weight {fragment.weight:g}, beyond -10 to 10."
-            yield Issue("far-weight", message, fragment.span)
-        else:
-            fix = f"{float(f'{number[1][0]}.{number[1][1:]}'):g}"
-            message = f"“{text}” has the weight {fragment.weight:g}: is {fix} meant?"
-            yield Issue("far-weight", message, Span(*number.span(1)), fix=fix)
+        if FAR < abs(fragment.weight) <= MAX_WEIGHT:
+            number = _NUMBER_BEHIND.match(prompt.source, fragment.span.end)
+            is_written = number is not None and float(number[1]) == fragment.weight
+            digits = Span(*number.span(1)) if number is not None and is_written else None
+            yield far_issue(fragment.text, fragment.weight, fragment.span, digits)

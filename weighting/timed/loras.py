@@ -2,9 +2,12 @@
 
 A tag stands at the steps at which a text in its place would. Its strength is linear between the points that are
 written, and stays before the first and after the last, as in sd-webui-loractl. Programs apply it to the whole picture
-wherever the tag is; a text between ANDs too.
+wherever the tag is; a text between ANDs too. ``start=`` and ``stop=`` bound the steps in which it acts on the diffusion
+model, as in sd-webui-lora-block-weight in Forge: the text encoder has the LoRA in all steps, or if it starts later, in
+none.
 
-Source: docs/same-picture.md, "LoRAs in time"; behaviour of sd-webui-loractl b48cf60 (2023-09).
+Source: docs/same-picture.md, "LoRAs in time"; behaviour of sd-webui-loractl b48cf60 (2023-09) and of
+sd-webui-lora-block-weight b403cb7 (2025-06).
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from itertools import groupby, pairwise
 from math import isfinite
 from typing import Literal, NamedTuple, get_args
 
-from ..prompt import Issue
-from ..tags import LoraTag, Points, read_loras
+from ..prompt import Issue, shortened
+from ..tags import REPEATED_LORA, TIMED_LORA, LoraTag, Points, read_loras
 from .editing import choices_at, is_chosen, read_editing
 from .regions import REGIONS, Regions
 from .schedule import Counter, Sizes, TimedPrompt, cut_parts, last_steps_of
@@ -45,9 +48,9 @@ class LoraTimes(NamedTuple):
         return len({*self.clip}) > 1 or len({*self.model}) > 1
 
     @property
-    def at_once(self) -> LoraTag:
-        """The tag with the strengths of the first call, for all calls."""
-        return LoraTag(self.tag.name, self.clip[0], self.model[0], self.tag.span)
+    def acts(self) -> bool:
+        """Whether it acts in any step, or has no strength anyway."""
+        return any(self.clip) or any(self.model) or not (self.tag.clip_strength or self.tag.model_strength)
 
     @property
     def text(self) -> str:
@@ -64,9 +67,12 @@ class LoraTimes(NamedTuple):
 
     @property
     def issue(self) -> Issue:
-        """The times for the author of the prompt, with the code of what is said of other tags."""
-        message = f"The LoRA “{self.tag.name}” acts in steps {self.text}."
-        return Issue("lora", message, self.tag.span)
+        """The times for the author of the prompt, with the code of what is said of other tags if there are any."""
+        name = shortened(self.tag.name)
+        if self.acts:
+            return Issue("lora", f"The LoRA “{name}” acts in steps {self.text}.", self.tag.span)
+        message = f"The LoRA “{name}” acts in none of the {len(self.clip)} steps."
+        return Issue("lora-without-step", message, self.tag.span)
 
 
 MAX_RUNS = 4
@@ -111,8 +117,10 @@ def lora_times(
         for call in range(steps):
             step = call if counter == "as the WebUI counts" else call + 1
             stands = all(is_chosen(choice, max(step, 1), last_steps) for choice in choices)
-            clip.append(_at(lora.clip_points, call, steps, counter, lora.clip_strength) if stands else 0.0)
-            model.append(_at(lora.model_points, call, steps, counter, lora.model_strength) if stands else 0.0)
+            reads = stands and not lora.start
+            acts = stands and _acts(lora, call, counter)
+            clip.append(_at(lora.clip_points, call, steps, counter, lora.clip_strength) if reads else 0.0)
+            model.append(_at(lora.model_points, call, steps, counter, lora.model_strength) if acts else 0.0)
         times.append(LoraTimes(lora, tuple(clip), tuple(model)))
     count = sum(one != other for lora in times for one, other in pairwise(zip(lora.clip, lora.model, strict=True)))
     if count > MAX_CHANGES:
@@ -123,11 +131,67 @@ def lora_times(
     return times
 
 
+def constant(tag: LoraTag) -> LoraTimes:
+    """A LoRA in one call, where it does not change with the steps."""
+    return LoraTimes(tag._replace(clip_points=(), model_points=()), (tag.clip_strength,), (tag.model_strength,))
+
+
+def once(loras: Sequence[LoraTimes], keys: Sequence[str]) -> tuple[list[LoraTimes], list[Issue]]:
+    """LoRAs without what another one does already: as in Forge, a file acts once in a call at each strength.
+
+    Strengths of 0.8, 0.8 and 0.5 act as 1.3, for the text encoder and for the diffusion model by themselves.
+
+    Args:
+        loras: The LoRAs. Strengths at steps, which extensions set, all act.
+        keys: For each LoRA its file, or its name.
+
+    Returns:
+        The LoRAs, with the strength 0 where another one acts; and an issue about each such one.
+    """
+    acting: dict[tuple[str, bool, float], list[bool]] = {}
+    result: list[LoraTimes] = []
+    issues: list[Issue] = []
+    for lora, key in zip(loras, keys, strict=True):
+        tag = lora.tag
+        clip = lora.clip if tag.clip_points else _first(lora.clip, acting, (key, True, tag.clip_strength))
+        model = lora.model if tag.model_points else _first(lora.model, acting, (key, False, tag.model_strength))
+        result.append(lora._replace(clip=clip, model=model))
+        if result[-1] != lora:
+            part = " for the text encoder" if model == lora.model else " for the diffusion model"
+            part = part if clip == lora.clip or model == lora.model else ""
+            name = shortened(tag.name)
+            message = f"The LoRA “{name}” is named again at the same strength{part}: it acts once, as in Forge."
+            issues.append(Issue(REPEATED_LORA, message, tag.span))
+    return result, issues
+
+
+def _first(
+    strengths: tuple[float, ...], acting: dict[tuple[str, bool, float], list[bool]], key: tuple[str, bool, float]
+) -> tuple[float, ...]:
+    """Strengths in each call, 0 where the same acts already; what acts is added."""
+    known = acting.get(key, [False] * len(strengths))
+    acting[key] = [acts or bool(strength) for strength, acts in zip(strengths, known, strict=True)]
+    return tuple(0.0 if acts else strength for strength, acts in zip(strengths, known, strict=True))
+
+
 def with_times(prompt: TimedPrompt, times: Sequence[LoraTimes]) -> TimedPrompt:
     """The prompt with issues that say when its LoRAs act, in place of those that say that they are not loaded."""
+    if not times:
+        return prompt
     told = {one.tag.span: one.issue for one in times}
-    issues = (told.get(issue.span, issue) if issue.code == "lora" else issue for issue in prompt.issues)
-    return replace(prompt, issues=tuple(issues))
+    issues = [told.get(issue.span, issue) if issue.code == "lora" else issue for issue in prompt.issues]
+    issues = [issue for issue in issues if issue.code not in (TIMED_LORA, REPEATED_LORA)]
+    issues += once(times, [one.tag.name for one in times])[1]
+    return replace(prompt, issues=tuple(sorted(issues, key=lambda issue: issue.span)))
+
+
+def _acts(lora: LoraTag, call: int, counter: Counter) -> bool:
+    """Whether a call, counted from 0, lies between the steps at which a LoRA starts and stops.
+
+    A stop before the start does nothing.
+    """
+    step = max(call - 1, 0) if counter == "as the WebUI counts" else call + 1
+    return step >= lora.start and (lora.stop is None or step < lora.stop or lora.stop < lora.start)
 
 
 def _at(points: Points, call: int, steps: int, counter: Counter, constant: float) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from ..areas import Area, Extent, area_mask
 from ..prompt import Fragment, Issue, Span, pieces_of, shortened
+from ..weights import MAX_WEIGHT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -352,7 +353,7 @@ def _with_area(place: Place, call: _Call) -> Place:
 def _rectangle(call: _Call, size: tuple[int, int]) -> Rectangle:
     across, down, weight, *operations = _arguments(call, 4)
     if operations[0].strip() not in ("", "multiply"):
-        raise call.refused(f"masks are multiplied here; “{operations[0].strip()}” is not read.")
+        raise call.refused(f"masks are multiplied here; “{shortened(operations[0].strip(), 40)}” is not read.")
     bounds = _pair(call, across), _pair(call, down)
     if not all(start < end for start, end in bounds):
         raise call.refused("this mask is empty: its numbers go from less to more, x1 x2, y1 y2.")
@@ -404,8 +405,8 @@ def _pair(call: _Call, text: str) -> tuple[float, float]:
 def _weight(call: _Call, text: str, least: float = 0.0) -> float:
     """A weight, by default 1, with two decimals as prompt-control rounds it."""
     weight = round(_number(call, text.strip()), 2) if text.strip() else 1.0
-    if weight < least:
-        raise call.refused(f"a weight is {least:g} or above.")
+    if not least <= weight <= MAX_WEIGHT:
+        raise call.refused(f"a weight is {least:g} to {MAX_WEIGHT:g}.")
     return weight
 
 

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, get_args
 
 from ..prompt import Fragment, Issue, Piece, Span, shortened
 from ..tags import Bare, bare
+from ..weights import FAR, MAX_WEIGHT, clamped, clamped_issue, far_issue
 from .editing import Alternation, Edit, Editing, Part, edits_of, read_editing, spans_at
 from .regions import Place, Regions, cut_at_places
 
@@ -62,7 +63,7 @@ class Branch:
     """One part of a prompt between ANDs, through all steps."""
 
     weight: float
-    """Its share of the guidance; 1.0 is neutral."""
+    """Its share of the guidance; 1.0 is neutral. Always finite."""
     texts: tuple[TimedText, ...]
     """At least one text, in order of time, the last one for the last step."""
     place: Place | None = None
@@ -97,7 +98,7 @@ class AndPart(NamedTuple):
     span: Span
     """Its text, without the weight and trailing whitespace."""
     weight: float = 1.0
-    """The weight, 1.0 if none is written."""
+    """The weight, 1.0 if none is written; one that is too large to be used is clamped."""
     weight_span: Span | None = None
     """Position of the weight, including the colon."""
 
@@ -214,7 +215,8 @@ def _and_part(source: str, start: int, end: int) -> AndPart:
     if not colon or not _NUMBER.fullmatch(number.strip()):
         return AndPart(Span(start, start + len(text)))
     kept = before.rstrip()
-    return AndPart(Span(start, start + len(kept)), float(number), Span(start + len(before), start + len(text)))
+    weight = clamped(float(number))
+    return AndPart(Span(start, start + len(kept)), weight, Span(start + len(before), start + len(text)))
 
 
 def schedule(
@@ -332,13 +334,25 @@ def _last_step(when: str, steps: int, hires_steps: int | None, *, old_rule: bool
 def _issues(source: str, parts: Sequence[AndPart], editings: Sequence[Editing], steps: int) -> Iterator[Issue]:
     for part, editing in zip(parts, editings, strict=True):
         if part.weight_span is not None and len(parts) == 1:
-            written = source[slice(*part.weight_span)]
+            written = shortened(source[slice(*part.weight_span)], 40)
             message = (
                 f"“{written}” at the end of a prompt is the weight of an AND part, as in A1111, not text. With "
                 "something after it, such as a comma, it is text."
             )
             yield Issue("lone-and-weight", message, part.weight_span)
+        if part.weight_span is not None and len(parts) > 1:
+            yield from _weight_issues(source, part, part.weight_span)
         yield from _editing_issues(source[slice(*part.span)], part.span.start, editing, steps)
+
+
+def _weight_issues(source: str, part: AndPart, span: Span) -> Iterator[Issue]:
+    """Issues about a weight of a part that is clamped, or beyond `FAR`."""
+    written = source[slice(*span)].lstrip(": \t\r\n")
+    if abs(weight := float(written)) > MAX_WEIGHT:
+        yield clamped_issue(weight, span)
+    elif abs(weight) > FAR:
+        digits = Span(span.end - len(written), span.end) if written.isdecimal() and written[0] != "0" else None
+        yield far_issue(source[part.span.start : part.span.start + 200], weight, span, digits)
 
 
 def _editing_issues(text: str, start: int, editing: Editing, steps: int) -> Iterator[Issue]:
@@ -351,7 +365,7 @@ def _editing_issues(text: str, start: int, editing: Editing, steps: int) -> Iter
     for edit in edits_of(parts):
         if isinstance(edit, Edit) and not 1 <= (last := _last_step(edit.when, steps, None, old_rule=False)) < steps:
             which = "its second text stands from the start" if last < 1 else "its first text stands to the end"
-            message = f"“{edit.when}” lies outside the {steps} steps: {which}."
+            message = f"“{shortened(edit.when, 40)}” lies outside the {steps} steps: {which}."
             yield Issue("edit-without-change", message, Span(start + edit.span.start, start + edit.span.end))
 
 

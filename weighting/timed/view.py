@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..prompt import Fragment, Issue, quoted
-from ..reading import ReadPrompt, placed, told_here
+from ..reading import MAX_ISSUES, ReadPrompt, at_most, placed, told_here
 from ..syntax.a1111 import TIMED_READER
-from ..tags import bare
-from ..view import TAG_ISSUES, view
+from ..tags import LORA_ISSUES, TIMED_LORA, bare
+from ..view import TAG_ISSUES, utf16_offsets, view
 from .loras import LoraTimes
 from .regions import Place
 from .schedule import COUNTERS, Counter, TimedPrompt, read_timed, runs
@@ -79,7 +80,7 @@ def read_standing(
         one = placed(read(fragment.text), prompt.source, fragment)
         new = [*of_branch.pop(index, []), *(issue for issue in one.issues if issue not in known)]
         known.update(new)
-        one = one._replace(issues=tuple(sorted(new, key=lambda issue: issue.span)))
+        one = one._replace(issues=at_most(MAX_ISSUES, sorted(new, key=lambda issue: issue.span)))
         branch = prompt.branches[index]
         result.append(TimedRead(index, branch.weight, steps, fragment.text, one, branch.place))
     return result
@@ -104,7 +105,7 @@ def timed_view(timed: TimedRead) -> dict[str, Any]:
 MAX_TEXTS = 20
 """Maximum number of texts of a prompt that are read."""
 
-_NOT_HERE = "The WebUI does not read it in this place"
+NOT_HERE = "The WebUI does not read it in this place"
 
 
 def read_as_webui(
@@ -118,6 +119,7 @@ def read_as_webui(
 ) -> tuple[list[TimedRead], list[StandingText]]:
     """Read each text that the WebUI makes of a prompt."""
     prompt = read_timed(source, steps, has_comments=has_comments, is_negative=is_negative)
+    prompt = replace(prompt, issues=tuple(_of_webui(issue, source) for issue in prompt.issues))
     texts = standing_texts(prompt, steps, counter)
     issues: list[Issue] = []
     for tag in bare(source, has_comments=has_comments, has_tags=is_negative).tags:
@@ -126,33 +128,44 @@ def read_as_webui(
         issues.append(Issue("tag-as-text", message, tag.span))
 
     def read_here(text: str) -> ReadPrompt:
-        return told_here(read(text), TIMED_READER, _NOT_HERE)
+        return told_here(read(text), TIMED_READER, NOT_HERE)
 
     reads = read_standing(prompt, texts[:MAX_TEXTS], read_here, issues)
     return reads, texts[MAX_TEXTS:]
 
 
+def _of_webui(issue: Issue, source: str) -> Issue:
+    """An issue with what the WebUI does in place of what ComfyUI's nodes do."""
+    if issue.code != "unreadable-strength":
+        return issue
+    tag = quoted(source, issue.span)
+    message = f"A strength in “{tag}” is no number such as 0.8: the WebUI then loads no LoRA at all."
+    return replace(issue, message=message)
+
+
 def webui_view(timed: TimedRead) -> dict[str, Any]:
-    """Same as `timed_view`. A tag, which the WebUI acts on, is a chip like others and not a problem."""
-    return _with_tags(timed_view(timed))
+    """Same as `timed_view`. A tag, which the WebUI and its extensions act on, is a chip like others and no problem."""
+    return _with_tags(timed_view(timed), (*TAG_ISSUES, *LORA_ISSUES))
 
 
 def with_lora_times(shown: dict[str, Any], times: Sequence[LoraTimes]) -> dict[str, Any]:
     """A view in which the chip of each LoRA that acts in time says when, and is no problem."""
     if not times:
         return shown
-    notes = {len(shown["text"][: one.tag.span.start].encode("utf-16-le", "surrogatepass")) // 2: one for one in times}
+    offset = utf16_offsets(shown["text"])
+    notes = {offset(one.tag.span.start): one for one in times}
     for chip in (chip for chunk in shown["chunks"] for chip in chunk["chips"] if not chip["ids"]):
         if chip["start"] in notes:
             chip["note"] = notes[chip["start"]].text
-    return _with_tags(shown, ("lora",))
+    return _with_tags(shown, ("lora", TIMED_LORA))
 
 
 def _with_tags(shown: dict[str, Any], codes: Sequence[str] = TAG_ISSUES) -> dict[str, Any]:
     """A view in which tags that are acted on are chips like others and not problems."""
     kept = [number for number, issue in enumerate(shown["issues"]) if issue["code"] not in codes]
+    moved = {number: index for index, number in enumerate(kept)}
     for chunk in shown["chunks"]:
         for chip in chunk["chips"]:
-            chip["problems"] = [kept.index(number) for number in chip["problems"] if number in kept]
+            chip["problems"] = [moved[number] for number in chip["problems"] if number in moved]
             chip["hidden"] = chip["hidden"] and bool(chip["ids"])
     return {**shown, "issues": [shown["issues"][number] for number in kept]}

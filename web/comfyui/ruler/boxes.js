@@ -44,5 +44,22 @@ export function replaceText(box, { start, end, text }) {
   widget.callback?.(widget.value);
 }
 
+/**
+ * What problems of a text offer to write there, in one step.
+ * @param {string} text The text.
+ * @param {{start: number, end: number, fix: string}[]} issues The problems, in text order.
+ * @returns {{start: number, end: number, text: string}} The stretch to replace, and by what.
+ */
+export function fixedText(text, issues) {
+  const [start, end] = [Math.min(...issues.map((issue) => issue.start)), Math.max(...issues.map((issue) => issue.end))];
+  let written = "";
+  let at = start;
+  for (const issue of issues) {
+    written += text.slice(at, issue.start) + issue.fix;
+    at = issue.end;
+  }
+  return { start, end, text: written };
+}
+
 /** Replace what is selected; whether that was done. */
 const typeInto = (text) => (text ? document.execCommand("insertText", false, text) : document.execCommand("delete"));

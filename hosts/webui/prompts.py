@@ -1,0 +1,179 @@
+"""Prompts as the WebUI and our script read them, before anything is encoded: for the page and for the X/Y/Z plot.
+
+Source: behaviour of stable-diffusion-webui 1.10 and stable-diffusion-webui-forge dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from ...weighting.bind import ABSENT
+from ...weighting.places import MAX_PLACES, PlacedPhrase, read_places
+from ...weighting.prompt import Issue, shortened
+from ...weighting.reading import ReadPrompt
+from ...weighting.schemes import SCHEMES
+from ...weighting.syntax import parse
+from ...weighting.timed.view import StandingText, TimedRead, read_as_webui
+from ...weighting.towers import read_for_towers
+from ...weighting.view import counted
+from ...weighting.words import words_of
+from .conditioning import (
+    INFINITE,
+    INFINITE_PART,
+    Stack,
+    absent_in_all,
+    cannot_be_bound,
+    infinite_weights,
+    refuse_padded_prompts,
+)
+from .engines import WebUIError, as_emphasized, host_option
+from .lab import LoadedModel, base_options, loaded_model
+from .places import Placing, absent_phrase
+from .settings import Settings
+from .texts import Texts
+from .word_maps import WordMaps
+
+CLAMPED = "clamped-weight"
+"""Code of problems about weights that are reduced."""
+AND_WEIGHT = re.compile(r"\s*:\s*([-+]?(?:\d+\.?\d*|\.\d+))\s*")
+"""Weight of a part between ANDs as written."""
+REPLACED = (ABSENT, CLAMPED, INFINITE)
+"""Codes of problems of a text that are told otherwise of a whole prompt, or for a generation."""
+
+
+@dataclass(frozen=True)
+class WebUIPrompt:
+    """A prompt as read for a generation."""
+
+    model: LoadedModel
+    """The model in memory, if any."""
+    settings: Settings
+    """Settings of the script; those of a script that is switched off are the defaults."""
+    steps: int
+    """Number of sampling steps."""
+    is_negative: bool
+    """Whether it is a negative prompt."""
+    reads: list[TimedRead]
+    """The first texts that the WebUI makes of it, at least one."""
+    others: list[StandingText]
+    """Its further texts, which are not read."""
+    absent: set[str]
+    """Messages about bound phrases that are in none of its texts."""
+
+    def refusals(self) -> dict[str, str]:
+        """Lines about what a generation with this prompt refuses, and about settings that do nothing.
+
+        Each with the name of the setting whose lines it is about, or "".
+        """
+        if not self.settings.enabled:
+            return {}
+        lines = {line: "" for check in self._checks() if (line := _refusal(check))}
+        if not self.is_negative:
+            lines |= dict.fromkeys(self.settings.unread(), "")
+            lines |= {**dict(self.missing_phrases()), **dict.fromkeys(self._idle_places(), "places")}
+        return lines
+
+    def missing_phrases(self) -> Iterator[tuple[str, str]]:
+        """Lines about phrases of the settings that are in none of its texts, each with the name of the setting."""
+        if self.absent:
+            yield cannot_be_bound(self.absent), "bind"
+        syntax = self.reads[0].read.options.syntax
+        words = [words_of(timed.read.prompt.parts) for timed in self.reads]
+        words += [words_of(parse(text.fragment.text, syntax).parts) for text in self.others]
+        for place in self._places()[0]:
+            if not any(text.numbers_of(place.phrase) for text in words):
+                yield absent_phrase(place), "places"
+
+    def _checks(self) -> Iterator[Callable[[], object]]:
+        """Functions that raise what a generation would."""
+        settings, stack = self.settings, Stack(self.settings.scheme)
+        yield partial(stack.add, [timed.read for timed in self.reads])
+        if SCHEMES[settings.scheme].is_signed or stack.is_repeating:
+            yield partial(refuse_padded_prompts, settings.scheme)
+        if self.is_negative:
+            return
+        texts = Texts(in_pairs=False)
+        wanted = [*([Placing((), texts)] if settings.places.strip() else []), *([WordMaps(texts)] * settings.word_maps)]
+        for hooks in wanted if self.model.is_there else ():
+            yield partial(hooks.check, SimpleNamespace(sd_model=self.model.host_model))
+        for hooks in wanted:
+            if any(len(section.prompts) > 1 for timed in self.reads for section in timed.read.sections):
+                yield hooks.refuse_blends
+
+    def _places(self) -> tuple[list[PlacedPhrase], list[str]]:
+        """Lines of Places as read, and messages about those that cannot be."""
+        places: list[PlacedPhrase] = []
+        wrong: list[str] = []
+        lines = [line for line in self.settings.places.splitlines() if line.strip()]
+        # more lines than are allowed are refused together
+        for text in lines if len(lines) <= MAX_PLACES else [self.settings.places]:
+            try:
+                places += read_places(text)
+            except ValueError as error:
+                wrong.append(str(error))
+        return places, wrong
+
+    def _idle_places(self) -> Iterator[str]:
+        """Lines about lines of Places that cannot be read, or do nothing."""
+        places, wrong = self._places()
+        yield from wrong
+        for place in places:
+            if place.is_neutral:
+                yield f"“{shortened(place.line)}” changes nothing: its weight is 1 everywhere."
+            elif place.in_steps and place.start >= self.steps:
+                yield f"“{shortened(place.line)}” acts in none of the {counted(self.steps, 'step')}."
+
+
+def read_for_generation(text: str, steps: int, settings: Settings, *, is_negative: bool = False) -> WebUIPrompt:
+    """Read a prompt for the model in memory; raises `WebUIError` if that is not known, or a setting is not allowed."""
+    model = loaded_model()
+    # each line of Places is told apart
+    options = (replace(settings, places="") if isinstance(settings.places, str) else settings).options()
+    options = as_emphasized(replace(options, comma_backtrack=base_options().comma_backtrack))
+    if is_negative:
+        options = replace(options, bind_strength=0.0)
+    readers = model.readers()
+
+    issues: list[tuple[Issue, ...]] = []  # of each text, of which the host's reading tells the same ones once
+
+    def read(text: str) -> ReadPrompt:
+        result = next(iter(read_for_towers(text, options, readers).values()))
+        issues.append(result.issues)
+        return result
+
+    has_comments = bool(host_option("enable_prompt_comments", default=False))
+    reads, others = read_as_webui(text, steps, read, is_negative=is_negative, has_comments=has_comments)
+    absent = set[str]() if others else absent_in_all(issues)
+    return WebUIPrompt(model, settings, steps, is_negative, list(map(_told_for_generation, reads)), others, absent)
+
+
+def _told_for_generation(timed: TimedRead) -> TimedRead:
+    """A text with a problem for each weight that is not finite, and none for phrases that it lacks."""
+    read = timed.read
+    infinite = list(infinite_weights(read.prompt, read.issues))
+    left_out = REPLACED if infinite else (ABSENT,)
+    issues = [*infinite, *(_of_part(issue, read) for issue in read.issues if issue.code not in left_out)]
+    return timed._replace(read=read._replace(issues=tuple(sorted(issues, key=lambda issue: issue.span))))
+
+
+def _of_part(issue: Issue, read: ReadPrompt) -> Issue:
+    """A problem of a prompt; a weight of a part between ANDs that is not finite is not clamped here."""
+    written = AND_WEIGHT.fullmatch(read.prompt.source[slice(*issue.span)])
+    if issue.code != CLAMPED or written is None or math.isfinite(weight := float(written[1])):
+        return issue
+    return replace(issue, code=INFINITE, message=INFINITE_PART.format(weight))
+
+
+def _refusal(check: Callable[[], Any]) -> str:
+    """Message that a check raises; empty if it raises none."""
+    try:
+        check()
+    except WebUIError as error:
+        return str(error)
+    return ""
