@@ -21,6 +21,8 @@ from weighted_clip.encoder.files.textual_inversion import read_embedding_file
 from weighted_clip.encoder.foreign_text import parse_json
 from weighted_clip.encoder.image_file import open_image
 from weighted_clip.encoder.regular_file import NoRegularFile, open_regular, read_regular
+from weighted_clip.hosts.webui import routes as webui_routes
+from weighted_clip.nodes import routes as comfy_routes
 from weighted_clip.training import checkpoint
 from weighted_clip.world.model import load_world
 
@@ -120,3 +122,12 @@ def test_json_is_refused_in_words_of_its_own(text: str | bytes, told: str) -> No
         parse_json(text)
     assert "sys." not in str(error.value)
     assert len(str(error.value)) < 100
+
+
+@pytest.mark.parametrize("body", [b'{"text": ' + b"7" * 5000 + b"}", b"[" * 60_000, b"\xff", b"{"])
+def test_routes_refuse_such_json_in_words(body: bytes) -> None:
+    for read in (comfy_routes._read, comfy_routes._converted, comfy_routes._taken_apart):
+        with pytest.raises(ValueError, match=r"^(no JSON|nested too deeply|not UTF-8)"):
+            read(body, {})
+    with pytest.raises(ValueError, match=r"^(no JSON|nested too deeply|not UTF-8)"):
+        webui_routes._answered(body)
