@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import groupby
+from string import whitespace
 from typing import NamedTuple
 
 from .chunks import Token, TokenChunk, Tokenize
@@ -191,12 +192,12 @@ def cover(matches: Iterable[Match]) -> set[int]:
 
 
 def without_commas(phrase: str) -> str:
-    """A phrase without the spaces and commas around it, which are copied along; commas alone stay.
+    r"""Take off the spaces and commas around a phrase, which are copied along; commas alone stay.
 
-    >>> without_commas(" red hat, "), without_commas(",")
-    ('red hat', ',')
+    >>> without_commas(" red hat, \n"), without_commas(","), without_commas("\n")
+    ('red hat', ',', '')
     """
-    return phrase.strip(f" \t{COMMA}") or phrase.strip()
+    return phrase.strip(COMMA + whitespace) or phrase.strip()
 
 
 def absent(phrase: str) -> str:
