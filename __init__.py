@@ -42,5 +42,5 @@ if "server" in sys.modules:  # ComfyUI's, or that of another program, to which n
     from .nodes import NODE_CLASS_MAPPINGS
     from .nodes.routes import add_routes, ruler_nodes
 
-    add_routes(ruler_nodes(NODE_CLASS_MAPPINGS))
+    add_routes(ruler_nodes(NODE_CLASS_MAPPINGS), NODE_CLASS_MAPPINGS)
     add_texts(NODE_CLASS_MAPPINGS)

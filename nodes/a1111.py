@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from ..hosts.comfy.a1111.files import file_rows, widths_of_model
+from ..hosts.comfy.a1111.files import file_rows, widths_of_model, with_loras_by_hash
 from ..hosts.comfy.a1111.image_text import image_path, list_images, read_image_text
 from ..hosts.comfy.a1111.noise import SOURCES, A1111Noise
 from ..hosts.comfy.a1111.parameters import read_parameters
-from ..hosts.comfy.a1111.samplers import AUTOMATIC, KINDS, make_run, make_sampler, model_sigmas
+from ..hosts.comfy.a1111.samplers import AUTOMATIC, KINDS, check_denoise, make_run, make_sampler, model_sigmas
 from ..hosts.comfy.a1111.schedules import SCHEDULES
 from ..hosts.comfy.types import ModelPatcher
-from ..weighting.infotext import read_infotext
-from .node import CATEGORY, PROMPT_SETTINGS, Node, Out, checked, make_input, number
+from ..weighting.infotext import Infotext, read_infotext
+from ..weighting.problems import Problem, refused
+from .checks import Known
+from .node import CATEGORY, CHECKED, PROMPT_SETTINGS, Node, Out, checked, make_input, number
 from .results import shown_result
 
 SEED = number(0, 0, 2**64 - 1)
@@ -58,6 +61,13 @@ class WeightedCLIPA1111Noise(Node):
         "resize_height": make_input("INT", "Resize seed from height, in pixels. 0: off.", **number(0, 0, 16384, 8)),
     }
 
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run."""
+        if known.has("subseed_strength"):
+            strength = known.values["subseed_strength"]
+            yield from refused("subseed_strength", A1111Noise, 0, subseed_strength=strength)
+
     def run(self, **inputs: Any) -> tuple[A1111Noise]:
         """Put the noise together; nothing is drawn yet."""
         checked("source", inputs["source"], SOURCES)
@@ -90,6 +100,14 @@ class WeightedCLIPA1111Sampler(Node):
         ),
     }
 
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run."""
+        names = ("sampler", "steps", "denoise", "exact_steps")
+        if known.has(*names):
+            sampler, steps, denoise, exact = (known.values[name] for name in names)
+            yield from refused("denoise", check_denoise, sampler, steps, denoise, exact=exact)
+
     def run(
         self,
         model: ModelPatcher,
@@ -103,8 +121,6 @@ class WeightedCLIPA1111Sampler(Node):
         """Make the sampler and its noise levels."""
         if not isinstance(noise, A1111Noise):
             raise ValueError("A1111 Sampler: noise must come from A1111 Noise, whose generators go on in the steps")
-        if not 0 < denoise <= 1:
-            raise ValueError(f"A1111 Sampler: denoise must be above 0 and at most 1; got {denoise}")
         checked("sampler", sampler, KINDS)
         checked("schedule", schedule, [AUTOMATIC, *SCHEDULES])
         sigmas = model_sigmas(model)
@@ -150,7 +166,7 @@ class WeightedCLIPReadParameters(Node):
         """ComfyUI's description of the inputs, with the current images."""
         types = super().INPUT_TYPES()
         tooltip = "A picture of A1111 or Forge, as saved: its generation data is read. Used where text is empty."
-        image = (["", *list_images()], {"image_upload": True, "tooltip": tooltip})
+        image = (["", *list_images()], {"image_upload": True, CHECKED: True, "tooltip": tooltip})
         return {**types, "required": {**types["required"], "image": image}}
 
     @classmethod
@@ -161,19 +177,32 @@ class WeightedCLIPReadParameters(Node):
         except (ValueError, OSError):
             return None
 
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run."""
+        if known.has("text", "source", "image"):
+            text, source, image = (known.values[key] for key in ("text", "source", "image"))
+            name = "text" if text.strip() else "image"
+            yield from refused(name, lambda: read_parameters(cls._infotext(text, source, image), source))
+
+    @staticmethod
+    def _infotext(text: str, source: str, image: str) -> Infotext:
+        checked("source", source, SOURCES)
+        return read_infotext(text if text.strip() else read_image_text(image_path(image)))
+
     def run(self, model: ModelPatcher, text: str, source: str, image: str) -> dict[str, Any]:
         """Read the text, or the image's."""
-        checked("source", source, SOURCES)
-        infotext = read_infotext(text if text.strip() else read_image_text(image_path(image)))
+        infotext = self._infotext(text, source, image)
         widths = widths_of_model(model)
         found = read_parameters(infotext, source, widths)
+        infotext, renamed = with_loras_by_hash(infotext, hashes_files=True)
         sigmas = model_sigmas(model)
         way = make_run(sigmas, found.sampler, found.schedule, found.steps, 1.0, exact=False)
-        lines = found.report(file_rows(infotext, widths))
+        lines = found.report([*renamed, *file_rows(infotext, widths)])
         checkpoint = f"{found.model} [{found.model_hash}]" if found.model_hash else found.model
         sampler, levels = make_sampler(found.sampler, way, found.noise, sigmas), way.timed(found.sampler, found.steps)
         outputs = (
-            *(found.prompt, found.negative, sampler, levels),
+            *(infotext.prompt, infotext.negative, sampler, levels),
             *(found.noise, found.cfg, found.width, found.height, found.steps, found.noise.seed, found.clip_skip),
             *(checkpoint, "\n".join(lines), found.settings, found.negative_settings),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,9 @@ from ..hosts.comfy.difference import encode_by_both
 from ..hosts.comfy.models import Hosted, encode_images, encode_texts, load_hosted
 from ..weighting.features import text_options
 from ..weighting.options import EncodeOptions
+from ..weighting.problems import Problem, refused
 from ..weighting.syntax import SYNTAXES
+from .checks import Known
 from .node import (
     CATEGORY,
     COMMENTS_AND_CHOICES,
@@ -162,6 +165,12 @@ class WeightedCLIPSimilarity(Node):
         "syntax": SYNTAX_INPUT,
     }
 
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run."""
+        if known.has("texts"):
+            yield from refused("texts", _lines, known.values["texts"])
+
     def compare(
         self,
         clip_full: Hosted[FullClip],
@@ -175,9 +184,7 @@ class WeightedCLIPSimilarity(Node):
         """Compare all with all."""
         from ..web.pictures import draw_similarity
 
-        lines = [line.strip() for line in texts.splitlines() if line.strip()]
-        if not lines:
-            raise ValueError("there are no texts to compare with: write one per line")
+        lines = _lines(texts)
         over = SOFTMAX[checked("softmax", softmax, SOFTMAX)]
         crop = checked("crop", crop, CROPS)
         described = encode_texts(clip_full, lines, syntax)
@@ -191,6 +198,14 @@ class WeightedCLIPSimilarity(Node):
             for line, row in zip(lines, values.tolist(), strict=True)
         )
         return with_preview(node_result((to_image(picture), table), [one.read for one in described]), picture)
+
+
+def _lines(texts: str) -> list[str]:
+    """Texts, one a line."""
+    lines = [line.strip() for line in texts.splitlines() if line.strip()]
+    if not lines:
+        raise ValueError("there are no texts to compare with: write one per line")
+    return lines
 
 
 def _thumbnails(images: Tensor, size: int = 192) -> list[Image.Image]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from ..dalle.sampling import SampleOptions
 from ..dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
 from ..hosts.comfy.dalle import Prefix, decode_tokens, encode_tokens, load_hosted_dalle, load_hosted_dvae, sample_images
 from ..hosts.comfy.models import Hosted
+from ..weighting.problems import Problem, refused
 from ..weighting.view import counted
+from .checks import Known
 from .node import CATEGORY, COMMENTS_AND_CHOICES, Loader, Node, Out, loading_inputs, make_input, number
 from .results import shown_result, to_image, to_picture, with_preview
 
@@ -151,18 +154,19 @@ class WeightedCLIPTokensToImage(Node):
         ),
     }
 
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run."""
+        if known.has("numbers"):
+            is_connected = "tokens" in known.sources
+            yield from refused("numbers", _check_origin, known.values["numbers"], is_connected=is_connected)
+
     def decode(
         self, dvae: Hosted[DVAE], swap: str, tokens: ImageTokens | None = None, numbers: str = ""
     ) -> dict[str, Any]:
         """Swap and decode."""
         config = dvae.model.config
-        is_typed = bool(numbers.strip())
-        if tokens is None and not is_typed:
-            raise ValueError("there are no tokens: connect those of Image to Tokens, or type some into numbers")
-        if tokens is not None and is_typed:
-            raise ValueError(
-                "tokens are connected, and typed into numbers as well: disconnect the link or empty numbers"
-            )
+        _check_origin(numbers, is_connected=tokens is not None)
         if tokens is None:
             tokens = ImageTokens(read_tokens(numbers, config.vocab_size), config.downsampling, config.vocab_size)
         tokens.check_fits(config)
@@ -171,6 +175,15 @@ class WeightedCLIPTokensToImage(Node):
         changed = ImageTokens(ids, config.downsampling, config.vocab_size)
         images = decode_tokens(dvae, changed)
         return shown_result((images, changed, "\n".join(notes) or "nothing swapped"), notes)
+
+
+def _check_origin(numbers: str, *, is_connected: bool) -> None:
+    """Refuse tokens that are neither connected nor typed, or both."""
+    is_typed = bool(numbers.strip())
+    if not is_connected and not is_typed:
+        raise ValueError("there are no tokens: connect those of Image to Tokens, or type some into numbers")
+    if is_connected and is_typed:
+        raise ValueError("tokens are connected, and typed into numbers as well: disconnect the link or empty numbers")
 
 
 DALLE_TYPE = "WEIGHTED_CLIP_DALLE"

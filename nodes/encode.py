@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -9,20 +10,23 @@ from torch import Tensor
 from ..hosts.comfy.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
 from ..hosts.comfy.consumers import HIDDEN, is_used
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
-from ..hosts.comfy.loras import HookedClip, find_loras, hook_loras
+from ..hosts.comfy.loras import HookedClip, find_loras, hook_loras, lora_issues
 from ..hosts.comfy.placing import place_lines
-from ..hosts.comfy.timed import encode_timed, timing_from
+from ..hosts.comfy.timed import check_branches, encode_timed, timing_from
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
-from ..hosts.comfy.weighing import report_of, weigh_text
+from ..hosts.comfy.weighing import check_sections, report_of, weigh_text
 from ..weighting.attention import WAYS
 from ..weighting.convert import TARGETS
 from ..weighting.options import OPTIONS, EncodeOptions
+from ..weighting.problems import Problem, refused
 from ..weighting.prompt import Issue, Span
+from ..weighting.reading import parse_encoded
 from ..weighting.script_settings import PromptSettings
 from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
+from .checks import Known
 from .node import (
     CATEGORY,
     CONDITIONING,
@@ -126,11 +130,25 @@ class WeightedCLIPA1111Encode(EncodeNode):
     reads_as = staticmethod(as_by_host)
     """Reading of prompts for T5, Qwen and others."""
 
+    lora_issues = staticmethod(lora_issues)
+    """Issues about LoRAs before a run."""
+
     @staticmethod
     def options(emphasis: str, **choices: Any) -> EncodeOptions:
         """Options from the inputs, except for times."""
         mode = EMPHASIS[checked("emphasis", emphasis, EMPHASIS)]
         return EncodeOptions(**mode, chunking="a1111", **choices)
+
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run, beside those of the prompt."""
+        if known.has("text", "steps", "regions", "cleaning"):
+            text, steps, regions = (known.values[name] for name in ("text", "steps", "regions"))
+            has_comments = known.values["cleaning"] == OPTIONS["cleaning"].default
+            yield from refused(
+                "text",
+                lambda: check_branches(read_timed(text, steps, has_comments=has_comments, regions=regions)),
+            )
 
     def encode(
         self,
@@ -400,6 +418,13 @@ class WeightedCLIPWeighAttention(EncodeNode):
     def options(**choices: Any) -> EncodeOptions:
         """Options for the text from the inputs, which are named like the fields of `EncodeOptions`."""
         return EncodeOptions(scheme="unweighted", **choices)
+
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run, beside those of the prompt."""
+        values = dict(known.values)
+        if isinstance(text := values.pop("text", None), str):
+            yield from refused("text", lambda: check_sections(parse_encoded(text, cls.options(**values)).sections))
 
     def encode(
         self,

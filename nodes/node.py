@@ -7,7 +7,7 @@ new ones are only appended. Menus list the available choices, in their final ord
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -18,8 +18,12 @@ from ..hosts.comfy.consumers import used_in_running
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import OPTIONS, EncodeOptions
+from ..weighting.problems import Problem
 from ..weighting.timed.loras import LORAS
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS
+
+if TYPE_CHECKING:
+    from .checks import Known
 
 NATIVE_TYPE = "WEIGHTED_CLIP"
 """Type name of a link that carries our own encoder."""
@@ -39,6 +43,11 @@ PLACES = "places"
 """Value of `MARK`: a conditioning whose words and placed phrases the ruler shows after a run."""
 MAPS = "maps"
 """Value of `MARK`: a watch whose maps the node shows after a run."""
+
+WORDS = "words"
+"""Value of `MARK`: an input for words of a prompt, which the page offers."""
+CHECKED = "weighted_clip_checked"
+"""Option of the inputs of a node whose problems the page asks for, as it has no prompt box."""
 
 Input = tuple[str | list[str], dict[str, Any]]
 """An input as described to ComfyUI: its type, or the choices of a menu, and its options."""
@@ -77,6 +86,11 @@ WATCH = "WEIGHTED_CLIP_WATCH"
 def watch_input(tooltip: str) -> Input:
     """Make an input for a watch, whose maps the node shows."""
     return WATCH, {MARK: MAPS, "tooltip": tooltip}
+
+
+def words_input(tooltip: str, **options: Any) -> Input:
+    """Make an input for words of the prompt that the node is connected to."""
+    return "STRING", {"default": "", MARK: WORDS, **options, "tooltip": tooltip}
 
 
 PROMPT_SETTINGS = "WEIGHTED_CLIP_SETTINGS"
@@ -242,8 +256,26 @@ class Node:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """ComfyUI's description of the inputs."""
-        kinds = {"required": cls.required, "optional": cls.optional, "hidden": cls.hidden}
-        return {kind: dict(inputs) for kind, inputs in kinds.items() if inputs}
+        required, optional = dict(cls.required), dict(cls.optional)
+        has_prompt = any(spec[1].get(MARK) == PROMPT for spec in required.values())
+        if cls.problems.__func__ is not Node.problems.__func__ and not has_prompt:
+            required, optional = map(_checked_inputs, (required, optional))
+        kinds = {"required": required, "optional": optional, "hidden": dict(cls.hidden)}
+        return {kind: inputs for kind, inputs in kinds.items() if inputs}
+
+    @classmethod
+    def problems(cls, known: Known) -> Iterable[Problem]:
+        """Problems of its inputs before a run: what a run refuses, found by the same functions."""
+        return ()
+
+    @classmethod
+    def words(cls, known: Known) -> Iterable[list[str]]:
+        """Words, by prompt, that its input with the mark `WORDS` takes."""
+        return ()
+
+
+def _checked_inputs(inputs: Mapping[str, Input]) -> dict[str, Input]:
+    return {name: (kind, {**options, CHECKED: True}) for name, (kind, options) in inputs.items()}
 
 
 class EncodeNode(Node):

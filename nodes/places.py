@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
 from ..hosts.comfy.placing import Placement, place_phrase, place_region
+from ..hosts.comfy.placing_problems import area_problems, mask_problems, phrase_problems, region_problems
 from ..hosts.comfy.titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..hosts.comfy.types import Conditioning
-from .node import Node, Out, checked, make_input, number, placed_input
+from ..hosts.comfy.upstream import mask_before
+from ..weighting.fields import check_times, check_weight
+from ..weighting.phrases import without_commas
+from ..weighting.problems import Problem, refused
+from ..weighting.prompt import shortened
+from .checks import Known
+from .node import Node, Out, checked, make_input, number, placed_input, words_input
 from .results import placed_result
 
 UNITS = ("percent", "steps")
@@ -57,6 +65,17 @@ class Placing(Node):
     """For a recent ComfyUI: send what a node shows in every run, also if it need not run again."""
     hidden = {"unique_id": "UNIQUE_ID"}
 
+    @staticmethod
+    def where_problems(known: Known, conditioning: str, name: str, phrase: str = "") -> Iterator[Problem]:
+        """Problems of the inputs `WHERE` and of the mask, of what messages call by a name."""
+        values = known.values
+        if known.has("start", "end", "unit"):
+            yield from refused("end", check_times, values["start"], values["end"], in_steps=values["unit"] == UNITS[1])
+        if known.has("area"):
+            prompts = known.prompts(conditioning)
+            yield from area_problems(values["area"], name, prompts, phrase=phrase, size=known.size)
+        yield from mask_problems(mask_before(known.sources.get("mask")), values.get("area", ""), name)
+
 
 class WeightedCLIPPlace(Placing):
     """Gives a phrase of an encoded prompt its place in the picture, and its time: “red cat” in the left half only, or
@@ -72,10 +91,8 @@ class WeightedCLIPPlace(Placing):
     )
     required = {
         "conditioning": placed_input("A prompt from one of our encode nodes; negative prompts too."),
-        "phrase": make_input(
-            "STRING",
-            "Words of the prompt, without brackets and numbers. If they stand there several times, all are meant.",
-            default="",
+        "phrase": words_input(
+            "Words of the prompt, without brackets and numbers. If they stand there several times, all are meant."
         ),
         "inside": make_input(
             "FLOAT",
@@ -88,6 +105,22 @@ class WeightedCLIPPlace(Placing):
         **WHERE,
     }
     optional = {"mask": MASK}
+
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run."""
+        phrase = without_commas(str(known.values.get("phrase", "")))
+        if known.has("phrase"):
+            yield from phrase_problems(phrase, known.prompts("conditioning"))
+        for name in ("inside", "outside"):
+            if known.has(name):
+                yield from refused(name, check_weight, name, known.values[name])
+        yield from cls.where_problems(known, "conditioning", f"“{shortened(phrase)}”" if phrase else "It", phrase)
+
+    @classmethod
+    def words(cls, known: Known) -> Iterator[list[str]]:
+        """Words of its prompts."""
+        return known.typed_words("conditioning")
 
     def place(
         self,
@@ -142,6 +175,15 @@ class WeightedCLIPRegion(Placing):
             advanced=True,
         ),
     }
+
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run."""
+        if known.has("strength"):
+            yield from refused("strength", check_weight, "strength", known.values["strength"])
+        number = 1 + known.prompts("base").num_regions
+        yield from cls.where_problems(known, "base", f"region {number}")
+        yield from region_problems(known.prompts("region"))
 
     def place(
         self,

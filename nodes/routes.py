@@ -1,4 +1,4 @@
-"""Routes of the page in ComfyUI's server: ``POST /weighted_clip/inspect``, ``/convert``, ``/infotext``, ``/picture``.
+"""Routes of the page in ComfyUI's server: ``inspect``, ``check``, ``convert``, ``infotext``, ``picture``.
 
 A node with a ruler marks its prompt boxes and the inputs that affect reading (`node.MARK`), which the page finds in
 the node's description. Its ``options`` makes `EncodeOptions` from the values of those inputs, for itself and for the
@@ -17,14 +17,17 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
 from ..encoder.foreign_text import parse_json
 from ..web.inspection import RulerNode, TextReader
+from ..weighting.problems import Problem
 from . import node
 
 PATH = "/weighted_clip/inspect"
+CHECK_PATH = "/weighted_clip/check"
 CONVERT_PATH = "/weighted_clip/convert"
 INFOTEXT_PATH = "/weighted_clip/infotext"
 PICTURE_PATH = "/weighted_clip/picture"
@@ -43,13 +46,19 @@ _threads = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="weighted-clip-rul
 _running: set[Future[str]] = set()
 
 
-def add_routes(nodes: Mapping[str, RulerNode]) -> None:
-    """Add the routes to the running server, if there is one, for the nodes the ruler can request, by id."""
+def add_routes(nodes: Mapping[str, RulerNode], classes: Mapping[str, Any]) -> None:
+    """Add the routes to the running server, if there is one, for all nodes by id and those with a prompt box."""
     # only a host that has loaded its server has one to add routes to; nothing is imported for it
     server = sys.modules.get("server")
     instance = getattr(getattr(server, "PromptServer", None), "instance", None)
     if instance is not None:
-        paths = {PATH: _read, CONVERT_PATH: _converted, INFOTEXT_PATH: _taken_apart, PICTURE_PATH: _picture}
+        paths = {
+            PATH: _read,
+            CHECK_PATH: partial(check, classes=classes),
+            CONVERT_PATH: _converted,
+            INFOTEXT_PATH: _taken_apart,
+            PICTURE_PATH: _picture,
+        }
         for path, read in paths.items():
             instance.routes.post(path)(partial(answer, nodes=nodes, read=read))
 
@@ -89,12 +98,28 @@ def _start(
 
 
 def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
-    from ..web.inspection import as_json, files_of, inspect, reader_of, request_of
+    from ..web.inspection import as_json, files_of, inspect, inspect_sweep, reader_of, request_of, with_problems
+    from .checks import MAX_PROBLEMS
 
     asked = parse_json(body)
     request = request_of(asked, nodes)
-    positions = positions_in(files_of(asked))
-    return as_json(inspect(request, embedding_names(), reader_of(asked, nodes), positions))
+    node = nodes[asked["node"]]
+    others = embedding_names(), reader_of(asked, nodes), positions_in(files_of(asked))
+    if node.is_swept:
+        answered = inspect_sweep(request, *others)
+    else:
+        answered = inspect(request, *others, lora_issues=node.lora_issues)
+    values = {**node.defaults, **asked["values"], "text": asked["text"]}
+    messages = [problem.message for problem in islice(node.problems(values), MAX_PROBLEMS)]
+    first, *rest = answered["views"]
+    return as_json({"views": [with_problems(first, *messages), *rest]})
+
+
+def check(body: bytes, nodes: Mapping[str, RulerNode], classes: Mapping[str, Any]) -> str:
+    """Answer a request for the problems of a node without a prompt box, as JSON."""
+    from .checks import answer_check
+
+    return json.dumps(answer_check(parse_json(body), classes, nodes))
 
 
 def positions_in(files: Iterable[str]) -> int:
@@ -146,14 +171,14 @@ def _taken_apart(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
 
 def _picture(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     """The checkpoint that a picture's data names, if it is there; and lines about files that are not, or of no use."""
-    from ..hosts.comfy.a1111.files import checkpoint_of, file_rows, widths_of_file
+    from ..hosts.comfy.a1111.files import checkpoint_of, file_rows, widths_of_file, with_loras_by_hash
     from ..hosts.comfy.a1111.noise import SOURCES
     from ..hosts.comfy.a1111.parameters import MAX_ROWS, read_parameters
     from ..web.inspection import text_of
     from ..weighting.infotext import read_infotext
 
     del nodes
-    infotext = read_infotext(text_of(json.loads(body)))
+    infotext, _ = with_loras_by_hash(read_infotext(text_of(json.loads(body))), hashes_files=False)
     read_parameters(infotext, SOURCES[0])  # refuses what the template's node would
     checkpoint = checkpoint_of(infotext)
     rows = file_rows(infotext, widths_of_file(checkpoint) if checkpoint else {})
@@ -195,4 +220,11 @@ def _ruler_node(node_class: Any) -> RulerNode:
 
         return live_reader(encoder, reads_as)
 
-    return RulerNode(defaults, fields, reader)
+    def problems(values: Mapping[str, Any]) -> Iterable[Problem]:
+        from .checks import Known
+
+        return node_class.problems(Known(values))
+
+    texts = tuple(name for name, spec in inputs.items() if spec[1:] and spec[1].get(node.MARK) == node.PROMPT)
+    loads, is_swept = getattr(node_class, "lora_issues", None), getattr(node_class, "is_swept", False)
+    return RulerNode(defaults, fields, reader, texts, problems, loads, is_swept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -9,9 +10,11 @@ from torch import Tensor
 from ..hosts.comfy.clip import EitherClip, encode_together
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import EncodeOptions
+from ..weighting.problems import Problem, refused
 from ..weighting.sweep import Swept, read_sweep
 from ..weighting.view import encoded_text
-from .node import CATEGORY, METADATA, Node, Out, checked, inputs, make_input, number
+from .checks import Known
+from .node import CATEGORY, METADATA, Node, Out, checked, inputs, make_input, number, prompt_input
 from .results import shown_result, to_image, to_picture, with_preview
 
 SWEEP_TYPE = "WEIGHTED_CLIP_SWEEP"
@@ -19,6 +22,8 @@ SWEEP_TYPE = "WEIGHTED_CLIP_SWEEP"
 THEMES = ("light", "dark")
 MOST_PIXELS = 100_000_000
 """Largest grid."""
+FEW = 24
+"""Most prompts that are swept unasked."""
 
 
 class WeightedCLIPSweep(Node):
@@ -37,19 +42,47 @@ class WeightedCLIPSweep(Node):
     OUTPUT_IS_LIST = (True, True, False)
     required = {
         **inputs("clip"),
-        "text": make_input(
-            "STRING",
-            "The prompt, with one or two weights as a range: (dog:0..1:5) is dog at 0, 0.25, 0.5, 0.75 and 1.",
-            multiline=True,
+        "text": prompt_input(
+            "The prompt, with one or two weights as a range: (dog:0..1:5) is dog at 0, 0.25, 0.5, 0.75 and 1."
         ),
         **inputs("syntax", "scheme", "normalization", "chunking", "padding", "pooled"),
     }
-    optional = inputs("cleaning", "finest_step")
+    optional = {
+        **inputs("cleaning", "finest_step"),
+        "many": make_input(
+            "BOOLEAN", f"Allow more than {FEW} prompts, each of which draws a picture.", default=False, counts=True
+        ),
+    }
     hidden = METADATA
+    is_swept = True
 
-    def run(self, clip: EitherClip, text: str, extra_pnginfo: Any = None, **choices: Any) -> dict[str, Any]:
+    @staticmethod
+    def options(many: bool = False, **choices: Any) -> EncodeOptions:
+        """Options for reading the prompts."""
+        del many
+        return EncodeOptions(**choices)
+
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run, beside those of the prompt."""
+        if known.has("text", "many"):
+            yield from refused("many", cls._swept, known.values["text"], known.values["many"])
+
+    @staticmethod
+    def _swept(text: str, many: bool) -> Swept:
+        swept = read_sweep(text)
+        if len(swept.labels) > FEW and not many:
+            raise ValueError(
+                f"these are {len(swept.labels)} prompts, each of which draws a picture: turn on many if you want more "
+                f"than {FEW}, or give the ranges fewer values"
+            )
+        return swept
+
+    def run(
+        self, clip: EitherClip, text: str, extra_pnginfo: Any = None, many: bool = False, **choices: Any
+    ) -> dict[str, Any]:
         """Encode the prompt at all values; ``choices`` are the menus."""
-        options, swept = EncodeOptions(**choices), read_sweep(text)
+        options, swept = self.options(**choices), self._swept(text, many)
         encoded = encode_together(clip, swept.texts, options)
         for one in encoded:
             note_texts(extra_pnginfo, {"text": encoded_text(next(iter(one.prompts.values())).read)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -10,18 +11,20 @@ from ..encoder.cache import DEFAULT_MEBIBYTES, MEBIBYTE
 from ..encoder.tokenizer import default_tokenizer
 from ..hosts.comfy.cache import with_memory
 from ..hosts.comfy.clip import EitherClip, readers_of, towers_of
-from ..hosts.comfy.loras import find_loras, hook_loras, load_loras
+from ..hosts.comfy.loras import find_loras, hook_loras, load_loras, lora_issues
 from ..hosts.comfy.models import NativeClip, load_native
 from ..hosts.comfy.timed import timing_from
 from ..hosts.comfy.types import Clip, ModelPatcher
-from ..weighting.convert import TARGETS, convert
+from ..weighting.convert import TARGETS, Converted, convert
 from ..weighting.options import EncodeOptions
+from ..weighting.problems import Problem
 from ..weighting.reading import ReadPrompt, read_prompt
 from ..weighting.syntax import SYNTAXES
 from ..weighting.tags import REPEATED_LORA, TIMED_LORA, bare, comment_issues, read_loras
 from ..weighting.timed.loras import LORAS, Loras, constant, lora_times, with_times
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
 from ..weighting.view import token_table, view
+from .checks import Known
 from .node import (
     CATEGORY,
     EITHER_CLIP,
@@ -60,20 +63,34 @@ class WeightedCLIPConvert(Node):
     required = {
         **inputs("text"),
         "from": make_input(with_first("a1111", SYNTAXES), "The syntax the prompt is in.", counts=True),
-        "to": make_input(TARGETS, "The syntax wanted."),
+        "to": make_input(TARGETS, "The syntax wanted.", counts=True),
     }
     optional = inputs("cleaning")
 
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Parts of the prompt that the other syntax cannot say, before a run."""
+        values = dict(known.values)
+        text = values.pop("text", None)
+        if isinstance(text, str) and known.has("to"):
+            for issue in cls._converted(text, values.pop("to"), cls.options(**values)).issues:
+                yield Problem(issue.line, "text", is_refused=False)
+
     @staticmethod
-    def options(**choices: Any) -> EncodeOptions:
+    def _converted(text: str, to: str, options: EncodeOptions) -> Converted:
+        is_cleaned = options.cleaning == "as Forge"
+        return convert(text, options.syntax, to, default_tokenizer(), is_cleaned=is_cleaned)
+
+    @staticmethod
+    def options(to: str = "", **choices: Any) -> EncodeOptions:
         """Options for reading the prompt."""
+        del to
         return EncodeOptions(**{"syntax" if name == "from" else name: value for name, value in choices.items()})
 
     def convert(self, text: str, to: str, **choices: Any) -> dict[str, Any]:
         """Convert; ``choices`` are the other menus, since ``from`` is not a valid Python name."""
         options = self.options(**choices)
-        is_cleaned = options.cleaning == "as Forge"
-        result = convert(text, options.syntax, to, default_tokenizer(), is_cleaned=is_cleaned)
+        result = self._converted(text, to, options)
         report = "\n".join(issue.line for issue in result.issues) or "Every token keeps its id and its weight."
         read = read_prompt(text, options, default_tokenizer())
         return node_result((result.text, report), [read._replace(issues=result.issues)])
@@ -217,6 +234,9 @@ class WeightedCLIPLoadPromptLoras(Node):
         ),
     }
     optional = {**cleaning_input(), **TIME_INPUTS, "loras": loras_input()}
+
+    lora_issues = staticmethod(lora_issues)
+    """Issues about LoRAs before a run."""
 
     @staticmethod
     def options(**choices: Any) -> EncodeOptions:

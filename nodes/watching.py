@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..encoder.quoting import quote
 from ..hosts.comfy.consumers import HIDDEN, is_used
 from ..hosts.comfy.reserving import keep_free
 from ..hosts.comfy.types import Conditioning
@@ -18,6 +17,8 @@ from ..hosts.comfy.word_maps import (
     SCALES,
     Place,
     WordMap,
+    check_every,
+    check_watched,
     maps_of,
     message_of,
     most_words,
@@ -25,10 +26,13 @@ from ..hosts.comfy.word_maps import (
     scaled,
     table_of,
     watch_words,
+    watched_names,
+    words_problems,
 )
 from ..weighting.phrases import without_commas
-from ..weighting.prompt import shortened
-from .node import CATEGORY, WATCH, Drawing, Node, Out, checked, make_input, number, watch_input
+from ..weighting.problems import Problem, refused
+from .checks import Known
+from .node import CATEGORY, WATCH, Drawing, Node, Out, checked, make_input, number, watch_input, words_input
 from .results import NOTHING, saved_preview, to_image, to_picture
 
 if TYPE_CHECKING:
@@ -54,11 +58,8 @@ class WeightedCLIPWatch(Node):
     FUNCTION = "watch"
     required = {
         "conditioning": make_input("CONDITIONING", "A prompt from one of our encode nodes; negative prompts too."),
-        "words": make_input(
-            "STRING",
-            "Words or phrases of the prompt, one a line, 50 at most. Empty: its first twelve words.",
-            default="",
-            multiline=True,
+        "words": words_input(
+            "Words or phrases of the prompt, one a line, 50 at most. Empty: its first twelve words.", multiline=True
         ),
         "every": make_input("INT", "Record every so many steps. 1: all. More is faster.", **number(1, 1, 1000)),
         "layers": make_input(
@@ -68,6 +69,19 @@ class WeightedCLIPWatch(Node):
             "XL). Models with one grid, such as Flux, have the same layers in coarse and fine.",
         ),
     }
+
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run."""
+        if known.has("every"):
+            yield from refused("every", check_every, known.values["every"])
+        if known.has("words", "layers"):
+            yield from words_problems(known.values["words"], known.values["layers"], known.prompts("conditioning"))
+
+    @classmethod
+    def words(cls, known: Known) -> Iterator[list[str]]:
+        """Words of its prompts."""
+        return known.typed_words("conditioning")
 
     def watch(self, conditioning: Conditioning, words: str, every: int, layers: str) -> tuple[Conditioning, Watch]:
         """Let the words be watched."""
@@ -98,14 +112,35 @@ class WeightedCLIPWordMaps(Drawing, Node):
             "one for all: 1 is the largest share of all words, so words that are hardly read stay dark. each its own: "
             "from the word's least share to its largest.",
         ),
-        "word": make_input(
-            "STRING", "The word whose masks and overlays to give. Empty: all, one after the other.", default=""
-        ),
+        "word": words_input("The word whose masks and overlays to give. Empty: all, one after the other."),
     }
     optional = {"image": make_input("IMAGE", "The decoded picture, for the overlay and the size.")}
 
     drawn = (0, 1, 2)
     hidden = HIDDEN
+
+    @classmethod
+    def problems(cls, known: Known) -> Iterator[Problem]:
+        """Problems of its inputs before a run."""
+        names = cls._names(known)
+        if names is not None and known.has("word"):
+            yield from refused("word", check_watched, known.values["word"], names)
+
+    @classmethod
+    def words(cls, known: Known) -> Iterator[list[str]]:
+        """Words that are watched."""
+        yield cls._names(known) or []
+
+    @staticmethod
+    def _names(known: Known) -> list[str] | None:
+        """Names of the words that are watched; None if they are not known."""
+        watch = known.sources.get("watch")
+        if watch is None or watch.kind != WeightedCLIPWatch.__name__:
+            return None
+        words, prompts = watch.values.get("words"), known.prompts_of(watch.links.get("conditioning"))
+        if not isinstance(words, str) or not (words.strip() or prompts.is_whole):
+            return None
+        return watched_names(words, prompts)
 
     def show(
         self,
@@ -119,12 +154,10 @@ class WeightedCLIPWordMaps(Drawing, Node):
     ) -> dict[str, Any]:
         """Show the maps."""
         checked("scale", scale, SCALES)
+        check_watched(word, watch.names)
         maps = maps_of(watch, latent["samples"], image)
         numbers = {one.word.casefold(): number for number, one in enumerate(maps)}
         key = " ".join(without_commas(word).split()).casefold()
-        if key and key not in numbers:
-            names = shortened(", ".join(watch.names), 400)
-            raise ValueError(f"word must be one that is watched: {names}; got {quote(word)}")
         used = [is_used(slot, prompt, unique_id) for slot in self.drawn]
         num_words = most_words(maps, FLOAT * (used[0] + 3 * used[2]))
         chosen = [numbers[key]] if key else [*range(num_words)]

@@ -117,7 +117,11 @@ def test_a_host_finds_the_nodes_and_imports_only_what_is_listed(
     assert titles == [*NODE_DISPLAY_NAME_MAPPINGS]
     assert (path / web).is_dir()
     assert not has_entrypoint
-    assert routes == ([f"/weighted_clip/{name}" for name in ("inspect", "convert", "infotext")] if has_server else [])
+    assert routes == (
+        [f"/weighted_clip/{name}" for name in ("inspect", "check", "convert", "infotext", "picture")]
+        if has_server
+        else []
+    )
     assert {*foreign} - companions == NEEDED
 
 

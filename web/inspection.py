@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import accumulate, islice, takewhile
@@ -25,12 +25,17 @@ from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
 from ..weighting.pipeline import plan_prompt
 from ..weighting.plan import different_asks
-from ..weighting.reading import ReadPrompt, read_prompt
-from ..weighting.timed.loras import LORAS, LoraTimes, lora_times, with_times
+from ..weighting.problems import Problem
+from ..weighting.prompt import Issue
+from ..weighting.reading import ReadPrompt, parse_encoded, read_prompt
+from ..weighting.sweep import read_sweep
+from ..weighting.tags import REPEATED_LORA, LoraTag, bare, read_loras
+from ..weighting.timed.loras import LORAS, LoraTimes, constant, lora_times, with_times
 from ..weighting.timed.regions import REGIONS
-from ..weighting.timed.schedule import COUNTERS, read_timed
+from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.timed.view import read_standing, standing_texts, timed_view, with_lora_times
-from ..weighting.view import encodings_text, least_size, view
+from ..weighting.view import counted, encodings_text, least_size, view
+from ..weighting.words import Words, words_of
 
 MAX_BYTES = 64 * 1024
 """Maximum size of a request."""
@@ -108,6 +113,14 @@ class RulerNode(NamedTuple):
     """Function from those values to the fields of a request to `inspect`, except the text."""
     reader: Callable[[str], TextReader | None] = lambda name: None
     """Function from the name of a text encoder to its prompt reader; None for CLIP's tokenizer."""
+    texts: tuple[str, ...] = ("text",)
+    """Names of its prompt boxes."""
+    problems: Callable[[Mapping[str, Any]], Iterable[Problem]] = lambda values: ()
+    """Function from its inputs and prompt to problems beside those of the prompt."""
+    lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]] | None = None
+    """Function from LoRAs of a prompt to issues about them; None if it loads none."""
+    is_swept: bool = False
+    """Whether its prompt has weights that are tried at several values."""
 
 
 def request_of(asked: object, nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
@@ -156,6 +169,8 @@ def inspect(
     embedding_names: Sequence[str] | None = None,
     reader: TextReader | None = None,
     positions: int = CLIP_L_LAYOUT.length,
+    *,
+    lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]] | None = None,
 ) -> dict[str, Any]:
     """Answer a request.
 
@@ -166,6 +181,7 @@ def inspect(
         embedding_names: Names for ``embedding:name`` or bare names; None if there are no embeddings.
         reader: Prompt reader instead of CLIP's tokenizer; each view then has its name, ``encoder``, and ``notes``.
         positions: Positions of a chunk, for CLIP's tokenizer.
+        lora_issues: `RulerNode.lora_issues`.
 
     Returns:
         ``views``: one per text, from `weighting.view.view`; for a timed prompt each with ``branch``, ``weight`` and
@@ -192,32 +208,100 @@ def inspect(
         def shown(read: ReadPrompt, as_view: dict[str, Any]) -> dict[str, Any]:
             if reader is not None:
                 return {**as_view, "notes": [reader.note], "encoder": reader.name}
-            return {**as_view, "encodings": _encodings_of(read)}
+            encodings, refusal = _planned(read)
+            return with_problems({**as_view, "encodings": encodings}, refusal)
 
         only_loads = "regions" not in data and data.get("loras") == LORAS[0]
         if "steps" not in data or only_loads:
-            prompt = read(data["text"])
+            prompt, tags = read(data["text"]), list[LoraTag]()
+            if only_loads and lora_issues is not None:  # which it does load
+                tags, _ = read_loras(bare(data["text"], has_comments=options.is_cleaned, has_tags=True).tags)
+                others = (issue for issue in prompt.issues if issue.code not in ("lora", REPEATED_LORA))
+                issues = [*others, *lora_issues([constant(tag) for tag in tags])]
+                prompt = prompt._replace(issues=tuple(sorted(issues, key=lambda issue: issue.span)))
             check_size(least_size(prompt))
-            return {"views": [shown(prompt, view(prompt))]}
-        return {"views": _timed_views(data, read, shown, has_comments=options.is_cleaned)}
+            return {"views": [shown(prompt, view(prompt, [tag.span for tag in tags]))]}
+        return {
+            "views": _timed_views(data, read, shown, lora_issues or (lambda _: ()), has_comments=options.is_cleaned)
+        }
     except ValueError as error:
         raise RequestError(str(error)) from error
 
 
-def _encodings_of(read: ReadPrompt) -> str:
-    """Number of encodings of a prompt, if quickly determined; empty if not, or if there are few."""
+def with_problems(as_view: dict[str, Any], *messages: str) -> dict[str, Any]:
+    """A view with problems of the whole prompt before its own."""
+    known = {"", *(issue["message"] for issue in as_view["issues"])}
+    new = [{"code": "refused", "message": one, "start": 0, "end": 0} for one in messages if one not in known]
+    for chip in (chip for chunk in as_view["chunks"] for chip in chunk["chips"]):
+        chip["problems"] = [number + len(new) for number in chip["problems"]]
+    return {**as_view, "issues": [*new, *as_view["issues"]]}
+
+
+def _planned(read: ReadPrompt) -> tuple[str, str]:
+    """Number of encodings of a prompt, if quickly determined and not few; and why a run would refuse it."""
+    try:
+        plan = plan_prompt(read, default_tokenizer())
+    except ValueError as error:
+        is_named = any(issue.message in str(error) for issue in read.issues)
+        return "", "" if is_named else str(error)
     num_chunks, length = len(read.chunks), read.layout.length
     if num_chunks > MAX_CHUNKS or length > MAX_POSITIONS:
-        return ""
+        return "", ""
     max_asks = MAX_ASKS * CLIP_L_LAYOUT.length // length
-    try:
-        variants = iter(plan_prompt(read, default_tokenizer()).variants())
-    except ValueError:  # a filler of several tokens, which a run reports
-        return ""
+    variants = iter(plan.variants())
     number = different_asks(islice(variants, max_asks // num_chunks), MAX_ENCODINGS)
     if number > MAX_ENCODINGS:
-        return f"more than {MAX_ENCODINGS} encodings"
-    return encodings_text(number, num_chunks) if next(variants, None) is None else ""
+        return f"more than {MAX_ENCODINGS} encodings", ""
+    return (encodings_text(number, num_chunks) if next(variants, None) is None else ""), ""
+
+
+def inspect_sweep(request: Mapping[str, Any], *others: Any) -> dict[str, Any]:
+    """Same as `inspect` for ranges of weights: a view for each of the first prompts, with its ``label``."""
+    try:
+        swept = read_sweep(_checked(request)["text"])
+    except RequestError:
+        raise
+    except ValueError:  # which is among the node's problems
+        return inspect(request, *others)
+    lengths = accumulate(map(len, swept.texts[:MAX_VIEWS]))
+    count = max(1, sum(length <= MAX_CHARACTERS for length in lengths))
+    views: list[dict[str, Any]] = []
+    for label, text in zip(swept.labels[:count], swept.texts[:count], strict=True):
+        (as_view,) = inspect({**request, "text": text}, *others)["views"]
+        views.append({**as_view, "label": label})
+    views[0]["notes"] = [*views[0].get("notes", ()), f"{counted(len(swept.labels), 'picture')}, one for each"]
+    if len(swept.labels) > count:
+        views[-1]["num_more"] = len(swept.labels) - count
+    return {"views": views}
+
+
+class PromptWords(NamedTuple):
+    """Words of a prompt before a run."""
+
+    words: tuple[Words, ...]
+    """Words of each text."""
+    num_entries: int
+    """Number of entries of its conditioning, if they are sampled at the same time; else 1."""
+    is_blend: bool
+    """Whether its rows are a blend of several prompts."""
+
+
+def prompt_words(request: object) -> PromptWords:
+    """Words of a prompt as a run would carry them; ``request`` and errors as in `inspect`."""
+    data = _checked(request)
+    options = EncodeOptions(**{name: value for name, value in data.items() if name in _OPTIONS})
+    if "steps" not in data:
+        texts, num_entries = [data["text"]], 1
+    else:
+        counter, regions = _choice(data, "counter", COUNTERS), _choice(data, "regions", REGIONS)
+        timed = read_timed(data["text"], data["steps"], has_comments=options.is_cleaned, regions=regions)
+        texts = [text.fragment.text for text in standing_texts(timed, timed.steps, counter)]
+        is_joined = any(branch.place is not None and branch.place.is_coupled for branch in timed.branches)
+        is_parted = len(timed.branches) > 1 and not is_joined
+        num_entries = sum(len(runs(branch, timed.steps, counter)) for branch in timed.branches) if is_parted else 1
+    prompts = [parse_encoded(text, options) for text in texts]
+    is_blend = any(len(section.prompts) > 1 for prompt in prompts for section in prompt.sections)
+    return PromptWords(tuple(words_of(prompt.parts) for prompt in prompts), num_entries, is_blend)
 
 
 def check_size(least: int) -> None:
@@ -261,6 +345,7 @@ def _timed_views(
     data: Mapping[str, Any],
     read: Callable[[str], ReadPrompt],
     shown_as: Callable[[ReadPrompt, dict[str, Any]], dict[str, Any]],
+    lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]],
     *,
     has_comments: bool,
 ) -> list[dict[str, Any]]:
@@ -271,7 +356,8 @@ def _timed_views(
     lengths = accumulate(len(text.fragment.text) for text in texts[1:MAX_VIEWS])
     room = MAX_CHARACTERS - len(texts[0].fragment.text)
     count = 1 + sum(length <= room for length in lengths)
-    reads = read_standing(prompt, texts[:count], read)
+    issues = [issue for issue in lora_issues(times) if issue not in prompt.issues]
+    reads = read_standing(prompt, texts[:count], read, issues)
     check_size(least_size(reads[0].read))
     shown = [shown_as(timed.read, with_lora_times(timed_view(timed), times)) for timed in reads]
     if len(texts) > count:

@@ -101,10 +101,10 @@ def read_where(text: str) -> str:
 
 def _extent(start: float, end: float, typed: str) -> Extent:
     is_pixels = max(start, end) > 1
-    if is_pixels and any(0 < number < 1 for number in (start, end)):
+    if is_pixels and not (start.is_integer() and end.is_integer()):
         raise AreaError(
             f"The area “{typed}” mixes parts of the picture and pixels: give both of “{start:g} {end:g}” up to 1, or "
-            "both in pixels."
+            "both in whole pixels."
         )
     if not start < end:
         raise AreaError(f"The area “{typed}” is empty: “{start:g} {end:g}” does not go from less to more.")

@@ -137,4 +137,5 @@ def check_times(start: float, end: float, *, in_steps: bool) -> None:
     if not in_steps and end > 1:
         raise ValueError(f"start and end go from 0 to 1, got {start:g} and {end:g}. For steps, set unit to steps.")
     if not start < end:
-        raise ValueError(f"start must be before end, got {start:g} and {end:g}.")
+        of_none = ", between which is no step" if start == end else ""
+        raise ValueError(f"start must be before end, got {start:g} and {end:g}{of_none}.")

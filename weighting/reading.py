@@ -84,15 +84,27 @@ def read_prompt(
     if options.is_cleaned:
         tokenize = CleaningTokenize(tokenize)
     context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
-    has_tags = options.has_tags and syntax_of(options.syntax).has_tags
-    found = bare(text, has_comments=options.is_cleaned, has_tags=has_tags)
-    left, terms, cut = found.fragment, (), SCHEMES[options.scheme].cut
-    if cut is not None and syntax_of(options.syntax).has_groups:
-        left, terms = cut(found.fragment)
+    found, left, terms = _taken_out(text, options)
     read = placed(_read(left.text, options, context), text, left)
     if terms:
         read = _with_terms(read, terms, context)
     return _with_taken_out(read, found) if found.spans else read
+
+
+def parse_encoded(text: str, options: EncodeOptions) -> Prompt:
+    """Parse what is encoded of a prompt, without tags, comments and terms, in positions of that."""
+    _, left, _ = _taken_out(text, options)
+    return parse(left.text, options.syntax, strict=options.strict)
+
+
+def _taken_out(text: str, options: EncodeOptions) -> tuple[Bare, Fragment, Sequence[CutTerm]]:
+    """A prompt without tags and comments, the same without the terms that its scheme cuts out, and these."""
+    has_tags = options.has_tags and syntax_of(options.syntax).has_tags
+    found = bare(text, has_comments=options.is_cleaned, has_tags=has_tags)
+    cut = SCHEMES[options.scheme].cut
+    if cut is None or not syntax_of(options.syntax).has_groups:
+        return found, found.fragment, ()
+    return found, *cut(found.fragment)
 
 
 def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPrompt:

@@ -35,7 +35,7 @@ TAG_ISSUES = ("lora", "lora-without-step", "unknown-tag")
 _CONTRACTION = re.compile(r"['’]\w")
 
 
-def view(read: ReadPrompt) -> dict[str, Any]:
+def view(read: ReadPrompt, tags: Iterable[Span] = ()) -> dict[str, Any]:
     """The JSON view of a prompt.
 
     A chip is drawn as one box: the tokens of one stretch of text, such as the bytes of an emoji or the vectors of an
@@ -43,6 +43,7 @@ def view(read: ReadPrompt) -> dict[str, Any]:
 
     Args:
         read: The prompt.
+        tags: Tags in it that no issue is about.
 
     Returns:
         ``version``; ``text``; the options ``syntax``, ``scheme``, ``normalization``, ``chunking``, ``padding``;
@@ -94,9 +95,9 @@ def view(read: ReadPrompt) -> dict[str, Any]:
     ]
     breaks = [offset(part.span.start) for part in read.prompt.parts if isinstance(part, Break)]
     _mark_breaks(chunks, breaks)
-    tags = dict.fromkeys(issue.span for issue in read.issues if issue.code in TAG_ISSUES)
+    spans = sorted({*tags, *(issue.span for issue in read.issues if issue.code in TAG_ISSUES)})
     _add_tags(
-        chunks, breaks, [(" ".join(text[slice(*tag)].split()), offset(tag.start), offset(tag.end)) for tag in tags]
+        chunks, breaks, [(" ".join(text[slice(*tag)].split()), offset(tag.start), offset(tag.end)) for tag in spans]
     )
     chips = [chip for chunk in chunks for chip in chunk["chips"]]
     if read.terms:  # they follow the rest, wherever they were typed

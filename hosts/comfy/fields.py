@@ -196,9 +196,14 @@ def _made_mask(where: Where, step: Step) -> Tensor | None:
         own = _by_picture(means(where.mask.cpu(), cells).float(), where, step)
         mask = own if mask is None else own * mask
     if mask is not None and where.watch is None and not bool(mask.any()):
-        raise ValueError(f"{where.name} has no place in the picture: its area and its mask do not meet.")
+        raise ValueError(without_place(where.name))
     is_flat = mask is not None and mask.dim() < step.latent.dim() - 1
     return mask[:, None] if mask is not None and is_flat else mask
+
+
+def without_place(name: str) -> str:
+    """Message about a phrase or region whose area and mask have no place in common."""
+    return f"{name} has no place in the picture: its area and its mask do not meet."
 
 
 def _by_picture(pictures: Tensor, where: Where, step: Step) -> Tensor:

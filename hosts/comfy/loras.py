@@ -74,6 +74,11 @@ def load_loras(model: ModelPatcher, clip: Clip, loras: Sequence[FoundLora]) -> L
     return LoadedLoras(model, clip, lines)
 
 
+def lora_issues(loras: Sequence[LoraTimes]) -> list[Issue]:
+    """Issues about LoRAs that are known before they are loaded, by the host's list of files."""
+    return find_loras(loras).issues
+
+
 class HookedClip(NamedTuple):
     """A CLIP whose conditioning carries LoRAs as hooks."""
 

@@ -33,8 +33,6 @@ def placed_entries(parts: Sequence[PlacedPart]) -> Conditioning:
     """
     conditioning: Conditioning = []
     for group in _groups(parts):
-        is_placed = len(group) > 1 or group[0].place is not None
-        group = [part for part in group if part.weight != 0 or not is_placed]  # as in prompt-control
         if len(group) > 1:
             conditioning += _coupled(group)
             continue
@@ -47,19 +45,28 @@ def placed_entries(parts: Sequence[PlacedPart]) -> Conditioning:
 
 def _groups(parts: Sequence[PlacedPart]) -> Iterator[list[PlacedPart]]:
     """Parts that COUPLE joins, together."""
-    group: list[PlacedPart] = []
+    groups: list[list[PlacedPart]] = []
     for part in parts:
-        if group and not (part.place is not None and part.place.is_coupled):
-            yield group
-            group = []
-        group.append(part)
-    yield group
+        if not groups or part.place is None or not part.place.is_coupled:
+            groups.append([])
+        groups[-1].append(part)
+    for group in groups:
+        is_placed = len(group) > 1 or group[0].place is not None
+        yield [part for part in group if part.weight != 0 or not is_placed]  # as in prompt-control
 
 
-def _coupled(group: Sequence[PlacedPart]) -> Conditioning:
-    """A base prompt with regions, each with its share of each place."""
-    places = [part.place or Place("") for part in group]
-    for number, (part, place) in enumerate(zip(group, places, strict=True)):
+def check_parts(parts: Sequence[PlacedPart]) -> int:
+    """Number of parts that are not left out; a RegionError if some cannot be joined."""
+    groups = list(_groups(parts))
+    for group in groups:
+        if len(group) > 1:
+            _check_coupled(group)
+    return sum(map(len, groups))
+
+
+def _check_coupled(group: Sequence[PlacedPart]) -> None:
+    for number, part in enumerate(group):
+        place = part.place or Place("")
         name = shortened(place.text) if place.text else "the base prompt"
         if number and place.has_area:
             raise RegionError(f"“{name}”: an AREA behind COUPLE has no effect in prompt-control. Take MASK.")
@@ -68,6 +75,12 @@ def _coupled(group: Sequence[PlacedPart]) -> Conditioning:
                 f"“{name}” has the weight {part.weight:g}. Beside COUPLE, prompt-control multiplies the rows of text "
                 "by it, which is not read here. Weigh a region with its MASK: COUPLE(x1 x2, y1 y2, weight)."
             )
+
+
+def _coupled(group: Sequence[PlacedPart]) -> Conditioning:
+    """A base prompt with regions, each with its share of each place."""
+    places = [part.place or Place("") for part in group]
+    _check_coupled(group)
     values = {"area": area, "set_area_to_bounds": False} if (area := _area(places[0])) else {}
     result = [[hidden, {**others, **values}] for hidden, others in group[0].entries]
     for part, share in zip(group[1:], shares_of(places)[1:], strict=True):

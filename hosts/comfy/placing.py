@@ -19,10 +19,20 @@ from ...weighting.prompt import shortened
 from ...weighting.view import counted
 from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
 from .fields import Field, Where
-from .titles import REGIONAL_PROMPT
+from .placing_problems import (
+    ALONE,
+    EMPTY,
+    NESTED,
+    absent_place,
+    at_once,
+    checked_mask,
+    comes_with,
+    own_map,
+    strength_words,
+)
 from .types import Conditioning
 from .watching import Watch
-from .words import WORDS, rows_of
+from .words import WORDS, absent, rows_of
 
 
 class Placement(NamedTuple):
@@ -41,7 +51,7 @@ class Placement(NamedTuple):
     def checked(self, name: str) -> Where:
         """Place and time of what messages call by this name; a ValueError if they have no meaning."""
         check_times(self.start, self.end, in_steps=self.in_steps)
-        word, mask = read_where(self.area), _checked(self.mask)
+        word, mask = read_where(self.area), checked_mask(self.mask)
         area, watch = (None, Watch([word], keeps=False)) if word else (read_area(self.area), None)
         return Where(name, area, mask, self.start, self.end, self.in_steps, self.node_id, watch)
 
@@ -67,7 +77,7 @@ def place_phrase(
     """
     phrase = without_commas(phrase)
     if not phrase:
-        raise ValueError("phrase is empty: write some words of the prompt that are to be placed.")
+        raise ValueError(EMPTY)
     check_weight("inside", inside)
     check_weight("outside", outside)
     name = f"“{shortened(phrase)}”"
@@ -78,7 +88,7 @@ def place_phrase(
         fields.append(Field(found, inside, outside, where, phrase) if found else None)
     num_found = sum(field is not None for field in fields)
     if not num_found:
-        raise ValueError(f"{name} is not in the prompt.")
+        raise ValueError(absent(phrase))
     num_rows = sum(len(field.rows) for field in fields if field is not None)
     lines = [f"{name}: {counted(num_rows, 'row')}"]
     if num_found < len(fields):
@@ -116,12 +126,9 @@ def _watched(conditioning: Conditioning, where: Where, own: Sequence[Sequence[in
     (word,) = where.watch.names
     found = [all_rows_of(word, rows, values) for rows, values in conditioning]
     if not any(found):
-        raise ValueError(f"“{shortened(word)}”, where {where.name} is placed, is not in the prompt.")
+        raise ValueError(absent_place(word, where.name))
     if any(set(one) & set(other) for one, other in zip(found, own or (), strict=bool(own))):
-        raise ValueError(
-            f"{where.name} cannot be placed “{shortened(where.area_text)}”: it would follow its own map, and feed on "
-            "itself. Take another word of the prompt."
-        )
+        raise ValueError(own_map(where.name, where.area_text))
     return with_watch(conditioning, where.watch, [[rows] for rows in found])
 
 
@@ -160,10 +167,7 @@ def place_region(
     times = [(values.get("start_percent", 0.0), values.get("end_percent", 1.0)) for _, values in region]
     for (_, end), (start, _) in pairwise(sorted(times)):
         if start < end:
-            raise ValueError(
-                f"The region has {len(region)} prompts at the same time, as Conditioning (Combine) and AND make them. "
-                f"Chain a {REGIONAL_PROMPT} for each of them."
-            )
+            raise ValueError(at_once(len(region)))
     longest = max(rows.shape[1] for rows, _ in region)
     lines = [f"{where.name}: {counted(longest, 'row')}"]
     if len(region) > 1:
@@ -181,16 +185,6 @@ def place_region(
     return with_region(base, region, strength, where, times, blends), "\n".join([*lines, NOT_ACTING])
 
 
-ALONE = {
-    "area": "an area",
-    "mask": "a mask",
-    "control": "a ControlNet",
-    "gligen": "GLIGEN boxes",
-    "hooks": "hooks, such as a LoRA's",
-}
-"""Values of an entry that cannot be a region's, in words: they act on whole predictions of the model."""
-
-
 def _check_beside(base: Conditioning, region: Conditioning) -> None:
     """Refuse prompts that cannot be read in one prediction of the model."""
     if not base or not region:
@@ -206,33 +200,14 @@ def _check_beside(base: Conditioning, region: Conditioning) -> None:
         if len(rows) > 1:
             raise ValueError(f"The region has {len(rows)} prompts in one entry; it can be one only.")
         if regions_of(values):
-            raise ValueError(
-                f"The prompt of region has regions itself: connect it as base, and chain {REGIONAL_PROMPT} nodes."
-            )
+            raise ValueError(NESTED)
         found = [name for key, name in ALONE.items() if values.get(key) is not None]
         if has_only_ours(values.get("hooks")) and "hooks" in values:
             found.remove(ALONE["hooks"])
         if values.get("strength", 1.0) != 1.0:
-            found.append(f"the strength {values['strength']:g}")
+            found.append(strength_words(values["strength"]))
         if found:
-            raise ValueError(
-                f"The prompt of region comes with {', '.join(found)}, which acts on whole pictures, not on a region. "
-                f"Give the base what is for all of the picture, and {REGIONAL_PROMPT} its area, mask and strength."
-            )
-
-
-def _checked(mask: Tensor | None) -> Tensor | None:
-    if mask is None:
-        return None
-    mask = mask.detach().float().cpu()
-    mask = mask[None] if mask.dim() == 2 else mask
-    if mask.dim() != 3 or not mask.numel():
-        raise ValueError(f"mask must be a MASK, [pictures, height, width]; got {list(mask.shape)}.")
-    if not bool(mask.isfinite().all()) or bool((mask < 0).any()) or bool((mask > 1).any()):
-        raise ValueError("mask must hold numbers from 0 to 1.")
-    if not bool(mask.any()):
-        raise ValueError("mask is 0 everywhere: paint the place.")
-    return mask
+            raise ValueError(comes_with(found))
 
 
 def place_in_words(where: Where) -> str:

@@ -19,12 +19,12 @@ import numpy as np
 from torch import Tensor
 
 from ...weighting.options import EncodeOptions
-from ...weighting.prompt import Issue, Span
+from ...weighting.prompt import Issue, Span, shortened
 from ...weighting.timed.schedule import Counter, TimedPrompt, runs
 from ...weighting.towers import read_together
 from .clip import EitherClip, Encoded, encode_texts, is_stable_diffusion, readers_of
 from .models import NativeClip
-from .placed_parts import PlacedPart, placed_entries
+from .placed_parts import PlacedPart, check_parts, placed_entries
 from .towers import has_towers
 from .types import Conditioning, ModelPatcher
 
@@ -245,13 +245,7 @@ def encode_timed(
     Raises:
         ValueError: If the weights of the parts do not sum to more than 0, or as in `encode_text`.
     """
-    weights = [branch.weight for branch in prompt.branches]
-    if len(weights) > 1 and not sum(weights) > 0:
-        written = " + ".join(f"{weight:g}" for weight in weights)
-        raise ValueError(
-            f"The weights of the parts between ANDs sum to {sum(weights):g} ({written}). ComfyUI divides by this sum, "
-            "so it has to be above 0. What the picture should move away from belongs in the negative prompt."
-        )
+    check_branches(prompt)
     branches = [runs(branch, timing.steps, counter) for branch in prompt.branches]
     together: list[list[str]] = [[text.text for text in branch.texts] for branch in prompt.branches]
     kept = _kept(clip, [text for some in together for text in some], options) if as_webui else None
@@ -270,10 +264,20 @@ def encode_timed(
                 if _meet(others, times)
             ]
         parts.append(PlacedPart(entries, branch.weight, branch.place))
-    conditioning = placed_entries(parts)
-    if not conditioning:
+    return TimedEncoded(placed_entries(parts), {text: one for some in encoded for text, one in some.items()})
+
+
+def check_branches(prompt: TimedPrompt) -> None:
+    """Refuse parts between ANDs and COUPLEs that the host cannot join."""
+    weights = [branch.weight for branch in prompt.branches]
+    if len(weights) > 1 and not sum(weights) > 0:
+        written = " + ".join(f"{weight:g}" for weight in weights)
+        raise ValueError(
+            f"The weights of the parts between ANDs sum to {sum(weights):g} ({shortened(written)}). ComfyUI divides by "
+            "this sum, so it has to be above 0. What the picture should move away from belongs in the negative prompt."
+        )
+    if not check_parts([PlacedPart([], branch.weight, branch.place) for branch in prompt.branches]):
         raise ValueError("The only part of this prompt has the weight 0 and is left out, as in prompt-control.")
-    return TimedEncoded(conditioning, {text: one for some in encoded for text, one in some.items()})
 
 
 def _kept(clip: EitherClip, texts: Sequence[str], options: EncodeOptions) -> Sequence[int]:

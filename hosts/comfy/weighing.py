@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...encoder.quoting import quote
 from ...weighting.attention import PLAIN, effect_of, way_of
@@ -189,13 +189,17 @@ def _rows_of(reads: Reads) -> tuple[Token, ...]:
     return tokens
 
 
-def _tokens_of(read: ReadPrompt) -> tuple[Token, ...]:
-    section, *more = read.sections
-    if more or section.shares or section.weight != 1.0:
+def check_sections(sections: Sequence[Any]) -> None:
+    """Refuse the sections of a prompt if its rows are those of several prompts."""
+    if len(sections) > 1 or any(section.shares or section.weight != 1.0 for section in sections):
         raise ValueError(
             "Weigh Attention does not take .and and .blend, whose rows are several prompts: encode each prompt on its "
             "own and join them with Conditioning (Combine)."
         )
+
+
+def _tokens_of(read: ReadPrompt) -> tuple[Token, ...]:
+    check_sections(read.sections)
     return tuple(token for chunk in read.chunks for token in chunk.tokens)
 
 

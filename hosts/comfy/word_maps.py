@@ -14,16 +14,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from ...encoder.quoting import quote
 from ...weighting.fields import means
 from ...weighting.phrases import without_commas
+from ...weighting.problems import Problem, refused
 from ...weighting.prompt import shortened
 from ...weighting.word_maps import MAX_WATCHED, NUM_WATCHED
 from ...weighting.words import Words, names_in
 from .attention import regions_of, with_watch
 from .placing import all_rows_of
 from .types import Conditioning
+from .upstream import Prompts
 from .watching import AS_DAAM, Watch
-from .words import WORDS, Carried
+from .words import WORDS, Carried, absent
 
 SCALES = ("one for all", "each its own")
 """Scales of maps: one for all words, from 0 to the largest share; or from each word's least share to its largest."""
@@ -45,11 +48,9 @@ def watch_words(conditioning: Conditioning, words: str, every: int, layers: str)
         ValueError: If a phrase is absent, its rows cannot be told, there are more than `MAX_WATCHED`, or ``layers``
             does not go with several prompts.
     """
-    if every < 1:
-        raise ValueError(f"every must be 1 or above, got {every}.")
-    typed = list(dict.fromkeys(" ".join(without_commas(line).split()) for line in words.splitlines() if line.strip()))
-    if len(typed) > MAX_WATCHED:
-        raise ValueError(f"At most {MAX_WATCHED} words can be watched at a time, got {len(typed):,}: take some out.")
+    check_every(every)
+    check_number(words)
+    typed = lines_of(words)
     known = () if typed else names_in(_all_words(conditioning))
     names = typed or known[:NUM_WATCHED]
     note = ""
@@ -57,18 +58,68 @@ def watch_words(conditioning: Conditioning, words: str, every: int, layers: str)
         note = f"the first {len(names)} of {len(known)} words; for others, name them in Watch Words"
     by_entry = [[all_rows_of(name, rows, values) for name in names or [""]] for rows, values in conditioning]
     if not names:
-        raise ValueError("The prompt has no words to watch.")
+        raise ValueError(NO_WORDS)
     for name, found in zip(names, zip(*by_entry, strict=True), strict=True):
         if not any(found):
-            raise ValueError(f"“{shortened(name)}” is not in the prompt.")
+            raise ValueError(absent(name))
     lengths: tuple[int, ...] = ()
     if layers == AS_DAAM:
         if len(by_entry) > 1:
-            raise ValueError(f"Watch Words records as DAAM does for one prompt only; these are {len(by_entry)}.")
+            raise ValueError(_of_one_prompt(len(by_entry)))
         lengths = tuple(map(len, by_entry[0]))
         by_entry = [[(row,) for own in by_entry[0] for row in own]]
     watch = Watch(names, every, layers, lengths, note=note)
     return with_watch(conditioning, watch, by_entry), watch
+
+
+def lines_of(words: str) -> list[str]:
+    """Words or phrases, one a line, each once."""
+    return list(dict.fromkeys(" ".join(without_commas(line).split()) for line in words.splitlines() if line.strip()))
+
+
+def check_number(words: str) -> None:
+    """Refuse more words than can be watched, with a ValueError that says how many they are."""
+    if (number := len(lines_of(words))) > MAX_WATCHED:
+        raise ValueError(f"At most {MAX_WATCHED} words can be watched at a time, got {number:,}: take some out.")
+
+
+def check_every(every: int) -> None:
+    """Refuse a number of steps that is none, with a ValueError that quotes it."""
+    if every < 1:
+        raise ValueError(f"every must be 1 or above, got {every}.")
+
+
+NO_WORDS = "The prompt has no words to watch."
+
+
+def _of_one_prompt(number: int) -> str:
+    return f"Watch Words records as DAAM does for one prompt only; these are {number}."
+
+
+def words_problems(words: str, layers: str, prompts: Prompts) -> Iterator[Problem]:
+    """Problems of the words to watch in some prompts: what `watch_words` refuses, as far as it is known."""
+    names = watched_names(words, prompts)
+    yield from refused("words", check_number, words)
+    if prompts.refusal is not None:
+        yield Problem(prompts.refusal(names[0] if names else ""), "conditioning")
+        return
+    if not names and prompts.is_whole:
+        yield Problem(NO_WORDS, "conditioning")
+    yield from (Problem(absent(name), "words") for name in names if not prompts.has(name))
+    if layers == AS_DAAM and prompts.num_entries > 1:
+        yield Problem(_of_one_prompt(prompts.num_entries), "layers")
+
+
+def watched_names(words: str, prompts: Prompts) -> list[str]:
+    """Names of the words that are watched in some prompts."""
+    return lines_of(words) or list(names_in(prompts.words)[:NUM_WATCHED])
+
+
+def check_watched(word: str, names: Sequence[str]) -> None:
+    """Refuse a word that is not watched, with a ValueError that names those that are."""
+    key = " ".join(without_commas(word).split()).casefold()
+    if key and key not in map(str.casefold, names):
+        raise ValueError(f"word must be one that is watched: {shortened(', '.join(names), 400)}; got {quote(word)}")
 
 
 def _all_words(conditioning: Conditioning) -> Iterator[Words]:

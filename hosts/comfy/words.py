@@ -25,6 +25,33 @@ WORDS = "weighted_clip_words"
 """Key of the words in an entry's dictionary."""
 
 
+FOREIGN = (
+    "This CONDITIONING does not say which of its rows are words. Encode the prompt with a node of Weighted CLIP, such "
+    f"as {WEIGHTED_PROMPT}, which with its first settings gives what the stock node gives."
+)
+"""Message about a conditioning that no node of ours has encoded."""
+BLEND = "its rows are a blend of several prompts"
+
+
+def without_rows(phrase: str, reason: str) -> str:
+    """Message about a phrase of a conditioning whose words have no rows of their own."""
+    return f"“{shortened(phrase)}” has no rows of its own in this CONDITIONING: {reason}."
+
+
+def changed(phrase: str) -> str:
+    """Message about a phrase of a conditioning whose rows another node has changed."""
+    return (
+        f"“{shortened(phrase)}” cannot be found any more: a node behind the text encoder, such as Conditioning "
+        "(Average) or (Concat), has changed the rows of this CONDITIONING. Place or watch the phrase before that node, "
+        "or join prompts with Conditioning (Combine)."
+    )
+
+
+def absent(phrase: str) -> str:
+    """Message about a phrase that is in none of a conditioning's prompts."""
+    return f"“{shortened(phrase)}” is not in the prompt."
+
+
 class Carried(NamedTuple):
     """Words of an entry."""
 
@@ -48,7 +75,7 @@ def with_words(conditioning: Conditioning, parts: Sequence[Part] | str) -> Condi
 def words_or_blend(prompts: Mapping[str, EncodedPrompt]) -> tuple[Part] | str:
     """Words of CLIP text towers side by side, or the reason why their rows are not theirs alone."""
     words = words_of_towers(prompts)
-    return "its rows are a blend of several prompts" if words is None else (words,)
+    return BLEND if words is None else (words,)
 
 
 def _num_rows(part: Part) -> int:
@@ -64,18 +91,11 @@ def rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, 
     """
     carried: Carried | None = values.get(WORDS)
     if carried is None:
-        raise ValueError(
-            "This CONDITIONING does not say which of its rows are words. Encode the prompt with a node of Weighted "
-            f"CLIP, such as {WEIGHTED_PROMPT}, which with its first settings gives what the stock node gives."
-        )
+        raise ValueError(FOREIGN)
     if carried.unknown:
-        raise ValueError(f"“{shortened(phrase)}” has no rows of its own in this CONDITIONING: {carried.unknown}.")
+        raise ValueError(without_rows(phrase, carried.unknown))
     if not are_same(carried.rows, fingerprint(rows)):
-        raise ValueError(
-            f"“{shortened(phrase)}” cannot be found any more: a node behind the text encoder, such as Conditioning "
-            "(Average) or (Concat), has changed the rows of this CONDITIONING. Place or watch the phrase before that "
-            "node, or join prompts with Conditioning (Combine)."
-        )
+        raise ValueError(changed(phrase))
     found: list[int] = []
     start = 0
     for part in carried.parts:

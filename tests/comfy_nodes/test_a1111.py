@@ -173,6 +173,12 @@ def test_what_was_left_out_or_guessed_is_in_the_report() -> None:
         read_parameters(read_infotext("a cat\nSteps: 20 Seed: 7"), "NV")
 
 
+def test_templates_of_dynamic_prompts_are_no_false_alarm() -> None:
+    lines = "Template: a {cat|dog}, x: y\nNegative Template: b"
+    rows = {row.name: row.advice for row in read_parameters(read_infotext(f"{INFOTEXT}\n{lines}"), "NV").rows}
+    assert rows["Template"] == rows["Negative Template"] == ""
+
+
 def test_a_batch_is_no_false_alarm() -> None:
     found = read_parameters(read_infotext(f"{INFOTEXT}, Batch size: 4, Batch pos: 2"), "NV")
     assert [line.split(":")[0] for line in found.notes] == ["AND", "Batch"]

@@ -28,10 +28,10 @@ def test_each_equals_the_typed_prompt(scheme: str, make) -> None:
 
 def test_all_values_of_a_word_take_two_encodings(encoded) -> None:  # noqa: F811
     clip = FakeClip()
-    swept("a red cat and a (dog:0..1:32)", clip, scheme="masked_blend")
+    swept("a red cat and a (dog:0..1:32)", clip, scheme="masked_blend", many=True)
     assert len(encoded) == 2
     encoded.clear()
-    swept("a red cat and a (dog:0..1:32)", clip, scheme="masked_blend")
+    swept("a red cat and a (dog:0..1:32)", clip, scheme="masked_blend", many=True)
     assert len(encoded) == 2  # nothing is kept, and the host's CLIP stays as it is
 
 

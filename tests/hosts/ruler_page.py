@@ -43,12 +43,15 @@ return [...document.querySelectorAll('.weighted-clip-ruler')].map((ruler) => ({
 """
 COUNT_REQUESTS = """
 window.numAsked = 0;
+window.numChecked = 0;
 window.numQueued = 0;
 const fetchApi = app.api.fetchApi;
 app.api.fetchApi = function (path, ...others) {
     if (path.startsWith('/weighted_clip/')) window.numAsked += 1;
     if (path === '/prompt') window.numQueued += 1;
-    return fetchApi.call(this, path, ...others);
+    const answer = fetchApi.call(this, path, ...others);
+    if (path === '/weighted_clip/check') answer.finally(() => { window.numChecked += 1; }).catch(() => {});
+    return answer;
 };
 """
 

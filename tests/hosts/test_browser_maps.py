@@ -48,7 +48,7 @@ def workflow(*, is_watched: bool = True) -> tuple[Graph, Node]:
 def load(page: RulerPage) -> None:
     """The workflow, with Word Maps in view."""
     graph, _ = workflow()
-    page.load(*graph.nodes.values(), num_rulers=2)
+    page.load(*graph.nodes.values(), num_rulers=3)
     page.run(
         "const node = app.graph.nodes.find(({ comfyClass }) => comfyClass === 'WeightedCLIPWordMaps');"
         "app.graph.nodes.forEach((one) => { one.pos[0] += one === node ? 0 : 1500; });"
@@ -67,6 +67,13 @@ def test_a_word_shows_its_map_and_a_place_its_words(page: RulerPage) -> None:
     page.run("document.querySelectorAll('button.wcr-chip')[1].focus()")
     assert page.run(LIGHT) < 0.9 * whole
     assert page.run("return document.querySelector('.wcr-map').ariaLabel") == "Map of “red”"
+    word = (
+        "return app.graph.nodes.find(({ comfyClass }) => comfyClass === 'WeightedCLIPWordMaps')"
+        ".widgets.find(({ name }) => name === 'word').value"
+    )
+    for chosen in ("blue", ""):  # a second click takes it back
+        page.run("document.querySelectorAll('button.wcr-chip')[4].click()")
+        assert page.run(word) == chosen
     page.run("document.querySelector('.wcr-map').focus()")
     ranked = "return [...document.querySelectorAll('.wcr-ranked span')].map((one) => one.innerText)"
     before = page.run(ranked)
@@ -113,7 +120,7 @@ def test_bypassed_watch_words_passes_the_prompt_on(page: RulerPage, ruler_server
     pictures: list[Any] = []
     for is_watched in (True, False):
         graph, _ = workflow(is_watched=is_watched)
-        page.load(*graph.nodes.values(), num_rulers=1 + is_watched)
+        page.load(*graph.nodes.values(), num_rulers=1 + 2 * is_watched)
         page.run("for (const node of app.graph.nodes) if (/Watch|WordMaps/.test(node.comfyClass)) node.mode = 4")
         pictures.append(drawn_pair(ruler_server, page))
     assert len(pictures[0]) == 2 and all(map(np.array_equal, *pictures))

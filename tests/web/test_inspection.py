@@ -268,15 +268,15 @@ def test_the_route_is_added_to_a_server_and_to_nothing_else(post, monkeypatch) -
         routes=SimpleNamespace(post=lambda path: lambda handler: added.setdefault(path, handler))
     )
     monkeypatch.setitem(routes.sys.modules, "server", SimpleNamespace(PromptServer=SimpleNamespace(instance=instance)))
-    routes.add_routes(NODES)
-    names = ("inspect", "convert", "infotext", "picture")
+    routes.add_routes(NODES, NODE_CLASS_MAPPINGS)
+    names = ("inspect", "check", "convert", "infotext", "picture")
     assert list(added) == [f"/weighted_clip/{name}" for name in names]
-    assert [asyncio.run(answer(Body(b"")))[0] for answer in added.values()] == [400] * 4
+    assert [asyncio.run(answer(Body(b"")))[0] for answer in added.values()] == [400] * 5
     for server in (SimpleNamespace(), SimpleNamespace(PromptServer=SimpleNamespace())):  # no server, or not ComfyUI's
         monkeypatch.setitem(routes.sys.modules, "server", server)
-        routes.add_routes(NODES)
+        routes.add_routes(NODES, NODE_CLASS_MAPPINGS)
     monkeypatch.delitem(routes.sys.modules, "server")
-    routes.add_routes(NODES)
+    routes.add_routes(NODES, NODE_CLASS_MAPPINGS)
 
 
 NODES = ruler_nodes(NODE_CLASS_MAPPINGS)

@@ -25,6 +25,7 @@ import { after } from "./ruler/wrap.js";
 import { followTyping } from "./ruler/writing.js";
 
 const ROUTE = "/weighted_clip/inspect";
+const CHECK_ROUTE = "/weighted_clip/check";
 const CONVERT_ROUTE = "/weighted_clip/convert";
 const INFOTEXT_ROUTE = "/weighted_clip/infotext";
 const PICTURE_ROUTE = "/weighted_clip/picture";
@@ -76,16 +77,26 @@ let isOnStock = false;
 /** Names known to the server, once requested. */
 let names = null;
 
-const host = { isOn: () => isOn, ask, convert, takeApart, drawAgain, boxesOf, changed, urlOf };
+const host = { isOn: () => isOn, ask, check, convert, takeApart, drawAgain, boxesOf, changed, urlOf };
 
 /** Resolves with the previous request: the nodes of a page take turns. */
 let turn = Promise.resolve();
 
-/** Ask the server for views by a request as JSON (web/inspection.py), repeatedly while it is busy. */
+/** Ask the server when it is this request's turn, as JSON, repeatedly while it is busy. */
+function askInTurn(route, body, signal) {
+  const answer = turn.then(() => askNow(route, body, signal));
+  turn = answer.catch(() => {});
+  return answer;
+}
+
+/** Ask the server for views (web/inspection.py). */
 function ask(body, signal) {
-  const views = turn.then(() => askNow(ROUTE, body, signal)).then((answer) => answer.views);
-  turn = views.catch(() => {});
-  return views;
+  return askInTurn(ROUTE, body, signal).then((answer) => answer.views);
+}
+
+/** Ask the server for the problems of a node (nodes/checks.py). */
+function check(body, signal) {
+  return askInTurn(CHECK_ROUTE, body, signal);
 }
 
 /** Ask the server for a prompt in another syntax (web/inspection.py). */
@@ -207,9 +218,9 @@ function changed() {
 
 /** Give a node a ruler that follows it for as long as it is in a graph. */
 function addRuler(node, rule, page = host) {
-  const ruler = new (rule.hasMaps ? NodeMaps : rule.hasPlaces ? NodePlaces : NodeRuler)(node, rule, page);
+  const ruler = new (rule.hasMaps ? NodeMaps : rule.texts.length ? NodeRuler : NodePlaces)(node, rule, page);
   const check = () => ruler.check();
-  for (const widget of node.widgets) after(widget, "callback", check);
+  for (const widget of node.widgets ?? []) after(widget, "callback", check);
   for (const event of ["onConfigure", "onConnectionsChange"]) after(node, event, check);
   after(node, "onExecuted", (output) => output?.weighted_clip && ruler.executed(output.weighted_clip));
 
@@ -239,7 +250,7 @@ function updateStock(node) {
   const ruler = rulers.get(node);
   if (ruler) ruler.switched();
   else if (isShown()) {
-    const rule = { id: MAIN, texts: STOCK[node.comfyClass], counts: [], hasScheme: false, isStock: true };
+    const rule = { id: MAIN, texts: STOCK[node.comfyClass], counts: [], checked: [], hasScheme: false, isStock: true };
     addRuler(node, rule, { ...host, isOn: () => isOn && isShown() });
   }
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, cast
 
@@ -17,8 +18,9 @@ from ....encoder.files.tensor_file import CheckpointError, open_tensor_file
 from ....weighting.embeddings import EmbeddingError
 from ....weighting.infotext import Infotext
 from ....weighting.prompt import shortened
-from ....weighting.tags import LORA_KINDS, bare
+from ....weighting.tags import LORA_KINDS, Tag, bare, read_loras
 from ..contract import host
+from ..lora_files import file_by_hash, files_named, lora_files, names_in
 from ..token_offsets import HostEmbeddings
 from ..types import ModelPatcher
 from .parameters import Row
@@ -73,10 +75,47 @@ def _checkpoint_rows(infotext: Infotext) -> Iterator[Row]:
         yield Row("Model", name, advice=f"there is no checkpoint of this name in {_folder('checkpoints')}")
 
 
+def with_loras_by_hash(infotext: Infotext, *, hashes_files: bool) -> tuple[Infotext, list[Row]]:
+    """Generation data whose LoRAs have the names of their files here, where those are known by their hashes alone.
+
+    Args:
+        infotext: Generation data.
+        hashes_files: Whether files without a hash in their metadata are hashed, which may take a minute.
+
+    Returns:
+        The data, and a row for each LoRA with another name.
+    """
+    hashes = _hashes_in(infotext, ("Lora hashes", "Hashes"), "lora:")
+    files = lora_files() if hashes else ()
+    hashed = files if hashes_files else [file for file in files if names_in(file).hash]
+    tags = bare(infotext.prompt, has_comments=True, has_tags=True).tags
+    others: dict[str, str] = {}
+    for name in list(_lora_names(tags))[:MAX_FILES]:
+        digest = hashes.get(name.replace(",", ""), "")  # as A1111 writes it
+        file = file_by_hash(digest, hashed) if digest and not files_named(name, files) else None
+        if file is not None and not set(":<>=") & set(file):
+            others[name] = str(PurePath(file).with_suffix(""))
+    pieces: list[str] = []
+    end = 0
+    for tag in tags:
+        if tag.kind in LORA_KINDS and tag.items[0] in others:
+            start = tag.span.start + len(tag.kind) + 2
+            pieces += [infotext.prompt[end:start], others[tag.items[0]]]
+            end = start + len(tag.items[0])
+    prompt = "".join([*pieces, infotext.prompt[end:]])
+    told = {name: f"“{file}” has its hash and is named in its place" for name, file in others.items()}
+    return replace(infotext, prompt=prompt), [Row("LoRA", name, "prompt", advice) for name, advice in told.items()]
+
+
+def _lora_names(tags: Sequence[Tag]) -> dict[str, None]:
+    return {lora.name: None for lora in read_loras(tuple(tag for tag in tags if tag.kind in LORA_KINDS))[0]}
+
+
 def _lora_rows(prompt: str) -> Iterator[Row]:
     tags = bare(prompt, has_comments=True, has_tags=True).tags
-    names = list(dict.fromkeys(tag.items[0] for tag in tags if tag.kind in LORA_KINDS))
-    found = {name: bool(_files_of(name, "loras")) for name in names[:MAX_FILES]}
+    names = list(_lora_names(tags))
+    files = lora_files() if names else ()
+    found = {name: bool(files_named(name, files)) for name in names[:MAX_FILES]}
     for name, is_there in found.items():
         if not is_there:
             yield Row("LoRA", name, advice=f"there is none of this name in {_folder('loras')}")
@@ -91,10 +130,7 @@ def _lora_rows(prompt: str) -> Iterator[Row]:
 
 
 def _embedding_rows(infotext: Infotext, widths: Widths) -> Iterator[Row]:
-    given = [name for name in EMBEDDINGS if name in infotext.settings]
-    hashes: dict[str, str] = {}
-    for setting in given:
-        hashes.update(_hashes_in(infotext.settings[setting], setting))
+    hashes = _hashes_in(infotext, EMBEDDINGS, "embed:")
     used: list[str] = []
     for name, digest in list(hashes.items())[:MAX_FILES]:
         problem = _problem_with(name, digest, widths)
@@ -108,17 +144,25 @@ def _embedding_rows(infotext: Infotext, widths: Widths) -> Iterator[Row]:
         yield Row("TI", _listed(used), "prompt, which names it")
 
 
-def _hashes_in(text: str, setting: str) -> dict[str, str]:
-    """Embeddings in the value of a setting, each with its hash or nothing."""
-    if setting == "Hashes":
+def _hashes_in(infotext: Infotext, settings: Sequence[str], prefix: str) -> dict[str, str]:
+    """Names in the values of some settings, each with its hash or nothing; in Civitai's list, those with a prefix."""
+    found: dict[str, str] = {}
+    for text in (infotext.settings[name] for name in settings if name in infotext.settings):
         try:
-            found: Any = json.loads(text)
+            listed: Any = json.loads(text)
         except (ValueError, RecursionError):
-            return {}
-        pairs = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-        return {name[6:]: digest for name, digest in pairs.items() if name[:6] == "embed:" and isinstance(digest, str)}
-    pairs = (item.partition(":") for item in text.split(","))
-    return {name.strip(): digest.strip() for name, _, digest in pairs if name.strip()}
+            listed = None
+        if isinstance(listed, dict):
+            pairs = cast("dict[str, Any]", listed).items()
+            found |= {
+                name.removeprefix(prefix): digest
+                for name, digest in pairs
+                if name.startswith(prefix) and isinstance(digest, str)
+            }
+        elif not text.startswith(("{", "[")):
+            items = (item.partition(":") for item in text.split(","))
+            found |= {name.strip(): digest.strip() for name, _, digest in items if name.strip()}
+    return found
 
 
 def _problem_with(name: str, digest: str, widths: Widths) -> str:
@@ -136,7 +180,7 @@ def _problem_with(name: str, digest: str, widths: Widths) -> str:
         except Exception as error:  # of whatever the host's reader meets in the file
             return f"“{shortened(files[0], MAX_NAME)}” cannot be read as an embedding: {type(error).__name__}"
     path = Path(host("folder_paths").get_full_path_or_raise("embeddings", files[0]))
-    if digest and path.stat().st_size <= MAX_HASHED:
+    if digest and path.is_file() and path.stat().st_size <= MAX_HASHED:
         own = hashlib.sha256(path.read_bytes()).hexdigest()
         if not own.startswith(digest.lower()):
             return f"“{shortened(files[0], MAX_NAME)}” is another file than the picture's: hash {own[:12]}"

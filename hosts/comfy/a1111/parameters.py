@@ -34,6 +34,7 @@ MAX_VALUE, MAX_LINE = 80, 200
 WITHOUT_EFFECT = frozenset(
     {
         *("Version", "User", "Lora hashes", "TI hashes", "Hashes", "VAE hash", "Model hash", "Civitai metadata"),
+        *("Created Date", "Template", "Negative Template"),
         infotext_key("word_maps"),
     }
 )

@@ -224,6 +224,22 @@ class Run(NamedTuple):
         return made
 
 
+def check_denoise(sampler: str, num_steps: int, denoise: float, *, exact: bool) -> None:
+    """Refuse a denoising strength of which no step is left; arguments as in `make_run`."""
+    if not 0 < denoise <= 1:
+        raise ValueError(f"A1111 Sampler: denoise must be above 0 and at most 1; got {denoise}")
+    if not isinstance(KINDS[sampler].run, str) and denoise < 1 and _num_steps(num_steps, denoise, exact)[1] < 2:
+        raise ValueError("A1111 Sampler: denoise is so small that no step is left; give it more, or more steps")
+
+
+def _num_steps(num_steps: int, denoise: float, exact: bool) -> tuple[int, int]:
+    """Steps of the whole way, and of the part of it that is done."""
+    if denoise >= 1:
+        return num_steps, num_steps
+    short = min(denoise, 0.999)
+    return (int(num_steps / short), num_steps) if exact else (num_steps, int(short * num_steps) + 1)
+
+
 def make_run(sigmas: Sigmas, sampler: str, schedule: str, num_steps: int, denoise: float, *, exact: bool) -> Run:
     """Make the noise levels of a sampler.
 
@@ -235,11 +251,9 @@ def make_run(sigmas: Sigmas, sampler: str, schedule: str, num_steps: int, denois
         denoise: Denoising strength; 1: the whole way.
         exact: Whether as many steps are done as are asked for, as hires. fix does; else a share of them, as img2img.
     """
+    check_denoise(sampler, num_steps, denoise, exact=exact)
     kind = KINDS[sampler]
-    whole, calls = num_steps, num_steps
-    if denoise < 1:
-        short = min(denoise, 0.999)
-        whole, calls = (int(num_steps / short), num_steps) if exact else (num_steps, int(short * num_steps) + 1)
+    whole, calls = _num_steps(num_steps, denoise, exact)
     if not isinstance(kind.run, str):
         return _run_of_steps(sigmas, kind, whole, calls if denoise < 1 else None)
     if sampler == "LCM":
@@ -257,8 +271,6 @@ def _run_of_steps(sigmas: Sigmas, kind: Kind, num_steps: int, calls: int | None)
     start = None
     if calls is not None:
         steps, start = steps[: calls - 1], steps[calls - 1]
-        if not steps:
-            raise ValueError("A1111 Sampler: denoise is so small that no step is left; give it more, or more steps")
     steps.reverse()
     shown = sigmas.table[steps]
     if kind.run is unipc:

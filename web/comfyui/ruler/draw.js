@@ -47,6 +47,9 @@ let numRulers = 0;
  * @property {[string, string][]} [settings] Names and values to list.
  * @property {string} [announcement] Text for a screen reader, instead of numbers of tokens and problems.
  * @property {boolean} [isEditable] Whether chips can have the focus, to change their weights (weight_input.js).
+ * @property {Set<number>[]} [chosen] For each text whose words are offered, the numbers of its chips that are chosen
+ *   (offered.js).
+ * @property {{message: string, label: string}[]} [problems] Problems of the node's inputs, whose names are the labels.
  */
 
 /**
@@ -80,8 +83,8 @@ export function createRuler() {
     const had = document.activeElement;
     const isPressed = had?.tagName === "BUTTON" && box.contains(had);
     if (had !== document.body && !box.contains(had)) focused = null;
-    else if (had?.dataset.start) focused = { ...had.dataset };
-    const isEmpty = !content.sections.length && !content.message && !content.notes?.length;
+    else if (had?.dataset.start || had?.dataset.word) focused = { ...had.dataset };
+    const isEmpty = !content.sections.length && !content.message && !content.notes?.length && !content.problems?.length;
     box.replaceChildren(...(isEmpty ? [] : parts(content, theme, id, limit, () => draw(Infinity))));
     const scroll = box.querySelector(".wcr-scroll");
     if (scroll) scroll.scrollTop = scrolled;
@@ -91,8 +94,9 @@ export function createRuler() {
   }
 
   function announce() {
-    const { sections, message = "", announcement } = content;
-    const text = announcement ?? spoken(sections.map((section) => section.view), message);
+    const { sections, message = "", announcement, problems = [] } = content;
+    const said = announcement ?? spoken(sections.map((section) => section.view), message);
+    const text = [...problems.map((problem) => say(problem.message)), said].filter(Boolean).join(" ");
     if (status.textContent !== text) status.textContent = text;
   }
 
@@ -124,7 +128,7 @@ export function createRuler() {
 
 /** Everything in the box but the status. */
 function parts(content, theme, id, limit, onMore) {
-  const { sections, hasChips = true, isEditable = false } = content;
+  const { sections, hasChips = true, isEditable = false, problems = [] } = content;
   const issues = sections.flatMap(({ view }) => view.issues);
   const result = [];
   if (hasChips) {
@@ -135,16 +139,30 @@ function parts(content, theme, id, limit, onMore) {
   }
   const count = countLine(content);
   if (count.childElementCount) result.push(count);
-  if (issues.length) {
-    const list = make("div", "wcr-problems", "", { role: "list", ariaLabel: say(counted(issues.length, "problem")) });
-    list.dataset.captureWheel = "true";
-    list.append(...issues.map(({ message }, i) => make("p", "", say(message), { id: `${id}-${i}`, role: "listitem" })));
+  if (issues.length || problems.length) {
+    const list = drawProblems([...issues, ...problems]);
+    for (const [i, row] of [...list.children].entries()) row.id = `${id}-${i}`;
     const { onConvert, onFix, onSplit, onDrawAgain } = content;
     if (onConvert || onFix || onSplit || onDrawAgain) addButtons(list, content);
     result.push(list);
   }
   if (content.settings?.length) result.push(drawSettings(content.settings));
   return result;
+}
+
+/**
+ * The list of problems.
+ * @param {{message: string, label?: string}[]} problems What they are, and the names of inputs that they are about.
+ * @returns {HTMLElement} The list.
+ */
+export function drawProblems(problems) {
+  const list = make("div", "wcr-problems", "", { role: "list", ariaLabel: say(counted(problems.length, "problem")) });
+  list.dataset.captureWheel = "true";
+  for (const { message, label } of problems) {
+    const row = list.appendChild(make("p", "", "", { role: "listitem" }));
+    row.append(...(label ? [make("b", "wcr-input", label), " "] : []), say(message));
+  }
+  return list;
 }
 
 function drawSettings(settings) {
@@ -192,7 +210,7 @@ function addButtons(list, { sections, onConvert, onFix, onSplit, onDrawAgain, sp
 }
 
 /** The strips of all texts in a box that scrolls, and how many tokens were left out. */
-function drawSections({ sections, total }, theme, id, limit) {
+function drawSections({ sections, total, chosen = [] }, theme, id, limit) {
   const scroll = make("div", "wcr-scroll", "", { role: "group", ariaLabel: say("Tokens") });
   scroll.dataset.captureWheel = "true"; // Nodes 2.0 asks for it
   let room = limit;
@@ -207,6 +225,7 @@ function drawSections({ sections, total }, theme, id, limit) {
     if (!isAlone(sections)) section.append(sectionHead(label, view, total));
     const idOfPlace = (place) => `${id}-${index}-place-${view.places.indexOf(place)}`;
     if (shown.length) section.append(drawStrip(shown, view, theme, (issue) => `${id}-${numIssues + issue}`, idOfPlace));
+    if (chosen[index]) offer(section.querySelectorAll(".wcr-chip"), index, chosen[index]);
     if (view.places?.length) section.append(drawPlaces(view.places, theme, idOfPlace));
     section.dataset.section = String(index);
     if (section.childElementCount) scroll.append(section);
@@ -250,6 +269,16 @@ function drawStrip(items, view, theme, idOf, idOfPlace) {
     if (item.places?.length) markPlaced(chip, item.places.map((number) => view.places[number]), theme, idOfPlace);
   }
   return strip;
+}
+
+/** Let the chips of a text be chosen; one is reached by the Tab key. */
+function offer(chips, text, chosen) {
+  for (const [word, chip] of chips.entries()) {
+    chip.classList.add("wcr-offered");
+    Object.assign(chip, { role: "button", tabIndex: word ? -1 : 0, ariaPressed: String(chosen.has(word)) });
+    Object.assign(chip.dataset, { text, word });
+  }
+  if (chips.length) chips[0].closest(".wcr-chips").role = "group";
 }
 
 function drawChip(chip, isJoined, issues, theme, idOf) {
@@ -347,8 +376,9 @@ function letChipsHaveFocus(scroll) {
   }
 }
 
-/** The chip at a position in a text. */
-function chipAt(box, { section, start }) {
+/** The chip at a position in a text, or with the number of a word that is offered. */
+function chipAt(box, { section, start, text, word }) {
+  if (word) return box.querySelector(`.wcr-offered[data-text="${text}"][data-word="${word}"]`);
   const chips = [...box.querySelectorAll(`.wcr-editable[data-section="${section}"]`)];
   return chips.find((chip) => Number(chip.dataset.start) <= Number(start) && Number(start) < Number(chip.dataset.end));
 }

@@ -13,6 +13,8 @@ const REPLACES = "Run widget replace on values";
 const MAX_HOPS = 30;
 /** Maximum number of places of a subgraph to examine. */
 const MAX_PATHS = 20;
+/** A node's mode in which it hands on what it is given. */
+const BYPASSED = 4;
 /** A link that ends nowhere: ComfyUI sends the value of the widget that it leads to. */
 const NOTHING = Symbol("nothing");
 
@@ -32,7 +34,7 @@ const NOTHING = Symbol("nothing");
  */
 export function sourceOf(node, name) {
   const paths = isLinked(node, name) ? pathsTo(node.graph) : [[]];
-  const found = paths.map((path) => valueOf(node, name, path, MAX_HOPS));
+  const found = paths.map((path) => valueOf(node, name, path));
   const [first] = found;
   const isOther = (one) => !one || one.widget.value !== first.widget.value || one.isPrompt !== first.isPrompt;
   if (!first || found.some(isOther)) return null;
@@ -50,7 +52,7 @@ export const isLinked = (node, name) => slotOf(node, name)?.link != null;
 const slotOf = (node, name) => node.inputs?.find((slot) => (slot.widget?.name ?? slot.name) === name);
 
 /** The subgraph nodes, from the outermost in, through which a graph is reached: a list for each of its places. */
-function pathsTo(graph) {
+export function pathsTo(graph) {
   const root = graph.rootGraph ?? graph;
   if (root === graph) return [[]];
   const paths = [];
@@ -66,8 +68,15 @@ function pathsTo(graph) {
   return paths;
 }
 
-/** The widget that provides the value of an input, by a path to the node's graph; null if it is computed. */
-function valueOf(node, name, path, hops) {
+/**
+ * The value of an input, by a path to the node's graph.
+ * @param {object} node A node.
+ * @param {string} name The name of one of its inputs.
+ * @param {object[]} path The subgraph nodes through which its graph is reached.
+ * @param {number} [hops] Number of links that may be followed.
+ * @returns {{node: object, widget: object, isPrompt: boolean} | null} The widget that holds it; null if it is computed.
+ */
+export function valueOf(node, name, path, hops = MAX_HOPS) {
   const widget = node.widgets?.find((one) => one.name === name);
   const isPrompt = Boolean(widget?.dynamicPrompts);
   const own = widget ? { node, widget, isPrompt } : null;
@@ -80,9 +89,26 @@ function valueOf(node, name, path, hops) {
     return origin.properties?.[REPLACES] ? null : { node: origin, widget: origin.widgets[0], isPrompt };
   }
   const found = ofLink(node.graph, link, path, hops);
-  return found === NOTHING ? own : found;
+  if (found === NOTHING) return own;
+  if (!found || found.widget) return found;
+  const isPrimitive = PRIMITIVES.includes(found.node.comfyClass ?? found.node.type);
+  return isPrimitive ? valueOf(found.node, PRIMITIVE_WIDGET, found.path, found.hops) : null;
 }
 
+/**
+ * The node that provides an input without a widget.
+ * @param {object} node A node.
+ * @param {string} name The name of one of its inputs.
+ * @param {object[]} path The subgraph nodes through which its graph is reached.
+ * @returns {{node: object, slot: number, path: object[]} | null} It, its output, and the way to its graph; null for none.
+ */
+export function originOf(node, name, path) {
+  const id = slotOf(node, name)?.link;
+  const found = id == null ? null : ofLink(node.graph, linkOf(node.graph, id), path, MAX_HOPS);
+  return found?.slot === undefined ? null : found;
+}
+
+/** What a link comes from: the output of a node with its path, the widget of a subgraph, `NOTHING`, or null if unknown. */
 function ofLink(graph, link, path, hops) {
   if (!link || !hops) return null;
   if (!link.originIsIoNode) return ofOutput(graph.getNodeById(link.origin_id), link.origin_slot, path, hops - 1);
@@ -95,7 +121,11 @@ function ofLink(graph, link, path, hops) {
 }
 
 function ofOutput(node, slot, path, hops) {
-  if (!node || node.mode) return null; // muted or bypassed
+  if (!node) return null;
+  if (node.mode) {
+    const link = node.mode === BYPASSED ? passedBy(node, slot)?.link : null;
+    return link == null ? null : ofLink(node.graph, linkOf(node.graph, link), path, hops);
+  }
   if (node.isSubgraphNode?.()) {
     const link = node.resolveSubgraphOutputLink(slot)?.link;
     return link ? ofLink(node.subgraph, link, [...path, node], hops) : NOTHING;
@@ -106,7 +136,13 @@ function ofOutput(node, slot, path, hops) {
     const link = node.getInputLink?.(slot);
     return link ? ofLink(node.graph, link, path, hops) : NOTHING;
   }
-  return PRIMITIVES.includes(node.comfyClass ?? node.type) ? valueOf(node, PRIMITIVE_WIDGET, path, hops) : null;
+  return { node, slot, path, hops };
+}
+
+/** The input whose link a bypassed node hands on: that of the same number, or the first, of the type of an output. */
+function passedBy({ inputs = [], outputs = [] }, slot) {
+  const type = outputs[slot]?.type;
+  return inputs[slot]?.type === type ? inputs[slot] : inputs.find((input) => input.type === type);
 }
 
 const linkOf = (graph, id) => graph.getLink?.(id) ?? graph.links?.[id];

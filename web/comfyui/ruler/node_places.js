@@ -1,15 +1,22 @@
-/** The ruler of a node that places phrases or prompts: what a run brought, and in which steps they acted. */
+/**
+ * The ruler of a node without a prompt box: problems of its inputs, the words of its prompts, and of one that places phrases or
+ * prompts what a run brought, and in which steps they acted.
+ */
 
+import { Checks } from "./checks.js";
 import { createRuler } from "./draw.js";
 import { sentence } from "./draw_places.js";
 import { isLinked, sourceOf } from "./links.js";
+import { addChoosing, chosenOf, writeWord } from "./offered.js";
 
 /** The inputs whose values a view repeats, by the same names; each node has some of them. */
 const INPUTS = ["phrase", "inside", "outside", "strength", "area", "start", "end", "unit"];
 
-/** Shows the words, placed phrases and regions of a node's CONDITIONING as of its last run. */
+/** Shows the words of a node's CONDITIONING, and placed phrases and regions as of its last run. */
 export class NodePlaces {
   #node;
+  #rule;
+  #checks;
   #host;
   #views = [];
   /** The same as text: a node that is run again without a change brings it again. */
@@ -23,17 +30,21 @@ export class NodePlaces {
 
   /**
    * @param {object} node The node.
-   * @param {import("./requests.js").Rule} _ The rule for its class.
+   * @param {import("./requests.js").Rule} rule The rule for its class.
    * @param {import("./node_ruler.js").Host} host The page.
    */
-  constructor(node, _, host) {
+  constructor(node, rule, host) {
     this.#node = node;
+    this.#rule = rule;
     this.#host = host;
     this.drawing = createRuler();
+    this.#checks = new Checks(node, rule, host, () => this.#show());
+    addChoosing(this.drawing.element, (text, number) => this.#choose(text, number));
   }
 
   /** The node may have changed since its run: then what is shown is grey. */
   check() {
+    this.#checks.check();
     if (this.#views.length && this.#wasStale !== this.#isStale()) this.#show(true);
   }
 
@@ -83,17 +94,24 @@ export class NodePlaces {
 
   /** The ruler was switched on or off. */
   switched() {
+    this.#checks.forget();
     this.#show(true);
+  }
+
+  /** The server answers again. */
+  reconnected() {
+    this.#checks.forget();
   }
 
   /** The node is gone. */
   remove() {
+    this.#checks.stop();
     this.drawing.remove();
   }
 
   /** Whether a value comes from another node, which does not report its changes. */
   get isLinked() {
-    return INPUTS.some((name) => isLinked(this.#node, name));
+    return [...INPUTS, ...this.#rule.checked].some((name) => isLinked(this.#node, name));
   }
 
   /** Its chips are not changed by hand. */
@@ -105,22 +123,55 @@ export class NodePlaces {
     return !isOf(this.#node, this.#views);
   }
 
+  /** Write a word of a text into the input that takes it. */
+  #choose(text, number) {
+    if (writeWord(this.#node, this.#rule.words, this.#checks.words[text], number)) this.#host.changed();
+    this.check();
+    this.#show();
+  }
+
+  /** The texts: of the last run with its places, or those that are offered if they are others; and which words are chosen. */
+  #sections() {
+    const { words } = this.#checks;
+    const wordsOf = (view) => view.chunks.flatMap(({ chips }) => chips.map(({ text }) => text));
+    const isSame = JSON.stringify(this.#views.map(wordsOf)) === JSON.stringify(words);
+    const isOfRun = isSame || !words.length;
+    const { name, isLines } = this.#rule.words ?? {};
+    const value = name && sourceOf(this.#node, name)?.value;
+    return {
+      sections: (isOfRun ? this.#views : words.map(viewOf)).map((view) => ({ view, label: view.label ?? "" })),
+      chosen: typeof value === "string" ? words.map((own) => chosenOf(value, own, isLines)) : [],
+      isOfRun,
+    };
+  }
+
   #show(isSilent = false) {
     const isOn = this.#host.isOn();
     const isStale = (this.#wasStale = this.#isStale());
     const places = this.#views.flatMap((view) => view.places);
     const missed = places.filter(({ acted }) => acted && !acted.steps.length).map(sentence);
     const lone = this.#lone ? [this.#lone.text] : [];
+    const { sections, chosen, isOfRun } = this.#sections();
+    const isOld = isStale && isOfRun;
     this.drawing.show({
-      sections: isOn ? this.#views.map((view) => ({ view, label: view.label })) : [],
+      sections: isOn ? sections : [],
+      chosen: isOn ? chosen : [],
+      problems: this.#checks.rows,
       total: "",
-      notes: !isOn ? [] : this.#lone && !this.#lone.isMissed ? lone : isStale ? ["as of the last run"] : [],
+      notes: !isOn ? [] : this.#lone && !this.#lone.isMissed ? lone : isOld ? ["as of the last run"] : [],
       message: this.#lone?.isMissed ? lone[0] : isOn ? "" : missed.join("; "),
       announcement: [...lone, ...new Set(places.map(sentence))].join(". "),
-      isStale,
+      isStale: isOld,
       isSilent,
     });
   }
+}
+
+/** A view of words that no run has read. */
+function viewOf(words) {
+  const plain = { note: "", weight: 1, ids: [0], start: 0, end: 0, joins: false, hidden: false, problems: [] };
+  const chips = words.map((text) => ({ ...plain, text }));
+  return { text: words.join(" "), chunks: [{ num_tokens: 0, capacity: null, has_break: false, chips }], issues: [], total: "" };
 }
 
 /** Whether views are of a node's present values; what another node gives is not known. */

@@ -24,6 +24,7 @@ const OF_SECTIONS = /\.(?:and|blend)\(/u;
  * @typedef {object} Host Functions of the page that a ruler needs.
  * @property {(body: string, signal: AbortSignal) => Promise<object[]>} ask Views for a request.
  * @property {(request: object) => Promise<{text: string, issues: string[]}>} convert A prompt in another syntax.
+ * @property {(body: string, signal: AbortSignal) => Promise<{problems: object[], words: string[][]}>} check Problems of a node.
  * @property {(text: string) => Promise<{prompt: string, negative: string, settings: object, problems: string[]}>} takeApart
  *   Generation data.
  * @property {(text: string) => Promise<void>} drawAgain Opens our template with generation data.
@@ -350,7 +351,10 @@ export class NodeRuler {
   /** The views with a label each, if there are several or a node has several prompt boxes. */
   #labelled(views) {
     const names = this.#rule.texts;
-    if (names.length === 1) return views.map((view) => ({ view, label: whenText(view, views), names }));
+    if (names.length === 1) {
+      // a text of several, as of Sweep Weights, is not in the box as it stands
+      return views.map((view) => (view.label ? { view, label: view.label, names: [] } : { view, label: whenText(view, views), names }));
+    }
     const sections = views.map((view, index) => {
       const same = this.#read.boxes.filter((box) => box.text === view.text).map((box) => box.name);
       // of linked texts only the order is known: a run reads the last box's first

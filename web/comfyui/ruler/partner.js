@@ -26,9 +26,9 @@ export function partnerOf(node, boxesOf) {
   return { node: null, isNegative: false };
 }
 
-/** Links of a conditioning from a node, or of anything from a reroute. */
-function linksFrom(node) {
-  const outputs = (node.outputs ?? []).filter(({ type }) => type === "CONDITIONING" || type === "*");
+/** Links from a node of some types, by default those of a conditioning, or of anything from a reroute. */
+export function linksFrom(node, types = ["CONDITIONING", "*"]) {
+  const outputs = (node.outputs ?? []).filter(({ type }) => types.includes(type));
   return outputs.flatMap(({ links }) => links ?? []).map((id) => linkOf(node.graph, id)).filter(Boolean);
 }
 

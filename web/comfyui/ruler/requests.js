@@ -7,12 +7,14 @@ import { hostText } from "./host_text.js";
 import { isLinked, sourceOf } from "./links.js";
 
 /** Maximum size of a request, in bytes (MAX_BYTES of web/inspection.py). */
-const MAX_BYTES = 64 * 1024;
+export const MAX_BYTES = 64 * 1024;
 
 const AFTER_THE_RUN = "shown after the run";
 
 /** The option of an input with its role for the ruler. */
 const MARK = "weighted_clip_ruler";
+/** The option of the inputs of a node whose problems are asked for apart (CHECKED of nodes/node.py). */
+const CHECKED = "weighted_clip_checked";
 
 /**
  * @typedef {object} Rule
@@ -22,6 +24,8 @@ const MARK = "weighted_clip_ruler";
  * @property {boolean} hasScheme Whether the node encodes.
  * @property {boolean} hasPlaces Whether it has no prompt boxes, but a conditioning with placed phrases or regions.
  * @property {boolean} hasMaps Whether it shows word maps.
+ * @property {string[]} checked Names of the inputs whose problems are asked for apart.
+ * @property {{name: string, isLines: boolean} | null} words The input that takes words of its prompts, and whether one a line.
  * @property {boolean} [isStock] Whether it is a node of ComfyUI's own, whose text is only shown; `id` is then the class of
  *   ours that reads the same.
  */
@@ -39,8 +43,11 @@ export function ruleOf(definition) {
   const hasScheme = (definition.output ?? []).includes("CONDITIONING");
   const hasPlaces = !texts.length && marked("places").length > 0;
   const hasMaps = marked("maps").length > 0;
-  const rule = { id: definition.name, texts, counts: marked("counts"), hasScheme, hasPlaces, hasMaps };
-  return texts.length || hasPlaces || hasMaps ? rule : null;
+  const checked = inputs.filter(([, spec]) => spec[1]?.[CHECKED]).map(([name]) => name);
+  const [wordsName] = marked("words");
+  const words = wordsName ? { name: wordsName, isLines: Boolean(inputs.find(([name]) => name === wordsName)[1][1].multiline) } : null;
+  const rule = { id: definition.name, texts, counts: marked("counts"), hasScheme, hasPlaces, hasMaps, checked, words };
+  return texts.length || hasPlaces || hasMaps || checked.length ? rule : null;
 }
 
 /**

@@ -68,7 +68,10 @@ const STYLE = `
 button.wcr-chip { font: inherit; color: var(--wcr-text); background: var(--wcr-surface); border-color: var(--wcr-surface); }
 button.wcr-chip.wcr-placed { border-color: var(--wcr-accent); }
 button.wcr-chip[aria-pressed="true"] { background: var(--wcr-line); }
-.wcr-editable { cursor: pointer; }
+.wcr-editable, .wcr-offered { cursor: pointer; }
+.wcr-offered:hover { border-color: var(--wcr-line); }
+.wcr-offered[aria-pressed="true"] { border-color: var(--wcr-accent); box-shadow: inset 0 0 0 1px var(--wcr-accent); }
+.wcr-input { font-weight: 600; }
 .wcr-waved {
   text-decoration: underline wavy 1px var(--wcr-chip-wave); text-underline-offset: 3px; text-decoration-skip-ink: none;
 }

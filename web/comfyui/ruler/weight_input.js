@@ -120,8 +120,9 @@ export function addChipWeights(drawing, placeOf, host) {
   }
 }
 
-function moveFocus(element, chip, by) {
-  const chips = [...element.querySelectorAll(CHIP)];
+/** Give the focus to a neighbour of a chip. */
+export function moveFocus(element, chip, by, selector = CHIP) {
+  const chips = [...element.querySelectorAll(selector)];
   chips[chips.indexOf(chip) + by]?.focus();
 }
 

@@ -4,9 +4,13 @@
  * by their share there. Knows nothing of ComfyUI; importing it does nothing.
  */
 
+import { Checks } from "./checks.js";
 import { css, parseColor, themeOf } from "./colors.js";
+import { drawProblems } from "./draw.js";
 import { make } from "./elements.js";
 import { say } from "./language.js";
+import { isLinked, sourceOf } from "./links.js";
+import { addChoosing, chosenOf, writeWord } from "./offered.js";
 
 /** Longer side of the picture, in pixels. */
 const SIDE = 288;
@@ -28,8 +32,12 @@ const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
  * @property {({filename: string, subfolder: string, type: string} | null)[]} previews Files of the pictures.
  */
 
-/** Make what shows word maps, which is empty: `urlOf` gives the address of a file of the server. */
-export function createWordMaps(urlOf) {
+/**
+ * Make what shows word maps, which is empty.
+ * @param {(file: object) => string} urlOf Gives the address of a file of the server.
+ * @param {(word: string, isKept: boolean) => void} [keep] Called with a word whose map is to stay, or no longer.
+ */
+export function createWordMaps(urlOf, keep = () => {}) {
   const element = make("div", "weighted-clip-ruler");
   const box = element.appendChild(make("div", "wcr-box"));
   const status = element.appendChild(make("div", "wcr-unseen", "", { role: "status" }));
@@ -43,6 +51,8 @@ export function createWordMaps(urlOf) {
   let kept = -1;
   let place = null;
   let parts = null;
+  /** Elements below the maps. */
+  let more = [];
 
   const numCells = () => maps.rows * maps.columns;
   const shareAt = (number, cell) => {
@@ -55,7 +65,11 @@ export function createWordMaps(urlOf) {
     parts = null;
     paint();
     box.replaceChildren();
-    if (!maps) return;
+    if (maps) drawMaps(scroll);
+    box.append(...more);
+  }
+
+  function drawMaps(scroll) {
     const canvas = make("canvas", "wcr-map", "", { tabIndex: 0 });
     const scale = SIDE / Math.max(maps.rows, maps.columns);
     Object.assign(canvas, { width: Math.round(maps.columns * scale), height: Math.round(maps.rows * scale) });
@@ -113,6 +127,7 @@ export function createWordMaps(urlOf) {
     chip.addEventListener("click", () => {
       kept = kept === number ? -1 : number;
       show(kept)();
+      keep(text, kept >= 0);
     });
     return chip;
   }
@@ -197,8 +212,15 @@ export function createWordMaps(urlOf) {
   return {
     element,
     box,
-    /** Show the maps of a run; null for none. */
-    show(given) {
+    /** Show the maps of a run; null for none. Below them stands what is known before a run. */
+    show(given, below = []) {
+      const old = more;
+      more = below;
+      if (given && given === maps) {
+        for (const one of old) one.remove();
+        box.append(...more);
+        return;
+      }
       maps = given;
       shares = given ? Uint8Array.from(atob(given.maps), (character) => character.charCodeAt(0)) : new Uint8Array();
       [picture, word, kept] = [0, -1, -1];
@@ -212,29 +234,41 @@ export function createWordMaps(urlOf) {
   };
 }
 
-/** Shows the maps of a node's last run. */
+/** Shows the maps of a node's last run and, before it, the words that are watched. */
 export class NodeMaps {
+  #node;
+  #rule;
   #host;
+  #checks;
   #maps = null;
 
   /**
-   * @param {object} _node The node.
-   * @param {import("./requests.js").Rule} _rule The rule for its class.
+   * @param {object} node The node.
+   * @param {import("./requests.js").Rule} rule The rule for its class.
    * @param {import("./node_ruler.js").Host} host The page.
    */
-  constructor(_node, _rule, host) {
+  constructor(node, rule, host) {
+    this.#node = node;
+    this.#rule = rule;
     this.#host = host;
-    this.drawing = createWordMaps(host.urlOf);
+    this.#checks = new Checks(node, rule, host, () => this.#show());
+    this.drawing = createWordMaps(host.urlOf, (word, isKept) => this.#write(isKept ? [word] : [], 0));
+    addChoosing(this.drawing.element, (_, number) => this.#write(this.#checks.words[0], number));
   }
 
-  isLinked = false;
+  /** Whether a value comes from another node, which does not report its changes. */
+  get isLinked() {
+    return this.#rule.checked.some((name) => isLinked(this.#node, name));
+  }
 
-  check() {}
+  check() {
+    this.#checks.check();
+  }
 
   /** Show the maps of a run. */
   executed([maps]) {
     this.#maps = maps;
-    this.switched();
+    this.#show();
   }
 
   /** Show the maps of an earlier run, kept by the page. */
@@ -244,10 +278,43 @@ export class NodeMaps {
 
   /** The ruler was switched on or off. */
   switched() {
-    this.drawing.show(this.#host.isOn() ? this.#maps : null);
+    this.#checks.forget();
+    this.#show();
+  }
+
+  /** The server answers again. */
+  reconnected() {
+    this.#checks.forget();
   }
 
   remove() {
+    this.#checks.stop();
     this.drawing.remove();
+  }
+
+  /** Write one of some words into the node; without words, nothing. */
+  #write(words, number) {
+    if (writeWord(this.#node, this.#rule.words, words, number)) this.#host.changed();
+    this.check();
+  }
+
+  #show() {
+    const [words = []] = this.#maps ? [] : this.#checks.words;
+    const value = sourceOf(this.#node, this.#rule.words.name)?.value;
+    const below = [];
+    if (words.length) {
+      const chips = make("div", "wcr-chips", "", { role: "group", ariaLabel: say("Words") });
+      const chosen = chosenOf(String(value ?? ""), words, false);
+      for (const [word, text] of words.entries()) {
+        const chip = chips.appendChild(make("button", "wcr-chip wcr-offered", text, { type: "button" }));
+        chip.ariaPressed = String(chosen.has(word));
+        Object.assign(chip.dataset, { text: 0, word });
+      }
+      below.push(make("div", "wcr-section"));
+      below[0].append(chips);
+    }
+    const { rows } = this.#checks;
+    if (rows.length) below.push(drawProblems(rows));
+    this.drawing.show(this.#host.isOn() ? this.#maps : null, below);
   }
 }
