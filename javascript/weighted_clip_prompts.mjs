@@ -96,7 +96,9 @@ class PromptRuler {
     const settings = shown.enabled ? shown : {};
     const steps = Math.round(Number(find(`#${tab}_steps input`)?.value)) || 20;
     const syntax = settings.syntax?.split(": ")[0] || HOST_SYNTAX;
-    return { text, is_negative: isNegative, steps: Math.max(1, steps), syntax, settings };
+    // a phrase of the settings may be in a style, or in the prompt of hires. fix
+    const isPart = Boolean(find(`#${tab}_styles .token`) || (tab === "txt2img" && find("#hires_prompt textarea")?.value));
+    return { text, is_negative: isNegative, steps: Math.max(1, steps), syntax, settings, is_part: isPart };
   }
 
   /** Where the text of a section is changed by hand: null while it is another than what stands in the box. */

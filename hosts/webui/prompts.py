@@ -66,17 +66,19 @@ class WebUIPrompt:
     absent: set[str]
     """Messages about bound phrases that are in none of its texts."""
 
-    def refusals(self) -> dict[str, str]:
+    def refusals(self, *, is_part: bool = False) -> dict[str, str]:
         """Lines about what a generation with this prompt refuses, and about settings that do nothing.
 
-        Each with the name of the setting whose lines it is about, or "".
+        Each with the name of the setting whose lines it is about, or "". ``is_part`` is whether phrases may also be in
+        what is added to the prompt.
         """
         if not self.settings.enabled:
             return {}
         lines = {line: "" for check in self._checks() if (line := _refusal(check))}
         if not self.is_negative:
             lines |= dict.fromkeys(self.settings.unread(), "")
-            lines |= {**dict(self.missing_phrases()), **dict.fromkeys(self._idle_places(), "places")}
+            lines |= {} if is_part else dict(self.missing_phrases())
+            lines |= dict.fromkeys(self._idle_places(), "places")
         return lines
 
     def missing_phrases(self) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,8 @@
 ``POST /weighted-clip/ruler`` is for the rulers below the prompt boxes. A request is an object with ``text``;
 ``is_negative``; ``steps``, the number of sampling steps; ``syntax``, for the texts that the WebUI makes of the
 prompt; and perhaps ``settings``, what stands in the fields of our script, as in `settings_of`, whose syntax counts if
-it is switched on. The answer has ``views``, from `webui_view`, and ``notes``. Nothing is loaded or encoded for it.
+it is switched on; and ``is_part``, whether styles or hires. fix add other prompts. The answer has ``views``, from
+`webui_view`, and ``notes``. Nothing is loaded or encoded for it.
 
 The host's API takes no more values for our script than there are controls, says nothing about further ones, and fails
 over anything but a list. So the method by which it reads a request is replaced, on that one object, by one that looks
@@ -41,9 +42,9 @@ MAX_ANSWER = 1024 * 1024
 """Maximum size of an answer, in bytes."""
 MAX_AT_ONCE = 2
 """Maximum number of requests handled at once; others are told to ask again."""
-FIELDS = {"text": str, "is_negative": bool, "steps": int, "syntax": str, "settings": dict}
+FIELDS = {"text": str, "is_negative": bool, "steps": int, "syntax": str, "settings": dict, "is_part": bool}
 """Fields of a request, with their types."""
-OPTIONAL = {"settings"}
+OPTIONAL = {"settings", "is_part"}
 """Those that may be left out."""
 REFUSED = "refused"
 """Code of lines about what a generation refuses or does not do. They are about no place of the prompt; ``about`` is the
@@ -117,7 +118,7 @@ def inspected(request: object) -> dict[str, Any]:
     """Reading of a prompt by the WebUI: ``views`` and ``notes``; refuses malformed requests and too much text."""
     if not isinstance(request, dict) or request.keys() | OPTIONAL != FIELDS.keys():
         needed = ", ".join(name for name in FIELDS if name not in OPTIONAL)
-        raise ValueError(f"a request is an object with {needed}, and perhaps {', '.join(OPTIONAL)}")
+        raise ValueError(f"a request is an object with {needed}, and perhaps {', '.join(sorted(OPTIONAL))}")
     for name, kind in FIELDS.items():
         if name in request and type(request[name]) is not kind:
             raise ValueError(f"{name} must be of type {kind.__name__}, got {quote(request[name])}")
@@ -138,7 +139,7 @@ def inspected(request: object) -> dict[str, Any]:
     views[-1]["num_more"] = len(prompt.others)
     views[0]["issues"] += [
         {"code": REFUSED, "message": line, "start": 0, "end": 0, "about": name}
-        for line, name in prompt.refusals().items()
+        for line, name in prompt.refusals(is_part=request.get("is_part", False)).items()
     ]
     is_ignored = not settings.enabled and host_option("emphasis", default="Original") == "Ignore"
     has_weights = any(token.weight != 1 for timed in reads for chunk in timed.read.chunks for token in chunk.content)
