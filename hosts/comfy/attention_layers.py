@@ -294,8 +294,8 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
         if key.shape[1] != num_keys:
             raise ValueError(
                 f"Attention Weights and Place Phrase expect {num_keys} rows of text in the cross attention, but "
-                f"another node's patch has made them {key.shape[1]}: which of them are words can no longer be told. Take "
-                "out that node, such as NegPip, or ours."
+                f"another node's patch has made them {key.shape[1]}: which of them are words can no longer be told. "
+                "Take out that node, such as NegPip, or ours."
             )
         if extra:  # the host's options of a U-Net; Anima passes them by name, without a size
             weighing.queries = of_layer(extra[0])
