@@ -95,7 +95,7 @@ def test_a_choice_that_is_no_text_is_refused_with_those_allowed(value: object) -
 def test_a_number_of_thousands_of_digits_is_a_bad_request() -> None:
     status, answer = post(b'{"text":"a","steps":' + b"9" * 5000 + b"}")
     assert status == 400
-    assert "4300 digits" in answer["error"]
+    assert "4,300 digits" in answer["error"]
 
 
 def test_only_the_texts_that_are_shown_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
