@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import html
 import json
 import logging
 import math
+import os
 import re
 import sys
 import threading
 import unicodedata
+import warnings
+import zlib
 from collections import OrderedDict
 from functools import cache, partial
 from pathlib import Path
@@ -64,6 +68,7 @@ OF_OTHERS = (
         Exception(),
         SimpleNamespace,
     ),
+    *(html, os.stat_result, warnings, zlib, zlib.decompressobj()),
 )
 """Things whose attributes are not ComfyUI's."""
 OF_OTHERS_BY_NAME = {

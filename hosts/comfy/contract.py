@@ -157,6 +157,7 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     PATCHER: ("current_hooks", "forced_hooks", "get_attachment", "injections", "load_device"),
     TOKENIZER: ("pad_left", "tokenize_with_weights"),
     TOWER: ("execution_device",),
+    "comfy.model_base.BaseModel": ("model_config",),
     "comfy.latent_formats.LatentFormat": ("spacial_downscale_ratio", "temporal_downscale_ratio"),
     "comfy.ldm.lumina.model.NextDiT": ("pad_tokens_multiple",),
     "comfy.ldm.wan.model.WanModel": ("ref_conv",),
