@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 IGNORE_FILE = ".comfyignore"
-MAX_BYTES = 2_000_000
+MAX_BYTES = 2_500_000
 """Maximum size of the archive."""
 RULES = ("S102", "S307", "E702", "S603")
 """exec, eval, several statements in a line, subprocesses. `comfy node validate` only warns about the first three;

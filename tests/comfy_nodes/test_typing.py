@@ -207,7 +207,9 @@ def read_parameters_of(text: str) -> None:
     node("ReadParameters").run(SimpleNamespace(model=None), **{**NO_SOURCE, "text": text})
 
 
-@pytest.mark.parametrize(("name", "values", "links", "message", "run"), WRONG, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(
+    ("name", "values", "links", "message", "run"), WRONG, ids=lambda one: None if callable(one) else str(one)[:40]
+)
 def test_the_page_says_what_other_nodes_refuse(
     name: str, values: dict[str, Any], links: dict[str, Any], message: str, run: Any
 ) -> None:

@@ -198,7 +198,7 @@ def workflow(case: Case, linked: dict[str, str]) -> tuple[Graph, Node]:
     }
     inputs: dict[str, Any] = {key: made[value]() if key in LINKED else value for key, value in linked.items()}
     for key, value in linked.items():
-        if isinstance(value, float) and value < 0:  # which the page lets nobody type, but a link gives
+        if type(value) is float and value < 0:  # which the page lets nobody type, but a link gives
             inputs[key] = graph.add("PrimitiveFloat", value=value)
     node = graph.add(case.node, **{**DEFAULTS[case.node], **inputs})
     graph.add(

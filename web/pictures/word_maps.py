@@ -77,7 +77,8 @@ def draw_word_maps(
     tiles: list[tuple[str, Image.Image]] = []
     size = 1, 1
     for title, values in maps:  # one at a time, as they may be large
-        size = tile_size(*values.shape)[::-1]
+        height, width = tile_size(*values.shape)
+        size = width, height
         tiles.append((title, draw_heat(values).resize(size)))
     if not tiles:
         raise ValueError("there must be a map to draw")
