@@ -41,7 +41,7 @@ from .word_maps import WordMaps
 
 CLAMPED = "clamped-weight"
 """Code of problems about weights that are reduced."""
-AND_WEIGHT = re.compile(r"\s*:\s*([-+]?(?:\d+\.?\d*|\.\d+))\s*")
+AND_WEIGHT = re.compile(r"\s*:\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+))\s*")
 """Weight of a part between ANDs as written."""
 REPLACED = (ABSENT, CLAMPED, INFINITE)
 """Codes of problems of a text that are told otherwise of a whole prompt, or for a generation."""

@@ -185,10 +185,12 @@ def test_a_batch_is_no_false_alarm() -> None:
     assert [row.name for row in found.rows if row.advice] == []
 
 
-def test_weights_of_parts_that_cannot_be_used_give_a_finite_cfg() -> None:
+def test_weights_of_parts_that_cannot_be_used_are_refused_or_give_a_finite_cfg() -> None:
     nines = "9" * 400
-    for prompt in (f"a AND b:{nines}", f"a:{nines} AND b:-{nines}"):
-        assert math.isfinite(read_parameters(read_infotext(INFOTEXT.replace("a dog:0.5", prompt)), "NV").cfg)
+    with pytest.raises(ValueError, match="the parts between ANDs weigh 1e\\+30 together, and cfg"):
+        read_parameters(read_infotext(INFOTEXT.replace("a dog:0.5", f"a AND b:{nines}")), "NV")
+    opposite = read_infotext(INFOTEXT.replace("a dog:0.5", f"a:{nines} AND b:-{nines}"))
+    assert math.isfinite(read_parameters(opposite, "NV").cfg)
 
 
 def test_every_setting_that_can_change_the_picture_is_reported() -> None:

@@ -257,7 +257,7 @@ def test_the_loader_lists_what_is_there_and_says_what_is_wrong(monkeypatch, tmp_
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"no")
     install(monkeypatch, {"text_encoders": {"broken.safetensors": str(broken)}})
-    with pytest.raises(ValueError, match=r"broken\.safetensors: not a readable safetensors file"):
+    with pytest.raises(ValueError, match=r"broken\.safetensors: it is not read: it is a text"):
         node("Load").load("text_encoders/broken.safetensors", 1, "fp32", "auto")
 
 

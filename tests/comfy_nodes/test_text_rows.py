@@ -93,7 +93,7 @@ def test_comments_are_left_out_and_named() -> None:
     assert [token.weight for token in rows.tokens][:2] == [1, 1.1]
     assert {issue.code for issue in rows.read.issues} >= {"comment", "unclosed-bracket"}
     (unclosed,) = [issue for issue in rows.read.issues if issue.code == "unclosed-bracket"]
-    assert text[slice(*unclosed.span)] == "("
+    assert text[slice(*unclosed.span)] == "(cat:1.5"
 
 
 def test_a_token_of_two_weights_has_the_first_and_a_note() -> None:

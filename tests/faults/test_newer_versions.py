@@ -117,7 +117,7 @@ def test_parameters_of_an_image_keep_a_scheme_that_is_not_here_and_it_is_refused
     values = {name: pasted(name, parameters) for name in vars(Settings())}
     assert values == {**vars(Settings()), "enabled": True, "scheme": UNKNOWN}
     with pytest.raises(
-        WebUIError, match=f"scheme must be one of: {', '.join(SCHEMES)}; got 'quantum'".replace("+", r"\+")
+        WebUIError, match=f"Scheme must be one of: {', '.join(SCHEMES)}; got 'quantum'".replace("+", r"\+")
     ):
         Settings(**values).options()
 

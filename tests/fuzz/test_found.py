@@ -123,9 +123,10 @@ def test_the_lab_explains_values_that_its_page_cannot_send(chunk: Any) -> None:
 
     base = EncodeOptions(syntax="a1111")
     handlers, values = Handlers(none, base), [getattr(base, name) for name in OPTIONS]
-    assert "figcaption" in MasksTab(handlers).show(chunk, "a cat", *values)[1]
-    assert "prompt must be a text" in handlers.read(None, *values)[1]
-    assert "syntax must be a text, got []" in handlers.read("a", [], *values[1:])[1]
+    masks = MasksTab(handlers).show(chunk, "a cat", *values)[1]
+    assert ("figcaption" if chunk == 1e300 else "Chunk must be a whole number, 1 to 1") in masks  # beyond: the last
+    assert "Prompt must be a text" in handlers.read(None, *values)[1]
+    assert "Syntax must be a text, got []" in handlers.read("a", [], *values[1:])[1]
     assert handlers.read("a", values[0], [], *values[2:])[2] == ""
     assert "no such scheme" in next(iter(CompareTab(handlers).compare({}, [chunk], "a", *values)))[2]
 

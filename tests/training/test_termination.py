@@ -151,7 +151,11 @@ def test_signals_that_end_a_program_are_as_ctrl_c(
         return real(self, loaded)
 
     monkeypatch.setattr(Loop, "_train_on", train_on)
-    assert start("dvae", data, tmp_path / "out") == 143
+    before = signal.signal(getattr(signal, sent), signal.SIG_DFL)  # a terminal that may close, also under nohup
+    try:
+        assert start("dvae", data, tmp_path / "out") == 143
+    finally:
+        signal.signal(getattr(signal, sent), before)
     assert torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)["step"] == 3
 
 

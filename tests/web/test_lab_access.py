@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from weighted_clip.web.lab.tabs import COMPARED
 
 from ..patience import SECONDS
 from .conftest import save_pictures
@@ -45,7 +46,7 @@ def fill_all(lab: LabPage, folder: Path) -> None:
     lab.wait_until_read(PROMPT)
     lab.open_part("Compare schemes")
     lab.click("compare")
-    lab.wait_for_text("progress", "4 of 4 schemes: done")
+    lab.wait_for_text("progress", f"{len(COMPARED)} of {len(COMPARED)} schemes: done")
     lab.open_part("Export")
     lab.click("export")
     lab.wait_for_text("export_report", "Encoded with")

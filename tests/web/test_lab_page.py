@@ -238,7 +238,7 @@ def test_parts_show_what_they_are_of(handlers: Handlers) -> None:
     table = TokensTab(handlers).show(PROMPT, *values())[0]
     assert "<td>1929</td><td>dog</td><td>0.5</td>" in table
     two = "a cat BREAK (a dog:1.2)"
-    for chunk, word in ((1, "cat"), (2, "dog"), (99, "dog"), (None, "cat")):
+    for chunk, word in ((1, "cat"), (2, "dog"), (99, "dog")):
         number, masks = MasksTab(handlers).show(chunk, two, *values(hide=word))
         assert masks.count("<img") == 4, "the mask of the hidden phrase is there if this chunk has it"
         assert number["label"] == "Chunk, 1 to 2"

@@ -120,7 +120,7 @@ def test_nothing_is_left_out_unsaid(model: NativeLabModel, text: str, syntax: st
 def test_all_towers_of_a_model_count_for_its_chunks(tmp_path: Path) -> None:
     save_file({"clip_l": torch.zeros(1, 64), "clip_g": torch.zeros(80, 128)}, tmp_path / "long.safetensors")
     prompt = read(two_towers((tmp_path,)), "a long cat", A1111)
-    assert [chunk.num_content for chunk in prompt.chunks] == [3, 0, 0]
+    assert [chunk.num_content for chunk in prompt.chunks] == [1, 75, 1]  # as many as CLIP-G has, as in Forge
     assert token_rows(prompt, 9).rows[1][2] == "long[0]"
     prompt = read(two_towers((tmp_path,)), "a embedding:long cat", EncodeOptions(syntax="comfy"))
     assert [chunk.num_content for chunk in prompt.chunks] == [3]

@@ -60,7 +60,7 @@ def test_the_counter_is_that_of_the_strips_and_the_schedule_stands_there_once(ha
         shown = views(handlers.read(PROMPT, *values(), 1, 20, counter)[1])
         assert shown[0]["steps"] == [[1, last]]
         assert not any("node" in issue["message"] for view in shown for issue in view["issues"])
-    assert "counter must be one of: as the WebUI counts, as written; got 'late'" in unescape(
+    assert "Counter must be one of: as the WebUI counts, as written; got 'late'" in unescape(
         handlers.read(PROMPT, *values(), 1, 20, "late")[1]
     )
     for lab, count in ((handlers, 0), (Handlers(small_model, BASE), 1)):
@@ -171,7 +171,7 @@ def test_a_number_that_is_none_is_told(handlers: Handlers, alone: Handlers, numb
             ExportTab(lab).export(PROMPT, *values(), number, 10)[1],
             BesideTab(lab).show("a cat", PROMPT, *values(), number, 10)[0],
         ):
-            assert f"text must be a whole number, {first} to 20; got " in unescape(told)
+            assert f"Text must be a whole number, {first} to 20; " in unescape(told)
         assert lab.read(PROMPT, *values(), number, 10)[3]["visible"] is True
 
 

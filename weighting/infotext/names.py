@@ -69,7 +69,7 @@ def webui_settings(settings: dict[str, str]) -> tuple[dict[str, str], list[str]]
         The settings, and a sentence for each value that gave way to another of its setting.
 
     >>> webui_settings({"cfgScale": "7", "width": "512", "height": "768", "sampler": "dpmpp_2m_karras"})[0]
-    {'CFG scale': '7', 'Sampler': 'DPM++ 2M', 'Size': '512x768', 'Schedule type': 'Karras'}
+    {'CFG scale': '7', 'Size': '512x768', 'Sampler': 'DPM++ 2M', 'Schedule type': 'Karras'}
     """
     named: dict[str, str] = {}
     problems: list[str] = []

@@ -29,7 +29,7 @@ _SPACE = re.compile(r"\s*")
 _QUOTED = re.compile(r'"(?:\\.|[^\\"])+"(?=[,\n]|\Z)', re.DOTALL)
 _END = re.compile(rf",|\n(?=\w[\w \-/]{{1,{_MAX_NAME}}}:)")
 _NUMBER_LINE = re.compile(r"-?[\d.]+(?:x\d+)?\n")
-_PAIR = re.compile(r'[ \t]*(\w[\w \-/]+):\s*(?:"(?:\\.|[^\\"])+"|[^,]*),')
+_PAIR = re.compile(r'[ \t]*(\w[\w \-/]+):(?:\s*"(?:\\.|[^\\"])+"|[^,]*),')
 _USUAL_NAME = re.compile(
     r"(?:Clip skip|Denoising strength|Hires [\w ]+|Lora hashes|Model|Model hash|Size|VAE|VAE hash|Version)\Z"
 )
@@ -73,7 +73,7 @@ def begin_of_data(text: str) -> int:
     return min(starts, default=0)
 
 
-def read_text(text: str) -> Infotext:
+def read_lines(text: str) -> Infotext:
     """Split a text into prompt, negative prompt and settings; a text that is none is a prompt."""
     text = "\n".join(line.strip() for line in text.replace("\r\n", "\n").replace("\r", "\n").strip().split("\n"))
     start, end, settings = _find_settings(text)
