@@ -50,7 +50,11 @@ class WeightedCLIPSweep(Node):
     optional = {
         **inputs("cleaning", "finest_step"),
         "many": make_input(
-            "BOOLEAN", f"Allow more than {FEW} prompts, each of which draws a picture.", default=False, counts=True
+            "BOOLEAN",
+            f"Allow more than {FEW} prompts, each of which draws a picture.",
+            default=False,
+            counts=True,
+            advanced=True,
         ),
     }
     hidden = METADATA

@@ -39,7 +39,12 @@ ADD_ALONE = f"for (const node of [...app.graph.nodes]) app.graph.remove(node); {
 HEIGHT = "return app.graph.nodes[0].size[1] + LiteGraph.NODE_TITLE_HEIGHT"
 MAX_HEIGHT = 384
 """Pixels that a new node may take: half of a laptop's screen."""
-EXTRA = {"WeightedCLIPBindPhrases": 20, "WeightedCLIPWeighAttention": 20, "WeightedCLIPLoadPromptLoras": 12}
+EXTRA = {
+    "WeightedCLIPSweep": 20,
+    "WeightedCLIPBindPhrases": 20,
+    "WeightedCLIPWeighAttention": 20,
+    "WeightedCLIPLoadPromptLoras": 12,
+}
 """Pixels that nodes may have more in Nodes 2.0, which draws a row for each of three outputs, a badge and a button."""
 SCHEME_ROW = """
 const node = app.graph.nodes[0];

@@ -455,6 +455,7 @@ def test_what_was_refused_goes_once_something_is_changed_and_comes_again(lab: La
             "box.dispatchEvent(new Event('input', {bubbles: true}))"
         )
         assert not lab.tab.run(seen)
+    lab.check("schemes", *COMPARED)  # the page remembers its choices
 
 
 def test_comparison_runs_and_can_be_cancelled(lab: LabPage) -> None:
