@@ -20,7 +20,7 @@ NAMES = (
     *("harmless", "traces", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond"),
     *("attention", "attention_joint", "attention_several", "attention_beside", "places", "places_joint", "regions"),
     *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
-    *("samplings", "large_maps", "world", "picture_settings"),
+    *("samplings", "large_maps", "world", "picture_settings", "weighted_clip"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
