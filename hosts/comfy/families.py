@@ -25,6 +25,7 @@ from .attention_layers import (
     in_wan_cross_attention,
 )
 from .contract import checked_object
+from .kinds import changes, known_class, name_of, overridden
 from .queries import (
     Layout,
     before_guides,
@@ -41,6 +42,8 @@ from .types import Clip
 
 IM_START, USER, NEWLINE = 151644, 872, 198
 """Ids of Qwen's tokenizer by which the host finds the end of the template."""
+TOKENIZE = "tokenize_with_weights"
+"""The method of the host's tokenizers that gives a text its template and its tokens."""
 ANIMA_ROWS = 512
 """Minimum number of rows read by Anima's model: those made from T5's ids, then zeros."""
 
@@ -117,7 +120,9 @@ class Family:
 
     def encoder_of(self, clip: Clip) -> str:
         """Name of a CLIP's text encoder among the host's tokens."""
-        return self.tokenizers[class_of(clip.tokenizer)]
+        known = known_class(clip.tokenizer, self.tokenizers)
+        assert known is not None  # it is of this family
+        return self.tokenizers[name_of(known)]
 
 
 FAMILIES = (
@@ -248,39 +253,43 @@ FILLED_IN_FRONT = {name for family in FAMILIES for name in family.filled_in_fron
 """Classes of host models that pad the text's rows at the front."""
 
 
-def class_of(thing: object) -> str:
-    """Class of an object, with its module."""
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
-
-
 def text_family(clip: Clip) -> Family | None:
     """Family of a CLIP's text encoder, or None if its rows are unknown."""
-    return BY_TOKENIZER.get(class_of(clip.tokenizer))
+    known = known_class(clip.tokenizer, BY_TOKENIZER)
+    if known is None or TOKENIZE in overridden(type(clip.tokenizer), known):
+        return None
+    return BY_TOKENIZER[name_of(known)]
+
+
+def _network_of(model: Any) -> Any:
+    return getattr(model.diffusion_model, "_orig_mod", model.diffusion_model)  # compiled by torch.compile
+
+
+def _name_of_network(model: Any) -> str:
+    """Name of the known class that a host's model has a network of; empty if it is of none."""
+    known = known_class(_network_of(model), WEIGHERS)
+    return "" if known is None else name_of(known)
 
 
 def is_known(model: Any) -> bool:
     """Whether it is known where a model of the host reads text."""
-    return class_of(_network_of(model)) in WEIGHERS
+    return bool(_name_of_network(model))
 
 
 def is_filled_in_front(model: Any) -> bool:
     """Whether a model of the host pads the text's rows at the front."""
-    return class_of(model) in FILLED_IN_FRONT
+    return known_class(model, FILLED_IN_FRONT) is not None
 
 
 def reads_apart(model: Any) -> bool:
     """Whether a host's model reads text by a cross attention, in which entries with other prompts share a batch."""
     apart = in_cross_attention, in_wan_cross_attention, in_masked_cross_attention
-    return WEIGHERS.get(class_of(_network_of(model))) in apart
+    return WEIGHERS.get(_name_of_network(model)) in apart
 
 
 def reads_masks(model: Any) -> bool:
     """Whether a host's model takes a mask of the text's rows."""
     return MASK in signature(_network_of(model).forward).parameters
-
-
-def _network_of(model: Any) -> Any:
-    return getattr(model.diffusion_model, "_orig_mod", model.diffusion_model)  # compiled by torch.compile
 
 
 def weigher_of(model: Any) -> Weigh:
@@ -289,16 +298,18 @@ def weigher_of(model: Any) -> Weigh:
     A ValueError says that it is unknown where this model reads text.
     """
     network = _network_of(model)
-    name = class_of(network)
-    if name not in WEIGHERS:
+    known = known_class(network, WEIGHERS)
+    changed = "" if known is None else changes(network, known)
+    if known is None or changed:
+        why = f": it is a {known.__name__} with {changed}" if known is not None else ""
         raise ValueError(
             f"Attention Weights, {PLACE_PHRASE} and {REGIONAL_PROMPT} do not know where this model "
-            f"({type(model).__name__}, {type(network).__name__}) reads text. For this model, encode without them."
+            f"({type(model).__name__}, {type(network).__name__}) reads text{why}. For this model, encode without them."
         )
-    checked_object(network, name)
-    return WEIGHERS[name]
+    checked_object(network, name_of(known))
+    return WEIGHERS[name_of(known)]
 
 
 def layout_of(model: Any) -> Layout:
     """Layout of the queries of a host's model that `weigher_of` knows."""
-    return LAYOUTS[class_of(_network_of(model))]
+    return LAYOUTS[_name_of_network(model)]
