@@ -104,6 +104,17 @@ class Weighing:
             if each is not None:
                 each.read_again(num_rows)
 
+    def insert(self, at: int, number: int) -> None:
+        """Insert keys of no word that a model puts among those of the text; not beside fields or several prompts."""
+        self.bias, self.factor = (
+            torch.cat([rows[:, :at], torch.full_like(rows[:, :1], plain).expand(-1, number), rows[:, at:]], 1)
+            for rows, plain in ((self.bias, 0.0), (self.factor, 1.0))
+        )
+
+    def cut(self, number: int) -> None:
+        """Leave out the keys of text behind the first ones; not beside fields or several prompts."""
+        self.bias, self.factor = self.bias[:, :number], self.factor[:, :number]
+
     def attend(
         self,
         attention: Callable[..., Tensor],
