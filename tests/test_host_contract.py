@@ -78,8 +78,7 @@ OF_OTHERS_BY_NAME = {
 }
 NOT_IN_3_64 = {
     *("comfy.model_base.Flux2", "comfy.text_encoders.flux.Flux2Tokenizer"),
-    *("comfy.ldm.lumina.model.NextDiTPixelSpace", "comfy.text_encoders.lumina2.NTokenizer"),
-    *(f"comfy.ldm.lumina.model.NextDiTPixelSpace.{name}" for name in ("context_refiner", "patch_size")),
+    *(f"comfy.ldm.lumina.model.NextDiTPixelSpace{name}" for name in ("", ".context_refiner", ".patch_size")),
     *("comfy.text_encoders.flux.KleinTokenizer", "comfy.text_encoders.flux.KleinTokenizer8B"),
     *(f'"{key}" in comfy.ldm.flux.model' for key in ("block_type", "double", "single", "reference_image_num_tokens")),
     *(f'"{key}" in comfy.model_base' for key in ("t5xxl_ids", "t5xxl_weights")),

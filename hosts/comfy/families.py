@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
+from .attention_hooks import by_hooks
 from .attention_layers import (
     Weigh,
     before_three_texts,
@@ -321,6 +322,14 @@ FAMILIES = (
         {"comfy.text_encoders.hidream_o1.HiDreamO1Tokenizer": "hidream_o1"},
         has_weights=False,
         takes_embeddings=False,
+    ),
+    Family(
+        "Ernie-Image",
+        by_hooks,
+        None,
+        ("comfy.ldm.ernie.model.ErnieImageModel",),
+        {"comfy.text_encoders.ernie.ErnieTokenizer": "ministral3_3b"},
+        has_weights=False,
     ),
     Family(
         "LongCat-Image",

@@ -12,12 +12,14 @@ import importlib
 from typing import Any
 
 import torch
-from inprocess import CLOSE, compares, main, stock
-from inprocess_attention import is_close
+from inprocess import CLOSE, compares, main, refusal, stock
+from inprocess_attention import draws_as_written_out, is_close
 from toys import PLAIN, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled
 from toys_pictures import FAMILIES
 from written_out import written_out
 
+EDITING = ("Mage-Flow", "Boogu", "OmniGen 2", "HiDream-O1", "LongCat-Image", "JoyImage")
+"""Families that read reference images."""
 BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos Predict 2")
 """Families whose text encoder, T5, reads in both directions; it has a row for each token."""
 
@@ -88,6 +90,75 @@ def check_weights_in_families_of_pictures_equal_ones_written_out() -> None:
             is_close(sampled(model, weighed(plain, rows, how), negative), reference, without, f"{family}, {how}")
         assert torch.equal(sampled(model, weighed(plain, {}), negative), without), family
         assert torch.equal(sampled(model, plain, negative), without), family
+
+
+def with_references(family: str, conditioning: Any) -> Any:
+    """A conditioning with two reference images of other sizes than the picture's."""
+    import node_helpers
+
+    generator = torch.Generator().manual_seed(8)
+    sizes = (64, 96), (96, 64)
+    if family == "HiDream-O1":  # it sees images themselves
+        images = [torch.rand(1, *size, 3, generator=generator) for size in sizes]
+    else:
+        channels, frames = (128 if family == "Mage-Flow" else 16), ((1,) if family == "JoyImage" else ())
+        images = [
+            torch.randn(1, channels, *frames, *(side // 8 for side in size), generator=generator) for size in sizes
+        ]
+    return node_helpers.conditioning_set_values(conditioning, {"reference_latents": images})
+
+
+@compares("The same with reference images, in families that edit, likewise", limit=CLOSE)
+def check_weights_beside_reference_images_equal_ones_written_out() -> None:
+    for family in EDITING:
+        clip, model = make_text_encoder(family), make_model(family)
+        alone, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
+        rows, plain = rows_by_change(family, clip), with_references(family, alone)
+        assert not torch.equal(sampled(model, plain, negative), sampled(model, alone, negative)), family
+        for other in (negative, with_references(family, negative)):
+            ours = weighed(plain, rows)
+            draws_as_written_out(model, ours, plain, other, (plain, rows), name=family)
+
+
+def check_hooks_of_a_call_are_taken_off_and_a_compiled_model_is_refused() -> None:
+    """Ernie-Image passes no options to its attention."""
+    from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+    clip, model = make_text_encoder("Ernie-Image"), make_model("Ernie-Image")
+    plain, negative = stock(clip, PLAIN), stock(clip, TOYS["Ernie-Image"].negative)
+    positive = weighed(plain, rows_by_change("Ernie-Image", clip))
+    network = model.model.diffusion_model
+    without = sampled(model, plain, negative)
+    hooked: list[int] = []
+
+    def num_hooks() -> int:
+        return sum(len(layer._forward_hooks) + len(layer._forward_pre_hooks) for layer in network.modules())
+
+    def noting(apply_model: Any, call: dict[str, Any]) -> Any:
+        handle = network.final_norm.register_forward_pre_hook(lambda *_: hooked.append(num_hooks()))
+        try:
+            return apply_model(call["input"], call["timestep"], **call["c"])
+        finally:
+            handle.remove()
+
+    noted = model.clone()
+    noted.set_model_unet_function_wrapper(noting)
+    assert not torch.equal(sampled(noted, positive, negative), without)
+    assert max(hooked) == 1 + 2 * len(network.layers) and num_hooks() == 0
+
+    def failing(*_: Any) -> None:
+        raise ValueError("in the middle")
+
+    handle = network.layers[1].register_forward_pre_hook(failing)
+    assert refusal(lambda: sampled(model, positive, negative)) == "in the middle"
+    handle.remove()
+    assert num_hooks() == 0 and torch.equal(sampled(model, plain, negative), without)
+    for key in ("diffusion_model", "diffusion_model.layers.0"):
+        compiled = model.clone()
+        set_torch_compile_wrapper(compiled, backend="eager", keys=[key])
+        message = refusal(lambda compiled=compiled: sampled(compiled, positive, negative))
+        assert "while it is compiled" in message, message
+        sampled(compiled, negative, negative)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from toys import (
     Encoder,
     Toy,
     make_gemma,
+    make_tekken,
 )
 
 # ---- text encoders
@@ -99,6 +100,7 @@ ENCODERS |= {
     "Ideogram 4 without eyes": Encoder("ideogram4", "te", "Ideogram4Tokenizer", {"qwen3vl_8b": ALL}),
     "OmniGen 2": Encoder("omnigen2", "te", "Omnigen2Tokenizer", {"qwen25_3b": TWO}),
     "HiDream-O1": Encoder("hidream_o1", "HiDreamO1TE", "HiDreamO1Tokenizer", {}),
+    "Ernie-Image": Encoder("ernie", "te", "ErnieTokenizer", {"ministral3_3b": GEMMA}, {"tekken_model": make_tekken}),
     "LongCat-Image": Encoder("longcat_image", "te", "LongCatImageTokenizer", {"qwen25_7b": TWO}),
     "Lens": Encoder(
         *("gpt_oss", "lens_te", "LensTokenizer", {}, {"tokenizer_json": make_gpt_oss}),
@@ -142,6 +144,10 @@ HIDREAM_O1 = {
         "deepstack_visual_indexes": (),
     },
 }
+ERNIE = {
+    **{"hidden_size": 32, "num_attention_heads": 2, "num_layers": 2, "ffn_hidden_size": 64, "text_in_dim": 64},
+    "rope_axes_dim": (4, 6, 6),
+}
 LENS = {
     **{"num_layers": 2, "attention_head_dim": 16, "num_attention_heads": 2, "enc_hidden_dim": 64},
     **{"axes_dims_rope": (4, 6, 6), "selected_layer_index": (0, 1, 2, 3)},
@@ -184,6 +190,7 @@ TOYS |= {
     "Ideogram 4 without eyes": later("Ideogram4", IDEOGRAM, ("qwen3vl_8b",)),
     "OmniGen 2": later("Omnigen2", {**OMNIGEN, "text_feat_dim": 64}, ("qwen25_3b",)),
     "HiDream-O1": later("HiDreamO1", HIDREAM_O1, ("hidream_o1",), latent=(7 * 32, 11 * 32)),
+    "Ernie-Image": later("ErnieImage", ERNIE, ("ministral3_3b",)),
     "LongCat-Image": later("LongCatImage", {**FLUX_WITHOUT_CLIP, "txt_ids_dims": [1, 2]}, ("qwen25_7b",), 4),
     "Lens": later("Lens", LENS, ("gpt_oss",)),
     "JoyImage": later("JoyImage", JOY, ("qwen3vl_8b",)),
@@ -200,4 +207,4 @@ TOYS |= {
     "AuraFlow": later("AuraFlow", AURA, ("pile_t5xl",), 3),
     "Cosmos Predict 2": later("CosmosT2IPredict2", COSMOS, ("t5xxl",)),
 }
-FAMILIES = tuple(TOYS)[-16:]
+FAMILIES = tuple(TOYS)[-17:]

@@ -20,6 +20,7 @@ from toys import Weights
 FUNCTIONS = {
     "comfy.ldm.aura.mmdit": "optimized_attention",
     "comfy.ldm.boogu.model": "optimized_attention_masked",
+    "comfy.ldm.ernie.model": "optimized_attention",
     "comfy.ldm.flux.math": "optimized_attention",
     "comfy.ldm.hidream.model": "optimized_attention",
     "comfy.ldm.hidream_o1.attention": "optimized_attention",
@@ -42,7 +43,7 @@ BLOCKS = (
 """The host's names for the blocks in which text and image read each other."""
 IMAGE_IDS = range(151652, 151657)
 """Ids of Qwen's tokenizer that stand for an image."""
-TEXT_LAST = ("comfy.ldm.joyimage.model", "comfy.ldm.lens.model")
+TEXT_LAST = ("comfy.ldm.ernie.model", "comfy.ldm.joyimage.model", "comfy.ldm.lens.model")
 """Modules of networks in which the image comes first."""
 
 
