@@ -168,7 +168,7 @@ def test_attributes_of_the_hosts_objects_are_in_the_contract() -> None:
 
 
 def test_classes_that_are_known_by_name_are_in_the_contract() -> None:
-    named = {*families.BY_TOKENIZER, *families.WEIGHERS, *families.FILLED_IN_FRONT}
+    named = {*families.BY_TOKENIZER, *families.WEIGHERS, *families.FILLED_IN_FRONT, *families.OUT_OF_REACH}
     assert named <= set(contract.OBJECTS)
     assert set(live_tokenizers.OF_LOADERS.values()) <= set(contract.OBJECTS)
     assert set(schemes.WHOLE_WEIGHTS) <= {kind.rpartition(".")[2] for kind in contract.OBJECTS}

@@ -439,6 +439,8 @@ def _predict(
     due = _due(marked, step, seen)
     for entry in marked:
         marker = entry["model_conds"][MARKER]
+        if "c_crossattn" not in entry["model_conds"]:
+            weigher_of(model)  # Stable Cascade's text goes another way
         llama = _llama_of(entry["model_conds"])
         num_last = 0 if llama is None else llama.shape[2]
         num_filled = _num_filled(entry, is_filled)

@@ -52,6 +52,11 @@ def behind_refiners_apart(weighing: Weighing, call: Call) -> TransformerOptions:
     return by_turns(weighing, call, [weighing.of_hidden()] * len(network.context_refiner) + [None] * num_apart + both)
 
 
+def in_every_second_attention(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options for weights in Cosmos 1: in the cross attention of each block, which comes behind its self attention."""
+    return by_turns(weighing, call, [None, weighing] * len(call.network.blocks))
+
+
 def before_pixels(weighing: Weighing, call: Call) -> TransformerOptions:
     """Options for weights in PixelDiT: in the blocks of patches, with the text first; those of pixels do not read it.
 

@@ -31,6 +31,7 @@ from .attention_orders import (
     behind_refiners_apart,
     behind_registers,
     in_every_attention,
+    in_every_second_attention,
     in_language_model,
 )
 from .contract import checked_object
@@ -398,6 +399,13 @@ FAMILIES = (
         {"comfy.text_encoders.aura_t5.AuraT5Tokenizer": "pile_t5xl"},
     ),
     Family(
+        "Cosmos 1",
+        in_every_second_attention,
+        None,
+        ("comfy.ldm.cosmos.model.GeneralDIT",),
+        {},
+    ),
+    Family(
         "Cosmos Predict 2",
         in_cross_attention,
         picture_alone,
@@ -406,6 +414,14 @@ FAMILIES = (
     ),
 )
 """All families, in the order in which messages name them."""
+
+WITHOUT_OPTIONS = "ComfyUI passes its attention neither options nor a mask"
+OUT_OF_REACH = {
+    "comfy.ldm.pixart.pixartms.PixArtMS": WITHOUT_OPTIONS,
+    "comfy.ldm.hydit.models.HunYuanDiT": WITHOUT_OPTIONS,
+    "comfy.ldm.cascade.stage_c.StageC": "its CLIP's own schemes weigh there, such as comfy",
+}
+"""Reasons why weights cannot act in a diffusion model, by its class."""
 
 BY_TOKENIZER = {name: family for family in FAMILIES for name in family.tokenizers}
 """Families by class of the host's tokenizer."""
@@ -465,7 +481,9 @@ def weigher_of(model: Any) -> Weigh:
     known = known_class(network, WEIGHERS)
     changed = "" if known is None else changes(network, known)
     if known is None or changed:
+        out = known_class(network, OUT_OF_REACH)
         why = f": it is a {known.__name__} with {changed}" if known is not None else ""
+        why = why if out is None else f": {OUT_OF_REACH[name_of(out)]}"
         raise ValueError(
             f"Attention Weights, {PLACE_PHRASE} and {REGIONAL_PROMPT} do not know where this model "
             f"({type(model).__name__}, {type(network).__name__}) reads text{why}. For this model, encode without them."

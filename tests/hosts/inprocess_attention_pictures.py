@@ -14,13 +14,19 @@ from typing import Any
 import torch
 from inprocess import CLOSE, compares, main, refusal, stock
 from inprocess_attention import draws_as_written_out, is_close
+from inprocess_places import encoded, placed
+from inprocess_places_joint import draws_by_place, half
+from inprocess_regions import region
+from inprocess_word_maps import watched
 from toys import PLAIN, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled
 from toys_pictures import FAMILIES
 from written_out import written_out
 
 EDITING = ("Mage-Flow", "Boogu", "OmniGen 2", "HiDream-O1", "LongCat-Image", "JoyImage")
 """Families that read reference images."""
-BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos Predict 2")
+PLACED = ("Mage-Flow", "Ovis-Image", "NewBie", "Chroma Radiance", "Z-Image in pixels", "Cosmos Predict 2")
+"""Families in which words may have places, whose rows our nodes know as well."""
+BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos 1", "Cosmos Predict 2")
 """Families whose text encoder, T5, reads in both directions; it has a row for each token."""
 
 
@@ -118,6 +124,29 @@ def check_weights_beside_reference_images_equal_ones_written_out() -> None:
         for other in (negative, with_references(family, negative)):
             ours = weighed(plain, rows)
             draws_as_written_out(model, ours, plain, other, (plain, rows), name=family)
+
+
+@compares("Place Phrase in those whose queries are laid out as in families before, likewise", limit=CLOSE)
+def check_placed_phrases_equal_weights_by_place_written_out() -> None:
+    for family in PLACED:
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
+        field = half(3.0, 0.4)
+        ours = placed(encoded(clip), "red", area="left half", inside=3.0, outside=0.4)
+        (row,) = (row for row, weight in rows_by_change(family, clip).items() if weight == WORDS["red"])
+        draws_by_place(model, ours, plain, negative, (plain, {row: [field]}), name=family)
+
+
+def check_places_regions_and_maps_are_refused_where_the_layout_is_unknown() -> None:
+    clip, model = make_text_encoder("Boogu"), make_model("Boogu")
+    words, negative = encoded(clip), stock(clip, TOYS["Boogu"].negative)
+    for conditioning in (
+        placed(words, "red", area="left half"),
+        region(words, encoded(clip, "a dog"), area="left half"),
+        watched(words, "red")[0],
+    ):
+        message = refusal(lambda conditioning=conditioning: sampled(model, conditioning, negative))
+        assert "do not know where in the picture the places of this model (Boogu) are" in message, message
 
 
 def check_hooks_of_a_call_are_taken_off_and_a_compiled_model_is_refused() -> None:

@@ -119,7 +119,11 @@ ENCODERS |= {
     "AuraFlow": Encoder("aura_t5", "AuraT5Model", "AuraT5Tokenizer", {"pile_t5xl": T5_SIZES}),
     "Cosmos Predict 2": Encoder("cosmos", "te", "CosmosT5Tokenizer", {"t5xxl": T5_SIZES}),
 }
-for other, family in (("Chroma Radiance", "Chroma"), ("Z-Image in pixels", "Z-Image")):
+for other, family in (
+    ("Cosmos 1", "Cosmos Predict 2"),
+    ("Chroma Radiance", "Chroma"),
+    ("Z-Image in pixels", "Z-Image"),
+):
     ENCODERS[other] = ENCODERS[family]
 
 
@@ -178,6 +182,7 @@ COSMOS = {
     **{"crossattn_emb_channels": 64, "pos_emb_cls": "rope3d", "use_adaln_lora": True, "adaln_lora_dim": 16},
     "mlp_ratio": 2.0,
 }
+LEARNABLE = {"extra_per_block_abs_pos_emb_type": "learnable", "affline_emb_norm": True}
 FLUX_WITHOUT_CLIP = {**FLUX, "in_channels": 16, "out_channels": 16, "vec_in_dim": None, "guidance_embed": False}
 LARGE = (28, 44)
 """A picture of pixels, of which a patch has 4 by 4."""
@@ -205,6 +210,11 @@ TOYS |= {
     "Chroma Radiance": later("ChromaRadiance", {**FLUX, **CHROMA, **RADIANCE}, ("t5xxl",), 4, latent=LARGE),
     "Z-Image in pixels": later("ZImagePixelSpace", {**Z_IMAGE, **PIXELS}, ("qwen3_4b",), latent=LARGE),
     "AuraFlow": later("AuraFlow", AURA, ("pile_t5xl",), 3),
+    "Cosmos 1": later(
+        "CosmosT2V",
+        {**COSMOS, "block_x_format": "THWBD", "extra_per_block_abs_pos_emb": True, **LEARNABLE},
+        ("t5xxl",),
+    ),
     "Cosmos Predict 2": later("CosmosT2IPredict2", COSMOS, ("t5xxl",)),
 }
-FAMILIES = tuple(TOYS)[-17:]
+FAMILIES = tuple(TOYS)[-18:]

@@ -20,6 +20,7 @@ from toys import Weights
 FUNCTIONS = {
     "comfy.ldm.aura.mmdit": "optimized_attention",
     "comfy.ldm.boogu.model": "optimized_attention_masked",
+    "comfy.ldm.cosmos.blocks": "optimized_attention",
     "comfy.ldm.ernie.model": "optimized_attention",
     "comfy.ldm.flux.math": "optimized_attention",
     "comfy.ldm.hidream.model": "optimized_attention",
@@ -214,8 +215,9 @@ class WrittenOut:
         placed: tuple[tuple[Any, dict[int, list[ByPlace]]], ...],
     ) -> None:
         self.how, self.network = how, network
-        # Flux 2's and LTX-Video's, and all others'
-        self.patch = 1 if network.__dict__.get("patch_size") == 1 or hasattr(network, "patchifier") else 2
+        # Flux 2's and LTX-Video's is 1, in pixels 4
+        size = getattr(network, "patch_size", 2)
+        self.patch = size if size in (1, 4) else 1 if hasattr(network, "patchifier") else 2
         self.pads_to = 32 if getattr(network, "pad_tokens_multiple", None) else 1
         self.places_known = [(rows_read(network, conditioning), by_row) for conditioning, by_row in placed]
         self.places: list[dict[int, list[ByPlace]]] = []
@@ -242,6 +244,8 @@ class WrittenOut:
                 self.order += ["both", "image alone"] if block.x_block.x_block_self_attn else ["both"]
         if hasattr(network, "num_single_layers"):  # HiDream
             self.order = ["image first"] * (network.num_layers + network.num_single_layers)
+        if type(network).__module__ == "comfy.ldm.cosmos.model":
+            self.order = ["image alone", "text only"] * len(network.blocks)
         self.joint = {id(block.attn) for block in getattr(network, "blocks", ()) if hasattr(block, "attn")}
         fusion = getattr(network, "txtfusion", None)
         self.refined = {id(block.attn) for block in getattr(fusion, "refiner_blocks", ())}
@@ -320,6 +324,9 @@ class WrittenOut:
             return read_out(q, k, v, "bias", self.of_zeros())
         own = torch.ones(len(q), 0) if part == "image alone" else self.weights
         num_others = k.shape[2] - own.shape[1]
+        if part == "text only":
+            assert num_others == 0
+            return read_out(q, k, v, self.how, own)
         assert num_others >= 35, "the image, or an area of it, is missing"
         by_place = None
         if part == "image first":
