@@ -27,7 +27,7 @@ from ..by_host import stock_note, unknown_rows
 from ..cache import memory_of, with_recall
 from ..clip import MAX_CHUNKS_CPU, MAX_CHUNKS_GPU, Encoded, is_stable_diffusion
 from ..contract import host
-from ..families import class_of
+from ..kinds import class_of
 from ..schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from ..text_rows import Part, as_read, num_rows_read
 from ..towers import encode_fn
