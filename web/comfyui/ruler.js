@@ -17,6 +17,7 @@ import { NodeRuler } from "./ruler/node_ruler.js";
 import { offerPictures, openPicture } from "./ruler/picture_offer.js";
 import { replaceNodes } from "./ruler/replacing.js";
 import { ruleOf } from "./ruler/requests.js";
+import { requestsTo } from "./ruler/routes.js";
 import { addStyle, onTheme } from "./ruler/style.js";
 import { addChipWeights, addWeightKeys } from "./ruler/weight_input.js";
 import { addRulerWidget } from "./ruler/widget.js";
@@ -24,18 +25,9 @@ import { NodeMaps } from "./ruler/word_maps.js";
 import { after } from "./ruler/wrap.js";
 import { followTyping } from "./ruler/writing.js";
 
-const ROUTE = "/weighted_clip/inspect";
-const CHECK_ROUTE = "/weighted_clip/check";
-const CONVERT_ROUTE = "/weighted_clip/convert";
-const INFOTEXT_ROUTE = "/weighted_clip/infotext";
-const PICTURE_ROUTE = "/weighted_clip/picture";
 /** The server's message after a sampling about where weights, a placed phrase or a region of a node acted (EVENT of
  * hosts/comfy/attention.py). */
 const WEIGHED = "weighted_clip.weighed";
-/** The status of a busy server (MAX_AT_ONCE of nodes/routes.py). */
-const BUSY = 429;
-/** Milliseconds until a busy server is asked again. */
-const BUSY_TIME = 250;
 /** Milliseconds between two checks of linked texts and of the rulers' positions: the page announces neither. */
 const CHECK_TIME = 200;
 /** ComfyUI's setting of the language. */
@@ -77,46 +69,12 @@ let isOnStock = false;
 /** Names known to the server, once requested. */
 let names = null;
 
-const host = { isOn: () => isOn, ask, check, convert, takeApart, drawAgain, boxesOf, changed, urlOf };
-
-/** Resolves with the previous request: the nodes of a page take turns. */
-let turn = Promise.resolve();
-
-/** Ask the server when it is this request's turn, as JSON, repeatedly while it is busy. */
-function askInTurn(route, body, signal) {
-  const answer = turn.then(() => askNow(route, body, signal));
-  turn = answer.catch(() => {});
-  return answer;
-}
-
-/** Ask the server for views (web/inspection.py). */
-function ask(body, signal) {
-  return askInTurn(ROUTE, body, signal).then((answer) => answer.views);
-}
-
-/** Ask the server for the problems of a node (nodes/checks.py). */
-function check(body, signal) {
-  return askInTurn(CHECK_ROUTE, body, signal);
-}
-
-/** Ask the server for a prompt in another syntax (web/inspection.py). */
-function convert(request) {
-  return askNow(CONVERT_ROUTE, JSON.stringify(request));
-}
-
-/** Ask the server for the prompt, negative prompt and settings in generation data (web/inspection.py). */
-function takeApart(text) {
-  return askNow(INFOTEXT_ROUTE, JSON.stringify({ text }));
-}
-
-/** Ask the server which files that generation data names it has (nodes/routes.py). */
-function pictureOf(text) {
-  return askNow(PICTURE_ROUTE, JSON.stringify({ text }));
-}
+const routes = requestsTo(api);
+const host = { ...routes, isOn: () => isOn, drawAgain, boxesOf, changed };
 
 /** Open our template with generation data that was pasted. */
 function drawAgain(text) {
-  return openPicture({ text }, { app, api, pictureOf });
+  return openPicture({ text }, { app, api, pictureOf: routes.pictureOf });
 }
 
 /** The boxes with the prompt that a node encodes, the stock ones too; null for another node. */
@@ -125,29 +83,6 @@ function boxesOf(node) {
   const names = rule?.hasScheme ? rule.texts : STOCK[node.comfyClass];
   const sources = names?.map((name) => sourceOf(node, name));
   return sources?.every((source) => source?.places.length === 1) ? sources.map(({ places }) => places[0]) : null;
-}
-
-async function askNow(route, body, signal) {
-  let response = await post(route, body, signal);
-  while (response.status === BUSY) {
-    await new Promise((done) => setTimeout(done, BUSY_TIME));
-    response = await post(route, body, signal);
-  }
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart ComfyUI`);
-  return answer;
-}
-
-async function post(route, body, signal) {
-  const headers = { "Content-Type": "application/json" };
-  return api.fetchApi(route, { method: "POST", headers, body, signal }).catch((error) => {
-    throw signal?.aborted ? error : new Error("The server does not answer");
-  });
-}
-
-/** Address of a file that the server has made. */
-function urlOf(file) {
-  return api.apiURL(`/view?${new URLSearchParams(file)}`);
 }
 
 /** A node by its id, preceded by those of its subgraphs: "7", "3:12". */
@@ -339,7 +274,7 @@ app.registerExtension({
     app.ui?.settings?.addEventListener?.(`${LOCALE}.change`, readLanguage);
     addWeightKeys(boxOf, weightStep);
     addCompletion(nameBoxOf, readNames, { isOn: () => hasNames, changed });
-    offerPictures({ app, api, pictureOf });
+    offerPictures({ app, api, pictureOf: routes.pictureOf });
     followTyping(() => rulers.forEach((ruler) => ruler.caretMoved?.()));
     api.addEventListener("reconnected", () => rulers.forEach((ruler) => ruler.reconnected?.()));
     // changes without a widget event: undo, a loader's menu, a theme
