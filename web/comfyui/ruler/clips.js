@@ -34,12 +34,10 @@ export function clipsBefore(node, path) {
   const linked = (node.inputs ?? []).filter(({ link }) => link != null);
   const ofType = (pattern) => linked.filter(({ type }) => pattern.test(String(type)));
   const origins = (slots) => slots.map(({ widget, name }) => originOf(node, widget?.name ?? name, path));
+  const chosen = classOf(node) === SWITCH ? valueOf(node, "switch", path)?.widget.value : null;
+  if (typeof chosen === "boolean") return origins(linked.filter(({ name }) => name === (chosen ? "on_true" : "on_false")));
   const clips = ofType(CLIP);
   if (clips.length) return origins(MERGES.includes(classOf(node)) ? clips.slice(0, 1) : clips);
-  if (classOf(node) === SWITCH) {
-    const chosen = valueOf(node, "switch", path)?.widget.value;
-    if (typeof chosen === "boolean") return origins(linked.filter(({ name }) => name === (chosen ? "on_true" : "on_false")));
-  }
   const givesClip = (origin) => CLIP.test(typeOf(origin)) || ANY.test(typeOf(origin));
   const any = origins(ofType(ANY)).filter((origin) => origin && givesClip(origin));
   return any.length ? any : origins(ofType(PIPE));
