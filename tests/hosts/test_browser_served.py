@@ -20,7 +20,8 @@ const promote = async (outer, name = 'text') => {
     await new Promise((done) => setTimeout(done, 100)); // newer front ends do so by themselves
     const { subgraph } = outer;
     const [inner] = subgraph.nodes.filter(({ widgets }) => widgets.some((widget) => widget.name === name));
-    if (!outer.widgets.length) subgraph.addInput(name, 'STRING').connect(inner.inputs.find((slot) => slot.name === name), inner);
+    const slot = inner.inputs.find((one) => one.name === name);
+    if (!outer.widgets.length) subgraph.addInput(name, 'STRING').connect(slot, inner);
     outer.pos = [400, 60];
     return outer;
 };
@@ -45,11 +46,12 @@ const reroute = make('Reroute'), lora = make('LoraLoader');
 link(server, lora, 'clip'); lora.connect(1, clip, 0); link(clip, reroute, null);
 link(reroute, options, 'clip'); link(options, hooks, 'clip'); link(hooks, text, 'clip');
 """
+LORA = "const lora = make('LoraLoader'); link(server, lora, 'clip'); lora.connect(1, text, 0);"
 WAYS = {
     "direct": DIRECT,
     "LoRA, clip skip, reroute, tokenizer options and hooks": CHAIN,
     "native reroute": "const made = link(server, text, 'clip'); graph.createReroute([350, 300], made);",
-    "bypassed LoRA": "const lora = make('LoraLoader'); link(server, lora, 'clip'); lora.connect(1, text, 0); lora.mode = 4;",
+    "bypassed LoRA": f"{LORA} lora.mode = 4;",
     "switch": (
         "const other = make('ComfySwitchNode', { switch: true }); link(loader, other, 'on_false');"
         "link(server, other, 'on_true'); link(other, text, 'clip');"
@@ -72,7 +74,7 @@ UNSERVED = {
     "merge": WAYS["merge"].replace("'clip1'", "'clip'").replace("'clip2'", "'clip1'").replace("'clip')", "'clip2')", 1),
     "muted": f"{DIRECT} server.mode = 2;",
     "bypassed": f"{DIRECT} server.mode = 4;",
-    "muted LoRA": "const lora = make('LoraLoader'); link(server, lora, 'clip'); lora.connect(1, text, 0); lora.mode = 2;",
+    "muted LoRA": f"{LORA} lora.mode = 2;",
     "linked text": (
         f"{DIRECT} const source = make('PrimitiveStringMultiline', {{ value: 'a dog' }}); link(source, text);"
     ),
@@ -83,14 +85,16 @@ const visible = (element) => element?.checkVisibility() && element.firstChild.of
 return app.canvas.graph.nodes.flatMap((node) => {
     const { element } = node.widgets?.find(({ name }) => name === 'ruler') ?? {};
     if (node.type === 'WeightedCLIP' || !visible(element)) return [];
-    const texts = (selector) => [...element.querySelectorAll(selector)].map((one) => one.innerText.replace(/\\s+/g, ' '));
+    const textOf = (one) => one.innerText.replace(/\\s+/g, ' ');
+    const texts = (selector) => [...element.querySelectorAll(selector)].map(textOf);
     return [[node.title, texts('.wcr-chip').join(' '), texts('.wcr-label').join(' ')]];
 });
 """
 """Title, chips and labels of each ruler on a node that is not ours."""
 SENT = """
 const { output } = await app.graphToPrompt();
-return Object.values(output).filter(({ class_type: kind }) => kind === 'CLIPTextEncode').map(({ inputs }) => inputs.text);
+const prompts = Object.values(output).filter(({ class_type: kind }) => kind === 'CLIPTextEncode');
+return prompts.map(({ inputs }) => inputs.text);
 """
 SAVED = "return JSON.parse(JSON.stringify(app.graph.serialize()))"
 TEXT_HEIGHTS = """
@@ -100,7 +104,7 @@ return boxes.map((box) => box.getBoundingClientRect().height / scale);
 """
 GAPS = """
 const boxes = [...document.querySelectorAll('textarea')].filter((box) => box.checkVisibility());
-const rulers = [...document.querySelectorAll('.weighted-clip-ruler > .wcr-box')].filter(({ offsetHeight }) => offsetHeight);
+const rulers = [...document.querySelectorAll('.wcr-box')].filter(({ offsetHeight }) => offsetHeight);
 const [box] = boxes.map((one) => one.getBoundingClientRect());
 const [ruler] = rulers.map((one) => one.getBoundingClientRect());
 const hasRuler = ({ type, widgets }) => type !== 'WeightedCLIP' && widgets?.some(({ name }) => name === 'ruler');
@@ -227,7 +231,8 @@ def test_a_node_that_encodes_pictures_too(page: RulerPage) -> None:
     kind = "TextEncodeQwenImageEditPlus"
     build(
         page,
-        f"const edit = make('{kind}', {{ prompt: 'a (red:1.3) cat' }}, [400, 60]); link(server, edit, 'clip'); edit.title = 'edit';",
+        f"const edit = make('{kind}', {{ prompt: 'a (red:1.3) cat' }}, [400, 60]); edit.title = 'edit';"
+        "link(server, edit, 'clip');",
     )
     wait_for(page, ("edit", CHIPS))
 
@@ -246,7 +251,8 @@ def test_the_nearest_node_counts_and_each_serves_its_own(page: RulerPage) -> Non
         "const [far, near] = ['far', 'near'].map((wanted) => app.graph.nodes.find(({ title }) => title === wanted));"
         "const { node } = app.graph.convertToSubgraph(new Set([far, near]));"
         "const made = node.subgraph.addInput('text', 'STRING');"
-        "for (const inner of node.subgraph.nodes) made.connect(inner.inputs.find(({ name }) => name === 'text'), inner);"
+        "const textOf = ({ inputs }) => inputs.find(({ name }) => name === 'text');"
+        "for (const inner of node.subgraph.nodes) made.connect(textOf(inner), inner);"
     )
     wait_for(page, (TITLE, CHIPS))
 
@@ -284,6 +290,24 @@ def test_copied_wrapped_unpacked_and_undone(page: RulerPage) -> None:
     page.run("document.activeElement?.blur()")
     page.press("z", control=True)
     wait_for(page, (TITLE, CHIPS))
+
+
+def test_other_nodes_know_its_words_while_they_are_typed(page: RulerPage) -> None:
+    build(
+        page,
+        "const place = make('WeightedCLIPPlace', { phrase: 'dog', area: 'left' }, [900, 60]);"
+        "link(text, place, 'conditioning');",
+    )
+    problem = "return document.querySelector('.wcr-problems p')?.innerText.includes(args[0])"
+    page.wait(problem, "Put the node Weighted CLIP behind the loader")
+    page.run(
+        "const nodeOf = (kind) => app.graph.nodes.find(({ type }) => type === kind);"
+        "const [from, to] = ['WeightedCLIP', 'CLIPTextEncode'].map(nodeOf);"
+        "from.connect(0, to, to.inputs.findIndex(({ name }) => name === 'clip'))"
+    )
+    page.wait(problem, "“dog” is not in the prompt")
+    offered = "return [...document.querySelectorAll('.wcr-offered')].map((chip) => chip.innerText).join()"
+    page.wait(f"return (() => {{ {offered} }})() === 'a,red,cat'")
 
 
 def view_of(page: RulerPage, text: str) -> dict[str, Any]:
