@@ -11,6 +11,7 @@ import pytest
 from .ruler_page import RulerPage
 from .test_browser_links import ALL_NODES
 from .test_browser_links import MAKE as MAKE_NODES
+from .test_browser_stock import choose
 
 pytestmark = pytest.mark.host
 
@@ -308,6 +309,44 @@ def test_other_nodes_know_its_words_while_they_are_typed(page: RulerPage) -> Non
     page.wait(problem, "“dog” is not in the prompt")
     offered = "return [...document.querySelectorAll('.wcr-offered')].map((chip) => chip.innerText).join()"
     page.wait(f"return (() => {{ {offered} }})() === 'a,red,cat'")
+
+
+FEEDS = """
+const { output } = await app.graphToPrompt();
+const readers = Object.values(output).filter(({ inputs }) => inputs.clip);
+return Object.fromEntries(readers.map(({ class_type: kind, inputs }) => {
+    return [inputs.text ?? kind, output[inputs.clip[0]].class_type];
+}));
+"""
+"""Class of what the CLIP of each prompt, or of a node without one, comes from."""
+OVERLAPS = """
+const boxes = app.canvas.graph.nodes.map(({ pos: [x, y], size: [w, h] }) => [x, y - 30, x + w, y + h]);
+const overlap = ([l, t, r, b], [L, T, R, B]) => l < R && L < r && t < B && T < b;
+return boxes.filter((one) => boxes.some((other) => other !== one && overlap(one, other)));
+"""
+
+
+@pytest.mark.parametrize("where", [STOCK, "CLIPLoader", "in a subgraph"])
+def test_a_menu_puts_it_before_all_prompts(page: RulerPage, where: str) -> None:
+    build(page, "graph.remove(server); make('CLIPTextEncode', { text: 'a dog' }, [400, 400]);")
+    page.run(
+        "const [loader, ...prompts] = app.graph.nodes; for (const one of prompts) loader.connect(0, one, 0);"
+        "if (!args[0]) return;"
+        "const { node } = app.graph.convertToSubgraph(new Set(prompts)); app.canvas.openSubgraph(node.subgraph, node);"
+        "app.canvas.ds.scale = 1; app.canvas.ds.offset = [200, 100];",
+        "subgraph" in where,
+    )
+    before = page.run(FEEDS)
+    assert before == {"a (red:1.3) cat": "CLIPLoader", "a dog": "CLIPLoader"}
+    item = f"Weigh all prompts with {page.run('return LiteGraph.registered_node_types[args[0]].title', SERVER)}"
+    choose(page, item, where if where == "CLIPLoader" else STOCK)
+    page.wait(f"return Object.keys(await (async () => {{ {FEEDS} }})()).length === 3")
+    assert page.run(FEEDS) == {**dict.fromkeys(before, SERVER), SERVER: "CLIPLoader"}
+    assert page.run(OVERLAPS) == []
+    page.run("app.canvas.setGraph(app.graph.rootGraph ?? app.graph)")
+    page.wait(f"return (() => {{ {SHOWN} }})().map(([, chips]) => chips).join() === args[0]", f"{CHIPS},a dog")
+    page.press("z", control=True)
+    page.wait(f"return JSON.stringify(await (async () => {{ {FEEDS} }})()) === args[0]", compact(before))
 
 
 def view_of(page: RulerPage, text: str) -> dict[str, Any]:
