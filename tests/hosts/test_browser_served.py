@@ -344,7 +344,7 @@ def test_a_menu_puts_it_before_all_prompts(page: RulerPage, where: str) -> None:
     assert page.run(FEEDS) == {**dict.fromkeys(before, SERVER), SERVER: "CLIPLoader"}
     assert page.run(OVERLAPS) == []
     page.run("app.canvas.setGraph(app.graph.rootGraph ?? app.graph)")
-    page.wait(f"return (() => {{ {SHOWN} }})().map(([, chips]) => chips).join() === args[0]", f"{CHIPS},a dog")
+    page.wait(f"return (() => {{ {SHOWN} }})().map(([, chips]) => chips).join(' ') === args[0]", f"{CHIPS} a dog")
     page.press("z", control=True)
     page.wait(f"return JSON.stringify(await (async () => {{ {FEEDS} }})()) === args[0]", compact(before))
 
