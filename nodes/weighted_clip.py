@@ -18,7 +18,7 @@ from ..weighting.attention import way_of
 from ..weighting.options import EncodeOptions
 from ..weighting.reading import ReadPrompt
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
-from .node import METADATA, TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
+from .node import TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
 from .results import encoded_result, shown_result
 
 TWICE = "There is another Weighted CLIP before this one: the settings of this one count."
@@ -85,7 +85,7 @@ class WeightedCLIP(Node):
             advanced=True,
         ),
     }
-    hidden = {"unique_id": "UNIQUE_ID", **METADATA}
+    hidden = {"unique_id": "UNIQUE_ID"}
 
     @staticmethod
     def options(scheme: str = AUTO, timed: bool = False, **choices: Any) -> EncodeOptions:
