@@ -6,11 +6,14 @@ import json
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
+from .comfy_server import ComfyServer, Graph
 from .ruler_page import RulerPage
 from .test_browser_links import ALL_NODES
 from .test_browser_links import MAKE as MAKE_NODES
+from .test_browser_places import SEEDS, add_sampler, drawn, encoded
 from .test_browser_stock import choose
 
 pytestmark = pytest.mark.host
@@ -380,6 +383,43 @@ def test_what_a_run_tells_is_shown_at_the_box_and_at_the_node(page: RulerPage, w
     page.run("app.api.dispatchEvent(new CustomEvent('execution_start', { detail: {} }))")
     page.run(EVENT, {**told, "node": "999", "problems": []})
     page.wait("return document.querySelectorAll('.wcr-problems p').length === 0")
+
+
+def in_world(text: str, *, is_ours: bool) -> Graph:
+    """The small world draws a prompt: of a stock node behind a Weighted CLIP, or of our own."""
+    graph = Graph()
+    world = graph.add("WeightedCLIPLoadWorld", device="cpu")
+    clip = graph.add(SERVER, clip=world[1], syntax="comfy", scheme="auto", strength=1.0)
+    prompt = encoded(graph, world, text) if is_ours else graph.add(STOCK, clip=clip, text=text)
+    add_sampler(graph, world, prompt, seed=3, steps=4)
+    return graph
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["in the workflow", "in a subgraph"])
+def test_a_click_changes_the_picture_of_a_run(page: RulerPage, ruler_server: ComfyServer, *, is_wrapped: bool) -> None:
+    text = f"a red circle and a blue square{' ' * next(SEEDS)}"
+    page.load(*in_world(text, is_ours=False).nodes.values(), num_rulers=2)
+    if is_wrapped:
+        page.run(
+            f"{PROMOTE} const prompt = app.graph.nodes.find(({{ id }}) => id == 3);"
+            "await promote(app.graph.convertToSubgraph(new Set([prompt])).node)"
+        )
+    number = page.run("return app.graph.nodes.findIndex(({ type }) => type === 'KSampler')")
+    page.set_widget("control_after_generate", "fixed", node=number)
+    title = OUTER if is_wrapped else TITLE
+    wait_for(page, (title, "a red circle and a blue square"))
+    plain = drawn(ruler_server, page.queue)
+    page.wait(
+        "return [...document.querySelectorAll('.wcr-extra')].some((one) => one.innerText === 'last run: 1 prompt')"
+    )
+    page.run("document.querySelectorAll('.wcr-chip')[1].focus()")
+    page.press(*["ARROW_DOWN"] * 18)
+    wait_for(page, (title, "a red 0.1 circle and a blue square"))
+    weighed = drawn(ruler_server, page.queue)
+    assert not np.array_equal(weighed, plain)
+    page.wait("return [...document.querySelectorAll('.wcr-chip')].some((one) => one.innerText.includes('0.1'))")
+    own = in_world(text.replace("red", "(red:0.1)"), is_ours=True)
+    assert np.array_equal(drawn(ruler_server, lambda: ruler_server.queue(own)), weighed)
 
 
 def test_a_workflow_without_the_node_is_left_alone(page: RulerPage) -> None:
