@@ -133,7 +133,7 @@ def _parts(
             chunks = host_tokens.get(key)
             ids = [as_id(pair[0]) for chunk in chunks or () for pair in chunk]
             tokens = _first_reading(clip, key, chunks, readings, issues) if chunks else []
-            found[-1][key] = tokens[family.num_left_out(ids) :]
+            found[-1][key] = tokens[family.num_left_out(ids) : len(tokens) - family.num_left_out_behind(ids)]
     num_rows = sum(len(tokens) for part in found for tokens in part.values())
     if num_rows < family.min_rows:
         found.append({"": [Token(0)] * (family.min_rows - num_rows)})

@@ -14,9 +14,10 @@ import inspect
 import io
 import json
 import random
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache, partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -180,6 +181,12 @@ class Encoder(NamedTuple):
     tokenizer: str
     sizes: dict[str, dict[str, Any]]
     """By the host's names for its parts."""
+    vocabularies: Mapping[str, Callable[[], torch.Tensor]] = MappingProxyType({})
+    """Functions that make the vocabularies that its checkpoint brings, by the host's names for them."""
+    replaced: tuple[tuple[str, str, Any], ...] = ()
+    """Things of the host's modules of text encoders that are replaced while it is made: module, name and value."""
+    options: Callable[[], dict[str, Any]] = dict
+    """Function that gives more options of the host's for its model."""
 
 
 ENCODERS = {
@@ -189,14 +196,24 @@ ENCODERS = {
     # of its 36 layers Krea 2 takes twelve
     "Krea 2": Encoder("krea2", "te", "Krea2Tokenizer", {"qwen3vl_4b": ONE_HEAD | {"num_hidden_layers": 36}}),
     "Anima": Encoder("anima", "te", "AnimaTokenizer", {"qwen3_06b": ONE_HEAD | {"num_hidden_layers": 2}}),
-    "Wan": Encoder("wan", "te", "WanT5Tokenizer", {"umt5xxl": {**T5_SIZES, "vocab_size": 320}}),
+    "Wan": Encoder(
+        "wan", "te", "WanT5Tokenizer", {"umt5xxl": {**T5_SIZES, "vocab_size": 320}}, {"spiece_model": make_umt5}
+    ),
     "LTX-Video": Encoder("lt", "ltxv_te", "LTXVT5Tokenizer", {"t5xxl": T5_SIZES}),
     "Lumina 2": Encoder(
-        "lumina2", "te", "LuminaTokenizer", {"gemma2_2b": LAYERS | {"num_hidden_layers": 3, "vocab_size": 512}}
+        "lumina2",
+        "te",
+        "LuminaTokenizer",
+        {"gemma2_2b": LAYERS | {"num_hidden_layers": 3, "vocab_size": 512}},
+        {"spiece_model": make_gemma},
     ),
     "Flux 2 Klein": Encoder("flux", "klein_te", "KleinTokenizer", {"qwen3_4b": LAYERS | {"num_hidden_layers": 28}}),
     "Flux 2": Encoder(
-        "flux", "flux2_te", "Flux2Tokenizer", {"mistral3_24b": LAYERS | {"num_hidden_layers": 30, "vocab_size": 512}}
+        "flux",
+        "flux2_te",
+        "Flux2Tokenizer",
+        {"mistral3_24b": LAYERS | {"num_hidden_layers": 30, "vocab_size": 512}},
+        {"tekken_model": make_tekken},
     ),
     "HiDream": Encoder(
         "hidream",
@@ -204,7 +221,6 @@ ENCODERS = {
         "HiDreamTokenizer",
         {"t5xxl": T5_SIZES, "llama": LAYERS | {"num_hidden_layers": 3}, **tower_sizes()},
     ),
-    # two that have no table of rows
     "Mochi": Encoder("genmo", "mochi_te", "MochiT5Tokenizer", {"t5xxl": T5_SIZES}),
     "Ovis": Encoder("ovis", "te", "OvisTokenizer", {"qwen3_2b": LAYERS | {"num_hidden_layers": 2}}),
 }
@@ -240,30 +256,36 @@ def make_text_encoder(family: str, **arguments: Any) -> Any:
             ("qwen_vl", "Qwen2VLVisionTransformer", lambda *_, **__: torch.nn.Identity()),
             ("qwen3vl", "Qwen3VLVisionModel", lambda *_, **__: torch.nn.Identity()),
             ("hunyuan_video", "LlamaTokenizerFast", SimpleNamespace(from_pretrained=read_llama)),
+            *described.replaced,
         ):
             if importlib.util.find_spec(f"comfy.text_encoders.{module}"):
                 where = importlib.import_module(f"comfy.text_encoders.{module}")
                 replaced.enter_context(patch.object(where, name, value))
-        vocabularies: dict[str, torch.Tensor] = {}
-        if family == "Wan":
-            vocabularies["spiece_model"] = make_umt5()
-        elif family == "Lumina 2":
-            vocabularies["spiece_model"] = make_gemma()
-        elif family == "Flux 2":
+        vocabularies = {name: make() for name, make in described.vocabularies.items()}
+        if family == "Flux 2":
             arguments["pruned"] = True
-            vocabularies["tekken_model"] = make_tekken()
+        if "tekken_model" in vocabularies:
             try:
                 flux.load_mistral_tokenizer(make_tekken())
             except TypeError:
                 replaced.enter_context(patch.object(flux, "load_mistral_tokenizer", read_tekken))
         sizes = {f"{name}_model_config": config for name, config in described.sizes.items()}
-        model, tokenizer = getattr(theirs, described.model)(**arguments), getattr(theirs, described.tokenizer)
+        model, tokenizer = getattr(theirs, described.model), getattr(theirs, described.tokenizer)
+        if not inspect.isclass(model):
+            model = model(**arguments)
         clip = comfy.sd.CLIP(
             target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
             tokenizer_data=vocabularies,
-            model_options={**sizes, "dtype": torch.float32},
+            model_options={**sizes, **described.options(), "dtype": torch.float32},
         )
     draw(clip.cond_stage_model)
+    return clip
+
+
+def unheard(clip: Any) -> Any:
+    """A CLIP whose tokenizer is of a class that nobody knows, with another method for its tokens."""
+    theirs = type(clip.tokenizer)
+    clip.tokenizer.__class__ = type("Unheard", (theirs,), {"tokenize_with_weights": theirs.tokenize_with_weights})
     return clip
 
 
@@ -469,7 +491,9 @@ def build(config: str, sizes: dict[str, Any]) -> Any:
     from comfy import model_patcher, supported_models
 
     config_class = getattr(supported_models, config)
-    described = config_class({**config_class.unet_config, **sizes, "dtype": torch.float32})
+    extra = {name: value for name, value in config_class.unet_extra_config.items() if name not in sizes}
+    with patch.object(config_class, "unet_extra_config", extra):
+        described = config_class({**config_class.unet_config, **sizes, "dtype": torch.float32})
     cpu = torch.device("cpu")
     model = described.get_model({}, device=cpu)
     draw(model.diffusion_model)
