@@ -156,7 +156,7 @@ class WeightedCLIPSmzEncode(OldNodes):
 
     @classmethod
     def problems(cls, known: Known) -> Iterator[Problem]:
-        """What smZNodes does otherwise than any node of ours."""
+        """Inputs for which smZNodes gives what no node of ours gives."""
         values = known.values
         parser, text = values.get("parser"), values.get("text", "")
         if parser == "full":
