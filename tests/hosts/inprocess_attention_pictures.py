@@ -13,11 +13,12 @@ from typing import Any
 from unittest import SkipTest
 
 import torch
-from inprocess import CLOSE, compares, main, refusal, stock
-from inprocess_attention import draws_as_written_out, is_close
+from inprocess import CLOSE, compares, difference, main, refusal, stock
+from inprocess_attention import draws_as_written_out, is_close, left_of
 from inprocess_places import encoded, placed
 from inprocess_places_joint import draws_by_place, half
 from inprocess_regions import region
+from inprocess_regions_joint import check as check_regions_of
 from inprocess_word_maps import watched
 from toys import PLAIN, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
 from toys_pictures import FAMILIES
@@ -25,8 +26,22 @@ from written_out import written_out
 
 EDITING = ("Mage-Flow", "Boogu", "OmniGen 2", "HiDream-O1", "LongCat-Image", "JoyImage")
 """Families that read reference images."""
-PLACED = ("Mage-Flow", "Ovis-Image", "NewBie", "Chroma Radiance", "Z-Image in pixels", "Cosmos Predict 2")
-"""Families in which words may have places, whose rows our nodes know as well."""
+PLACED = (
+    "Mage-Flow",
+    "Ovis-Image",
+    "NewBie",
+    "Chroma Radiance",
+    "Z-Image in pixels",
+    "Cosmos Predict 2",
+    "Boogu",
+    "OmniGen 2",
+    "Ideogram 4",
+    "JoyImage",
+    "Cosmos 1",
+    "Lens",
+    "LongCat-Image",
+)
+"""Families in which words may have places."""
 BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos 1", "Cosmos Predict 2")
 """Families whose text encoder, T5, reads in both directions; it has a row for each token."""
 
@@ -38,7 +53,7 @@ def known(*families: str) -> tuple[str, ...]:
     return tuple(family for family in there(*families) if hasattr(supported_models, TOYS[family].config))
 
 
-def ours(module: str) -> Any:
+def ours_of(module: str) -> Any:
     """A module of our pack, as ComfyUI has loaded it."""
     import nodes
 
@@ -73,15 +88,15 @@ def rows_by_change(family: str, clip: Any) -> Weights:
 
 def weighed(conditioning: Any, rows: Weights, how: str = "bias") -> Any:
     """A stock conditioning with weights for its rows."""
-    rule = ours("weighting.attention")
+    rule = ours_of("weighting.attention")
     number = conditioning[0][0].shape[1]
     effects = [rule.effect_of(rows.get(row, 1.0), how, 1.0) for row in range(number)]
-    return ours("hosts.comfy.attention").with_effects(conditioning, effects)[0]
+    return ours_of("hosts.comfy.attention").with_effects(conditioning, effects)[0]
 
 
 def check_the_last_token_of_the_host_is_the_last_row() -> None:
     """But for those that a record says are left out."""
-    tables = ours("hosts.comfy.families")
+    tables = ours_of("hosts.comfy.families")
     for family in known(*FAMILIES):
         clip = make_text_encoder(family)
         _, pairs, places = tokens_of(family, clip)
@@ -132,6 +147,18 @@ def check_weights_beside_reference_images_equal_ones_written_out() -> None:
         for other in (negative, with_references(family, negative)):
             ours = weighed(plain, rows)
             draws_as_written_out(model, ours, plain, other, (plain, rows), name=family)
+        if family in PLACED:
+            ours, field = placed_by_hand(family, clip, plain)
+            draws_by_place(model, ours, plain, negative, (plain, field), name=f"{family}, placed")
+
+
+def placed_by_hand(family: str, clip: Any, conditioning: Any) -> tuple[Any, dict[int, list[Any]]]:
+    """A stock conditioning with a word in the left half, and its weights by place written out, by its row."""
+    fields = ours_of("hosts.comfy.fields")
+    (row,) = (row for row, weight in rows_by_change(family, clip).items() if weight == WORDS["red"])
+    where = fields.Where("red", mask=left_of(TOYS[family].latent, TOYS[family].latent[1] // 2))
+    field = fields.Field((row,), 3.0, 0.4, where, "red")
+    return ours_of("hosts.comfy.attention").with_field(conditioning, [field]), {row: [half(3.0, 0.4)]}
 
 
 @compares("Place Phrase in those whose queries are laid out as in families before, likewise", limit=CLOSE)
@@ -139,24 +166,34 @@ def check_placed_phrases_equal_weights_by_place_written_out() -> None:
     for family in known(*PLACED):
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
-        field = half(3.0, 0.4)
-        ours = placed(encoded(clip), "red", area="left half", inside=3.0, outside=0.4)
-        (row,) = (row for row, weight in rows_by_change(family, clip).items() if weight == WORDS["red"])
-        draws_by_place(model, ours, plain, negative, (plain, {row: [field]}), name=family)
+        ours, field = placed_by_hand(family, clip, plain)
+        draws_by_place(model, ours, plain, negative, (plain, field), name=family)
+
+
+@compares("Regional Prompt in those, but for Lens, whose rows have a mask, likewise", limit=CLOSE)
+def check_regions_equal_masks_written_out() -> None:
+    check_regions_of(known(*(family for family in PLACED if family not in ("Lens", "LongCat-Image"))))
+
+
+@compares("A region that is everywhere in OmniGen 2 and Boogu, which count the rows, with its prompt alone")
+def check_a_region_everywhere_is_its_prompt_alone() -> None:
+    for family in known("OmniGen 2", "Boogu"):
+        clip, model = make_text_encoder(family), make_model(family)
+        base, dog = stock(clip, PLAIN), stock(clip, "a blue dog in a forest")
+        assert base[0][0].shape != dog[0][0].shape
+        difference(sampled(model, region(base, dog), base), sampled(model, dog, base))
 
 
 def check_places_regions_and_maps_are_refused_where_the_layout_is_unknown() -> None:
-    if not known("Boogu"):
-        raise SkipTest("this ComfyUI has no Boogu")
-    clip, model = make_text_encoder("Boogu"), make_model("Boogu")
-    words, negative = encoded(clip), stock(clip, TOYS["Boogu"].negative)
+    clip, model = make_text_encoder("AuraFlow"), make_model("AuraFlow")
+    words, negative = encoded(clip), stock(clip, TOYS["AuraFlow"].negative)
     for conditioning in (
         placed(words, "red", area="left half"),
         region(words, encoded(clip, "a dog"), area="left half"),
         watched(words, "red")[0],
     ):
         message = refusal(lambda conditioning=conditioning: sampled(model, conditioning, negative))
-        assert "do not know where in the picture the places of this model (Boogu) are" in message, message
+        assert "do not know where in the picture the places of this model (AuraFlow) are" in message, message
 
 
 def unreachable(name: str) -> tuple[Any, Any]:
