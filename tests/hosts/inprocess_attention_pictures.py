@@ -19,7 +19,7 @@ from inprocess_places import encoded, placed
 from inprocess_places_joint import draws_by_place, half
 from inprocess_regions import region
 from inprocess_regions_joint import check as check_regions_of
-from inprocess_word_maps import watched
+from inprocess_word_maps import compared, probabilities_of_blocks, watched
 from toys import PLAIN, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
 from toys_pictures import FAMILIES
 from written_out import written_out
@@ -42,6 +42,8 @@ PLACED = (
     "LongCat-Image",
 )
 """Families in which words may have places."""
+READ_BY_NODES = PLACED[:-2]
+"""Those of whose rows our nodes know which are words."""
 BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos 1", "Cosmos Predict 2")
 """Families whose text encoder, T5, reads in both directions; it has a row for each token."""
 
@@ -170,9 +172,23 @@ def check_placed_phrases_equal_weights_by_place_written_out() -> None:
         draws_by_place(model, ours, plain, negative, (plain, field), name=family)
 
 
+@compares(
+    "Word maps in those, but for two whose rows only Weighted CLIP tells, with probabilities written out", limit=CLOSE
+)
+def check_word_maps_are_probabilities() -> None:
+    for family in known(*READ_BY_NODES):
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
+        (row,) = (row for row, weight in rows_by_change(family, clip).items() if weight == WORDS["red"])
+        conditioning, watch = watched(encoded(clip), "red")
+        with probabilities_of_blocks(model, plain, [(row,)]) as shares:
+            sampled(model, plain, negative)
+        compared(watch, sampled(model, conditioning, negative), shares)
+
+
 @compares("Regional Prompt in those, but for Lens, whose rows have a mask, likewise", limit=CLOSE)
 def check_regions_equal_masks_written_out() -> None:
-    check_regions_of(known(*(family for family in PLACED if family not in ("Lens", "LongCat-Image"))))
+    check_regions_of(known(*READ_BY_NODES))
 
 
 @compares("A region that is everywhere in OmniGen 2 and Boogu, which count the rows, with its prompt alone")
