@@ -145,6 +145,7 @@ def check_weights_beside_reference_images_equal_ones_written_out() -> None:
         clip, model = make_text_encoder(family), make_model(family)
         alone, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
         rows, plain = rows_by_change(family, clip), with_references(family, alone)
+        rows[min(rows) - 1] = 0.5  # the first word: behind which HiDream-O1 puts no image any more
         assert not torch.equal(sampled(model, plain, negative), sampled(model, alone, negative)), family
         for other in (negative, with_references(family, negative)):
             ours = weighed(plain, rows)
