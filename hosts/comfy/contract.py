@@ -41,7 +41,9 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy.ops": ("cast_to",),
     "comfy.samplers": ("KSAMPLER",),
     "comfy.sd": ("CLIP", "VAE"),
-    "comfy.sd1_clip": ("SD1ClipModel", "SD1Tokenizer", "load_embed"),
+    "comfy.sd1_clip": (
+        *("SD1ClipModel", "SD1Tokenizer", "escape_important", "load_embed", "token_weights", "unescape_important"),
+    ),
     "comfy.supported_models_base": ("BASE",),
     "comfy.utils": ("ProgressBar", "load_torch_file"),
     "folder_paths": (
@@ -105,6 +107,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.samplers.KSAMPLER": ("max_denoise",),
     "comfy.samplers.KSamplerX0Inpaint": ("inner_model", "latent_image", "noise"),
     "comfy.sd1_clip.SD1Tokenizer": ("tokenize_with_weights",),
+    "comfy_execution.utils.ExecutionContext": ("node_id", "prompt_id"),
     "comfy.utils.ProgressBar": ("update_absolute",),
     "nodes.LoraLoader": ("load_lora",),
     "execution.PromptQueue": ("currently_running",),
@@ -196,7 +199,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
 
 OPTIONAL: Mapping[str, tuple[str, ...]] = {
     PATCHER: ("current_hooks", "forced_hooks", "get_attachment", "injections", "load_device"),
-    TOKENIZER: ("pad_left", "tokenize_with_weights"),
+    TOKENIZER: ("disable_weights", "pad_left", "tokenize_with_weights"),
     TOWER: ("execution_device",),
     "comfy.model_base.BaseModel": ("model_config",),
     "comfy.latent_formats.LatentFormat": ("spacial_downscale_ratio", "temporal_downscale_ratio"),
