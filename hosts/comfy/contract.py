@@ -42,7 +42,8 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy.samplers": ("KSAMPLER",),
     "comfy.sd": ("CLIP", "VAE"),
     "comfy.sd1_clip": (
-        *("SD1ClipModel", "SD1Tokenizer", "escape_important", "load_embed", "token_weights", "unescape_important"),
+        *("SD1ClipModel", "SD1Tokenizer", "SDTokenizer", "escape_important", "load_embed", "token_weights"),
+        "unescape_important",
     ),
     "comfy.supported_models_base": ("BASE",),
     "comfy.utils": ("ProgressBar", "load_torch_file"),

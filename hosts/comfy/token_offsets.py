@@ -123,6 +123,10 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
     try:
         found = tokenizer.tokenizer(text, return_offsets_mapping=True)
     except (NotImplementedError, TypeError) as error:
+        raw: Any = getattr(tokenizer.tokenizer, "tokenizer", None)
+        if hasattr(raw, "encode_batch"):  # the library tokenizers itself, as the host wraps it for Lens
+            read = raw.encode(text, add_special_tokens=False)
+            return [(token_id, *place) for token_id, place in zip(read.ids, read.offsets, strict=True)]
         raise ValueError(
             f"Telling words by rows needs a newer transformers: {type(tokenizer.tokenizer).__name__} of the one that "
             "ComfyUI has installed does not say where its tokens come from."

@@ -13,14 +13,15 @@ from typing import Any
 from unittest import SkipTest
 
 import torch
-from inprocess import CLOSE, compares, difference, main, refusal, stock
+from inprocess import CLOSE, apart, compares, difference, main, refusal, stock
 from inprocess_attention import draws_as_written_out, is_close, left_of
 from inprocess_places import encoded, placed
 from inprocess_places_joint import draws_by_place, half
 from inprocess_regions import region
 from inprocess_regions_joint import check as check_regions_of
+from inprocess_weighted_clip import effects, served
 from inprocess_word_maps import compared, probabilities_of_blocks, watched
-from toys import PLAIN, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
+from toys import PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
 from toys_pictures import FAMILIES
 from written_out import written_out
 
@@ -106,6 +107,35 @@ def check_the_last_token_of_the_host_is_the_last_row() -> None:
         number = stock(clip, PLAIN)[0][0].shape[1]
         by_place = {number - (len(pairs) - behind - place): WORDS[word] for word, place in places.items()}
         assert by_place == rows_by_change(family, clip), (family, by_place)
+
+
+@compares("Stock CLIP Text Encode on a Weighted CLIP, likewise: rows with stock, effects with those of rows by hand")
+def check_a_weighted_clip_weighs_the_rows_of_words() -> None:
+    for family in known(*FAMILIES):
+        clip = make_text_encoder(family)
+        plain, rows = stock(clip, PLAIN), rows_by_change(family, clip)
+        for text in ("", PLAIN):  # no rows at all, in Lens
+            assert apart(stock(served(clip), text), stock(clip, text)) == 0, (family, text)
+        found = stock(served(clip, scheme="attention: bias"), TEXT)
+        difference(found[0][0], plain[0][0])
+        assert torch.equal(effects(found), effects(weighed(plain, rows))), family
+
+
+def check_letters_in_quotation_marks_are_weighed_one_by_one() -> None:
+    """LongCat-Image reads them so, and its CLIP leaves out rows in front and behind."""
+    if not known("LongCat-Image"):
+        raise SkipTest("this ComfyUI has no LongCat-Image")
+    clip = make_text_encoder("LongCat-Image")
+    text, typed = 'a cat with "mat" in snow', 'a cat with "(mat:1.7)" in (snow:0.4)'
+    ((pairs,),) = clip.tokenize(text).values()
+    names = [clip.tokenizer.qwen25_7b.inv_vocab[pair[0]] for pair in pairs]
+    start = names.index("Ġwith") + 3  # a space and the quotation mark are between
+    assert names[start - 1 : start + 4] == ['"', "m", "a", "t", '"']
+    rows = dict.fromkeys(range(start, start + 3), 1.7) | {names.index("Ġsnow", start): 0.4}
+    plain = stock(clip, text)
+    left_out = names.index("Ġwith") - 2  # the prompt begins with "a cat"
+    expected = effects(weighed(plain, {row - left_out: weight for row, weight in rows.items()}))
+    assert torch.equal(effects(stock(served(clip, scheme="attention: bias"), typed)), expected)
 
 
 @compares("Weights in further families of pictures, small, KSampler, with a softmax written out, likewise", limit=CLOSE)

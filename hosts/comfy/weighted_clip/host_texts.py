@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 from ....weighting.chunks import Token
+from ....weighting.embeddings import EMBEDDING_PREFIX
 from ....weighting.prompt import Issue, shortened
 from ..contract import host
 from ..text_rows import token_of
@@ -87,22 +88,53 @@ def _spied(tokenizer: Any, text: HostText, around: Callable[[str, int, str], Aro
     spied = copy(tokenizer)
     for name, part in _parts(tokenizer).items():
         own = copy(part)
+        own.tokenizer = heard = _Heard(part.tokenizer)
         calls: list[str] = []
 
         def tokenize(
-            final: Any, *rest: Any, own: Any = own, name: str = name, calls: list[str] = calls, **choices: Any
+            final: Any,
+            *rest: Any,
+            own: Any = own,
+            part: Any = part,
+            name: str = name,
+            heard: _Heard = heard,
+            calls: list[str] = calls,
+            **choices: Any,
         ) -> Any:
             if text.is_weighed:
                 choices.setdefault("disable_weights", True)
             reads_weights = not choices.get("disable_weights", getattr(own, "disable_weights", False))
+            heard.texts.clear()
             chunks = getattr(type(own), TOKENIZE)(own, final, *rest, **choices)
+            cuts = [] if reads_weights or not _has_own_rule(own) or EMBEDDING_PREFIX in final else heard.texts
+            final = "".join(cuts) or final
             known = around(name, len(calls), final) if isinstance(final, str) else None
             calls.append(final)
-            return chunks if known is None else _marked(own, chunks, final, known, text, reads_weights)
+            return chunks if known is None else _marked(part, chunks, cuts or [final], known, text, reads_weights)
 
         setattr(own, TOKENIZE, tokenize)
         setattr(spied, name, own)
     return spied
+
+
+class _Heard:
+    """A tokenizer that a host's tokenizer calls, which keeps the texts that it is given."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.texts: list[str] = []
+
+    def __call__(self, text: str, *rest: Any, **choices: Any) -> Any:
+        self.texts.append(text)
+        return self._tokenizer(text, *rest, **choices)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+def _has_own_rule(part: Any) -> bool:
+    """Whether a host's tokenizer cuts or completes a text by a rule of its own before it reads tokens."""
+    return getattr(type(part), TOKENIZE) is not host("comfy.sd1_clip").SDTokenizer.tokenize_with_weights
 
 
 def _around(written: str, final: str, template: str) -> Around | None:
@@ -116,12 +148,12 @@ def _around(written: str, final: str, template: str) -> Around | None:
     return final.split(written) if written and final.count(written) == 1 else None
 
 
-def _runs(final: str, around: Around, text: HostText, reads_weights: bool) -> list[list[Letter]]:
+def _runs(cuts: Sequence[str], around: Around, text: HostText, reads_weights: bool) -> list[list[Letter]]:
     """Letters of the parts of a host's text that its tokenizer takes one by one; without syntax, if it reads any."""
-    parts = [final]
+    parts = [*cuts]
     if reads_weights:
         clip = host("comfy.sd1_clip")
-        weighted = clip.token_weights(clip.escape_important(final), 1.0)
+        weighted = clip.token_weights(clip.escape_important("".join(cuts)), 1.0)
         parts = [clip.unescape_important(part) for part, _ in weighted]
     letters: list[Letter] = []
     for index, own in enumerate(around):
@@ -136,12 +168,17 @@ def _runs(final: str, around: Around, text: HostText, reads_weights: bool) -> li
 
 
 def _marked(
-    inner: Any, chunks: Sequence[Sequence[Entry]], final: str, around: Around, text: HostText, reads_weights: bool
+    inner: Any,
+    chunks: Sequence[Sequence[Entry]],
+    cuts: Sequence[str],
+    around: Around,
+    text: HostText,
+    reads_weights: bool,
 ) -> Any:
     """Chunks with marks, as they are if their words cannot be told; refused if weights would be lost with them."""
     issues: list[Issue] = []
     try:
-        tokens = _tokens(inner, chunks, _runs(final, around, text, reads_weights), issues)
+        tokens = _tokens(inner, chunks, _runs(cuts, around, text, reads_weights), issues)
     except (AttributeError, ValueError):
         if text.is_weighed and text.has_weights:
             raise

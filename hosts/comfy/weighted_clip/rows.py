@@ -16,6 +16,7 @@ from ....weighting.words import Stretch, Words, words_in
 from ..families import Family
 from ..families import Part as FamilyPart
 from ..text_rows import Character, Part
+from ..token_offsets import as_id
 from ..types import Clip
 from .host_texts import HostText
 from .marks import Entry, HostTokens, mark_of, token_of_entry
@@ -53,6 +54,8 @@ def parts_of_rows(
             parts.append([{}] * part)
             continue
         entries = {key: _expanded(tokens.get(key, ()), sizes.get(key, ())) for key in part}
+        if family is not None:
+            entries = {key: _without_end(some, family) for key, some in entries.items()}
         length = min(map(len, entries.values()))
         parts.append([{key: some[row] for key, some in entries.items()} for row in range(length)])
     total = sum(map(len, parts))
@@ -63,6 +66,11 @@ def parts_of_rows(
     elif total != num_rows:
         raise ValueError(f"{NOBODY}the text encoder gave {num_rows} rows, and the prompt has {total} tokens.")
     return parts
+
+
+def _without_end(entries: list[Entry], family: Family) -> list[Entry]:
+    """Tokens without those at the end that the host leaves out."""
+    return entries[: len(entries) - family.num_left_out_behind([as_id(entry[0]) for entry in entries])]
 
 
 def _expanded(chunks: Sequence[Sequence[Entry]], sizes: Sequence[int]) -> list[Entry]:
