@@ -153,6 +153,22 @@ def check_weights_in_families_of_pictures_equal_ones_written_out() -> None:
         assert torch.equal(sampled(model, plain, negative), without), family
 
 
+@compares("The same on PiD, which enlarges a latent, likewise", limit=CLOSE)
+def check_weights_in_pid_equal_ones_written_out() -> None:
+    import node_helpers
+
+    if not known("PiD"):
+        raise SkipTest("this ComfyUI has no PiD")
+    clip, model = make_text_encoder("PiD"), make_model("PiD")
+    values = {"lq_latent": torch.randn(1, 16, 7, 11, generator=torch.Generator().manual_seed(8))}
+    values["degrade_sigma"] = torch.tensor([0.3])
+    plain, negative = (
+        node_helpers.conditioning_set_values(stock(clip, text), values) for text in (PLAIN, TOYS["PiD"].negative)
+    )
+    rows = rows_by_change("PiD", clip)
+    draws_as_written_out(model, weighed(plain, rows), plain, negative, (plain, rows))
+
+
 def with_references(family: str, conditioning: Any) -> Any:
     """A conditioning with two reference images of other sizes than the picture's."""
     import node_helpers

@@ -290,6 +290,13 @@ class WrittenOut:
                         self.weights[index, start + row] = weight
         if llama is not None:
             self.weights = torch.cat([self.weights, self.weights[:, context.shape[1] :]], 1)
+        if hasattr(self.network, "cap_embedder") and named.get("ref_latents"):  # texts of images come first
+            texts = named.get("ref_contexts", ())[: len(named["ref_latents"])]
+            lengths = [one.shape[1] for one in texts] + [32] * (len(named["ref_latents"]) - len(texts))
+            before = torch.ones(
+                len(context), sum(math.ceil(length / self.pads_to) * self.pads_to for length in lengths)
+            )
+            self.weights = torch.cat([before, self.weights], 1)
         self.weights = self.among_others(self.weights, named.get("input_ids"))
         return self.theirs(x, timestep, context=context, **named)
 
