@@ -126,6 +126,11 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.ldm.wan.model.WanAttentionBlock": ("cross_attn",),
     "comfy.ldm.lightricks.model.LTXVModel": ("transformer_blocks",),
     "comfy.ldm.lightricks.model.BasicTransformerBlock": ("attn2",),
+    "comfy.ldm.lightricks.av_model.LTXAVModel": (
+        *("audio_embeddings_connector", "preprocess_text_embeds", "transformer_blocks", "video_embeddings_connector"),
+    ),
+    "comfy.ldm.lightricks.av_model.BasicAVTransformerBlock": ("attn2", "audio_attn2"),
+    "comfy.ldm.lightricks.embeddings_connector.Embeddings1DConnector": ("transformer_1d_blocks",),
     "comfy.ldm.modules.diffusionmodules.mmdit.OpenAISignatureMMDITWrapper": (
         *("context_processor", "joint_blocks", "patch_size"),
     ),
@@ -143,6 +148,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.text_encoders.anima.AnimaTokenizer": (),
     "comfy.text_encoders.wan.WanT5Tokenizer": (),
     "comfy.text_encoders.lt.LTXVT5Tokenizer": (),
+    "comfy.text_encoders.lt.LTXAVGemmaTokenizer": (),
     "comfy.text_encoders.sd3_clip.SD3Tokenizer": (),
     "comfy.text_encoders.sd3_clip.SD3ClipModel": ("clip_g", "clip_l", "t5xxl"),
     "comfy.text_encoders.lumina2.LuminaTokenizer": (),
@@ -179,12 +185,13 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     ),
     "comfy.ldm.flux.model": ("block_type", "double", "post_input", "reference_image_num_tokens", "single"),
     "comfy.ldm.lightricks.model": ("attention_mask",),
+    "comfy.ldm.lightricks.av_model": ("attention_mask", "v_context"),
     "comfy.ldm.modules.diffusionmodules.mmdit": ("dit", "double_block", "original_block", "patches_replace", "txt"),
     "comfy.samplers": ("model_conds", "sample_sigmas", "transformer_options", "uuid", "uuids"),
     "comfy.context_windows": ("context_window",),
     "comfy.model_base": (
         *("attention_mask", "c_crossattn", "cross_attn", "denoise_mask", "encoder_hidden_states_llama3"),
-        *("keyframe_idxs", "t5xxl_ids", "t5xxl_weights"),
+        *("keyframe_idxs", "t5xxl_ids", "t5xxl_weights", "unprocessed_ltxav_embeds"),
     ),
 }
 """Keys of dictionaries that are used, by module."""

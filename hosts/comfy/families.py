@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any
+
+from torch import Tensor
 
 from .attention_layers import (
     Weigh,
@@ -24,6 +27,7 @@ from .attention_layers import (
     in_masked_cross_attention,
     in_wan_cross_attention,
 )
+from .connectors import Connect, rows_of_connectors, without_rows
 from .contract import checked_object
 from .queries import (
     Layout,
@@ -52,11 +56,21 @@ def _all_rows(ids: Sequence[int | bytes]) -> int:
     return 0
 
 
+def _padding(ids: Sequence[int | bytes]) -> int:
+    """Number of the first tokens that are padding."""
+    return next((place for place, token_id in enumerate(ids) if token_id != 0), len(ids))
+
+
 def _qwen_image_prefix(ids: Sequence[int | bytes]) -> int:
     """Number of tokens before the second turn of Qwen-Image's template, with its heading, which the host leaves out."""
     turns = [place for place, token_id in enumerate(ids) if token_id == IM_START]
     start = turns[:2][-1]
     return start + 3 if tuple(ids[start + 1 : start + 3]) == (USER, NEWLINE) else start
+
+
+def rows_of_anima(num_rows: int) -> int:
+    """Number of rows that Anima's model reads, given that of T5's ids."""
+    return max(num_rows, ANIMA_ROWS)
 
 
 def _is_loaded(clip: Clip, encoder: str) -> bool:
@@ -90,8 +104,8 @@ class Family:
     """Its name in messages."""
     weigh: Weigh
     """Method for getting weights into its attention."""
-    layout: Layout
-    """Layout of the queries of that attention."""
+    layout: Layout | None
+    """Layout of the queries of that attention; None if it is unknown, so that nothing can have a place there."""
     networks: tuple[str, ...]
     """Classes of its diffusion model."""
     tokenizers: Mapping[str, str]
@@ -104,14 +118,16 @@ class Family:
     """Function from its ids to the number of first rows that the host leaves out."""
     has_weights: bool = True
     """Whether its stock tokenizer reads weights, unless told otherwise."""
-    min_rows: int = 0
-    """Minimum number of rows, up to which its model pads without words."""
+    filled_up: Callable[[int], int] = int
+    """Function from its number of rows to that which its model reads, with rows of no word behind them."""
     parts: Callable[[Clip], tuple[Part, ...]] | None = None
     """Function that gives the order of rows of several encoders; None for those of one alone."""
     has_row_weights: bool = False
     """Whether its conditioning holds a weight for each row, by which the model multiplies it."""
     takes_embeddings: bool = True
     """Whether a prompt may contain an embedding; not if a model takes ids, or several encoders read it."""
+    connect: Connect | None = None
+    """Function for layers of its model that join the rows before the first step, so that some rows are not read."""
     filled_in_front: tuple[str, ...] = ()
     """Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
 
@@ -178,7 +194,7 @@ FAMILIES = (
         picture_alone,
         ("comfy.ldm.anima.model.Anima",),
         {"comfy.text_encoders.anima.AnimaTokenizer": "t5xxl"},
-        min_rows=ANIMA_ROWS,
+        filled_up=rows_of_anima,
         has_row_weights=True,
         takes_embeddings=False,
     ),
@@ -196,6 +212,17 @@ FAMILIES = (
         ("comfy.ldm.lightricks.model.LTXVModel",),
         {"comfy.text_encoders.lt.LTXVT5Tokenizer": "t5xxl"},
         loader="CLIPLoader ltxv",
+    ),
+    Family(
+        "LTX-2",
+        in_masked_cross_attention,
+        None,
+        ("comfy.ldm.lightricks.av_model.LTXAVModel",),
+        {"comfy.text_encoders.lt.LTXAVGemmaTokenizer": "gemma3_12b"},
+        num_left_out=_padding,
+        has_weights=False,
+        filled_up=rows_of_connectors,
+        connect=without_rows,
     ),
     Family(
         "Stable Diffusion 3",
@@ -244,6 +271,8 @@ WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.network
 """Methods for getting weights into the attention, by class of the diffusion model."""
 LAYOUTS = {name: family.layout for family in FAMILIES for name in family.networks}
 """Layouts of queries, by class of the diffusion model."""
+CONNECTORS = {name: family.connect for family in FAMILIES for name in family.networks if family.connect is not None}
+"""Functions for layers that join rows before the first step, by class of the diffusion model."""
 FILLED_IN_FRONT = {name for family in FAMILIES for name in family.filled_in_front}
 """Classes of host models that pad the text's rows at the front."""
 
@@ -300,5 +329,19 @@ def weigher_of(model: Any) -> Weigh:
 
 
 def layout_of(model: Any) -> Layout:
-    """Layout of the queries of a host's model that `weigher_of` knows."""
-    return LAYOUTS[class_of(_network_of(model))]
+    """Layout of the queries of a host's model that `weigher_of` knows; a ValueError says that nobody knows it."""
+    layout = LAYOUTS[class_of(_network_of(model))]
+    if layout is None:
+        raise ValueError(
+            f"{PLACE_PHRASE}, {REGIONAL_PROMPT} and Watch Words cannot act in this model ({type(model).__name__}): "
+            "nobody can tell which part of its attention is which place of the picture. Take them out; Attention "
+            "Weights acts."
+        )
+    return layout
+
+
+def connector_of(model: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """`Connect` for the layers of a host's model that join rows before the first step, or None if it has none."""
+    network = _network_of(model)
+    connect = CONNECTORS.get(class_of(network))
+    return None if connect is None else partial(connect, network)

@@ -25,7 +25,8 @@ from ...weighting.reading import ReadPrompt
 from ...weighting.syntax import parse, syntax_of
 from ...weighting.tags import bare
 from ...weighting.words import Stretch, Words, words_in
-from .families import ANIMA_ROWS, Family
+from .connectors import UNCONNECTED, rows_of_connectors
+from .families import Family, rows_of_anima
 from .token_offsets import Piece, as_id, check_offsets, offsets, pieces
 from .types import Clip
 
@@ -58,10 +59,12 @@ def inner_tokenizer(clip: Clip, key: str) -> Any:
 def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
     """Number of text rows that a model reads of an entry of a conditioning: ``[1, rows, dim]`` and its values.
 
-    HiDream also reads those of Llama. Anima's model makes others from them and T5's ids.
+    HiDream also reads those of Llama. Anima's model makes others from them and T5's ids; that of LTX-2 adds some.
     """
     ids, llama = values.get("t5xxl_ids"), values.get("conditioning_llama3")  # llama: [1, layers, rows, dim]
-    num_rows = rows.shape[1] if ids is None else max(len(ids), ANIMA_ROWS)
+    num_rows = rows.shape[1] if ids is None else rows_of_anima(len(ids))
+    if values.get(UNCONNECTED):
+        num_rows = rows_of_connectors(num_rows)
     return num_rows + (0 if llama is None else llama.shape[2])
 
 
@@ -135,8 +138,8 @@ def _parts(
             tokens = _first_reading(clip, key, chunks, readings, issues) if chunks else []
             found[-1][key] = tokens[family.num_left_out(ids) :]
     num_rows = sum(len(tokens) for part in found for tokens in part.values())
-    if num_rows < family.min_rows:
-        found.append({"": [Token(0)] * (family.min_rows - num_rows)})
+    if num_more := family.filled_up(num_rows) - num_rows:
+        found.append({"": [Token(0)] * num_more})
     return found
 
 

@@ -164,8 +164,11 @@ def read_llama(*_: Any, **__: Any) -> Any:
 
 # ---- text encoders
 
+NARROW = {3840 * 49: 64 * 4, 3840: 64, 4096: 64, 2048: 32}
+"""Widths in the small text encoder of LTX-2, by those that the host has written down."""
 LAYERS = {"num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 128}
 """Sizes of the small language models."""
+GEMMA = {**LAYERS, "num_hidden_layers": 3, "vocab_size": 512}
 ONE_HEAD = {**LAYERS, "num_attention_heads": 1, "num_key_value_heads": 1}
 CLIPS = {"SD 3": "SD3", "SD 3.5": "SD3", "SD 3 without T5": "SD3 without T5"}
 """Families with another name in `make_clip`."""
@@ -191,9 +194,7 @@ ENCODERS = {
     "Anima": Encoder("anima", "te", "AnimaTokenizer", {"qwen3_06b": ONE_HEAD | {"num_hidden_layers": 2}}),
     "Wan": Encoder("wan", "te", "WanT5Tokenizer", {"umt5xxl": {**T5_SIZES, "vocab_size": 320}}),
     "LTX-Video": Encoder("lt", "ltxv_te", "LTXVT5Tokenizer", {"t5xxl": T5_SIZES}),
-    "Lumina 2": Encoder(
-        "lumina2", "te", "LuminaTokenizer", {"gemma2_2b": LAYERS | {"num_hidden_layers": 3, "vocab_size": 512}}
-    ),
+    "Lumina 2": Encoder("lumina2", "te", "LuminaTokenizer", {"gemma2_2b": GEMMA}),
     "Flux 2 Klein": Encoder("flux", "klein_te", "KleinTokenizer", {"qwen3_4b": LAYERS | {"num_hidden_layers": 28}}),
     "Flux 2": Encoder(
         "flux", "flux2_te", "Flux2Tokenizer", {"mistral3_24b": LAYERS | {"num_hidden_layers": 30, "vocab_size": 512}}
@@ -204,16 +205,38 @@ ENCODERS = {
         "HiDreamTokenizer",
         {"t5xxl": T5_SIZES, "llama": LAYERS | {"num_hidden_layers": 3}, **tower_sizes()},
     ),
+    "LTX-2": Encoder("lt", "ltxav_te", "LTXAVGemmaTokenizer", {"": GEMMA}),
+    "LTX-2.3": Encoder("lt", "ltxav_te", "LTXAVGemmaTokenizer", {"": GEMMA}),
     # two that have no table of rows
     "Mochi": Encoder("genmo", "mochi_te", "MochiT5Tokenizer", {"t5xxl": T5_SIZES}),
     "Ovis": Encoder("ovis", "te", "OvisTokenizer", {"qwen3_2b": LAYERS | {"num_hidden_layers": 2}}),
 }
 
 
+def narrow_gemma(model: type) -> type:
+    """The host's class of LTX-2's Gemma, which makes narrow layers around itself."""
+
+    class Narrow(model):
+        def __init__(self, *inputs: Any, **named: Any) -> None:
+            super().__init__(*inputs, **named)
+            linear = self.operations.Linear
+            narrow = SimpleNamespace(Linear=lambda a, b, **more: linear(NARROW[a], NARROW[b], **more))
+            self.operations = narrow
+
+    return Narrow
+
+
 def there(*families: str) -> tuple[str, ...]:
     """Those of some families whose text encoder this ComfyUI has."""
-    modules = {family: ENCODERS[family].module if family in ENCODERS else "sd3_clip" for family in families}
-    return tuple(name for name, module in modules.items() if importlib.util.find_spec(f"comfy.text_encoders.{module}"))
+
+    def is_there(family: str) -> bool:
+        described = ENCODERS.get(family)
+        module = f"comfy.text_encoders.{described.module if described else 'sd3_clip'}"
+        if importlib.util.find_spec(module) is None:
+            return False
+        return described is None or hasattr(importlib.import_module(module), described.tokenizer)
+
+    return tuple(filter(is_there, families))
 
 
 def weighable(*families: str) -> tuple[str, ...]:
@@ -239,16 +262,25 @@ def make_text_encoder(family: str, **arguments: Any) -> Any:
             # eyes, which text has no use for, have half a billion weights
             ("qwen_vl", "Qwen2VLVisionTransformer", lambda *_, **__: torch.nn.Identity()),
             ("qwen3vl", "Qwen3VLVisionModel", lambda *_, **__: torch.nn.Identity()),
+            ("llama", "Gemma3MultiModalProjector", lambda *_, **__: torch.nn.Identity()),
             ("hunyuan_video", "LlamaTokenizerFast", SimpleNamespace(from_pretrained=read_llama)),
         ):
             if importlib.util.find_spec(f"comfy.text_encoders.{module}"):
                 where = importlib.import_module(f"comfy.text_encoders.{module}")
-                replaced.enter_context(patch.object(where, name, value))
+                if hasattr(where, name):
+                    replaced.enter_context(patch.object(where, name, value))
         vocabularies: dict[str, torch.Tensor] = {}
         if family == "Wan":
             vocabularies["spiece_model"] = make_umt5()
         elif family == "Lumina 2":
             vocabularies["spiece_model"] = make_gemma()
+        elif family.startswith("LTX-2"):
+            import comfy.clip_model
+
+            vocabularies["spiece_model"] = make_gemma()
+            arguments["text_projection_type"] = "dual_linear" if family == "LTX-2.3" else "single_linear"
+            replaced.enter_context(patch.object(theirs, "Gemma3_12BModel", narrow_gemma(theirs.Gemma3_12BModel)))
+            replaced.enter_context(patch.object(comfy.clip_model, "CLIPVision", lambda *_, **__: torch.nn.Identity()))
         elif family == "Flux 2":
             arguments["pruned"] = True
             vocabularies["tekken_model"] = make_tekken()
@@ -360,6 +392,16 @@ LTX = {
     **{"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 32},
     **{"cross_attention_dim": 64, "caption_channels": 64},
 }
+CONNECTED = {"connector_attention_head_dim": 32, "connector_num_attention_heads": 2, "connector_num_layers": 2}
+LTX_2 = {
+    **{"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 32, "cross_attention_dim": 64},
+    **{"audio_num_attention_heads": 2, "audio_attention_head_dim": 16, "audio_cross_attention_dim": 32},
+    **{"caption_channels": 64, "apply_gated_attention": True, **CONNECTED},
+}
+LTX_2_3 = {
+    **{**LTX_2, "audio_connector_attention_head_dim": 16, "caption_proj_before_connector": True},
+    **{"caption_projection_first_linear": False, "cross_attention_adaln": True},
+}
 WAN = {"dim": 48, "ffn_dim": 64, "freq_dim": 32, "text_dim": 64, "num_heads": 2, "num_layers": 2}
 POOLED = WIDTHS["l"] + WIDTHS["g"]
 SD3 = {
@@ -432,6 +474,9 @@ TOYS = {
     "Wan VACE": wide("WAN21_Vace", {**WAN, "vace_layers": 2, "vace_in_dim": 96}, ("umt5xxl",), 4),
     "Wan Camera": wide("WAN21_Camera", WAN, ("umt5xxl",), 4),
     "LTX-Video": Toy("LTXV", LTX, ("t5xxl",), lora=UNET_LORA, latent=SMALL_LATENT),
+    # each block has two of them, of picture and of sound
+    "LTX-2": later("LTXAV", LTX_2, ("gemma3_12b",), 4, UNET_LORA, latent=SMALL_LATENT),
+    "LTX-2.3": later("LTXAV", LTX_2_3, ("gemma3_12b",), 4, UNET_LORA, latent=SMALL_LATENT),
     "SD 3": later("SD3", SD3, ("l", "t5xxl"), 3),
     "SD 3.5": later("SD3", {**SD3, "x_block_self_attn_layers": [0, 2]}, ("l", "t5xxl"), 3),
     "SD 3 without T5": later("SD3", SD3, ("l",), 3),
@@ -454,9 +499,9 @@ def make_model(family: str) -> Any:
         with patch.object(anima_model, "LLMAdapter", partial(anima_model.LLMAdapter, **small)):
             model = build(TOYS[family].config, TOYS[family].sizes)
     network = model.model.diffusion_model
-    if family.startswith("Flux 2"):  # its text has 512 rows: so a word has a share that can be seen
+    if family.startswith(("Flux 2", "LTX-2")):  # text of 512 or 1024 rows: so a word has a share that can be seen
         for name, parameter in network.named_parameters():
-            if "query_norm" in name:
+            if "query_norm" in name or "attn2.q_norm" in name:
                 parameter.data *= 3
     if family.startswith("SD 3"):
         network.pos_embed.normal_(generator=torch.Generator().manual_seed(1))
@@ -490,10 +535,15 @@ def sampled(
     form, toy = model.model.latent_format, model.model.toy
     frames = () if form.latent_dimensions == 2 else (1,)
     latent = {"samples": torch.zeros(batch, form.latent_channels, *frames, *toy.latent)}
+    if toy.config == "LTXAV":  # and its sound
+        from comfy.nested_tensor import NestedTensor
+
+        latent = {"samples": NestedTensor((latent["samples"], torch.zeros(batch, 8, 5, 16)))}
     is_unet = hasattr(model.model.diffusion_model, "input_blocks")
     steps, cfg = steps or (3 if is_unet else 2), cfg or (4.0 if is_unet else 2.0)
     scheduler = "normal" if is_unet else "simple"
-    return nodes.KSampler().sample(model, 1, steps, cfg, "euler", scheduler, positive, negative, latent)[0]["samples"]
+    drawn = nodes.KSampler().sample(model, 1, steps, cfg, "euler", scheduler, positive, negative, latent)[0]["samples"]
+    return torch.cat([one.flatten(1) for one in drawn.unbind()], 1) if drawn.is_nested else drawn
 
 
 def rows_by_hand(family: str, clip: Any, text: str = PLAIN, words: dict[str, float] = WORDS) -> Weights:
@@ -508,6 +558,8 @@ def rows_by_hand(family: str, clip: Any, text: str = PLAIN, words: dict[str, flo
         if family in ("Qwen-Image", "Krea 2"):
             # after the second turn and its heading: <|im_start|> user \n
             pieces = pieces[[place for place, piece in enumerate(pieces) if piece == "<|im_start|>"][1] + 3 :]
+        if getattr(inner, "pad_left", False):  # the host takes the padding away
+            pieces = pieces[next(place for place, token_id in enumerate(ids) if token_id != inner.pad_token) :]
         rows = {piece: start + row for row, piece in enumerate(pieces)}  # of a piece that a template has too, the last
         found |= {rows[word]: weight for word, weight in words.items()}
         start += len(ids)

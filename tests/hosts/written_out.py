@@ -131,6 +131,8 @@ def blocks_by(network: Any, written: Any) -> Iterator[None]:
     """Let a network of transformer blocks read by a `WrittenOut`, or another object with its methods."""
     with ExitStack() as replaced:
         replaced.enter_context(patch.object(network, "forward", written.forward))
+        if hasattr(network, "video_embeddings_connector"):
+            replaced.enter_context(patch.object(network, "preprocess_text_embeds", written.connect))
         for module, function in FUNCTIONS.items():
             if module in sys.modules:
                 replaced.enter_context(patch.object(sys.modules[module], function, written.attend))
@@ -208,6 +210,22 @@ class WrittenOut:
         self.num_references = 0
         """Queries of other models' reference images, the last ones."""
         self.theirs = network.forward
+        self.connect_by_theirs = getattr(network, "preprocess_text_embeds", None)
+        self.unconnected: list[tuple[torch.Tensor, Weights]] = []
+        """Rows of LTX-2 before its connectors, of texts that are known."""
+        self.connected: set[int] = set()
+        """Layers of the connectors."""
+        self.of_text: set[int] = set()
+        """Layers of LTX-Video and LTX-2 that read the text."""
+        self.hidden: Any = None
+        """The weights of rows in the connectors, where only 0 counts."""
+        for name, module in network.named_modules():
+            if "_embeddings_connector" in name and name.endswith("attn1"):
+                self.connected.add(id(module))
+            elif name.endswith("attn2"):
+                self.of_text.add(id(module))
+        if self.connected:
+            self.unconnected = [(conditioning[0][0][0], by_row) for conditioning, by_row in texts]
         self.known = [(rows_read(network, conditioning), by_row) for conditioning, by_row in texts]
         self.weights = torch.ones(1, 1)
         self.parts: list[str] = []
@@ -226,10 +244,12 @@ class WrittenOut:
     def forward(self, x: torch.Tensor, timestep: torch.Tensor, context: torch.Tensor, **named: Any) -> torch.Tensor:
         """The network's own, after noting which rows weigh what."""
         self.parts[:] = self.order
+        self.hidden = None
         llama = named.get("encoder_hidden_states_llama3")
         num_rows = context.shape[1] + (0 if llama is None else llama.shape[2])
         self.weights = torch.ones(len(context), num_rows, dtype=torch.float64)
-        self.size, self.num_text = tuple(x.shape[2:]), num_rows + (0 if llama is None else llama.shape[2])
+        picture = x[0] if isinstance(x, list) else x  # beside its sound
+        self.size, self.num_text = tuple(picture.shape[2:]), num_rows + (0 if llama is None else llama.shape[2])
         if (keyframes := named.get("keyframe_idxs")) is not None:  # the last frames are guides
             guides = keyframes.shape[2] // math.prod(x.shape[3:])
             self.size = (self.size[0] - guides, *self.size[1:])
@@ -324,16 +344,51 @@ class WrittenOut:
             read = read + read_out(q, k, split(v, heads), self.how, own, by_place)
         return module.o(read)
 
+    def connect(self, context: torch.Tensor, unprocessed: bool = False) -> torch.Tensor:
+        """Rows as the connectors of LTX-2 make them, where no row reads those of weight 0."""
+        self.hidden = None
+        for rows, by_row in self.unconnected:
+            if unprocessed and torch.equal(context[0].float(), rows.to(context.dtype).float()):
+                hidden = [row for row, weight in by_row.items() if weight == 0 and self.how == "bias"]
+                self.hidden = torch.ones(1, context.shape[1], dtype=torch.float64)
+                self.hidden[:, hidden] = 0
+                made = self.connect_by_theirs(context, unprocessed)
+                self.known.append((made[0], by_row))
+                return made
+        return self.connect_by_theirs(context, unprocessed)
+
     def ltx(
-        self, module: Any, theirs: Any, x: Any, context: Any = None, mask: Any = None, **named: Any
+        self,
+        module: Any,
+        theirs: Any,
+        x: Any,
+        context: Any = None,
+        mask: Any = None,
+        pe: Any = None,
+        **named: Any,
     ) -> torch.Tensor:
-        """Cross attention of LTX-Video, whose mask hides padding."""
-        if context is None:
-            return theirs(module, x, context, mask, **named)
-        q, k = module.q_norm(module.to_q(x)), module.k_norm(module.to_k(context))
-        q, k, v = (split(one, module.heads) for one in (q, k, module.to_v(context)))
-        assert bool((self.mask == 0).any()) and torch.equal(mask[:, 0, 0] == 0, self.mask == 1)
-        return module.to_out(self.read_masked(q, k, v))
+        """Cross attention of LTX-Video, whose mask hides padding, and of LTX-2; self attention of its connectors."""
+        from comfy.ldm.lightricks.model import apply_rotary_emb
+
+        is_connector = id(module) in self.connected and self.hidden is not None
+        if not is_connector and id(module) not in self.of_text:
+            return theirs(module, x, context, mask, pe, **named)
+        text = x if context is None else context
+        q, k = module.q_norm(module.to_q(x)), module.k_norm(module.to_k(text))
+        if is_connector:
+            q, k = apply_rotary_emb(q, pe), apply_rotary_emb(k, pe)
+        q, k, v = (split(one, module.heads) for one in (q, k, module.to_v(text)))
+        if is_connector:
+            read = read_out(q, k, v, "bias", self.hidden)
+        elif self.mask is None:
+            read = read_out(q, k, v, self.how, self.weights)
+        else:
+            assert bool((self.mask == 0).any()) and torch.equal(mask[:, 0, 0] == 0, self.mask == 1)
+            read = self.read_masked(q, k, v)
+        if module.to_gate_logits is not None:
+            gates = 2 * torch.sigmoid(module.to_gate_logits(x))
+            read = (read.unflatten(2, (module.heads, -1)) * gates[..., None]).flatten(2)
+        return module.to_out(read)
 
     def read_masked(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attention to the rows that the mask leaves."""
@@ -380,4 +435,7 @@ def rows_read(network: Any, conditioning: Any) -> torch.Tensor:
         ids, weights = values["t5xxl_ids"][None], values["t5xxl_weights"][None, :, None]
         rows = network.preprocess_text_embeds(rows, ids, t5xxl_weights=weights)
         assert rows.shape[1] == 512
+    if values.get("unprocessed_ltxav_embeds"):
+        rows = network.preprocess_text_embeds(rows, unprocessed=True)
+        assert rows.shape[1] >= 1024
     return rows[0]

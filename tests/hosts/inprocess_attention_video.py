@@ -1,0 +1,109 @@
+"""Checks of Attention Weights on models of video that came after those of inprocess_attention_joint.py.
+
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from inprocess import CLOSE, compares, main, refusal, stock
+from inprocess_attention import (
+    compiled_models_are_weighed,
+    draws_as_written_out,
+    layouts,
+    lora_hooks_and_weights_act,
+    weighed,
+    weight_one_is_stock,
+    weights_equal_ones_written_out,
+    weights_stay_with_their_entry,
+    what_acts_is_said,
+)
+from inprocess_places import placed, result_of
+from toys import PLAIN, SHORT_NEGATIVE, make_model, make_text_encoder, rows_by_hand, sampled, there
+
+LTX_2 = ("LTX-2", "LTX-2.3")
+TIMES = layouts((8, 8), 4)["times"]
+
+
+def watched(conditioning: Any) -> Any:
+    """A conditioning whose words are watched."""
+    import nodes
+
+    return nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWatch"]().watch(conditioning, "cat", 1, "all")[0]
+
+
+@compares("Attention Weights at weight 1, LTX-2, small, with stock")
+def check_later_video_at_weight_one_is_stock() -> None:
+    weight_one_is_stock(there(*LTX_2))
+
+
+@compares("Attention Weights on LTX-2, small, KSampler, with a softmax written out, likewise", limit=CLOSE)
+def check_weights_in_later_video_equal_ones_written_out() -> None:
+    weights_equal_ones_written_out(there(*LTX_2), ("value", "bias"))
+
+
+@compares("The same in two conditionings, time ranges and batches, likewise", limit=CLOSE)
+def check_weights_in_later_video_stay_with_their_entry() -> None:
+    ways = {"times": TIMES, "two": lambda one, two: [*one, *two]}
+    weights_stay_with_their_entry(there(*LTX_2), ways)
+
+
+@compares("The same with LoRA hooks, likewise", limit=CLOSE)
+def check_weights_in_later_video_and_lora_hooks_act_together() -> None:
+    lora_hooks_and_weights_act(there(*LTX_2))
+
+
+@compares("The same compiled, likewise", limit=CLOSE)
+def check_compiled_later_video_is_weighed_as_well() -> None:
+    compiled_models_are_weighed(there(*LTX_2))
+
+
+@compares("The same with more tokens than the connectors of LTX-2 have rows of their own, likewise", limit=CLOSE)
+def check_more_tokens_than_rows_of_connectors_are_counted() -> None:
+    for family in there("LTX-2"):
+        clip, model = make_text_encoder(family), make_model(family)
+        photos = "photo " * 1030
+        plain, negative = stock(clip, f"{photos}cat"), stock(clip, SHORT_NEGATIVE)
+        rows = rows_by_hand(family, clip, f"{photos}cat", {"cat": 3.0})
+        assert plain[0][0].shape[1] > 1024
+        draws_as_written_out(model, weighed(clip, f"{photos}(cat:3)"), plain, negative, (plain, rows))
+
+
+@compares("The same with rows that the encoder of old files has put through the connectors of LTX-2", limit=CLOSE)
+def check_rows_that_were_connected_by_the_encoder_are_weighed() -> None:
+    for family in there("LTX-2"):
+        clip, model = make_text_encoder(family), make_model(family)
+        theirs, network = clip.cond_stage_model, model.model.diffusion_model
+        for name in ("video_embeddings_connector", "audio_embeddings_connector"):
+            setattr(theirs, name, getattr(network, name))
+        theirs.compat_mode = True
+        plain, negative = stock(clip, PLAIN), stock(clip, SHORT_NEGATIVE)
+        assert plain[0][0].shape[1:] == (1024, 128)
+        draws_as_written_out(model, weighed(clip), plain, negative, (plain, rows_by_hand(family, clip)))
+
+
+def check_later_video_says_what_acts_and_refuses_what_does_not() -> None:
+    import nodes
+
+    for family in there(*LTX_2):
+        clip, model = make_text_encoder(family), make_model(family)
+        negative = stock(clip, SHORT_NEGATIVE)
+        conditioning = what_acts_is_said(family, clip, model, negative)
+        (joined,) = nodes.ConditioningConcat().concat(conditioning, negative)
+        assert "has changed them" in refusal(lambda m=model, c=joined, n=negative: sampled(m, c, n))
+        for layer in ("attn2", "audio_attn2"):
+            replacing, name = model.clone(), f"diffusion_model.transformer_blocks.1.{layer}.forward"
+            replacing.add_object_patch(name, partial(model.get_model_object(name)))
+            assert "NAG" in refusal(lambda m=replacing, c=conditioning, n=negative: sampled(m, c, n))
+        region = result_of("WeightedCLIPRegion", conditioning, negative)[0]
+        for one in (placed(conditioning, "cat", inside=0.5), region, watched(conditioning)):
+            message = refusal(lambda m=model, c=one, n=negative: sampled(m, c, n))
+            assert "which part of its attention is which place" in message, message
+
+
+if __name__ == "__main__":
+    main(globals())
