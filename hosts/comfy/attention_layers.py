@@ -373,9 +373,15 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
 
     Refused if another pack replaces the cross attention.
     """
+    if hasattr(call.network, "forward_block"):
+        raise ValueError(
+            "Attention Weights and Place Phrase cannot act in this variant of Wan, which draws a video part by part "
+            "(causal): no node can reach where it reads the text. For this model, encode without them."
+        )
     _check_are_original([block.cross_attn for block in call.network.blocks])
-    # image-to-video reads an image first; without one, the host reads the text there as well
-    first = [call.inputs.get("clip_fea") is None] if call.network.model_type == "i2v" else []
+    # image-to-video reads an image first; without one, the host reads the text there as well, but not WanDancer's
+    reads_twice = call.inputs.get("clip_fea") is None and not hasattr(call.network, "img_emb_refimage")
+    first = [reads_twice] if call.network.model_type == "i2v" else []
     are_text: list[bool] = []
 
     def behind_self_attention(values: Mapping[str, Any]) -> Tensor:

@@ -8,8 +8,10 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from inprocess import CLOSE, compares, main, refusal, stock
 from inprocess_attention import (
     compiled_models_are_weighed,
@@ -22,10 +24,22 @@ from inprocess_attention import (
     weights_stay_with_their_entry,
     what_acts_is_said,
 )
-from inprocess_places import placed, result_of
-from toys import PLAIN, SHORT_NEGATIVE, make_model, make_text_encoder, rows_by_hand, sampled, there
+from inprocess_places import encoded, placed, result_of
+from inprocess_places_joint import by_rows, draws_by_place, half
+from toys import (
+    NEGATIVE,
+    PLAIN,
+    SHORT_NEGATIVE,
+    WIDE_LATENT,
+    make_model,
+    make_text_encoder,
+    rows_by_hand,
+    sampled,
+    there,
+)
 
 LTX_2 = ("LTX-2", "LTX-2.3")
+WAN = ("Wan FlowRVS", "Wan Animate", "Wan HuMo", "Wan S2V", "Wan SCAIL", "Wan SCAIL 2", "Wan Dancer")
 TIMES = layouts((8, 8), 4)["times"]
 
 
@@ -103,6 +117,67 @@ def check_later_video_says_what_acts_and_refuses_what_does_not() -> None:
         for one in (placed(conditioning, "cat", inside=0.5), region, watched(conditioning)):
             message = refusal(lambda m=model, c=one, n=negative: sampled(m, c, n))
             assert "which part of its attention is which place" in message, message
+
+
+# ---- variants of Wan
+
+
+def noise(*shape: int) -> torch.Tensor:
+    """Random numbers, the same for a shape."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(7))
+
+
+def beside_wan(family: str) -> dict[str, Any]:
+    """What a variant of Wan reads beside the text: sound, poses, pictures of reference, what CLIP saw in them."""
+    height, width = WIDE_LATENT
+    references = {"reference_latents": [noise(1, 16, 1, height, width)]}
+    poses = {"pose_video_latent": noise(1, 16, 1, height // 2, width // 2)}
+    eyes = SimpleNamespace(penultimate_hidden_states=noise(1, 257, 1280))
+    return {
+        "Wan Animate": {"clip_vision_output": eyes, "pose_video_latent": noise(1, 16, 1, height, width)},
+        "Wan HuMo": {"audio_embed": noise(1, 1, 8, 5, 1280), **references},
+        "Wan S2V": {
+            "audio_embed": noise(1, 25, 32, 4),
+            "reference_motion": noise(1, 16, 19, *WIDE_LATENT),
+            **references,
+        },
+        "Wan SCAIL": {**references, **poses, "clip_vision_output": eyes},
+        "Wan SCAIL 2": {**references, **poses},
+        "Wan Dancer": {"audio_embed": noise(1, 8, 35), "clip_vision_output": eyes, "clip_vision_output_ref": eyes},
+    }.get(family, {})
+
+
+def with_all(family: str, conditioning: Any) -> Any:
+    """A conditioning with all that a variant of Wan reads beside it."""
+    import node_helpers
+
+    return node_helpers.conditioning_set_values(conditioning, beside_wan(family))
+
+
+@compares("Attention Weights on FlowRVS, Animate, HuMo, S2V, SCAIL and Dancer of Wan, small, likewise", limit=CLOSE)
+def check_weights_in_variants_of_wan_equal_ones_written_out() -> None:
+    weights_equal_ones_written_out(WAN[:-1], ("value", "bias"))
+    for family in WAN:
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = (with_all(family, stock(clip, text)) for text in (PLAIN, NEGATIVE))
+        known = (plain, rows_by_hand(family, clip))
+        draws_as_written_out(model, with_all(family, weighed(clip)), plain, negative, known, name=family)
+
+
+@compares("Place Phrase in the same, with sound, poses and references, likewise", limit=CLOSE)
+def check_places_in_variants_of_wan_equal_ones_written_out() -> None:
+    for family in WAN:
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = (with_all(family, stock(clip, text)) for text in (PLAIN, NEGATIVE))
+        fields = (plain, by_rows(family, clip, ("red cat", half(2.0, 0.3))))
+        ours = with_all(family, placed(encoded(clip), "red cat", area="left half", inside=2.0, outside=0.3))
+        draws_by_place(model, ours, plain, negative, fields, name=family)
+
+
+def check_causal_wan_is_refused() -> None:
+    clip, model = make_text_encoder("Wan causal"), make_model("Wan causal")
+    negative = stock(clip, NEGATIVE)
+    assert "(causal)" in refusal(lambda: sampled(model, weighed(clip), negative))
 
 
 if __name__ == "__main__":

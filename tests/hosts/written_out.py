@@ -207,6 +207,9 @@ class WrittenOut:
         """1 for rows of LTX-Video that are read, else 0."""
         self.before = 0
         """Queries of Wan's reference image, in front of the picture's."""
+        kept = getattr(network, "ref_conv", None) is not None
+        self.has_references_in_front = kept or hasattr(network, "patch_embedding_pose")
+        """Whether Wan has them there; HuMo and S2V have them behind."""
         self.num_references = 0
         """Queries of other models' reference images, the last ones."""
         self.theirs = network.forward
@@ -216,13 +219,13 @@ class WrittenOut:
         self.connected: set[int] = set()
         """Layers of the connectors."""
         self.of_text: set[int] = set()
-        """Layers of LTX-Video and LTX-2 that read the text."""
+        """Layers of Wan, LTX-Video and LTX-2 that read the text."""
         self.hidden: Any = None
         """The weights of rows in the connectors, where only 0 counts."""
         for name, module in network.named_modules():
             if "_embeddings_connector" in name and name.endswith("attn1"):
                 self.connected.add(id(module))
-            elif name.endswith("attn2"):
+            elif name.endswith(("attn2", ".cross_attn")):
                 self.of_text.add(id(module))
         if self.connected:
             self.unconnected = [(conditioning[0][0][0], by_row) for conditioning, by_row in texts]
@@ -255,7 +258,9 @@ class WrittenOut:
             self.size = (self.size[0] - guides, *self.size[1:])
         self.mask = named.get("attention_mask")
         reference = named.get("reference_latent")
-        self.before = 0 if reference is None else reference.shape[-2] // 2 * (reference.shape[-1] // 2)
+        self.before = 0
+        if reference is not None and self.has_references_in_front:
+            self.before = math.prod(reference.shape[2:-2]) * (reference.shape[-2] // 2) * (reference.shape[-1] // 2)
         self.num_references = sum(
             math.prod(one.shape[2:-2]) * math.prod(-(-side // self.patch) for side in one.shape[-2:])
             for one in named.get("ref_latents") or ()
@@ -324,9 +329,11 @@ class WrittenOut:
         return zeros
 
     def wan(
-        self, module: Any, _: Any, x: Any, context: Any, transformer_options: Any = None, **named: Any
+        self, module: Any, theirs: Any, x: Any, context: Any, transformer_options: Any = None, **named: Any
     ) -> torch.Tensor:
-        """Cross attention of Wan, to text and to an image that CLIP saw."""
+        """Cross attention of Wan, to text and to an image that CLIP saw; not one to sound."""
+        if id(module) not in self.of_text:
+            return theirs(module, x, context, **named)
         heads, length = module.num_heads, named.get("context_img_len")
         has_eyes = hasattr(module, "k_img")
         text = context[:, length:] if has_eyes else context
@@ -340,7 +347,7 @@ class WrittenOut:
             is_text = length is None
             own = self.weights if is_text else torch.ones(len(context), 0, dtype=torch.float64)
             k = split(k, heads)
-            by_place = self.by_place(q, k, 0, 0) if is_text else None
+            by_place = self.by_place(q, k, self.before, 0) if is_text else None
             read = read + read_out(q, k, split(v, heads), self.how, own, by_place)
         return module.o(read)
 
