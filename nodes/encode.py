@@ -378,6 +378,7 @@ class WeightedCLIPWeighAttention(EncodeNode):
     """
 
     title = "Attention Weights"
+    CATEGORY = f"{CATEGORY}/prompt"
     aliases = "attention, weights, cross attention, prompt, emphasis, attention bias, prompt weight, negative weight"
     outputs = (
         Out("CONDITIONING", "CONDITIONING", "The encoded prompt, in which the weights travel to the sampler."),

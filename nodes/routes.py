@@ -208,12 +208,15 @@ def _ruler_node(node_class: Any) -> RulerNode:
     marked = {name: spec[1] for name, spec in inputs.items() if spec[1:] and spec[1].get(node.MARK) == node.COUNTS}
     defaults = {name: options["default"] for name, options in marked.items() if "default" in options}
 
+    times = getattr(node_class, "times", _times)
+
     def fields(values: Mapping[str, Any]) -> dict[str, Any]:
         options = node_class.options(**{name: value for name, value in values.items() if name not in TIMES})
-        return {**vars(options), **{name: values[name] for name in TIMES if name in values}}
+        return {**vars(options), **times(values)}
 
-    def reader(encoder: str) -> TextReader | None:
-        reads_as = getattr(node_class, "reads_as", None)
+    def reader(encoder: str, values: Mapping[str, Any]) -> TextReader | None:
+        reader_for = getattr(node_class, "reader_for", None)
+        reads_as = reader_for(values) if reader_for else getattr(node_class, "reads_as", None)
         if reads_as is None:
             return None
         from ..hosts.comfy.live_tokenizers import live_reader
@@ -228,3 +231,8 @@ def _ruler_node(node_class: Any) -> RulerNode:
     texts = tuple(name for name, spec in inputs.items() if spec[1:] and spec[1].get(node.MARK) == node.PROMPT)
     loads, is_swept = getattr(node_class, "lora_issues", None), getattr(node_class, "is_swept", False)
     return RulerNode(defaults, fields, reader, texts, problems, loads, is_swept)
+
+
+def _times(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs by which a node reads timed prompts."""
+    return {name: values[name] for name in TIMES if name in values}

@@ -111,8 +111,8 @@ class RulerNode(NamedTuple):
     """Inputs whose values a request may contain, with their defaults."""
     fields: Callable[[Mapping[str, Any]], dict[str, Any]]
     """Function from those values to the fields of a request to `inspect`, except the text."""
-    reader: Callable[[str], TextReader | None] = lambda name: None
-    """Function from the name of a text encoder to its prompt reader; None for CLIP's tokenizer."""
+    reader: Callable[[str, Mapping[str, Any]], TextReader | None] = lambda name, values: None
+    """Function from the name of a text encoder and its inputs to its prompt reader; None for CLIP's tokenizer."""
     texts: tuple[str, ...] = ("text",)
     """Names of its prompt boxes."""
     problems: Callable[[Mapping[str, Any]], Iterable[Problem]] = lambda values: ()
@@ -153,7 +153,8 @@ def reader_of(asked: Mapping[str, Any], nodes: Mapping[str, RulerNode]) -> TextR
     encoder = asked.get("encoder", "")
     if not isinstance(encoder, str):
         raise RequestError(f"encoder must be a string, got {quote(encoder)}")
-    return nodes[asked["node"]].reader(encoder) if encoder else None
+    node = nodes[asked["node"]]
+    return node.reader(encoder, {**node.defaults, **asked["values"]}) if encoder else None
 
 
 def files_of(asked: Mapping[str, Any]) -> list[str]:

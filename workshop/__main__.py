@@ -1,13 +1,15 @@
-"""Run ``generate`` with the pack: ``python workshop generate``."""
+"""Run a maintainer's command with the pack: ``python workshop generate``, ``python workshop coverage``."""
 
 import importlib
 import runpy
 import sys
 from pathlib import Path
 
+COMMANDS = ("generate", "coverage")
+
 if __name__ == "__main__":
-    if sys.argv[1:2] != ["generate"]:
+    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
         sys.exit(__doc__)
     sys.path[0] = ""  # this folder has names of others' packages
     runpy.run_path(str(Path(__file__).resolve().parents[1] / "__main__.py"))["load_package"]()
-    importlib.import_module("weighted_clip.workshop.generate").main(sys.argv[2:])
+    importlib.import_module(f"weighted_clip.workshop.{sys.argv[1]}").main(sys.argv[2:])

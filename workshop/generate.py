@@ -28,6 +28,7 @@ from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES
 from ..world.measure import QUESTIONS
 from ..world.tables import of_answer, picked, read_measured, summary
+from .coverage import with_block
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
@@ -36,7 +37,7 @@ MEANING, MEASURED = "docs/evidence/meaning.md", "docs/evidence/meaning.csv"
 """The page about pictures, and the numbers that ``world measure`` wrote."""
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
 NODES, NAMES, COMPLETION = "docs/nodes.md", "tests/data/names.json", "web/comfyui/ruler/names.js"
-CASES = "tests/cases/README.md"
+CASES, MODELS = "tests/cases/README.md", "docs/models.md"
 ANSWERS, MORE_ANSWERS = (
     ("expected", "chunks", "rows", "sd", "sdxl"),
     ("error", "flat", "pooled", "token_count", "chunks_clip_g"),
@@ -309,6 +310,7 @@ def with_quotation(name: str, quoted: str) -> str:
 MADE = {
     **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, TRAINING: training, NODES: nodes, INSPECT: inspected},
     **{CONVERT: converted, LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion, CASES: case_files},
+    MODELS: with_block,
 }
 """Functions that make the text of a file, by its path."""
 

@@ -49,7 +49,7 @@ MAX_HEADER_BYTES = 1 << 20
 MAX_NAMED = 20
 """Unknown words named in a message."""
 TRAINED = Path(__file__).with_name("world.safetensors")
-"""Result of ``world train`` with its default recipe; the registry's archive does not have it."""
+"""Result of ``world train`` with its default recipe."""
 STEPS, GUIDANCE = 20, 3.0
 CELLS = (SIDE // 2, SIDE // 2)
 """Rows and columns of a latent."""
@@ -157,10 +157,7 @@ def load_world(path: str | Path = TRAINED) -> tuple[World, dict[str, Any]]:
             if shapes:
                 raise WorldError(f"{path}: key {quote(next(iter(shapes)), 200)} is no part of a small world")
     except (FileNotFoundError, NotADirectoryError) as error:
-        how = (
-            ", as downloads from the registry leave it out; take it from the pack's repository, or make one by python "
-            "run.py world train DIR and put it there"
-        )
+        how = "; install the pack again, or make it by python run.py world train DIR and put it there"
         raise WorldError(f"{path}: there is no such file{how if path == TRAINED else ''}") from error
     except (SafetensorError, OSError) as error:
         raise WorldError(f"{path}: {why_unread(error)}") from error

@@ -451,6 +451,8 @@ def _predict(
     due = _due(marked, step, seen)
     for entry in marked:
         marker = entry["model_conds"][MARKER]
+        if "c_crossattn" not in entry["model_conds"]:
+            weigher_of(model)  # Stable Cascade's text goes another way
         llama = _llama_of(entry["model_conds"])
         num_last = 0 if llama is None else llama.shape[2]
         num_filled = _num_filled(entry, is_filled)
@@ -675,10 +677,11 @@ def _apply(
         llama = inputs[LLAMA_ROWS]
         inputs[LLAMA_ROWS] = torch.cat([llama, taken.llamas.to(llama).expand(len(x), -1, -1, -1)], 2)
     call = Call(model.diffusion_model, options, inputs, tuple(x.shape[2:]))
-    options = weigh(weighing, call)
-    if weighing.has_places:
-        weighing.queries = layout_of(model)(call, weighing.bias.shape[1])
-    result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
+    with weighing.closing:
+        options = weigh(weighing, call)
+        if weighing.has_places:
+            weighing.queries = layout_of(model)(call, weighing.bias.shape[1])
+        result = executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     if not weighing.num_layers and not (seen is not None and seen.num_layers):  # a cache may answer later steps
         raise ValueError(
             "Attention Weights and Place Phrase found no attention layer of this model in which text is read: another "

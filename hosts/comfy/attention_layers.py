@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -83,6 +84,8 @@ class Weighing:
         """Number of attention layers in which it acted so far."""
         self.is_finite = torch.ones((), dtype=torch.bool, device=device)
         """Whether all values that it multiplied are still numbers; reading it waits for a GPU."""
+        self.closing = ExitStack()
+        """Closed after the call of the model."""
 
     @property
     def has_places(self) -> bool:
@@ -107,6 +110,17 @@ class Weighing:
         for each in (self.places, self.shared, self.maps):
             if each is not None:
                 each.read_again(num_rows)
+
+    def insert(self, at: int, number: int) -> None:
+        """Insert keys of no word that a model puts among those of the text; not beside fields or several prompts."""
+        self.bias, self.factor = (
+            torch.cat([rows[:, :at], torch.full_like(rows[:, :1], plain).expand(-1, number), rows[:, at:]], 1)
+            for rows, plain in ((self.bias, 0.0), (self.factor, 1.0))
+        )
+
+    def cut(self, number: int) -> None:
+        """Leave out the keys of text behind the first ones; not beside fields or several prompts."""
+        self.bias, self.factor = self.bias[:, :number], self.factor[:, :number]
 
     def attend(
         self,
@@ -140,8 +154,7 @@ class Weighing:
             factor = torch.nn.functional.pad(self.factor, around, value=1.0)
             shape = (-1, 1, key.shape[2], 1) if key.dim() == 4 else (-1, key.shape[1], *[1] * (value.dim() - 2))
             value = value * factor.view(shape).to(value.dtype)
-            if self._enlarges:  # some models make 0 of what is no number, so the picture need not show it
-                self.is_finite = self.is_finite & value.isfinite().all()
+            value = self.checked(value)
         is_apart = self.shared is not None and not self._is_joint
         if self.shared is not None and is_apart:
             own = None if mask is None else _in_four_dimensions(mask)
@@ -165,6 +178,12 @@ class Weighing:
             of_layer = {"is_by_row": is_by_row, "is_middle": self.is_middle}
             self.maps.add(self.num_layers, queries, around, of_images, value, dim, picked, **of_layer)
         return result
+
+    def checked(self, values: Tensor) -> Tensor:
+        """Values that were multiplied, noted if any is no number; some models make 0 of it, which no picture shows."""
+        if self._enlarges:
+            self.is_finite = self.is_finite & values.isfinite().all()
+        return values
 
     @property
     def _is_joint(self) -> bool:
@@ -373,11 +392,6 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
 
     Refused if another pack replaces the cross attention.
     """
-    if hasattr(call.network, "forward_block"):
-        raise ValueError(
-            "Attention Weights and Place Phrase cannot act in this variant of Wan, which draws a video part by part "
-            "(causal): no node can reach where it reads the text. For this model, encode without them."
-        )
     _check_are_original([block.cross_attn for block in call.network.blocks])
     # image-to-video reads an image first; without one, the host reads the text there as well, but not WanDancer's
     reads_twice = call.inputs.get("clip_fea") is None and not hasattr(call.network, "img_emb_refimage")

@@ -18,7 +18,7 @@ from ...weighting.chunks import Token
 from ...weighting.embeddings import EmbeddingError
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.prompt import Issue, Span
+from ...weighting.prompt import Issue, Prompt, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
@@ -96,8 +96,20 @@ def encode_by_host(clip: Clip, found: HostRead, values: Mapping[str, Any]) -> Ho
     return HostEncoded(conditioning, name, EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, read, 1))
 
 
-def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
-    """Read a prompt that the host is to encode, with an issue about weights that are left out.
+class Written(NamedTuple):
+    """A prompt in the form that the host's own node reads."""
+
+    text: str
+    prompt: Prompt
+    """The prompt as parsed."""
+    characters: Sequence[Character]
+    """Its text without syntax, with weights as far as the host applies them."""
+    issues: list[Issue]
+    """About what is left out of it."""
+
+
+def written_for_host(clip: Clip, text: str, options: EncodeOptions) -> Written:
+    """Write a prompt so that the host applies its weights.
 
     Refused if an option requires a CLIP text tower, or the scheme does and the prompt has weights.
     """
@@ -126,11 +138,21 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
         written = text
     else:
         written = _in_comfy_syntax(characters)
-    host_tokens = clip.tokenize(written)
+    return Written(written, prompt, characters, issues)
+
+
+def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
+    """Read a prompt that the host is to encode, with an issue about weights that are left out.
+
+    Refused as by `written_for_host`.
+    """
+    written = written_for_host(clip, text, options)
+    host_tokens = clip.tokenize(written.text)
     name = _encoder_of(clip, host_tokens)
-    tokens = _tokens(clip, name, host_tokens, characters, issues)
-    words = words_or_reason(clip, host_tokens, text, characters)
-    return HostRead(name, host_tokens, as_read(prompt, tokens, issues, options), words)
+    issues = written.issues
+    tokens = _tokens(clip, name, host_tokens, written.characters, issues)
+    words = words_or_reason(clip, host_tokens, text, written.characters)
+    return HostRead(name, host_tokens, as_read(written.prompt, tokens, issues, options), words)
 
 
 def words_or_reason(
@@ -143,11 +165,16 @@ def words_or_reason(
     """Words and rows of what the host makes of its tokens, as in `words_by_host`, or the reason why none are known."""
     family = text_family(clip)
     if family is None:
-        return f"it is unknown which rows its text encoder ({type(clip.cond_stage_model).__name__}) makes of which word"
+        return unknown_rows(clip)
     try:
         return words_by_host(clip, family, host_tokens, text, characters, of_towers)
     except (AttributeError, ValueError) as error:
         return f"{error}".rstrip(".")
+
+
+def unknown_rows(clip: Clip) -> str:
+    """Reason why the words of a CLIP of no known family have no rows of their own."""
+    return f"it is unknown which rows its text encoder ({type(clip.cond_stage_model).__name__}) makes of which word"
 
 
 def _check_options(clip: Clip, options: EncodeOptions) -> None:

@@ -34,7 +34,8 @@ from ...weighting.towers import Reader, Reads, as_sdxl, check_same_signs
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
 from .cache import memory_of, with_memory, with_recall
 from .contract import CLIP, checked_object, host
-from .families import class_of
+from .host_clip import host_clip
+from .kinds import class_of
 from .models import NativeClip, encode_native
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from .text_rows import stripped
@@ -147,6 +148,7 @@ def encode_unsigned(
     that alternate in a picture of the WebUI: with equal numbers of rows, and in some schemes evened out together.
     """
     values = dict(values or {})
+    clip = host_clip(clip)
     if isinstance(clip, NativeClip):
         device = host("comfy.model_management").intermediate_device()
         prepared = _prepared(Encoders(clip.readers(), clip.encoders), texts, options, kept)

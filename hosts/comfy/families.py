@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .attention_hooks import by_hooks
 from .attention_layers import (
     Weigh,
     before_three_texts,
@@ -27,8 +28,18 @@ from .attention_layers import (
     in_masked_cross_attention,
     in_wan_cross_attention,
 )
+from .attention_orders import (
+    before_pixels,
+    behind_picture,
+    behind_refiners_apart,
+    behind_registers,
+    in_every_attention,
+    in_every_second_attention,
+    in_language_model,
+)
 from .connectors import Connect, rows_of_connectors, without_rows
 from .contract import checked_object
+from .kinds import changes, known_class, name_of, overridden
 from .queries import (
     Layout,
     before_guides,
@@ -40,11 +51,13 @@ from .queries import (
     told_by_layer,
 )
 from .regions import MASK
-from .titles import PLACE_PHRASE, REGIONAL_PROMPT
+from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS
 from .types import Clip
 
-IM_START, USER, NEWLINE = 151644, 872, 198
-"""Ids of Qwen's tokenizer by which the host finds the end of the template."""
+IM_START, IM_END, USER, NEWLINE, BACKGROUND, COLON = 151644, 151645, 872, 198, 4004, 25
+"""Ids of Qwen's tokenizer by which the host finds the ends of a template."""
+TOKENIZE = "tokenize_with_weights"
+"""The method of the host's tokenizers that gives a text its template and its tokens."""
 ANIMA_ROWS = 512
 """Minimum number of rows read by Anima's model: those made from T5's ids, then zeros."""
 
@@ -66,6 +79,27 @@ def _qwen_image_prefix(ids: Sequence[int | bytes]) -> int:
     turns = [place for place, token_id in enumerate(ids) if token_id == IM_START]
     start = turns[:2][-1]
     return start + 3 if tuple(ids[start + 1 : start + 3]) == (USER, NEWLINE) else start
+
+
+def _joyimage_prefix(ids: Sequence[int | bytes]) -> int:
+    """Number of tokens before the second turn of JoyImage's template, by which the host's model leaves them out."""
+    return 34
+
+
+def _ovis_prefix(ids: Sequence[int | bytes]) -> int:
+    """Number of tokens up to ``background`` in Ovis-Image's template, whose colon is the first row."""
+    place = list(ids).index(BACKGROUND)
+    return place + (tuple(ids[place + 1 : place + 2]) == (COLON,))
+
+
+def _longcat_suffix(ids: Sequence[int | bytes]) -> int:
+    """Number of tokens from the last end of a turn on, which are the end of LongCat-Image's template."""
+    return next((number for number, token_id in enumerate(reversed(ids), 1) if token_id == IM_END), 0)
+
+
+def _lens_prefix(ids: Sequence[int | bytes]) -> int:
+    """Number of tokens before the text in Lens's template."""
+    return min(97, len(ids))
 
 
 def rows_of_anima(num_rows: int) -> int:
@@ -105,7 +139,7 @@ class Family:
     weigh: Weigh
     """Method for getting weights into its attention."""
     layout: Layout | None
-    """Layout of the queries of that attention; None if it is unknown, so that nothing can have a place there."""
+    """Layout of the queries of that attention; None if it is unknown, so that words have no places there."""
     networks: tuple[str, ...]
     """Classes of its diffusion model."""
     tokenizers: Mapping[str, str]
@@ -116,6 +150,8 @@ class Family:
     so types used for several models, such as ``lumina2``, are left out."""
     num_left_out: Callable[[Sequence[int | bytes]], int] = _all_rows
     """Function from its ids to the number of first rows that the host leaves out."""
+    num_left_out_behind: Callable[[Sequence[int | bytes]], int] = _all_rows
+    """Function from its ids to the number of last rows that the host leaves out."""
     has_weights: bool = True
     """Whether its stock tokenizer reads weights, unless told otherwise."""
     filled_up: Callable[[int], int] = int
@@ -133,7 +169,9 @@ class Family:
 
     def encoder_of(self, clip: Clip) -> str:
         """Name of a CLIP's text encoder among the host's tokens."""
-        return self.tokenizers[class_of(clip.tokenizer)]
+        known = known_class(clip.tokenizer, self.tokenizers)
+        assert known is not None  # it is of this family
+        return self.tokenizers[name_of(known)]
 
 
 FAMILIES = (
@@ -156,7 +194,7 @@ FAMILIES = (
         "Chroma",
         in_joint_attention,
         text_in_front,
-        ("comfy.ldm.chroma.model.Chroma",),
+        ("comfy.ldm.chroma.model.Chroma", "comfy.ldm.chroma_radiance.model.ChromaRadiance"),
         {"comfy.text_encoders.pixart_t5.PixArtTokenizer": "t5xxl"},
         loader="CLIPLoader chroma",
     ),
@@ -174,7 +212,7 @@ FAMILIES = (
         "Z-Image",
         behind_refiners,
         text_in_front_padded,
-        ("comfy.ldm.lumina.model.NextDiT",),
+        ("comfy.ldm.lumina.model.NextDiT", "comfy.ldm.lumina.model.NextDiTPixelSpace"),
         {"comfy.text_encoders.z_image.ZImageTokenizer": "qwen3_4b"},
         has_weights=False,
     ),
@@ -212,7 +250,6 @@ FAMILIES = (
             "comfy.ldm.wan.model.SCAIL2WanModel",
             "comfy.ldm.wan.model_animate.AnimateWanModel",
             "comfy.ldm.wan.model_wandancer.WanDancerModel",
-            "comfy.ldm.wan.ar_model.CausalWanModel",
         ),
         {"comfy.text_encoders.wan.WanT5Tokenizer": "umt5xxl"},
     ),
@@ -249,7 +286,10 @@ FAMILIES = (
         behind_refiners,
         text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT",),
-        {"comfy.text_encoders.lumina2.LuminaTokenizer": "gemma2_2b"},
+        {
+            "comfy.text_encoders.lumina2.LuminaTokenizer": "gemma2_2b",
+            "comfy.text_encoders.lumina2.NTokenizer": "gemma3_4b",
+        },
     ),
     Family(
         "Flux 2",
@@ -273,14 +313,159 @@ FAMILIES = (
         parts=_hidream_parts,
         takes_embeddings=False,
     ),
+    Family(
+        "Mage-Flow",
+        in_joint_attention,
+        text_in_front,
+        ("comfy.ldm.mage_flow.model.MageFlowTransformer2DModel",),
+        {"comfy.text_encoders.mage_flow.MageFlowTokenizer": "qwen3vl_4b"},
+        loader="CLIPLoader mage",
+        num_left_out=_qwen_image_prefix,
+        has_weights=False,
+    ),
+    Family(
+        "Boogu",
+        behind_refiners_apart,
+        None,
+        ("comfy.ldm.boogu.model.BooguTransformer2DModel",),
+        {"comfy.text_encoders.boogu.BooguTokenizer": "qwen3vl_8b"},
+        loader="CLIPLoader boogu",
+        has_weights=False,
+    ),
+    Family(
+        "Ideogram 4",
+        in_every_attention,
+        None,
+        ("comfy.ldm.ideogram4.model.Ideogram4Transformer2DModel",),
+        {
+            "comfy.text_encoders.ideogram4.Ideogram4Tokenizer": "qwen3vl_8b",
+            "comfy.text_encoders.ideogram4.Ideogram4Qwen3VLTokenizer": "qwen3vl_8b",
+        },
+        loader="CLIPLoader ideogram4",
+        has_weights=False,
+    ),
+    Family(
+        "OmniGen 2",
+        behind_refiners_apart,
+        None,
+        ("comfy.ldm.omnigen.omnigen2.OmniGen2Transformer2DModel",),
+        {"comfy.text_encoders.omnigen2.Omnigen2Tokenizer": "qwen25_3b"},
+        loader="CLIPLoader omnigen2",
+    ),
+    Family(
+        "HiDream-O1",
+        in_language_model,
+        None,
+        ("comfy.ldm.hidream_o1.model.HiDreamO1Transformer",),
+        {"comfy.text_encoders.hidream_o1.HiDreamO1Tokenizer": "hidream_o1"},
+        has_weights=False,
+        takes_embeddings=False,
+    ),
+    Family(
+        "Ernie-Image",
+        by_hooks,
+        None,
+        ("comfy.ldm.ernie.model.ErnieImageModel",),
+        {"comfy.text_encoders.ernie.ErnieTokenizer": "ministral3_3b"},
+        has_weights=False,
+    ),
+    Family(
+        "LongCat-Image",
+        in_joint_attention,
+        text_in_front,
+        ("comfy.ldm.flux.model.Flux",),
+        {"comfy.text_encoders.longcat_image.LongCatImageTokenizer": "qwen25_7b"},
+        loader="CLIPLoader longcat_image",
+        num_left_out=_qwen_image_prefix,
+        num_left_out_behind=_longcat_suffix,
+        has_weights=False,
+        takes_embeddings=False,
+    ),
+    Family(
+        "Lens",
+        behind_picture,
+        None,
+        ("comfy.ldm.lens.model.LensTransformer2DModel",),
+        {"comfy.text_encoders.gpt_oss.LensTokenizer": "gpt_oss"},
+        num_left_out=_lens_prefix,
+        has_weights=False,
+        takes_embeddings=False,
+    ),
+    Family(
+        "JoyImage",
+        behind_picture,
+        None,
+        ("comfy.ldm.joyimage.model.JoyImageTransformer3DModel",),
+        {"comfy.text_encoders.joyimage.JoyImageTokenizer": "qwen3vl_8b"},
+        loader="CLIPLoader joyimage",
+        num_left_out=_joyimage_prefix,
+        has_weights=False,
+    ),
+    Family(
+        "PixelDiT",
+        before_pixels,
+        None,
+        ("comfy.ldm.pixeldit.model.PixDiT_T2I", "comfy.ldm.pixeldit.pid.PidNet"),
+        {"comfy.text_encoders.pixeldit.PixelDiTGemma2Tokenizer": "gemma2_2b"},
+        has_weights=False,
+    ),
+    Family(
+        "Ovis-Image",
+        in_joint_attention,
+        text_in_front,
+        ("comfy.ldm.flux.model.Flux",),
+        {"comfy.text_encoders.ovis.OvisTokenizer": "qwen3_2b"},
+        loader="CLIPLoader ovis",
+        num_left_out=_ovis_prefix,
+        has_weights=False,
+    ),
+    Family(
+        "NewBie",
+        behind_refiners,
+        text_in_front_padded,
+        ("comfy.ldm.lumina.model.NextDiT",),
+        {"comfy.text_encoders.newbie.NewBieTokenizer": "gemma"},
+        has_weights=False,
+        takes_embeddings=False,
+    ),
+    Family(
+        "AuraFlow",
+        behind_registers,
+        None,
+        ("comfy.ldm.aura.mmdit.MMDiT",),
+        {"comfy.text_encoders.aura_t5.AuraT5Tokenizer": "pile_t5xl"},
+    ),
+    Family(
+        "Cosmos 1",
+        in_every_second_attention,
+        None,
+        ("comfy.ldm.cosmos.model.GeneralDIT",),
+        {},
+    ),
+    Family(
+        "Cosmos Predict 2",
+        in_cross_attention,
+        picture_alone,
+        ("comfy.ldm.cosmos.predict2.MiniTrainDIT",),
+        {"comfy.text_encoders.cosmos.CosmosT5Tokenizer": "t5xxl"},
+    ),
 )
 """All families, in the order in which messages name them."""
+
+WITHOUT_OPTIONS = "ComfyUI passes its attention neither options nor a mask"
+OUT_OF_REACH = {
+    "comfy.ldm.pixart.pixartms.PixArtMS": WITHOUT_OPTIONS,
+    "comfy.ldm.hydit.models.HunYuanDiT": WITHOUT_OPTIONS,
+    "comfy.ldm.wan.ar_model.CausalWanModel": "it draws a video part by part, and ComfyUI passes it no options there",
+    "comfy.ldm.cascade.stage_c.StageC": "its CLIP's own schemes weigh there, such as comfy",
+}
+"""Reasons why weights cannot act in a diffusion model, by its class."""
 
 BY_TOKENIZER = {name: family for family in FAMILIES for name in family.tokenizers}
 """Families by class of the host's tokenizer."""
 WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.networks}
 """Methods for getting weights into the attention, by class of the diffusion model."""
-LAYOUTS = {name: family.layout for family in FAMILIES for name in family.networks}
+LAYOUTS = {name: layout for family in FAMILIES if (layout := family.layout) is not None for name in family.networks}
 """Layouts of queries, by class of the diffusion model."""
 CONNECTORS = {name: family.connect for family in FAMILIES for name in family.networks if family.connect is not None}
 """Functions for layers that join rows before the first step, by class of the diffusion model."""
@@ -288,39 +473,43 @@ FILLED_IN_FRONT = {name for family in FAMILIES for name in family.filled_in_fron
 """Classes of host models that pad the text's rows at the front."""
 
 
-def class_of(thing: object) -> str:
-    """Class of an object, with its module."""
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
-
-
 def text_family(clip: Clip) -> Family | None:
     """Family of a CLIP's text encoder, or None if its rows are unknown."""
-    return BY_TOKENIZER.get(class_of(clip.tokenizer))
+    known = known_class(clip.tokenizer, BY_TOKENIZER)
+    if known is None or TOKENIZE in overridden(type(clip.tokenizer), known):
+        return None
+    return BY_TOKENIZER[name_of(known)]
+
+
+def _network_of(model: Any) -> Any:
+    return getattr(model.diffusion_model, "_orig_mod", model.diffusion_model)  # compiled by torch.compile
+
+
+def _name_of_network(model: Any) -> str:
+    """Name of the known class that a host's model has a network of; empty if it is of none."""
+    known = known_class(_network_of(model), WEIGHERS)
+    return "" if known is None else name_of(known)
 
 
 def is_known(model: Any) -> bool:
     """Whether it is known where a model of the host reads text."""
-    return class_of(_network_of(model)) in WEIGHERS
+    return bool(_name_of_network(model))
 
 
 def is_filled_in_front(model: Any) -> bool:
     """Whether a model of the host pads the text's rows at the front."""
-    return class_of(model) in FILLED_IN_FRONT
+    return known_class(model, FILLED_IN_FRONT) is not None
 
 
 def reads_apart(model: Any) -> bool:
     """Whether a host's model reads text by a cross attention, in which entries with other prompts share a batch."""
     apart = in_cross_attention, in_wan_cross_attention, in_masked_cross_attention
-    return WEIGHERS.get(class_of(_network_of(model))) in apart
+    return WEIGHERS.get(_name_of_network(model)) in apart
 
 
 def reads_masks(model: Any) -> bool:
     """Whether a host's model takes a mask of the text's rows."""
     return MASK in signature(_network_of(model).forward).parameters
-
-
-def _network_of(model: Any) -> Any:
-    return getattr(model.diffusion_model, "_orig_mod", model.diffusion_model)  # compiled by torch.compile
 
 
 def weigher_of(model: Any) -> Weigh:
@@ -329,30 +518,36 @@ def weigher_of(model: Any) -> Weigh:
     A ValueError says that it is unknown where this model reads text.
     """
     network = _network_of(model)
-    name = class_of(network)
-    if name not in WEIGHERS:
+    known = known_class(network, WEIGHERS)
+    changed = "" if known is None else changes(network, known)
+    if known is None or changed:
+        out = known_class(network, OUT_OF_REACH)
+        why = f": it is a {known.__name__} with {changed}" if known is not None else ""
+        why = why if out is None else f": {OUT_OF_REACH[name_of(out)]}"
         raise ValueError(
             f"Attention Weights, {PLACE_PHRASE} and {REGIONAL_PROMPT} do not know where this model "
-            f"({type(model).__name__}, {type(network).__name__}) reads text. For this model, encode without them."
+            f"({type(model).__name__}, {type(network).__name__}) reads text{why}. For this model, encode without them."
         )
-    checked_object(network, name)
-    return WEIGHERS[name]
+    checked_object(network, name_of(known))
+    return WEIGHERS[name_of(known)]
+
+
+def has_layout(model: Any) -> bool:
+    """Whether the layout of the queries of a host's model is known."""
+    return _name_of_network(model) in LAYOUTS
 
 
 def layout_of(model: Any) -> Layout:
-    """Layout of the queries of a host's model that `weigher_of` knows; a ValueError says that nobody knows it."""
-    layout = LAYOUTS[class_of(_network_of(model))]
-    if layout is None:
+    """Layout of the queries of a host's model; a ValueError says that it is unknown."""
+    if not has_layout(model):
         raise ValueError(
-            f"{PLACE_PHRASE}, {REGIONAL_PROMPT} and Watch Words cannot act in this model ({type(model).__name__}): "
-            "nobody can tell which part of its attention is which place of the picture. Take them out; Attention "
-            "Weights acts."
+            f"{PLACE_PHRASE}, {REGIONAL_PROMPT} and {WATCH_WORDS} do not know where in the picture the places of this "
+            f"model ({type(model).__name__}) are. Weights act in it: take out these nodes."
         )
-    return layout
+    return LAYOUTS[_name_of_network(model)]
 
 
 def connector_of(model: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
     """`Connect` for the layers of a host's model that join rows before the first step, or None if it has none."""
-    network = _network_of(model)
-    connect = CONNECTORS.get(class_of(network))
-    return None if connect is None else partial(connect, network)
+    connect = CONNECTORS.get(_name_of_network(model))
+    return None if connect is None else partial(connect, _network_of(model))

@@ -20,7 +20,8 @@ from ...encoder.config import TOWERS
 from ...weighting.options import EncodeOptions
 from ...weighting.reading import ReadPrompt
 from .by_host import read_for_host, stock_note
-from .families import BY_TOKENIZER, FAMILIES, class_of
+from .families import BY_TOKENIZER, FAMILIES
+from .kinds import class_of
 from .text_rows import read_rows
 from .types import Clip
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...weighting.word_maps import MAX_BYTES
 from .contract import host
-from .families import is_filled_in_front, is_known, layout_of, reads_apart
+from .families import has_layout, is_filled_in_front, layout_of, reads_apart
 from .queries import Call, told_by_layer
 from .regions import Region
 from .steps import MARKER
@@ -91,7 +91,7 @@ def bytes_of_biases(model: Any, shape: Sequence[int], entries: Sequence[Entry]) 
         shape: The latent's, ``[batch, channels, (frames,) height, width]``.
         entries: Those of all conditionings.
     """
-    if not is_known(model):
+    if not has_layout(model):
         return 0
     wheres = (field.where for entry in entries for field in getattr(entry["model_conds"].get(MARKER), "fields", ()))
     has_fields = any(not where.is_everywhere for where in wheres)
@@ -110,7 +110,7 @@ def bytes_of_maps(model: Any, shape: Sequence[int], entries: Sequence[Entry]) ->
     """Most bytes that maps of watched words take at once in a sampling, arguments as in `bytes_of_biases`."""
     by_entry = [getattr(entry["model_conds"].get(MARKER), "watches", ()) for entry in entries]
     watches = {watched.watch for some in by_entry for watched in some}
-    if not watches or not is_known(model):
+    if not watches or not has_layout(model):
         return 0
     kept = (shape[0] + 1) * sum(sum(watch.lengths) for watch in watches)  # sums, and of how many words and places
     words = max(sum(len(watched.rows) for watched in some) for some in by_entry)

@@ -136,7 +136,7 @@ def _parts(
             chunks = host_tokens.get(key)
             ids = [as_id(pair[0]) for chunk in chunks or () for pair in chunk]
             tokens = _first_reading(clip, key, chunks, readings, issues) if chunks else []
-            found[-1][key] = tokens[family.num_left_out(ids) :]
+            found[-1][key] = tokens[family.num_left_out(ids) : len(tokens) - family.num_left_out_behind(ids)]
     num_rows = sum(len(tokens) for part in found for tokens in part.values())
     if num_more := family.filled_up(num_rows) - num_rows:
         found.append({"": [Token(0)] * num_more})

@@ -252,19 +252,28 @@ def encode_timed(
     if not as_webui:
         together = [list(dict.fromkeys(run.fragment.text for found in branches for run in found))]
     encoded = [dict(zip(some, encode_texts(clip, some, options, kept=kept), strict=True)) for some in together]
+    conditioning = timed_entries(
+        prompt, timing, counter, lambda index, text: encoded[index if as_webui else 0][text].conditioning
+    )
+    return TimedEncoded(conditioning, {text: one for some in encoded for text, one in some.items()})
+
+
+def timed_entries(
+    prompt: TimedPrompt, timing: Timing, counter: Counter, encoded: Callable[[int, str], Conditioning]
+) -> Conditioning:
+    """Conditioning of a timed prompt; ``encoded`` gives that of a text of a part, by the part's number."""
     parts: list[PlacedPart] = []
-    for index, (branch, found) in enumerate(zip(prompt.branches, branches, strict=True)):
-        texts = encoded[index if as_webui else 0]
+    for index, branch in enumerate(prompt.branches):
         entries: Conditioning = []
-        for run in found:
+        for run in runs(branch, timing.steps, counter):
             times = timing.entry_times(run.first, run.end)
             entries += [
                 [hidden, {**others, **times}]
-                for hidden, others in texts[run.fragment.text].conditioning
+                for hidden, others in encoded(index, run.fragment.text)
                 if _meet(others, times)
             ]
         parts.append(PlacedPart(entries, branch.weight, branch.place))
-    return TimedEncoded(placed_entries(parts), {text: one for some in encoded for text, one in some.items()})
+    return placed_entries(parts)
 
 
 def check_branches(prompt: TimedPrompt) -> None:

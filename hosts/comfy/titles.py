@@ -3,3 +3,4 @@
 WEIGHTED_PROMPT = "Weighted Prompt"
 PLACE_PHRASE = "Place Phrase"
 REGIONAL_PROMPT = "Regional Prompt"
+WATCH_WORDS = "Watch Words"

@@ -118,10 +118,10 @@ def answered_by(clip: Clip, answers: Mapping[str, Callable[[Tower], Any]]) -> It
     """
     model = clip.cond_stage_model
     towers = {name: getattr(model, name) for name in answers}
-    copies = {name: _copied(tower) for name, tower in towers.items()}
+    copies = {name: copied(tower) for name, tower in towers.items()}
     for name, tower in towers.items():
         vars(copies[name])[ENCODE] = _answering(answers[name], tower, copies[name])
-    clip.cond_stage_model = _copied(model)
+    clip.cond_stage_model = copied(model)
     vars(clip.cond_stage_model)["_modules"] = {**vars(model)["_modules"], **copies}
     try:
         yield
@@ -133,14 +133,17 @@ def answered_by(clip: Clip, answers: Mapping[str, Callable[[Tower], Any]]) -> It
 
 def other_rule(clip: Clip, names: Iterable[str]) -> Callable[..., Any] | None:
     """Function by which another pack has replaced how a loaded CLIP or one of its towers encodes tokens, or None."""
-    for owner in (clip.cond_stage_model, *(getattr(clip.cond_stage_model, name) for name in names)):
-        function = vars(owner).get(ENCODE)
-        if function is not None and not _is_left_behind(owner, ENCODE):
-            return function
-    return None
+    owners = (clip.cond_stage_model, *(getattr(clip.cond_stage_model, name) for name in names))
+    return next(filter(None, map(replaced_rule, owners)), None)
 
 
-def _copied(module: Any) -> Any:
+def replaced_rule(module: Any) -> Callable[..., Any] | None:
+    """Function by which another pack has replaced how a module of the host encodes tokens, or None."""
+    function = vars(module).get(ENCODE)
+    return None if function is None or _is_left_behind(module, ENCODE) else function
+
+
+def copied(module: Any) -> Any:
     """A shallow copy of a module, without methods that are bound to the module itself."""
     copied = copy(module)
     for name in [name for name in vars(copied) if _is_left_behind(module, name)]:
@@ -154,26 +157,32 @@ def _is_left_behind(module: Any, name: str) -> bool:
     return isfunction(function) and vars(module)[name] == MethodType(function, module)
 
 
-def _answering(answer: Callable[[Tower], Any], tower: Any, copied: Any) -> Callable[[Any], Any]:
-    """The ``encode_token_weights`` of a tower's copy. It takes no notice of the tokens, which are those of the plan.
+@contextmanager
+def choices_of(copied: Any, tower: Any) -> Iterator[None]:
+    """Give a tower the choices that the host made for its copy, such as the layer.
 
-    While it runs, the tower has the choices that the host made for the copy, such as the layer: for methods that other
-    packs have replaced there, which are bound to the tower.
+    Methods that other packs have replaced there are bound to the tower.
     """
+    state = vars(tower)
+    chosen = {
+        name: value
+        for name, value in vars(copied).items()
+        if name in state and name != ENCODE and state[name] is not value
+    }
+    before = {name: state[name] for name in chosen}
+    state.update(chosen)
+    try:
+        yield
+    finally:
+        state.update(before)
+
+
+def _answering(answer: Callable[[Tower], Any], tower: Any, copied: Any) -> Callable[[Any], Any]:
+    """The ``encode_token_weights`` of a tower's copy. It takes no notice of the tokens, which are those of the plan."""
 
     def encode_token_weights(_tokens: Any) -> Any:
-        state = vars(tower)
-        chosen = {
-            name: value
-            for name, value in vars(copied).items()
-            if name in state and name != ENCODE and state[name] is not value
-        }
-        before = {name: state[name] for name in chosen}
-        state.update(chosen)
-        try:
+        with choices_of(copied, tower):
             return answer(copied)
-        finally:
-            state.update(before)
 
     return encode_token_weights
 

@@ -25,7 +25,9 @@ from .attention import NOT_ACTING, with_effects
 from .by_host import stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .contract import host
-from .families import FAMILIES, Family, class_of, text_family
+from .families import FAMILIES, Family, text_family
+from .host_clip import host_clip
+from .kinds import class_of
 from .models import NativeClip
 from .text_rows import num_rows_read, read_rows
 from .types import Clip, ModelPatcher
@@ -84,6 +86,7 @@ def weigh_text(
         ValueError: If the rows of a word cannot be determined for this CLIP.
     """
     options = replace(options, scheme=way_of(how).scheme, strength=strength)
+    clip = host_clip(clip)
     moves_rows = _moves_rows(how)
     family = None if clip is None or isinstance(clip, NativeClip) else text_family(clip)
     if family is not None and not isinstance(clip, NativeClip):

@@ -15,7 +15,8 @@ from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.hosts.comfy import live_tokenizers
 from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.hosts.comfy.attention_layers import in_cross_attention
-from weighted_clip.hosts.comfy.families import BY_TOKENIZER, Family, class_of
+from weighted_clip.hosts.comfy.families import BY_TOKENIZER, Family
+from weighted_clip.hosts.comfy.kinds import class_of
 from weighted_clip.hosts.comfy.queries import told_by_layer
 from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import RequestError, inspect, reader_of, request_of

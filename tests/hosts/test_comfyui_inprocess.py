@@ -18,18 +18,10 @@ pytestmark = pytest.mark.host
 
 NAMES = (
     *("harmless", "traces", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond"),
-    *(
-        "attention",
-        "attention_joint",
-        "attention_several",
-        "attention_beside",
-        "attention_video",
-        "places",
-        "places_joint",
-        "regions",
-    ),
+    *("attention", "attention_joint", "attention_several", "attention_pictures", "attention_video"),
+    *("attention_beside", "places", "places_joint", "regions"),
     *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
-    *("samplings", "large_maps", "world", "picture_settings"),
+    *("samplings", "large_maps", "world", "picture_settings", "weighted_clip"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -91,7 +83,7 @@ def test_with_the_hosts_objects(
     script: Path,
     check: str,
 ) -> None:
-    if script.stem.endswith("_joint") or check in ON_FLUX:
+    if script.stem.endswith(("_joint", "_pictures")) or check in ON_FLUX:
         flux = host.folder / "comfy" / "ldm" / "flux" / "model.py"
         if '"block_type"' not in flux.read_text(encoding="utf-8"):
             pytest.skip("this ComfyUI does not tell its blocks apart: Attention Weights refuses it")

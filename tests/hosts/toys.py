@@ -14,9 +14,10 @@ import inspect
 import io
 import json
 import random
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache, partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -164,11 +165,8 @@ def read_llama(*_: Any, **__: Any) -> Any:
 
 # ---- text encoders
 
-NARROW = {3840 * 49: 64 * 4, 3840: 64, 4096: 64, 2048: 32}
-"""Widths in the small text encoder of LTX-2, by those that the host has written down."""
 LAYERS = {"num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 128}
 """Sizes of the small language models."""
-GEMMA = {**LAYERS, "num_hidden_layers": 3, "vocab_size": 512}
 ONE_HEAD = {**LAYERS, "num_attention_heads": 1, "num_key_value_heads": 1}
 CLIPS = {"SD 3": "SD3", "SD 3.5": "SD3", "SD 3 without T5": "SD3 without T5"}
 """Families with another name in `make_clip`."""
@@ -183,6 +181,14 @@ class Encoder(NamedTuple):
     tokenizer: str
     sizes: dict[str, dict[str, Any]]
     """By the host's names for its parts."""
+    vocabularies: Mapping[str, Callable[[], torch.Tensor]] = MappingProxyType({})
+    """Functions that make the vocabularies that its checkpoint brings, by the host's names for them."""
+    replaced: tuple[tuple[str, str, Any], ...] = ()
+    """Things of the host's modules of text encoders that are replaced while it is made: module, name and value."""
+    options: Callable[[], dict[str, Any]] = dict
+    """Function that gives more options of the host's for its model."""
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of the host's function that makes the class of its model."""
 
 
 ENCODERS = {
@@ -192,12 +198,24 @@ ENCODERS = {
     # of its 36 layers Krea 2 takes twelve
     "Krea 2": Encoder("krea2", "te", "Krea2Tokenizer", {"qwen3vl_4b": ONE_HEAD | {"num_hidden_layers": 36}}),
     "Anima": Encoder("anima", "te", "AnimaTokenizer", {"qwen3_06b": ONE_HEAD | {"num_hidden_layers": 2}}),
-    "Wan": Encoder("wan", "te", "WanT5Tokenizer", {"umt5xxl": {**T5_SIZES, "vocab_size": 320}}),
+    "Wan": Encoder(
+        "wan", "te", "WanT5Tokenizer", {"umt5xxl": {**T5_SIZES, "vocab_size": 320}}, {"spiece_model": make_umt5}
+    ),
     "LTX-Video": Encoder("lt", "ltxv_te", "LTXVT5Tokenizer", {"t5xxl": T5_SIZES}),
-    "Lumina 2": Encoder("lumina2", "te", "LuminaTokenizer", {"gemma2_2b": GEMMA}),
+    "Lumina 2": Encoder(
+        "lumina2",
+        "te",
+        "LuminaTokenizer",
+        {"gemma2_2b": LAYERS | {"num_hidden_layers": 3, "vocab_size": 512}},
+        {"spiece_model": make_gemma},
+    ),
     "Flux 2 Klein": Encoder("flux", "klein_te", "KleinTokenizer", {"qwen3_4b": LAYERS | {"num_hidden_layers": 28}}),
     "Flux 2": Encoder(
-        "flux", "flux2_te", "Flux2Tokenizer", {"mistral3_24b": LAYERS | {"num_hidden_layers": 30, "vocab_size": 512}}
+        "flux",
+        "flux2_te",
+        "Flux2Tokenizer",
+        {"mistral3_24b": LAYERS | {"num_hidden_layers": 30, "vocab_size": 512}},
+        {"tekken_model": make_tekken},
     ),
     "HiDream": Encoder(
         "hidream",
@@ -205,32 +223,16 @@ ENCODERS = {
         "HiDreamTokenizer",
         {"t5xxl": T5_SIZES, "llama": LAYERS | {"num_hidden_layers": 3}, **tower_sizes()},
     ),
-    "LTX-2": Encoder("lt", "ltxav_te", "LTXAVGemmaTokenizer", {"": GEMMA}),
-    "LTX-2.3": Encoder("lt", "ltxav_te", "LTXAVGemmaTokenizer", {"": GEMMA}),
-    # two that have no table of rows
     "Mochi": Encoder("genmo", "mochi_te", "MochiT5Tokenizer", {"t5xxl": T5_SIZES}),
     "Ovis": Encoder("ovis", "te", "OvisTokenizer", {"qwen3_2b": LAYERS | {"num_hidden_layers": 2}}),
 }
-
-
-def narrow_gemma(model: type) -> type:
-    """The host's class of LTX-2's Gemma, which makes narrow layers around itself."""
-
-    class Narrow(model):
-        def __init__(self, *inputs: Any, **named: Any) -> None:
-            super().__init__(*inputs, **named)
-            linear = self.operations.Linear
-            narrow = SimpleNamespace(Linear=lambda a, b, **more: linear(NARROW[a], NARROW[b], **more))
-            self.operations = narrow
-
-    return Narrow
 
 
 def there(*families: str) -> tuple[str, ...]:
     """Those of some families whose text encoder this ComfyUI has."""
 
     def is_there(family: str) -> bool:
-        described = ENCODERS.get(family)
+        described = ENCODERS.get("Wan" if family.startswith("Wan") else family)
         module = f"comfy.text_encoders.{described.module if described else 'sd3_clip'}"
         if importlib.util.find_spec(module) is None:
             return False
@@ -262,40 +264,37 @@ def make_text_encoder(family: str, **arguments: Any) -> Any:
             # eyes, which text has no use for, have half a billion weights
             ("qwen_vl", "Qwen2VLVisionTransformer", lambda *_, **__: torch.nn.Identity()),
             ("qwen3vl", "Qwen3VLVisionModel", lambda *_, **__: torch.nn.Identity()),
-            ("llama", "Gemma3MultiModalProjector", lambda *_, **__: torch.nn.Identity()),
             ("hunyuan_video", "LlamaTokenizerFast", SimpleNamespace(from_pretrained=read_llama)),
+            *described.replaced,
         ):
             if importlib.util.find_spec(f"comfy.text_encoders.{module}"):
                 where = importlib.import_module(f"comfy.text_encoders.{module}")
-                if hasattr(where, name):
-                    replaced.enter_context(patch.object(where, name, value))
-        vocabularies: dict[str, torch.Tensor] = {}
-        if family == "Wan":
-            vocabularies["spiece_model"] = make_umt5()
-        elif family == "Lumina 2":
-            vocabularies["spiece_model"] = make_gemma()
-        elif family.startswith("LTX-2"):
-            import comfy.clip_model
-
-            vocabularies["spiece_model"] = make_gemma()
-            arguments["text_projection_type"] = "dual_linear" if family == "LTX-2.3" else "single_linear"
-            replaced.enter_context(patch.object(theirs, "Gemma3_12BModel", narrow_gemma(theirs.Gemma3_12BModel)))
-            replaced.enter_context(patch.object(comfy.clip_model, "CLIPVision", lambda *_, **__: torch.nn.Identity()))
-        elif family == "Flux 2":
+                replaced.enter_context(patch.object(where, name, value))
+        vocabularies = {name: make() for name, make in described.vocabularies.items()}
+        if family == "Flux 2":
             arguments["pruned"] = True
-            vocabularies["tekken_model"] = make_tekken()
+        if "tekken_model" in vocabularies:
             try:
                 flux.load_mistral_tokenizer(make_tekken())
             except TypeError:
                 replaced.enter_context(patch.object(flux, "load_mistral_tokenizer", read_tekken))
         sizes = {f"{name}_model_config": config for name, config in described.sizes.items()}
-        model, tokenizer = getattr(theirs, described.model)(**arguments), getattr(theirs, described.tokenizer)
+        model, tokenizer = getattr(theirs, described.model), getattr(theirs, described.tokenizer)
+        if not inspect.isclass(model):
+            model = model(**{**described.arguments, **arguments})
         clip = comfy.sd.CLIP(
             target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
             tokenizer_data=vocabularies,
-            model_options={**sizes, "dtype": torch.float32},
+            model_options={**sizes, **described.options(), "dtype": torch.float32},
         )
     draw(clip.cond_stage_model)
+    return clip
+
+
+def unheard(clip: Any) -> Any:
+    """A CLIP whose tokenizer is of a class that nobody knows, with another method for its tokens."""
+    theirs = type(clip.tokenizer)
+    clip.tokenizer.__class__ = type("Unheard", (theirs,), {"tokenize_with_weights": theirs.tokenize_with_weights})
     return clip
 
 
@@ -392,16 +391,6 @@ LTX = {
     **{"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 32},
     **{"cross_attention_dim": 64, "caption_channels": 64},
 }
-CONNECTED = {"connector_attention_head_dim": 32, "connector_num_attention_heads": 2, "connector_num_layers": 2}
-LTX_2 = {
-    **{"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 32, "cross_attention_dim": 64},
-    **{"audio_num_attention_heads": 2, "audio_attention_head_dim": 16, "audio_cross_attention_dim": 32},
-    **{"caption_channels": 64, "apply_gated_attention": True, **CONNECTED},
-}
-LTX_2_3 = {
-    **{**LTX_2, "audio_connector_attention_head_dim": 16, "caption_proj_before_connector": True},
-    **{"caption_projection_first_linear": False, "cross_attention_adaln": True},
-}
 WAN = {"dim": 48, "ffn_dim": 64, "freq_dim": 32, "text_dim": 64, "num_heads": 2, "num_layers": 2}
 POOLED = WIDTHS["l"] + WIDTHS["g"]
 SD3 = {
@@ -473,18 +462,7 @@ TOYS = {
     "Wan image to video": wide("WAN21_I2V", WAN, ("umt5xxl",), 4),
     "Wan VACE": wide("WAN21_Vace", {**WAN, "vace_layers": 2, "vace_in_dim": 96}, ("umt5xxl",), 4),
     "Wan Camera": wide("WAN21_Camera", WAN, ("umt5xxl",), 4),
-    "Wan FlowRVS": wide("WAN21_FlowRVS", WAN, ("umt5xxl",)),
-    "Wan Animate": wide("WAN22_Animate", {**WAN, "in_dim": 36}, ("umt5xxl",), 4),
-    "Wan HuMo": wide("WAN21_HuMo", WAN, ("umt5xxl",)),
-    "Wan S2V": wide("WAN22_S2V", {**WAN, "audio_dim": 32, "audio_inject_layers": [0, 1]}, ("umt5xxl",)),
-    "Wan SCAIL": wide("WAN21_SCAIL", {**WAN, "in_dim": 20}, ("umt5xxl",), 4),
-    "Wan SCAIL 2": wide("WAN21_SCAIL2", {**WAN, "in_dim": 20}, ("umt5xxl",), 4),
-    "Wan Dancer": wide("WAN22_WanDancer", {**WAN, "in_dim": 36, "audio_inject_layers": [0, 1]}, ("umt5xxl",)),
-    "Wan causal": wide("WAN21_CausalAR_T2V", WAN, ("umt5xxl",)),
     "LTX-Video": Toy("LTXV", LTX, ("t5xxl",), lora=UNET_LORA, latent=SMALL_LATENT),
-    # each block has two of them, of picture and of sound
-    "LTX-2": later("LTXAV", LTX_2, ("gemma3_12b",), 4, UNET_LORA, latent=SMALL_LATENT),
-    "LTX-2.3": later("LTXAV", LTX_2_3, ("gemma3_12b",), 4, UNET_LORA, latent=SMALL_LATENT),
     "SD 3": later("SD3", SD3, ("l", "t5xxl"), 3),
     "SD 3.5": later("SD3", {**SD3, "x_block_self_attn_layers": [0, 2]}, ("l", "t5xxl"), 3),
     "SD 3 without T5": later("SD3", SD3, ("l",), 3),
@@ -522,7 +500,9 @@ def build(config: str, sizes: dict[str, Any]) -> Any:
     from comfy import model_patcher, supported_models
 
     config_class = getattr(supported_models, config)
-    described = config_class({**config_class.unet_config, **sizes, "dtype": torch.float32})
+    extra = {name: value for name, value in config_class.unet_extra_config.items() if name not in sizes}
+    with patch.object(config_class, "unet_extra_config", extra):
+        described = config_class({**config_class.unet_config, **sizes, "dtype": torch.float32})
     cpu = torch.device("cpu")
     model = described.get_model({}, device=cpu)
     draw(model.diffusion_model)

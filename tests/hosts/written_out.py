@@ -18,13 +18,34 @@ import torch
 from toys import Weights
 
 FUNCTIONS = {
+    "comfy.ldm.aura.mmdit": "optimized_attention",
+    "comfy.ldm.boogu.model": "optimized_attention_masked",
+    "comfy.ldm.cosmos.blocks": "optimized_attention",
+    "comfy.ldm.ernie.model": "optimized_attention",
     "comfy.ldm.flux.math": "optimized_attention",
     "comfy.ldm.hidream.model": "optimized_attention",
+    "comfy.ldm.hidream_o1.attention": "optimized_attention",
+    "comfy.ldm.ideogram4.model": "optimized_attention_masked",
+    "comfy.ldm.joyimage.model": "optimized_attention",
+    "comfy.ldm.lens.model": "optimized_attention",
     "comfy.ldm.lumina.model": "optimized_attention_masked",
     "comfy.ldm.modules.diffusionmodules.mmdit": "optimized_attention",
+    "comfy.ldm.omnigen.omnigen2": "optimized_attention_masked",
+    "comfy.ldm.pixeldit.model": "optimized_attention",
     "comfy.ldm.qwen_image.model": "optimized_attention_masked",
 }
 """Functions of the host by which text and image read each other."""
+
+
+BLOCKS = (
+    *("layers", "double_layers", "single_layers", "double_blocks", "single_blocks", "transformer_blocks"),
+    *("single_stream_layers", "patch_blocks"),
+)
+"""The host's names for the blocks in which text and image read each other."""
+IMAGE_IDS = range(151652, 151657)
+"""Ids of Qwen's tokenizer that stand for an image."""
+TEXT_LAST = ("comfy.ldm.ernie.model", "comfy.ldm.joyimage.model", "comfy.ldm.lens.model")
+"""Modules of networks in which the image comes first."""
 
 
 class ByPlace(NamedTuple):
@@ -195,9 +216,10 @@ class WrittenOut:
         skipped: tuple[int, ...],
         placed: tuple[tuple[Any, dict[int, list[ByPlace]]], ...],
     ) -> None:
-        self.how = how
-        # Flux 2's and LTX-Video's, and all others'
-        self.patch = 1 if network.__dict__.get("patch_size") == 1 or hasattr(network, "patchifier") else 2
+        self.how, self.network = how, network
+        # Flux 2's and LTX-Video's is 1, in pixels 4
+        size = getattr(network, "patch_size", 2)
+        self.patch = size if size in (1, 4) else 1 if hasattr(network, "patchifier") else 2
         self.pads_to = 32 if getattr(network, "pad_tokens_multiple", None) else 1
         self.places_known = [(rows_read(network, conditioning), by_row) for conditioning, by_row in placed]
         self.places: list[dict[int, list[ByPlace]]] = []
@@ -233,13 +255,18 @@ class WrittenOut:
         self.weights = torch.ones(1, 1)
         self.parts: list[str] = []
         self.order = [f"{part} alone" for part in ("text", "image") for _ in getattr(network, "context_refiner", ())]
-        for blocks in ("layers", "double_blocks", "single_blocks", "transformer_blocks"):
-            self.order += ["both"] * len(getattr(network, blocks, ()))
+        self.order += ["both", "image alone"] * len(getattr(network, "double_stream_layers", ()))  # Boogu's
+        is_text_last = type(network).__module__ in TEXT_LAST
+        model = getattr(network, "language_model", network)  # HiDream-O1's, which is all of it
+        for blocks in BLOCKS:
+            self.order += ["image first" if is_text_last else "both"] * len(getattr(model, blocks, ()))
         for index, block in enumerate(getattr(network, "joint_blocks", ())):
             if index not in skipped:
                 self.order += ["both", "image alone"] if block.x_block.x_block_self_attn else ["both"]
         if hasattr(network, "num_single_layers"):  # HiDream
             self.order = ["image first"] * (network.num_layers + network.num_single_layers)
+        if type(network).__module__ == "comfy.ldm.cosmos.model":
+            self.order = ["image alone", "text only"] * len(network.blocks)
         self.joint = {id(block.attn) for block in getattr(network, "blocks", ()) if hasattr(block, "attn")}
         fusion = getattr(network, "txtfusion", None)
         self.refined = {id(block.attn) for block in getattr(fusion, "refiner_blocks", ())}
@@ -248,6 +275,8 @@ class WrittenOut:
         """The network's own, after noting which rows weigh what."""
         self.parts[:] = self.order
         self.hidden = None
+        if named.get("ref_latents") and (refiner := getattr(self.network, "ref_image_refiner", None)) is not None:
+            self.parts[len(self.network.context_refiner) : 0] = ["image alone"] * len(refiner)
         llama = named.get("encoder_hidden_states_llama3")
         num_rows = context.shape[1] + (0 if llama is None else llama.shape[2])
         self.weights = torch.ones(len(context), num_rows, dtype=torch.float64)
@@ -283,18 +312,46 @@ class WrittenOut:
                         self.weights[index, start + row] = weight
         if llama is not None:
             self.weights = torch.cat([self.weights, self.weights[:, context.shape[1] :]], 1)
+        self.weights = self.among_others(self.weights, named.get("input_ids"))
         return self.theirs(x, timestep, context=context, **named)
 
-    def attend(self, q: Any, k: Any, v: Any, heads: int, mask: Any = None, skip_reshape: bool = False, **_: Any) -> Any:
+    def among_others(self, weights: torch.Tensor, ids: Any) -> torch.Tensor:
+        """Weights of AuraFlow's text behind its registers, and of HiDream-O1's tokens that are not of an image."""
+        if hasattr(self.network, "register_tokens"):
+            return torch.cat([torch.ones(len(weights), self.network.register_tokens.shape[1]), weights], 1)
+        if ids is None:
+            return weights
+        is_text = (ids < IMAGE_IDS.start) | (ids >= IMAGE_IDS.stop)  # [batch, tokens]
+        return torch.ones(ids.shape, dtype=weights.dtype).masked_scatter_(is_text, weights)
+
+    def attend(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        heads: int,
+        mask: Any = None,
+        skip_reshape: bool = False,
+        skip_output_reshape: bool = False,
+        **_: Any,
+    ) -> Any:
         """Attention of text and image with each other."""
-        assert mask is None
+        assert mask is None or not mask.any()  # Lens's, which hides nothing
         if not skip_reshape:
             q, k, v = (split(one, heads) for one in (q, k, v))
-        part = self.parts.pop(0)
+        k, v = (one.repeat_interleave(q.shape[1] // one.shape[1], 1) for one in (k, v))
+        read = self.read_part(q, k, v, self.parts.pop(0))
+        return split(read, heads) if skip_output_reshape else read
+
+    def read_part(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, part: str) -> torch.Tensor:
+        """Attention in one of the parts of the network."""
         if part == "text alone":
             return read_out(q, k, v, "bias", self.of_zeros())
         own = torch.ones(len(q), 0) if part == "image alone" else self.weights
         num_others = k.shape[2] - own.shape[1]
+        if part == "text only":
+            assert num_others == 0
+            return read_out(q, k, v, self.how, own)
         assert num_others >= 35, "the image, or an area of it, is missing"
         by_place = None
         if part == "image first":

@@ -172,8 +172,8 @@ def test_the_route_answers_with_views(post) -> None:
         (b"[1]", 400, 'an object with "node", a string "text", "values" and perhaps'),
         (b'{"text": "a"}', 400, 'an object with "node", a string "text", "values" and perhaps'),
         (b'{"node": "WeightedCLIPInspect", "text": "a", "values": [1]}', 400, "values must be an object"),
-        (json.dumps(asked("a", "CLIPTextEncode")).encode(), 400, "node must be one of: WeightedCLIPTextEncode, "),
-        (json.dumps(asked("a", ["x"])).encode(), 400, "node must be one of: WeightedCLIPTextEncode, "),
+        (json.dumps(asked("a", "CLIPTextEncode")).encode(), 400, "node must be one of: WeightedCLIP, "),
+        (json.dumps(asked("a", ["x"])).encode(), 400, "node must be one of: WeightedCLIP, "),
         (
             json.dumps(asked("a", strict=True)).encode(),
             400,

@@ -8,15 +8,20 @@ import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 import { hideAdvanced } from "./ruler/advanced.js";
 import { areaOf } from "./ruler/boxes.js";
+import { SERVER } from "./ruler/clips.js";
 import { addCompletion } from "./ruler/completion.js";
+import { ForeignRulers } from "./ruler/foreign.js";
 import { say, setLanguage } from "./ruler/language.js";
 import { sourceOf } from "./ruler/links.js";
 import { namesOf } from "./ruler/names.js";
 import { NodePlaces } from "./ruler/node_places.js";
 import { NodeRuler } from "./ruler/node_ruler.js";
+import { NodeServer } from "./ruler/node_server.js";
 import { offerPictures, openPicture } from "./ruler/picture_offer.js";
 import { replaceNodes } from "./ruler/replacing.js";
 import { ruleOf } from "./ruler/requests.js";
+import { requestsTo } from "./ruler/routes.js";
+import { noteTexts } from "./ruler/served.js";
 import { addStyle, onTheme } from "./ruler/style.js";
 import { addChipWeights, addWeightKeys } from "./ruler/weight_input.js";
 import { addRulerWidget } from "./ruler/widget.js";
@@ -24,18 +29,11 @@ import { NodeMaps } from "./ruler/word_maps.js";
 import { after } from "./ruler/wrap.js";
 import { followTyping } from "./ruler/writing.js";
 
-const ROUTE = "/weighted_clip/inspect";
-const CHECK_ROUTE = "/weighted_clip/check";
-const CONVERT_ROUTE = "/weighted_clip/convert";
-const INFOTEXT_ROUTE = "/weighted_clip/infotext";
-const PICTURE_ROUTE = "/weighted_clip/picture";
 /** The server's message after a sampling about where weights, a placed phrase or a region of a node acted (EVENT of
  * hosts/comfy/attention.py). */
 const WEIGHED = "weighted_clip.weighed";
-/** The status of a busy server (MAX_AT_ONCE of nodes/routes.py). */
-const BUSY = 429;
-/** Milliseconds until a busy server is asked again. */
-const BUSY_TIME = 250;
+/** The server's message about a prompt box that a Weighted CLIP has served. */
+const SERVED = "weighted_clip.served";
 /** Milliseconds between two checks of linked texts and of the rulers' positions: the page announces neither. */
 const CHECK_TIME = 200;
 /** ComfyUI's setting of the language. */
@@ -74,49 +72,23 @@ let isOn = true;
 let hasNames = true;
 let isOnStock = false;
 
+/** Whether there may be a node that serves others. */
+let hasServer = false;
+
 /** Names known to the server, once requested. */
 let names = null;
 
-const host = { isOn: () => isOn, ask, check, convert, takeApart, drawAgain, boxesOf, changed, urlOf };
+const routes = requestsTo(api);
+const host = { ...routes, isOn: () => isOn, drawAgain, boxesOf, changed };
 
-/** Resolves with the previous request: the nodes of a page take turns. */
-let turn = Promise.resolve();
+/** The graph of the workflow itself. */
+const root = () => app.graph?.rootGraph ?? app.graph;
 
-/** Ask the server when it is this request's turn, as JSON, repeatedly while it is busy. */
-function askInTurn(route, body, signal) {
-  const answer = turn.then(() => askNow(route, body, signal));
-  turn = answer.catch(() => {});
-  return answer;
-}
-
-/** Ask the server for views (web/inspection.py). */
-function ask(body, signal) {
-  return askInTurn(ROUTE, body, signal).then((answer) => answer.views);
-}
-
-/** Ask the server for the problems of a node (nodes/checks.py). */
-function check(body, signal) {
-  return askInTurn(CHECK_ROUTE, body, signal);
-}
-
-/** Ask the server for a prompt in another syntax (web/inspection.py). */
-function convert(request) {
-  return askNow(CONVERT_ROUTE, JSON.stringify(request));
-}
-
-/** Ask the server for the prompt, negative prompt and settings in generation data (web/inspection.py). */
-function takeApart(text) {
-  return askNow(INFOTEXT_ROUTE, JSON.stringify({ text }));
-}
-
-/** Ask the server which files that generation data names it has (nodes/routes.py). */
-function pictureOf(text) {
-  return askNow(PICTURE_ROUTE, JSON.stringify({ text }));
-}
+const foreign = new ForeignRulers({ root, serverRule: () => rules.get(SERVER), stockRuleOf, addRuler });
 
 /** Open our template with generation data that was pasted. */
 function drawAgain(text) {
-  return openPicture({ text }, { app, api, pictureOf });
+  return openPicture({ text }, { app, api, pictureOf: routes.pictureOf });
 }
 
 /** The boxes with the prompt that a node encodes, the stock ones too; null for another node. */
@@ -127,45 +99,22 @@ function boxesOf(node) {
   return sources?.every((source) => source?.places.length === 1) ? sources.map(({ places }) => places[0]) : null;
 }
 
-async function askNow(route, body, signal) {
-  let response = await post(route, body, signal);
-  while (response.status === BUSY) {
-    await new Promise((done) => setTimeout(done, BUSY_TIME));
-    response = await post(route, body, signal);
-  }
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart ComfyUI`);
-  return answer;
-}
-
-async function post(route, body, signal) {
-  const headers = { "Content-Type": "application/json" };
-  return api.fetchApi(route, { method: "POST", headers, body, signal }).catch((error) => {
-    throw signal?.aborted ? error : new Error("The server does not answer");
-  });
-}
-
-/** Address of a file that the server has made. */
-function urlOf(file) {
-  return api.apiURL(`/view?${new URLSearchParams(file)}`);
-}
-
 /** A node by its id, preceded by those of its subgraphs: "7", "3:12". */
 function nodeOf(id) {
   const ids = String(id).split(":");
   const last = ids.pop();
-  let graph = app.graph?.rootGraph ?? app.graph;
+  let graph = root();
   for (const one of ids) graph = graph?.getNodeById(one)?.subgraph;
   return graph?.getNodeById(last);
 }
 
-/** Readers of a prompt box, if an element is one: the box, and each node with its ruler. */
+/** Readers of a prompt box, if an element is one: the box, its name, and each node with its ruler. */
 function readersOf(area) {
   const found = [];
   for (const [node, ruler] of rulers) {
-    for (const name of rules.get(node.comfyClass)?.texts ?? []) {
+    for (const name of ruler.texts ?? []) {
       const box = sourceOf(node, name)?.places.find((one) => areaOf(one) === area);
-      if (box) found.push({ box, node, ruler });
+      if (box) found.push({ box, node, reading: ruler.readingOf(name) });
     }
   }
   return found;
@@ -173,17 +122,15 @@ function readersOf(area) {
 
 /** The box of an element, if rulers read it, all of them in one syntax. */
 function boxOf(area) {
-  const found = readersOf(area).map(({ box, ruler }) => ({ box, syntax: ruler.syntax }));
+  const found = readersOf(area).map(({ box, reading }) => ({ box, syntax: reading.syntax }));
   const [first] = found;
   return first?.syntax && found.every(({ syntax }) => syntax === first.syntax) ? first : null;
 }
 
 /** The same by what a node itself says of how it reads names: rulers do not know it while they are off. */
 function nameBoxOf(area) {
-  const found = readersOf(area).map(({ box, node }) => {
-    const valueOf = (...wanted) => node.widgets.find(({ name }) => wanted.includes(name))?.value;
-    const syntax = valueOf("syntax", "from") ?? SYNTAXES[node.comfyClass] ?? "comfy";
-    return { box, syntax, chunking: valueOf("chunking") };
+  const found = readersOf(area).map(({ box, node, reading: { syntax, chunking } }) => {
+    return { box, syntax: syntax ?? SYNTAXES[node.comfyClass] ?? "comfy", chunking };
   });
   const [first] = found;
   const isSame = ({ syntax, chunking }) => syntax === first.syntax && chunking === first.chunking;
@@ -218,48 +165,62 @@ function changed() {
 
 /** Give a node a ruler that follows it for as long as it is in a graph. */
 function addRuler(node, rule, page = host) {
-  const ruler = new (rule.hasMaps ? NodeMaps : rule.texts.length ? NodeRuler : NodePlaces)(node, rule, page);
+  const ruler = new (kindOf(rule))(node, rule, page);
   const check = () => ruler.check();
   for (const widget of node.widgets ?? []) after(widget, "callback", check);
   for (const event of ["onConfigure", "onConnectionsChange"]) after(node, event, check);
-  after(node, "onExecuted", (output) => output?.weighted_clip && ruler.executed(output.weighted_clip));
+  after(node, "onExecuted", (output) => output?.weighted_clip && ruler.executed?.(output.weighted_clip));
 
   if (!rule.hasMaps) addChipWeights(ruler.drawing, (section) => ruler.placeOf(section), { step: weightStep, changed });
 
-  const about = rule.isStock ? { isOurs: false } : { box: rule.texts.at(-1) };
+  const boxOfRule = ({ isStock, texts }) => (isStock ? undefined : texts.at(-1));
+  const about = { box: boxOfRule(rule), isOurs: rules.has(node.comfyClass) };
   const widget = addRulerWidget(node, ruler.drawing, () => app.canvas.canvas, about);
   const added = () => {
+    if (widget.isOff()) return;
     rulers.set(node, ruler);
     widgets.add(widget);
     widget.start();
     check();
   };
-  if (node.graph) added();
-  after(node, "onAdded", added);
-  after(node, "onRemoved", () => {
+  const removed = () => {
     rulers.delete(node);
     widgets.delete(widget);
     widget.stop();
     ruler.remove();
-  });
+  };
+  if (node.graph) added();
+  after(node, "onAdded", added);
+  after(node, "onRemoved", removed);
+  const attach = (other) => {
+    widget.attach(boxOfRule(other));
+    ruler.follow(other);
+    added();
+  };
+  const detach = () => {
+    removed();
+    widget.detach();
+  };
+  return { ruler, attach, detach };
 }
 
-/** Show or hide the ruler of a stock node, as the setting and the node's property say. */
-function updateStock(node) {
-  const isShown = () => isOnStock || Boolean(node.properties?.[SHOWN]);
-  const ruler = rulers.get(node);
-  if (ruler) ruler.switched();
-  else if (isShown()) {
-    const rule = { id: MAIN, texts: STOCK[node.comfyClass], counts: [], checked: [], hasScheme: false, isStock: true };
-    addRuler(node, rule, { ...host, isOn: () => isOn && isShown() });
-  }
+function kindOf(rule) {
+  if (rule.hasMaps) return NodeMaps;
+  if (rule.texts.length) return NodeRuler;
+  return rule.serves ? NodeServer : NodePlaces;
 }
 
 /** All nodes of a workflow with a class, those in subgraphs too. */
 function nodesOf(classes) {
-  const root = app.graph?.rootGraph ?? app.graph;
-  const graphs = [root, ...(root?.subgraphs?.values() ?? [])];
+  const graphs = [root(), ...(root()?.subgraphs?.values() ?? [])];
   return graphs.flatMap((graph) => graph?.nodes ?? []).filter(({ comfyClass }) => classes.includes(comfyClass));
+}
+
+/** The rule for a stock node whose user has asked for a ruler. */
+function stockRuleOf(node) {
+  const texts = STOCK[node.comfyClass];
+  if (!texts || !(isOnStock || node.properties?.[SHOWN])) return null;
+  return { id: MAIN, texts, counts: [], checked: [], hasScheme: false, isStock: true };
 }
 
 /** Items of the menu of a stock node. */
@@ -268,10 +229,10 @@ function stockItems(node) {
   const toggle = () => {
     if (isShown) delete node.properties[SHOWN];
     else node.properties[SHOWN] = true;
-    updateStock(node);
+    foreign.update(node);
     changed();
   };
-  const items = isOnStock ? [] : [{ content: say(isShown ? "Hide tokens" : "Show tokens"), callback: toggle }];
+  const items = isOnStock || foreign.isServed(node) ? [] : [{ content: say(isShown ? "Hide tokens" : "Show tokens"), callback: toggle }];
   if (node.comfyClass !== "CLIPTextEncode" || !rules.has(MAIN)) return items;
   const name = LiteGraph.registered_node_types[MAIN].title;
   const replace = (nodes) => {
@@ -326,7 +287,7 @@ app.registerExtension({
       defaultValue: false,
       onChange(value) {
         isOnStock = value === true;
-        nodesOf(Object.keys(STOCK)).forEach(updateStock);
+        nodesOf(Object.keys(STOCK)).forEach((node) => foreign.update(node));
       },
     },
   ],
@@ -339,13 +300,14 @@ app.registerExtension({
     app.ui?.settings?.addEventListener?.(`${LOCALE}.change`, readLanguage);
     addWeightKeys(boxOf, weightStep);
     addCompletion(nameBoxOf, readNames, { isOn: () => hasNames, changed });
-    offerPictures({ app, api, pictureOf });
+    offerPictures({ app, api, pictureOf: routes.pictureOf });
     followTyping(() => rulers.forEach((ruler) => ruler.caretMoved?.()));
     api.addEventListener("reconnected", () => rulers.forEach((ruler) => ruler.reconnected?.()));
     // changes without a widget event: undo, a loader's menu, a theme
     api.addEventListener("graphChanged", () => rulers.forEach((ruler) => ruler.check()));
     // typing in another node, and a ruler that the page has replaced
     setInterval(() => {
+      if (hasServer) foreign.look();
       rulers.forEach((ruler) => ruler.isLinked && ruler.check());
       widgets.forEach((widget) => widget.place());
     }, CHECK_TIME);
@@ -354,6 +316,11 @@ app.registerExtension({
       const own = nodeOf(detail.node);
       if (detail.place) rulers.forEach((ruler, node) => ruler.acted?.(detail, node === own));
       else rulers.get(own)?.weighed?.(detail.text);
+    });
+    api.addEventListener(SERVED, ({ detail: { node: id, by, views, problems } }) => {
+      foreign.look();
+      for (const { ruler, reader } of foreign.readersOf(id)) ruler.executed(views, reader);
+      rulers.get(nodeOf(by))?.served?.(id, nodeOf(id)?.title ?? id, problems);
     });
     onTheme(() => rulers.forEach((ruler) => ruler.drawing.refresh()));
   },
@@ -366,13 +333,15 @@ app.registerExtension({
   beforeRegisterNodeDef(nodeType, definition) {
     const rule = ruleOf(definition);
     if (rule) rules.set(rule.id, rule);
+    else noteTexts(definition);
   },
 
   nodeCreated(node) {
     if (STOCK[node.comfyClass]) {
-      after(node, "onConfigure", () => updateStock(node));
-      updateStock(node);
+      after(node, "onConfigure", () => foreign.update(node));
+      foreign.update(node);
     }
+    hasServer ||= node.comfyClass === SERVER;
     const rule = rules.get(node.comfyClass);
     if (rule) hideAdvanced(node, (id) => app.extensionManager?.setting?.get(id));
     if (rule?.texts.every((name) => node.widgets?.some((widget) => widget.name === name))) addRuler(node, rule);

@@ -3,6 +3,9 @@
  * content of the loader's file is known only after a run.
  */
 
+import { classOf, clipsBefore } from "./clips.js";
+import { pathsTo } from "./links.js";
+
 /** Loaders with a widget `type`. */
 const LOADERS = ["CLIPLoader", "DualCLIPLoader"];
 /** Types with a CLIP-L, -G or -H, by load_text_encoder_state_dicts in ComfyUI 0.29.0. */
@@ -18,43 +21,32 @@ const MAX_HOPS = 30;
 /**
  * The CLIP that a node is linked to.
  * @param {object} node The node.
+ * @param {object[]} [path] The subgraph nodes through which its graph is reached.
  * @returns {{key: string, encoder: string, files: string[], note: string}} What changes when the CLIP may be another one;
  *   the loader and its type, such as "CLIPLoader wan", or ""; the files that it is from, such as "text_encoders/a.safetensors",
  *   as far as they are known; and a sentence where CLIP's tokens are not its own, or "".
  */
-export function clipOf(node) {
+export function clipOf(node, path = pathsTo(node.graph ?? {})[0] ?? []) {
   const ids = [];
   let source = null;
   let type = null;
-  for (let next = sourceOf(node); next && ids.length < MAX_HOPS && !type; next = sourceOf(next)) {
-    source = next;
-    ids.push(next.id);
-    type = LOADERS.includes(nameOf(next)) ? next.widgets?.find((widget) => widget.name === "type")?.value : null;
+  for (let [next] = clipsBefore(node, path); next && ids.length < MAX_HOPS && !type; [next] = clipsBefore(next.node, next.path)) {
+    source = next.node;
+    ids.push(source.id);
+    type = LOADERS.includes(classOf(source)) ? source.widgets?.find((widget) => widget.name === "type")?.value : null;
   }
   const key = JSON.stringify([ids, source?.widgets?.map((widget) => widget.value)]);
   if (typeof type !== "string") return { key, encoder: "", files: filesOf(source), note: "" };
   const note = CLIP_TYPES.has(type) ? "" : `These are CLIP's tokens. A CLIP of type ${type} has its own and may take no weights: known after a run`;
-  return { key, encoder: `${nameOf(source)} ${type}`, files: filesOf(source), note };
+  return { key, encoder: `${classOf(source)} ${type}`, files: filesOf(source), note };
 }
 
 /** The files that a loader is set to; none if a link sets it. */
 function filesOf(loader) {
-  const names = (loader && FILES[nameOf(loader)]) ?? [];
+  const names = (loader && FILES[classOf(loader)]) ?? [];
   const isLinked = (name) => loader.inputs?.some((slot) => slot.widget?.name === name && slot.link != null);
   const known = names.filter((name) => !isLinked(name));
   const values = known.map((name) => loader.widgets?.find((widget) => widget.name === name)?.value);
-  const folder = nameOf(loader ?? {}) === "WeightedCLIPLoad" ? "" : "text_encoders/";
+  const folder = classOf(loader ?? {}) === "WeightedCLIPLoad" ? "" : "text_encoders/";
   return values.filter((value) => typeof value === "string").map((value) => folder + value);
-}
-
-const nameOf = (node) => node.comfyClass ?? node.type;
-
-/** The node that provides a node's CLIP: at the input of that type or, for a reroute, the only one. */
-function sourceOf(node) {
-  const { inputs = [], graph } = node;
-  const named = inputs.find(({ type }) => String(type).split(",").includes("CLIP"));
-  const slot = named ?? (inputs.length === 1 ? inputs[0] : null);
-  if (slot?.link == null || !graph) return null;
-  const link = graph.getLink?.(slot.link) ?? graph.links?.[slot.link];
-  return link ? graph.getNodeById(link.origin_id) : null;
 }

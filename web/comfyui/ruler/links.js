@@ -141,8 +141,9 @@ function ofOutput(node, slot, path, hops) {
 
 /** The input whose link a bypassed node hands on: that of the same number, or the first, of the type of an output. */
 function passedBy({ inputs = [], outputs = [] }, slot) {
-  const type = outputs[slot]?.type;
-  return inputs[slot]?.type === type ? inputs[slot] : inputs.find((input) => input.type === type);
+  const type = String(outputs[slot]?.type);
+  const isLike = (input) => input && String(input.type).split(",").some((one) => type.split(",").includes(one));
+  return isLike(inputs[slot]) ? inputs[slot] : (inputs.find((input) => input.type === type) ?? inputs.find(isLike));
 }
 
 const linkOf = (graph, id) => graph.getLink?.(id) ?? graph.links?.[id];

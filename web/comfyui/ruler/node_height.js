@@ -27,6 +27,8 @@ export class NodeHeight {
   #node;
   /** Pixels of the node's height that are the ruler's. */
   #ruler = 0;
+  /** The rest when it was last changed. */
+  #rest = NaN;
   /** Whether the height is of an older file, in which the ruler's is already counted. */
   #isCounted = false;
   /** Whether it was of such a file. */
@@ -69,10 +71,12 @@ export class NodeHeight {
    */
   follow(ruler, isOther, isLate) {
     const [width, height] = this.#node.size;
-    const change = ruler - this.#ruler;
-    this.#ruler = ruler;
     const isToGrow = isLate ? !this.#isOlder : isOther && !this.#isCounted;
-    if (change && isToGrow) this.#node.setSize([width, (this.#before ?? height) + change]);
+    if (ruler !== this.#ruler && isToGrow) {
+      this.#rest = this.#without(this.#before ?? height);
+      this.#node.setSize([width, this.#rest + ruler]);
+    }
+    this.#ruler = ruler;
     this.#before = null;
     if (ruler) this.#isCounted = false;
   }
@@ -110,6 +114,12 @@ export class NodeHeight {
     if (known) known.size = [...this.#node.serialize().size];
   }
 
+  /** A height of the node without the ruler: as it was, where less than a pixel has changed, as in Nodes 2.0. */
+  #without(height) {
+    const rest = height - this.#ruler;
+    return Math.abs(rest - this.#rest) < 1 ? this.#rest : rest;
+  }
+
   #boxes() {
     return this.#node.widgets.filter((widget) => widget.type === "customtext" && !widget.options.advanced);
   }
@@ -122,9 +132,9 @@ export class NodeHeight {
   }
 
   #serialized(saved) {
-    if (this.#isCounted || (!this.#isOurs && !this.#ruler)) return;
-    saved.size = [saved.size[0], saved.size[1] - this.#ruler];
-    saved.properties = { ...saved.properties, [APART]: true };
+    if (this.#isCounted) return;
+    if (this.#ruler) saved.size = [saved.size[0], this.#without(saved.size[1])];
+    if (this.#isOurs) saved.properties = { ...saved.properties, [APART]: true };
   }
 }
 

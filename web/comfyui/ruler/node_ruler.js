@@ -7,7 +7,7 @@ import { hostText } from "./host_text.js";
 import { say } from "./language.js";
 import { isLinked, sourceOf } from "./links.js";
 import { partnerOf } from "./partner.js";
-import { requestsOf } from "./requests.js";
+import { readerOf, requestsOf } from "./requests.js";
 import { whenText } from "./words.js";
 import { bracketBeingWritten, withoutProblems } from "./writing.js";
 
@@ -40,8 +40,8 @@ export class NodeRuler {
   #host;
   /** The last reading of the node, and the same as text. */
   #read = { boxes: [], hasChoice: false, notes: [], origins: [], obstacle: "", clipNote: "" };
-  /** The text encoder reported by a run, and its CLIP. */
-  #told = { encoder: "", key: "" };
+  /** The text encoders reported by runs, by their CLIP. */
+  #told = new Map();
   #key = "";
   #timer = 0;
   #asked = new AbortController();
@@ -72,6 +72,12 @@ export class NodeRuler {
     this.drawing = createRuler();
   }
 
+  /** Another rule holds: that of a node that serves its boxes. */
+  follow(rule) {
+    this.#rule = rule;
+    this.switched();
+  }
+
   /** Check the node again; asks only if a relevant value has changed. */
   check() {
     if (!this.#node.graph || !this.#hasChanged() || !this.#host.isOn()) return;
@@ -79,19 +85,34 @@ export class NodeRuler {
     this.#timer = setTimeout(() => this.#ask(), QUIET_TIME);
   }
 
-  /** Show the views of a run, unless the text has changed since it was queued. */
-  executed(views) {
-    this.#told = { encoder: views[0]?.encoder ?? "", key: clipOf(this.#node).key };
+  /**
+   * Show the views of a run, unless the text has changed since it was queued.
+   * @param {object[]} views The views.
+   * @param {import("./served.js").Reader} [reader] What has read them, if it is not our node itself.
+   */
+  executed(views, reader) {
+    this.#note(views, reader);
     this.check();
     const { hasChoice, obstacle } = this.#read;
-    if (hasChoice || obstacle || this.#isOfThisText(views)) this.#showRun(views);
+    if (hasChoice || obstacle || this.#isOfThisText(views)) this.#showRun(this.#ownViews(views, reader), { reader });
   }
 
   /** Show the views of an earlier run, kept by the page, if it had the same text. */
   restored(views) {
-    if (this.#isOfThisText(views)) this.#told = { encoder: views[0]?.encoder ?? "", key: clipOf(this.#node).key };
+    if (this.#isOfThisText(views)) this.#note(views);
     this.check();
-    if (this.#isOfThisText(views)) this.#showRun(views, true);
+    if (this.#isOfThisText(views)) this.#showRun(views, { isSilent: true });
+  }
+
+  /** Remember which text encoder a run has reported. */
+  #note(views, { node, path } = { node: this.#node }) {
+    this.#told.set(clipOf(node, path).key, views[0]?.encoder ?? "");
+  }
+
+  /** The views of boxes on this node: a node that is served may have others elsewhere. */
+  #ownViews(views, reader) {
+    const own = reader && views.filter((view) => this.#isOfThisText([view]));
+    return own?.length ? own : views;
   }
 
   /** A sampling is over: say where the weights of the node acted, until it changes. */
@@ -101,15 +122,20 @@ export class NodeRuler {
     if (this.#content) this.#show(this.#content);
   }
 
-  /** Reading of the node's prompts; undefined while it is unknown. */
-  get syntax() {
-    const menu = this.#node.widgets.find(({ name }) => name === "syntax" || name === "from");
-    return menu?.value ?? this.#sections[0]?.view.syntax;
+  /** Names of the node's prompt boxes. */
+  get texts() {
+    return this.#rule.isStock ? [] : this.#rule.texts;
+  }
+
+  /** Reading of a prompt box, as far as it is known. */
+  readingOf(name) {
+    const valueOf = (...names) => widgetOf(readerOf(this.#node, this.#rule, name).settings, ...names)?.value;
+    return { syntax: valueOf("syntax", "from") ?? this.#sections[0]?.view.syntax, chunking: valueOf("chunking") };
   }
 
   /** Whether a relevant value comes from another node, which does not report its changes. */
   get isLinked() {
-    return [...this.#rule.texts, ...this.#rule.counts].some((name) => isLinked(this.#node, name));
+    return Boolean(this.#rule.readers) || [...this.#rule.texts, ...this.#rule.counts].some((name) => isLinked(this.#node, name));
   }
 
   /**
@@ -138,8 +164,8 @@ export class NodeRuler {
     const place = this.placeOf(index);
     if (!place) return;
     const text = String(place.boxes[0].widget.value);
-    const cleaning = this.#node.widgets.find(({ name }) => name === "cleaning");
-    const request = { text, from, to: place.syntax, is_cleaned: cleaning?.value !== "none" };
+    const { settings } = readerOf(this.#node, this.#rule, this.#sections[index].names[0]);
+    const request = { text, from, to: place.syntax, is_cleaned: widgetOf(settings, "cleaning")?.value !== "none" };
     let lost = "";
     try {
       const converted = await this.#host.convert(request);
@@ -258,9 +284,13 @@ export class NodeRuler {
 
   /** Read the node; returns whether it has changed. */
   #hasChanged() {
-    const clip = clipOf(this.#node);
-    const encoder = clip.key === this.#told.key ? this.#told.encoder : clip.encoder;
-    this.#read = { ...requestsOf(this.#node, this.#rule, encoder, clip.files), clipNote: clip.note };
+    const clips = this.#rule.texts.map((name) => {
+      const { node, path } = readerOf(this.#node, this.#rule, name);
+      const clip = clipOf(node, path);
+      return { ...clip, encoder: this.#told.get(clip.key) ?? clip.encoder };
+    });
+    const clipNote = clips.map(({ note }) => note).find(Boolean) ?? "";
+    this.#read = { ...requestsOf(this.#node, this.#rule, clips), clipNote };
     const before = this.#key;
     this.#key = JSON.stringify(this.#read);
     if (this.#key !== before) {
@@ -299,9 +329,12 @@ export class NodeRuler {
     }
   }
 
-  #showRun(views, isSilent = false) {
+  #showRun(views, { reader, isSilent = false }) {
     this.#stop();
-    this.#show({ sections: this.#labelled(views), isFromRun: true, isSilent });
+    // the boxes of a subgraph may be read by several nodes
+    const isOther = (name) => readerOf(this.#node, this.#rule, name).id !== reader.id;
+    const others = reader ? this.#sections.filter(({ names }) => names.length && names.every(isOther)) : [];
+    this.#show({ sections: this.#labelled([...views, ...others.map(({ view }) => view)]), isFromRun: true, isSilent });
   }
 
   #show(content) {
@@ -319,7 +352,7 @@ export class NodeRuler {
     const ofNode = [obstacle, ...origins, ...notes, this.#weighed].filter(Boolean);
     const splitText = this.#splitText();
     const isPicture = sections.some(({ view }) => STEPS.test(view.text) && view.issues.some(isGenerationData));
-    const ofScheme = this.#isSchemeIdle() ? ["no weight here: nothing to change"] : [];
+    const ofScheme = this.#isSchemeIdle() ? ["no weight here: nothing to change"] : this.#servers();
     this.drawing.show({
       sections: sections.map((one, at) => (brackets[at] ? { ...one, view: withoutProblems(one.view, brackets[at]) } : one)),
       hasChips: isOn,
@@ -339,9 +372,15 @@ export class NodeRuler {
     });
   }
 
+  /** How the nodes that serve weigh. */
+  #servers() {
+    const all = new Set([...(this.#rule.readers?.values() ?? [])].map(([{ settings }]) => settings));
+    return [...all].map((node) => `by ${node.title}: ${widgetOf(node, "scheme")?.value}`);
+  }
+
   /** Whether another scheme than the first was chosen for words without weights. */
   #isSchemeIdle() {
-    const scheme = this.#node.widgets.find(({ name }) => name === "scheme");
+    const scheme = widgetOf(this.#node, "scheme");
     const views = this.#sections.map(({ view }) => view);
     const chips = views.flatMap(({ chunks }) => chunks.flatMap((chunk) => chunk.chips));
     const isPlain = chips.every(({ weight }) => weight === 1) && !views.some(({ text }) => OF_SECTIONS.test(text));
@@ -364,6 +403,9 @@ export class NodeRuler {
     return sections.sort((a, b) => names.indexOf(a.label.split(",")[0]) - names.indexOf(b.label.split(",")[0]));
   }
 }
+
+/** The first widget of a node that has one of some names. */
+const widgetOf = (node, ...names) => node.widgets.find(({ name }) => names.includes(name));
 
 const isGenerationData = ({ code }) => code === GENERATION_DATA;
 

@@ -3,6 +3,7 @@
  * relevant inputs, which the node marks itself (MARK of nodes/node.py), and whose meaning the server knows.
  */
 
+import { SERVER } from "./clips.js";
 import { hostText } from "./host_text.js";
 import { isLinked, sourceOf } from "./links.js";
 
@@ -26,8 +27,11 @@ const CHECKED = "weighted_clip_checked";
  * @property {boolean} hasMaps Whether it shows word maps.
  * @property {string[]} checked Names of the inputs whose problems are asked for apart.
  * @property {{name: string, isLines: boolean} | null} words The input that takes words of its prompts, and whether one a line.
+ * @property {boolean} serves Whether it is the node behind which other nodes' prompt boxes weigh.
  * @property {boolean} [isStock] Whether it is a node of ComfyUI's own, whose text is only shown; `id` is then the class of
  *   ours that reads the same.
+ * @property {Map<string, import("./served.js").Reader[]>} [readers] The readers of each box, if it is not our node's own;
+ *   `id` and `counts` are then those of the node that serves.
  */
 
 /**
@@ -46,40 +50,51 @@ export function ruleOf(definition) {
   const checked = inputs.filter(([, spec]) => spec[1]?.[CHECKED]).map(([name]) => name);
   const [wordsName] = marked("words");
   const words = wordsName ? { name: wordsName, isLines: Boolean(inputs.find(([name]) => name === wordsName)[1][1].multiline) } : null;
-  const rule = { id: definition.name, texts, counts: marked("counts"), hasScheme, hasPlaces, hasMaps, checked, words };
-  return texts.length || hasPlaces || hasMaps || checked.length ? rule : null;
+  const serves = definition.name === SERVER;
+  const rule = { id: definition.name, texts, counts: marked("counts"), hasScheme, hasPlaces, hasMaps, checked, words, serves };
+  return texts.length || hasPlaces || hasMaps || checked.length || serves ? rule : null;
 }
+
+/** What reads a prompt box, by its name: the node itself, but for one that is served. */
+export const readerOf = (node, rule, name) => rule.readers?.get(name)?.[0] ?? { node, settings: node };
 
 /**
  * Request for a node in its current state.
  * @param {object} node The node.
  * @param {Rule} rule The rule for its class.
- * @param {string} encoder The text encoder that it is linked to, as a view of a run or a loader names it, or "".
- * @param {string[]} files The files that it is from. A node with several boxes has towers for them that may differ, so
- *   there they are not asked for.
+ * @param {{encoder: string, files: string[]}[]} [clips] For each box the text encoder that it is linked to, as a view of a
+ *   run or a loader names it, or ""; and the files that it is from. A node with several boxes has towers for them that may
+ *   differ, so there files are not asked for.
  * @returns {{boxes: {name: string, text: string, body: string}[], hasChoice: boolean, notes: string[],
  *   origins: string[], obstacle: string}} A request for each prompt box; whether a run may read another text; what to say
  *   beside; where linked texts come from; and why nothing can be asked.
  */
-export function requestsOf(node, rule, encoder = "", files = []) {
-  const widgets = rule.counts.map((name) => widgetOf(node, name)).filter(Boolean);
-  const values = Object.fromEntries(widgets.map(({ name, value }) => [name, sourceOf(node, name)?.value ?? value]));
-  const known = { ...(encoder && { encoder }), ...(files.length && rule.texts.length === 1 && { files }) };
+export function requestsOf(node, rule, clips = []) {
   let hasChoice = false;
-  const boxes = rule.texts.map((name) => {
+  const boxes = rule.texts.map((name, index) => {
     const source = sourceOf(node, name);
     const typed = String(source?.value ?? "");
     const read = source?.isPrompt ? hostText(typed) : { text: typed, hasChoice: false };
     hasChoice ||= read.hasChoice;
+    const { encoder, files } = clips[index] ?? {};
+    const known = { ...(encoder && { encoder }), ...(files?.length && rule.texts.length === 1 && { files }) };
+    const values = valuesOf(readerOf(node, rule, name).settings, rule);
     const asked = { node: rule.id, text: read.text, values, ...known };
     return { name, text: read.text, body: JSON.stringify(asked) };
   });
-  const linked = rule.counts.filter((name) => isLinked(node, name) && !sourceOf(node, name));
+  const all = [...new Set(rule.texts.map((name) => readerOf(node, rule, name).settings))];
+  const linked = all.flatMap((one) => rule.counts.filter((name) => isLinked(one, name) && !sourceOf(one, name)));
   const notes = [
     ...(hasChoice ? ["{a|b}: shown with the first choice"] : []),
     ...(linked.length ? [`${linked.join(", ")} linked: exact after the run`] : []),
   ];
   return { boxes, hasChoice, notes, origins: origins(node, rule), obstacle: obstacle(node, rule, boxes) };
+}
+
+/** Values of the inputs that count for reading. */
+function valuesOf(settings, rule) {
+  const widgets = rule.counts.map((name) => widgetOf(settings, name)).filter(Boolean);
+  return Object.fromEntries(widgets.map(({ name, value }) => [name, sourceOf(settings, name)?.value ?? value]));
 }
 
 /** Node that each linked text comes from. */

@@ -13,6 +13,8 @@ const STYLE = `
   --wcr-background: var(--component-node-widget-background, var(--comfy-input-bg, #222));
   --wcr-foreground: var(--component-node-foreground, var(--input-text, #ddd));
 }
+.lg-node-widget:has(> .weighted-clip-ruler) { grid-template-rows: 1fr auto; row-gap: 4px; }
+.lg-node-widget > .weighted-clip-ruler { grid-column: 2 / -1; min-width: 0; }
 .weighted-clip-ruler[hidden], .weighted-clip-ruler [hidden] { display: none; }
 .wcr-box { background: var(--wcr-background); border-radius: 6px; overflow: hidden; overflow-wrap: anywhere; }
 .wcr-box:empty { display: none; }

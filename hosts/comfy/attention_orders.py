@@ -1,0 +1,82 @@
+"""Models of ComfyUI that do not say which attention reads text: it is known from the order of their layers.
+
+The host names no kind of block there, so each attention of a call is counted (``attention_layers.py`` has the others).
+
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from .attention_layers import Weighing, around_attention, in_joint_attention
+from .queries import Call
+from .types import TransformerOptions
+
+
+def by_turns(weighing: Weighing, call: Call, turns: Sequence[Weighing | None]) -> TransformerOptions:
+    """Options for weights in a fixed order of attentions: those of each turn, or none."""
+    left = list(turns)
+
+    def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
+        turn = left.pop(0) if left else None
+        return attention(*inputs, **choices) if turn is None else turn.attend(attention, *inputs, **choices)
+
+    return around_attention(call.options, act, weighing)
+
+
+def in_every_attention(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options for weights in Ideogram 4: in every attention, with the text first."""
+    return around_attention(call.options, weighing.attend, weighing)
+
+
+def behind_picture(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Same as `in_joint_attention`, for Lens and JoyImage, whose text stands behind the picture and references."""
+    weighing.is_last = True
+    return in_joint_attention(weighing, call)
+
+
+def behind_refiners_apart(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options for weights in OmniGen 2 and Boogu, with the text first, once layers have refined text and images apart.
+
+    Hidden rows are hidden from the refined text, too. Each of Boogu's double layers reads text and images together,
+    then images alone.
+    """
+    network = call.network
+    num_apart = len(network.noise_refiner) + (len(network.ref_image_refiner) if call.inputs.get("ref_latents") else 0)
+    both = [weighing, None] * len(getattr(network, "double_stream_layers", ()))
+    both += [weighing] * len(getattr(network, "single_stream_layers", None) or network.layers)
+    return by_turns(weighing, call, [weighing.of_hidden()] * len(network.context_refiner) + [None] * num_apart + both)
+
+
+def in_every_second_attention(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options for weights in Cosmos 1: in the cross attention of each block, which comes behind its self attention."""
+    return by_turns(weighing, call, [None, weighing] * len(call.network.blocks))
+
+
+def before_pixels(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options for weights in PixelDiT: in the blocks of patches, with the text first; those of pixels do not read it.
+
+    The model reads only so many of the first rows.
+    """
+    weighing.cut(call.network.txt_max_length)
+    return by_turns(weighing, call, [weighing] * len(call.network.patch_blocks))
+
+
+def behind_registers(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options for weights in AuraFlow: in every attention, with the text behind registers of the model's own."""
+    weighing.insert(0, call.network.register_tokens.shape[1])
+    return in_every_attention(weighing, call)
+
+
+def in_language_model(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options for weights in HiDream-O1: where the picture reads, in every attention with the text first.
+
+    Text itself is read by the model as by any text encoder. Reference images stand behind the first three of its
+    tokens.
+    """
+    weighing.insert(3, call.inputs["input_ids"].shape[1] - weighing.bias.shape[1])
+    return in_every_attention(weighing, call)

@@ -1,0 +1,289 @@
+"""One call of a CLIP to encode: by a scheme in its text towers, or with weights for the attention.
+
+Source: behaviour of ComfyUI 0.29.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ....encoder.quoting import quote
+from ....weighting.attention import effect_of
+from ....weighting.encoders import Encoders, Prepared
+from ....weighting.pipeline import EncodedPrompt
+from ....weighting.reading import ReadPrompt
+from ....weighting.scheme import all_places
+from ....weighting.schemes import SCHEMES
+from ....weighting.schemes.negpip import NegPipError
+from ....weighting.towers import Reader, check_same_signs
+from ..attention import with_effects
+from ..by_host import stock_note, unknown_rows
+from ..cache import memory_of, with_recall
+from ..clip import MAX_CHUNKS_CPU, MAX_CHUNKS_GPU, Encoded, is_stable_diffusion
+from ..contract import host
+from ..kinds import class_of
+from ..schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
+from ..text_rows import Part, as_read, num_rows_read
+from ..towers import encode_fn
+from ..types import Clip, Conditioning
+from ..words import with_words, words_or_blend
+from .marks import Entry, HostText, HostTokens, mark_of, prompt_of, rebuilt, sealed, token_of_entry
+from .rows import EDITED, Row, parts_of_rows, shared_tokens, words_of_rows
+from .settings import Method, Settings
+
+logger = logging.getLogger(__name__)
+
+EDITED_LINE = "Another node has put the tokens of a prompt together: they are weighed as they stand."
+
+
+class Encoding:
+    """One call of a CLIP to encode."""
+
+    def __init__(self, clip: Clip, tokens: HostTokens) -> None:
+        """Begin a call for some tokens."""
+        self.clip = clip
+        self.tokens = tokens
+        self.prompts: dict[str, EncodedPrompt] = {}
+        """Encoded prompts by tower."""
+        self.sizes: dict[str, list[int]] = {}
+        """Numbers of rows of pictures, by text encoder."""
+        self.lines: dict[str, None] = {}
+        """Lines for the user, each once."""
+        self.is_edited = False
+        """Whether a tower's tokens were not those of one prompt."""
+
+
+class Report(NamedTuple):
+    """Result of encoding a prompt, for its author."""
+
+    encoded: Encoded
+    """The prompt as encoded, by text encoder; none if another node has put its tokens together."""
+    lines: tuple[str, ...]
+    """Lines for its author, besides its issues."""
+
+
+class Session:
+    """Things that a CLIP and its clones share: settings, readers, and the call that is being made."""
+
+    def __init__(
+        self, settings: Settings, method: Method, readers: Mapping[str, Reader], tell: Callable[[Report], None]
+    ) -> None:
+        """Keep what the CLIP was made with; ``tell`` is called after each prompt that was encoded."""
+        self.settings = settings
+        self.method = method
+        self.readers = readers
+        self.current: Encoding | None = None
+        self._tell = tell
+
+    @property
+    def weighs(self) -> bool:
+        """Whether weights stand in the tokens."""
+        return self.method.way is not None or SCHEMES[self.method.options.scheme].is_weighing
+
+    @property
+    def pairs_rows(self) -> bool:
+        """Whether the CLIP comes from CLIP NegPip of ComfyUI-ppm, for whose MODEL rows are paired."""
+        return self.current is not None and is_patched(self.current.clip)
+
+    @contextmanager
+    def encoding(self, clip: Clip, tokens: HostTokens) -> Iterator[Encoding]:
+        """Let a CLIP encode."""
+        before, self.current = self.current, Encoding(clip, tokens)
+        try:
+            yield self.current
+        finally:
+            self.current = before
+
+    def say(self, line: str) -> None:
+        """Tell the user something about the call."""
+        if self.current is None:
+            logger.warning("Weighted CLIP: %s", line)
+        else:
+            self.current.lines[line] = None
+
+    def note_rule(self, rule: Any) -> None:
+        """Say that another pack's function encodes."""
+        module = getattr(getattr(rule, "func", rule), "__module__", None)
+        self.say(
+            f"Another node, of {quote(module)}, has replaced how this CLIP encodes: its rule acts, not this one's."
+        )
+
+    def note_sizes(self, name: str, infos: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the numbers of rows of pictures among the tokens of an encoder."""
+        if self.current is not None:
+            sizes = [info["size"] for info in infos if info.get("type") != "embedding" or info.get("size", 1) > 1]
+            self.current.sizes[name] = self.current.sizes[name.removeprefix("clip_")] = sizes
+
+    def encode(self, name: str, tower: Any, chunks: Any, by_host: Callable[..., Any]) -> Any:
+        """Rows and pooled vector of a tower for some tokens, as the host's ``encode_token_weights`` returns them."""
+        reader, options = self.readers.get(name), self.method.options
+        if reader is None or not self.method.has_readers or not chunks:
+            return by_host(chunks)
+        if any(len(chunk) != reader.layout.length for chunk in chunks):
+            self.say(f"Another node has made chunks of another length for {name}: ComfyUI's own rule acts on them.")
+            return by_host(chunks)
+        prompt = prompt_of(chunks)
+        if prompt is None:
+            if self.current is not None:
+                self.current.is_edited = True
+            if self.method.is_stock:
+                return by_host(chunks)
+            prompt = rebuilt(chunks, options, reader.layout)
+        if self.method.is_stock:
+            result = by_host(chunks)
+            if self.current is not None:
+                self.current.prompts[name] = _of_host(reader, prompt, result)
+            return result
+        encoded = self._encoded(name, reader, tower, prompt)
+        device = host("comfy.model_management").intermediate_device()
+        return encoded.hidden.to(device), encoded.pooled.to(device)
+
+    def _encoded(self, name: str, reader: Reader, tower: Any, prompt: ReadPrompt) -> EncodedPrompt:
+        """A prompt encoded by a tower with the scheme."""
+        current = self.current
+        has_memory = current is not None and memory_of(current.clip) is not None
+        device = torch.device(getattr(tower, "execution_device", None) or "cpu")
+        max_chunks = MAX_CHUNKS_CPU if device.type == "cpu" else MAX_CHUNKS_GPU
+        encoders = Encoders({name: reader}, max_chunks=max_chunks, keeps_calls=not has_memory)
+        prepared = Prepared(encoders, {name: [prompt]})
+        encode = encode_fn(tower)
+        if current is not None:
+            is_stable = is_stable_diffusion(current.clip)
+            if SCHEMES[prompt.options.scheme].is_repeating:
+                check_repeat(current.clip, prepared.reads, is_stable_diffusion=is_stable)
+            check_signs(current.clip, prepared.reads, is_stable_diffusion=is_stable)
+            encode = with_recall(encode, tower, current.clip.patcher)
+        check = host("comfy.model_management").throw_exception_if_processing_interrupted
+        (encoded,) = prepared.run_tower(name, encode, check)
+        if current is None:
+            if encoded.signs:
+                raise NegPipError(
+                    f"Another node encodes with {name} past the CLIP, so that the scheme {prompt.options.scheme} "
+                    "cannot take words away: take weights of 0 and above, or another scheme."
+                )
+            return encoded
+        if self.pairs_rows:
+            encoded = for_patched(encoded)
+        current.prompts[name] = encoded
+        return encoded
+
+    def tokens_for_host(self, tokens: HostTokens) -> HostTokens:
+        """Tokens without weights if those act in the attention, else as they are."""
+        if self.method.way is None:
+            return tokens
+        return {key: _unweighted(chunks) if isinstance(chunks, list) else chunks for key, chunks in tokens.items()}
+
+    def finished(self, call: Encoding, conditioning: Conditioning) -> Conditioning:
+        """A conditioning with its words, and with what acts on it in the attention."""
+        if not conditioning:
+            return conditioning
+        if self.method.way is None:
+            conditioning = with_words(conditioning, self._words(call, conditioning, None))
+            if not call.prompts:
+                return conditioning
+            if not is_patched(call.clip):  # the MODEL of CLIP NegPip finds signs in the rows
+                check_same_signs({name: [prompt.read] for name, prompt in call.prompts.items()})
+            return with_signs(conditioning, call.prompts)
+        parts = self._parts(call, conditioning)
+        effects = [effect_of(token.weight, self.method.way, self.settings.strength) for token in shared_tokens(parts)]
+        conditioning = with_words(conditioning, self._words(call, conditioning, parts))
+        return with_effects(conditioning, effects)[0]
+
+    def check_is_carried(self, call: Encoding) -> None:
+        """Refuse signs, and tell of weights, that rows without a conditioning cannot carry."""
+        if any(prompt.signs for prompt in call.prompts.values()):
+            raise NegPipError(
+                f"This node takes rows alone, so that the scheme {self.method.options.scheme} cannot take words away: "
+                "take weights of 0 and above, or another scheme."
+            )
+        weights = (entry[1] for chunks in call.tokens.values() for chunk in chunks for entry in chunk)
+        if self.method.way is not None and any(weight != 1.0 for weight in weights):
+            self.say("This node takes rows alone: weights in the attention do not act. Take a scheme that weighs rows.")
+
+    def tell(self, call: Encoding, conditioning: Conditioning) -> None:
+        """Tell what became of a prompt."""
+        prompts = (
+            {}
+            if call.is_edited
+            else {
+                name: _without_ignored(prompt) if self.method.way else prompt for name, prompt in call.prompts.items()
+            }
+        )
+        lines = [EDITED_LINE] if call.is_edited else []
+        note = tokenizer = ""
+        if not prompts and not call.is_edited:
+            prompts = self._host_prompts(call, conditioning)
+            note, tokenizer = self._note(call.clip), class_of(call.clip.tokenizer)
+        known = {*prompts, *(f"clip_{name}" for name in prompts)}
+        others = tuple(sorted({name for name, _ in call.clip.cond_stage_model.named_children()} - known))
+        self._tell(Report(Encoded(conditioning, prompts, others, note, tokenizer), (*lines, *call.lines)))
+
+    def _note(self, clip: Clip) -> str:
+        if self.method.way is not None:
+            return f"weighed in the attention by {self.method.way}, strength {self.settings.strength:g}"
+        return stock_note(clip)
+
+    def _host_prompts(self, call: Encoding, conditioning: Conditioning) -> dict[str, EncodedPrompt]:
+        """A prompt that the host has encoded, by the encoder that its rows are of."""
+        rows, values = conditioning[0]
+        pooled = values.get("pooled_output")
+        names = [self.method.family.encoder_of(call.clip)] if self.method.family else [*call.tokens]
+        for name in names:
+            entries = [entry for chunk in call.tokens.get(name, ()) for entry in chunk]
+            marks = [mark for entry in entries if (mark := mark_of(entry)) is not None]
+            texts = {id(mark.prompt): mark.prompt for mark in marks}
+            if len(texts) == 1 and isinstance(text := marks[0].prompt, HostText):
+                tokens = [token_of_entry(entry) for entry in entries if mark_of(entry) is not None]
+                read = as_read(text.prompt, tokens, tuple(dict.fromkeys(text.issues)), text.options)
+                return {name: EncodedPrompt(rows, rows[:, 0] if pooled is None else pooled, read, 1)}
+        return {}
+
+    def _parts(self, call: Encoding, conditioning: Conditioning) -> list[list[Row]]:
+        rows, values = conditioning[0]
+        return parts_of_rows(call.clip, self.method.family, call.tokens, num_rows_read(rows, values), call.sizes)
+
+    def _words(
+        self, call: Encoding, conditioning: Conditioning, parts: list[list[Row]] | None
+    ) -> tuple[Part, ...] | str:
+        """Words of what was encoded, or the reason why they have no rows of their own."""
+        if call.is_edited:
+            return EDITED
+        is_clip = is_stable_diffusion(call.clip)
+        if is_clip and not call.prompts:
+            return "another pack’s node has made its rows"
+        of_towers = words_or_blend(call.prompts) if call.prompts else ({},)
+        if isinstance(of_towers, str) or is_clip:
+            return of_towers
+        if self.method.family is None:
+            return unknown_rows(call.clip)
+        try:
+            parts = self._parts(call, conditioning) if parts is None else parts
+            return words_of_rows(parts, {name.removeprefix("clip_"): words for name, words in of_towers[0].items()})
+        except ValueError as error:
+            return f"{error}".rstrip(".")
+
+
+def _without_ignored(prompt: EncodedPrompt) -> EncodedPrompt:
+    """A prompt without the problem that its scheme applies no weights: they act later."""
+    issues = tuple(issue for issue in prompt.read.issues if issue.code != "ignored-weights")
+    return prompt._replace(read=prompt.read._replace(issues=issues))
+
+
+def _unweighted(chunks: Sequence[Sequence[Entry]]) -> Sequence[Sequence[Entry]]:
+    """Chunks whose weights are 1, still known as those of their prompt if they were."""
+    plain = [[(entry[0], 1.0, *entry[2:]) for entry in chunk] for chunk in chunks]
+    prompt = prompt_of(chunks)
+    return plain if prompt is None else sealed(plain, prompt)
+
+
+def _of_host(reader: Reader, prompt: ReadPrompt, result: Sequence[Tensor]) -> EncodedPrompt:
+    """A prompt that a tower of the host has encoded by itself."""
+    prepared = Prepared(Encoders({"": reader}), {"": [prompt]})
+    places = all_places(len(prompt.chunks), prompt.layout.length)
+    return EncodedPrompt(result[0], result[1], prompt, prepared.num_encodings, places=places)

@@ -1,0 +1,196 @@
+"""Prompts for text encoders that the host runs itself, and which of its tokens are which of their words.
+
+The prompt is stripped of its syntax and tokenized by the host, which may put it into a template or give it to several
+encoders. Shallow copies of the host's tokenizers see each text as it is in the end; a second call with another prompt
+shows where in it the prompt stands. Tokens are marked there, so that marks survive what the host does with them later.
+
+Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from itertools import islice
+from typing import Any
+
+from ....weighting.chunks import Token
+from ....weighting.prompt import Issue, shortened
+from ..contract import host
+from ..text_rows import token_of
+from ..token_offsets import as_id, check_offsets, offsets, pieces
+from .marks import Entry, HostText, Letter, marked_entry
+
+STAND_IN = "\ue000\ue001\ue000"
+"""Text of private characters in place of the prompt, to find where it stands in the host's texts."""
+TOKENIZE = "tokenize_with_weights"
+"""The host's method of tokenizers."""
+
+Call = Callable[[Any, str], dict[str, Any]]
+"""Tokenization by the host: from a tokenizer and a text to its tokens."""
+Around = Sequence[str]
+"""Texts that the host puts before, between and behind the places of a prompt in its own text."""
+
+
+def is_replaced(tokenizer: Any) -> bool:
+    """Whether another pack has put a function of its own on a host's tokenizer or on one in it."""
+    return any(TOKENIZE in vars(part) for part in (tokenizer, *_parts(tokenizer).values()))
+
+
+def marked_tokens(tokenizer: Any, text: HostText, call: Call) -> dict[str, Any]:
+    """Tokens of a prompt by the host, with marks on those of its words.
+
+    Args:
+        tokenizer: The host's tokenizer of a CLIP.
+        text: The prompt; issues about its tokens are added to it.
+        call: Function that tokenizes.
+
+    Returns:
+        The host's tokens; weights stand in those of a text that is weighed later.
+
+    Raises:
+        ValueError: If a prompt with weights is weighed later and its words cannot be told.
+    """
+    templates: dict[str, list[str]] = {}
+    if text.written:
+        call(
+            _spied(tokenizer, text, lambda name, number, final: templates.setdefault(name, []).append(final)), STAND_IN
+        )
+    num_marked = 0
+
+    def around(name: str, number: int, final: str) -> Around | None:
+        nonlocal num_marked
+        known = templates.get(name, [])
+        found = _around(text.written, final, known[number] if number < len(known) else "")
+        num_marked += found is not None
+        return found
+
+    tokens = call(_spied(tokenizer, text, around), text.written)
+    if text.is_weighed and text.has_weights and not num_marked:
+        raise ValueError(
+            f"Nobody can tell which rows are a word's: this encoder does not give “{shortened(text.written)}” to its "
+            "tokenizer as it is written. Take the weights out."
+        )
+    return tokens
+
+
+def _parts(tokenizer: Any) -> dict[str, Any]:
+    """Tokenizers of text encoders in a host's tokenizer, by name."""
+    return {name: part for name, part in vars(tokenizer).items() if hasattr(part, TOKENIZE)}
+
+
+def _spied(tokenizer: Any, text: HostText, around: Callable[[str, int, str], Around | None]) -> Any:
+    """A copy of a host's tokenizer that tells its texts, and marks the tokens of those in which the prompt is found.
+
+    ``around`` is called with the name of the encoder, the number of its call and the text.
+    """
+    spied = copy(tokenizer)
+    for name, part in _parts(tokenizer).items():
+        own = copy(part)
+        calls: list[str] = []
+
+        def tokenize(
+            final: Any, *rest: Any, own: Any = own, name: str = name, calls: list[str] = calls, **choices: Any
+        ) -> Any:
+            if text.is_weighed:
+                choices.setdefault("disable_weights", True)
+            reads_weights = not choices.get("disable_weights", getattr(own, "disable_weights", False))
+            chunks = getattr(type(own), TOKENIZE)(own, final, *rest, **choices)
+            known = around(name, len(calls), final) if isinstance(final, str) else None
+            calls.append(final)
+            return chunks if known is None else _marked(own, chunks, final, known, text, reads_weights)
+
+        setattr(own, TOKENIZE, tokenize)
+        setattr(spied, name, own)
+    return spied
+
+
+def _around(written: str, final: str, template: str) -> Around | None:
+    """Texts around a prompt in a host's text; None if it does not stand in it as it is written.
+
+    ``template`` is the same text with `STAND_IN` in place of the prompt.
+    """
+    between = template.split(STAND_IN)
+    if len(between) > 1 and written.join(between) == final:
+        return between
+    return final.split(written) if written and final.count(written) == 1 else None
+
+
+def _runs(final: str, around: Around, text: HostText, reads_weights: bool) -> list[list[Letter]]:
+    """Letters of the parts of a host's text that its tokenizer takes one by one; without syntax, if it reads any."""
+    parts = [final]
+    if reads_weights:
+        clip = host("comfy.sd1_clip")
+        weighted = clip.token_weights(clip.escape_important(final), 1.0)
+        parts = [clip.unescape_important(part) for part, _ in weighted]
+    letters: list[Letter] = []
+    for index, own in enumerate(around):
+        letters += [*(text.letters if index else ()), *((letter, None) for letter in own)]
+    if [letter for letter, _ in letters] != [*"".join(parts)]:
+        raise ValueError(
+            "Nobody can tell which rows are a word's: ComfyUI reads other letters of this prompt than stand in it. "
+            "Escaped brackets may be the reason."
+        )
+    rest = iter(letters)
+    return [list(islice(rest, len(part))) for part in parts]
+
+
+def _marked(
+    inner: Any, chunks: Sequence[Sequence[Entry]], final: str, around: Around, text: HostText, reads_weights: bool
+) -> Any:
+    """Chunks with marks, as they are if their words cannot be told; refused if weights would be lost with them."""
+    issues: list[Issue] = []
+    try:
+        tokens = _tokens(inner, chunks, _runs(final, around, text, reads_weights), issues)
+    except (AttributeError, ValueError):
+        if text.is_weighed and text.has_weights:
+            raise
+        return chunks
+    text.issues.extend(issue for issue in issues if issue not in text.issues)
+    return [
+        [_marked_entry(entry, token, text) for entry, token in zip(chunk, some, strict=True)]
+        for chunk, some in zip(chunks, tokens, strict=True)
+    ]
+
+
+def _marked_entry(entry: Entry, token: Token, text: HostText) -> Entry:
+    if token.span is None:
+        return entry
+    if text.is_weighed:
+        entry = (entry[0], token.weight, *entry[2:])
+    return marked_entry(entry, token, text)
+
+
+def _tokens(
+    inner: Any, chunks: Sequence[Sequence[Entry]], runs: Sequence[Sequence[Letter]], issues: list[Issue]
+) -> list[list[Token]]:
+    """Tokens of the chunks of one encoder, for the runs of a text that it tokenizes one by one."""
+    expected: list[tuple[Any, Token]] = []
+    for run in runs:
+        run_text = "".join(letter for letter, _ in run)
+        run_pieces = pieces(inner, run_text, offsets)
+        check_offsets(inner, run_text, run_pieces)
+        for token_id, start, end in run_pieces:
+            own = [character for _, character in run[start:end] if character is not None]
+            token = token_of(token_id, 0, len(own), 0, own, issues) if own else Token(token_id)
+            expected.append((as_id(token_id), token))
+    found: list[list[Token]] = []
+    for chunk in chunks:
+        ids = [as_id(entry[0]) for entry in chunk]
+        first = len(ids) - len(expected) if getattr(inner, "pad_left", False) else int(inner.start_token is not None)
+        tokens = [Token(entry[0]) for entry in chunk]
+        place = max(0, first)
+        while expected and place < len(ids) and ids[place] == expected[0][0]:
+            tokens[place] = expected.pop(0)[1]
+            place += 1
+        if {*ids[: max(0, first)], *ids[place:]} - {inner.start_token, inner.end_token, inner.pad_token}:
+            raise ValueError(
+                "Nobody can tell which rows are a word's: ComfyUI's tokens of this prompt are not those that its "
+                "tokenizer gives for it. Escaped brackets may be the reason."
+            )
+        found.append(tokens)
+    if spans := [token.span for _, token in expected if token.span is not None]:
+        num_rows = sum(map(len, found))
+        message = f"The text encoder reads no more than {num_rows} tokens: it does not see this or what follows."
+        issues.append(Issue("rows-cut", message, spans[0]))
+    return found

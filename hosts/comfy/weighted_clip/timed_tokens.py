@@ -1,0 +1,69 @@
+"""Prompts that change while a picture is sampled, in the boxes of any node.
+
+Source: docs/timed.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ....weighting.timed.schedule import TimedPrompt, read_timed
+from ..timed import check_branches, timed_entries, uniform_timing
+from ..types import Conditioning
+from .marks import values_of
+
+if TYPE_CHECKING:
+    from .encoding import Session
+
+
+class TimedChunks(list[Any]):
+    """Chunks of the first text of a timed prompt, with all of its texts."""
+
+    prompt: TimedPrompt
+    tokens: Mapping[str, Mapping[str, Any]]
+    """The host's tokens of each text."""
+    values: tuple[Any, ...]
+    """Their content as long as nobody edits them."""
+
+
+def timed_tokens(text: str, session: Session, tokens_of: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """Tokens of a prompt that may change; those of a text that does not are as ``tokens_of`` makes them."""
+    settings, options = session.settings, session.method.options
+    prompt = read_timed(text, settings.steps, has_comments=options.is_cleaned)
+    check_branches(prompt)
+    texts = list(dict.fromkeys(part.text for branch in prompt.branches for part in branch.texts))
+    if len(texts) == 1 and len(prompt.branches) == 1:
+        return tokens_of(text)
+    tokens = {part: tokens_of(part) for part in texts}
+    found: dict[str, Any] = {}
+    for key, chunks in tokens[texts[0]].items():
+        found[key] = chunks
+        if isinstance(chunks, list):
+            timed = found[key] = TimedChunks(chunks)
+            timed.prompt, timed.tokens, timed.values = prompt, tokens, values_of(chunks)
+    return found
+
+
+def timed_conditioning(
+    tokens: Mapping[str, Any], session: Session, encoded: Callable[[Mapping[str, Any]], Conditioning]
+) -> Conditioning:
+    """Conditioning of tokens; of a timed prompt one with an entry for each of its texts and times.
+
+    Raises:
+        ValueError: If another node has edited the tokens of a timed prompt, or has mixed those of several.
+    """
+    chunks = [some for some in tokens.values() if isinstance(some, list)]
+    timed = [some for some in chunks if isinstance(some, TimedChunks)]
+    if not timed:
+        return encoded(tokens)
+    first = timed[0]
+    if len(timed) < len(chunks) or any(some.prompt != first.prompt or values_of(some) != some.values for some in timed):
+        raise ValueError(
+            "A node has edited or mixed the tokens of a prompt that changes while the picture is sampled: give each of "
+            "its texts the same times, or take out what changes, such as [from:to:when] and AND."
+        )
+    settings = session.settings
+    timing = uniform_timing(settings.steps)
+    texts = {text: encoded(some) for text, some in first.tokens.items()}
+    return timed_entries(first.prompt, timing, settings.counter, lambda index, text: texts[text])

@@ -1,0 +1,274 @@
+"""Checks of weights in the attention of further families of pictures (toys_pictures.py).
+
+The rows of words are found without our tables: of a text encoder that reads from left to right, a word's row is the
+first that changes with its token. Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+from unittest import SkipTest
+
+import torch
+from inprocess import CLOSE, compares, main, refusal, stock
+from inprocess_attention import draws_as_written_out, is_close
+from inprocess_places import encoded, placed
+from inprocess_places_joint import draws_by_place, half
+from inprocess_regions import region
+from inprocess_word_maps import watched
+from toys import PLAIN, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
+from toys_pictures import FAMILIES
+from written_out import written_out
+
+EDITING = ("Mage-Flow", "Boogu", "OmniGen 2", "HiDream-O1", "LongCat-Image", "JoyImage")
+"""Families that read reference images."""
+PLACED = ("Mage-Flow", "Ovis-Image", "NewBie", "Chroma Radiance", "Z-Image in pixels", "Cosmos Predict 2")
+"""Families in which words may have places, whose rows our nodes know as well."""
+BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos 1", "Cosmos Predict 2")
+"""Families whose text encoder, T5, reads in both directions; it has a row for each token."""
+
+
+def known(*families: str) -> tuple[str, ...]:
+    """Those of some families that this ComfyUI has."""
+    from comfy import supported_models
+
+    return tuple(family for family in there(*families) if hasattr(supported_models, TOYS[family].config))
+
+
+def ours(module: str) -> Any:
+    """A module of our pack, as ComfyUI has loaded it."""
+    import nodes
+
+    inside = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWeighAttention"].__module__
+    return importlib.import_module(f"{inside.rpartition('.nodes.')[0]}.{module}")
+
+
+def tokens_of(family: str, clip: Any) -> tuple[Any, list[Any], dict[str, int]]:
+    """The host's tokens of our text, those of the encoder with the words, and their places there, the last of each."""
+    tokens, (key,) = clip.tokenize(PLAIN), TOYS[family].keys
+    ((*pairs,),) = tokens[key]
+    inner = getattr(clip.tokenizer, key, None) or getattr(clip.tokenizer, f"clip_{key}")
+    places = {inner.inv_vocab.get(pair[0], "").strip("▁Ġ"): place for place, pair in enumerate(pairs)}
+    return tokens, pairs, {word: places[word] for word in WORDS}
+
+
+def rows_by_change(family: str, clip: Any) -> Weights:
+    """Weight of each row of our text: of a word that of the first row which another token in its place changes."""
+    if family in BOTH_WAYS:
+        return rows_by_hand(family, clip)
+    tokens, pairs, places = tokens_of(family, clip)
+    (key,) = TOYS[family].keys
+    plain = clip.encode_from_tokens_scheduled(tokens)[0][0][0]
+    found: Weights = {}
+    for word, place in places.items():
+        other = [*pairs[:place], (pairs[place][0] + 1, *pairs[place][1:]), *pairs[place + 1 :]]
+        changed = clip.encode_from_tokens_scheduled({**tokens, key: [other]})[0][0][0]
+        found[int((changed != plain).any(1).nonzero()[0])] = WORDS[word]
+    assert len(found) == len(WORDS)
+    return found
+
+
+def weighed(conditioning: Any, rows: Weights, how: str = "bias") -> Any:
+    """A stock conditioning with weights for its rows."""
+    rule = ours("weighting.attention")
+    number = conditioning[0][0].shape[1]
+    effects = [rule.effect_of(rows.get(row, 1.0), how, 1.0) for row in range(number)]
+    return ours("hosts.comfy.attention").with_effects(conditioning, effects)[0]
+
+
+def check_the_last_token_of_the_host_is_the_last_row() -> None:
+    """But for those that a record says are left out."""
+    tables = ours("hosts.comfy.families")
+    for family in known(*FAMILIES):
+        clip = make_text_encoder(family)
+        _, pairs, places = tokens_of(family, clip)
+        behind = tables.text_family(clip).num_left_out_behind([pair[0] for pair in pairs])
+        number = stock(clip, PLAIN)[0][0].shape[1]
+        by_place = {number - (len(pairs) - behind - place): WORDS[word] for word, place in places.items()}
+        assert by_place == rows_by_change(family, clip), (family, by_place)
+
+
+@compares("Weights in further families of pictures, small, KSampler, with a softmax written out, likewise", limit=CLOSE)
+def check_weights_in_families_of_pictures_equal_ones_written_out() -> None:
+    for family in known(*FAMILIES):
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
+        rows = rows_by_change(family, clip)
+        without = sampled(model, plain, negative)
+        for how in ("value", "bias"):
+            with written_out(model, how, (plain, rows)):
+                reference = sampled(model, plain, negative)
+            is_close(sampled(model, weighed(plain, rows, how), negative), reference, without, f"{family}, {how}")
+        assert torch.equal(sampled(model, weighed(plain, {}), negative), without), family
+        assert torch.equal(sampled(model, plain, negative), without), family
+
+
+def with_references(family: str, conditioning: Any) -> Any:
+    """A conditioning with two reference images of other sizes than the picture's."""
+    import node_helpers
+
+    generator = torch.Generator().manual_seed(8)
+    sizes = (64, 96), (96, 64)
+    if family == "HiDream-O1":  # it sees images themselves
+        images = [torch.rand(1, *size, 3, generator=generator) for size in sizes]
+    else:
+        channels, frames = (128 if family == "Mage-Flow" else 16), ((1,) if family == "JoyImage" else ())
+        images = [
+            torch.randn(1, channels, *frames, *(side // 8 for side in size), generator=generator) for size in sizes
+        ]
+    return node_helpers.conditioning_set_values(conditioning, {"reference_latents": images})
+
+
+@compares("The same with reference images, in families that edit, likewise", limit=CLOSE)
+def check_weights_beside_reference_images_equal_ones_written_out() -> None:
+    for family in known(*EDITING):
+        clip, model = make_text_encoder(family), make_model(family)
+        alone, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
+        rows, plain = rows_by_change(family, clip), with_references(family, alone)
+        assert not torch.equal(sampled(model, plain, negative), sampled(model, alone, negative)), family
+        for other in (negative, with_references(family, negative)):
+            ours = weighed(plain, rows)
+            draws_as_written_out(model, ours, plain, other, (plain, rows), name=family)
+
+
+@compares("Place Phrase in those whose queries are laid out as in families before, likewise", limit=CLOSE)
+def check_placed_phrases_equal_weights_by_place_written_out() -> None:
+    for family in known(*PLACED):
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
+        field = half(3.0, 0.4)
+        ours = placed(encoded(clip), "red", area="left half", inside=3.0, outside=0.4)
+        (row,) = (row for row, weight in rows_by_change(family, clip).items() if weight == WORDS["red"])
+        draws_by_place(model, ours, plain, negative, (plain, {row: [field]}), name=family)
+
+
+def check_places_regions_and_maps_are_refused_where_the_layout_is_unknown() -> None:
+    if not known("Boogu"):
+        raise SkipTest("this ComfyUI has no Boogu")
+    clip, model = make_text_encoder("Boogu"), make_model("Boogu")
+    words, negative = encoded(clip), stock(clip, TOYS["Boogu"].negative)
+    for conditioning in (
+        placed(words, "red", area="left half"),
+        region(words, encoded(clip, "a dog"), area="left half"),
+        watched(words, "red")[0],
+    ):
+        message = refusal(lambda conditioning=conditioning: sampled(model, conditioning, negative))
+        assert "do not know where in the picture the places of this model (Boogu) are" in message, message
+
+
+def unreachable(name: str) -> tuple[Any, Any]:
+    """A small MODEL that our weights do not reach, and a conditioning for it made of random numbers."""
+    from toys import build
+
+    generator = torch.Generator().manual_seed(9)
+
+    def rows(number: int, width: int = 64) -> torch.Tensor:
+        return torch.randn(1, number, width, generator=generator)
+
+    sizes, values = {
+        "PixArtAlpha": (
+            {
+                **{"hidden_size": 48, "num_heads": 2, "depth": 2, "caption_channels": 64, "in_channels": 4},
+                **{"patch_size": 2, "micro_condition": False},
+            },
+            {},
+        ),
+        "HunyuanDiT": (
+            {
+                **{"hidden_size": 32, "num_heads": 2, "depth": 4, "text_states_dim": 64, "text_states_dim_t5": 64},
+                **{"in_channels": 4, "patch_size": 2},
+            },
+            {
+                **{"attention_mask": torch.ones(1, 77), "attention_mask_mt5xl": torch.ones(1, 256)},
+                "conditioning_mt5xl": rows(256),
+            },
+        ),
+        "Stable_Cascade_C": (
+            {
+                **{"c_cond": 32, "c_r": 8, "c_hidden": [32, 32], "nhead": [2, 2], "blocks": [[1, 1], [1, 1]]},
+                **{"block_repeat": [[1, 1], [1, 1]], "c_clip_text": 64, "c_clip_text_pooled": 64, "c_clip_img": 768},
+            },
+            {"pooled_output": rows(1)[0]},
+        ),
+    }[name]
+    return build(name, sizes), [[rows(77), {"pooled_output": None, **values}]]
+
+
+def check_models_that_cannot_be_reached_are_refused_with_the_reason() -> None:
+    """The host passes the attention of the first two no options, so that a function around it is not called."""
+    import nodes
+
+    def drawn(model: Any, conditioning: Any) -> torch.Tensor:
+        latent = {"samples": torch.zeros(1, model.model.latent_format.latent_channels, 64, 64)}
+        settings = 1, 1, 1.0, "euler", "simple"
+        return nodes.KSampler().sample(model, *settings, conditioning, conditioning, latent)[0]["samples"]
+
+    for name, reason in (
+        ("PixArtAlpha", "neither options nor a mask"),
+        ("HunyuanDiT", "neither options nor a mask"),
+        ("Stable_Cascade_C", "its CLIP's own schemes weigh there"),
+    ):
+        model, conditioning = unreachable(name)
+        calls: list[int] = []
+
+        def around(function: Any, *inputs: Any, calls: list[int] = calls, **choices: Any) -> Any:
+            calls.append(1)
+            return function(*inputs, **choices)
+
+        theirs = model.clone()
+        theirs.model_options["transformer_options"]["optimized_attention_override"] = around
+        assert drawn(theirs, conditioning).isfinite().all()
+        assert bool(calls) == (name == "Stable_Cascade_C"), name
+        ours = weighed(conditioning, {2: 1.7})
+        message = refusal(lambda model=model, ours=ours: drawn(model, ours))
+        assert reason in message and "reads text: " in message, message
+
+
+def check_hooks_of_a_call_are_taken_off_and_a_compiled_model_is_refused() -> None:
+    """Ernie-Image passes no options to its attention."""
+    from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+    if not known("Ernie-Image"):
+        raise SkipTest("this ComfyUI has no Ernie-Image")
+    clip, model = make_text_encoder("Ernie-Image"), make_model("Ernie-Image")
+    plain, negative = stock(clip, PLAIN), stock(clip, TOYS["Ernie-Image"].negative)
+    positive = weighed(plain, rows_by_change("Ernie-Image", clip))
+    network = model.model.diffusion_model
+    without = sampled(model, plain, negative)
+    hooked: list[int] = []
+
+    def num_hooks() -> int:
+        return sum(len(layer._forward_hooks) + len(layer._forward_pre_hooks) for layer in network.modules())
+
+    def noting(apply_model: Any, call: dict[str, Any]) -> Any:
+        handle = network.final_norm.register_forward_pre_hook(lambda *_: hooked.append(num_hooks()))
+        try:
+            return apply_model(call["input"], call["timestep"], **call["c"])
+        finally:
+            handle.remove()
+
+    noted = model.clone()
+    noted.set_model_unet_function_wrapper(noting)
+    assert not torch.equal(sampled(noted, positive, negative), without)
+    assert max(hooked) == 1 + 2 * len(network.layers) and num_hooks() == 0
+
+    def failing(*_: Any) -> None:
+        raise ValueError("in the middle")
+
+    handle = network.layers[1].register_forward_pre_hook(failing)
+    assert refusal(lambda: sampled(model, positive, negative)) == "in the middle"
+    handle.remove()
+    assert num_hooks() == 0 and torch.equal(sampled(model, plain, negative), without)
+    for key in ("diffusion_model", "diffusion_model.layers.0"):
+        compiled = model.clone()
+        set_torch_compile_wrapper(compiled, backend="eager", keys=[key])
+        message = refusal(lambda compiled=compiled: sampled(compiled, positive, negative))
+        assert "while it is compiled" in message, message
+        sampled(compiled, negative, negative)
+
+
+if __name__ == "__main__":
+    main(globals())

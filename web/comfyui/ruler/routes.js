@@ -1,0 +1,60 @@
+/** Requests to our routes of the server (nodes/routes.py), as JSON. */
+
+const ROUTE = "/weighted_clip/inspect";
+const CHECK_ROUTE = "/weighted_clip/check";
+const CONVERT_ROUTE = "/weighted_clip/convert";
+const INFOTEXT_ROUTE = "/weighted_clip/infotext";
+const PICTURE_ROUTE = "/weighted_clip/picture";
+/** The status of a busy server (MAX_AT_ONCE of nodes/routes.py). */
+const BUSY = 429;
+/** Milliseconds until a busy server is asked again. */
+const BUSY_TIME = 250;
+
+/**
+ * Functions that ask the server.
+ * @param {object} api ComfyUI's module.
+ */
+export function requestsTo(api) {
+  /** Resolves with the previous request: the nodes of a page take turns. */
+  let turn = Promise.resolve();
+
+  /** Ask when it is this request's turn, repeatedly while the server is busy. */
+  function askInTurn(route, body, signal) {
+    const answer = turn.then(() => askNow(route, body, signal));
+    turn = answer.catch(() => {});
+    return answer;
+  }
+
+  async function askNow(route, body, signal) {
+    let response = await post(route, body, signal);
+    while (response.status === BUSY) {
+      await new Promise((done) => setTimeout(done, BUSY_TIME));
+      response = await post(route, body, signal);
+    }
+    const answer = await response.json().catch(() => ({}));
+    if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart ComfyUI`);
+    return answer;
+  }
+
+  async function post(route, body, signal) {
+    const headers = { "Content-Type": "application/json" };
+    return api.fetchApi(route, { method: "POST", headers, body, signal }).catch((error) => {
+      throw signal?.aborted ? error : new Error("The server does not answer");
+    });
+  }
+
+  return {
+    /** Views (web/inspection.py). */
+    ask: (body, signal) => askInTurn(ROUTE, body, signal).then((answer) => answer.views),
+    /** The problems of a node (nodes/checks.py). */
+    check: (body, signal) => askInTurn(CHECK_ROUTE, body, signal),
+    /** A prompt in another syntax (web/inspection.py). */
+    convert: (request) => askNow(CONVERT_ROUTE, JSON.stringify(request)),
+    /** The prompt, negative prompt and settings in generation data (web/inspection.py). */
+    takeApart: (text) => askNow(INFOTEXT_ROUTE, JSON.stringify({ text })),
+    /** Which files that generation data names the server has (nodes/routes.py). */
+    pictureOf: (text) => askNow(PICTURE_ROUTE, JSON.stringify({ text })),
+    /** Address of a file that the server has made. */
+    urlOf: (file) => api.apiURL(`/view?${new URLSearchParams(file)}`),
+  };
+}
