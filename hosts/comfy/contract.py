@@ -134,6 +134,14 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.ldm.wan.model_wandancer.WanDancerModel": ("blocks", "img_emb_refimage", "model_type", "patch_size"),
     "comfy.ldm.wan.ar_model.CausalWanModel": ("forward_block",),
     "comfy.ldm.wan.model.WanAttentionBlock": ("cross_attn",),
+    "comfy.ldm.hunyuan_video.model.HunyuanVideo": (
+        *("byt5_in", "cond_type_embedding", "double_blocks", "single_blocks", "txt_in"),
+    ),
+    "comfy.ldm.hunyuan_video.model.TokenRefiner": ("individual_token_refiner",),
+    "comfy.ldm.hunyuan_video.model.IndividualTokenRefiner": ("blocks",),
+    "comfy.ldm.kandinsky5.model.Kandinsky5": ("text_transformer_blocks", "visual_transformer_blocks"),
+    "comfy.ldm.cogvideo.model.CogVideoXTransformer3DModel": (),
+    "comfy.ldm.genmo.joint_model.asymm_models_joint.AsymmDiTJoint": (),
     "comfy.ldm.lightricks.model.LTXVModel": ("transformer_blocks",),
     "comfy.ldm.lightricks.model.BasicTransformerBlock": ("attn2",),
     "comfy.ldm.lightricks.av_model.LTXAVModel": (
@@ -181,6 +189,12 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.text_encoders.krea2.Krea2Tokenizer": ("llama_template",),
     "comfy.text_encoders.anima.AnimaTokenizer": (),
     "comfy.text_encoders.wan.WanT5Tokenizer": (),
+    "comfy.text_encoders.hunyuan_video.HunyuanVideoTokenizer": ("llama_template",),
+    "comfy.text_encoders.hunyuan_video.HunyuanVideo15Tokenizer": ("llama_template",),
+    "comfy.text_encoders.hunyuan_image.HunyuanImageTokenizer": ("llama_template",),
+    "comfy.text_encoders.kandinsky5.Kandinsky5Tokenizer": ("llama_template",),
+    "comfy.text_encoders.cogvideo.CogVideoXTokenizer": (),
+    "comfy.text_encoders.genmo.MochiT5Tokenizer": (),
     "comfy.text_encoders.lt.LTXVT5Tokenizer": (),
     "comfy.text_encoders.lt.LTXAVGemmaTokenizer": (),
     "comfy.text_encoders.sd3_clip.SD3Tokenizer": (),
@@ -241,7 +255,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "comfy.context_windows": ("context_window",),
     "comfy.model_base": (
         *("attention_mask", "c_crossattn", "cross_attn", "denoise_mask", "encoder_hidden_states_llama3"),
-        *("keyframe_idxs", "ref_latents", "t5xxl_ids", "t5xxl_weights", "unprocessed_ltxav_embeds"),
+        *("clip_fea", "keyframe_idxs", "num_tokens", "ref_latents", "t5xxl_ids", "t5xxl_weights", "txt_byt5"),
+        "unprocessed_ltxav_embeds",
     ),
 }
 """Keys of dictionaries that are used, by module."""

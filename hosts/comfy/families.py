@@ -33,6 +33,9 @@ from .attention_orders import (
     behind_picture,
     behind_refiners_apart,
     behind_registers,
+    behind_text_blocks,
+    behind_token_refiner,
+    behind_video,
     in_every_attention,
     in_every_second_attention,
     in_language_model,
@@ -56,6 +59,8 @@ from .types import Clip
 
 IM_START, IM_END, USER, NEWLINE, BACKGROUND, COLON = 151644, 151645, 872, 198, 4004, 25
 """Ids of Qwen's tokenizer by which the host finds the ends of a template."""
+LLAMA_USER, TURN_END, BLANK_LINE = (128006, 882, 128007), 128009, 271
+"""Ids of Llama 3's tokenizer by which the host finds the user's turn in the template of Hunyuan Video."""
 TOKENIZE = "tokenize_with_weights"
 """The method of the host's tokenizers that gives a text its template and its tokens."""
 ANIMA_ROWS = 512
@@ -95,6 +100,20 @@ def _ovis_prefix(ids: Sequence[int | bytes]) -> int:
 def _longcat_suffix(ids: Sequence[int | bytes]) -> int:
     """Number of tokens from the last end of a turn on, which are the end of LongCat-Image's template."""
     return next((number for number, token_id in enumerate(reversed(ids), 1) if token_id == IM_END), 0)
+
+
+def _hunyuan_prefix(ids: Sequence[int | bytes]) -> int:
+    """Number of tokens before the user's last turn in Hunyuan Video's template."""
+    starts = [place for place in range(len(ids)) if tuple(ids[place : place + 3]) == LLAMA_USER]
+    start = starts[-1] + 2 if starts else 0
+    return start + 2 if tuple(ids[start + 1 : start + 2]) == (BLANK_LINE,) and len(ids) > start + 2 else start
+
+
+def _hunyuan_suffix(ids: Sequence[int | bytes]) -> int:
+    """Number of tokens behind the end of that turn."""
+    start = _hunyuan_prefix(ids)
+    ends = [place for place in range(start, len(ids)) if ids[place] == TURN_END]
+    return len(ids) - 1 - ends[0] if start and ends else 0
 
 
 def _lens_prefix(ids: Sequence[int | bytes]) -> int:
@@ -448,6 +467,58 @@ FAMILIES = (
         picture_alone,
         ("comfy.ldm.cosmos.predict2.MiniTrainDIT",),
         {"comfy.text_encoders.cosmos.CosmosT5Tokenizer": "t5xxl"},
+    ),
+    Family(
+        "Hunyuan Video",
+        behind_token_refiner,
+        None,
+        ("comfy.ldm.hunyuan_video.model.HunyuanVideo",),
+        {"comfy.text_encoders.hunyuan_video.HunyuanVideoTokenizer": "llama"},
+        loader="DualCLIPLoader hunyuan_video",
+        num_left_out=_hunyuan_prefix,
+        num_left_out_behind=_hunyuan_suffix,
+        takes_embeddings=False,
+    ),
+    Family(
+        "Hunyuan Video 1.5 and Image 2.1",
+        behind_token_refiner,
+        None,
+        ("comfy.ldm.hunyuan_video.model.HunyuanVideo",),
+        {
+            "comfy.text_encoders.hunyuan_video.HunyuanVideo15Tokenizer": "qwen25_7b",
+            "comfy.text_encoders.hunyuan_image.HunyuanImageTokenizer": "qwen25_7b",
+        },
+        loader="DualCLIPLoader hunyuan_video_15",
+        num_left_out=_qwen_image_prefix,
+        has_weights=False,
+        takes_embeddings=False,
+    ),
+    Family(
+        "Kandinsky 5",
+        behind_text_blocks,
+        None,
+        ("comfy.ldm.kandinsky5.model.Kandinsky5",),
+        {"comfy.text_encoders.kandinsky5.Kandinsky5Tokenizer": "qwen25_7b"},
+        loader="DualCLIPLoader kandinsky5",
+        num_left_out=_qwen_image_prefix,
+        has_weights=False,
+        takes_embeddings=False,
+    ),
+    Family(
+        "CogVideoX",
+        in_every_attention,
+        None,
+        ("comfy.ldm.cogvideo.model.CogVideoXTransformer3DModel",),
+        {"comfy.text_encoders.cogvideo.CogVideoXTokenizer": "t5xxl"},
+        loader="CLIPLoader cogvideox",
+    ),
+    Family(
+        "Mochi",
+        behind_video,
+        None,
+        ("comfy.ldm.genmo.joint_model.asymm_models_joint.AsymmDiTJoint",),
+        {"comfy.text_encoders.genmo.MochiT5Tokenizer": "t5xxl"},
+        loader="CLIPLoader mochi",
     ),
 )
 """All families, in the order in which messages name them."""

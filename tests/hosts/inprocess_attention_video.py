@@ -36,7 +36,7 @@ from toys import (
     sampled,
     there,
 )
-from toys_video import LTX_2, VARIANTS_OF_WAN, WIDE_LATENT
+from toys_video import LATER_VIDEO, LTX_2, VARIANTS_OF_WAN, WIDE_LATENT
 
 TIMES = layouts((8, 8), 4)["times"]
 
@@ -48,20 +48,24 @@ def watched(conditioning: Any) -> Any:
     return nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWatch"]().watch(conditioning, "cat", 1, "all")[0]
 
 
-@compares("Attention Weights at weight 1, LTX-2, small, with stock")
+@compares("Attention Weights at weight 1, LTX-2 and later models of video, small, with stock")
 def check_later_video_at_weight_one_is_stock() -> None:
-    weight_one_is_stock(there(*LTX_2))
+    weight_one_is_stock(there(*LATER_VIDEO))
 
 
-@compares("Attention Weights on LTX-2, small, KSampler, with a softmax written out, likewise", limit=CLOSE)
+@compares(
+    "Attention Weights on LTX-2, Hunyuan Video 1 and 1.5, Hunyuan Image, Kandinsky 5, CogVideoX and Mochi, small, "
+    "KSampler, with a softmax written out, likewise",
+    limit=CLOSE,
+)
 def check_weights_in_later_video_equal_ones_written_out() -> None:
-    weights_equal_ones_written_out(there(*LTX_2), ("value", "bias"))
+    weights_equal_ones_written_out(there(*LATER_VIDEO), ("value", "bias"))
 
 
 @compares("The same in two conditionings, time ranges and batches, likewise", limit=CLOSE)
 def check_weights_in_later_video_stay_with_their_entry() -> None:
     ways = {"times": TIMES, "two": lambda one, two: [*one, *two]}
-    weights_stay_with_their_entry(there(*LTX_2), ways)
+    weights_stay_with_their_entry(there(*LATER_VIDEO), ways)
 
 
 @compares("The same with LoRA hooks, likewise", limit=CLOSE)
@@ -71,7 +75,7 @@ def check_weights_in_later_video_and_lora_hooks_act_together() -> None:
 
 @compares("The same compiled, likewise", limit=CLOSE)
 def check_compiled_later_video_is_weighed_as_well() -> None:
-    compiled_models_are_weighed(there(*LTX_2))
+    compiled_models_are_weighed(there(*LATER_VIDEO))
 
 
 @compares("The same with more tokens than the connectors of LTX-2 have rows of their own, likewise", limit=CLOSE)

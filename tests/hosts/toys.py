@@ -146,19 +146,22 @@ def read_tekken(data: torch.Tensor) -> dict[str, Any]:
 
 
 def read_llama(*_: Any, **__: Any) -> Any:
-    """A small tokenizer with Llama 3's special tokens, at their places."""
+    """A small tokenizer with Llama 3's special tokens, and others of Hunyuan Video's template, at their places."""
     import tokenizers
     from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
     begin, end = "<|begin_of_text|>", "<|eot_id|>"
+    special = {begin: 128000, "<|start_header_id|>": 128006, "<|end_header_id|>": 128007, end: 128009}
+    special |= {"user": 882, "\n\n": 271}
     described = json.loads(make_bpe().to_str())
     vocabulary = described["model"]["vocab"]
-    vocabulary |= {f"<unused {place}>": place for place in range(len(vocabulary), 128009)}
-    del vocabulary["<unused 128000>"]
-    vocabulary |= {begin: 128000, end: 128009}
+    (moved,) = (piece for piece, place in vocabulary.items() if place == special["\n\n"])
+    vocabulary[moved] = 882 - 1
+    taken = {*vocabulary.values(), *special.values()}
+    vocabulary |= {f"<unused {place}>": place for place in range(128009) if place not in taken} | special
     bpe = tokenizers.Tokenizer.from_str(json.dumps(described))
-    bpe.add_special_tokens([begin, end])
+    bpe.add_special_tokens([*special])
     bpe.post_processor = processors.TemplateProcessing(f"{begin} $A", special_tokens=[(begin, 128000)])
     return PreTrainedTokenizerFast(tokenizer_object=bpe)
 
@@ -279,7 +282,11 @@ def make_text_encoder(family: str, **arguments: Any) -> Any:
             except TypeError:
                 replaced.enter_context(patch.object(flux, "load_mistral_tokenizer", read_tekken))
         sizes = {f"{name}_model_config": config for name, config in described.sizes.items()}
-        model, tokenizer = getattr(theirs, described.model), getattr(theirs, described.tokenizer)
+        *elsewhere, name = described.model.split(".")  # a few are in another module than their tokenizer
+        model = getattr(
+            importlib.import_module(f"comfy.text_encoders.{'.'.join(elsewhere)}") if elsewhere else theirs, name
+        )
+        tokenizer = getattr(theirs, described.tokenizer)
         if not inspect.isclass(model):
             model = model(**{**described.arguments, **arguments})
         clip = comfy.sd.CLIP(
@@ -543,9 +550,18 @@ def rows_by_hand(family: str, clip: Any, text: str = PLAIN, words: dict[str, flo
         inner = getattr(clip.tokenizer, key, None) or getattr(clip.tokenizer, f"clip_{key}")
         ids = [pair[0] for chunk in tokens[key] for pair in chunk]
         pieces = [inner.inv_vocab.get(token_id, "").replace("</w>", "").strip("▁Ġ") for token_id in ids]
-        if family in ("Qwen-Image", "Krea 2"):
+        if family in (
+            "Qwen-Image",
+            "Krea 2",
+            "Hunyuan Video 1.5",
+            "Hunyuan Image 2.1",
+            "Kandinsky 5",
+            "Kandinsky 5 Image",
+        ):
             # after the second turn and its heading: <|im_start|> user \n
             pieces = pieces[[place for place, piece in enumerate(pieces) if piece == "<|im_start|>"][1] + 3 :]
+        if family == "Hunyuan Video":  # after the user's heading and a blank line
+            pieces = pieces[pieces.index("user") + 3 :]
         if getattr(inner, "pad_left", False):  # the host takes the padding away
             pieces = pieces[next(place for place, token_id in enumerate(ids) if token_id != inner.pad_token) :]
         rows = {piece: start + row for row, piece in enumerate(pieces)}  # of a piece that a template has too, the last

@@ -20,13 +20,17 @@ from toys import Weights
 FUNCTIONS = {
     "comfy.ldm.aura.mmdit": "optimized_attention",
     "comfy.ldm.boogu.model": "optimized_attention_masked",
+    "comfy.ldm.cogvideo.model": "optimized_attention",
     "comfy.ldm.cosmos.blocks": "optimized_attention",
     "comfy.ldm.ernie.model": "optimized_attention",
     "comfy.ldm.flux.math": "optimized_attention",
+    "comfy.ldm.genmo.joint_model.asymm_models_joint": "optimized_attention",
     "comfy.ldm.hidream.model": "optimized_attention",
     "comfy.ldm.hidream_o1.attention": "optimized_attention",
+    "comfy.ldm.hunyuan_video.model": "optimized_attention",
     "comfy.ldm.ideogram4.model": "optimized_attention_masked",
     "comfy.ldm.joyimage.model": "optimized_attention",
+    "comfy.ldm.kandinsky5.model": "optimized_attention",
     "comfy.ldm.lens.model": "optimized_attention",
     "comfy.ldm.lumina.model": "optimized_attention_masked",
     "comfy.ldm.modules.diffusionmodules.mmdit": "optimized_attention",
@@ -232,6 +236,8 @@ class WrittenOut:
         kept = getattr(network, "ref_conv", None) is not None
         self.has_references_in_front = kept or hasattr(network, "patch_embedding_pose")
         """Whether Wan has them there; HuMo and S2V have them behind."""
+        self.in_front = 0
+        """Rows of Hunyuan Video in front of the text: of an image, and of texts in quotation marks."""
         self.num_references = 0
         """Queries of other models' reference images, the last ones."""
         self.theirs = network.forward
@@ -267,6 +273,15 @@ class WrittenOut:
             self.order = ["image first"] * (network.num_layers + network.num_single_layers)
         if type(network).__module__ == "comfy.ldm.cosmos.model":
             self.order = ["image alone", "text only"] * len(network.blocks)
+        elif type(network).__module__ == "comfy.ldm.cogvideo.model":
+            self.order = ["both"] * len(network.blocks)
+        elif type(network).__module__ == "comfy.ldm.genmo.joint_model.asymm_models_joint":  # Mochi
+            self.order = ["image first"] * len(network.blocks)
+        elif type(network).__module__ == "comfy.ldm.kandinsky5.model":
+            self.order = ["text alone"] * len(network.text_transformer_blocks)
+            self.order += ["image alone", "text only"] * len(network.visual_transformer_blocks)
+        elif type(network).__module__ == "comfy.ldm.hunyuan_video.model":
+            self.order = ["text alone"] * len(network.txt_in.individual_token_refiner.blocks) + self.order
         self.joint = {id(block.attn) for block in getattr(network, "blocks", ()) if hasattr(block, "attn")}
         fusion = getattr(network, "txtfusion", None)
         self.refined = {id(block.attn) for block in getattr(fusion, "refiner_blocks", ())}
@@ -312,6 +327,11 @@ class WrittenOut:
                         self.weights[index, start + row] = weight
         if llama is not None:
             self.weights = torch.cat([self.weights, self.weights[:, context.shape[1] :]], 1)
+        self.weights = self.weights[:, : named.get("num_tokens")]  # Mochi's, without padding
+        self.in_front = 0
+        for one in (named.get("clip_fea"), named.get("txt_byt5")):  # behind the text in Hunyuan Image 2.1
+            if one is not None and getattr(self.network, "cond_type_embedding", None) is not None:
+                self.in_front += one.shape[1]
         self.weights = self.among_others(self.weights, named.get("input_ids"))
         return self.theirs(x, timestep, context=context, **named)
 
@@ -358,6 +378,7 @@ class WrittenOut:
             own = torch.cat([torch.ones(len(own), num_others), own], 1)
             by_place = self.by_place(q, k, 0, num_others)
         elif part == "both":
+            own = torch.cat([torch.ones(len(own), self.in_front), own], 1)
             by_place = self.by_place(q, k, -(-self.num_text // self.pads_to) * self.pads_to, 0)
         return read_out(q, k, v, self.how, own, by_place)
 

@@ -53,9 +53,12 @@ def parts_of_rows(
         if isinstance(part, int):
             parts.append([{}] * part)
             continue
-        entries = {key: _with_rows(family, _expanded(tokens.get(key, ()), sizes.get(key, ()))) for key in part}
+        entries = {key: _expanded(tokens.get(key, ()), sizes.get(key, ())) for key in part}
         length = min(map(len, entries.values()))
         parts.append([{key: some[row] for key, some in entries.items()} for row in range(length)])
+    if family is not None and family.filled_up is not int:  # rows of no word come behind them
+        ids = [as_id(entry[0]) for entry in next(iter(entries.values()))]
+        parts[-1] = parts[-1][family.num_left_out(ids) :]
     total = sum(map(len, parts))
     if total < num_rows and family is not None and family.filled_up(total) == num_rows:
         parts.append([{}] * (num_rows - total))
@@ -73,15 +76,6 @@ def _expanded(chunks: Sequence[Sequence[Entry]], sizes: Sequence[int]) -> list[E
     for entry in (entry for chunk in chunks for entry in chunk):
         found += [entry] * (next(rest, 1) if isinstance(entry[0], dict) else 1)
     return found
-
-
-def _with_rows(family: Family | None, entries: list[Entry]) -> list[Entry]:
-    """Tokens without the last ones that have no row, and where rows of no word come behind them, without the first."""
-    if family is None:
-        return entries
-    ids = [as_id(entry[0]) for entry in entries]
-    first = 0 if family.filled_up is int else family.num_left_out(ids)
-    return entries[first : len(entries) - family.num_left_out_behind(ids)]
 
 
 def shared_tokens(parts: Sequence[Sequence[Row]]) -> list[Token]:
