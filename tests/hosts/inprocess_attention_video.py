@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from inprocess import CLOSE, compares, main, refusal, stock
+from inprocess import CLOSE, compares, difference, main, refusal, stock
 from inprocess_attention import (
     compiled_models_are_weighed,
     draws_as_written_out,
@@ -26,10 +26,12 @@ from inprocess_attention import (
 )
 from inprocess_places import encoded, placed, result_of
 from inprocess_places_joint import by_rows, draws_by_place, half
+from inprocess_weighted_clip import effects, served
 from toys import (
     NEGATIVE,
     PLAIN,
     SHORT_NEGATIVE,
+    TEXT,
     make_model,
     make_text_encoder,
     rows_by_hand,
@@ -39,6 +41,11 @@ from toys import (
 from toys_video import LATER_VIDEO, LTX_2, VARIANTS_OF_WAN, WIDE_LATENT
 
 TIMES = layouts((8, 8), 4)["times"]
+
+
+def noise(*shape: int) -> torch.Tensor:
+    """Random numbers, the same for a shape."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(7))
 
 
 def watched(conditioning: Any) -> Any:
@@ -64,8 +71,9 @@ def check_weights_in_later_video_equal_ones_written_out() -> None:
 
 @compares("The same in two conditionings, time ranges and batches, likewise", limit=CLOSE)
 def check_weights_in_later_video_stay_with_their_entry() -> None:
-    ways = {"times": TIMES, "two": lambda one, two: [*one, *two]}
-    weights_stay_with_their_entry(there(*LATER_VIDEO), ways)
+    weights_stay_with_their_entry(there(*LATER_VIDEO), {"two": lambda one, two: [*one, *two]})
+    # the first step of CogVideoX is all noise
+    weights_stay_with_their_entry(there(*(one for one in LATER_VIDEO if one != "CogVideoX")), {"times": TIMES})
 
 
 @compares("The same with LoRA hooks, likewise", limit=CLOSE)
@@ -102,6 +110,38 @@ def check_rows_that_were_connected_by_the_encoder_are_weighed() -> None:
         draws_as_written_out(model, weighed(clip), plain, negative, (plain, rows_by_hand(family, clip)))
 
 
+@compares("The same beside rows of an image and of texts in quotation marks, likewise", limit=CLOSE)
+def check_rows_in_front_of_the_text_are_none_of_it() -> None:
+    import node_helpers
+
+    text, plain_text = 'a (red:1.7) cat on a (mat:0.4), "oil (painting:0)"', 'a red cat on a mat, "oil painting"'
+    eyes = {"clip_vision_output": SimpleNamespace(last_hidden_state=noise(1, 9, 32))}
+    for family in there("Hunyuan Video 1.5", "Hunyuan Image 2.1"):
+        clip, model = make_text_encoder(family), make_model(family)
+        values = eyes if family == "Hunyuan Video 1.5" else {}
+        plain, ours = (
+            node_helpers.conditioning_set_values(one, values) for one in (stock(clip, plain_text), weighed(clip, text))
+        )
+        assert plain[0][1]["conditioning_byt5small"].shape[1] > 20
+        rows = rows_by_hand(family, clip, plain_text, {"red": 1.7, "mat": 0.4, "painting": 0.0})
+        draws_as_written_out(model, ours, plain, stock(clip, SHORT_NEGATIVE), (plain, rows), name=family)
+
+
+def check_what_stands_behind_the_users_turn_has_no_rows() -> None:
+    """Hunyuan Video cuts the template for images after the user's turn, and puts the image in front."""
+    from comfy_extras.nodes_hunyuan import TextEncodeHunyuanVideo_ImageToVideo as Node
+
+    clip = make_text_encoder("Hunyuan Video")
+    eyes = SimpleNamespace(mm_projected=noise(1, 16, 64))
+    work = served(clip, scheme="attention: value")
+    (plain,), (ours,) = (Node.execute(one, eyes, text, 2).args for one, text in ((clip, PLAIN), (work, TEXT)))
+    difference(ours[0][0], plain[0][0])
+    rows = {8 + row: weight for row, weight in rows_by_hand("Hunyuan Video", clip).items()}  # of 16, every second
+    factors = effects(ours)[0].view(2, -1)[1]
+    expected = torch.tensor([rows.get(row, 1.0) for row in range(plain[0][0].shape[1])])
+    assert torch.equal(factors, expected), factors
+
+
 def check_later_video_says_what_acts_and_refuses_what_does_not() -> None:
     import nodes
 
@@ -122,11 +162,6 @@ def check_later_video_says_what_acts_and_refuses_what_does_not() -> None:
 
 
 # ---- variants of Wan
-
-
-def noise(*shape: int) -> torch.Tensor:
-    """Random numbers, the same for a shape."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(7))
 
 
 def beside_wan(family: str) -> dict[str, Any]:

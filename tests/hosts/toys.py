@@ -153,13 +153,13 @@ def read_llama(*_: Any, **__: Any) -> Any:
 
     begin, end = "<|begin_of_text|>", "<|eot_id|>"
     special = {begin: 128000, "<|start_header_id|>": 128006, "<|end_header_id|>": 128007, end: 128009}
-    special |= {"user": 882, "\n\n": 271}
+    special |= {"user": 882, "\n\n": 271, "<image>": 128257}
     described = json.loads(make_bpe().to_str())
     vocabulary = described["model"]["vocab"]
     (moved,) = (piece for piece, place in vocabulary.items() if place == special["\n\n"])
     vocabulary[moved] = 882 - 1
     taken = {*vocabulary.values(), *special.values()}
-    vocabulary |= {f"<unused {place}>": place for place in range(128009) if place not in taken} | special
+    vocabulary |= {f"<unused {place}>": place for place in range(128257) if place not in taken} | special
     bpe = tokenizers.Tokenizer.from_str(json.dumps(described))
     bpe.add_special_tokens([*special])
     bpe.post_processor = processors.TemplateProcessing(f"{begin} $A", special_tokens=[(begin, 128000)])
@@ -492,9 +492,9 @@ def make_model(family: str) -> Any:
         with patch.object(anima_model, "LLMAdapter", partial(anima_model.LLMAdapter, **small)):
             model = build(TOYS[family].config, TOYS[family].sizes)
     network = model.model.diffusion_model
-    if family.startswith(("Flux 2", "LTX-2")):  # text of 512 or 1024 rows: so a word has a share that can be seen
+    if family.startswith(("Flux 2", "LTX-2", "CogVideoX")):  # of many rows: so a word has a share that can be seen
         for name, parameter in network.named_parameters():
-            if "query_norm" in name or "attn2.q_norm" in name:
+            if "query_norm" in name or "attn2.q_norm" in name or ".norm_q.weight" in name:
                 parameter.data *= 3
     if family.startswith("SD 3"):
         network.pos_embed.normal_(generator=torch.Generator().manual_seed(1))
