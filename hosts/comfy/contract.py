@@ -195,6 +195,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.text_encoders.hunyuan_video.HunyuanVideo15Tokenizer": ("llama_template",),
     "comfy.text_encoders.hunyuan_image.HunyuanImageTokenizer": ("llama_template",),
     "comfy.text_encoders.kandinsky5.Kandinsky5Tokenizer": ("llama_template",),
+    "comfy.text_encoders.kandinsky5.Kandinsky5TokenizerImage": ("llama_template",),
     "comfy.text_encoders.cogvideo.CogVideoXTokenizer": (),
     "comfy.text_encoders.genmo.MochiT5Tokenizer": (),
     "comfy.text_encoders.lt.LTXVT5Tokenizer": (),

@@ -441,7 +441,10 @@ FAMILIES = (
         behind_text_blocks,
         None,
         ("comfy.ldm.kandinsky5.model.Kandinsky5",),
-        {"comfy.text_encoders.kandinsky5.Kandinsky5Tokenizer": "qwen25_7b"},
+        {
+            "comfy.text_encoders.kandinsky5.Kandinsky5Tokenizer": "qwen25_7b",
+            "comfy.text_encoders.kandinsky5.Kandinsky5TokenizerImage": "qwen25_7b",
+        },
         loader="DualCLIPLoader kandinsky5",
         takes_embeddings=False,
     ),
