@@ -48,7 +48,11 @@ from .queries import (
     before_guides,
     between_references,
     picture_alone,
+    text_before_cells,
+    text_before_references,
     text_behind,
+    text_behind_cells,
+    text_behind_references,
     text_in_front,
     text_in_front_padded,
     told_by_layer,
@@ -305,7 +309,7 @@ FAMILIES = (
     Family(
         "Boogu",
         behind_refiners_apart,
-        None,
+        text_before_references,
         ("comfy.ldm.boogu.model.BooguTransformer2DModel",),
         {"comfy.text_encoders.boogu.BooguTokenizer": "qwen3vl_8b"},
         loader="CLIPLoader boogu",
@@ -313,7 +317,7 @@ FAMILIES = (
     Family(
         "Ideogram 4",
         in_every_attention,
-        None,
+        text_before_cells,
         ("comfy.ldm.ideogram4.model.Ideogram4Transformer2DModel",),
         {
             "comfy.text_encoders.ideogram4.Ideogram4Tokenizer": "qwen3vl_8b",
@@ -324,7 +328,7 @@ FAMILIES = (
     Family(
         "OmniGen 2",
         behind_refiners_apart,
-        None,
+        text_before_references,
         ("comfy.ldm.omnigen.omnigen2.OmniGen2Transformer2DModel",),
         {"comfy.text_encoders.omnigen2.Omnigen2Tokenizer": "qwen25_3b"},
         loader="CLIPLoader omnigen2",
@@ -357,7 +361,7 @@ FAMILIES = (
     Family(
         "Lens",
         behind_picture,
-        None,
+        text_behind_cells,
         ("comfy.ldm.lens.model.LensTransformer2DModel",),
         {"comfy.text_encoders.gpt_oss.LensTokenizer": "gpt_oss"},
         takes_embeddings=False,
@@ -365,7 +369,7 @@ FAMILIES = (
     Family(
         "JoyImage",
         behind_picture,
-        None,
+        text_behind_references,
         ("comfy.ldm.joyimage.model.JoyImageTransformer3DModel",),
         {"comfy.text_encoders.joyimage.JoyImageTokenizer": "qwen3vl_8b"},
         loader="CLIPLoader joyimage",
@@ -403,7 +407,7 @@ FAMILIES = (
     Family(
         "Cosmos 1",
         in_every_second_attention,
-        None,
+        picture_alone,
         ("comfy.ldm.cosmos.model.GeneralDIT",),
         {},
     ),
@@ -518,7 +522,7 @@ def is_filled_in_front(model: Any) -> bool:
 
 def reads_apart(model: Any) -> bool:
     """Whether a host's model reads text by a cross attention, in which entries with other prompts share a batch."""
-    apart = in_cross_attention, in_wan_cross_attention, in_masked_cross_attention
+    apart = in_cross_attention, in_wan_cross_attention, in_masked_cross_attention, in_every_second_attention
     return WEIGHERS.get(_name_of_network(model)) in apart
 
 

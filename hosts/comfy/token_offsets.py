@@ -122,7 +122,7 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
     if hasattr(tokenizer.tokenizer, "serialize_model"):  # sentencepiece, as the host wraps it
         return _sentencepiece_offsets(tokenizer.tokenizer.tokenizer, text)
     stop = -1 if tokenizer.tokenizer_adds_end_token else None
-    raw = getattr(tokenizer.tokenizer, "tokenizer", None)
+    raw: Any = getattr(tokenizer.tokenizer, "tokenizer", None)
     if isinstance(raw, _raw_class()):  # of the package tokenizers, as the host wraps it
         encoding = raw.encode(text, add_special_tokens=False)
         pairs = zip(encoding.ids, encoding.offsets, strict=True)

@@ -113,6 +113,7 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None, temp: s
     embeddings.escape_important = lambda text: text.replace("\\(", "\0").replace("\\)", "\1")
     embeddings.unescape_important = lambda text: text.replace("\0", "(").replace("\1", ")")
     embeddings.token_weights = weights_of
+    embeddings.SDTokenizer = SimpleNamespace(tokenize_with_weights=None)
     ops = ModuleType("comfy.ops")
     ops.cast_to = lambda weight, dtype, device: weight.to(dtype=dtype, device=device)
     paths = ModuleType("folder_paths")

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from ....weighting.chunks import Token
-from ....weighting.embeddings import EmbeddingError
+from ....weighting.embeddings import EMBEDDING_PREFIX, EmbeddingError
 from ....weighting.options import EncodeOptions
 from ....weighting.prompt import Issue, Span, shortened
 from ..contract import host
@@ -135,6 +135,7 @@ class _Recorder:
 def _spied_part(part: Any, name: str, text: HostText, around: Callable[[str, int, str], Around | None]) -> Any:
     """A copy of the tokenizer of one encoder."""
     own = copy(part)
+    own.tokenizer = recorder = _Recorder(getattr(part, "tokenizer", None))
     num_calls = 0
 
     def tokenize(given: Any, *rest: Any, **choices: Any) -> Any:
@@ -142,17 +143,23 @@ def _spied_part(part: Any, name: str, text: HostText, around: Callable[[str, int
         if text.is_weighed:
             choices.setdefault("disable_weights", True)
         reads_weights = not choices.get("disable_weights", getattr(part, "disable_weights", False))
-        own.tokenizer = _Recorder(part.tokenizer)
+        recorder.texts.clear()
         chunks = getattr(type(part), TOKENIZE)(own, given, *rest, **choices)
-        texts = own.tokenizer.texts
-        has_template = isinstance(given, str) and len(texts) == 1 and given and given in texts[0]
-        final = texts[0] if has_template else given  # some put it into their template themselves
-        known = around(name, num_calls, final) if isinstance(final, str) else None
+        if not isinstance(given, str):
+            return chunks
+        cuts = [] if reads_weights or not _has_own_rule(part) or EMBEDDING_PREFIX in given else recorder.texts
+        cuts = cuts or [given]
+        known = around(name, num_calls, "".join(cuts))
         num_calls += 1
-        return chunks if known is None else _marked(part, name, chunks, final, known, text, reads_weights)
+        return chunks if known is None else _marked(part, name, chunks, cuts, known, text, reads_weights)
 
     setattr(own, TOKENIZE, tokenize)
     return own
+
+
+def _has_own_rule(part: Any) -> bool:
+    """Whether a host's tokenizer cuts or completes a text by a rule of its own before it reads tokens."""
+    return getattr(type(part), TOKENIZE) is not host("comfy.sd1_clip").SDTokenizer.tokenize_with_weights
 
 
 def _around(written: str, final: str, template: str) -> Around | None:
@@ -166,12 +173,12 @@ def _around(written: str, final: str, template: str) -> Around | None:
     return final.split(written) if written and final.count(written) == 1 else None
 
 
-def _runs(final: str, around: Around, text: HostText, reads_weights: bool) -> list[list[Letter]]:
+def _runs(cuts: Sequence[str], around: Around, text: HostText, reads_weights: bool) -> list[list[Letter]]:
     """Letters of the parts of a host's text that its tokenizer takes one by one; without syntax, if it reads any."""
-    parts = [final]
+    parts = [*cuts]
     if reads_weights:
         clip = host("comfy.sd1_clip")
-        weighted = clip.token_weights(clip.escape_important(final), 1.0)
+        weighted = clip.token_weights(clip.escape_important("".join(cuts)), 1.0)
         parts = [clip.unescape_important(part) for part, _ in weighted]
     letters: list[Letter] = []
     for index, own in enumerate(around):
@@ -189,7 +196,7 @@ def _marked(
     inner: Any,
     name: str,
     chunks: Sequence[Sequence[Entry]],
-    final: str,
+    cuts: Sequence[str],
     around: Around,
     text: HostText,
     reads_weights: bool,
@@ -197,7 +204,7 @@ def _marked(
     """Chunks with marks, as they are if their words cannot be told; refused if weights would be lost with them."""
     issues: list[Issue] = []
     try:
-        tokens = _tokens(inner, name, chunks, _runs(final, around, text, reads_weights), issues)
+        tokens = _tokens(inner, name, chunks, _runs(cuts, around, text, reads_weights), issues)
     except (AttributeError, ValueError) as error:
         is_needed = not text.encoders or name.removeprefix("clip_") in text.encoders
         if text.is_weighed and text.has_weights and is_needed:

@@ -19,6 +19,7 @@ from ....weighting.words import Stretch, Words, words_in
 from ..families import Family
 from ..families import Part as FamilyPart
 from ..text_rows import Character, Part, as_read
+from ..token_offsets import as_id
 from ..types import Clip
 from .host_texts import HostText
 from .marks import Entry, HostTokens, mark_of, token_of_entry
@@ -55,9 +56,7 @@ def parts_of_rows(
             continue
         entries = {key: _expanded(tokens.get(key, ()), sizes.get(key, ())) for key in part}
         if family is not None:
-            entries = {
-                key: some[: len(some) - family.num_left_out_behind(ids_of(some))] for key, some in entries.items()
-            }
+            entries = {key: _without_end(some, family) for key, some in entries.items()}
         length = min(map(len, entries.values()))
         parts.append([{key: some[row] for key, some in entries.items()} for row in range(length)])
     if family is not None and family.filled_up is not int and len(parts) == 1:  # padding in front has no rows
@@ -73,6 +72,11 @@ def parts_of_rows(
     return parts
 
 
+def _without_end(entries: list[Entry], family: Family) -> list[Entry]:
+    """Tokens without those at the end that the host leaves out."""
+    return entries[: len(entries) - family.num_left_out_behind([as_id(entry[0]) for entry in entries])]
+
+
 def _expanded(chunks: Sequence[Sequence[Entry]], sizes: Sequence[int]) -> list[Entry]:
     """Tokens of some chunks, those of pictures as often as they have rows."""
     rest = iter(sizes)
@@ -80,11 +84,6 @@ def _expanded(chunks: Sequence[Sequence[Entry]], sizes: Sequence[int]) -> list[E
     for entry in (entry for chunk in chunks for entry in chunk):
         found += [entry] * (next(rest, 1) if isinstance(entry[0], dict) else 1)
     return found
-
-
-def ids_of(entries: Sequence[Entry]) -> list[int]:
-    """Ids of tokens in the host's form; -1 for vectors and pictures."""
-    return [int(entry[0]) if isinstance(entry[0], int) else -1 for entry in entries]
 
 
 def shared_tokens(parts: Sequence[Sequence[Row]]) -> list[Token]:
