@@ -16,6 +16,7 @@ import unicodedata
 import warnings
 import zlib
 from collections import OrderedDict
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -67,6 +68,7 @@ OF_OTHERS = (
         partial(int),
         Exception(),
         SimpleNamespace,
+        ExitStack,
     ),
     *(html, os.stat_result, warnings, zlib, zlib.decompressobj()),
 )
@@ -75,6 +77,7 @@ OF_OTHERS_BY_NAME = {
     *("_replace", "ref", "__func__", "_orig_mod", "AcceleratorError"),  # of Python, and of newer versions of torch
     "ppf",  # of scipy
     *("EncodeAsOffsetMapping", "begin", "end", "id", "pieces"),  # of sentencepiece
+    "encode_batch",  # of tokenizers
 }
 NOT_IN_3_64 = {
     *("comfy_api.latest._io.NodeReplace", "comfy.model_base.Flux2", "comfy.text_encoders.flux.Flux2Tokenizer"),

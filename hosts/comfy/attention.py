@@ -50,6 +50,8 @@ RECORDS = "weighted_clip_records"
 """Name of the maps of a sampling among the options of the host's model."""
 READ_TOO = ("t5xxl_ids", "t5xxl_weights", LLAMA, MASK)
 """Values of an entry that a model reads beside its rows: Anima T5's ids, HiDream rows of Llama, LTX-Video a mask."""
+NUM_TOKENS = "num_tokens"
+"""The host's name of the number of rows of a text, for models that read it."""
 NOT_ACTING = "lost in silence: where another pack, such as Attention Couple, takes this conditioning for a region"
 """Line of a report about weights and signs in the attention; our code does not run there."""
 
@@ -626,6 +628,9 @@ def _apply(
     """Wrapper around a call of the model: remove the markers from its inputs, and apply them."""
     options = transformer_options or {}
     taken = take(inputs, len(x))
+    if taken is not None and c_crossattn is not None and NUM_TOKENS in inputs and MASK not in inputs:
+        beside = 0 if taken.beside is None else taken.beside.shape[1]
+        inputs[NUM_TOKENS] = c_crossattn.shape[1] + beside  # regions may have other rows than the base prompt
     num_rows = 0 if taken is None else max(map(num_changed, taken.rows))
     if taken is None or not (num_rows or taken.beside is not None or len(taken.watched[0])):
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)

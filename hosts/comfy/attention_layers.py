@@ -23,7 +23,7 @@ from .contract import host
 from .fields import Places
 from .queries import Call, Queries, of_layer
 from .regions import Shared
-from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WEIGHTED_PROMPT
+from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS, WEIGHTED_PROMPT
 from .types import AttentionFunction, TransformerOptions
 from .watching import Maps
 
@@ -350,13 +350,19 @@ def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
 def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
     """Same as `in_joint_attention`, for models whose first layers refine the text alone, then the image alone.
 
-    Hidden rows are hidden from the refined text, too. Refused beside reference images, which precede the text.
+    Hidden rows are hidden from the refined text, too. Reference images bring texts of their own, which precede ours.
+    Refused beside them if words have places.
     """
-    if call.inputs.get("ref_latents") or call.inputs.get("ref_contexts"):
+    references, texts = (call.inputs.get(name) or () for name in ("ref_latents", "ref_contexts"))
+    if references and weighing.has_places:
         raise ValueError(
-            "Attention Weights and Place Phrase cannot act in this model beside reference images, as nobody can tell "
-            "then which rows are words. Take out the reference images, or these nodes."
+            f"{PLACE_PHRASE}, {REGIONAL_PROMPT} and {WATCH_WORDS} cannot act in this model beside reference images, as "
+            "nobody can tell then where in the picture its places are. Take out the reference images, or these nodes."
         )
+    multiple = getattr(call.network, "pad_tokens_multiple", None) or 1
+    lengths = [text.shape[1] for text in texts[: len(references)]]
+    lengths += [multiple] * (len(references) - len(lengths))
+    weighing.insert(0, sum(length + -length % multiple for length in lengths))
     hidden = weighing.of_hidden()
     left = len(call.network.context_refiner)
 

@@ -42,7 +42,8 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy.samplers": ("KSAMPLER",),
     "comfy.sd": ("CLIP", "VAE"),
     "comfy.sd1_clip": (
-        *("SD1ClipModel", "SD1Tokenizer", "escape_important", "load_embed", "token_weights", "unescape_important"),
+        *("SD1ClipModel", "SD1Tokenizer", "SDTokenizer", "escape_important", "load_embed", "token_weights"),
+        "unescape_important",
     ),
     "comfy.supported_models_base": ("BASE",),
     "comfy.utils": ("ProgressBar", "load_torch_file"),
@@ -137,10 +138,11 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.ldm.aura.mmdit.MMDiT": ("register_tokens",),
     "comfy.ldm.boogu.model.BooguTransformer2DModel": (
         *("context_refiner", "double_stream_layers", "noise_refiner", "ref_image_refiner", "single_stream_layers"),
+        "patch_size",
     ),
     "comfy.ldm.chroma_radiance.model.ChromaRadiance": ("patch_size",),
     "comfy.ldm.cascade.stage_c.StageC": (),
-    "comfy.ldm.cosmos.model.GeneralDIT": ("blocks",),
+    "comfy.ldm.cosmos.model.GeneralDIT": ("blocks", "patch_spatial"),
     "comfy.ldm.cosmos.predict2.MiniTrainDIT": ("patch_spatial",),
     "comfy.ldm.ernie.model.ErnieImageModel": ("layers",),
     "comfy.ldm.ernie.model.ErnieImageSharedAdaLNBlock": ("self_attention",),
@@ -148,12 +150,12 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.ldm.hidream_o1.model.HiDreamO1Transformer": (),
     "comfy.ldm.hydit.models.HunYuanDiT": (),
     "comfy.ldm.ideogram4.model.Ideogram4Transformer2DModel": (),
-    "comfy.ldm.joyimage.model.JoyImageTransformer3DModel": (),
+    "comfy.ldm.joyimage.model.JoyImageTransformer3DModel": ("patch_size",),
     "comfy.ldm.lens.model.LensTransformer2DModel": (),
     "comfy.ldm.lumina.model.NextDiTPixelSpace": ("context_refiner", "patch_size"),
     "comfy.ldm.mage_flow.model.MageFlowTransformer2DModel": ("patch_size",),
     "comfy.ldm.omnigen.omnigen2.OmniGen2Transformer2DModel": (
-        *("context_refiner", "layers", "noise_refiner", "ref_image_refiner"),
+        *("context_refiner", "layers", "noise_refiner", "patch_size", "ref_image_refiner"),
     ),
     "comfy.ldm.pixart.pixartms.PixArtMS": (),
     "comfy.ldm.pixeldit.model.PixDiT_T2I": ("patch_blocks", "txt_max_length"),
@@ -231,7 +233,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "comfy.context_windows": ("context_window",),
     "comfy.model_base": (
         *("attention_mask", "c_crossattn", "cross_attn", "denoise_mask", "encoder_hidden_states_llama3"),
-        *("keyframe_idxs", "ref_latents", "t5xxl_ids", "t5xxl_weights"),
+        *("keyframe_idxs", "num_tokens", "ref_latents", "t5xxl_ids", "t5xxl_weights"),
     ),
 }
 """Keys of dictionaries that are used, by module."""

@@ -91,6 +91,25 @@ def text_in_front(call: Call, num_text: int) -> Queries:
     return Queries(_patches(call.size, patch), before=num_text, text=range(num_text))
 
 
+def text_before_cells(call: Call, num_text: int) -> Queries:
+    """Ideogram 4: text, then the cells of the latent."""
+    return Queries(tuple(call.size), before=num_text, text=range(num_text))
+
+
+def text_before_references(call: Call, num_text: int) -> Queries:
+    """OmniGen 2 and Boogu: text, reference images, and behind them the picture."""
+    return Queries(
+        _patches(call.size, call.network.patch_size), num_text + _num_of_references(call), 0, range(num_text)
+    )
+
+
+def _num_of_references(call: Call) -> int:
+    """Number of queries of reference images cut into the patches of a picture, ``[..., 1, 2, 2]`` or one side's."""
+    patch = call.network.patch_size
+    side = patch if isinstance(patch, int) else patch[-1]
+    return sum(math.prod(_patches(one.shape[2:], side)) for one in call.inputs.get("ref_latents") or ())
+
+
 def text_in_front_padded(call: Call, num_text: int) -> Queries:
     """Z-Image pads both text and picture with rows of its own; Lumina 2 neither."""
     grid = _patches(call.size, call.network.patch_size)
@@ -104,6 +123,19 @@ def text_behind(call: Call, num_text: int) -> Queries:
     grid = _patches(call.size, call.network.patch_size)
     num_places = math.prod(grid)
     return Queries(grid, behind=num_text, text=range(num_places, num_places + num_text))
+
+
+def text_behind_cells(call: Call, num_text: int) -> Queries:
+    """Lens: the cells of the latent, then text."""
+    num_places = math.prod(call.size)
+    return Queries(tuple(call.size), behind=num_text, text=range(num_places, num_places + num_text))
+
+
+def text_behind_references(call: Call, num_text: int) -> Queries:
+    """JoyImage: the picture, reference images, and behind them text."""
+    grid = _patches(call.size, call.network.patch_size[-1])
+    first = math.prod(grid) + _num_of_references(call)
+    return Queries(grid, behind=first - math.prod(grid) + num_text, text=range(first, first + num_text))
 
 
 def picture_alone(call: Call, num_text: int) -> Queries:

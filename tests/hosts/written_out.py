@@ -42,6 +42,8 @@ BLOCKS = (
     *("single_stream_layers", "patch_blocks"),
 )
 """The host's names for the blocks in which text and image read each other."""
+BY_CELL = ("comfy.ldm.ideogram4.model", "comfy.ldm.lens.model")
+"""Modules of networks that take each cell of the latent for a place."""
 IMAGE_IDS = range(151652, 151657)
 """Ids of Qwen's tokenizer that stand for an image."""
 TEXT_LAST = ("comfy.ldm.ernie.model", "comfy.ldm.joyimage.model", "comfy.ldm.lens.model")
@@ -217,7 +219,8 @@ class WrittenOut:
         self.how, self.network = how, network
         # Flux 2's and LTX-Video's is 1, in pixels 4
         size = getattr(network, "patch_size", 2)
-        self.patch = size if size in (1, 4) else 1 if hasattr(network, "patchifier") else 2
+        is_by_cell = hasattr(network, "patchifier") or type(network).__module__ in BY_CELL
+        self.patch = 1 if is_by_cell else size if size in (1, 4) else 2
         self.pads_to = 32 if getattr(network, "pad_tokens_multiple", None) else 1
         self.places_known = [(rows_read(network, conditioning), by_row) for conditioning, by_row in placed]
         self.places: list[dict[int, list[ByPlace]]] = []
@@ -262,7 +265,7 @@ class WrittenOut:
         if (keyframes := named.get("keyframe_idxs")) is not None:  # the last frames are guides
             guides = keyframes.shape[2] // math.prod(x.shape[3:])
             self.size = (self.size[0] - guides, *self.size[1:])
-        self.mask = named.get("attention_mask")
+        self.mask = named.get("attention_mask") if hasattr(self.network, "patchifier") else None
         reference = named.get("reference_latent")
         self.before = 0 if reference is None else reference.shape[-2] // 2 * (reference.shape[-1] // 2)
         self.num_references = sum(
@@ -287,6 +290,13 @@ class WrittenOut:
                         self.weights[index, start + row] = weight
         if llama is not None:
             self.weights = torch.cat([self.weights, self.weights[:, context.shape[1] :]], 1)
+        if hasattr(self.network, "cap_embedder") and named.get("ref_latents"):  # texts of images come first
+            texts = named.get("ref_contexts", ())[: len(named["ref_latents"])]
+            lengths = [one.shape[1] for one in texts] + [32] * (len(named["ref_latents"]) - len(texts))
+            before = torch.ones(
+                len(context), sum(math.ceil(length / self.pads_to) * self.pads_to for length in lengths)
+            )
+            self.weights = torch.cat([before, self.weights], 1)
         self.weights = self.among_others(self.weights, named.get("input_ids"))
         return self.theirs(x, timestep, context=context, **named)
 
@@ -326,14 +336,15 @@ class WrittenOut:
         num_others = k.shape[2] - own.shape[1]
         if part == "text only":
             assert num_others == 0
-            return read_out(q, k, v, self.how, own)
+            return read_out(q, k, v, self.how, own, self.by_place(q, k, 0, 0))
         assert num_others >= 35, "the image, or an area of it, is missing"
         by_place = None
         if part == "image first":
             own = torch.cat([torch.ones(len(own), num_others), own], 1)
             by_place = self.by_place(q, k, 0, num_others)
         elif part == "both":
-            by_place = self.by_place(q, k, -(-self.num_text // self.pads_to) * self.pads_to, 0)
+            before = self.num_references if hasattr(self.network, "ref_image_refiner") else 0
+            by_place = self.by_place(q, k, -(-self.num_text // self.pads_to) * self.pads_to + before, 0)
         return read_out(q, k, v, self.how, own, by_place)
 
     def by_place(self, q: torch.Tensor, k: torch.Tensor, first: int, first_key: int) -> torch.Tensor | None:
