@@ -9,6 +9,7 @@ from typing import Any
 from ..hosts.comfy.cache import with_memory
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
 from ..hosts.comfy.served import tell_served
+from ..hosts.comfy.titles import WEIGHTED_CLIP
 from ..hosts.comfy.types import Clip
 from ..hosts.comfy.weighted_clip.clip import settings_of, weighted_clip
 from ..hosts.comfy.weighted_clip.encoding import Report
@@ -17,7 +18,7 @@ from ..weighting.attention import way_of
 from ..weighting.options import EncodeOptions
 from ..weighting.reading import ReadPrompt
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
-from .node import METADATA, TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
+from .node import TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
 from .results import encoded_result, shown_result
 
 TWICE = "There is another Weighted CLIP before this one: the settings of this one count."
@@ -29,7 +30,7 @@ class WeightedCLIP(Node):
     gives exactly what it gave before.
     """
 
-    title = "Weighted CLIP"
+    title = WEIGHTED_CLIP
     aliases = (
         "weight, prompt weight, weighted clip, weights, emphasis, prompt, clip text encode, a1111, attention weights, "
         "down-weight"
@@ -84,7 +85,7 @@ class WeightedCLIP(Node):
             advanced=True,
         ),
     }
-    hidden = {"unique_id": "UNIQUE_ID", **METADATA}
+    hidden = {"unique_id": "UNIQUE_ID"}
 
     @staticmethod
     def options(scheme: str = AUTO, timed: bool = False, **choices: Any) -> EncodeOptions:

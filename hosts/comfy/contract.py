@@ -47,6 +47,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     ),
     "comfy.supported_models_base": ("BASE",),
     "comfy.utils": ("ProgressBar", "load_torch_file"),
+    "comfy_api.latest": ("io",),
     "folder_paths": (
         *("get_filename_list", "get_folder_paths", "get_full_path", "get_full_path_or_raise", "get_input_directory"),
         "get_temp_directory",
@@ -160,6 +161,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.ldm.pixeldit.model.PixDiT_T2I": ("patch_blocks", "txt_max_length"),
     "comfy.ldm.pixeldit.pid.PidNet": ("patch_blocks", "txt_max_length"),
     "comfy.model_base.Flux2": (),
+    "comfy_api.latest._io.NodeReplace": (),
     # text encoders other than CLIP, by class of their tokenizer or model
     "comfy.text_encoders.flux.FluxTokenizer": (),
     "comfy.text_encoders.flux.KleinTokenizer": (),
@@ -207,6 +209,8 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     "comfy.ldm.lumina.model.NextDiT": ("pad_tokens_multiple",),
     "comfy.ldm.wan.model.WanModel": ("ref_conv",),
     "nodes.LoraLoader": ("NOT_IDEMPOTENT",),  # of any class of nodes
+    "server.PromptServer": ("node_replace_manager",),
+    "app.node_replace_manager.NodeReplaceManager": ("register",),
 }
 """The same for names that are optional."""
 

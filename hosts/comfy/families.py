@@ -54,8 +54,8 @@ from .regions import MASK
 from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS
 from .types import Clip
 
-IM_START, IM_END, USER, NEWLINE, BACKGROUND, COLON = 151644, 151645, 872, 198, 4004, 25
-"""Ids of Qwen's tokenizer by which the host finds the ends of a template."""
+IM_END = 151645
+"""Id of the end of a turn in Qwen's tokenizer, by which the host finds the end of a template."""
 TOKENIZE = "tokenize_with_weights"
 """The method of the host's tokenizers that gives a text its template and its tokens."""
 ANIMA_ROWS = 512
@@ -69,32 +69,9 @@ def _all_rows(ids: Sequence[int | bytes]) -> int:
     return 0
 
 
-def _qwen_image_prefix(ids: Sequence[int | bytes]) -> int:
-    """Number of tokens before the second turn of Qwen-Image's template, with its heading, which the host leaves out."""
-    turns = [place for place, token_id in enumerate(ids) if token_id == IM_START]
-    start = turns[:2][-1]
-    return start + 3 if tuple(ids[start + 1 : start + 3]) == (USER, NEWLINE) else start
-
-
-def _joyimage_prefix(ids: Sequence[int | bytes]) -> int:
-    """Number of tokens before the second turn of JoyImage's template, by which the host's model leaves them out."""
-    return 34
-
-
-def _ovis_prefix(ids: Sequence[int | bytes]) -> int:
-    """Number of tokens up to ``background`` in Ovis-Image's template, whose colon is the first row."""
-    place = list(ids).index(BACKGROUND)
-    return place + (tuple(ids[place + 1 : place + 2]) == (COLON,))
-
-
 def _longcat_suffix(ids: Sequence[int | bytes]) -> int:
     """Number of tokens from the last end of a turn on, which are the end of LongCat-Image's template."""
     return next((number for number, token_id in enumerate(reversed(ids), 1) if token_id == IM_END), 0)
-
-
-def _lens_prefix(ids: Sequence[int | bytes]) -> int:
-    """Number of tokens before the text in Lens's template."""
-    return min(97, len(ids))
 
 
 def _is_loaded(clip: Clip, encoder: str) -> bool:
@@ -138,12 +115,8 @@ class Family:
     loader: str | None = None
     """Loader and its type setting that most likely mean the first of its tokenizers. The file decides which one it is;
     so types used for several models, such as ``lumina2``, are left out."""
-    num_left_out: Callable[[Sequence[int | bytes]], int] = _all_rows
-    """Function from its ids to the number of first rows that the host leaves out."""
     num_left_out_behind: Callable[[Sequence[int | bytes]], int] = _all_rows
     """Function from its ids to the number of last rows that the host leaves out."""
-    has_weights: bool = True
-    """Whether its stock tokenizer reads weights, unless told otherwise."""
     min_rows: int = 0
     """Minimum number of rows, up to which its model pads without words."""
     parts: Callable[[Clip], tuple[Part, ...]] | None = None
@@ -154,6 +127,15 @@ class Family:
     """Whether a prompt may contain an embedding; not if a model takes ids, or several encoders read it."""
     filled_in_front: tuple[str, ...] = ()
     """Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
+
+    def parts_of(self, clip: Clip) -> tuple[Part, ...]:
+        """Order of the rows of a CLIP's text encoders."""
+        return ((self.encoder_of(clip),),) if self.parts is None else self.parts(clip)
+
+    def names_of(self, clip: Clip) -> tuple[str, ...]:
+        """Text encoders of a CLIP whose rows its model reads, the one that shows a prompt first."""
+        names = [name for part in self.parts_of(clip) if not isinstance(part, int) for name in part]
+        return tuple(sorted(names, key=lambda name: name != self.encoder_of(clip)))
 
     def encoder_of(self, clip: Clip) -> str:
         """Name of a CLIP's text encoder among the host's tokens."""
@@ -193,8 +175,6 @@ FAMILIES = (
         ("comfy.ldm.qwen_image.model.QwenImageTransformer2DModel",),
         {"comfy.text_encoders.qwen_image.QwenImageTokenizer": "qwen25_7b"},
         loader="CLIPLoader qwen_image",
-        num_left_out=_qwen_image_prefix,
-        has_weights=False,
     ),
     Family(
         "Z-Image",
@@ -202,7 +182,6 @@ FAMILIES = (
         text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT", "comfy.ldm.lumina.model.NextDiTPixelSpace"),
         {"comfy.text_encoders.z_image.ZImageTokenizer": "qwen3_4b"},
-        has_weights=False,
     ),
     Family(
         "Krea 2",
@@ -211,8 +190,6 @@ FAMILIES = (
         ("comfy.ldm.krea2.model.SingleStreamDiT",),
         {"comfy.text_encoders.krea2.Krea2Tokenizer": "qwen3vl_4b"},
         loader="CLIPLoader krea2",
-        num_left_out=_qwen_image_prefix,
-        has_weights=False,
     ),
     Family(
         "Anima",
@@ -268,7 +245,6 @@ FAMILIES = (
             "comfy.text_encoders.flux.KleinTokenizer8B": "qwen3_8b",
             "comfy.text_encoders.flux.Flux2Tokenizer": "mistral3_24b",
         },
-        has_weights=False,
         filled_in_front=("comfy.model_base.Flux2",),
     ),
     Family(
@@ -287,8 +263,6 @@ FAMILIES = (
         ("comfy.ldm.mage_flow.model.MageFlowTransformer2DModel",),
         {"comfy.text_encoders.mage_flow.MageFlowTokenizer": "qwen3vl_4b"},
         loader="CLIPLoader mage",
-        num_left_out=_qwen_image_prefix,
-        has_weights=False,
     ),
     Family(
         "Boogu",
@@ -297,7 +271,6 @@ FAMILIES = (
         ("comfy.ldm.boogu.model.BooguTransformer2DModel",),
         {"comfy.text_encoders.boogu.BooguTokenizer": "qwen3vl_8b"},
         loader="CLIPLoader boogu",
-        has_weights=False,
     ),
     Family(
         "Ideogram 4",
@@ -309,7 +282,6 @@ FAMILIES = (
             "comfy.text_encoders.ideogram4.Ideogram4Qwen3VLTokenizer": "qwen3vl_8b",
         },
         loader="CLIPLoader ideogram4",
-        has_weights=False,
     ),
     Family(
         "OmniGen 2",
@@ -325,7 +297,6 @@ FAMILIES = (
         None,
         ("comfy.ldm.hidream_o1.model.HiDreamO1Transformer",),
         {"comfy.text_encoders.hidream_o1.HiDreamO1Tokenizer": "hidream_o1"},
-        has_weights=False,
         takes_embeddings=False,
     ),
     Family(
@@ -334,7 +305,6 @@ FAMILIES = (
         None,
         ("comfy.ldm.ernie.model.ErnieImageModel",),
         {"comfy.text_encoders.ernie.ErnieTokenizer": "ministral3_3b"},
-        has_weights=False,
     ),
     Family(
         "LongCat-Image",
@@ -343,9 +313,7 @@ FAMILIES = (
         ("comfy.ldm.flux.model.Flux",),
         {"comfy.text_encoders.longcat_image.LongCatImageTokenizer": "qwen25_7b"},
         loader="CLIPLoader longcat_image",
-        num_left_out=_qwen_image_prefix,
         num_left_out_behind=_longcat_suffix,
-        has_weights=False,
         takes_embeddings=False,
     ),
     Family(
@@ -354,8 +322,6 @@ FAMILIES = (
         text_behind_cells,
         ("comfy.ldm.lens.model.LensTransformer2DModel",),
         {"comfy.text_encoders.gpt_oss.LensTokenizer": "gpt_oss"},
-        num_left_out=_lens_prefix,
-        has_weights=False,
         takes_embeddings=False,
     ),
     Family(
@@ -365,8 +331,6 @@ FAMILIES = (
         ("comfy.ldm.joyimage.model.JoyImageTransformer3DModel",),
         {"comfy.text_encoders.joyimage.JoyImageTokenizer": "qwen3vl_8b"},
         loader="CLIPLoader joyimage",
-        num_left_out=_joyimage_prefix,
-        has_weights=False,
     ),
     Family(
         "PixelDiT",
@@ -374,7 +338,6 @@ FAMILIES = (
         None,
         ("comfy.ldm.pixeldit.model.PixDiT_T2I", "comfy.ldm.pixeldit.pid.PidNet"),
         {"comfy.text_encoders.pixeldit.PixelDiTGemma2Tokenizer": "gemma2_2b"},
-        has_weights=False,
     ),
     Family(
         "Ovis-Image",
@@ -383,8 +346,6 @@ FAMILIES = (
         ("comfy.ldm.flux.model.Flux",),
         {"comfy.text_encoders.ovis.OvisTokenizer": "qwen3_2b"},
         loader="CLIPLoader ovis",
-        num_left_out=_ovis_prefix,
-        has_weights=False,
     ),
     Family(
         "NewBie",
@@ -392,7 +353,6 @@ FAMILIES = (
         text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT",),
         {"comfy.text_encoders.newbie.NewBieTokenizer": "gemma"},
-        has_weights=False,
         takes_embeddings=False,
     ),
     Family(

@@ -21,7 +21,7 @@ NAMES = (
     *("attention", "attention_joint", "attention_several", "attention_pictures", "attention_beside"),
     *("places", "places_joint", "regions"),
     *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
-    *("samplings", "large_maps", "world", "picture_settings", "weighted_clip"),
+    *("samplings", "large_maps", "world", "picture_settings", "weighted_clip", "edit_prompts", "old_workflows"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -39,6 +39,7 @@ PACKS = {
     "those_of_prompt_control": "comfyui-prompt-control",
     "loras_in_time.check_faults": "comfyui-prompt-control",
     "check_smz": "ComfyUI_smZNodes",
+    "check_adv_clip_emb": "ComfyUI_ADV_CLIP_emb",
     "of_cd_tuner": "cd-tuner_negpip-ComfyUI",
 }
 """Other pack that a check needs, by a part of the names of its script and itself."""

@@ -48,6 +48,8 @@ class HostText(NamedTuple):
     """The text for the host."""
     is_weighed: bool
     """Whether weights act later, in the attention: then the host reads none."""
+    encoders: frozenset[str] = frozenset()
+    """Names among the host's tokens of the encoders whose words have to be known for that."""
 
     @property
     def letters(self) -> list[Letter]:
@@ -127,6 +129,17 @@ def sealed(chunks: Iterable[Sequence[Entry]], prompt: ReadPrompt) -> MarkedChunk
     found = MarkedChunks(list(chunk) for chunk in chunks)
     found.prompt, found.values = prompt, values_of(found)
     return found
+
+
+def unweighted(tokens: HostTokens) -> HostTokens:
+    """Tokens whose weights are 1, still known as those of their prompt if they were."""
+    return {key: _unweighted(chunks) if isinstance(chunks, list) else chunks for key, chunks in tokens.items()}
+
+
+def _unweighted(chunks: Sequence[Sequence[Entry]]) -> Sequence[Sequence[Entry]]:
+    plain = [[(entry[0], 1.0, *entry[2:]) for entry in chunk] for chunk in chunks]
+    prompt = prompt_of(chunks)
+    return plain if prompt is None else sealed(plain, prompt)
 
 
 def prompt_of(chunks: Any) -> ReadPrompt | None:

@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from torch import Tensor
+
 from ....weighting.chunks import Token
+from ....weighting.reading import ReadPrompt
 from ....weighting.words import Stretch, Words, words_in
 from ..families import Family
 from ..families import Part as FamilyPart
-from ..text_rows import Character, Part
+from ..text_rows import Character, Part, as_read
 from ..token_offsets import as_id
 from ..types import Clip
 from .host_texts import HostText
@@ -43,11 +46,7 @@ def parts_of_rows(
     Raises:
         ValueError: If the numbers do not fit.
     """
-    names: tuple[FamilyPart, ...]
-    if family is None:
-        names = (tuple(tokens),)
-    else:
-        names = ((family.encoder_of(clip),),) if family.parts is None else family.parts(clip)
+    names: tuple[FamilyPart, ...] = (tuple(tokens),) if family is None else family.parts_of(clip)
     parts: list[list[Row]] = []
     for part in names:
         if isinstance(part, int):
@@ -97,6 +96,29 @@ def shared_tokens(parts: Sequence[Sequence[Row]]) -> list[Token]:
                 )
         found.append(Token(0) if first is None else tokens[first])
     return found
+
+
+def read_of_tokens(tokens: HostTokens, names: Sequence[str]) -> tuple[str, ReadPrompt] | None:
+    """A prompt that the host has read, as its first encoder with words reads it, with that encoder's name.
+
+    ``names`` are those of encoders among the tokens that come first. None if no token is known.
+    """
+    for name in (*(name for name in names if name in tokens), *tokens):
+        chunks = tokens[name] if isinstance(tokens[name], list) else ()
+        pairs = [(entry, mark) for chunk in chunks for entry in chunk if (mark := mark_of(entry)) is not None]
+        texts = {id(mark.prompt): mark.prompt for _, mark in pairs}
+        if len(texts) == 1 and isinstance(text := pairs[0][1].prompt, HostText):
+            words = [token_of_entry(entry) for entry, _ in pairs]
+            return name, as_read(text.prompt, words, tuple(dict.fromkeys(text.issues)), text.options)
+    return None
+
+
+def check_embeddings(family: Family, tokens: HostTokens) -> None:
+    """Refuse weights beside an embedding in a family that makes other rows of one."""
+    entries = [entry for chunks in tokens.values() if isinstance(chunks, list) for chunk in chunks for entry in chunk]
+    has_weights = any(entry[1] != 1.0 for entry in entries)
+    if has_weights and not family.takes_embeddings and any(isinstance(entry[0], Tensor) for entry in entries):
+        raise ValueError(f"Attention Weights takes no embeddings with {family.title}: take “embedding:…” out.")
 
 
 def words_of_rows(parts: Sequence[Sequence[Row]], of_towers: Mapping[str, Words]) -> tuple[Part, ...]:
