@@ -28,8 +28,8 @@ from inprocess_regions import region
 from inprocess_regions_joint import check as check_regions_of
 from inprocess_weighted_clip import effects, served
 from inprocess_word_maps import compared, probabilities_of_blocks, watched
-from toys import LATENT, PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
-from toys_pictures import FAMILIES
+from toys import LATENT, PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, sampled
+from toys_pictures import FAMILIES, known, rows_by_change, tokens_of
 from written_out import written_out
 
 EDITING = ("Mage-Flow", "Boogu", "OmniGen 2", "HiDream-O1", "LongCat-Image", "JoyImage")
@@ -54,15 +54,6 @@ READ_BY_NODES = PLACED[:-2]
 """Those of whose rows our nodes know which are words."""
 WHOLE = ("OmniGen 2", "Ideogram 4", "Ernie-Image", "Cosmos 1")
 """Families with a row for each token, one for each way of getting weights into the attention."""
-BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos 1", "Cosmos Predict 2")
-"""Families whose text encoder, T5, reads in both directions; it has a row for each token."""
-
-
-def known(*families: str) -> tuple[str, ...]:
-    """Those of some families that this ComfyUI has."""
-    from comfy import supported_models
-
-    return tuple(family for family in there(*families) if hasattr(supported_models, TOYS[family].config))
 
 
 def ours_of(module: str) -> Any:
@@ -71,31 +62,6 @@ def ours_of(module: str) -> Any:
 
     inside = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWeighAttention"].__module__
     return importlib.import_module(f"{inside.rpartition('.nodes.')[0]}.{module}")
-
-
-def tokens_of(family: str, clip: Any) -> tuple[Any, list[Any], dict[str, int]]:
-    """The host's tokens of our text, those of the encoder with the words, and their places there, the last of each."""
-    tokens, (key,) = clip.tokenize(PLAIN), TOYS[family].keys
-    ((*pairs,),) = tokens[key]
-    inner = getattr(clip.tokenizer, key, None) or getattr(clip.tokenizer, f"clip_{key}")
-    places = {inner.inv_vocab.get(pair[0], "").strip("▁Ġ"): place for place, pair in enumerate(pairs)}
-    return tokens, pairs, {word: places[word] for word in WORDS}
-
-
-def rows_by_change(family: str, clip: Any) -> Weights:
-    """Weight of each row of our text: of a word that of the first row which another token in its place changes."""
-    if family in BOTH_WAYS:
-        return rows_by_hand(family, clip)
-    tokens, pairs, places = tokens_of(family, clip)
-    (key,) = TOYS[family].keys
-    plain = clip.encode_from_tokens_scheduled(tokens)[0][0][0]
-    found: Weights = {}
-    for word, place in places.items():
-        other = [*pairs[:place], (pairs[place][0] + 1, *pairs[place][1:]), *pairs[place + 1 :]]
-        changed = clip.encode_from_tokens_scheduled({**tokens, key: [other]})[0][0][0]
-        found[int((changed != plain).any(1).nonzero()[0])] = WORDS[word]
-    assert len(found) == len(WORDS)
-    return found
 
 
 def weighed(conditioning: Any, rows: Weights, how: str = "bias") -> Any:
