@@ -50,8 +50,8 @@ PLACED = (
     "LongCat-Image",
 )
 """Families in which words may have places."""
-READ_BY_NODES = PLACED[:-2]
-"""Those of whose rows our nodes know which are words."""
+REGIONAL = PLACED[:-2]
+"""Those that take regions as others do; Lens has a mask of its rows, and LongCat-Image moves the picture by their number."""
 WHOLE = ("OmniGen 2", "Ideogram 4", "Ernie-Image", "Cosmos 1")
 """Families with a row for each token, one for each way of getting weights into the attention."""
 
@@ -204,11 +204,9 @@ def check_placed_phrases_equal_weights_by_place_written_out() -> None:
         draws_by_place(model, ours, plain, negative, (plain, field), name=family)
 
 
-@compares(
-    "Word maps in those, but for two whose rows only Weighted CLIP tells, with probabilities written out", limit=CLOSE
-)
+@compares("Word maps in those, with probabilities written out", limit=CLOSE)
 def check_word_maps_are_probabilities() -> None:
-    for family in known(*READ_BY_NODES):
+    for family in known(*PLACED):
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
         (row,) = (row for row, weight in rows_by_change(family, clip).items() if weight == WORDS["red"])
@@ -218,9 +216,9 @@ def check_word_maps_are_probabilities() -> None:
         compared(watch, sampled(model, conditioning, negative), shares)
 
 
-@compares("Regional Prompt in those, but for Lens, whose rows have a mask, likewise", limit=CLOSE)
+@compares("Regional Prompt in those, but for Lens and LongCat-Image, likewise", limit=CLOSE)
 def check_regions_equal_masks_written_out() -> None:
-    check_regions_of(known(*READ_BY_NODES))
+    check_regions_of(known(*REGIONAL))
 
 
 @compares("A region that is everywhere in OmniGen 2 and Boogu, which count the rows, with its prompt alone")
