@@ -28,8 +28,8 @@ from inprocess_regions import region
 from inprocess_regions_joint import check as check_regions_of
 from inprocess_weighted_clip import effects, served
 from inprocess_word_maps import compared, probabilities_of_blocks, watched
-from toys import LATENT, PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
-from toys_pictures import FAMILIES
+from toys import LATENT, PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, sampled
+from toys_pictures import FAMILIES, known, rows_by_change, tokens_of
 from written_out import written_out
 
 EDITING = ("Mage-Flow", "Boogu", "OmniGen 2", "HiDream-O1", "LongCat-Image", "JoyImage")
@@ -50,19 +50,10 @@ PLACED = (
     "LongCat-Image",
 )
 """Families in which words may have places."""
-READ_BY_NODES = PLACED[:-2]
-"""Those of whose rows our nodes know which are words."""
+REGIONAL = PLACED[:-2]
+"""Those that take regions as others do; Lens has a mask of its rows, and LongCat-Image moves the picture by their number."""
 WHOLE = ("OmniGen 2", "Ideogram 4", "Ernie-Image", "Cosmos 1")
 """Families with a row for each token, one for each way of getting weights into the attention."""
-BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos 1", "Cosmos Predict 2")
-"""Families whose text encoder, T5, reads in both directions; it has a row for each token."""
-
-
-def known(*families: str) -> tuple[str, ...]:
-    """Those of some families that this ComfyUI has."""
-    from comfy import supported_models
-
-    return tuple(family for family in there(*families) if hasattr(supported_models, TOYS[family].config))
 
 
 def ours_of(module: str) -> Any:
@@ -71,31 +62,6 @@ def ours_of(module: str) -> Any:
 
     inside = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWeighAttention"].__module__
     return importlib.import_module(f"{inside.rpartition('.nodes.')[0]}.{module}")
-
-
-def tokens_of(family: str, clip: Any) -> tuple[Any, list[Any], dict[str, int]]:
-    """The host's tokens of our text, those of the encoder with the words, and their places there, the last of each."""
-    tokens, (key,) = clip.tokenize(PLAIN), TOYS[family].keys
-    ((*pairs,),) = tokens[key]
-    inner = getattr(clip.tokenizer, key, None) or getattr(clip.tokenizer, f"clip_{key}")
-    places = {inner.inv_vocab.get(pair[0], "").strip("▁Ġ"): place for place, pair in enumerate(pairs)}
-    return tokens, pairs, {word: places[word] for word in WORDS}
-
-
-def rows_by_change(family: str, clip: Any) -> Weights:
-    """Weight of each row of our text: of a word that of the first row which another token in its place changes."""
-    if family in BOTH_WAYS:
-        return rows_by_hand(family, clip)
-    tokens, pairs, places = tokens_of(family, clip)
-    (key,) = TOYS[family].keys
-    plain = clip.encode_from_tokens_scheduled(tokens)[0][0][0]
-    found: Weights = {}
-    for word, place in places.items():
-        other = [*pairs[:place], (pairs[place][0] + 1, *pairs[place][1:]), *pairs[place + 1 :]]
-        changed = clip.encode_from_tokens_scheduled({**tokens, key: [other]})[0][0][0]
-        found[int((changed != plain).any(1).nonzero()[0])] = WORDS[word]
-    assert len(found) == len(WORDS)
-    return found
 
 
 def weighed(conditioning: Any, rows: Weights, how: str = "bias") -> Any:
@@ -238,11 +204,9 @@ def check_placed_phrases_equal_weights_by_place_written_out() -> None:
         draws_by_place(model, ours, plain, negative, (plain, field), name=family)
 
 
-@compares(
-    "Word maps in those, but for two whose rows only Weighted CLIP tells, with probabilities written out", limit=CLOSE
-)
+@compares("Word maps in those, with probabilities written out", limit=CLOSE)
 def check_word_maps_are_probabilities() -> None:
-    for family in known(*READ_BY_NODES):
+    for family in known(*PLACED):
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
         (row,) = (row for row, weight in rows_by_change(family, clip).items() if weight == WORDS["red"])
@@ -252,9 +216,9 @@ def check_word_maps_are_probabilities() -> None:
         compared(watch, sampled(model, conditioning, negative), shares)
 
 
-@compares("Regional Prompt in those, but for Lens, whose rows have a mask, likewise", limit=CLOSE)
+@compares("Regional Prompt in those, but for Lens and LongCat-Image, likewise", limit=CLOSE)
 def check_regions_equal_masks_written_out() -> None:
-    check_regions_of(known(*READ_BY_NODES))
+    check_regions_of(known(*REGIONAL))
 
 
 @compares("A region that is everywhere in OmniGen 2 and Boogu, which count the rows, with its prompt alone")

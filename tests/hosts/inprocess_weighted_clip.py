@@ -25,10 +25,9 @@ from inprocess import (
     stock,
     with_lora,
 )
-from inprocess_attention_pictures import known, rows_by_change
 from inprocess_traces import LORA, hooked, leaves_nothing
 from toys import PLAIN, TEXT, WORDS, make_text_encoder, rows_by_hand, there, weighable
-from toys_pictures import FAMILIES
+from toys_pictures import FAMILIES, known, rows_by_change
 from toys_video import LATER_VIDEO
 
 CLIPS = ("SD1", "SD2", "SDXL", "SDXL refiner")

@@ -21,14 +21,19 @@ from toys import (
     LAYERS,
     LUMINA,
     ONE_HEAD,
+    PLAIN,
     QWEN,
     SHORT_NEGATIVE,
     TOYS,
+    WORDS,
     Z_IMAGE,
     Encoder,
     Toy,
+    Weights,
     make_gemma,
     make_tekken,
+    rows_by_hand,
+    there,
 )
 
 # ---- text encoders
@@ -222,3 +227,41 @@ ENCODERS["PiD"] = ENCODERS["PixelDiT"]
 LOW_QUALITY = {"lq_hidden_dim": 16, "lq_num_res_blocks": 1, "pit_lq_inject": True}
 TOYS["PiD"] = later("PiD", {**PIXELDIT, **LOW_QUALITY}, ("gemma2_2b",), latent=LARGE)
 """It enlarges a latent, which its conditioning brings."""
+
+
+# ---- rows of words
+
+BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos 1", "Cosmos Predict 2")
+"""Families whose text encoder, T5, reads in both directions; it has a row for each token."""
+
+
+def known(*families: str) -> tuple[str, ...]:
+    """Those of some families that this ComfyUI has."""
+    from comfy import supported_models
+
+    return tuple(family for family in there(*families) if hasattr(supported_models, TOYS[family].config))
+
+
+def tokens_of(family: str, clip: Any) -> tuple[Any, list[Any], dict[str, int]]:
+    """The host's tokens of our text, those of the encoder with the words, and their places there, the last of each."""
+    tokens, (key,) = clip.tokenize(PLAIN), TOYS[family].keys
+    ((*pairs,),) = tokens[key]
+    inner = getattr(clip.tokenizer, key, None) or getattr(clip.tokenizer, f"clip_{key}")
+    places = {inner.inv_vocab.get(pair[0], "").strip("▁Ġ"): place for place, pair in enumerate(pairs)}
+    return tokens, pairs, {word: places[word] for word in WORDS}
+
+
+def rows_by_change(family: str, clip: Any) -> Weights:
+    """Weight of each row of our text: of a word that of the first row which another token in its place changes."""
+    if family in BOTH_WAYS:
+        return rows_by_hand(family, clip)
+    tokens, pairs, places = tokens_of(family, clip)
+    (key,) = TOYS[family].keys
+    plain = clip.encode_from_tokens_scheduled(tokens)[0][0][0]
+    found: Weights = {}
+    for word, place in places.items():
+        other = [*pairs[:place], (pairs[place][0] + 1, *pairs[place][1:]), *pairs[place + 1 :]]
+        changed = clip.encode_from_tokens_scheduled({**tokens, key: [other]})[0][0][0]
+        found[int((changed != plain).any(1).nonzero()[0])] = WORDS[word]
+    assert len(found) == len(WORDS)
+    return found
