@@ -26,8 +26,8 @@ from inprocess_places import encoded, placed
 from inprocess_places_joint import draws_by_place, half
 from inprocess_regions import region
 from inprocess_regions_joint import check as check_regions_of
-from inprocess_weighted_clip import effects, served
 from inprocess_word_maps import compared, probabilities_of_blocks, watched
+from served_clip import effects, served
 from toys import LATENT, PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
 from toys_pictures import FAMILIES
 from written_out import written_out

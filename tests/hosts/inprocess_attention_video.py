@@ -26,7 +26,7 @@ from inprocess_attention import (
 )
 from inprocess_places import encoded, placed, result_of
 from inprocess_places_joint import by_rows, draws_by_place, half
-from inprocess_weighted_clip import effects, served
+from served_clip import effects, served
 from toys import (
     NEGATIVE,
     PLAIN,
