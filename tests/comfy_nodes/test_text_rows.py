@@ -90,7 +90,7 @@ def read_rows(clip, family, text, options, num_rows=None) -> Rows:
     parts = family.parts_of(clip)
     if num_rows is None:
         lengths = [part if isinstance(part, int) else min(sum(map(len, tokens[key])) for key in part) for part in parts]
-        num_rows = max(sum(lengths), family.min_rows)
+        num_rows = family.filled_up(sum(lengths))
     encoder, read = read_of_tokens(tokens, family.names_of(clip)) or ("", None)
     return Rows(shared_tokens(parts_of_rows(clip, family, tokens, num_rows, {})), read, encoder)
 

@@ -26,8 +26,8 @@ from inprocess_places import encoded, placed
 from inprocess_places_joint import draws_by_place, half
 from inprocess_regions import region
 from inprocess_regions_joint import check as check_regions_of
-from inprocess_weighted_clip import effects, served
 from inprocess_word_maps import compared, probabilities_of_blocks, watched
+from served_clip import effects, served
 from toys import LATENT, PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, sampled
 from toys_pictures import FAMILIES, known, rows_by_change, tokens_of
 from written_out import written_out
@@ -51,7 +51,7 @@ PLACED = (
 )
 """Families in which words may have places."""
 REGIONAL = PLACED[:-2]
-"""Those that take regions as others do; Lens has a mask of its rows, and LongCat-Image moves the picture by their number."""
+"""Those that take regions as others do: Lens has a mask of its rows, LongCat-Image moves the picture by their number."""
 WHOLE = ("OmniGen 2", "Ideogram 4", "Ernie-Image", "Cosmos 1")
 """Families with a row for each token, one for each way of getting weights into the attention."""
 

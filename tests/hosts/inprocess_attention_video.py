@@ -16,6 +16,7 @@ from inprocess import CLOSE, compares, difference, main, refusal, stock
 from inprocess_attention import (
     compiled_models_are_weighed,
     draws_as_written_out,
+    is_close,
     layouts,
     lora_hooks_and_weights_act,
     weighed,
@@ -26,11 +27,12 @@ from inprocess_attention import (
 )
 from inprocess_places import encoded, placed, result_of
 from inprocess_places_joint import by_rows, draws_by_place, half
-from inprocess_weighted_clip import effects, served
+from served_clip import effects, served
 from toys import (
     NEGATIVE,
     PLAIN,
     SHORT_NEGATIVE,
+    SMALL_LATENT,
     TEXT,
     make_model,
     make_text_encoder,
@@ -39,6 +41,7 @@ from toys import (
     there,
 )
 from toys_video import LATER_VIDEO, LTX_2, VARIANTS_OF_WAN, WIDE_LATENT
+from written_out import written_out
 
 TIMES = layouts((8, 8), 4)["times"]
 
@@ -142,6 +145,33 @@ def check_what_stands_behind_the_users_turn_has_no_rows() -> None:
     assert torch.equal(factors, expected), factors
 
 
+@compares("LTX-2 with a guide behind the video, likewise", limit=CLOSE)
+def check_guides_of_ltx_2_are_let_be() -> None:
+    import node_helpers
+    from comfy.nested_tensor import NestedTensor
+
+    import nodes
+
+    clip, model = make_text_encoder("LTX-2"), make_model("LTX-2")
+    cells = torch.stack(torch.meshgrid(*(torch.arange(size) for size in (1, *SMALL_LATENT)), indexing="ij")).flatten(1)
+    guide = {"keyframe_idxs": torch.stack([cells, cells + 1], -1)[None].float()}
+    plain, ours = (node_helpers.conditioning_set_values(one, guide) for one in (stock(clip, PLAIN), weighed(clip)))
+    negative = node_helpers.conditioning_set_values(stock(clip, SHORT_NEGATIVE), guide)
+
+    def drawn(positive: Any) -> torch.Tensor:
+        is_drawn = torch.tensor([1.0, 0.5]).view(1, 1, 2, 1, 1).expand(1, 1, 2, *SMALL_LATENT)  # of the frames
+        latent = {
+            "samples": NestedTensor((noise(1, 128, 2, *SMALL_LATENT), torch.zeros(1, 8, 5, 16))),
+            "noise_mask": NestedTensor((is_drawn, torch.ones(1, 8, 5, 16))),
+        }
+        result = nodes.KSampler().sample(model, 1, 2, 2.0, "euler", "simple", positive, negative, latent)[0]["samples"]
+        return torch.cat([one.flatten(1) for one in result.unbind()], 1)
+
+    with written_out(model, "bias", (plain, rows_by_hand("LTX-2", clip))):
+        reference = drawn(plain)
+    is_close(drawn(ours), reference, drawn(plain))
+
+
 def check_later_video_says_what_acts_and_refuses_what_does_not() -> None:
     import nodes
 
@@ -165,7 +195,7 @@ def check_later_video_says_what_acts_and_refuses_what_does_not() -> None:
 
 
 def beside_wan(family: str) -> dict[str, Any]:
-    """Inputs of a variant of Wan beside the text: sound, poses, pictures of reference, and their CLIP vision output."""
+    """Inputs of a variant of Wan beside the text: sound, poses, pictures of reference, what CLIP saw in them."""
     height, width = WIDE_LATENT
     references = {"reference_latents": [noise(1, 16, 1, height, width)]}
     poses = {"pose_video_latent": noise(1, 16, 1, height // 2, width // 2)}

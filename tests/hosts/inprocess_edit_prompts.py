@@ -20,7 +20,7 @@ import torch
 import toys_pictures  # noqa: F401  # adds its families to the toys
 from inprocess import compares, difference, main
 from inprocess_traces import leaves_nothing
-from inprocess_weighted_clip import effects, served
+from served_clip import effects, served
 from toys import make_text_encoder, there, weighable
 
 PLAIN = "a red cat on a mat"

@@ -26,6 +26,7 @@ from inprocess import (
     with_lora,
 )
 from inprocess_traces import LORA, hooked, leaves_nothing
+from served_clip import MARKER, effects, served
 from toys import PLAIN, TEXT, WORDS, make_text_encoder, rows_by_hand, there, weighable
 from toys_pictures import FAMILIES, known, rows_by_change
 from toys_video import LATER_VIDEO
@@ -41,7 +42,6 @@ CHOICES: tuple[dict[str, Any], ...] = (
     {"scheme": "negpip"},
     {"syntax": "a1111", "scheme": "lerp_last"},
 )
-MARKER = "weighted_clip"
 OTHERS = (
     *("Flux", "Chroma", "Qwen-Image", "Z-Image", "Krea 2", "Anima", "Wan", "LTX-Video", "SD 3", "SD 3 without T5"),
     *("Lumina 2", "Flux 2 Klein", "Flux 2", "HiDream"),
@@ -57,16 +57,6 @@ def encoders(*families: str) -> Iterator[tuple[str, Any]]:
         if family in FAMILIES and family not in known(family):
             continue
         yield family, make_text_encoder(family)
-
-
-def served(clip: Any, **inputs: Any) -> Any:
-    """The CLIP that the node makes."""
-    import nodes
-
-    node = nodes.NODE_CLASS_MAPPINGS["WeightedCLIP"]
-    described = {**node.INPUT_TYPES()["required"], **node.INPUT_TYPES()["optional"]}
-    defaults = {name: options["default"] for name, (_, options) in described.items() if "default" in options}
-    return node().run(clip=clip, **{**defaults, **inputs})["result"][0]
 
 
 def sdxl(clip: Any, text_g: str, text_l: str) -> Any:
@@ -310,11 +300,6 @@ def check_words_of_stock_boxes_are_known() -> None:
             by_word = rows_by_change(family, clip) if family in FAMILIES else rows_by_hand(family, clip)
             red = min(row for row, weight in by_word.items() if weight == WORDS["red"])
             assert red in rows and red + 1 in rows and len(rows) in (2, 4), (family, rows, red)
-
-
-def effects(conditioning: Any) -> torch.Tensor:
-    """Effects on the rows of a conditioning."""
-    return next(value.cond for name, value in conditioning[0][1]["model_conds"].items() if MARKER in name)
 
 
 if __name__ == "__main__":

@@ -301,7 +301,7 @@ class WrittenOut:
         picture = x[0] if isinstance(x, list) else x  # beside its sound
         self.size, self.num_text = tuple(picture.shape[2:]), num_rows + (0 if llama is None else llama.shape[2])
         if (keyframes := named.get("keyframe_idxs")) is not None:  # the last frames are guides
-            guides = keyframes.shape[2] // math.prod(x.shape[3:])
+            guides = keyframes.shape[2] // math.prod(picture.shape[3:])
             self.size = (self.size[0] - guides, *self.size[1:])
         self.mask = named.get("attention_mask") if hasattr(self.network, "patchifier") else None
         reference = named.get("reference_latent")
