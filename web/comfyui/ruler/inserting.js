@@ -17,11 +17,13 @@ const MAX_HOPS = 30;
  */
 export function inserter(node) {
   const [path] = pathsTo(node.graph);
-  const output = (node.inputs ?? []).some(({ type }) => isClip(type)) ? -1 : node.outputs?.findIndex(({ type }) => isClip(type));
-  const inner = node.isSubgraphNode?.() ? nodesWithPaths(node.subgraph, [...path, node]) : [{ node, path }];
-  const unserved = inner.find((one) => textsOf(one.node).length && !serverOf(one.node, one.path));
-  const source = unserved ? loaderOf(unserved.node, unserved.path) : output >= 0 && !node.isSubgraphNode?.() && { node, slot: output };
-  if (!source) return null;
+  const isWhole = Boolean(node.isSubgraphNode?.());
+  const all = isWhole ? nodesWithPaths(node.subgraph, [...path, node]) : [{ node, path }];
+  const unserved = all.find((one) => textsOf(one.node).length && !serverOf(one.node, one.path));
+  const isLoader = !isWhole && !(node.inputs ?? []).some(({ type }) => isClip(type));
+  const slot = isLoader ? (node.outputs ?? []).findIndex(({ type }) => isClip(type)) : -1;
+  const source = unserved ? loaderOf(unserved.node, unserved.path) : { node, slot };
+  if (!source || source.slot < 0) return null;
   const { graph, outputs } = source.node;
   const links = (outputs[source.slot].links ?? []).map((id) => graph.getLink?.(id) ?? graph.links?.[id]).filter(Boolean);
   const isServed = links.some(({ target_id: id }) => graph.getNodeById(id) && classOf(graph.getNodeById(id)) === SERVER);
