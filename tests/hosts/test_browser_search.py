@@ -17,9 +17,10 @@ FOUND = """
 return [...document.querySelectorAll('#results-list [role=option]')].map((one) => one.innerText.split('\\n')[0]);
 """
 FIRST: dict[str, tuple[str, int]] = {
-    "weight": ("TextEncode", 1),
-    "weighted": ("TextEncode", 1),
-    "weighted clip": ("Load", 3),
+    "weight": ("", 1),
+    "weighted": ("", 1),
+    "weighted clip": ("", 1),
+    "prompt weight": ("", 4),
     "weighted prompt": ("TextEncode", 1),
     "prompt": ("TextEncode", 3),
     "fade": ("MaskedBlend", 1),

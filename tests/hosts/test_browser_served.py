@@ -331,7 +331,7 @@ return boxes.filter((one) => boxes.some((other) => other !== one && overlap(one,
 
 @pytest.mark.parametrize("where", [STOCK, "CLIPLoader", "in a subgraph", "outside of a subgraph"])
 def test_a_menu_puts_it_before_all_prompts(page: RulerPage, where: str) -> None:
-    build(page, "graph.remove(server); make('CLIPTextEncode', { text: 'a dog' }, [400, 400]);")
+    build(page, "graph.remove(server); make('CLIPTextEncode', { text: 'a dog' }, [400, 300]);")
     kind = page.run(
         "const [loader, ...prompts] = app.graph.nodes; for (const one of prompts) loader.connect(0, one, 0);"
         "if (!args[0].includes('subgraph')) return args[0];"
@@ -349,8 +349,9 @@ def test_a_menu_puts_it_before_all_prompts(page: RulerPage, where: str) -> None:
     page.wait(f"return Object.keys(await (async () => {{ {FEEDS} }})()).length === 3")
     assert page.run(FEEDS) == {**dict.fromkeys(before, SERVER), SERVER: "CLIPLoader"}
     page.run("app.canvas.setGraph(app.graph.rootGraph ?? app.graph)")
-    assert page.run(OVERLAPS) == []
     page.wait(f"return (() => {{ {SHOWN} }})().map(([, chips]) => chips).join(' ') === args[0]", f"{CHIPS} a dog")
+    settle(page)
+    assert page.run(OVERLAPS) == []
     page.press("z", control=True)
     page.wait(f"return JSON.stringify(await (async () => {{ {FEEDS} }})()) === args[0]", compact(before))
 

@@ -246,7 +246,7 @@ async function encodersAsked() {
   const loader = { id: 1, comfyClass: "CLIPLoader", widgets: [file, { name: "type", value: "lumina2" }] };
   const inputs = [{ name: "clip", type: "CLIP,WEIGHTED_CLIP", link: 4 }];
   const node = makeNode("WeightedCLIPWeighAttention", { text: "a", syntax: "comfy" }, inputs);
-  Object.assign(node.graph, { links: { 4: { origin_id: 1 } }, getNodeById: () => loader });
+  Object.assign(node.graph, { links: { 4: { origin_id: 1, origin_slot: 0 } }, getNodeById: () => loader });
   const { ruler, asked, type, shown } = follow(node);
   const answered = async (view) => {
     await wait(150);
@@ -283,7 +283,7 @@ async function filesAsked() {
     const inputs = [{ name: "clip", type: "CLIP,WEIGHTED_CLIP", link: 4 }];
     const node = makeNode(nodeClass, values, inputs);
     const source = { id: 1, comfyClass: loader, widgets, inputs: slots };
-    Object.assign(node.graph, { links: { 4: { origin_id: 1 } }, getNodeById: () => source });
+    Object.assign(node.graph, { links: { 4: { origin_id: 1, origin_slot: 0 } }, getNodeById: () => source });
     const { ruler, asked } = follow(node);
     ruler.check();
     await wait(150);
@@ -308,14 +308,15 @@ async function clipNotes() {
     const links = {};
     const graph = { links, getNodeById: (id) => nodes[id] };
     const add = (id, comfyClass, inputType, from) => {
-      links[id] = { origin_id: from };
+      links[id] = { origin_id: from, origin_slot: 0 };
       const widgets = [{ name: "type", value: type }];
-      nodes[id] = { comfyClass, inputs: inputType ? [{ name: "in", type: inputType, link: id }] : [], widgets, graph };
+      const inputs = inputType ? [{ name: "in", type: inputType, link: id }] : [];
+      nodes[id] = { comfyClass, inputs, outputs: [{ type: "CLIP" }], widgets, graph };
     };
     add(1, loader, type === "circle" ? "*" : "", 3);
     add(2, "Reroute", "*", 1);
     add(3, "LoraLoader", "CLIP", 2);
-    links[4] = { origin_id: 3 };
+    links[4] = { origin_id: 3, origin_slot: 0 };
     const inputs = [{ name: "clip", type: "CLIP,WEIGHTED_CLIP", link: 4 }];
     const node = makeNode("WeightedCLIPTextEncode", { text: "", ...TEXT_ENCODE }, inputs);
     const followed = follow(Object.assign(node, { graph }));

@@ -2,11 +2,14 @@
 
 import { SERVER, classOf, clipsBefore, isClip, serverOf } from "./clips.js";
 import { pathsTo } from "./links.js";
-import { nodesWithPaths, textsOf } from "./served.js";
+import { makeRoom } from "./replacing.js";
+import { nodesWithPaths, servedBoxes, textsOf } from "./served.js";
 
 /** Pixels between the new node and its neighbours, and of a title. */
 const GAP = 30;
 const TITLE_HEIGHT = 30;
+/** Pixels of a ruler: its count line with margins, a line of chips, the mean width of a character in it, and all at most. */
+const [LEAST, LINE, CHARACTER, MOST] = [85, 25, 11, 350];
 /** Maximum number of nodes between a prompt and its loader. */
 const MAX_HOPS = 30;
 
@@ -17,11 +20,13 @@ const MAX_HOPS = 30;
  */
 export function inserter(node) {
   const [path] = pathsTo(node.graph);
-  const output = (node.inputs ?? []).some(({ type }) => isClip(type)) ? -1 : node.outputs?.findIndex(({ type }) => isClip(type));
-  const inner = node.isSubgraphNode?.() ? nodesWithPaths(node.subgraph, [...path, node]) : [{ node, path }];
-  const unserved = inner.find((one) => textsOf(one.node).length && !serverOf(one.node, one.path));
-  const source = unserved ? loaderOf(unserved.node, unserved.path) : output >= 0 && !node.isSubgraphNode?.() && { node, slot: output };
-  if (!source) return null;
+  const isWhole = Boolean(node.isSubgraphNode?.());
+  const all = isWhole ? nodesWithPaths(node.subgraph, [...path, node]) : [{ node, path }];
+  const unserved = all.find((one) => textsOf(one.node).length && !serverOf(one.node, one.path));
+  const isLoader = !isWhole && !(node.inputs ?? []).some(({ type }) => isClip(type));
+  const slot = isLoader ? (node.outputs ?? []).findIndex(({ type }) => isClip(type)) : -1;
+  const source = unserved ? loaderOf(unserved.node, unserved.path) : { node, slot };
+  if (!source || source.slot < 0) return null;
   const { graph, outputs } = source.node;
   const links = (outputs[source.slot].links ?? []).map((id) => graph.getLink?.(id) ?? graph.links?.[id]).filter(Boolean);
   const isServed = links.some(({ target_id: id }) => graph.getNodeById(id) && classOf(graph.getNodeById(id)) === SERVER);
@@ -39,9 +44,11 @@ function loaderOf(node, path) {
   return found;
 }
 
-/** Put the node behind an output, before all links from it. */
+/** Put the node behind an output, before all links from it, and make room for the rulers that come. */
 function insert({ node, slot }, links) {
   const { graph } = node;
+  const root = graph.rootGraph ?? graph;
+  const before = servedBoxes(root);
   const server = LiteGraph.createNode(SERVER);
   graph.add(server);
   place(server, node);
@@ -50,7 +57,15 @@ function insert({ node, slot }, links) {
     else server.connect(0, graph.getNodeById(id), at, parentId);
   }
   node.connect(slot, server, 0);
+  const fresh = [...servedBoxes(root)].filter(([holder]) => !before.has(holder) && !holder.flags?.collapsed);
+  for (const [holder, boxes] of fresh.sort(([a], [b]) => a.pos[1] - b.pos[1])) {
+    const texts = holder.widgets.filter(({ name }) => boxes.has(name)).map(({ value }) => String(value ?? ""));
+    makeRoom(holder, holder.size[1], rulerHeight(texts.join(" "), holder.size[0]));
+  }
 }
+
+/** About how high a ruler will be. */
+const rulerHeight = (text, width) => Math.min(MOST, LEAST + LINE * Math.ceil((CHARACTER * text.length) / Math.max(1, width - 40)));
 
 /** Move a new node to where there is room: below its neighbour, above it, or left of it. */
 function place(fresh, { pos: [x, y], size: [, height] }) {

@@ -272,7 +272,9 @@ export class NodeRuler {
       const clip = clipOf(node, path);
       return { ...clip, encoder: this.#told.get(clip.key) ?? clip.encoder };
     });
-    const clipNote = clips.map(({ note }) => note).find(Boolean) ?? "";
+    // behind a node that serves, weights act in all of them
+    const noteOf = ({ note }) => (this.#rule.readers ? note.replace(" and may take no weights", "") : note);
+    const clipNote = clips.map(noteOf).find(Boolean) ?? "";
     this.#read = { ...requestsOf(this.#node, this.#rule, clips), clipNote };
     const before = this.#key;
     this.#key = JSON.stringify(this.#read);

@@ -43,16 +43,21 @@ function replaceNode(old, fresh) {
     }
   }
   graph.remove(old);
-  if (!fresh.flags.collapsed) makeRoom(fresh, old.size[1]);
+  const growth = globalThis.LiteGraph?.vueNodesMode ? GROWTH_IN_NODES_2 : GROWTH;
+  if (!fresh.flags.collapsed) makeRoom(fresh, old.size[1], growth);
 }
 
-/** Move the nodes below a new one down as far as its greater height needs. */
-function makeRoom(fresh, formerHeight) {
+/**
+ * Move the nodes below one down as far as its greater height needs.
+ * @param {object} fresh The node.
+ * @param {number} formerHeight Height at which the others stand below it.
+ * @param {number} growth Pixels by which it will yet grow.
+ */
+export function makeRoom(fresh, formerHeight, growth) {
   const [left, top] = fresh.pos;
   const isBelow = ({ pos: [x, y], size: [width] }) =>
     y >= top + formerHeight && x < left + fresh.size[0] && left < x + width;
   const below = fresh.graph.nodes.filter(isBelow);
-  const growth = globalThis.LiteGraph?.vueNodesMode ? GROWTH_IN_NODES_2 : GROWTH;
   const shift = top + fresh.size[1] + growth + TITLE_HEIGHT - Math.min(...below.map(({ pos }) => pos[1]));
   if (shift > 0) for (const node of below) node.pos = [node.pos[0], node.pos[1] + shift];
 }

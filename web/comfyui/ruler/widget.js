@@ -127,7 +127,8 @@ function listerOf(node, widget) {
   if (get) {
     // a subgraph node makes the list of its inputs
     let below = null;
-    Object.defineProperty(node, "widgets", { get: () => withWidget(get.call(node), below), set: () => {}, configurable: true, enumerable: true });
+    const own = { get: () => withWidget(get.call(node), below), set: () => {} };
+    Object.defineProperty(node, "widgets", { ...own, configurable: true, enumerable: true });
     return (name) => (below = name);
   }
   after(node, "onSerialize", ({ widgets_values: values }) => {
