@@ -18,7 +18,7 @@ from ..weighting.attention import way_of
 from ..weighting.options import EncodeOptions
 from ..weighting.reading import ReadPrompt
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
-from .node import TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
+from .node import METADATA, TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
 from .results import encoded_result, shown_result
 
 TWICE = "There is another Weighted CLIP before this one: the settings of this one count."
@@ -85,7 +85,7 @@ class WeightedCLIP(Node):
             advanced=True,
         ),
     }
-    hidden = {"unique_id": "UNIQUE_ID"}
+    hidden = {"unique_id": "UNIQUE_ID", **METADATA}
 
     @staticmethod
     def options(scheme: str = AUTO, timed: bool = False, **choices: Any) -> EncodeOptions:
@@ -118,9 +118,11 @@ class WeightedCLIP(Node):
         counter: Counter = COUNTERS[0],
         remember: int = 0,
         unique_id: str | None = None,
+        extra_pnginfo: Any = None,
         **choices: Any,
     ) -> dict[str, Any]:
         """Make the CLIP; ``choices`` are the options for reading."""
+        del extra_pnginfo  # its being asked for tells the host that texts of a request are noted
         checked("scheme", scheme, CHOICES)
         checked("counter", counter, COUNTERS)
         settings = Settings(EncodeOptions(**choices), scheme, strength, timed, steps, counter)

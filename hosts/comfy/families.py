@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any
+
+from torch import Tensor
 
 from .attention_hooks import by_hooks
 from .attention_layers import (
@@ -30,10 +33,14 @@ from .attention_orders import (
     behind_picture,
     behind_refiners_apart,
     behind_registers,
+    behind_text_blocks,
+    behind_token_refiner,
+    behind_video,
     in_every_attention,
     in_every_second_attention,
     in_language_model,
 )
+from .connectors import Connect, rows_of_connectors, without_rows
 from .contract import checked_object
 from .kinds import changes, known_class, name_of, overridden
 from .queries import (
@@ -56,6 +63,8 @@ from .types import Clip
 
 IM_END = 151645
 """Id of the end of a turn in Qwen's tokenizer, by which the host finds the end of a template."""
+LLAMA_USER, TURN_END = (128006, 882, 128007), 128009
+"""Ids of Llama 3's tokenizer by which the host finds the user's turn in the template of Hunyuan Video."""
 TOKENIZE = "tokenize_with_weights"
 """The method of the host's tokenizers that gives a text its template and its tokens."""
 ANIMA_ROWS = 512
@@ -72,6 +81,18 @@ def _all_rows(ids: Sequence[int | bytes]) -> int:
 def _longcat_suffix(ids: Sequence[int | bytes]) -> int:
     """Number of tokens from the last end of a turn on, which are the end of LongCat-Image's template."""
     return next((number for number, token_id in enumerate(reversed(ids), 1) if token_id == IM_END), 0)
+
+
+def _hunyuan_suffix(ids: Sequence[int | bytes]) -> int:
+    """Number of tokens behind the user's last turn in Hunyuan Video's template."""
+    starts = [place for place in range(len(ids)) if tuple(ids[place : place + 3]) == LLAMA_USER]
+    ends = [place for place in range(starts[-1], len(ids)) if ids[place] == TURN_END] if starts else []
+    return len(ids) - 1 - ends[0] if ends else 0
+
+
+def rows_of_anima(num_rows: int) -> int:
+    """Number of rows that Anima's model reads, given that of T5's ids."""
+    return max(num_rows, ANIMA_ROWS)
 
 
 def _is_loaded(clip: Clip, encoder: str) -> bool:
@@ -117,14 +138,16 @@ class Family:
     so types used for several models, such as ``lumina2``, are left out."""
     num_left_out_behind: Callable[[Sequence[int | bytes]], int] = _all_rows
     """Function from its ids to the number of last rows that the host leaves out."""
-    min_rows: int = 0
-    """Minimum number of rows, up to which its model pads without words."""
+    filled_up: Callable[[int], int] = int
+    """Function from its number of rows to that which its model reads, with rows of no word behind them."""
     parts: Callable[[Clip], tuple[Part, ...]] | None = None
     """Function that gives the order of rows of several encoders; None for those of one alone."""
     has_row_weights: bool = False
     """Whether its conditioning holds a weight for each row, by which the model multiplies it."""
     takes_embeddings: bool = True
     """Whether a prompt may contain an embedding; not if a model takes ids, or several encoders read it."""
+    connect: Connect | None = None
+    """Function for layers of its model that join the rows before the first step, so that some rows are not read."""
     filled_in_front: tuple[str, ...] = ()
     """Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
 
@@ -197,7 +220,7 @@ FAMILIES = (
         picture_alone,
         ("comfy.ldm.anima.model.Anima",),
         {"comfy.text_encoders.anima.AnimaTokenizer": "t5xxl"},
-        min_rows=ANIMA_ROWS,
+        filled_up=rows_of_anima,
         has_row_weights=True,
         takes_embeddings=False,
     ),
@@ -205,7 +228,17 @@ FAMILIES = (
         "Wan",
         in_wan_cross_attention,
         between_references,
-        ("comfy.ldm.wan.model.WanModel", "comfy.ldm.wan.model.VaceWanModel", "comfy.ldm.wan.model.CameraWanModel"),
+        (
+            "comfy.ldm.wan.model.WanModel",
+            "comfy.ldm.wan.model.VaceWanModel",
+            "comfy.ldm.wan.model.CameraWanModel",
+            "comfy.ldm.wan.model.HumoWanModel",
+            "comfy.ldm.wan.model.WanModel_S2V",
+            "comfy.ldm.wan.model.SCAILWanModel",
+            "comfy.ldm.wan.model.SCAIL2WanModel",
+            "comfy.ldm.wan.model_animate.AnimateWanModel",
+            "comfy.ldm.wan.model_wandancer.WanDancerModel",
+        ),
         {"comfy.text_encoders.wan.WanT5Tokenizer": "umt5xxl"},
     ),
     Family(
@@ -215,6 +248,15 @@ FAMILIES = (
         ("comfy.ldm.lightricks.model.LTXVModel",),
         {"comfy.text_encoders.lt.LTXVT5Tokenizer": "t5xxl"},
         loader="CLIPLoader ltxv",
+    ),
+    Family(
+        "LTX-2",
+        in_masked_cross_attention,
+        None,
+        ("comfy.ldm.lightricks.av_model.LTXAVModel",),
+        {"comfy.text_encoders.lt.LTXAVGemmaTokenizer": "gemma3_12b"},
+        filled_up=rows_of_connectors,
+        connect=without_rows,
     ),
     Family(
         "Stable Diffusion 3",
@@ -376,6 +418,56 @@ FAMILIES = (
         ("comfy.ldm.cosmos.predict2.MiniTrainDIT",),
         {"comfy.text_encoders.cosmos.CosmosT5Tokenizer": "t5xxl"},
     ),
+    Family(
+        "Hunyuan Video",
+        behind_token_refiner,
+        None,
+        ("comfy.ldm.hunyuan_video.model.HunyuanVideo",),
+        {"comfy.text_encoders.hunyuan_video.HunyuanVideoTokenizer": "llama"},
+        loader="DualCLIPLoader hunyuan_video",
+        num_left_out_behind=_hunyuan_suffix,
+        takes_embeddings=False,
+    ),
+    Family(
+        "Hunyuan Video 1.5 and Image 2.1",
+        behind_token_refiner,
+        None,
+        ("comfy.ldm.hunyuan_video.model.HunyuanVideo",),
+        {
+            "comfy.text_encoders.hunyuan_video.HunyuanVideo15Tokenizer": "qwen25_7b",
+            "comfy.text_encoders.hunyuan_image.HunyuanImageTokenizer": "qwen25_7b",
+        },
+        loader="DualCLIPLoader hunyuan_video_15",
+        takes_embeddings=False,
+    ),
+    Family(
+        "Kandinsky 5",
+        behind_text_blocks,
+        None,
+        ("comfy.ldm.kandinsky5.model.Kandinsky5",),
+        {
+            "comfy.text_encoders.kandinsky5.Kandinsky5Tokenizer": "qwen25_7b",
+            "comfy.text_encoders.kandinsky5.Kandinsky5TokenizerImage": "qwen25_7b",
+        },
+        loader="DualCLIPLoader kandinsky5",
+        takes_embeddings=False,
+    ),
+    Family(
+        "CogVideoX",
+        in_every_attention,
+        None,
+        ("comfy.ldm.cogvideo.model.CogVideoXTransformer3DModel",),
+        {"comfy.text_encoders.cogvideo.CogVideoXTokenizer": "t5xxl"},
+        loader="CLIPLoader cogvideox",
+    ),
+    Family(
+        "Mochi",
+        behind_video,
+        None,
+        ("comfy.ldm.genmo.joint_model.asymm_models_joint.AsymmDiTJoint",),
+        {"comfy.text_encoders.genmo.MochiT5Tokenizer": "t5xxl"},
+        loader="CLIPLoader mochi",
+    ),
 )
 """All families, in the order in which messages name them."""
 
@@ -383,6 +475,7 @@ WITHOUT_OPTIONS = "ComfyUI passes its attention neither options nor a mask"
 OUT_OF_REACH = {
     "comfy.ldm.pixart.pixartms.PixArtMS": WITHOUT_OPTIONS,
     "comfy.ldm.hydit.models.HunYuanDiT": WITHOUT_OPTIONS,
+    "comfy.ldm.wan.ar_model.CausalWanModel": "it draws a video part by part, and ComfyUI passes it no options there",
     "comfy.ldm.cascade.stage_c.StageC": "its CLIP's own schemes weigh there, such as comfy",
 }
 """Reasons why weights cannot act in a diffusion model, by its class."""
@@ -393,6 +486,8 @@ WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.network
 """Methods for getting weights into the attention, by class of the diffusion model."""
 LAYOUTS = {name: layout for family in FAMILIES if (layout := family.layout) is not None for name in family.networks}
 """Layouts of queries, by class of the diffusion model."""
+CONNECTORS = {name: family.connect for family in FAMILIES for name in family.networks if family.connect is not None}
+"""Functions for layers that join rows before the first step, by class of the diffusion model."""
 FILLED_IN_FRONT = {name for family in FAMILIES for name in family.filled_in_front}
 """Classes of host models that pad the text's rows at the front."""
 
@@ -469,3 +564,9 @@ def layout_of(model: Any) -> Layout:
             f"model ({type(model).__name__}) are. Weights act in it: take out these nodes."
         )
     return LAYOUTS[_name_of_network(model)]
+
+
+def connector_of(model: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """`Connect` for the layers of a host's model that join rows before the first step, or None if it has none."""
+    connect = CONNECTORS.get(_name_of_network(model))
+    return None if connect is None else partial(connect, _network_of(model))

@@ -166,14 +166,30 @@ def before_guides(call: Call, num_text: int) -> Queries:
 
 
 def between_references(call: Call, num_text: int) -> Queries:
-    """Wan: the picture, in front of it a reference image and behind it frames and pictures of reference, if any."""
-    _, down, across = call.network.patch_size
+    """Wan: the picture, in front of it a reference image and behind it frames and pictures of reference, if any.
+
+    SCAIL has its references in front and poses behind; HuMo and S2V have references, and S2V motion, behind.
+    """
+    network, inputs = call.network, call.inputs
+    _, down, across = network.patch_size
     grid = _patches(call.size, down)
-    reference, frames = call.inputs.get("reference_latent"), call.inputs.get("time_dim_concat")
-    before = 0
-    if reference is not None and getattr(call.network, "ref_conv", None) is not None:
-        before = (reference.shape[-2] // down) * (reference.shape[-1] // across)
-    behind = 0 if frames is None else frames.shape[-3] * math.prod(grid[-2:])
-    for picture in call.inputs.get("context_latents") or ():
-        behind += math.prod(_patches(picture.shape[-3:], down))
-    return Queries(grid, before, behind)
+    before, behind = 0, []
+    reference, frames = inputs.get("reference_latent"), inputs.get("time_dim_concat")
+    if reference is not None:
+        places = (*reference.shape[2:-2], reference.shape[-2] // down, reference.shape[-1] // across)
+        if hasattr(network, "patch_embedding_pose"):
+            before = math.prod(_patches(reference.shape[2:], down))
+        elif getattr(network, "ref_conv", None) is not None:
+            before = math.prod(places)
+        elif hasattr(network, "audio_proj") or hasattr(network, "frame_packer"):
+            behind.append(math.prod(places))
+    if frames is not None:
+        behind.append(frames.shape[-3] * math.prod(grid[-2:]))
+    for picture in inputs.get("context_latents") or ():
+        behind.append(math.prod(_patches(picture.shape[-3:], down)))
+    if (poses := inputs.get("pose_latents")) is not None and hasattr(network, "patch_embedding_pose"):
+        behind.append(math.prod(_patches(poses.shape[2:], down)))
+    if (motion := inputs.get("reference_motion")) is not None:  # a frame, two more as one, sixteen as four
+        height, width = motion.shape[-2:]
+        behind += [frames * (height // side) * (width // side) for frames, side in ((1, 2), (1, 4), (4, 8))]
+    return Queries(grid, before, sum(behind))

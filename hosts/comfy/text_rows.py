@@ -20,7 +20,8 @@ from ...weighting.reading import ReadPrompt
 from ...weighting.syntax import parse, syntax_of
 from ...weighting.tags import bare
 from ...weighting.words import Words
-from .families import ANIMA_ROWS
+from .connectors import UNCONNECTED, rows_of_connectors
+from .families import rows_of_anima
 
 Part = Mapping[str, Words]
 """Words and rows by text encoder; several stand side by side, cut to the length of the shortest."""
@@ -29,10 +30,12 @@ Part = Mapping[str, Words]
 def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
     """Number of text rows that a model reads of an entry of a conditioning: ``[1, rows, dim]`` and its values.
 
-    HiDream also reads those of Llama. Anima's model makes others from them and T5's ids.
+    HiDream also reads those of Llama. Anima's model makes others from them and T5's ids; that of LTX-2 adds some.
     """
     ids, llama = values.get("t5xxl_ids"), values.get("conditioning_llama3")  # llama: [1, layers, rows, dim]
-    num_rows = rows.shape[1] if ids is None else max(len(ids), ANIMA_ROWS)
+    num_rows = rows.shape[1] if ids is None else rows_of_anima(len(ids))
+    if values.get(UNCONNECTED):
+        num_rows = rows_of_connectors(num_rows)
     return num_rows + (0 if llama is None else llama.shape[2])
 
 

@@ -174,7 +174,7 @@ def test_a_tokenizer_that_does_not_say_where_is_named() -> None:
 
 
 def test_a_model_that_makes_more_rows_gets_as_many() -> None:
-    family = replace(FAMILY, min_rows=12)
+    family = replace(FAMILY, filled_up=lambda number: max(number, 12))
     assert weights("a (red:1.4) cat", family=family) == [1, 1.4] + [1] * 10
     rows = torch.zeros(1, 5, 4)
     assert num_rows_read(rows, {}) == 5

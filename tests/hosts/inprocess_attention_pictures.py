@@ -14,14 +14,21 @@ from unittest import SkipTest
 
 import torch
 from inprocess import CLOSE, apart, compares, difference, main, refusal, stock
-from inprocess_attention import draws_as_written_out, is_close, left_of
+from inprocess_attention import (
+    compiled_models_are_weighed,
+    draws_as_written_out,
+    is_close,
+    layouts,
+    left_of,
+    weights_stay_with_their_entry,
+)
 from inprocess_places import encoded, placed
 from inprocess_places_joint import draws_by_place, half
 from inprocess_regions import region
 from inprocess_regions_joint import check as check_regions_of
 from inprocess_weighted_clip import effects, served
 from inprocess_word_maps import compared, probabilities_of_blocks, watched
-from toys import PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
+from toys import LATENT, PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
 from toys_pictures import FAMILIES
 from written_out import written_out
 
@@ -45,6 +52,8 @@ PLACED = (
 """Families in which words may have places."""
 READ_BY_NODES = PLACED[:-2]
 """Those of whose rows our nodes know which are words."""
+WHOLE = ("OmniGen 2", "Ideogram 4", "Ernie-Image", "Cosmos 1")
+"""Families with a row for each token, one for each way of getting weights into the attention."""
 BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos 1", "Cosmos Predict 2")
 """Families whose text encoder, T5, reads in both directions; it has a row for each token."""
 
@@ -151,6 +160,16 @@ def check_weights_in_families_of_pictures_equal_ones_written_out() -> None:
             is_close(sampled(model, weighed(plain, rows, how), negative), reference, without, f"{family}, {how}")
         assert torch.equal(sampled(model, weighed(plain, {}), negative), without), family
         assert torch.equal(sampled(model, plain, negative), without), family
+
+
+@compares("The same in masks, two conditionings, time ranges and batches, likewise", limit=CLOSE)
+def check_weights_in_families_of_pictures_stay_with_their_entry() -> None:
+    weights_stay_with_their_entry(known(*WHOLE), layouts(LATENT, columns=12))
+
+
+@compares("The same on OmniGen 2, compiled, likewise", limit=CLOSE)
+def check_a_compiled_omnigen_2_is_weighed_as_well() -> None:
+    compiled_models_are_weighed(known("OmniGen 2"))
 
 
 @compares("The same on PiD, which enlarges a latent, likewise", limit=CLOSE)

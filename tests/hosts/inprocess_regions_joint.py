@@ -400,7 +400,7 @@ def check_unknown_models_are_refused_by_name() -> None:
     known = type(network)
     for area in ("left", ""):
         ours = region(stock(clip, PLAIN), stock(clip, DOG), area=area)
-        network.__class__ = type("Other", (known,), {})
+        network.__class__ = type("Other", (known,), {"forward": known.forward})
         message = refusal(lambda ours=ours: sampled(model, ours, ours))
         network.__class__ = known
         assert "Regional Prompt do not know where this model (Flux, Other) reads text" in message, message

@@ -29,6 +29,7 @@ from inprocess_attention_pictures import known, rows_by_change
 from inprocess_traces import LORA, hooked, leaves_nothing
 from toys import PLAIN, TEXT, WORDS, make_text_encoder, rows_by_hand, there, weighable
 from toys_pictures import FAMILIES
+from toys_video import LATER_VIDEO
 
 CLIPS = ("SD1", "SD2", "SDXL", "SDXL refiner")
 CHOICES: tuple[dict[str, Any], ...] = (
@@ -46,6 +47,7 @@ OTHERS = (
     *("Flux", "Chroma", "Qwen-Image", "Z-Image", "Krea 2", "Anima", "Wan", "LTX-Video", "SD 3", "SD 3 without T5"),
     *("Lumina 2", "Flux 2 Klein", "Flux 2", "HiDream"),
     *FAMILIES,
+    *LATER_VIDEO,
 )
 """Families whose prompts are not read by CLIP text towers alone."""
 

@@ -329,24 +329,27 @@ return boxes.filter((one) => boxes.some((other) => other !== one && overlap(one,
 """
 
 
-@pytest.mark.parametrize("where", [STOCK, "CLIPLoader", "in a subgraph"])
+@pytest.mark.parametrize("where", [STOCK, "CLIPLoader", "in a subgraph", "outside of a subgraph"])
 def test_a_menu_puts_it_before_all_prompts(page: RulerPage, where: str) -> None:
     build(page, "graph.remove(server); make('CLIPTextEncode', { text: 'a dog' }, [400, 400]);")
-    page.run(
+    kind = page.run(
         "const [loader, ...prompts] = app.graph.nodes; for (const one of prompts) loader.connect(0, one, 0);"
-        "if (!args[0]) return;"
-        "const { node } = app.graph.convertToSubgraph(new Set(prompts)); app.canvas.openSubgraph(node.subgraph, node);"
-        "app.canvas.ds.scale = 1; app.canvas.ds.offset = [200, 100];",
-        "subgraph" in where,
+        "if (!args[0].includes('subgraph')) return args[0];"
+        "const isInside = args[0].startsWith('in');"
+        "const { node } = app.graph.convertToSubgraph(new Set(isInside ? prompts : app.graph.nodes));"
+        "if (isInside) app.canvas.openSubgraph(node.subgraph, node);"
+        "app.canvas.ds.scale = 1; app.canvas.ds.offset = [200, 100];"
+        "return isInside ? prompts[0].type : node.type",
+        where,
     )
     before = page.run(FEEDS)
     assert before == {"a (red:1.3) cat": "CLIPLoader", "a dog": "CLIPLoader"}
     item = f"Weigh all prompts with {page.run('return LiteGraph.registered_node_types[args[0]].title', SERVER)}"
-    choose(page, item, where if where == "CLIPLoader" else STOCK)
+    choose(page, item, kind)
     page.wait(f"return Object.keys(await (async () => {{ {FEEDS} }})()).length === 3")
     assert page.run(FEEDS) == {**dict.fromkeys(before, SERVER), SERVER: "CLIPLoader"}
-    assert page.run(OVERLAPS) == []
     page.run("app.canvas.setGraph(app.graph.rootGraph ?? app.graph)")
+    assert page.run(OVERLAPS) == []
     page.wait(f"return (() => {{ {SHOWN} }})().map(([, chips]) => chips).join(' ') === args[0]", f"{CHIPS} a dog")
     page.press("z", control=True)
     page.wait(f"return JSON.stringify(await (async () => {{ {FEEDS} }})()) === args[0]", compact(before))

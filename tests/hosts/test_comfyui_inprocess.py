@@ -18,8 +18,8 @@ pytestmark = pytest.mark.host
 
 NAMES = (
     *("harmless", "traces", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond"),
-    *("attention", "attention_joint", "attention_several", "attention_pictures", "attention_beside"),
-    *("places", "places_joint", "regions"),
+    *("attention", "attention_joint", "attention_several", "attention_pictures", "attention_video"),
+    *("attention_beside", "places", "places_joint", "regions"),
     *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
     *("samplings", "large_maps", "world", "picture_settings", "weighted_clip", "edit_prompts", "old_workflows"),
 )

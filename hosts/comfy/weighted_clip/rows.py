@@ -28,6 +28,8 @@ Row = Mapping[str, Entry]
 """Token of a row in the host's form, by text encoder; empty for a row of no word."""
 EDITED = "another node has put its tokens together"
 """Reason why words of a prompt have no rows of their own."""
+PADDING = 0
+"""Id of padding in T5 and Gemma, of which some models fill up the rows behind a text."""
 NOBODY = "Nobody can tell which rows are a word's: "
 
 
@@ -57,8 +59,11 @@ def parts_of_rows(
             entries = {key: _without_end(some, family) for key, some in entries.items()}
         length = min(map(len, entries.values()))
         parts.append([{key: some[row] for key, some in entries.items()} for row in range(length)])
+    if family is not None and family.filled_up is not int and len(parts) == 1:  # padding in front has no rows
+        is_padding = [next((entry[0] for entry in row.values()), 0) == PADDING for row in parts[0]]
+        parts = [parts[0][is_padding.index(False) if False in is_padding else 0 :]]
     total = sum(map(len, parts))
-    if total < num_rows and family is not None and total < family.min_rows:
+    if total < num_rows and family is not None and family.filled_up(total) == num_rows:
         parts.append([{}] * (num_rows - total))
     elif total > num_rows and len(parts) == 1:
         parts = [parts[0][total - num_rows :]]

@@ -1,41 +1,55 @@
-/** Putting a Weighted CLIP between a CLIP and all that take it. */
+/** Putting a Weighted CLIP behind a loader, before all that take its CLIP. */
 
-import { SERVER, classOf, isClip, serverOf } from "./clips.js";
+import { SERVER, classOf, clipsBefore, isClip, serverOf } from "./clips.js";
 import { pathsTo } from "./links.js";
-import { textsOf } from "./served.js";
+import { nodesWithPaths, textsOf } from "./served.js";
 
 /** Pixels between the new node and its neighbours, and of a title. */
 const GAP = 30;
 const TITLE_HEIGHT = 30;
+/** Maximum number of nodes between a prompt and its loader. */
+const MAX_HOPS = 30;
 
 /**
- * Where a Weighted CLIP can be put so that a node's prompts, or those behind a loader, weigh.
+ * Where a Weighted CLIP can be put so that the prompts of a node weigh: its own, those in a subgraph, or those behind a loader.
  * @param {object} node The node.
  * @returns {(() => void) | null} A function that puts it there; null where it is already, or there is no CLIP.
  */
 export function inserter(node) {
-  const { graph } = node;
-  const slot = textsOf(node).length ? node.inputs.find(({ type, link }) => isClip(type) && link != null) : null;
-  const output = node.inputs?.some(({ type }) => isClip(type)) ? null : node.outputs?.find(({ type }) => isClip(type));
-  const linkOf = (id) => graph.getLink?.(id) ?? graph.links?.[id];
-  const link = linkOf(slot?.link ?? output?.links?.[0]);
-  if (!link) return null;
-  const reader = graph.getNodeById(link.target_id);
-  const isServed = classOf(reader) === SERVER || pathsTo(graph).some((path) => serverOf(reader, path));
-  return isServed ? null : () => insert(graph, link, linkOf);
+  const [path] = pathsTo(node.graph);
+  const output = (node.inputs ?? []).some(({ type }) => isClip(type)) ? -1 : node.outputs?.findIndex(({ type }) => isClip(type));
+  const inner = node.isSubgraphNode?.() ? nodesWithPaths(node.subgraph, [...path, node]) : [{ node, path }];
+  const unserved = inner.find((one) => textsOf(one.node).length && !serverOf(one.node, one.path));
+  const source = unserved ? loaderOf(unserved.node, unserved.path) : output >= 0 && !node.isSubgraphNode?.() && { node, slot: output };
+  if (!source) return null;
+  const { graph, outputs } = source.node;
+  const links = (outputs[source.slot].links ?? []).map((id) => graph.getLink?.(id) ?? graph.links?.[id]).filter(Boolean);
+  const isServed = links.some(({ target_id: id }) => graph.getNodeById(id) && classOf(graph.getNodeById(id)) === SERVER);
+  return links.length && !isServed ? () => insert(source, links) : null;
 }
 
-/** Put the node behind what a link comes from, and let all that was linked to that come behind it. */
-function insert(graph, link, linkOf) {
-  const origin = link.originIsIoNode ? graph.inputNode : graph.getNodeById(link.origin_id);
-  const output = link.originIsIoNode ? origin.slots[link.origin_slot] : origin.outputs[link.origin_slot];
-  const links = [...(output.linkIds ?? output.links)].map(linkOf).filter((one) => one && !one.targetIsIoNode);
+/** The output that a node's CLIP comes from in the end; undefined if it is not known. */
+function loaderOf(node, path) {
+  let [found] = clipsBefore(node, path);
+  for (let hops = 0; found && hops < MAX_HOPS; hops += 1) {
+    const [before] = clipsBefore(found.node, found.path);
+    if (!before) break;
+    found = before;
+  }
+  return found;
+}
+
+/** Put the node behind an output, before all links from it. */
+function insert({ node, slot }, links) {
+  const { graph } = node;
   const server = LiteGraph.createNode(SERVER);
   graph.add(server);
-  place(server, link.originIsIoNode ? graph.getNodeById(link.target_id) : origin);
-  for (const { target_id: id, target_slot: slot } of links) server.connect(0, graph.getNodeById(id), slot);
-  if (link.originIsIoNode) output.connect(server.inputs[0], server);
-  else origin.connect(link.origin_slot, server, 0);
+  place(server, node);
+  for (const { target_id: id, target_slot: at, targetIsIoNode: isOutside, parentId } of links) {
+    if (isOutside) graph.outputNode.slots[at].connect(server.outputs[0], server, parentId);
+    else server.connect(0, graph.getNodeById(id), at, parentId);
+  }
+  node.connect(slot, server, 0);
 }
 
 /** Move a new node to where there is room: below its neighbour, above it, or left of it. */
