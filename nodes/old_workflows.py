@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ..encoder.quoting import quote
 from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..hosts.comfy.live_tokenizers import as_by_host
 from ..hosts.comfy.old_nodes import OldNode, balanced
@@ -167,11 +168,10 @@ class WeightedCLIPSmzEncode(OldNodes):
     def problems(cls, known: Known) -> Iterator[Problem]:
         """Inputs for which smZNodes gives what no node of ours gives."""
         values = known.values
-        parser, text = values.get("parser"), values.get("text", "")
-        is_known = isinstance(parser, str) and parser in PARSERS
-        ours = PARSERS[parser] if is_known else None
-        if is_known and ours is None:
-            yield Problem(f"The parser {parser} of smZNodes has no equal here: choose A1111.", "parser")
+        text, ours = values.get("text", ""), PARSERS.get(str(values.get("parser")))
+        if known.has("parser") and ours is None:
+            name = quote(values["parser"])
+            yield Problem(f"The parser {name} of smZNodes has no equal here: choose A1111.", "parser")
         if values.get("use_old_emphasis_implementation"):
             message = "The old emphasis implementation of smZNodes has no equal here: turn it off."
             yield Problem(message, "use_old_emphasis_implementation")
