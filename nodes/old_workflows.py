@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..encoder.quoting import quote
 from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..hosts.comfy.live_tokenizers import as_by_host
 from ..hosts.comfy.old_nodes import OldNode, balanced
@@ -108,15 +109,26 @@ class WeightedCLIPAdvEncodeSDXL(OldNodes):
         return encoded_result(encoded._replace(conditioning=balanced(encoded, balance)))
 
 
-PARSERS: dict[str, dict[str, Any] | None] = {
-    "comfy": {"scheme": EncodeOptions().scheme},
-    "comfy++": {"syntax": "comfy"},
-    "A1111": {"syntax": "a1111"},
+class Parser(NamedTuple):
+    """Our equal of one of smZNodes' parsers."""
+
+    reading: dict[str, Any]
+    """Options for reading."""
+    scheme: str
+    scheme_without_mean: str
+    changes: bool = True
+    """Whether it reads prompts that change with the steps."""
+
+
+PARSERS: dict[str, Parser | None] = {
+    "comfy": Parser({"syntax": "comfy"}, "comfy", "comfy", changes=False),
+    "comfy++": Parser({"syntax": "comfy"}, "a1111", "a1111_no_norm", changes=False),
+    "A1111": Parser({"syntax": "a1111"}, "a1111", "a1111_no_norm"),
     "full": None,
-    "compel": {"syntax": "compel", "chunking": "a1111"},
-    "fixed attention": {"syntax": "none", "scheme": "unweighted"},
+    "compel": Parser({"syntax": "compel", "chunking": "a1111"}, "a1111", "a1111_no_norm"),
+    "fixed attention": Parser({"syntax": "none"}, "unweighted", "unweighted"),
 }
-"""Our way of reading by smZNodes' parsers; None for one without an equal."""
+"""Ours by smZNodes' names; None for one without an equal."""
 
 
 class WeightedCLIPSmzEncode(OldNodes):
@@ -147,17 +159,19 @@ class WeightedCLIPSmzEncode(OldNodes):
     @staticmethod
     def options(parser: str, mean_normalization: bool, **_: Any) -> EncodeOptions:
         """Options from the inputs."""
-        reading = PARSERS[checked("parser", parser, PARSERS)] or {}
-        by_mean = {"scheme": "a1111" if mean_normalization else "a1111_no_norm"}
-        return EncodeOptions(**{**(by_mean if reading else {}), **reading})
+        ours = PARSERS[checked("parser", parser, PARSERS)]
+        if ours is None:
+            return EncodeOptions()
+        return EncodeOptions(**ours.reading, scheme=ours.scheme if mean_normalization else ours.scheme_without_mean)
 
     @classmethod
     def problems(cls, known: Known) -> Iterator[Problem]:
         """Inputs for which smZNodes gives what no node of ours gives."""
         values = known.values
-        parser, text = values.get("parser"), values.get("text", "")
-        if parser == "full":
-            yield Problem("The parser full of smZNodes has no equal here: choose A1111.", "parser")
+        text, ours = values.get("text", ""), PARSERS.get(str(values.get("parser")))
+        if known.has("parser") and ours is None:
+            name = quote(values["parser"])
+            yield Problem(f"The parser {name} of smZNodes has no equal here: choose A1111.", "parser")
         if values.get("use_old_emphasis_implementation"):
             message = "The old emphasis implementation of smZNodes has no equal here: turn it off."
             yield Problem(message, "use_old_emphasis_implementation")
@@ -166,7 +180,7 @@ class WeightedCLIPSmzEncode(OldNodes):
         if isinstance(text, str) and (found := re.search(r"\bAND\b", text)):
             part = shortened(text[found.start() :])
             yield Problem(f"“{part}” would be a conditioning of its own: use A1111/Forge Prompt for it.", "text")
-        elif isinstance(text, str) and parser in ("A1111", "compel", "fixed attention"):
+        elif isinstance(text, str) and ours is not None and ours.changes:
             texts = [one.text for branch in read_timed(text, 20).branches for one in branch.texts]
             if len(texts) > 1:
                 changes = f"“{shortened(texts[0])}” becomes “{shortened(texts[1])}”"

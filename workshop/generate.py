@@ -17,6 +17,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES
 from ..world.measure import QUESTIONS
 from ..world.tables import of_answer, picked, read_measured, summary
+from .blueprints import BLUEPRINTS, blueprint
 from .coverage import with_block
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -311,6 +313,7 @@ MADE = {
     **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, TRAINING: training, NODES: nodes, INSPECT: inspected},
     **{CONVERT: converted, LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion, CASES: case_files},
     MODELS: with_block,
+    **{f"subgraphs/{name}.json": partial(blueprint, name) for name in BLUEPRINTS},
 }
 """Functions that make the text of a file, by its path."""
 
