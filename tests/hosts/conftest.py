@@ -1,8 +1,8 @@
 """Real hosts for the tests marked ``host``: found in ``--hosts DIR``, started once, and their figures written down.
 
 With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test passed writes the parts of
-docs/evidence/parity.csv and parity.md on the hosts that it had; with WEIGHTED_CLIP_WRITE_HOSTS=1 every run writes their
-rows of docs/evidence/README.md.
+docs/evidence/parity.csv, parity.md and other-packs.md on the hosts that it had; with WEIGHTED_CLIP_WRITE_HOSTS=1 every
+run writes their rows of docs/evidence/README.md.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .browser import running_browser
 from .comfy_server import CACHE_FOLDER, CACHE_VERSION, CHECKPOINT, ComfyServer, make_models, running_server
 from .host_table import HostTable
 from .make_checkpoint import write_more_embeddings
+from .pack_table import write_packs
 from .parity import Figures, revision_of, write_parity
 from .ruler_page import WEB_FOLDER, RulerPage
 from .stock import StockOutputs, run_stock
@@ -212,3 +213,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     figures = session.config.stash.get(FIGURES, None)
     if os.environ.get(WRITE_PARITY) == "1" and figures and exitstatus == pytest.ExitCode.OK:
         write_parity(figures)
+        for measured in figures.hosts.values():
+            if measured.nodes:
+                write_packs(measured)

@@ -143,9 +143,14 @@ def values_of(chunks: Iterable[Sequence[Entry]]) -> tuple[Any, ...]:
     )
 
 
+def is_in_hosts_form(chunks: Sequence[Sequence[Entry]]) -> bool:
+    """Whether chunks are lists of ids with weights; packs with a rule of their own make others."""
+    return all(len(entry) > 1 and isinstance(entry[1], (int, float)) for chunk in chunks for entry in chunk)
+
+
 def mark_of(entry: Entry) -> Mark | None:
     """The mark of a token: its weight's, or its id's if the weight was computed anew."""
-    return getattr(entry[1], "mark", None) or getattr(entry[0], "mark", None)
+    return next((mark for part in (*entry[1:2], *entry[:1]) if (mark := getattr(part, "mark", None))), None)
 
 
 def token_of_entry(entry: Entry) -> Token:
