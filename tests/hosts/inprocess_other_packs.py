@@ -77,7 +77,8 @@ def watched(events: list[str]) -> Iterator[None]:
 
     def plain(chunks: Any) -> Any:
         return [
-            [(id(one[0]) if isinstance(one[0], torch.Tensor) else one[0], one[1]) for one in part] for part in chunks
+            [tuple(id(part) if isinstance(part, torch.Tensor) else part for part in one[:2]) for one in chunk]
+            for chunk in chunks
         ]
 
     def noting(name: str, function: Any) -> Any:

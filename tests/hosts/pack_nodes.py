@@ -304,7 +304,17 @@ def by_comfy_syntax(clip: Any, text: str, **choices: Any) -> Any:
 
 
 def vector_sculptor() -> Iterator[PackNode]:
-    node = module_at("vector_sculptor", pack_of("Vector_Sculptor_ComfyUI") / "nodes.py").vector_sculptor_node
+    module = module_at("vector_sculptor", pack_of("Vector_Sculptor_ComfyUI") / "nodes.py")
+    node, refine = module.vector_sculptor_node, module.refine_token_weight
+    known: dict[Any, Any] = {}
+
+    def refined(token: Any, weights: torch.Tensor, *rest: Any) -> Any:  # theirs, which computes long
+        key = int(token), weights.shape, *rest
+        if key not in known:
+            known[key] = refine(token, weights, *rest)
+        return known[key][0].clone(), known[key][1]
+
+    module.refine_token_weight = refined
 
     def encode(clip: Any, text: str, intensity: float) -> Any:
         return node().exec(clip, text, intensity, "forward", "none")[0]
