@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Each module adds its nodes to the menus when it is imported: this order is theirs.
 # isort: off
-from . import weighted_clip, encode, tools, clip, dalle, world, places, watching, a1111, sweep  # noqa: F401
+from . import weighted_clip, encode, tools, clip, dalle, world, places, watching, a1111, sweep, old_workflows  # noqa: F401
 from .node import NODES
 # isort: on
 

@@ -16,6 +16,8 @@ from ..web.inspection import RequestError, RulerNode, prompt_words
 from ..weighting.problems import Problem, refused
 from .node import Node, checked
 
+WEIGHTED_CLIP = "WeightedCLIP"
+"""Id of the node behind which nodes that are not ours carry words too."""
 MAX_PROBLEMS = 20
 """Maximum number of problems in an answer."""
 MAX_WORDS = 400
@@ -126,14 +128,21 @@ def _offered(prompts: Iterable[list[str]]) -> Iterator[list[str]]:
 
 
 def prompts_of_node(source: Source, nodes: Mapping[str, RulerNode]) -> Prompts | None:
-    """Prompts of a node of ours that encodes, UNKNOWN where they are computed; None for any other node."""
-    node = nodes.get(source.kind)
+    """Prompts of a node that encodes, one of ours or one that a Weighted CLIP serves; UNKNOWN where they are computed.
+
+    None for any other node.
+    """
+    kind, names, chosen = source.kind, (), source.values
+    if source.served:
+        kind, names, chosen = WEIGHTED_CLIP, source.served.texts, source.served.values
+    node = nodes.get(kind)
     if node is None or source.type != "CONDITIONING":
         return None
-    texts = [text for name in node.texts if isinstance(text := source.values.get(name), str)]
-    if len(texts) < len(node.texts) or not node.defaults.keys() <= source.values.keys():
+    names = names or node.texts
+    texts = [text for name in names if isinstance(text := source.values.get(name), str)]
+    if not texts or len(texts) < len(names) or not node.defaults.keys() <= chosen.keys():
         return UNKNOWN
-    values = {name: source.values[name] for name in node.defaults if name in source.values}
+    values = {name: chosen[name] for name in node.defaults}
     found = [_prompts_of_text(node, text, values) for text in dict.fromkeys(texts)]
     one = found[0]
     return one._replace(words=tuple(words for prompts in found for words in prompts.words)) if len(found) > 1 else one

@@ -373,8 +373,7 @@ class WeightedCLIPSDXLEncode(EncodeNode):
 class WeightedCLIPWeighAttention(EncodeNode):
     """Encodes the prompt without its weights and lets them act where the image reads it: in the diffusion model's
     attention. At weight 2 a word gets twice the share of what the image looks at, at 0 it is not read at all. For
-    Stable Diffusion 1, 2, XL and 3, Flux 1 and 2, Chroma, Qwen-Image, Z-Image, Lumina 2, HiDream, Krea 2, Anima,
-    Wan and LTX-Video.
+    Stable Diffusion, Flux, Qwen-Image, Z-Image, HiDream, Wan, LTX-Video and nearly all other models.
     """
 
     title = "Attention Weights"

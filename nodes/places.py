@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..hosts.comfy.boxes import box_problems
 from ..hosts.comfy.placing import Placement, place_phrase, place_region
 from ..hosts.comfy.placing_problems import area_problems, mask_problems, phrase_problems, region_problems
 from ..hosts.comfy.titles import PLACE_PHRASE, REGIONAL_PROMPT
@@ -48,13 +49,19 @@ WHERE = {
 }
 """Inputs for a place and a time."""
 MASK = make_input("MASK", "A painted place, instead of the area or within it. One, or one for each picture or frame.")
+BOXES = make_input(
+    "BOUNDING_BOX",
+    "Boxes in pixels of the picture, as from Create Bounding Boxes: together they are the place, instead of the area "
+    "or within it.",
+    forceInput=True,
+)
 
 
 def placement_of(
-    area: str, start: float, end: float, unit: str, mask: Tensor | None, unique_id: str | None
+    area: str, start: float, end: float, unit: str, mask: Tensor | None, unique_id: str | None, boxes: Any
 ) -> Placement:
     """Place and time from the inputs."""
-    return Placement(area, start, end, checked("unit", unit, UNITS) == "steps", mask, unique_id)
+    return Placement(area, start, end, checked("unit", unit, UNITS) == "steps", mask, unique_id, boxes)
 
 
 class Placing(Node):
@@ -75,6 +82,7 @@ class Placing(Node):
             prompts = known.prompts(conditioning)
             yield from area_problems(values["area"], name, prompts, phrase=phrase, size=known.size)
         yield from mask_problems(mask_before(known.sources.get("mask")), values.get("area", ""), name)
+        yield from box_problems(known.sources.get("boxes"), known.size)
 
 
 class WeightedCLIPPlace(Placing):
@@ -104,7 +112,7 @@ class WeightedCLIPPlace(Placing):
         ),
         **WHERE,
     }
-    optional = {"mask": MASK}
+    optional = {"mask": MASK, "boxes": BOXES}
 
     @classmethod
     def problems(cls, known: Known) -> Iterator[Problem]:
@@ -133,10 +141,11 @@ class WeightedCLIPPlace(Placing):
         end: float,
         unit: str,
         mask: Tensor | None = None,
+        boxes: Any = None,
         unique_id: str | None = None,
     ) -> dict[str, Any]:
         """Place the phrase."""
-        placement = placement_of(area, start, end, unit, mask, unique_id)
+        placement = placement_of(area, start, end, unit, mask, unique_id, boxes)
         placed, report = place_phrase(conditioning, phrase, inside, outside, placement)
         return placed_result(placed, report, unique_id)
 
@@ -174,6 +183,7 @@ class WeightedCLIPRegion(Placing):
             "in Stable Diffusion 1, 2 and XL, Anima, Wan and LTX-Video it changes nothing.",
             advanced=True,
         ),
+        "boxes": BOXES,
     }
 
     @classmethod
@@ -196,10 +206,11 @@ class WeightedCLIPRegion(Placing):
         unit: str,
         mask: Tensor | None = None,
         blocks: str = "all",
+        boxes: Any = None,
         unique_id: str | None = None,
     ) -> dict[str, Any]:
         """Add the region."""
-        placement = placement_of(area, start, end, unit, mask, unique_id)
+        placement = placement_of(area, start, end, unit, mask, unique_id, boxes)
         blends = checked("blocks", blocks, BLOCKS) == "every other"
         placed, report = place_region(base, region, strength, placement, blends=blends)
         return placed_result(placed, report, unique_id)

@@ -9,6 +9,7 @@ from typing import Any
 from ..hosts.comfy.cache import with_memory
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
 from ..hosts.comfy.served import tell_served
+from ..hosts.comfy.titles import WEIGHTED_CLIP
 from ..hosts.comfy.types import Clip
 from ..hosts.comfy.weighted_clip.clip import settings_of, weighted_clip
 from ..hosts.comfy.weighted_clip.encoding import Report
@@ -29,7 +30,7 @@ class WeightedCLIP(Node):
     gives exactly what it gave before.
     """
 
-    title = "Weighted CLIP"
+    title = WEIGHTED_CLIP
     aliases = (
         "weight, prompt weight, weighted clip, weights, emphasis, prompt, clip text encode, a1111, attention weights, "
         "down-weight"
@@ -117,9 +118,11 @@ class WeightedCLIP(Node):
         counter: Counter = COUNTERS[0],
         remember: int = 0,
         unique_id: str | None = None,
+        extra_pnginfo: Any = None,
         **choices: Any,
     ) -> dict[str, Any]:
         """Make the CLIP; ``choices`` are the options for reading."""
+        del extra_pnginfo  # its being asked for tells the host that texts of a request are noted
         checked("scheme", scheme, CHOICES)
         checked("counter", counter, COUNTERS)
         settings = Settings(EncodeOptions(**choices), scheme, strength, timed, steps, counter)

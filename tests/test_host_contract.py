@@ -16,6 +16,7 @@ import unicodedata
 import warnings
 import zlib
 from collections import OrderedDict
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -67,6 +68,7 @@ OF_OTHERS = (
         partial(int),
         Exception(),
         SimpleNamespace,
+        ExitStack,
     ),
     *(html, os.stat_result, warnings, zlib, zlib.decompressobj()),
 )
@@ -75,15 +77,16 @@ OF_OTHERS_BY_NAME = {
     *("_replace", "ref", "__func__", "_orig_mod", "AcceleratorError"),  # of Python, and of newer versions of torch
     "ppf",  # of scipy
     *("EncodeAsOffsetMapping", "begin", "end", "id", "pieces"),  # of sentencepiece
+    "encode_batch",  # of tokenizers
 }
 NOT_IN_3_64 = {
-    *("comfy.model_base.Flux2", "comfy.text_encoders.flux.Flux2Tokenizer"),
+    *("comfy_api.latest._io.NodeReplace", "comfy.model_base.Flux2", "comfy.text_encoders.flux.Flux2Tokenizer"),
     *(f"comfy.ldm.lumina.model.NextDiTPixelSpace{name}" for name in ("", ".context_refiner", ".patch_size")),
     *("comfy.text_encoders.flux.KleinTokenizer", "comfy.text_encoders.flux.KleinTokenizer8B"),
     *(f'"{key}" in comfy.ldm.flux.model' for key in ("block_type", "double", "single", "reference_image_num_tokens")),
     *(f'"{key}" in comfy.model_base' for key in ("t5xxl_ids", "t5xxl_weights")),
 }
-"""Additions since ComfyUI 0.3.64: models that Attention Weights knows, and the kinds of Flux's blocks."""
+"""Additions since ComfyUI 0.3.64: models that Attention Weights knows, kinds of Flux's blocks, replacements of nodes."""
 
 
 def trees(paths: list[Path]) -> list[ast.Module]:

@@ -57,6 +57,9 @@ def faded(weight: float) -> str:
 
 
 PICTURES: dict[str, Callable[[], Image.Image]] = {
+    "00 Weighted CLIP": lambda: compared(
+        {f"stock prompt, {weight:g}": text(faded(weight), BLEND) for weight in (1, 0.25)}
+    ),
     "01 A weight fades a word": lambda: compared(
         {f"blue square: {weight:g}": text(faded(weight), BLEND) for weight in (1, 0.25)}
     ),

@@ -26,8 +26,18 @@ from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.fields import small_picture
 from ...weighting.view import counted
 from .attention_layers import COUPLED
+from .connectors import UNCONNECTED
 from .contract import PATCHER, checked_object, host
-from .families import FAMILIES, is_filled_in_front, layout_of, reads_apart, reads_masks, weigher_of
+from .families import (
+    FAMILIES,
+    connector_of,
+    is_filled_in_front,
+    is_known,
+    layout_of,
+    reads_apart,
+    reads_masks,
+    weigher_of,
+)
 from .fields import PIXELS, Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
 from .queries import Call, num_guides, told_by_layer
@@ -50,6 +60,8 @@ RECORDS = "weighted_clip_records"
 """Name of the maps of a sampling among the options of the host's model."""
 READ_TOO = ("t5xxl_ids", "t5xxl_weights", LLAMA, MASK)
 """Values of an entry that a model reads beside its rows: Anima T5's ids, HiDream rows of Llama, LTX-Video a mask."""
+NUM_TOKENS = "num_tokens"
+"""The host's name of the number of rows of a text, for models that read it."""
 NOT_ACTING = "lost in silence: where another pack, such as Attention Couple, takes this conditioning for a region"
 """Line of a report about weights and signs in the attention; our code does not run there."""
 
@@ -276,7 +288,7 @@ class _Seen:
         self.masks: dict[tuple[int, torch.Size], Tensor | None] = {}
         """Masks of placed phrases and regions, as `Step` keeps them."""
         self.texts: dict[int, Tensor] = {}
-        """Rows that the model has made of a region's, by the region's identity."""
+        """Rows that the model has made of a region's, or without hidden ones, by identity of the region or marker."""
         self.records = Records()
         self.due: tuple[Due, ...] = ()
         """Words that are watched in this step, by entry."""
@@ -434,6 +446,8 @@ def _predict(
         if seen is not None and node_id is not None:
             seen.node_ids[entry["uuid"]] = node_id
     step = _step(model, marked, seen, *rest, **named)
+    if step is not None and is_known(model):
+        layout_of(model)  # refuses models in which nothing can have a place
     is_filled = is_filled_in_front(model)
     reads: dict[int, Read] = {}
     due = _due(marked, step, seen)
@@ -454,15 +468,32 @@ def _predict(
         if regions := reads[id(entry)].regions:
             _check_masks(model, entry["model_conds"], regions)
     sizes = sizes_of(list(reads.values()))
-    ready = [some and [_ready(entry, reads.get(id(entry)), sizes, step, seen) for entry in some] for some in conds]
+
+    def ready(entry: Entry) -> Entry:
+        read = reads.get(id(entry))
+        return _ready(_connected(model, entry, read, seen), read, sizes, step, seen)
+
     try:
-        return executor(model, ready, *rest, **named)
+        return executor(model, [some and [*map(ready, some)] for some in conds], *rest, **named)
     except AttributeError as error:
         # prompt-control's hook lacks a part once the host has copied it to put it beside ours
         beside = {type(hook).__name__ for entry in marked for hook in getattr(entry.get("hooks"), "hooks", ())}
         if any(name == "AttentionCoupleHook" and name in str(error) for name in beside):
             raise ValueError(COUPLED) from error
         raise
+
+
+def _connected(model: Any, entry: Entry, read: Read | None, seen: _Seen | None) -> Entry:
+    """An entry whose rows were joined by layers before the first step, joined again if those must not read some."""
+    hidden = None if read is None else read.lines[0] == -torch.inf
+    if not entry.get(UNCONNECTED) or hidden is None or not bool(hidden.any()) or not (connect := connector_of(model)):
+        return entry
+    inputs = entry["model_conds"]
+    texts = {} if seen is None else seen.texts
+    key, text = id(inputs[MARKER]), inputs["c_crossattn"]
+    if key not in texts:
+        texts[key] = connect(entry["cross_attn"].to(text.cond), hidden)
+    return {**entry, "model_conds": {**inputs, "c_crossattn": text._copy_with(texts[key])}}
 
 
 def _without_guides(step: Step, entry: Entry) -> Step:
@@ -626,6 +657,9 @@ def _apply(
     """Wrapper around a call of the model: remove the markers from its inputs, and apply them."""
     options = transformer_options or {}
     taken = take(inputs, len(x))
+    if taken is not None and c_crossattn is not None and NUM_TOKENS in inputs and MASK not in inputs:
+        beside = 0 if taken.beside is None else taken.beside.shape[1]
+        inputs[NUM_TOKENS] = c_crossattn.shape[1] + beside  # regions may have other rows than the base prompt
     num_rows = 0 if taken is None else max(map(num_changed, taken.rows))
     if taken is None or not (num_rows or taken.beside is not None or len(taken.watched[0])):
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)

@@ -23,7 +23,7 @@ from .contract import host
 from .fields import Places
 from .queries import Call, Queries, of_layer
 from .regions import Shared
-from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WEIGHTED_PROMPT
+from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS, WEIGHTED_PROMPT
 from .types import AttentionFunction, TransformerOptions
 from .watching import Maps
 
@@ -33,6 +33,10 @@ OVERRIDE = "optimized_attention_override"
 """The host's option for a function around its attention."""
 WITHOUT_BIAS = ("attention_sage", "attention3_sage", "attention_flash")
 """Attention functions of the host that take no bias, or warn about it at each call; PyTorch's is used instead."""
+TEXTS = ("txt", "v_context")
+"""The host's names of the text among a block's inputs; LTX-2's audio reads another form of the same rows."""
+TEXT_LAYERS = ("attn2", "audio_attn2")
+"""Layers of a block of LTX-Video and of LTX-2 that read the text."""
 COUPLED = (
     f"Attention Weights, {PLACE_PHRASE}, {REGIONAL_PROMPT} and the scheme negpip cannot act beside another pack's node "
     "that reads several prompts in one attention, such as Attention Couple: they would act on the rows of its other "
@@ -350,13 +354,19 @@ def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
 def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
     """Same as `in_joint_attention`, for models whose first layers refine the text alone, then the image alone.
 
-    Hidden rows are hidden from the refined text, too. Refused beside reference images, which precede the text.
+    Hidden rows are hidden from the refined text, too. Reference images bring texts of their own, which precede ours.
+    Refused beside them if words have places.
     """
-    if call.inputs.get("ref_latents") or call.inputs.get("ref_contexts"):
+    references, texts = (call.inputs.get(name) or () for name in ("ref_latents", "ref_contexts"))
+    if references and weighing.has_places:
         raise ValueError(
-            "Attention Weights and Place Phrase cannot act in this model beside reference images, as nobody can tell "
-            "then which rows are words. Take out the reference images, or these nodes."
+            f"{PLACE_PHRASE}, {REGIONAL_PROMPT} and {WATCH_WORDS} cannot act in this model beside reference images, as "
+            "nobody can tell then where in the picture its places are. Take out the reference images, or these nodes."
         )
+    multiple = getattr(call.network, "pad_tokens_multiple", None) or 1
+    lengths = [text.shape[1] for text in texts[: len(references)]]
+    lengths += [multiple] * (len(references) - len(lengths))
+    weighing.insert(0, sum(length + -length % multiple for length in lengths))
     hidden = weighing.of_hidden()
     left = len(call.network.context_refiner)
 
@@ -389,8 +399,9 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
     Refused if another pack replaces the cross attention.
     """
     _check_are_original([block.cross_attn for block in call.network.blocks])
-    # image-to-video reads an image first; without one, the host reads the text there as well
-    first = [call.inputs.get("clip_fea") is None] if call.network.model_type == "i2v" else []
+    # image-to-video reads an image first; without one, the host reads the text there as well, but not WanDancer's
+    reads_twice = call.inputs.get("clip_fea") is None and not hasattr(call.network, "img_emb_refimage")
+    first = [reads_twice] if call.network.model_type == "i2v" else []
     are_text: list[bool] = []
 
     def behind_self_attention(values: Mapping[str, Any]) -> Tensor:
@@ -403,24 +414,28 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
 
 
 def in_masked_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options for weights in the cross attention of LTX-Video: in the one that gets the mask of the text's rows.
+    """Options for weights in the cross attention of LTX-Video and LTX-2: in those that get the mask of the text's rows.
 
-    Each block is told that mask, by which its cross attention is known, in however many parts its self attention runs.
-    Refused if another pack replaces the cross attention.
+    Each block is told that mask, or one that only marks them if it has none, in however many parts its self attention
+    runs. The attention of LTX-2's audio reads the text, too. Refused if another pack replaces the cross attention.
     """
-    _check_are_original([block.attn2 for block in call.network.transformer_blocks])
+    blocks = call.network.transformer_blocks
+    _check_are_original([layer for block in blocks for name in TEXT_LAYERS if (layer := getattr(block, name, None))])
+    mark = torch.zeros((), device=weighing.bias.device)
     mask: Tensor | None = None
 
-    def note(block: Mapping[str, Any]) -> None:
+    def note(block: Mapping[str, Any]) -> Mapping[str, Any]:
         nonlocal mask
-        mask = block["attention_mask"]
+        given = block["attention_mask"]
+        mask = mark if given is None else given
+        return {**block, "attention_mask": mask}
 
     def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
-        if mask is not None and choices.get("mask") is mask:
-            return weighing.attend(attention, *inputs, **choices)
-        return attention(*inputs, **choices)
+        if mask is None or choices.get("mask") is not mask:
+            return attention(*inputs, **choices)
+        return weighing.attend(attention, *inputs, **{**choices, "mask": None if mask is mark else mask})
 
-    options = _noting_blocks(weighing, call.options, len(call.network.transformer_blocks), note)
+    options = _noting_blocks(weighing, call.options, len(blocks), note)
     return around_attention(options, act, weighing)
 
 
@@ -450,17 +465,21 @@ def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
         )
     are_text: list[bool] = []
 
-    def note(block: Mapping[str, Any]) -> None:
+    def note(block: Mapping[str, Any]) -> Mapping[str, Any]:
         are_text[:] = [True]
+        return block
 
     options = _noting_blocks(weighing, call.options, len(call.network.joint_blocks), note)
     return around_attention(options, _acting_in(are_text, weighing), weighing)
 
 
 def _noting_blocks(
-    weighing: Weighing, options: TransformerOptions, number: int, note: Callable[[Mapping[str, Any]], None]
+    weighing: Weighing,
+    options: TransformerOptions,
+    number: int,
+    note: Callable[[Mapping[str, Any]], Mapping[str, Any]],
 ) -> TransformerOptions:
-    """A copy of a model's options with a function that gets the inputs of each of its blocks before it runs.
+    """A copy of a model's options with a function that gets, and may change, the inputs of each of its blocks.
 
     It is inside another pack's around the block, which may skip it. Refused if another pack changes the text's rows.
     """
@@ -469,14 +488,14 @@ def _noting_blocks(
     def around(earlier: Callable[..., Any] | None) -> Callable[..., Any]:
         def replacement(block: Mapping[str, Any], extra: Mapping[str, Any]) -> Any:
             def original(block: Mapping[str, Any]) -> Any:
-                if block["txt"].shape[1] != num_rows:
+                found = next(block[name].shape[1] for name in TEXTS if name in block)
+                if found != num_rows:
                     raise ValueError(
                         f"Attention Weights and Place Phrase expect {num_rows} rows of text in each block, but another "
-                        f"node has made them {block['txt'].shape[1]}: which of them are words can no longer be told. "
-                        "Take out that node or ours."
+                        f"node has made them {found}: which of them are words can no longer be told. Take out that "
+                        "node or ours."
                     )
-                note(block)
-                return extra["original_block"](block)
+                return extra["original_block"](note(block))
 
             return original(block) if earlier is None else earlier(block, {**extra, "original_block": original})
 

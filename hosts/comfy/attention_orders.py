@@ -29,7 +29,7 @@ def by_turns(weighing: Weighing, call: Call, turns: Sequence[Weighing | None]) -
 
 
 def in_every_attention(weighing: Weighing, call: Call) -> TransformerOptions:
-    """Options for weights in Ideogram 4: in every attention, with the text first."""
+    """Options for weights in Ideogram 4 and CogVideoX: in every attention, with the text first."""
     return around_attention(call.options, weighing.attend, weighing)
 
 
@@ -79,4 +79,38 @@ def in_language_model(weighing: Weighing, call: Call) -> TransformerOptions:
     tokens.
     """
     weighing.insert(3, call.inputs["input_ids"].shape[1] - weighing.bias.shape[1])
+    return in_every_attention(weighing, call)
+
+
+def behind_token_refiner(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options for weights in Hunyuan Video: in every block, once layers have refined the text.
+
+    Hidden rows are hidden from the refined text, too. In front of it stand rows of an image and, in 1.5, of texts in
+    quotation marks, which weigh 1.
+    """
+    network = call.network
+    hidden = weighing.of_hidden()
+    image, quoted = call.inputs.get("clip_fea"), call.inputs.get("txt_byt5")
+    weighing.insert(0, 0 if image is None else image.shape[1])
+    if quoted is not None and network.byt5_in is not None and network.cond_type_embedding is not None:
+        weighing.insert(0, quoted.shape[1])
+    num_refined = len(network.txt_in.individual_token_refiner.blocks)
+    num_blocks = len(network.double_blocks) + len(network.single_blocks)
+    return by_turns(weighing, call, [hidden] * num_refined + [weighing] * num_blocks)
+
+
+def behind_text_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options for weights in Kandinsky 5: in the cross attention of each block, behind its self attention.
+
+    Hidden rows are hidden from the text that its first layers refine, too.
+    """
+    network = call.network
+    refined = [weighing.of_hidden()] * len(network.text_transformer_blocks)
+    return by_turns(weighing, call, refined + [None, weighing] * len(network.visual_transformer_blocks))
+
+
+def behind_video(weighing: Weighing, call: Call) -> TransformerOptions:
+    """Options for weights in Mochi: in every attention, with the text last, as much of it as is no padding."""
+    weighing.cut(call.inputs.get("num_tokens", weighing.bias.shape[1]))
+    weighing.is_last = True
     return in_every_attention(weighing, call)

@@ -14,21 +14,21 @@ from itertools import groupby, takewhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ...weighting.chunks import Token
-from ...weighting.embeddings import EmbeddingError
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.prompt import Issue, Prompt, Span
+from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
 from ...weighting.words import Words
 from .contract import host
 from .families import text_family
-from .text_rows import Character, Part, as_read, inner_tokenizer, stripped, token_of, words_by_host
+from .text_rows import Character, Part, as_read, num_rows_read, stripped
 from .titles import WEIGHTED_PROMPT
-from .token_offsets import NoSuchEmbedding, as_id, offsets, pieces
 from .types import Clip, Conditioning
+from .weighted_clip.host_texts import tokens_of_text
+from .weighted_clip.marks import HostText, HostTokens
+from .weighted_clip.rows import parts_of_rows, read_of_tokens, words_of_rows
 
 _DEFAULTS = EncodeOptions()
 _OF_CLIP = {
@@ -56,8 +56,6 @@ class HostRead(NamedTuple):
     """Tokens in the host's form."""
     read: ReadPrompt
     """The prompt as read, for views and reports."""
-    words: tuple[Part, ...] | str
-    """Words and rows of each part of its conditioning's rows, or the reason why they are unknown."""
 
 
 class HostEncoded(NamedTuple):
@@ -88,7 +86,7 @@ def encode_by_host(clip: Clip, found: HostRead, values: Mapping[str, Any]) -> Ho
 
     ``values`` are added to the conditioning's dictionary.
     """
-    name, host_tokens, read, _ = found
+    name, host_tokens, read = found
     host("comfy.model_management").throw_exception_if_processing_interrupted()
     conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
     hidden, more = conditioning[0]
@@ -96,19 +94,7 @@ def encode_by_host(clip: Clip, found: HostRead, values: Mapping[str, Any]) -> Ho
     return HostEncoded(conditioning, name, EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, read, 1))
 
 
-class Written(NamedTuple):
-    """A prompt in the form that the host's own node reads."""
-
-    text: str
-    prompt: Prompt
-    """The prompt as parsed."""
-    characters: Sequence[Character]
-    """Its text without syntax, with weights as far as the host applies them."""
-    issues: list[Issue]
-    """About what is left out of it."""
-
-
-def written_for_host(clip: Clip, text: str, options: EncodeOptions) -> Written:
+def written_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostText:
     """Write a prompt so that the host applies its weights.
 
     Refused if an option requires a CLIP text tower, or the scheme does and the prompt has weights.
@@ -138,7 +124,7 @@ def written_for_host(clip: Clip, text: str, options: EncodeOptions) -> Written:
         written = text
     else:
         written = _in_comfy_syntax(characters)
-    return Written(written, prompt, characters, issues)
+    return HostText(prompt, characters, options, issues, written, is_weighed=False)
 
 
 def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
@@ -146,29 +132,31 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
 
     Refused as by `written_for_host`.
     """
-    written = written_for_host(clip, text, options)
-    host_tokens = clip.tokenize(written.text)
-    name = _encoder_of(clip, host_tokens)
-    issues = written.issues
-    tokens = _tokens(clip, name, host_tokens, written.characters, issues)
-    words = words_or_reason(clip, host_tokens, text, written.characters)
-    return HostRead(name, host_tokens, as_read(written.prompt, tokens, issues, options), words)
+    host_text = written_for_host(clip, text, options)
+    tokens = tokens_of_text(clip, host_text)
+    family = text_family(clip)
+    names = (_encoder_of(clip, tokens),) if family is None else family.names_of(clip)
+    known = read_of_tokens(tokens, names)
+    issues = tuple(dict.fromkeys(host_text.issues))
+    return HostRead(
+        known[0] if known else names[0], tokens, known[1] if known else as_read(host_text.prompt, (), issues, options)
+    )
 
 
 def words_or_reason(
-    clip: Clip,
-    host_tokens: Mapping[str, Any],
-    text: str,
-    characters: Sequence[Character],
-    of_towers: Mapping[str, Words] = MappingProxyType({}),
+    clip: Clip, tokens: HostTokens, conditioning: Conditioning, of_towers: Mapping[str, Words] = MappingProxyType({})
 ) -> tuple[Part, ...] | str:
-    """Words and rows of what the host makes of its tokens, as in `words_by_host`, or the reason why none are known."""
+    """Words and rows of a conditioning that the host has made of marked tokens, or the reason why none are known.
+
+    ``of_towers`` are those of CLIP text towers that read the prompt by our rules.
+    """
     family = text_family(clip)
     if family is None:
         return unknown_rows(clip)
+    rows, values = conditioning[0]
     try:
-        return words_by_host(clip, family, host_tokens, text, characters, of_towers)
-    except (AttributeError, ValueError) as error:
+        return words_of_rows(parts_of_rows(clip, family, tokens, num_rows_read(rows, values), {}), of_towers)
+    except ValueError as error:
         return f"{error}".rstrip(".")
 
 
@@ -250,24 +238,3 @@ def _encoder_of(clip: Clip, host_tokens: Mapping[str, Any]) -> str:
         return family.encoder_of(clip)
     loaded = {name for name, _ in clip.cond_stage_model.named_children()}
     return next((name for name in host_tokens if {name, f"clip_{name}"} & loaded), next(iter(host_tokens)))
-
-
-def _tokens(
-    clip: Clip, name: str, host_tokens: Mapping[str, Any], characters: Sequence[Character], issues: list[Issue]
-) -> tuple[Token, ...]:
-    """Tokens with their positions in the prompt; empty if the host's tokenizer does not give them."""
-    inner = inner_tokenizer(clip, name)
-    ids = [as_id(token_id) for token_id, _ in _pairs(host_tokens[name])]
-    found: list[Token] = []
-    try:
-        for run in _runs(characters):
-            found += [token_of(*one, 0, run, issues) for one in pieces(inner, _plain(run), offsets)]
-    except (NoSuchEmbedding, EmbeddingError) as error:
-        code = "unknown-embedding" if isinstance(error, NoSuchEmbedding) else "unusable-embedding"
-        issues.append(Issue(code, f"{error} ComfyUI leaves it out.", Span(0, 0)))
-        return ()
-    except (AttributeError, ValueError):
-        return ()
-    own = [as_id(token.id) for token in found]
-    starts = range(len(ids) - len(own) + 1)
-    return tuple(found) if any(ids[start : start + len(own)] == own for start in starts) else ()

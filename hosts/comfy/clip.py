@@ -38,9 +38,9 @@ from .host_clip import host_clip
 from .kinds import class_of
 from .models import NativeClip, encode_native
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
-from .text_rows import stripped
 from .towers import answered_by, encode_fn, has_towers, host_id, other_rule, reader_of, tokenizers_of
 from .types import Clip, Conditioning, Tower
+from .weighted_clip.host_texts import text_as_typed, tokens_of_text
 from .words import with_words, words_or_blend
 
 logger = logging.getLogger(__name__)
@@ -273,7 +273,7 @@ def _encoded_by_host(clip: Clip, read: HostRead, values: Mapping[str, Any]) -> E
     others = {name for name, _ in clip.cond_stage_model.named_children()} - {found.encoder, f"clip_{found.encoder}"}
     prompts = {found.encoder: found.prompt}
     return Encoded(
-        with_words(found.conditioning, read.words),
+        with_words(found.conditioning, words_or_reason(clip, read.host_tokens, found.conditioning)),
         prompts,
         tuple(sorted(others)),
         stock_note(clip),
@@ -317,7 +317,8 @@ def _call_host(
     device = model_management.intermediate_device()
     # a family with other encoders needs their tokens, loaded or not: the host's own, for the unchanged text
     last = text if isinstance(text, str) else list(text.values())[-1]
-    tokens: dict[str, Any] = {} if is_stable_diffusion(clip) else clip.tokenize(last)
+    is_clip = is_stable_diffusion(clip)
+    tokens = {} if is_clip else tokens_of_text(clip, text_as_typed(last, EncodeOptions()))
     work = checked_object(clip, CLIP, "clone", "patcher").clone()
     for name, reads in prepared.reads.items():
         tokens[name.removeprefix("clip_")] = _host_tokens(reads[index])  # l, g or h
@@ -344,13 +345,9 @@ def _call_host(
         )
     prompts = {name: prompts[name] for name in prepared.reads}
     words = words_or_blend(prompts)
-    if not isinstance(words, str) and not is_stable_diffusion(clip):
+    if not isinstance(words, str) and not is_clip:
         of_towers = {name.removeprefix("clip_"): own for name, own in words[0].items()}
-        try:
-            _, characters = stripped(last, EncodeOptions(syntax="comfy"))  # as the host reads it for its encoders
-            words = words_or_reason(clip, tokens, last, characters, of_towers)
-        except ValueError as error:
-            words = str(error)
+        words = words_or_reason(clip, tokens, conditioning, of_towers)
     return Encoded(with_words(conditioning, words), prompts, others_in(clip))
 
 

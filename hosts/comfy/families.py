@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any
+
+from torch import Tensor
 
 from .attention_hooks import by_hooks
 from .attention_layers import (
@@ -30,10 +33,14 @@ from .attention_orders import (
     behind_picture,
     behind_refiners_apart,
     behind_registers,
+    behind_text_blocks,
+    behind_token_refiner,
+    behind_video,
     in_every_attention,
     in_every_second_attention,
     in_language_model,
 )
+from .connectors import Connect, rows_of_connectors, without_rows
 from .contract import checked_object
 from .kinds import changes, known_class, name_of, overridden
 from .queries import (
@@ -41,7 +48,11 @@ from .queries import (
     before_guides,
     between_references,
     picture_alone,
+    text_before_cells,
+    text_before_references,
     text_behind,
+    text_behind_cells,
+    text_behind_references,
     text_in_front,
     text_in_front_padded,
     told_by_layer,
@@ -50,8 +61,10 @@ from .regions import MASK
 from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS
 from .types import Clip
 
-IM_START, IM_END, USER, NEWLINE, BACKGROUND, COLON = 151644, 151645, 872, 198, 4004, 25
-"""Ids of Qwen's tokenizer by which the host finds the ends of a template."""
+IM_END = 151645
+"""Id of the end of a turn in Qwen's tokenizer, by which the host finds the end of a template."""
+LLAMA_USER, TURN_END = (128006, 882, 128007), 128009
+"""Ids of Llama 3's tokenizer by which the host finds the user's turn in the template of Hunyuan Video."""
 TOKENIZE = "tokenize_with_weights"
 """The method of the host's tokenizers that gives a text its template and its tokens."""
 ANIMA_ROWS = 512
@@ -65,32 +78,21 @@ def _all_rows(ids: Sequence[int | bytes]) -> int:
     return 0
 
 
-def _qwen_image_prefix(ids: Sequence[int | bytes]) -> int:
-    """Number of tokens before the second turn of Qwen-Image's template, with its heading, which the host leaves out."""
-    turns = [place for place, token_id in enumerate(ids) if token_id == IM_START]
-    start = turns[:2][-1]
-    return start + 3 if tuple(ids[start + 1 : start + 3]) == (USER, NEWLINE) else start
-
-
-def _joyimage_prefix(ids: Sequence[int | bytes]) -> int:
-    """Number of tokens before the second turn of JoyImage's template, by which the host's model leaves them out."""
-    return 34
-
-
-def _ovis_prefix(ids: Sequence[int | bytes]) -> int:
-    """Number of tokens up to ``background`` in Ovis-Image's template, whose colon is the first row."""
-    place = list(ids).index(BACKGROUND)
-    return place + (tuple(ids[place + 1 : place + 2]) == (COLON,))
-
-
 def _longcat_suffix(ids: Sequence[int | bytes]) -> int:
     """Number of tokens from the last end of a turn on, which are the end of LongCat-Image's template."""
     return next((number for number, token_id in enumerate(reversed(ids), 1) if token_id == IM_END), 0)
 
 
-def _lens_prefix(ids: Sequence[int | bytes]) -> int:
-    """Number of tokens before the text in Lens's template."""
-    return min(97, len(ids))
+def _hunyuan_suffix(ids: Sequence[int | bytes]) -> int:
+    """Number of tokens behind the user's last turn in Hunyuan Video's template."""
+    starts = [place for place in range(len(ids)) if tuple(ids[place : place + 3]) == LLAMA_USER]
+    ends = [place for place in range(starts[-1], len(ids)) if ids[place] == TURN_END] if starts else []
+    return len(ids) - 1 - ends[0] if ends else 0
+
+
+def rows_of_anima(num_rows: int) -> int:
+    """Number of rows that Anima's model reads, given that of T5's ids."""
+    return max(num_rows, ANIMA_ROWS)
 
 
 def _is_loaded(clip: Clip, encoder: str) -> bool:
@@ -134,22 +136,29 @@ class Family:
     loader: str | None = None
     """Loader and its type setting that most likely mean the first of its tokenizers. The file decides which one it is;
     so types used for several models, such as ``lumina2``, are left out."""
-    num_left_out: Callable[[Sequence[int | bytes]], int] = _all_rows
-    """Function from its ids to the number of first rows that the host leaves out."""
     num_left_out_behind: Callable[[Sequence[int | bytes]], int] = _all_rows
     """Function from its ids to the number of last rows that the host leaves out."""
-    has_weights: bool = True
-    """Whether its stock tokenizer reads weights, unless told otherwise."""
-    min_rows: int = 0
-    """Minimum number of rows, up to which its model pads without words."""
+    filled_up: Callable[[int], int] = int
+    """Function from its number of rows to that which its model reads, with rows of no word behind them."""
     parts: Callable[[Clip], tuple[Part, ...]] | None = None
     """Function that gives the order of rows of several encoders; None for those of one alone."""
     has_row_weights: bool = False
     """Whether its conditioning holds a weight for each row, by which the model multiplies it."""
     takes_embeddings: bool = True
     """Whether a prompt may contain an embedding; not if a model takes ids, or several encoders read it."""
+    connect: Connect | None = None
+    """Function for layers of its model that join the rows before the first step, so that some rows are not read."""
     filled_in_front: tuple[str, ...] = ()
     """Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
+
+    def parts_of(self, clip: Clip) -> tuple[Part, ...]:
+        """Order of the rows of a CLIP's text encoders."""
+        return ((self.encoder_of(clip),),) if self.parts is None else self.parts(clip)
+
+    def names_of(self, clip: Clip) -> tuple[str, ...]:
+        """Text encoders of a CLIP whose rows its model reads, the one that shows a prompt first."""
+        names = [name for part in self.parts_of(clip) if not isinstance(part, int) for name in part]
+        return tuple(sorted(names, key=lambda name: name != self.encoder_of(clip)))
 
     def encoder_of(self, clip: Clip) -> str:
         """Name of a CLIP's text encoder among the host's tokens."""
@@ -189,8 +198,6 @@ FAMILIES = (
         ("comfy.ldm.qwen_image.model.QwenImageTransformer2DModel",),
         {"comfy.text_encoders.qwen_image.QwenImageTokenizer": "qwen25_7b"},
         loader="CLIPLoader qwen_image",
-        num_left_out=_qwen_image_prefix,
-        has_weights=False,
     ),
     Family(
         "Z-Image",
@@ -198,7 +205,6 @@ FAMILIES = (
         text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT", "comfy.ldm.lumina.model.NextDiTPixelSpace"),
         {"comfy.text_encoders.z_image.ZImageTokenizer": "qwen3_4b"},
-        has_weights=False,
     ),
     Family(
         "Krea 2",
@@ -207,8 +213,6 @@ FAMILIES = (
         ("comfy.ldm.krea2.model.SingleStreamDiT",),
         {"comfy.text_encoders.krea2.Krea2Tokenizer": "qwen3vl_4b"},
         loader="CLIPLoader krea2",
-        num_left_out=_qwen_image_prefix,
-        has_weights=False,
     ),
     Family(
         "Anima",
@@ -216,7 +220,7 @@ FAMILIES = (
         picture_alone,
         ("comfy.ldm.anima.model.Anima",),
         {"comfy.text_encoders.anima.AnimaTokenizer": "t5xxl"},
-        min_rows=ANIMA_ROWS,
+        filled_up=rows_of_anima,
         has_row_weights=True,
         takes_embeddings=False,
     ),
@@ -224,7 +228,17 @@ FAMILIES = (
         "Wan",
         in_wan_cross_attention,
         between_references,
-        ("comfy.ldm.wan.model.WanModel", "comfy.ldm.wan.model.VaceWanModel", "comfy.ldm.wan.model.CameraWanModel"),
+        (
+            "comfy.ldm.wan.model.WanModel",
+            "comfy.ldm.wan.model.VaceWanModel",
+            "comfy.ldm.wan.model.CameraWanModel",
+            "comfy.ldm.wan.model.HumoWanModel",
+            "comfy.ldm.wan.model.WanModel_S2V",
+            "comfy.ldm.wan.model.SCAILWanModel",
+            "comfy.ldm.wan.model.SCAIL2WanModel",
+            "comfy.ldm.wan.model_animate.AnimateWanModel",
+            "comfy.ldm.wan.model_wandancer.WanDancerModel",
+        ),
         {"comfy.text_encoders.wan.WanT5Tokenizer": "umt5xxl"},
     ),
     Family(
@@ -234,6 +248,15 @@ FAMILIES = (
         ("comfy.ldm.lightricks.model.LTXVModel",),
         {"comfy.text_encoders.lt.LTXVT5Tokenizer": "t5xxl"},
         loader="CLIPLoader ltxv",
+    ),
+    Family(
+        "LTX-2",
+        in_masked_cross_attention,
+        None,
+        ("comfy.ldm.lightricks.av_model.LTXAVModel",),
+        {"comfy.text_encoders.lt.LTXAVGemmaTokenizer": "gemma3_12b"},
+        filled_up=rows_of_connectors,
+        connect=without_rows,
     ),
     Family(
         "Stable Diffusion 3",
@@ -264,7 +287,6 @@ FAMILIES = (
             "comfy.text_encoders.flux.KleinTokenizer8B": "qwen3_8b",
             "comfy.text_encoders.flux.Flux2Tokenizer": "mistral3_24b",
         },
-        has_weights=False,
         filled_in_front=("comfy.model_base.Flux2",),
     ),
     Family(
@@ -283,34 +305,30 @@ FAMILIES = (
         ("comfy.ldm.mage_flow.model.MageFlowTransformer2DModel",),
         {"comfy.text_encoders.mage_flow.MageFlowTokenizer": "qwen3vl_4b"},
         loader="CLIPLoader mage",
-        num_left_out=_qwen_image_prefix,
-        has_weights=False,
     ),
     Family(
         "Boogu",
         behind_refiners_apart,
-        None,
+        text_before_references,
         ("comfy.ldm.boogu.model.BooguTransformer2DModel",),
         {"comfy.text_encoders.boogu.BooguTokenizer": "qwen3vl_8b"},
         loader="CLIPLoader boogu",
-        has_weights=False,
     ),
     Family(
         "Ideogram 4",
         in_every_attention,
-        None,
+        text_before_cells,
         ("comfy.ldm.ideogram4.model.Ideogram4Transformer2DModel",),
         {
             "comfy.text_encoders.ideogram4.Ideogram4Tokenizer": "qwen3vl_8b",
             "comfy.text_encoders.ideogram4.Ideogram4Qwen3VLTokenizer": "qwen3vl_8b",
         },
         loader="CLIPLoader ideogram4",
-        has_weights=False,
     ),
     Family(
         "OmniGen 2",
         behind_refiners_apart,
-        None,
+        text_before_references,
         ("comfy.ldm.omnigen.omnigen2.OmniGen2Transformer2DModel",),
         {"comfy.text_encoders.omnigen2.Omnigen2Tokenizer": "qwen25_3b"},
         loader="CLIPLoader omnigen2",
@@ -321,7 +339,6 @@ FAMILIES = (
         None,
         ("comfy.ldm.hidream_o1.model.HiDreamO1Transformer",),
         {"comfy.text_encoders.hidream_o1.HiDreamO1Tokenizer": "hidream_o1"},
-        has_weights=False,
         takes_embeddings=False,
     ),
     Family(
@@ -330,7 +347,6 @@ FAMILIES = (
         None,
         ("comfy.ldm.ernie.model.ErnieImageModel",),
         {"comfy.text_encoders.ernie.ErnieTokenizer": "ministral3_3b"},
-        has_weights=False,
     ),
     Family(
         "LongCat-Image",
@@ -339,30 +355,24 @@ FAMILIES = (
         ("comfy.ldm.flux.model.Flux",),
         {"comfy.text_encoders.longcat_image.LongCatImageTokenizer": "qwen25_7b"},
         loader="CLIPLoader longcat_image",
-        num_left_out=_qwen_image_prefix,
         num_left_out_behind=_longcat_suffix,
-        has_weights=False,
         takes_embeddings=False,
     ),
     Family(
         "Lens",
         behind_picture,
-        None,
+        text_behind_cells,
         ("comfy.ldm.lens.model.LensTransformer2DModel",),
         {"comfy.text_encoders.gpt_oss.LensTokenizer": "gpt_oss"},
-        num_left_out=_lens_prefix,
-        has_weights=False,
         takes_embeddings=False,
     ),
     Family(
         "JoyImage",
         behind_picture,
-        None,
+        text_behind_references,
         ("comfy.ldm.joyimage.model.JoyImageTransformer3DModel",),
         {"comfy.text_encoders.joyimage.JoyImageTokenizer": "qwen3vl_8b"},
         loader="CLIPLoader joyimage",
-        num_left_out=_joyimage_prefix,
-        has_weights=False,
     ),
     Family(
         "PixelDiT",
@@ -370,7 +380,6 @@ FAMILIES = (
         None,
         ("comfy.ldm.pixeldit.model.PixDiT_T2I", "comfy.ldm.pixeldit.pid.PidNet"),
         {"comfy.text_encoders.pixeldit.PixelDiTGemma2Tokenizer": "gemma2_2b"},
-        has_weights=False,
     ),
     Family(
         "Ovis-Image",
@@ -379,8 +388,6 @@ FAMILIES = (
         ("comfy.ldm.flux.model.Flux",),
         {"comfy.text_encoders.ovis.OvisTokenizer": "qwen3_2b"},
         loader="CLIPLoader ovis",
-        num_left_out=_ovis_prefix,
-        has_weights=False,
     ),
     Family(
         "NewBie",
@@ -388,7 +395,6 @@ FAMILIES = (
         text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT",),
         {"comfy.text_encoders.newbie.NewBieTokenizer": "gemma"},
-        has_weights=False,
         takes_embeddings=False,
     ),
     Family(
@@ -401,7 +407,7 @@ FAMILIES = (
     Family(
         "Cosmos 1",
         in_every_second_attention,
-        None,
+        picture_alone,
         ("comfy.ldm.cosmos.model.GeneralDIT",),
         {},
     ),
@@ -412,6 +418,56 @@ FAMILIES = (
         ("comfy.ldm.cosmos.predict2.MiniTrainDIT",),
         {"comfy.text_encoders.cosmos.CosmosT5Tokenizer": "t5xxl"},
     ),
+    Family(
+        "Hunyuan Video",
+        behind_token_refiner,
+        None,
+        ("comfy.ldm.hunyuan_video.model.HunyuanVideo",),
+        {"comfy.text_encoders.hunyuan_video.HunyuanVideoTokenizer": "llama"},
+        loader="DualCLIPLoader hunyuan_video",
+        num_left_out_behind=_hunyuan_suffix,
+        takes_embeddings=False,
+    ),
+    Family(
+        "Hunyuan Video 1.5 and Image 2.1",
+        behind_token_refiner,
+        None,
+        ("comfy.ldm.hunyuan_video.model.HunyuanVideo",),
+        {
+            "comfy.text_encoders.hunyuan_video.HunyuanVideo15Tokenizer": "qwen25_7b",
+            "comfy.text_encoders.hunyuan_image.HunyuanImageTokenizer": "qwen25_7b",
+        },
+        loader="DualCLIPLoader hunyuan_video_15",
+        takes_embeddings=False,
+    ),
+    Family(
+        "Kandinsky 5",
+        behind_text_blocks,
+        None,
+        ("comfy.ldm.kandinsky5.model.Kandinsky5",),
+        {
+            "comfy.text_encoders.kandinsky5.Kandinsky5Tokenizer": "qwen25_7b",
+            "comfy.text_encoders.kandinsky5.Kandinsky5TokenizerImage": "qwen25_7b",
+        },
+        loader="DualCLIPLoader kandinsky5",
+        takes_embeddings=False,
+    ),
+    Family(
+        "CogVideoX",
+        in_every_attention,
+        None,
+        ("comfy.ldm.cogvideo.model.CogVideoXTransformer3DModel",),
+        {"comfy.text_encoders.cogvideo.CogVideoXTokenizer": "t5xxl"},
+        loader="CLIPLoader cogvideox",
+    ),
+    Family(
+        "Mochi",
+        behind_video,
+        None,
+        ("comfy.ldm.genmo.joint_model.asymm_models_joint.AsymmDiTJoint",),
+        {"comfy.text_encoders.genmo.MochiT5Tokenizer": "t5xxl"},
+        loader="CLIPLoader mochi",
+    ),
 )
 """All families, in the order in which messages name them."""
 
@@ -419,6 +475,7 @@ WITHOUT_OPTIONS = "ComfyUI passes its attention neither options nor a mask"
 OUT_OF_REACH = {
     "comfy.ldm.pixart.pixartms.PixArtMS": WITHOUT_OPTIONS,
     "comfy.ldm.hydit.models.HunYuanDiT": WITHOUT_OPTIONS,
+    "comfy.ldm.wan.ar_model.CausalWanModel": "it draws a video part by part, and ComfyUI passes it no options there",
     "comfy.ldm.cascade.stage_c.StageC": "its CLIP's own schemes weigh there, such as comfy",
 }
 """Reasons why weights cannot act in a diffusion model, by its class."""
@@ -429,6 +486,8 @@ WEIGHERS = {name: family.weigh for family in FAMILIES for name in family.network
 """Methods for getting weights into the attention, by class of the diffusion model."""
 LAYOUTS = {name: layout for family in FAMILIES if (layout := family.layout) is not None for name in family.networks}
 """Layouts of queries, by class of the diffusion model."""
+CONNECTORS = {name: family.connect for family in FAMILIES for name in family.networks if family.connect is not None}
+"""Functions for layers that join rows before the first step, by class of the diffusion model."""
 FILLED_IN_FRONT = {name for family in FAMILIES for name in family.filled_in_front}
 """Classes of host models that pad the text's rows at the front."""
 
@@ -463,7 +522,7 @@ def is_filled_in_front(model: Any) -> bool:
 
 def reads_apart(model: Any) -> bool:
     """Whether a host's model reads text by a cross attention, in which entries with other prompts share a batch."""
-    apart = in_cross_attention, in_wan_cross_attention, in_masked_cross_attention
+    apart = in_cross_attention, in_wan_cross_attention, in_masked_cross_attention, in_every_second_attention
     return WEIGHERS.get(_name_of_network(model)) in apart
 
 
@@ -505,3 +564,9 @@ def layout_of(model: Any) -> Layout:
             f"model ({type(model).__name__}) are. Weights act in it: take out these nodes."
         )
     return LAYOUTS[_name_of_network(model)]
+
+
+def connector_of(model: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """`Connect` for the layers of a host's model that join rows before the first step, or None if it has none."""
+    connect = CONNECTORS.get(_name_of_network(model))
+    return None if connect is None else partial(connect, _network_of(model))

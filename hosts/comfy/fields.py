@@ -43,16 +43,19 @@ class Where(NamedTuple):
     """Node to notify after sampling."""
     watch: Watch | None = None
     """Watch of one word, whose map so far is the place, instead of an area."""
+    boxes: tuple[Area, ...] = ()
+    """Boxes whose union is the place, or a part of it within area and mask."""
 
     @property
     def area_text(self) -> str:
-        """The area as typed; empty if there is none."""
-        return f"where {self.watch.names[0]}" if self.watch else self.area.text if self.area else ""
+        """The area as typed, and the boxes; empty if there are none."""
+        area = f"where {self.watch.names[0]}" if self.watch else self.area.text if self.area else ""
+        return " and ".join(([area] if area else []) + [box.text for box in self.boxes])
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether it has neither area nor mask."""
-        return self.area is None and self.mask is None and self.watch is None
+        """Whether it has neither area, boxes nor mask."""
+        return self.area is None and self.mask is None and self.watch is None and not self.boxes
 
 
 class Field(NamedTuple):
@@ -189,9 +192,13 @@ def _made_mask(where: Where, step: Step) -> Tensor | None:
         record = step.records.get(where.watch)
         none = torch.zeros(1, 1, *step.latent.shape[2:])
         mask = place_in((none if record is None else record.running().cpu())[:, 0])
+    ratio = getattr(step.model.latent_format, "spacial_downscale_ratio", PIXELS)
+    pixels = cells[0] * ratio, cells[1] * ratio
     if where.area is not None:
-        ratio = getattr(step.model.latent_format, "spacial_downscale_ratio", PIXELS)
-        mask = area_mask(where.area, cells, (cells[0] * ratio, cells[1] * ratio))[None]
+        mask = area_mask(where.area, cells, pixels)[None]
+    if where.boxes:
+        own = torch.stack([area_mask(box, cells, pixels) for box in where.boxes]).amax(0, keepdim=True)
+        mask = own if mask is None else own * mask
     if where.mask is not None:
         own = _by_picture(means(where.mask.cpu(), cells).float(), where, step)
         mask = own if mask is None else own * mask

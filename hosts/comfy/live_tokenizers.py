@@ -22,8 +22,10 @@ from ...weighting.reading import ReadPrompt
 from .by_host import read_for_host, stock_note
 from .families import BY_TOKENIZER, FAMILIES
 from .kinds import class_of
-from .text_rows import read_rows
+from .text_rows import as_read
 from .types import Clip
+from .weighted_clip.host_texts import text_to_weigh, tokens_of_text
+from .weighted_clip.rows import check_embeddings, read_of_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +50,12 @@ class _TokenizerAlone:
 
 def as_weighed(clip: Clip, text: str, options: EncodeOptions) -> ReadPrompt:
     """Read a prompt whose words are weighted in the attention."""
-    return read_rows(clip, BY_TOKENIZER[class_of(clip.tokenizer)], text, options).read
+    family = BY_TOKENIZER[class_of(clip.tokenizer)]
+    host_text = text_to_weigh(clip, family, text, options)
+    tokens = tokens_of_text(clip, host_text)
+    check_embeddings(family, tokens)
+    known = read_of_tokens(tokens, family.names_of(clip))
+    return as_read(host_text.prompt, (), tuple(host_text.issues), options) if known is None else known[1]
 
 
 def as_by_host(clip: Clip, text: str, options: EncodeOptions) -> ReadPrompt:

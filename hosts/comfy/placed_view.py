@@ -147,9 +147,9 @@ def _place(where: Where, node_id: str | None) -> dict[str, Any]:
 
 
 def _picture(where: Where) -> list[list[float]] | None:
-    """A mask in few cells; None if it depends on the picture: an area in pixels, or where a word is read."""
+    """A mask in few cells; None if it depends on the picture: an area in pixels, boxes, or where a word is read."""
     area, mask = where.area, torch.ones(1, 1) if where.mask is None else where.mask.mean(0)
-    if where.watch is not None:
+    if where.watch is not None or where.boxes:
         return None
     if area is not None:
         if area.across.is_pixels or area.down.is_pixels:

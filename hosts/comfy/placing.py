@@ -18,6 +18,7 @@ from ...weighting.places import PlacedPhrase
 from ...weighting.prompt import shortened
 from ...weighting.view import counted
 from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
+from .boxes import read_boxes
 from .fields import Field, Where
 from .placing_problems import (
     ALONE,
@@ -47,13 +48,16 @@ class Placement(NamedTuple):
     """MASK of the host, ``[pictures, height, width]`` or ``[height, width]``, 0 to 1."""
     node_id: str | None = None
     """Node to notify after sampling."""
+    boxes: Any = None
+    """BOUNDING_BOX of the host."""
 
     def checked(self, name: str) -> Where:
         """Place and time of what messages call by this name; a ValueError if they have no meaning."""
         check_times(self.start, self.end, in_steps=self.in_steps)
         word, mask = read_where(self.area), checked_mask(self.mask)
         area, watch = (None, Watch([word], keeps=False)) if word else (read_area(self.area), None)
-        return Where(name, area, mask, self.start, self.end, self.in_steps, self.node_id, watch)
+        times = self.start, self.end, self.in_steps
+        return Where(name, area, mask, *times, self.node_id, watch, read_boxes(self.boxes))
 
 
 def place_phrase(

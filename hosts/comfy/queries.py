@@ -91,6 +91,25 @@ def text_in_front(call: Call, num_text: int) -> Queries:
     return Queries(_patches(call.size, patch), before=num_text, text=range(num_text))
 
 
+def text_before_cells(call: Call, num_text: int) -> Queries:
+    """Ideogram 4: text, then the cells of the latent."""
+    return Queries(tuple(call.size), before=num_text, text=range(num_text))
+
+
+def text_before_references(call: Call, num_text: int) -> Queries:
+    """OmniGen 2 and Boogu: text, reference images, and behind them the picture."""
+    return Queries(
+        _patches(call.size, call.network.patch_size), num_text + _num_of_references(call), 0, range(num_text)
+    )
+
+
+def _num_of_references(call: Call) -> int:
+    """Number of queries of reference images cut into the patches of a picture, ``[..., 1, 2, 2]`` or one side's."""
+    patch = call.network.patch_size
+    side = patch if isinstance(patch, int) else patch[-1]
+    return sum(math.prod(_patches(one.shape[2:], side)) for one in call.inputs.get("ref_latents") or ())
+
+
 def text_in_front_padded(call: Call, num_text: int) -> Queries:
     """Z-Image pads both text and picture with rows of its own; Lumina 2 neither."""
     grid = _patches(call.size, call.network.patch_size)
@@ -104,6 +123,19 @@ def text_behind(call: Call, num_text: int) -> Queries:
     grid = _patches(call.size, call.network.patch_size)
     num_places = math.prod(grid)
     return Queries(grid, behind=num_text, text=range(num_places, num_places + num_text))
+
+
+def text_behind_cells(call: Call, num_text: int) -> Queries:
+    """Lens: the cells of the latent, then text."""
+    num_places = math.prod(call.size)
+    return Queries(tuple(call.size), behind=num_text, text=range(num_places, num_places + num_text))
+
+
+def text_behind_references(call: Call, num_text: int) -> Queries:
+    """JoyImage: the picture, reference images, and behind them text."""
+    grid = _patches(call.size, call.network.patch_size[-1])
+    first = math.prod(grid) + _num_of_references(call)
+    return Queries(grid, behind=first - math.prod(grid) + num_text, text=range(first, first + num_text))
 
 
 def picture_alone(call: Call, num_text: int) -> Queries:
@@ -134,14 +166,30 @@ def before_guides(call: Call, num_text: int) -> Queries:
 
 
 def between_references(call: Call, num_text: int) -> Queries:
-    """Wan: the picture, in front of it a reference image and behind it frames and pictures of reference, if any."""
-    _, down, across = call.network.patch_size
+    """Wan: the picture, in front of it a reference image and behind it frames and pictures of reference, if any.
+
+    SCAIL has its references in front and poses behind; HuMo and S2V have references, and S2V motion, behind.
+    """
+    network, inputs = call.network, call.inputs
+    _, down, across = network.patch_size
     grid = _patches(call.size, down)
-    reference, frames = call.inputs.get("reference_latent"), call.inputs.get("time_dim_concat")
-    before = 0
-    if reference is not None and getattr(call.network, "ref_conv", None) is not None:
-        before = (reference.shape[-2] // down) * (reference.shape[-1] // across)
-    behind = 0 if frames is None else frames.shape[-3] * math.prod(grid[-2:])
-    for picture in call.inputs.get("context_latents") or ():
-        behind += math.prod(_patches(picture.shape[-3:], down))
-    return Queries(grid, before, behind)
+    before, behind = 0, []
+    reference, frames = inputs.get("reference_latent"), inputs.get("time_dim_concat")
+    if reference is not None:
+        places = (*reference.shape[2:-2], reference.shape[-2] // down, reference.shape[-1] // across)
+        if hasattr(network, "patch_embedding_pose"):
+            before = math.prod(_patches(reference.shape[2:], down))
+        elif getattr(network, "ref_conv", None) is not None:
+            before = math.prod(places)
+        elif hasattr(network, "audio_proj") or hasattr(network, "frame_packer"):
+            behind.append(math.prod(places))
+    if frames is not None:
+        behind.append(frames.shape[-3] * math.prod(grid[-2:]))
+    for picture in inputs.get("context_latents") or ():
+        behind.append(math.prod(_patches(picture.shape[-3:], down)))
+    if (poses := inputs.get("pose_latents")) is not None and hasattr(network, "patch_embedding_pose"):
+        behind.append(math.prod(_patches(poses.shape[2:], down)))
+    if (motion := inputs.get("reference_motion")) is not None:  # a frame, two more as one, sixteen as four
+        height, width = motion.shape[-2:]
+        behind += [frames * (height // side) * (width // side) for frames, side in ((1, 2), (1, 4), (4, 8))]
+    return Queries(grid, before, sum(behind))

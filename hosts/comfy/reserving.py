@@ -33,7 +33,7 @@ REPEATED = 12
 """Most times that the host repeats the rows of a text for others in its batch."""
 OF_MEAN = 3
 """Maps of the latent's size that the mean of layers takes: their sum, a layer's, and the mean."""
-REFERENCES = ("reference_latents", "context_latents", "time_dim_concat")
+REFERENCES = ("reference_latents", "context_latents", "time_dim_concat", "pose_video_latent", "reference_motion")
 """Values of an entry that are latents beside the picture's, or lists of them."""
 WORKING = 2 * torch.float32.itemsize
 """Bytes for each query and row of text while a bias is made."""

@@ -10,6 +10,7 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0 (``comfy.sd1_clip.SDTokenizer``).
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -120,6 +121,12 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
     """Id, start and end in the text of each token, except those that the tokenizer adds itself."""
     if hasattr(tokenizer.tokenizer, "serialize_model"):  # sentencepiece, as the host wraps it
         return _sentencepiece_offsets(tokenizer.tokenizer.tokenizer, text)
+    stop = -1 if tokenizer.tokenizer_adds_end_token else None
+    raw: Any = getattr(tokenizer.tokenizer, "tokenizer", None)
+    if isinstance(raw, _raw_class()):  # of the package tokenizers, as the host wraps it
+        encoding = raw.encode(text, add_special_tokens=False)
+        pairs = zip(encoding.ids, encoding.offsets, strict=True)
+        return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
     try:
         found = tokenizer.tokenizer(text, return_offsets_mapping=True)
     except (NotImplementedError, TypeError) as error:
@@ -127,9 +134,13 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
             f"Telling words by rows needs a newer transformers: {type(tokenizer.tokenizer).__name__} of the one that "
             "ComfyUI has installed does not say where its tokens come from."
         ) from error
-    stop = -1 if tokenizer.tokenizer_adds_end_token else None
     pairs = zip(found["input_ids"], found["offset_mapping"], strict=True)
     return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
+
+
+def _raw_class() -> Any:
+    """Class of tokenizers of the package of that name, if anything has imported it."""
+    return getattr(sys.modules.get("tokenizers"), "Tokenizer", ())
 
 
 def check_offsets(tokenizer: Any, text: str, found: Sequence[Piece]) -> None:

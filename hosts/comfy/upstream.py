@@ -55,6 +55,15 @@ _PASSING: Mapping[str, str] = {
 """Nodes that hand the rows of a CONDITIONING on, and what each adds to its entries."""
 
 
+class Served(NamedTuple):
+    """A Weighted CLIP by which a node reads its prompts."""
+
+    values: Mapping[str, Any]
+    """Values of the widgets of Weighted CLIP."""
+    texts: tuple[str, ...]
+    """Names of the node's prompt boxes."""
+
+
 class Source(NamedTuple):
     """A node that a link comes from."""
 
@@ -68,6 +77,8 @@ class Source(NamedTuple):
     """Values of its widgets, as far as they are known."""
     links: Mapping[str, Source | None]
     """Origins of its own links, by the names of its inputs; None for one that is not known."""
+    served: Served | None = None
+    """Weighted CLIP that its CLIP comes from, if it is not a node of ours."""
 
 
 def source_of(data: object, depth: int = MAX_DEPTH) -> Source | None:
@@ -87,7 +98,16 @@ def source_of(data: object, depth: int = MAX_DEPTH) -> Source | None:
     if not depth:
         raise ValueError(f"at most {MAX_DEPTH} nodes may be behind one another")
     sources = {name: source_of(link, depth - 1) for name, link in links.items()}
-    return Source(data["type"], data["node"], data["output"], values, sources)
+    return Source(data["type"], data["node"], data["output"], values, sources, _served_of(data.get("served")))
+
+
+def _served_of(data: object) -> Served | None:
+    if data is None:
+        return None
+    values, texts = (data.get("values"), data.get("texts")) if isinstance(data, dict) else (None, None)
+    if not isinstance(values, dict) or not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+        raise ValueError(f"served must be an object with values, an object, and texts, strings, got {quote(data)}")
+    return Served(values, tuple(texts))
 
 
 class Prompts(NamedTuple):
@@ -121,13 +141,15 @@ def prompts_before(source: Source | None, read: Callable[[Source], Prompts | Non
 
     Args:
         source: The node it comes from.
-        read: Function from a node of ours that encodes to its prompts; None for any other node.
+        read: Function from a node of ours that encodes, or one that is served, to its prompts; None for any other node.
     """
     if source is None:
         return UNKNOWN
     own = read(source)
     if own is not None:
-        return own
+        # what another pack's node adds to its prompts is not known
+        is_known = source.served is None or source.kind in _STOCK_ENCODERS
+        return own if is_known else own._replace(is_whole=False)
     if source.kind in _STOCK_ENCODERS:
         return Prompts(refusal=lambda phrase: FOREIGN)
     if source.kind not in _PASSING and source.kind not in _CHANGING:

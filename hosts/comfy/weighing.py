@@ -29,8 +29,11 @@ from .families import FAMILIES, Family, text_family
 from .host_clip import host_clip
 from .kinds import class_of
 from .models import NativeClip
-from .text_rows import num_rows_read, read_rows
+from .text_rows import as_read, num_rows_read
 from .types import Clip, ModelPatcher
+from .weighted_clip.host_texts import text_to_weigh, tokens_of_text
+from .weighted_clip.marks import unweighted
+from .weighted_clip.rows import check_embeddings, parts_of_rows, read_of_tokens, shared_tokens, words_of_rows
 from .words import with_words
 
 KNOWN_MODELS = ", ".join(family.title for family in FAMILIES)
@@ -143,17 +146,20 @@ def _check_is_known(clip: EitherClip) -> None:
     )
 
 
-def _encode_by_host(clip: Clip, family: Family, text: str, options: EncodeOptions) -> tuple[Encoded, tuple[Token, ...]]:
+def _encode_by_host(clip: Clip, family: Family, text: str, options: EncodeOptions) -> tuple[Encoded, Sequence[Token]]:
     """Let the host encode a prompt without its syntax; also returns the token of each row."""
-    rows = read_rows(clip, family, text, options)
+    host_text = text_to_weigh(clip, family, text, options)
+    tokens = tokens_of_text(clip, host_text)
+    check_embeddings(family, tokens)
     host("comfy.model_management").throw_exception_if_processing_interrupted()
-    conditioning = clip.encode_from_tokens_scheduled(rows.host_tokens)
+    conditioning = clip.encode_from_tokens_scheduled(unweighted(tokens))
     hidden, values = conditioning[0]
     pooled = values.get("pooled_output")
-    prompt = EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, rows.read, 1)
-    prompts = {rows.encoder: prompt}
-    conditioning = with_words(conditioning, rows.words)
-    return Encoded(conditioning, prompts, (), stock_note(clip), class_of(clip.tokenizer)), rows.tokens
+    key, read = read_of_tokens(tokens, family.names_of(clip)) or ("", as_read(host_text.prompt, (), (), options))
+    prompt = EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, read, 1)
+    parts = parts_of_rows(clip, family, tokens, num_rows_read(hidden, values), {})
+    conditioning = with_words(conditioning, words_of_rows(parts, {}))
+    return Encoded(conditioning, {key: prompt}, (), stock_note(clip), class_of(clip.tokenizer)), shared_tokens(parts)
 
 
 def _encode_as_negpip(

@@ -18,7 +18,7 @@ from ...weighting.prompt import shortened
 from ...weighting.words import rows_in_towers, words_of_towers
 from .fingerprint import are_same, fingerprint
 from .text_rows import Part, num_rows_read
-from .titles import WEIGHTED_PROMPT
+from .titles import WEIGHTED_CLIP, WEIGHTED_PROMPT
 from .types import Conditioning
 
 WORDS = "weighted_clip_words"
@@ -26,8 +26,8 @@ WORDS = "weighted_clip_words"
 
 
 FOREIGN = (
-    "This CONDITIONING does not say which of its rows are words. Encode the prompt with a node of Weighted CLIP, such "
-    f"as {WEIGHTED_PROMPT}, which with its first settings gives what the stock node gives."
+    f"This CONDITIONING does not say which of its rows are words. Put the node {WEIGHTED_CLIP} behind the loader, or "
+    f"encode the prompt with {WEIGHTED_PROMPT}: with their first settings they give what the stock node gives."
 )
 """Message about a conditioning that no node of ours has encoded."""
 BLEND = "its rows are a blend of several prompts"

@@ -3,6 +3,7 @@
 What the real host does is tested in tests/hosts; here only our side of the contract is.
 """
 
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -109,6 +110,10 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None, temp: s
     embeddings = ModuleType("comfy.sd1_clip")
     vectors = {"known": torch.full((2, CONFIG.hidden_dim), 0.1)}
     embeddings.load_embed = lambda name, folder, size, key: vectors.get(name)
+    embeddings.escape_important = lambda text: text.replace("\\(", "\0").replace("\\)", "\1")
+    embeddings.unescape_important = lambda text: text.replace("\0", "(").replace("\1", ")")
+    embeddings.token_weights = weights_of
+    embeddings.SDTokenizer = SimpleNamespace(tokenize_with_weights=None)
     ops = ModuleType("comfy.ops")
     ops.cast_to = lambda weight, dtype, device: weight.to(dtype=dtype, device=device)
     paths = ModuleType("folder_paths")
@@ -296,6 +301,13 @@ class Patcher:
                 owner, name = self.model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
                 kept[path] = getattr(owner, name)
                 setattr(owner, name, value)
+
+
+def weights_of(text, weight):
+    """Parts of a text with their weights, by a simple rule: no bracket is in another."""
+    parts = [part for part in re.split(r"(\([^()]*:[^()]*\))", text) if part]
+    brackets = (part[1:-1].rpartition(":") if part[0] == "(" else (part, "", weight) for part in parts)
+    return [(body, float(number)) for body, _, number in brackets]
 
 
 class FakeClip:

@@ -131,6 +131,7 @@ def test_refiners_of_text_leave_out_what_nothing_reads_and_those_of_images_nothi
     assert torch.equal(read(None), attention_pytorch(q, k, v, 1))
     torch.testing.assert_close(read("double"), written_out(q, k, v, BIAS, FACTOR))
     assert weighing.num_layers == 1
+    weighing.places = SimpleNamespace()
     with pytest.raises(ValueError, match="reference images"):
         behind_refiners(weighing, Call(None, {}, {"ref_latents": ["one"]}))
 

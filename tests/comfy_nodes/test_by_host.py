@@ -18,6 +18,7 @@ from weighted_clip.hosts.comfy.attention_layers import in_cross_attention
 from weighted_clip.hosts.comfy.families import BY_TOKENIZER, Family
 from weighted_clip.hosts.comfy.kinds import class_of
 from weighted_clip.hosts.comfy.queries import told_by_layer
+from weighted_clip.hosts.comfy.weighted_clip.host_texts import STAND_IN
 from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import RequestError, inspect, reader_of, request_of
 
@@ -30,9 +31,11 @@ class Encoder:
     """The host's tokenizer of one encoder: a word is a token, and weights are read by the host's own simple rule."""
 
     tokens_start, tokenizer_adds_end_token, start_token, max_length = 0, True, None, 99999999
+    end_token = pad_token = ENDING
+    embedding_directory = None
 
     def __init__(self, is_weighing: bool) -> None:
-        self.is_weighing = is_weighing
+        self.disable_weights = not is_weighing
         self.vocabulary: dict[str, int] = {}
 
     def tokenizer(self, text, return_offsets_mapping=False):
@@ -40,13 +43,22 @@ class Encoder:
         ids = [self.vocabulary.setdefault(word, len(self.vocabulary) + 2) for word, _, _ in found]
         return {"input_ids": [*ids, ENDING], "offset_mapping": [*((start, end) for _, start, end in found), (0, 0)]}
 
-    def pairs(self, text):
-        parts = re.split(r"((?<!\\)\([^()]*:[^()]*(?<!\\)\))", text) if self.is_weighing else [text]
+    def tokenize_with_weights(self, text, return_word_ids=False, **options):
+        clip = sys.modules["comfy.sd1_clip"]
+        reads_none = options.get("disable_weights", self.disable_weights)
+        parts = [(text, 1.0)] if reads_none else clip.token_weights(clip.escape_important(text), 1.0)
         pairs = []
-        for part in parts:
-            body, _, weight = part[1:-1].rpartition(":") if self.is_weighing and part[:1] == "(" else (part, "", "1")
-            pairs += [(token_id, float(weight)) for token_id in self.tokenizer(body)["input_ids"][:-1]]
-        return [*pairs, (ENDING, 1.0)]
+        for part, weight in parts:
+            ids = self.tokenizer(clip.unescape_important(part))["input_ids"][:-1]
+            pairs += [(token_id, weight) for token_id in ids]
+        return [[*pairs, (ENDING, 1.0)]]
+
+
+class Tokenizer(SimpleNamespace):
+    """The host's tokenizer of a CLIP with one encoder."""
+
+    def tokenize_with_weights(self, text, return_word_ids=False, **options):
+        return {"toy": self.toy.tokenize_with_weights(text, return_word_ids, **options)}
 
 
 class TextClip:
@@ -55,12 +67,13 @@ class TextClip:
     def __init__(self, is_weighing: bool) -> None:
         self.cond_stage_model = torch.nn.Module()
         self.cond_stage_model.toy = torch.nn.Linear(1, 1)
-        self.tokenizer = SimpleNamespace(toy=Encoder(is_weighing))
+        self.tokenizer = Tokenizer(toy=Encoder(is_weighing))
         self.texts: list[str] = []
 
-    def tokenize(self, text):
-        self.texts.append(text)
-        return {"toy": [self.tokenizer.toy.pairs(text)]}
+    def tokenize(self, text, **options):
+        if STAND_IN not in text:  # which shows where the prompt stands
+            self.texts.append(text)
+        return self.tokenizer.tokenize_with_weights(text, **options)
 
     def encode_from_tokens_scheduled(self, tokens, add_dict=None):
         rows = torch.tensor([[[float(token_id), weight] for token_id, weight in tokens["toy"][0]]])
@@ -118,10 +131,10 @@ def test_tokens_weights_and_what_the_host_does_are_shown() -> None:
     assert "toy: comfy, 1 encoding -> 5 rows of 2" in report
 
 
-def test_tokens_that_the_host_does_not_tell_are_left_out() -> None:
+def test_tokens_that_the_host_does_not_tell_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     clip = TextClip(True)
     clip.tokenizer.toy.tokenizer = None
-    clip.tokenizer.toy.pairs = lambda text: [(7, 1.0)]
+    monkeypatch.setattr(Encoder, "tokenize_with_weights", lambda *given, **options: [[(7, 1.0)]])
     assert run(clip, "a cat")[1]["num_tokens"] == 0
 
 
@@ -213,10 +226,9 @@ class ZImageTokenizer:
         global num_made
         num_made += 1
         self.qwen3_4b: Any = Encoder(is_weighing=False)
-        self.qwen3_4b.end_token = self.qwen3_4b.pad_token = 1
 
     def tokenize_with_weights(self, text, return_word_ids=False, **_):
-        return {"qwen3_4b": [self.qwen3_4b.pairs(self.llama_template.format(text))]}
+        return {"qwen3_4b": self.qwen3_4b.tokenize_with_weights(self.llama_template.format(text))}
 
 
 @pytest.fixture

@@ -50,6 +50,26 @@ def coarse(*size: int) -> torch.Tensor:
             ),
             *(512, Queries((3, 7, 11), 77, 2 * 77 + 4 * 5)),
         ),
+        (
+            "between_references",
+            call(
+                (3, 13, 22),
+                {"reference_latent": torch.zeros(1, 20, 2, 13, 22), "pose_latents": torch.zeros(1, 20, 3, 6, 11)},
+                patch_size=(1, 2, 2),
+                patch_embedding_pose=object(),
+            ),
+            *(512, Queries((3, 7, 11), 2 * 77, 3 * 3 * 6)),
+        ),
+        (
+            "between_references",
+            call(
+                (3, 16, 32),
+                {"reference_latent": torch.zeros(1, 16, 1, 16, 32), "reference_motion": torch.zeros(1, 16, 19, 16, 32)},
+                patch_size=(1, 2, 2),
+                frame_packer=object(),
+            ),
+            *(512, Queries((3, 8, 16), 0, 128 + 128 + 32 + 4 * 8)),
+        ),
         ("before_guides", call((3, 4, 6)), 128, Queries((3, 4, 6))),
         (
             "before_guides",

@@ -6,21 +6,25 @@ The host's own tokenizers are tested in tests/hosts.
 import re
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
 from weighted_clip.hosts.comfy.attention_layers import in_cross_attention
-from weighted_clip.hosts.comfy.families import FAMILIES, Family
+from weighted_clip.hosts.comfy.families import Family
 from weighted_clip.hosts.comfy.queries import told_by_layer
-from weighted_clip.hosts.comfy.text_rows import num_rows_read, read_rows
+from weighted_clip.hosts.comfy.text_rows import num_rows_read
 from weighted_clip.hosts.comfy.token_offsets import NoSuchEmbedding, as_id, pieces
+from weighted_clip.hosts.comfy.weighted_clip.host_texts import STAND_IN, text_to_weigh, tokens_of_text
+from weighted_clip.hosts.comfy.weighted_clip.rows import parts_of_rows, read_of_tokens, shared_tokens
+from weighted_clip.weighting.chunks import Token
 from weighted_clip.weighting.embeddings import EmbeddingError
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import ReadPrompt
 
 from .fake_comfy import CONFIG
 
 BOS, EOS, PAD = 99, 1, 0
-FAMILY = Family("Toy", in_cross_attention, told_by_layer, (), {"types.SimpleNamespace": "toy"})
 VOCABULARY: dict[str, int] = {}
 
 
@@ -31,30 +35,68 @@ def toy_tokenizer(text, return_offsets_mapping=False):
     return {"input_ids": [*ids, EOS], "offset_mapping": [*((start, end) for _, start, end in found), (0, 0)]}
 
 
+class Inner:
+    """The host's tokenizer of one encoder, whose library's is given; it has one chunk, padded to some length."""
+
+    def __init__(self, library=toy_tokenizer, length=8, change=lambda ids: ids, **more) -> None:
+        self.tokenizer, self.length, self.change, self.seen = library, length, change, []
+        self.tokenizer_adds_end_token, self.tokens_start, self.start_token = True, 0, None
+        self.end_token, self.pad_token, self.max_length = EOS, PAD, 100
+        vars(self).update(more)
+
+    def tokenize_with_weights(self, text, return_word_ids=False, **options):
+        self.seen.append((text, options))
+        return self.chunks(self.change(toy_tokenizer(text)["input_ids"]))
+
+    def chunks(self, ids):
+        return [[(token_id, 1.0) for token_id in [*ids, *[PAD] * (self.length - len(ids))]]]
+
+
+class Tokenizer(SimpleNamespace):
+    """The host's tokenizer of a CLIP, with a template."""
+
+    def tokenize_with_weights(self, text, return_word_ids=False, **options):
+        return {"toy": self.toy.tokenize_with_weights(self.template.replace("{}", text), return_word_ids, **options)}
+
+
+FAMILY = Family("Toy", in_cross_attention, told_by_layer, (), {f"{__name__}.Tokenizer": "toy"})
+
+
 class Clip:
     """A CLIP of such an encoder; pads to 8 tokens."""
 
-    def __init__(self, template=None, change=lambda ids: ids) -> None:
-        inner = SimpleNamespace(
-            tokenizer=toy_tokenizer,
-            tokenizer_adds_end_token=True,
-            tokens_start=0,
-            start_token=None,
-            end_token=EOS,
-            pad_token=PAD,
-            max_length=100,
-        )
-        self.tokenizer = SimpleNamespace(toy=inner, **({"llama_template": template} if template else {}))
-        self.template, self.change, self.texts = template or "{}", change, []
+    def __init__(self, template="{}", **inner) -> None:
+        self.tokenizer = Tokenizer(toy=Inner(**inner), template=template)
 
     def tokenize(self, text, **options):
-        self.texts.append((text, options))
-        ids = self.change(toy_tokenizer(self.template.format(text))["input_ids"])
-        return {"toy": [[(token_id, 1.0) for token_id in [*ids, *[PAD] * (8 - len(ids))]]]}
+        return self.tokenizer.tokenize_with_weights(text, **options)
+
+    @property
+    def texts(self):
+        """The texts that the encoder was given, but for those that show where the prompt stands."""
+        return [text for text, _ in self.tokenizer.toy.seen if STAND_IN not in text]
 
 
-def weights(text, syntax="comfy", clip=None, family=FAMILY):
-    rows = read_rows(clip or Clip(), family, text, EncodeOptions(syntax=syntax))
+class Rows(NamedTuple):
+    tokens: list[Token]
+    read: ReadPrompt | None
+    encoder: str
+
+
+def read_rows(clip, family, text, options, num_rows=None) -> Rows:
+    """Tokens of the rows of a prompt, as if the host made one of each, and the prompt as read."""
+    host_text = text_to_weigh(clip, family, text, options)
+    tokens = tokens_of_text(clip, host_text)
+    parts = family.parts_of(clip)
+    if num_rows is None:
+        lengths = [part if isinstance(part, int) else min(sum(map(len, tokens[key])) for key in part) for part in parts]
+        num_rows = max(sum(lengths), family.min_rows)
+    encoder, read = read_of_tokens(tokens, family.names_of(clip)) or ("", None)
+    return Rows(shared_tokens(parts_of_rows(clip, family, tokens, num_rows, {})), read, encoder)
+
+
+def weights(text, syntax="comfy", clip=None, family=FAMILY, num_rows=None):
+    rows = read_rows(clip or Clip(), family, text, EncodeOptions(syntax=syntax), num_rows)
     return [token.weight for token in rows.tokens]
 
 
@@ -62,29 +104,37 @@ def test_syntax_is_stripped_and_each_row_has_the_weight_of_its_text() -> None:
     clip = Clip()
     text = "a (red:1.4) cat (on a mat:0.5)"
     assert weights(text, clip=clip) == [1, 1.4, 1, 0.5, 0.5, 0.5, 1, 1]
-    assert clip.texts == [("a red cat on a mat", {"disable_weights": True})]
+    assert clip.tokenizer.toy.seen[-1] == ("a red cat on a mat", {"disable_weights": True})
     tokens = read_rows(clip, FAMILY, text, EncodeOptions()).tokens
     shown = [text[slice(*token.span)] for token in tokens if token.span]
     assert shown == ["a", "red", "cat", "on", "a", "mat"]
 
 
 def test_a_template_and_what_the_host_leaves_out_count_for_nothing() -> None:
-    clip = Clip("system <user> {} <end>")
-    family = replace(FAMILY, num_left_out=lambda ids: 2, has_weights=False)
-    assert weights("a (red:1.4) cat", clip=clip, family=family) == [1, 1.4, 1, 1, 1, 1]
-    assert clip.texts == [("a red cat", {})]
+    """The template has a word of the prompt."""
+    clip = Clip("red <user> {} <end>")
+    assert weights("a (red:1.4) cat", clip=clip) == [1, 1, 1, 1.4, 1, 1, 1, 1]
+    assert weights("a (red:1.4) cat", clip=clip, num_rows=6) == [1, 1.4, 1, 1, 1, 1]
+    assert weights("(red:1.4)", clip=Clip("{} and {}")) == [1.4, 1, 1.4, 1, 1, 1, 1, 1]
+
+
+def test_a_prompt_that_is_not_in_the_text_is_refused_if_it_has_weights() -> None:
+    clip = Clip("nothing")
+    assert weights("a red cat", clip=clip)[0] == 1
+    with pytest.raises(ValueError, match="does not give “a red cat” to its tokenizer"):
+        weights("a (red:1.4) cat", clip=clip)
 
 
 def test_words_that_a_syntax_keeps_apart_stay_apart() -> None:
     clip = Clip()
     assert weights("a (red)1.5 cat++, dog", "compel", clip) == [1, 1.5, pytest.approx(1.21), 1, 1, 1, 1, 1]
-    assert [text for text, _ in clip.texts] == ["a red cat, dog"]
+    assert clip.texts == ["a red cat, dog"]
 
 
 def test_tags_are_left_out_and_break_is_a_space() -> None:
     clip = Clip()
     assert weights("a <lora:x:1>(cat:2) BREAK dog", "a1111", clip) == [1, 2, 1, 1, 1, 1, 1, 1]
-    assert [text.split() for text, _ in clip.texts] == [["a", "cat", "dog"]]
+    assert [text.split() for text in clip.texts] == [["a", "cat", "dog"]]
 
 
 def test_comments_are_left_out_and_named() -> None:
@@ -106,8 +156,8 @@ def test_a_token_of_two_weights_has_the_first_and_a_note() -> None:
 
 @pytest.mark.parametrize("change", [lambda ids: ids[1:], lambda ids: [*ids, 7], lambda ids: [5, *ids]])
 def test_other_tokens_than_the_tokenizers_are_refused(change) -> None:
-    with pytest.raises(ValueError, match="tokens of “a red cat” are not those"):
-        weights("a red cat", clip=Clip(change=change))
+    with pytest.raises(ValueError, match="tokens of this prompt are not those"):
+        weights("a (red:2) cat", clip=Clip(change=change))
 
 
 def test_several_prompts_are_refused() -> None:
@@ -119,14 +169,12 @@ def test_a_tokenizer_that_does_not_say_where_is_named() -> None:
     def slow(text, **_):
         raise NotImplementedError
 
-    clip = Clip()
-    clip.tokenizer.toy.tokenizer = slow
     with pytest.raises(ValueError, match="needs a newer transformers: function"):
-        weights("a cat", clip=clip)
+        weights("a (cat:2)", clip=Clip(library=slow))
 
 
 def test_a_model_that_makes_more_rows_gets_as_many() -> None:
-    family = replace(FAMILY, min_rows=12)
+    family = replace(FAMILY, filled_up=lambda number: max(number, 12))
     assert weights("a (red:1.4) cat", family=family) == [1, 1.4] + [1] * 10
     rows = torch.zeros(1, 5, 4)
     assert num_rows_read(rows, {}) == 5
@@ -174,10 +222,9 @@ class OldProcessor:
 
 @pytest.mark.parametrize("processor", [Processor, OldProcessor])
 def test_sentencepiece_says_itself_where_its_pieces_come_from(processor) -> None:
-    clip = Clip()
-    clip.tokenizer.toy.tokenizer = Sentencepiece(processor())
+    clip = Clip(library=Sentencepiece(processor()))
     assert weights("a (red:1.4) cat (on a mat:0.5)", clip=clip) == [1, 1.4, 1, 0.5, 0.5, 0.5, 1, 1]
-    clip.change = lambda ids: [*ids[:1], *ids[1:2] * 3, *ids[2:]]
+    clip.tokenizer.toy.change = lambda ids: [*ids[:1], *ids[1:2] * 3, *ids[2:]]
     assert weights("a (猫:1.4) cat", clip=clip) == [1, 1.4, 1.4, 1.4, 1, 1, 1, 1]
 
 
@@ -187,29 +234,43 @@ def with_bos(text, return_offsets_mapping=False):
     return {"input_ids": [BOS, *found["input_ids"]], "offset_mapping": [(0, 0), *found["offset_mapping"]]}
 
 
+class Cut(Inner):
+    """One that cuts its tokens into chunks of its length, with BOS and EOS."""
+
+    def chunks(self, ids):
+        size = self.length - 2
+        starts = range(0, len(ids) - 1, size)
+        cut = [[BOS, *ids[:-1][start : start + size], EOS] for start in starts]
+        return [[(token_id, 1.0) for token_id in [*chunk, *[PAD] * (self.length - len(chunk))]] for chunk in cut]
+
+
+class Short(Inner):
+    """One that reads six tokens."""
+
+    def chunks(self, ids):
+        return [[(token_id, 1.0) for token_id in [*ids[:-1][:6], EOS]]]
+
+
+class Several(SimpleNamespace):
+    """The host's tokenizer of a CLIP with three encoders."""
+
+    def tokenize_with_weights(self, text, return_word_ids=False, **options):
+        parts = {"one": self.clip_one, "two": self.clip_two, "long": self.long}
+        return {key: part.tokenize_with_weights(text, return_word_ids, **options) for key, part in parts.items()}
+
+
 class Encoders:
     """A CLIP of two towers that share their rows, followed by a third encoder."""
 
     def __init__(self, sizes=(6, 6)) -> None:
-        def inner(size, **more):
-            own = {"tokenizer": with_bos, "tokens_start": 1, "start_token": BOS, "max_length": size, **more}
-            return SimpleNamespace(**own, tokenizer_adds_end_token=True, end_token=EOS, pad_token=PAD)
+        one, two = (Cut(with_bos, size, tokens_start=1, start_token=BOS, max_length=size) for size in sizes)
+        self.tokenizer = Several(clip_one=one, clip_two=two, long=Short(max_length=7))
 
-        long = {"tokenizer": toy_tokenizer, "tokens_start": 0, "start_token": None}
-        self.tokenizer = SimpleNamespace(clip_one=inner(sizes[0]), clip_two=inner(sizes[1]), long=inner(7, **long))
-        self.sizes = sizes
-
-    def tokenize(self, text, **_):
-        *ids, _ = toy_tokenizer(text)["input_ids"]
-        tokens = {}
-        for key, size in zip(("one", "two"), self.sizes, strict=True):
-            chunks = [[BOS, *ids[at : at + size - 2], EOS] for at in range(0, len(ids), size - 2)]
-            tokens[key] = [[(token_id, 1.0) for token_id in [*chunk, *[PAD] * (size - len(chunk))]] for chunk in chunks]
-        tokens["long"] = [[(token_id, 1.0) for token_id in [*ids[:6], EOS]]]
-        return tokens
+    def tokenize(self, text, **options):
+        return self.tokenizer.tokenize_with_weights(text, **options)
 
 
-LONG = replace(FAMILY, tokenizers={"types.SimpleNamespace": "long"})
+LONG = replace(FAMILY, tokenizers={f"{__name__}.Several": "long"})
 SHARING = replace(LONG, parts=lambda clip: (("one", "two"), 2, ("long",)))
 
 
@@ -242,23 +303,9 @@ def test_encoders_that_share_rows_have_to_have_the_same_words_there() -> None:
         weights("a b c d (e:2)", clip=Encoders((6, 9)), family=SHARING)
 
 
-@pytest.mark.parametrize("title", ["Qwen-Image", "Krea 2"])
-def test_the_rows_left_out_of_a_template_end_with_the_heading_of_its_second_turn(title: str) -> None:
-    """As in ComfyUI 0.29's text_encoders/qwen_image.py."""
-    (family,) = (one for one in FAMILIES if one.title == title)
-    start, system, user, newline = 151644, 8948, 872, 198
-    for ids, num_left_out in (
-        ([start, system, newline, 5, start, user, newline, 7, start, user, newline], 7),
-        ([start, system, newline, 5, start, system, newline, 7], 4),
-        ([start, user, newline, 5], 3),
-    ):
-        assert family.num_left_out(ids) == num_left_out
-
-
 def test_padding_in_front_is_counted() -> None:
-    clip = Clip(change=lambda ids: [PAD, PAD, *ids])
-    clip.tokenizer.toy.pad_left = True
-    clip.tokenize = lambda text, **_: {"toy": [[(i, 1.0) for i in [PAD, PAD, *toy_tokenizer(text)["input_ids"][:-1]]]]}
+    clip = Clip(pad_left=True)
+    clip.tokenizer.toy.chunks = lambda ids: [[(token_id, 1.0) for token_id in [PAD, PAD, *ids[:-1]]]]
     assert weights("a (red:1.4) cat", clip=clip) == [1, 1, 1, 1.4, 1]
 
 
@@ -269,15 +316,11 @@ def test_a_tokenizer_whose_places_leave_out_letters_is_refused() -> None:
             "offset_mapping": [(max(0, start - 1), max(0, end - 1)) for start, end in found["offset_mapping"]]
         }
 
-    clip = Clip()
-    clip.tokenizer.toy.tokenizer = shifting
     with pytest.raises(ValueError, match="does not say where in the text its tokens stand"):
-        weights("a (red:2) cat", clip=clip)
+        weights("a (red:2) cat", clip=Clip(library=shifting))
     # the result for two characters may be positioned at one of them
-    clip.tokenizer.toy.tokenizer = lambda text, return_offsets_mapping: (
-        toy_tokenizer(text) | {"offset_mapping": [(0, 1), (0, 0)]}
-    )
-    assert weights("\uff76\uff9e", clip=clip)[0] == 1
+    clip = Clip(library=lambda text, **_: toy_tokenizer(text) | {"offset_mapping": [(0, 1), (0, 0)]})
+    assert weights("(\uff76\uff9e:2)", clip=clip)[0] == 2
 
 
 # ---- positions of tokens and embedding vectors

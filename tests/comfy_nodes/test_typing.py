@@ -394,6 +394,28 @@ def test_of_what_is_not_known_nothing_is_said() -> None:
         assert asked_of("Place", {"phrase": "cat", "area": "left"}, conditioning=ours("a cat"), mask=mask) == []
 
 
+def served(text: Any, kind: str = "CLIPTextEncode", **settings: Any) -> dict[str, Any]:
+    """A node that a Weighted CLIP serves."""
+    values = {"text": text} if text is not None else {}
+    return source(kind, values=values) | {"served": {"values": {**defaults(""), **settings}, "texts": ["text"]}}
+
+
+def test_the_words_of_a_box_that_is_served_are_known() -> None:
+    assert asked_of("Place", {"phrase": "cat", "area": "left"}, conditioning=served("a (cat:1.2)")) == []
+    (problem,) = asked_of("Place", {"phrase": "dog", "area": "left"}, conditioning=served("a (cat:1.2)"))
+    assert "“dog” is not in the prompt" in problem["message"]
+    request = {"node": "WeightedCLIPPlace", "values": {}, "links": {"conditioning": served("a [cat]", syntax="a1111")}}
+    assert answer_check(request, NODE_CLASS_MAPPINGS, NODES)["words"] == [["a", "cat"]]
+
+
+def test_of_what_is_not_known_of_a_box_that_is_served_nothing_is_said() -> None:
+    for unknown in (served(None), served("a cat", "SomebodysEncode"), served("a cat", syntax="nonsense")):
+        assert asked_of("Place", {"phrase": "dog", "area": "left"}, conditioning=unknown) == []
+    for wrong in ([], {"values": {}}, {"values": [], "texts": []}, {"values": {}, "texts": [1]}):
+        with pytest.raises(RequestError, match="served must be an object"):
+            asked_of("Place", {"phrase": "dog"}, conditioning=served("a cat") | {"served": wrong})
+
+
 def test_the_outputs_of_a_node_that_hands_on_two_prompts_are_told_apart() -> None:
     both = source("ControlNetApplyAdvanced", positive=ours("a red cat"), negative=ours("a dog"))
     for output, phrase, count in (("positive", "cat", 0), ("positive", "dog", 1), ("negative", "dog", 0)):

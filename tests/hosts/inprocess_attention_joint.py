@@ -29,6 +29,7 @@ from inprocess_attention import (
     weights_stay_with_their_entry,
     what_acts_is_said,
 )
+from inprocess_places import encoded, placed
 from toys import LATENT, NEGATIVE, PLAIN, TEXT, WIDE_LATENT, make_model, make_text_encoder, rows_by_hand, sampled
 from written_out import written_out
 
@@ -65,13 +66,26 @@ def check_refiners_of_equal_shapes_are_told_apart() -> None:
     draws_as_written_out(model, weighed(clip, TEXT + FILLED), plain, negative, known)
 
 
-def check_reference_images_are_refused_where_they_stand_before_the_text() -> None:
+@compares("The same on Z-Image behind reference images with texts of their own, likewise", limit=CLOSE)
+def check_texts_of_reference_images_before_the_text_are_none_of_it() -> None:
+    """As the node TextEncodeZImageOmni puts them: a text for each image, and one more behind the prompt."""
     import node_helpers
 
     clip, model = make_text_encoder("Z-Image"), make_model("Z-Image")
-    images = {"reference_latents": [torch.ones(1, 16, *LATENT)]}
-    positive = node_helpers.conditioning_set_values(weighed(clip), images)
-    assert "reference images" in refusal(lambda: sampled(model, positive, positive))
+    generator = torch.Generator().manual_seed(8)
+    images = [torch.randn(1, 16, 16, width, generator=generator) for width in (16, 24)]
+    texts = [stock(clip, text)[0][0] for text in ("a house", "a dog in the snow", "a mat")]
+    rows = rows_by_hand("Z-Image", clip)
+    for number in (0, 1, 2, 3):
+        values = {"reference_latents": images, "reference_latents_text_embeds": texts[:number]}
+
+        def with_images(conditioning: Any, values: dict[str, Any] = values) -> Any:
+            return node_helpers.conditioning_set_values(conditioning, values)
+
+        plain, negative = with_images(stock(clip, PLAIN)), stock(clip, NEGATIVE)
+        draws_as_written_out(model, with_images(weighed(clip)), plain, negative, (plain, rows), name=f"{number}")
+    ours = with_images(placed(encoded(clip), "red", area="left half"))
+    assert "beside reference images" in refusal(lambda: sampled(model, ours, negative))
 
 
 @compares("The same in masks, two conditionings, time ranges and batches, likewise", limit=CLOSE)

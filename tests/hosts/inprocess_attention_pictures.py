@@ -13,20 +13,47 @@ from typing import Any
 from unittest import SkipTest
 
 import torch
-from inprocess import CLOSE, compares, main, refusal, stock
-from inprocess_attention import draws_as_written_out, is_close
+from inprocess import CLOSE, apart, compares, difference, main, refusal, stock
+from inprocess_attention import (
+    compiled_models_are_weighed,
+    draws_as_written_out,
+    is_close,
+    layouts,
+    left_of,
+    weights_stay_with_their_entry,
+)
 from inprocess_places import encoded, placed
 from inprocess_places_joint import draws_by_place, half
 from inprocess_regions import region
-from inprocess_word_maps import watched
-from toys import PLAIN, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
+from inprocess_regions_joint import check as check_regions_of
+from inprocess_weighted_clip import effects, served
+from inprocess_word_maps import compared, probabilities_of_blocks, watched
+from toys import LATENT, PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, rows_by_hand, sampled, there
 from toys_pictures import FAMILIES
 from written_out import written_out
 
 EDITING = ("Mage-Flow", "Boogu", "OmniGen 2", "HiDream-O1", "LongCat-Image", "JoyImage")
 """Families that read reference images."""
-PLACED = ("Mage-Flow", "Ovis-Image", "NewBie", "Chroma Radiance", "Z-Image in pixels", "Cosmos Predict 2")
-"""Families in which words may have places, whose rows our nodes know as well."""
+PLACED = (
+    "Mage-Flow",
+    "Ovis-Image",
+    "NewBie",
+    "Chroma Radiance",
+    "Z-Image in pixels",
+    "Cosmos Predict 2",
+    "Boogu",
+    "OmniGen 2",
+    "Ideogram 4",
+    "JoyImage",
+    "Cosmos 1",
+    "Lens",
+    "LongCat-Image",
+)
+"""Families in which words may have places."""
+READ_BY_NODES = PLACED[:-2]
+"""Those of whose rows our nodes know which are words."""
+WHOLE = ("OmniGen 2", "Ideogram 4", "Ernie-Image", "Cosmos 1")
+"""Families with a row for each token, one for each way of getting weights into the attention."""
 BOTH_WAYS = ("Chroma Radiance", "AuraFlow", "Cosmos 1", "Cosmos Predict 2")
 """Families whose text encoder, T5, reads in both directions; it has a row for each token."""
 
@@ -38,7 +65,7 @@ def known(*families: str) -> tuple[str, ...]:
     return tuple(family for family in there(*families) if hasattr(supported_models, TOYS[family].config))
 
 
-def ours(module: str) -> Any:
+def ours_of(module: str) -> Any:
     """A module of our pack, as ComfyUI has loaded it."""
     import nodes
 
@@ -73,15 +100,15 @@ def rows_by_change(family: str, clip: Any) -> Weights:
 
 def weighed(conditioning: Any, rows: Weights, how: str = "bias") -> Any:
     """A stock conditioning with weights for its rows."""
-    rule = ours("weighting.attention")
+    rule = ours_of("weighting.attention")
     number = conditioning[0][0].shape[1]
     effects = [rule.effect_of(rows.get(row, 1.0), how, 1.0) for row in range(number)]
-    return ours("hosts.comfy.attention").with_effects(conditioning, effects)[0]
+    return ours_of("hosts.comfy.attention").with_effects(conditioning, effects)[0]
 
 
 def check_the_last_token_of_the_host_is_the_last_row() -> None:
     """But for those that a record says are left out."""
-    tables = ours("hosts.comfy.families")
+    tables = ours_of("hosts.comfy.families")
     for family in known(*FAMILIES):
         clip = make_text_encoder(family)
         _, pairs, places = tokens_of(family, clip)
@@ -89,6 +116,35 @@ def check_the_last_token_of_the_host_is_the_last_row() -> None:
         number = stock(clip, PLAIN)[0][0].shape[1]
         by_place = {number - (len(pairs) - behind - place): WORDS[word] for word, place in places.items()}
         assert by_place == rows_by_change(family, clip), (family, by_place)
+
+
+@compares("Stock CLIP Text Encode on a Weighted CLIP, likewise: rows with stock, effects with those of rows by hand")
+def check_a_weighted_clip_weighs_the_rows_of_words() -> None:
+    for family in known(*FAMILIES):
+        clip = make_text_encoder(family)
+        plain, rows = stock(clip, PLAIN), rows_by_change(family, clip)
+        for text in ("", PLAIN):  # no rows at all, in Lens
+            assert apart(stock(served(clip), text), stock(clip, text)) == 0, (family, text)
+        found = stock(served(clip, scheme="attention: bias"), TEXT)
+        difference(found[0][0], plain[0][0])
+        assert torch.equal(effects(found), effects(weighed(plain, rows))), family
+
+
+def check_letters_in_quotation_marks_are_weighed_one_by_one() -> None:
+    """LongCat-Image reads them so, and its CLIP leaves out rows in front and behind."""
+    if not known("LongCat-Image"):
+        raise SkipTest("this ComfyUI has no LongCat-Image")
+    clip = make_text_encoder("LongCat-Image")
+    text, typed = 'a cat with "mat" in snow', 'a cat with "(mat:1.7)" in (snow:0.4)'
+    ((pairs,),) = clip.tokenize(text).values()
+    names = [clip.tokenizer.qwen25_7b.inv_vocab[pair[0]] for pair in pairs]
+    start = names.index("Ġwith") + 3  # a space and the quotation mark are between
+    assert names[start - 1 : start + 4] == ['"', "m", "a", "t", '"']
+    rows = dict.fromkeys(range(start, start + 3), 1.7) | {names.index("Ġsnow", start): 0.4}
+    plain = stock(clip, text)
+    left_out = names.index("Ġwith") - 2  # the prompt begins with "a cat"
+    expected = effects(weighed(plain, {row - left_out: weight for row, weight in rows.items()}))
+    assert torch.equal(effects(stock(served(clip, scheme="attention: bias"), typed)), expected)
 
 
 @compares("Weights in further families of pictures, small, KSampler, with a softmax written out, likewise", limit=CLOSE)
@@ -104,6 +160,32 @@ def check_weights_in_families_of_pictures_equal_ones_written_out() -> None:
             is_close(sampled(model, weighed(plain, rows, how), negative), reference, without, f"{family}, {how}")
         assert torch.equal(sampled(model, weighed(plain, {}), negative), without), family
         assert torch.equal(sampled(model, plain, negative), without), family
+
+
+@compares("The same in masks, two conditionings, time ranges and batches, likewise", limit=CLOSE)
+def check_weights_in_families_of_pictures_stay_with_their_entry() -> None:
+    weights_stay_with_their_entry(known(*WHOLE), layouts(LATENT, columns=12))
+
+
+@compares("The same on OmniGen 2, compiled, likewise", limit=CLOSE)
+def check_a_compiled_omnigen_2_is_weighed_as_well() -> None:
+    compiled_models_are_weighed(known("OmniGen 2"))
+
+
+@compares("The same on PiD, which enlarges a latent, likewise", limit=CLOSE)
+def check_weights_in_pid_equal_ones_written_out() -> None:
+    import node_helpers
+
+    if not known("PiD"):
+        raise SkipTest("this ComfyUI has no PiD")
+    clip, model = make_text_encoder("PiD"), make_model("PiD")
+    values = {"lq_latent": torch.randn(1, 16, 7, 11, generator=torch.Generator().manual_seed(8))}
+    values["degrade_sigma"] = torch.tensor([0.3])
+    plain, negative = (
+        node_helpers.conditioning_set_values(stock(clip, text), values) for text in (PLAIN, TOYS["PiD"].negative)
+    )
+    rows = rows_by_change("PiD", clip)
+    draws_as_written_out(model, weighed(plain, rows), plain, negative, (plain, rows))
 
 
 def with_references(family: str, conditioning: Any) -> Any:
@@ -128,10 +210,23 @@ def check_weights_beside_reference_images_equal_ones_written_out() -> None:
         clip, model = make_text_encoder(family), make_model(family)
         alone, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
         rows, plain = rows_by_change(family, clip), with_references(family, alone)
+        rows[min(rows) - 1] = 0.5  # the first word: behind which HiDream-O1 puts no image any more
         assert not torch.equal(sampled(model, plain, negative), sampled(model, alone, negative)), family
         for other in (negative, with_references(family, negative)):
             ours = weighed(plain, rows)
             draws_as_written_out(model, ours, plain, other, (plain, rows), name=family)
+        if family in PLACED:
+            ours, field = placed_by_hand(family, clip, plain)
+            draws_by_place(model, ours, plain, negative, (plain, field), name=f"{family}, placed")
+
+
+def placed_by_hand(family: str, clip: Any, conditioning: Any) -> tuple[Any, dict[int, list[Any]]]:
+    """A stock conditioning with a word in the left half, and its weights by place written out, by its row."""
+    fields = ours_of("hosts.comfy.fields")
+    (row,) = (row for row, weight in rows_by_change(family, clip).items() if weight == WORDS["red"])
+    where = fields.Where("red", mask=left_of(TOYS[family].latent, TOYS[family].latent[1] // 2))
+    field = fields.Field((row,), 3.0, 0.4, where, "red")
+    return ours_of("hosts.comfy.attention").with_field(conditioning, [field]), {row: [half(3.0, 0.4)]}
 
 
 @compares("Place Phrase in those whose queries are laid out as in families before, likewise", limit=CLOSE)
@@ -139,24 +234,48 @@ def check_placed_phrases_equal_weights_by_place_written_out() -> None:
     for family in known(*PLACED):
         clip, model = make_text_encoder(family), make_model(family)
         plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
-        field = half(3.0, 0.4)
-        ours = placed(encoded(clip), "red", area="left half", inside=3.0, outside=0.4)
+        ours, field = placed_by_hand(family, clip, plain)
+        draws_by_place(model, ours, plain, negative, (plain, field), name=family)
+
+
+@compares(
+    "Word maps in those, but for two whose rows only Weighted CLIP tells, with probabilities written out", limit=CLOSE
+)
+def check_word_maps_are_probabilities() -> None:
+    for family in known(*READ_BY_NODES):
+        clip, model = make_text_encoder(family), make_model(family)
+        plain, negative = stock(clip, PLAIN), stock(clip, TOYS[family].negative)
         (row,) = (row for row, weight in rows_by_change(family, clip).items() if weight == WORDS["red"])
-        draws_by_place(model, ours, plain, negative, (plain, {row: [field]}), name=family)
+        conditioning, watch = watched(encoded(clip), "red")
+        with probabilities_of_blocks(model, plain, [(row,)]) as shares:
+            sampled(model, plain, negative)
+        compared(watch, sampled(model, conditioning, negative), shares)
+
+
+@compares("Regional Prompt in those, but for Lens, whose rows have a mask, likewise", limit=CLOSE)
+def check_regions_equal_masks_written_out() -> None:
+    check_regions_of(known(*READ_BY_NODES))
+
+
+@compares("A region that is everywhere in OmniGen 2 and Boogu, which count the rows, with its prompt alone")
+def check_a_region_everywhere_is_its_prompt_alone() -> None:
+    for family in known("OmniGen 2", "Boogu"):
+        clip, model = make_text_encoder(family), make_model(family)
+        base, dog = stock(clip, PLAIN), stock(clip, "a blue dog in a forest")
+        assert base[0][0].shape != dog[0][0].shape
+        difference(sampled(model, region(base, dog), base), sampled(model, dog, base))
 
 
 def check_places_regions_and_maps_are_refused_where_the_layout_is_unknown() -> None:
-    if not known("Boogu"):
-        raise SkipTest("this ComfyUI has no Boogu")
-    clip, model = make_text_encoder("Boogu"), make_model("Boogu")
-    words, negative = encoded(clip), stock(clip, TOYS["Boogu"].negative)
+    clip, model = make_text_encoder("AuraFlow"), make_model("AuraFlow")
+    words, negative = encoded(clip), stock(clip, TOYS["AuraFlow"].negative)
     for conditioning in (
         placed(words, "red", area="left half"),
         region(words, encoded(clip, "a dog"), area="left half"),
         watched(words, "red")[0],
     ):
         message = refusal(lambda conditioning=conditioning: sampled(model, conditioning, negative))
-        assert "do not know where in the picture the places of this model (Boogu) are" in message, message
+        assert "do not know where in the picture the places of this model (AuraFlow) are" in message, message
 
 
 def unreachable(name: str) -> tuple[Any, Any]:

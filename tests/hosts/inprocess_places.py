@@ -9,7 +9,7 @@ which part of the picture an area sees are worked out here once more, with loops
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -163,6 +163,27 @@ def soft(height: int, width: int) -> torch.Tensor:
     return SOFT.double().view(1, height, 8, width, 8).mean((2, 4))
 
 
+def painted(*boxes: tuple[int, int, int, int]) -> Any:
+    """A mask that is 1 in boxes of pixels (x, y, width, height)."""
+
+    def mask(height: int, width: int) -> torch.Tensor:
+        pixels = torch.zeros(1, 8 * height, 8 * width, dtype=torch.float64)
+        for x, y, across, down in boxes:
+            pixels[:, y : y + down, x : x + across] = 1
+        return pixels.view(1, height, 8, width, 8).mean((2, 4))
+
+    return mask
+
+
+BOXES = (20, 8, 50, 36), (104, 0, 24, 17)
+
+
+def as_host(boxes: Sequence[tuple[int, int, int, int]]) -> list[list[dict[str, Any]]]:
+    """Boxes as the host's Create Bounding Boxes gives them."""
+    sides = ("x", "y", "width", "height")
+    return [[{**dict(zip(sides, box, strict=True)), "metadata": {"type": "obj"}} for box in boxes]]
+
+
 # ---- what is drawn
 
 
@@ -206,6 +227,14 @@ def check_placed_phrases_equal_weights_by_place_written_out() -> None:
             "mask and area": (
                 placed(words, "snow", mask=SOFT, area="left", outside=0.2),
                 {ROWS["snow"]: lambda *s: weights(soft(*s) * LEFT(*s), 1.0, 0.2)},
+            ),
+            "boxes": (
+                placed(words, "mat", boxes=as_host(BOXES), inside=2.0, outside=0.1),
+                {ROWS["mat"]: lambda *s: weights(painted(*BOXES)(*s), 2.0, 0.1)},
+            ),
+            "a box in an area and a mask": (
+                placed(words, "snow", boxes=as_host(BOXES)[0][0], mask=SOFT, area="left", outside=0.2),
+                {ROWS["snow"]: lambda *s: weights(painted(BOXES[0])(*s) * soft(*s) * LEFT(*s), 1.0, 0.2)},
             ),
             "two fields": (
                 placed(placed(words, "red cat", area="left", outside=0.3), "red", mask=SOFT, inside=2.0, outside=0.5),
@@ -534,10 +563,14 @@ def check_what_cannot_be_placed_is_refused_in_words() -> None:
         ({"mask": torch.zeros(1, 8, 8)}, "mask is 0 everywhere"),
         ({"start": 0.5, "end": 0.5}, "start must be before end"),
         ({"inside": float("nan")}, "inside must be"),
+        ({"boxes": []}, "draw the place"),
+        ({"boxes": as_host([(0, -8, 16, 16)])}, "0, -8 with width 16"),
     ):
         assert message in refusal(lambda inputs=inputs: placed(words, "red cat", **inputs))
     too_wide = placed(words, "red cat", area="0 200, 0 64")
     assert "the picture is 176 wide" in refusal(lambda: sampled(model, too_wide, negative))
+    too_wide = placed(words, "red cat", boxes=as_host([(8, 0, 180, 16)]))
+    assert "“box 8 188, 0 16” reaches to pixel 188" in refusal(lambda: sampled(model, too_wide, negative))
     subtracted = run_ours(ENCODE, clip=clip, text="a (red:-1) cat", scheme="negpip")["result"][0]
     assert "weight below 0" in refusal(lambda: placed(subtracted, "red", area="left"))
 

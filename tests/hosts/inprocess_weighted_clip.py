@@ -25,8 +25,11 @@ from inprocess import (
     stock,
     with_lora,
 )
+from inprocess_attention_pictures import known, rows_by_change
 from inprocess_traces import LORA, hooked, leaves_nothing
 from toys import PLAIN, TEXT, WORDS, make_text_encoder, rows_by_hand, there, weighable
+from toys_pictures import FAMILIES
+from toys_video import LATER_VIDEO
 
 CLIPS = ("SD1", "SD2", "SDXL", "SDXL refiner")
 CHOICES: tuple[dict[str, Any], ...] = (
@@ -43,6 +46,8 @@ MARKER = "weighted_clip"
 OTHERS = (
     *("Flux", "Chroma", "Qwen-Image", "Z-Image", "Krea 2", "Anima", "Wan", "LTX-Video", "SD 3", "SD 3 without T5"),
     *("Lumina 2", "Flux 2 Klein", "Flux 2", "HiDream"),
+    *FAMILIES,
+    *LATER_VIDEO,
 )
 """Families whose prompts are not read by CLIP text towers alone."""
 
@@ -50,6 +55,8 @@ OTHERS = (
 def encoders(*families: str) -> Iterator[tuple[str, Any]]:
     """Small CLIPs of those families that this ComfyUI has."""
     for family in weighable(*there(*families)):
+        if family in FAMILIES and family not in known(family):
+            continue
         yield family, make_text_encoder(family)
 
 
@@ -301,8 +308,9 @@ def check_words_of_stock_boxes_are_known() -> None:
             )["result"][0]
             (entry,) = result
             rows = next(value for name, value in entry[1]["model_conds"].items() if MARKER in name).fields[0].rows
-            pair = rows_by_hand(family, clip, PLAIN, {"red": 1.0, "cat": 1.0})
-            assert set(pair) <= set(rows) and len(rows) % len(pair) == 0, (family, rows, pair)
+            by_word = rows_by_change(family, clip) if family in FAMILIES else rows_by_hand(family, clip)
+            red = min(row for row, weight in by_word.items() if weight == WORDS["red"])
+            assert red in rows and red + 1 in rows and len(rows) in (2, 4), (family, rows, red)
 
 
 def effects(conditioning: Any) -> torch.Tensor:

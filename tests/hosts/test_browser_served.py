@@ -6,11 +6,15 @@ import json
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
+from .comfy_server import ComfyServer, Graph
 from .ruler_page import RulerPage
 from .test_browser_links import ALL_NODES
 from .test_browser_links import MAKE as MAKE_NODES
+from .test_browser_places import SEEDS, add_sampler, drawn, encoded
+from .test_browser_stock import choose
 
 pytestmark = pytest.mark.host
 
@@ -20,7 +24,8 @@ const promote = async (outer, name = 'text') => {
     await new Promise((done) => setTimeout(done, 100)); // newer front ends do so by themselves
     const { subgraph } = outer;
     const [inner] = subgraph.nodes.filter(({ widgets }) => widgets.some((widget) => widget.name === name));
-    if (!outer.widgets.length) subgraph.addInput(name, 'STRING').connect(inner.inputs.find((slot) => slot.name === name), inner);
+    const slot = inner.inputs.find((one) => one.name === name);
+    if (!outer.widgets.length) subgraph.addInput(name, 'STRING').connect(slot, inner);
     outer.pos = [400, 60];
     return outer;
 };
@@ -45,11 +50,12 @@ const reroute = make('Reroute'), lora = make('LoraLoader');
 link(server, lora, 'clip'); lora.connect(1, clip, 0); link(clip, reroute, null);
 link(reroute, options, 'clip'); link(options, hooks, 'clip'); link(hooks, text, 'clip');
 """
+LORA = "const lora = make('LoraLoader'); link(server, lora, 'clip'); lora.connect(1, text, 0);"
 WAYS = {
     "direct": DIRECT,
     "LoRA, clip skip, reroute, tokenizer options and hooks": CHAIN,
     "native reroute": "const made = link(server, text, 'clip'); graph.createReroute([350, 300], made);",
-    "bypassed LoRA": "const lora = make('LoraLoader'); link(server, lora, 'clip'); lora.connect(1, text, 0); lora.mode = 4;",
+    "bypassed LoRA": f"{LORA} lora.mode = 4;",
     "switch": (
         "const other = make('ComfySwitchNode', { switch: true }); link(loader, other, 'on_false');"
         "link(server, other, 'on_true'); link(other, text, 'clip');"
@@ -72,7 +78,7 @@ UNSERVED = {
     "merge": WAYS["merge"].replace("'clip1'", "'clip'").replace("'clip2'", "'clip1'").replace("'clip')", "'clip2')", 1),
     "muted": f"{DIRECT} server.mode = 2;",
     "bypassed": f"{DIRECT} server.mode = 4;",
-    "muted LoRA": "const lora = make('LoraLoader'); link(server, lora, 'clip'); lora.connect(1, text, 0); lora.mode = 2;",
+    "muted LoRA": f"{LORA} lora.mode = 2;",
     "linked text": (
         f"{DIRECT} const source = make('PrimitiveStringMultiline', {{ value: 'a dog' }}); link(source, text);"
     ),
@@ -83,14 +89,16 @@ const visible = (element) => element?.checkVisibility() && element.firstChild.of
 return app.canvas.graph.nodes.flatMap((node) => {
     const { element } = node.widgets?.find(({ name }) => name === 'ruler') ?? {};
     if (node.type === 'WeightedCLIP' || !visible(element)) return [];
-    const texts = (selector) => [...element.querySelectorAll(selector)].map((one) => one.innerText.replace(/\\s+/g, ' '));
+    const textOf = (one) => one.innerText.replace(/\\s+/g, ' ');
+    const texts = (selector) => [...element.querySelectorAll(selector)].map(textOf);
     return [[node.title, texts('.wcr-chip').join(' '), texts('.wcr-label').join(' ')]];
 });
 """
 """Title, chips and labels of each ruler on a node that is not ours."""
 SENT = """
 const { output } = await app.graphToPrompt();
-return Object.values(output).filter(({ class_type: kind }) => kind === 'CLIPTextEncode').map(({ inputs }) => inputs.text);
+const prompts = Object.values(output).filter(({ class_type: kind }) => kind === 'CLIPTextEncode');
+return prompts.map(({ inputs }) => inputs.text);
 """
 SAVED = "return JSON.parse(JSON.stringify(app.graph.serialize()))"
 TEXT_HEIGHTS = """
@@ -100,7 +108,7 @@ return boxes.map((box) => box.getBoundingClientRect().height / scale);
 """
 GAPS = """
 const boxes = [...document.querySelectorAll('textarea')].filter((box) => box.checkVisibility());
-const rulers = [...document.querySelectorAll('.weighted-clip-ruler > .wcr-box')].filter(({ offsetHeight }) => offsetHeight);
+const rulers = [...document.querySelectorAll('.wcr-box')].filter(({ offsetHeight }) => offsetHeight);
 const [box] = boxes.map((one) => one.getBoundingClientRect());
 const [ruler] = rulers.map((one) => one.getBoundingClientRect());
 const hasRuler = ({ type, widgets }) => type !== 'WeightedCLIP' && widgets?.some(({ name }) => name === 'ruler');
@@ -227,7 +235,8 @@ def test_a_node_that_encodes_pictures_too(page: RulerPage) -> None:
     kind = "TextEncodeQwenImageEditPlus"
     build(
         page,
-        f"const edit = make('{kind}', {{ prompt: 'a (red:1.3) cat' }}, [400, 60]); link(server, edit, 'clip'); edit.title = 'edit';",
+        f"const edit = make('{kind}', {{ prompt: 'a (red:1.3) cat' }}, [400, 60]); edit.title = 'edit';"
+        "link(server, edit, 'clip');",
     )
     wait_for(page, ("edit", CHIPS))
 
@@ -246,7 +255,8 @@ def test_the_nearest_node_counts_and_each_serves_its_own(page: RulerPage) -> Non
         "const [far, near] = ['far', 'near'].map((wanted) => app.graph.nodes.find(({ title }) => title === wanted));"
         "const { node } = app.graph.convertToSubgraph(new Set([far, near]));"
         "const made = node.subgraph.addInput('text', 'STRING');"
-        "for (const inner of node.subgraph.nodes) made.connect(inner.inputs.find(({ name }) => name === 'text'), inner);"
+        "const textOf = ({ inputs }) => inputs.find(({ name }) => name === 'text');"
+        "for (const inner of node.subgraph.nodes) made.connect(textOf(inner), inner);"
     )
     wait_for(page, (TITLE, CHIPS))
 
@@ -286,6 +296,65 @@ def test_copied_wrapped_unpacked_and_undone(page: RulerPage) -> None:
     wait_for(page, (TITLE, CHIPS))
 
 
+def test_other_nodes_know_its_words_while_they_are_typed(page: RulerPage) -> None:
+    build(
+        page,
+        "const place = make('WeightedCLIPPlace', { phrase: 'dog', area: 'left' }, [900, 60]);"
+        "link(text, place, 'conditioning');",
+    )
+    problem = "return document.querySelector('.wcr-problems p')?.innerText.includes(args[0])"
+    page.wait(problem, "Put the node Weighted CLIP behind the loader")
+    page.run(
+        "const nodeOf = (kind) => app.graph.nodes.find(({ type }) => type === kind);"
+        "const [from, to] = ['WeightedCLIP', 'CLIPTextEncode'].map(nodeOf);"
+        "from.connect(0, to, to.inputs.findIndex(({ name }) => name === 'clip'))"
+    )
+    page.wait(problem, "“dog” is not in the prompt")
+    offered = "return [...document.querySelectorAll('.wcr-offered')].map((chip) => chip.innerText).join()"
+    page.wait(f"return (() => {{ {offered} }})() === 'a,red,cat'")
+
+
+FEEDS = """
+const { output } = await app.graphToPrompt();
+const readers = Object.values(output).filter(({ inputs }) => inputs.clip);
+return Object.fromEntries(readers.map(({ class_type: kind, inputs }) => {
+    return [inputs.text ?? kind, output[inputs.clip[0]].class_type];
+}));
+"""
+"""Class of what the CLIP of each prompt, or of a node without one, comes from."""
+OVERLAPS = """
+const boxes = app.canvas.graph.nodes.map(({ pos: [x, y], size: [w, h] }) => [x, y - 30, x + w, y + h]);
+const overlap = ([l, t, r, b], [L, T, R, B]) => l < R && L < r && t < B && T < b;
+return boxes.filter((one) => boxes.some((other) => other !== one && overlap(one, other)));
+"""
+
+
+@pytest.mark.parametrize("where", [STOCK, "CLIPLoader", "in a subgraph", "outside of a subgraph"])
+def test_a_menu_puts_it_before_all_prompts(page: RulerPage, where: str) -> None:
+    build(page, "graph.remove(server); make('CLIPTextEncode', { text: 'a dog' }, [400, 400]);")
+    kind = page.run(
+        "const [loader, ...prompts] = app.graph.nodes; for (const one of prompts) loader.connect(0, one, 0);"
+        "if (!args[0].includes('subgraph')) return args[0];"
+        "const isInside = args[0].startsWith('in');"
+        "const { node } = app.graph.convertToSubgraph(new Set(isInside ? prompts : app.graph.nodes));"
+        "if (isInside) app.canvas.openSubgraph(node.subgraph, node);"
+        "app.canvas.ds.scale = 1; app.canvas.ds.offset = [200, 100];"
+        "return isInside ? prompts[0].type : node.type",
+        where,
+    )
+    before = page.run(FEEDS)
+    assert before == {"a (red:1.3) cat": "CLIPLoader", "a dog": "CLIPLoader"}
+    item = f"Weigh all prompts with {page.run('return LiteGraph.registered_node_types[args[0]].title', SERVER)}"
+    choose(page, item, kind)
+    page.wait(f"return Object.keys(await (async () => {{ {FEEDS} }})()).length === 3")
+    assert page.run(FEEDS) == {**dict.fromkeys(before, SERVER), SERVER: "CLIPLoader"}
+    page.run("app.canvas.setGraph(app.graph.rootGraph ?? app.graph)")
+    assert page.run(OVERLAPS) == []
+    page.wait(f"return (() => {{ {SHOWN} }})().map(([, chips]) => chips).join(' ') === args[0]", f"{CHIPS} a dog")
+    page.press("z", control=True)
+    page.wait(f"return JSON.stringify(await (async () => {{ {FEEDS} }})()) === args[0]", compact(before))
+
+
 def view_of(page: RulerPage, text: str) -> dict[str, Any]:
     """A view as a run would send it."""
     answer = page.run(
@@ -317,6 +386,43 @@ def test_what_a_run_tells_is_shown_at_the_box_and_at_the_node(page: RulerPage, w
     page.run("app.api.dispatchEvent(new CustomEvent('execution_start', { detail: {} }))")
     page.run(EVENT, {**told, "node": "999", "problems": []})
     page.wait("return document.querySelectorAll('.wcr-problems p').length === 0")
+
+
+def in_world(text: str, *, is_ours: bool) -> Graph:
+    """The small world draws a prompt: of a stock node behind a Weighted CLIP, or of our own."""
+    graph = Graph()
+    world = graph.add("WeightedCLIPLoadWorld", device="cpu")
+    clip = graph.add(SERVER, clip=world[1], syntax="comfy", scheme="auto", strength=1.0)
+    prompt = encoded(graph, world, text) if is_ours else graph.add(STOCK, clip=clip, text=text)
+    add_sampler(graph, world, prompt, seed=3, steps=4)
+    return graph
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["in the workflow", "in a subgraph"])
+def test_a_click_changes_the_picture_of_a_run(page: RulerPage, ruler_server: ComfyServer, *, is_wrapped: bool) -> None:
+    text = f"a red circle and a blue square{' ' * next(SEEDS)}"
+    page.load(*in_world(text, is_ours=False).nodes.values(), num_rulers=2)
+    if is_wrapped:
+        page.run(
+            f"{PROMOTE} const prompt = app.graph.nodes.find(({{ id }}) => id == 3);"
+            "await promote(app.graph.convertToSubgraph(new Set([prompt])).node)"
+        )
+    number = page.run("return app.graph.nodes.findIndex(({ type }) => type === 'KSampler')")
+    page.set_widget("control_after_generate", "fixed", node=number)
+    title = OUTER if is_wrapped else TITLE
+    wait_for(page, (title, "a red circle and a blue square"))
+    plain = drawn(ruler_server, page.queue)
+    page.wait(
+        "return [...document.querySelectorAll('.wcr-extra')].some((one) => one.innerText === 'last run: 1 prompt')"
+    )
+    page.run("document.querySelectorAll('.wcr-chip')[1].focus()")
+    page.press(*["ARROW_DOWN"] * 18)
+    wait_for(page, (title, "a red 0.1 circle and a blue square"))
+    weighed = drawn(ruler_server, page.queue)
+    assert not np.array_equal(weighed, plain)
+    page.wait("return [...document.querySelectorAll('.wcr-chip')].some((one) => one.innerText.includes('0.1'))")
+    own = in_world(text.replace("red", "(red:0.1)"), is_ours=True)
+    assert np.array_equal(drawn(ruler_server, lambda: ruler_server.queue(own)), weighed)
 
 
 def test_a_workflow_without_the_node_is_left_alone(page: RulerPage) -> None:

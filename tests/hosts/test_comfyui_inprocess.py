@@ -18,10 +18,11 @@ pytestmark = pytest.mark.host
 
 NAMES = (
     *("harmless", "traces", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond"),
-    *("attention", "attention_joint", "attention_several", "attention_pictures", "attention_beside"),
-    *("places", "places_joint", "regions"),
+    *("attention", "attention_joint", "attention_several", "attention_pictures", "attention_video"),
+    *("attention_beside", "places", "places_joint", "regions"),
     *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
-    *("samplings", "large_maps", "world", "picture_settings", "weighted_clip", "other_packs", "edited_tokens"),
+    *("samplings", "large_maps", "world", "picture_settings", "weighted_clip", "edit_prompts", "old_workflows"),
+    *("other_packs", "edited_tokens"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -39,6 +40,7 @@ PACKS = {
     "those_of_prompt_control": "comfyui-prompt-control",
     "loras_in_time.check_faults": "comfyui-prompt-control",
     "check_smz": "ComfyUI_smZNodes",
+    "check_adv_clip_emb": "ComfyUI_ADV_CLIP_emb",
     "of_cd_tuner": "cd-tuner_negpip-ComfyUI",
     "nodes_of_impact": "ComfyUI-Impact-Pack",
     "nodes_of_inspire": "ComfyUI-Inspire-Pack",

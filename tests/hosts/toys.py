@@ -146,19 +146,22 @@ def read_tekken(data: torch.Tensor) -> dict[str, Any]:
 
 
 def read_llama(*_: Any, **__: Any) -> Any:
-    """A small tokenizer with Llama 3's special tokens, at their places."""
+    """A small tokenizer with Llama 3's special tokens, and others of Hunyuan Video's template, at their places."""
     import tokenizers
     from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
     begin, end = "<|begin_of_text|>", "<|eot_id|>"
+    special = {begin: 128000, "<|start_header_id|>": 128006, "<|end_header_id|>": 128007, end: 128009}
+    special |= {"user": 882, "\n\n": 271, "<image>": 128257}
     described = json.loads(make_bpe().to_str())
     vocabulary = described["model"]["vocab"]
-    vocabulary |= {f"<unused {place}>": place for place in range(len(vocabulary), 128009)}
-    del vocabulary["<unused 128000>"]
-    vocabulary |= {begin: 128000, end: 128009}
+    (moved,) = (piece for piece, place in vocabulary.items() if place == special["\n\n"])
+    vocabulary[moved] = 882 - 1
+    taken = {*vocabulary.values(), *special.values()}
+    vocabulary |= {f"<unused {place}>": place for place in range(128257) if place not in taken} | special
     bpe = tokenizers.Tokenizer.from_str(json.dumps(described))
-    bpe.add_special_tokens([begin, end])
+    bpe.add_special_tokens([*special])
     bpe.post_processor = processors.TemplateProcessing(f"{begin} $A", special_tokens=[(begin, 128000)])
     return PreTrainedTokenizerFast(tokenizer_object=bpe)
 
@@ -187,6 +190,8 @@ class Encoder(NamedTuple):
     """Things of the host's modules of text encoders that are replaced while it is made: module, name and value."""
     options: Callable[[], dict[str, Any]] = dict
     """Function that gives more options of the host's for its model."""
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of the host's function that makes the class of its model."""
 
 
 ENCODERS = {
@@ -228,8 +233,15 @@ ENCODERS = {
 
 def there(*families: str) -> tuple[str, ...]:
     """Those of some families whose text encoder this ComfyUI has."""
-    modules = {family: ENCODERS[family].module if family in ENCODERS else "sd3_clip" for family in families}
-    return tuple(name for name, module in modules.items() if importlib.util.find_spec(f"comfy.text_encoders.{module}"))
+
+    def is_there(family: str) -> bool:
+        described = ENCODERS.get("Wan" if family.startswith("Wan") else family)
+        module = f"comfy.text_encoders.{described.module if described else 'sd3_clip'}"
+        if importlib.util.find_spec(module) is None:
+            return False
+        return described is None or hasattr(importlib.import_module(module), described.tokenizer)
+
+    return tuple(filter(is_there, families))
 
 
 def weighable(*families: str) -> tuple[str, ...]:
@@ -270,9 +282,13 @@ def make_text_encoder(family: str, **arguments: Any) -> Any:
             except TypeError:
                 replaced.enter_context(patch.object(flux, "load_mistral_tokenizer", read_tekken))
         sizes = {f"{name}_model_config": config for name, config in described.sizes.items()}
-        model, tokenizer = getattr(theirs, described.model), getattr(theirs, described.tokenizer)
+        *elsewhere, name = described.model.split(".")  # a few are in another module than their tokenizer
+        model = getattr(
+            importlib.import_module(f"comfy.text_encoders.{'.'.join(elsewhere)}") if elsewhere else theirs, name
+        )
+        tokenizer = getattr(theirs, described.tokenizer)
         if not inspect.isclass(model):
-            model = model(**arguments)
+            model = model(**{**described.arguments, **arguments})
         clip = comfy.sd.CLIP(
             target=SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
             tokenizer_data=vocabularies,
@@ -476,9 +492,9 @@ def make_model(family: str) -> Any:
         with patch.object(anima_model, "LLMAdapter", partial(anima_model.LLMAdapter, **small)):
             model = build(TOYS[family].config, TOYS[family].sizes)
     network = model.model.diffusion_model
-    if family.startswith("Flux 2"):  # its text has 512 rows: so a word has a share that can be seen
+    if family.startswith(("Flux 2", "LTX-2", "CogVideoX")):  # of many rows: so a word has a share that can be seen
         for name, parameter in network.named_parameters():
-            if "query_norm" in name:
+            if "query_norm" in name or "attn2.q_norm" in name or ".norm_q.weight" in name:
                 parameter.data *= 3
     if family.startswith("SD 3"):
         network.pos_embed.normal_(generator=torch.Generator().manual_seed(1))
@@ -514,10 +530,15 @@ def sampled(
     form, toy = model.model.latent_format, model.model.toy
     frames = () if form.latent_dimensions == 2 else (1,)
     latent = {"samples": torch.zeros(batch, form.latent_channels, *frames, *toy.latent)}
+    if toy.config == "LTXAV":  # and its sound
+        from comfy.nested_tensor import NestedTensor
+
+        latent = {"samples": NestedTensor((latent["samples"], torch.zeros(batch, 8, 5, 16)))}
     is_unet = hasattr(model.model.diffusion_model, "input_blocks")
     steps, cfg = steps or (3 if is_unet else 2), cfg or (4.0 if is_unet else 2.0)
     scheduler = "normal" if is_unet else "simple"
-    return nodes.KSampler().sample(model, 1, steps, cfg, "euler", scheduler, positive, negative, latent)[0]["samples"]
+    drawn = nodes.KSampler().sample(model, 1, steps, cfg, "euler", scheduler, positive, negative, latent)[0]["samples"]
+    return torch.cat([one.flatten(1) for one in drawn.unbind()], 1) if drawn.is_nested else drawn
 
 
 def rows_by_hand(family: str, clip: Any, text: str = PLAIN, words: dict[str, float] = WORDS) -> Weights:
@@ -529,9 +550,20 @@ def rows_by_hand(family: str, clip: Any, text: str = PLAIN, words: dict[str, flo
         inner = getattr(clip.tokenizer, key, None) or getattr(clip.tokenizer, f"clip_{key}")
         ids = [pair[0] for chunk in tokens[key] for pair in chunk]
         pieces = [inner.inv_vocab.get(token_id, "").replace("</w>", "").strip("▁Ġ") for token_id in ids]
-        if family in ("Qwen-Image", "Krea 2"):
+        if family in (
+            "Qwen-Image",
+            "Krea 2",
+            "Hunyuan Video 1.5",
+            "Hunyuan Image 2.1",
+            "Kandinsky 5",
+            "Kandinsky 5 Image",
+        ):
             # after the second turn and its heading: <|im_start|> user \n
             pieces = pieces[[place for place, piece in enumerate(pieces) if piece == "<|im_start|>"][1] + 3 :]
+        if family == "Hunyuan Video":  # after the user's heading and a blank line
+            pieces = pieces[pieces.index("user") + 3 :]
+        if getattr(inner, "pad_left", False):  # the host takes the padding away
+            pieces = pieces[next(place for place, token_id in enumerate(ids) if token_id != inner.pad_token) :]
         rows = {piece: start + row for row, piece in enumerate(pieces)}  # of a piece that a template has too, the last
         found |= {rows[word]: weight for word, weight in words.items()}
         start += len(ids)

@@ -218,3 +218,7 @@ TOYS |= {
     "Cosmos Predict 2": later("CosmosT2IPredict2", COSMOS, ("t5xxl",)),
 }
 FAMILIES = tuple(TOYS)[-18:]
+ENCODERS["PiD"] = ENCODERS["PixelDiT"]
+LOW_QUALITY = {"lq_hidden_dim": 16, "lq_num_res_blocks": 1, "pit_lq_inject": True}
+TOYS["PiD"] = later("PiD", {**PIXELDIT, **LOW_QUALITY}, ("gemma2_2b",), latent=LARGE)
+"""It enlarges a latent, which its conditioning brings."""

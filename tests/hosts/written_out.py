@@ -20,13 +20,17 @@ from toys import Weights
 FUNCTIONS = {
     "comfy.ldm.aura.mmdit": "optimized_attention",
     "comfy.ldm.boogu.model": "optimized_attention_masked",
+    "comfy.ldm.cogvideo.model": "optimized_attention",
     "comfy.ldm.cosmos.blocks": "optimized_attention",
     "comfy.ldm.ernie.model": "optimized_attention",
     "comfy.ldm.flux.math": "optimized_attention",
+    "comfy.ldm.genmo.joint_model.asymm_models_joint": "optimized_attention",
     "comfy.ldm.hidream.model": "optimized_attention",
     "comfy.ldm.hidream_o1.attention": "optimized_attention",
+    "comfy.ldm.hunyuan_video.model": "optimized_attention",
     "comfy.ldm.ideogram4.model": "optimized_attention_masked",
     "comfy.ldm.joyimage.model": "optimized_attention",
+    "comfy.ldm.kandinsky5.model": "optimized_attention",
     "comfy.ldm.lens.model": "optimized_attention",
     "comfy.ldm.lumina.model": "optimized_attention_masked",
     "comfy.ldm.modules.diffusionmodules.mmdit": "optimized_attention",
@@ -42,6 +46,8 @@ BLOCKS = (
     *("single_stream_layers", "patch_blocks"),
 )
 """The host's names for the blocks in which text and image read each other."""
+BY_CELL = ("comfy.ldm.ideogram4.model", "comfy.ldm.lens.model")
+"""Modules of networks that take each cell of the latent for a place."""
 IMAGE_IDS = range(151652, 151657)
 """Ids of Qwen's tokenizer that stand for an image."""
 TEXT_LAST = ("comfy.ldm.ernie.model", "comfy.ldm.joyimage.model", "comfy.ldm.lens.model")
@@ -152,6 +158,8 @@ def blocks_by(network: Any, written: Any) -> Iterator[None]:
     """Let a network of transformer blocks read by a `WrittenOut`, or another object with its methods."""
     with ExitStack() as replaced:
         replaced.enter_context(patch.object(network, "forward", written.forward))
+        if hasattr(network, "video_embeddings_connector"):
+            replaced.enter_context(patch.object(network, "preprocess_text_embeds", written.connect))
         for module, function in FUNCTIONS.items():
             if module in sys.modules:
                 replaced.enter_context(patch.object(sys.modules[module], function, written.attend))
@@ -217,7 +225,8 @@ class WrittenOut:
         self.how, self.network = how, network
         # Flux 2's and LTX-Video's is 1, in pixels 4
         size = getattr(network, "patch_size", 2)
-        self.patch = size if size in (1, 4) else 1 if hasattr(network, "patchifier") else 2
+        is_by_cell = hasattr(network, "patchifier") or type(network).__module__ in BY_CELL
+        self.patch = 1 if is_by_cell else size if size in (1, 4) else 2
         self.pads_to = 32 if getattr(network, "pad_tokens_multiple", None) else 1
         self.places_known = [(rows_read(network, conditioning), by_row) for conditioning, by_row in placed]
         self.places: list[dict[int, list[ByPlace]]] = []
@@ -227,9 +236,30 @@ class WrittenOut:
         """1 for rows of LTX-Video that are read, else 0."""
         self.before = 0
         """Queries of Wan's reference image, in front of the picture's."""
+        kept = getattr(network, "ref_conv", None) is not None
+        self.has_references_in_front = kept or hasattr(network, "patch_embedding_pose")
+        """Whether Wan has them there; HuMo and S2V have them behind."""
+        self.in_front = 0
+        """Rows of Hunyuan Video in front of the text: of an image, and of texts in quotation marks."""
         self.num_references = 0
         """Queries of other models' reference images, the last ones."""
         self.theirs = network.forward
+        self.connect_by_theirs = getattr(network, "preprocess_text_embeds", None)
+        self.unconnected: list[tuple[torch.Tensor, Weights]] = []
+        """Rows of LTX-2 before its connectors, of texts that are known."""
+        self.connected: set[int] = set()
+        """Layers of the connectors."""
+        self.of_text: set[int] = set()
+        """Layers of Wan, LTX-Video and LTX-2 that read the text."""
+        self.hidden: Any = None
+        """The weights of rows in the connectors, where only 0 counts."""
+        for name, module in network.named_modules():
+            if "_embeddings_connector" in name and name.endswith("attn1"):
+                self.connected.add(id(module))
+            elif name.endswith(("attn2", ".cross_attn")):
+                self.of_text.add(id(module))
+        if self.connected:
+            self.unconnected = [(conditioning[0][0][0], by_row) for conditioning, by_row in texts]
         self.known = [(rows_read(network, conditioning), by_row) for conditioning, by_row in texts]
         self.weights = torch.ones(1, 1)
         self.parts: list[str] = []
@@ -246,6 +276,15 @@ class WrittenOut:
             self.order = ["image first"] * (network.num_layers + network.num_single_layers)
         if type(network).__module__ == "comfy.ldm.cosmos.model":
             self.order = ["image alone", "text only"] * len(network.blocks)
+        elif type(network).__module__ == "comfy.ldm.cogvideo.model":
+            self.order = ["both"] * len(network.blocks)
+        elif type(network).__module__ == "comfy.ldm.genmo.joint_model.asymm_models_joint":  # Mochi
+            self.order = ["image first"] * len(network.blocks)
+        elif type(network).__module__ == "comfy.ldm.kandinsky5.model":
+            self.order = ["text alone"] * len(network.text_transformer_blocks)
+            self.order += ["image alone", "text only"] * len(network.visual_transformer_blocks)
+        elif type(network).__module__ == "comfy.ldm.hunyuan_video.model":
+            self.order = ["text alone"] * len(network.txt_in.individual_token_refiner.blocks) + self.order
         self.joint = {id(block.attn) for block in getattr(network, "blocks", ()) if hasattr(block, "attn")}
         fusion = getattr(network, "txtfusion", None)
         self.refined = {id(block.attn) for block in getattr(fusion, "refiner_blocks", ())}
@@ -253,18 +292,22 @@ class WrittenOut:
     def forward(self, x: torch.Tensor, timestep: torch.Tensor, context: torch.Tensor, **named: Any) -> torch.Tensor:
         """The network's own, after noting which rows weigh what."""
         self.parts[:] = self.order
+        self.hidden = None
         if named.get("ref_latents") and (refiner := getattr(self.network, "ref_image_refiner", None)) is not None:
             self.parts[len(self.network.context_refiner) : 0] = ["image alone"] * len(refiner)
         llama = named.get("encoder_hidden_states_llama3")
         num_rows = context.shape[1] + (0 if llama is None else llama.shape[2])
         self.weights = torch.ones(len(context), num_rows, dtype=torch.float64)
-        self.size, self.num_text = tuple(x.shape[2:]), num_rows + (0 if llama is None else llama.shape[2])
+        picture = x[0] if isinstance(x, list) else x  # beside its sound
+        self.size, self.num_text = tuple(picture.shape[2:]), num_rows + (0 if llama is None else llama.shape[2])
         if (keyframes := named.get("keyframe_idxs")) is not None:  # the last frames are guides
             guides = keyframes.shape[2] // math.prod(x.shape[3:])
             self.size = (self.size[0] - guides, *self.size[1:])
-        self.mask = named.get("attention_mask")
+        self.mask = named.get("attention_mask") if hasattr(self.network, "patchifier") else None
         reference = named.get("reference_latent")
-        self.before = 0 if reference is None else reference.shape[-2] // 2 * (reference.shape[-1] // 2)
+        self.before = 0
+        if reference is not None and self.has_references_in_front:
+            self.before = math.prod(reference.shape[2:-2]) * (reference.shape[-2] // 2) * (reference.shape[-1] // 2)
         self.num_references = sum(
             math.prod(one.shape[2:-2]) * math.prod(-(-side // self.patch) for side in one.shape[-2:])
             for one in named.get("ref_latents") or ()
@@ -287,6 +330,18 @@ class WrittenOut:
                         self.weights[index, start + row] = weight
         if llama is not None:
             self.weights = torch.cat([self.weights, self.weights[:, context.shape[1] :]], 1)
+        self.weights = self.weights[:, : named.get("num_tokens")]  # Mochi's, without padding
+        self.in_front = 0
+        for one in (named.get("clip_fea"), named.get("txt_byt5")):  # behind the text in Hunyuan Image 2.1
+            if one is not None and getattr(self.network, "cond_type_embedding", None) is not None:
+                self.in_front += one.shape[1]
+        if hasattr(self.network, "cap_embedder") and named.get("ref_latents"):  # texts of images come first
+            texts = named.get("ref_contexts", ())[: len(named["ref_latents"])]
+            lengths = [one.shape[1] for one in texts] + [32] * (len(named["ref_latents"]) - len(texts))
+            before = torch.ones(
+                len(context), sum(math.ceil(length / self.pads_to) * self.pads_to for length in lengths)
+            )
+            self.weights = torch.cat([before, self.weights], 1)
         self.weights = self.among_others(self.weights, named.get("input_ids"))
         return self.theirs(x, timestep, context=context, **named)
 
@@ -326,14 +381,16 @@ class WrittenOut:
         num_others = k.shape[2] - own.shape[1]
         if part == "text only":
             assert num_others == 0
-            return read_out(q, k, v, self.how, own)
+            return read_out(q, k, v, self.how, own, self.by_place(q, k, 0, 0))
         assert num_others >= 35, "the image, or an area of it, is missing"
         by_place = None
         if part == "image first":
             own = torch.cat([torch.ones(len(own), num_others), own], 1)
             by_place = self.by_place(q, k, 0, num_others)
         elif part == "both":
-            by_place = self.by_place(q, k, -(-self.num_text // self.pads_to) * self.pads_to, 0)
+            own = torch.cat([torch.ones(len(own), self.in_front), own], 1)
+            before = self.num_references if hasattr(self.network, "ref_image_refiner") else 0
+            by_place = self.by_place(q, k, -(-self.num_text // self.pads_to) * self.pads_to + before, 0)
         return read_out(q, k, v, self.how, own, by_place)
 
     def by_place(self, q: torch.Tensor, k: torch.Tensor, first: int, first_key: int) -> torch.Tensor | None:
@@ -361,9 +418,11 @@ class WrittenOut:
         return zeros
 
     def wan(
-        self, module: Any, _: Any, x: Any, context: Any, transformer_options: Any = None, **named: Any
+        self, module: Any, theirs: Any, x: Any, context: Any, transformer_options: Any = None, **named: Any
     ) -> torch.Tensor:
-        """Cross attention of Wan, to text and to an image that CLIP saw."""
+        """Cross attention of Wan, to text and to an image that CLIP saw; not one to sound."""
+        if id(module) not in self.of_text:
+            return theirs(module, x, context, **named)
         heads, length = module.num_heads, named.get("context_img_len")
         has_eyes = hasattr(module, "k_img")
         text = context[:, length:] if has_eyes else context
@@ -377,20 +436,55 @@ class WrittenOut:
             is_text = length is None
             own = self.weights if is_text else torch.ones(len(context), 0, dtype=torch.float64)
             k = split(k, heads)
-            by_place = self.by_place(q, k, 0, 0) if is_text else None
+            by_place = self.by_place(q, k, self.before, 0) if is_text else None
             read = read + read_out(q, k, split(v, heads), self.how, own, by_place)
         return module.o(read)
 
+    def connect(self, context: torch.Tensor, unprocessed: bool = False) -> torch.Tensor:
+        """Rows as the connectors of LTX-2 make them, where no row reads those of weight 0."""
+        self.hidden = None
+        for rows, by_row in self.unconnected:
+            if unprocessed and torch.equal(context[0].float(), rows.to(context.dtype).float()):
+                hidden = [row for row, weight in by_row.items() if weight == 0 and self.how == "bias"]
+                self.hidden = torch.ones(1, context.shape[1], dtype=torch.float64)
+                self.hidden[:, hidden] = 0
+                made = self.connect_by_theirs(context, unprocessed)
+                self.known.append((made[0], by_row))
+                return made
+        return self.connect_by_theirs(context, unprocessed)
+
     def ltx(
-        self, module: Any, theirs: Any, x: Any, context: Any = None, mask: Any = None, **named: Any
+        self,
+        module: Any,
+        theirs: Any,
+        x: Any,
+        context: Any = None,
+        mask: Any = None,
+        pe: Any = None,
+        **named: Any,
     ) -> torch.Tensor:
-        """Cross attention of LTX-Video, whose mask hides padding."""
-        if context is None:
-            return theirs(module, x, context, mask, **named)
-        q, k = module.q_norm(module.to_q(x)), module.k_norm(module.to_k(context))
-        q, k, v = (split(one, module.heads) for one in (q, k, module.to_v(context)))
-        assert bool((self.mask == 0).any()) and torch.equal(mask[:, 0, 0] == 0, self.mask == 1)
-        return module.to_out(self.read_masked(q, k, v))
+        """Cross attention of LTX-Video, whose mask hides padding, and of LTX-2; self attention of its connectors."""
+        from comfy.ldm.lightricks.model import apply_rotary_emb
+
+        is_connector = id(module) in self.connected and self.hidden is not None
+        if not is_connector and id(module) not in self.of_text:
+            return theirs(module, x, context, mask, pe, **named)
+        text = x if context is None else context
+        q, k = module.q_norm(module.to_q(x)), module.k_norm(module.to_k(text))
+        if is_connector:
+            q, k = apply_rotary_emb(q, pe), apply_rotary_emb(k, pe)
+        q, k, v = (split(one, module.heads) for one in (q, k, module.to_v(text)))
+        if is_connector:
+            read = read_out(q, k, v, "bias", self.hidden)
+        elif self.mask is None:
+            read = read_out(q, k, v, self.how, self.weights)
+        else:
+            assert bool((self.mask == 0).any()) and torch.equal(mask[:, 0, 0] == 0, self.mask == 1)
+            read = self.read_masked(q, k, v)
+        if module.to_gate_logits is not None:
+            gates = 2 * torch.sigmoid(module.to_gate_logits(x))
+            read = (read.unflatten(2, (module.heads, -1)) * gates[..., None]).flatten(2)
+        return module.to_out(read)
 
     def read_masked(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attention to the rows that the mask leaves."""
@@ -437,4 +531,7 @@ def rows_read(network: Any, conditioning: Any) -> torch.Tensor:
         ids, weights = values["t5xxl_ids"][None], values["t5xxl_weights"][None, :, None]
         rows = network.preprocess_text_embeds(rows, ids, t5xxl_weights=weights)
         assert rows.shape[1] == 512
+    if values.get("unprocessed_ltxav_embeds"):
+        rows = network.preprocess_text_embeds(rows, unprocessed=True)
+        assert rows.shape[1] >= 1024
     return rows[0]

@@ -11,6 +11,7 @@ import { areaOf } from "./ruler/boxes.js";
 import { SERVER } from "./ruler/clips.js";
 import { addCompletion } from "./ruler/completion.js";
 import { ForeignRulers } from "./ruler/foreign.js";
+import { inserter } from "./ruler/inserting.js";
 import { say, setLanguage } from "./ruler/language.js";
 import { sourceOf } from "./ruler/links.js";
 import { namesOf } from "./ruler/names.js";
@@ -169,7 +170,8 @@ function addRuler(node, rule, page = host) {
   const check = () => ruler.check();
   for (const widget of node.widgets ?? []) after(widget, "callback", check);
   for (const event of ["onConfigure", "onConnectionsChange"]) after(node, event, check);
-  after(node, "onExecuted", (output) => output?.weighted_clip && ruler.executed?.(output.weighted_clip));
+  const shown = rule.serves && !rule.readers ? "text" : "weighted_clip";
+  after(node, "onExecuted", (output) => output?.[shown] && ruler.executed(output[shown]));
 
   if (!rule.hasMaps) addChipWeights(ruler.drawing, (section) => ruler.placeOf(section), { step: weightStep, changed });
 
@@ -221,6 +223,16 @@ function stockRuleOf(node) {
   const texts = STOCK[node.comfyClass];
   if (!texts || !(isOnStock || node.properties?.[SHOWN])) return null;
   return { id: MAIN, texts, counts: [], checked: [], hasScheme: false, isStock: true };
+}
+
+/** Items of the menu of a node whose prompts, or those behind it, could weigh. */
+function serverItems(node) {
+  const insert = rules.has(SERVER) ? inserter(node) : null;
+  const callback = () => {
+    insert();
+    changed();
+  };
+  return insert ? [{ content: say(`Weigh all prompts with ${LiteGraph.registered_node_types[SERVER].title}`), callback }] : [];
 }
 
 /** Items of the menu of a stock node. */
@@ -292,7 +304,7 @@ app.registerExtension({
     },
   ],
 
-  getNodeMenuItems: (node) => (STOCK[node.comfyClass] ? stockItems(node) : []),
+  getNodeMenuItems: (node) => [...serverItems(node), ...(STOCK[node.comfyClass] ? stockItems(node) : [])],
 
   setup() {
     addStyle();

@@ -15,17 +15,15 @@ from typing import Any
 from ....encoder.quoting import quote
 from ....weighting.chunking import chunks_of
 from ....weighting.encoders import Encoders
-from ....weighting.options import EncodeOptions
 from ....weighting.syntax import syntax_of
 from ..by_host import written_for_host
 from ..clip import readers_of, towers_of
 from ..contract import CLIP, checked_object
 from ..host_clip import SESSION, base_of, host_clip
-from ..text_rows import stripped
 from ..types import Clip, Conditioning
 from .encoding import Report, Session
-from .host_texts import is_replaced, marked_tokens
-from .marks import HostText, marked_chunks, values_of
+from .host_texts import is_replaced, marked_tokens, text_as_typed, text_to_weigh
+from .marks import marked_chunks, values_of
 from .settings import Settings, method_for
 from .timed_tokens import TimedChunks, timed_conditioning, timed_tokens
 from .towers import copied_model
@@ -165,20 +163,15 @@ def _tokens(
 ) -> dict[str, Any]:
     """Marked tokens of a text."""
     method = session.method
-    if method.way is not None and not method.has_readers:
-        prompt, characters = stripped(text, method.options)
-        plain = "".join(character.text for character in characters)
-        return marked_tokens(clip.tokenizer, HostText(prompt, characters, method.options, [], plain, True), by_host)
+    if method.way is not None and method.family is not None:
+        return marked_tokens(clip.tokenizer, text_to_weigh(clip, method.family, text, method.options), by_host)
     if not method.has_readers:
-        written = written_for_host(clip, text, method.options)
-        host_text = HostText(written.prompt, written.characters, method.options, written.issues, written.text, False)
-        return marked_tokens(clip.tokenizer, host_text, by_host)
+        return marked_tokens(clip.tokenizer, written_for_host(clip, text, method.options), by_host)
     reads = Encoders(session.readers).read(text, method.options)
     if method.family is None:
         tokens = by_host(clip.tokenizer, text)
     else:  # the host reads the unchanged text for its other encoders
-        prompt, characters = stripped(text, EncodeOptions(syntax="comfy"))
-        tokens = marked_tokens(clip.tokenizer, HostText(prompt, characters, method.options, [], text, False), by_host)
+        tokens = marked_tokens(clip.tokenizer, text_as_typed(text, method.options), by_host)
     for name, read in reads.items():
         key = name.removeprefix("clip_")
         marked = marked_chunks(read, chunks_of(read.sections), has_words=has_words, weighs=session.weighs)

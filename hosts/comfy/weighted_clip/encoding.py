@@ -28,12 +28,12 @@ from ..clip import MAX_CHUNKS_CPU, MAX_CHUNKS_GPU, Encoded, is_stable_diffusion
 from ..contract import host
 from ..kinds import class_of
 from ..schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
-from ..text_rows import Part, as_read, num_rows_read
+from ..text_rows import Part, num_rows_read
 from ..towers import ENCODE, encode_fn
 from ..types import Clip, Conditioning
 from ..words import with_words, words_or_blend
-from .marks import Entry, HostText, HostTokens, is_in_hosts_form, mark_of, prompt_of, rebuilt, sealed, token_of_entry
-from .rows import EDITED, Row, parts_of_rows, shared_tokens, words_of_rows
+from .marks import HostTokens, pairs_in, prompt_of, rebuilt, unweighted
+from .rows import EDITED, Row, check_embeddings, parts_of_rows, read_of_tokens, shared_tokens, words_of_rows
 from .settings import Method, Settings
 
 EDITED_LINE = "Another node has put the tokens of a prompt together: they are weighed as they stand."
@@ -179,10 +179,9 @@ class Session:
         """Tokens without weights if those act in the attention, else as they are."""
         if self.method.way is None:
             return tokens
-        return {
-            key: _unweighted(chunks) if isinstance(chunks, list) and is_in_hosts_form(chunks) else chunks
-            for key, chunks in tokens.items()
-        }
+        if self.method.family is not None:
+            check_embeddings(self.method.family, tokens)
+        return unweighted(tokens)
 
     def finished(self, call: Encoding, conditioning: Conditioning) -> Conditioning:
         """A conditioning with its words, and with what acts on it in the attention."""
@@ -207,9 +206,7 @@ class Session:
                 f"This node takes rows alone, so that the scheme {self.method.options.scheme} cannot take words away: "
                 "take weights of 0 and above, or another scheme."
             )
-        known = (chunks for chunks in call.tokens.values() if is_in_hosts_form(chunks))
-        weights = (entry[1] for chunks in known for chunk in chunks for entry in chunk)
-        if self.method.way is not None and any(weight != 1.0 for weight in weights):
+        if self.method.way is not None and any(entry[1] != 1.0 for entry in pairs_in(call.tokens)):
             self.say("This node takes rows alone: weights in the attention do not act. Take a scheme that weighs rows.")
 
     def tell(self, call: Encoding, conditioning: Conditioning) -> None:
@@ -237,18 +234,14 @@ class Session:
 
     def _host_prompts(self, call: Encoding, conditioning: Conditioning) -> dict[str, EncodedPrompt]:
         """A prompt that the host has encoded, by the encoder that its rows are of."""
+        family = self.method.family
+        known = read_of_tokens(call.tokens, () if family is None else family.names_of(call.clip))
+        if known is None or not conditioning:
+            return {}
+        name, read = known
         rows, values = conditioning[0]
         pooled = values.get("pooled_output")
-        names = [self.method.family.encoder_of(call.clip)] if self.method.family else [*call.tokens]
-        for name in names:
-            entries = [entry for chunk in call.tokens.get(name, ()) for entry in chunk]
-            marks = [mark for entry in entries if (mark := mark_of(entry)) is not None]
-            texts = {id(mark.prompt): mark.prompt for mark in marks}
-            if len(texts) == 1 and isinstance(text := marks[0].prompt, HostText):
-                tokens = [token_of_entry(entry) for entry in entries if mark_of(entry) is not None]
-                read = as_read(text.prompt, tokens, tuple(dict.fromkeys(text.issues)), text.options)
-                return {name: EncodedPrompt(rows, rows[:, 0] if pooled is None else pooled, read, 1)}
-        return {}
+        return {name: EncodedPrompt(rows, rows[:, 0] if pooled is None else pooled, read, 1)}
 
     def _parts(self, call: Encoding, conditioning: Conditioning) -> list[list[Row]]:
         rows, values = conditioning[0]
@@ -279,13 +272,6 @@ def _without_ignored(prompt: EncodedPrompt) -> EncodedPrompt:
     """A prompt without the problem that its scheme applies no weights: they act later."""
     issues = tuple(issue for issue in prompt.read.issues if issue.code != "ignored-weights")
     return prompt._replace(read=prompt.read._replace(issues=issues))
-
-
-def _unweighted(chunks: Sequence[Sequence[Entry]]) -> Sequence[Sequence[Entry]]:
-    """Chunks whose weights are 1, still known as those of their prompt if they were."""
-    plain = [[(entry[0], 1.0, *entry[2:]) for entry in chunk] for chunk in chunks]
-    prompt = prompt_of(chunks)
-    return plain if prompt is None else sealed(plain, prompt)
 
 
 def _of_host(reader: Reader, prompt: ReadPrompt, result: Sequence[Tensor]) -> EncodedPrompt:

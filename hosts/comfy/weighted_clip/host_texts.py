@@ -15,10 +15,13 @@ from itertools import islice
 from typing import Any
 
 from ....weighting.chunks import Token
-from ....weighting.prompt import Issue, shortened
+from ....weighting.embeddings import EMBEDDING_PREFIX, EmbeddingError
+from ....weighting.options import EncodeOptions
+from ....weighting.prompt import Issue, Span, shortened
 from ..contract import host
-from ..text_rows import token_of
-from ..token_offsets import as_id, check_offsets, offsets, pieces
+from ..families import Family
+from ..text_rows import stripped, token_of
+from ..token_offsets import NoSuchEmbedding, as_id, check_offsets, offsets, pieces
 from .marks import Entry, HostText, Letter, marked_entry
 
 STAND_IN = "\ue000\ue001\ue000"
@@ -35,6 +38,30 @@ Around = Sequence[str]
 def is_replaced(tokenizer: Any) -> bool:
     """Whether another pack has put a function of its own on a host's tokenizer or on one in it."""
     return any(TOKENIZE in vars(part) for part in (tokenizer, *_parts(tokenizer).values()))
+
+
+def text_to_weigh(clip: Any, family: Family, text: str, options: EncodeOptions) -> HostText:
+    """A prompt of a CLIP of some family, without its syntax, whose words are weighed in the attention."""
+    prompt, characters = stripped(text, options)
+    plain = "".join(character.text for character in characters)
+    return HostText(prompt, characters, options, [], plain, is_weighed=True, encoders=frozenset(family.names_of(clip)))
+
+
+def text_as_typed(text: str, options: EncodeOptions) -> HostText:
+    """A prompt that the host reads as it is typed, in its own syntax."""
+    prompt, characters = stripped(text, EncodeOptions(syntax="comfy"))
+    return HostText(prompt, characters, options, [], text, is_weighed=False)
+
+
+def tokens_of_text(clip: Any, text: HostText, **choices: Any) -> dict[str, Any]:
+    """Marked tokens of a prompt, as `marked_tokens` makes them with a host's CLIP; ``choices`` are its own."""
+
+    def by_host(tokenizer: Any, written: str) -> dict[str, Any]:
+        work = copy(clip)
+        work.tokenizer = tokenizer
+        return work.tokenize(written, **choices)
+
+    return marked_tokens(clip.tokenizer, text, by_host)
 
 
 def marked_tokens(tokenizer: Any, text: HostText, call: Call) -> dict[str, Any]:
@@ -86,23 +113,53 @@ def _spied(tokenizer: Any, text: HostText, around: Callable[[str, int, str], Aro
     """
     spied = copy(tokenizer)
     for name, part in _parts(tokenizer).items():
-        own = copy(part)
-        calls: list[str] = []
-
-        def tokenize(
-            final: Any, *rest: Any, own: Any = own, name: str = name, calls: list[str] = calls, **choices: Any
-        ) -> Any:
-            if text.is_weighed:
-                choices.setdefault("disable_weights", True)
-            reads_weights = not choices.get("disable_weights", getattr(own, "disable_weights", False))
-            chunks = getattr(type(own), TOKENIZE)(own, final, *rest, **choices)
-            known = around(name, len(calls), final) if isinstance(final, str) else None
-            calls.append(final)
-            return chunks if known is None else _marked(own, chunks, final, known, text, reads_weights)
-
-        setattr(own, TOKENIZE, tokenize)
-        setattr(spied, name, own)
+        setattr(spied, name, _spied_part(part, name, text, around))
     return spied
+
+
+class _Recorder:
+    """A tokenizer of another library that tells the texts that it was given."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.texts: list[Any] = []
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: Any, *rest: Any, **choices: Any) -> Any:
+        self.texts.append(text)
+        return self._tokenizer(text, *rest, **choices)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+def _spied_part(part: Any, name: str, text: HostText, around: Callable[[str, int, str], Around | None]) -> Any:
+    """A copy of the tokenizer of one encoder."""
+    own = copy(part)
+    own.tokenizer = recorder = _Recorder(getattr(part, "tokenizer", None))
+    num_calls = 0
+
+    def tokenize(given: Any, *rest: Any, **choices: Any) -> Any:
+        nonlocal num_calls
+        if text.is_weighed:
+            choices.setdefault("disable_weights", True)
+        reads_weights = not choices.get("disable_weights", getattr(part, "disable_weights", False))
+        recorder.texts.clear()
+        chunks = getattr(type(part), TOKENIZE)(own, given, *rest, **choices)
+        if not isinstance(given, str):
+            return chunks
+        cuts = [] if reads_weights or not _has_own_rule(part) or EMBEDDING_PREFIX in given else recorder.texts
+        cuts = cuts or [given]
+        known = around(name, num_calls, "".join(cuts))
+        num_calls += 1
+        return chunks if known is None else _marked(part, name, chunks, cuts, known, text, reads_weights)
+
+    setattr(own, TOKENIZE, tokenize)
+    return own
+
+
+def _has_own_rule(part: Any) -> bool:
+    """Whether a host's tokenizer cuts or completes a text by a rule of its own before it reads tokens."""
+    return getattr(type(part), TOKENIZE) is not host("comfy.sd1_clip").SDTokenizer.tokenize_with_weights
 
 
 def _around(written: str, final: str, template: str) -> Around | None:
@@ -116,12 +173,12 @@ def _around(written: str, final: str, template: str) -> Around | None:
     return final.split(written) if written and final.count(written) == 1 else None
 
 
-def _runs(final: str, around: Around, text: HostText, reads_weights: bool) -> list[list[Letter]]:
+def _runs(cuts: Sequence[str], around: Around, text: HostText, reads_weights: bool) -> list[list[Letter]]:
     """Letters of the parts of a host's text that its tokenizer takes one by one; without syntax, if it reads any."""
-    parts = [final]
+    parts = [*cuts]
     if reads_weights:
         clip = host("comfy.sd1_clip")
-        weighted = clip.token_weights(clip.escape_important(final), 1.0)
+        weighted = clip.token_weights(clip.escape_important("".join(cuts)), 1.0)
         parts = [clip.unescape_important(part) for part, _ in weighted]
     letters: list[Letter] = []
     for index, own in enumerate(around):
@@ -136,15 +193,25 @@ def _runs(final: str, around: Around, text: HostText, reads_weights: bool) -> li
 
 
 def _marked(
-    inner: Any, chunks: Sequence[Sequence[Entry]], final: str, around: Around, text: HostText, reads_weights: bool
+    inner: Any,
+    name: str,
+    chunks: Sequence[Sequence[Entry]],
+    cuts: Sequence[str],
+    around: Around,
+    text: HostText,
+    reads_weights: bool,
 ) -> Any:
     """Chunks with marks, as they are if their words cannot be told; refused if weights would be lost with them."""
     issues: list[Issue] = []
     try:
-        tokens = _tokens(inner, chunks, _runs(final, around, text, reads_weights), issues)
-    except (AttributeError, ValueError):
-        if text.is_weighed and text.has_weights:
+        tokens = _tokens(inner, name, chunks, _runs(cuts, around, text, reads_weights), issues)
+    except (AttributeError, ValueError) as error:
+        is_needed = not text.encoders or name.removeprefix("clip_") in text.encoders
+        if text.is_weighed and text.has_weights and is_needed:
             raise
+        if isinstance(error, (NoSuchEmbedding, EmbeddingError)):
+            code = "unknown-embedding" if isinstance(error, NoSuchEmbedding) else "unusable-embedding"
+            text.issues.append(Issue(code, f"{error} ComfyUI leaves it out.", Span(0, 0)))
         return chunks
     text.issues.extend(issue for issue in issues if issue not in text.issues)
     return [
@@ -162,7 +229,7 @@ def _marked_entry(entry: Entry, token: Token, text: HostText) -> Entry:
 
 
 def _tokens(
-    inner: Any, chunks: Sequence[Sequence[Entry]], runs: Sequence[Sequence[Letter]], issues: list[Issue]
+    inner: Any, name: str, chunks: Sequence[Sequence[Entry]], runs: Sequence[Sequence[Letter]], issues: list[Issue]
 ) -> list[list[Token]]:
     """Tokens of the chunks of one encoder, for the runs of a text that it tokenizes one by one."""
     expected: list[tuple[Any, Token]] = []
@@ -191,6 +258,6 @@ def _tokens(
         found.append(tokens)
     if spans := [token.span for _, token in expected if token.span is not None]:
         num_rows = sum(map(len, found))
-        message = f"The text encoder reads no more than {num_rows} tokens: it does not see this or what follows."
+        message = f"{name} reads no more than {num_rows} tokens: it does not see this or what follows."
         issues.append(Issue("rows-cut", message, spans[0]))
     return found

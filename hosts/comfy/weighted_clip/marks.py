@@ -48,6 +48,8 @@ class HostText(NamedTuple):
     """The text for the host."""
     is_weighed: bool
     """Whether weights act later, in the attention: then the host reads none."""
+    encoders: frozenset[str] = frozenset()
+    """Names among the host's tokens of the encoders whose words have to be known for that."""
 
     @property
     def letters(self) -> list[Letter]:
@@ -129,6 +131,17 @@ def sealed(chunks: Iterable[Sequence[Entry]], prompt: ReadPrompt) -> MarkedChunk
     return found
 
 
+def unweighted(tokens: HostTokens) -> HostTokens:
+    """Tokens whose weights are 1, still known as those of their prompt if they were."""
+    return {key: _unweighted(chunks) if isinstance(chunks, list) else chunks for key, chunks in tokens.items()}
+
+
+def _unweighted(chunks: Sequence[Sequence[Entry]]) -> Sequence[Sequence[Entry]]:
+    plain = [[(entry[0], 1.0, *entry[2:]) if _is_pair(entry) else entry for entry in chunk] for chunk in chunks]
+    prompt = prompt_of(chunks)
+    return plain if prompt is None else sealed(plain, prompt)
+
+
 def prompt_of(chunks: Any) -> ReadPrompt | None:
     """The prompt that chunks are of; None if somebody has edited them, or they are not ours."""
     is_whole = isinstance(chunks, MarkedChunks) and values_of(chunks) == chunks.values
@@ -143,9 +156,15 @@ def values_of(chunks: Iterable[Sequence[Entry]]) -> tuple[Any, ...]:
     )
 
 
-def is_in_hosts_form(chunks: Sequence[Sequence[Entry]]) -> bool:
-    """Whether chunks are lists of ids with weights; packs with a rule of their own make others."""
-    return all(len(entry) > 1 and isinstance(entry[1], (int, float)) for chunk in chunks for entry in chunk)
+def _is_pair(entry: Any) -> bool:
+    """Whether it is an id with a weight; packs with a rule of their own make other tokens."""
+    return len(entry) > 1 and isinstance(entry[1], (int, float))
+
+
+def pairs_in(tokens: HostTokens) -> list[Entry]:
+    """All tokens that are ids with weights."""
+    lists = (chunks for chunks in tokens.values() if isinstance(chunks, list))
+    return [entry for chunks in lists for chunk in chunks for entry in chunk if _is_pair(entry)]
 
 
 def mark_of(entry: Entry) -> Mark | None:

@@ -11,19 +11,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from torch import Tensor
+
 from ....weighting.chunks import Token
+from ....weighting.reading import ReadPrompt
 from ....weighting.words import Stretch, Words, words_in
 from ..families import Family
 from ..families import Part as FamilyPart
-from ..text_rows import Character, Part
+from ..text_rows import Character, Part, as_read
+from ..token_offsets import as_id
 from ..types import Clip
 from .host_texts import HostText
-from .marks import Entry, HostTokens, mark_of, token_of_entry
+from .marks import Entry, HostTokens, mark_of, pairs_in, token_of_entry
 
 Row = Mapping[str, Entry]
 """Token of a row in the host's form, by text encoder; empty for a row of no word."""
 EDITED = "another node has put its tokens together"
 """Reason why words of a prompt have no rows of their own."""
+PADDING = 0
+"""Id of padding in T5 and Gemma, of which some models fill up the rows behind a text."""
 NOBODY = "Nobody can tell which rows are a word's: "
 
 
@@ -42,27 +48,33 @@ def parts_of_rows(
     Raises:
         ValueError: If the numbers do not fit.
     """
-    names: tuple[FamilyPart, ...]
-    if family is None:
-        names = (tuple(tokens),)
-    else:
-        names = ((family.encoder_of(clip),),) if family.parts is None else family.parts(clip)
+    names: tuple[FamilyPart, ...] = (tuple(tokens),) if family is None else family.parts_of(clip)
     parts: list[list[Row]] = []
     for part in names:
         if isinstance(part, int):
             parts.append([{}] * part)
             continue
         entries = {key: _expanded(tokens.get(key, ()), sizes.get(key, ())) for key in part}
+        if family is not None:
+            entries = {key: _without_end(some, family) for key, some in entries.items()}
         length = min(map(len, entries.values()))
         parts.append([{key: some[row] for key, some in entries.items()} for row in range(length)])
+    if family is not None and family.filled_up is not int and len(parts) == 1:  # padding in front has no rows
+        is_padding = [next((entry[0] for entry in row.values()), 0) == PADDING for row in parts[0]]
+        parts = [parts[0][is_padding.index(False) if False in is_padding else 0 :]]
     total = sum(map(len, parts))
-    if total < num_rows and family is not None and total < family.min_rows:
+    if total < num_rows and family is not None and family.filled_up(total) == num_rows:
         parts.append([{}] * (num_rows - total))
     elif total > num_rows and len(parts) == 1:
         parts = [parts[0][total - num_rows :]]
     elif total != num_rows:
         raise ValueError(f"{NOBODY}the text encoder gave {num_rows} rows, and the prompt has {total} tokens.")
     return parts
+
+
+def _without_end(entries: list[Entry], family: Family) -> list[Entry]:
+    """Tokens without those at the end that the host leaves out."""
+    return entries[: len(entries) - family.num_left_out_behind([as_id(entry[0]) for entry in entries])]
 
 
 def _expanded(chunks: Sequence[Sequence[Entry]], sizes: Sequence[int]) -> list[Entry]:
@@ -89,6 +101,29 @@ def shared_tokens(parts: Sequence[Sequence[Row]]) -> list[Token]:
                 )
         found.append(Token(0) if first is None else tokens[first])
     return found
+
+
+def read_of_tokens(tokens: HostTokens, names: Sequence[str]) -> tuple[str, ReadPrompt] | None:
+    """A prompt that the host has read, as its first encoder with words reads it, with that encoder's name.
+
+    ``names`` are those of encoders among the tokens that come first. None if no token is known.
+    """
+    for name in (*(name for name in names if name in tokens), *tokens):
+        chunks = tokens[name] if isinstance(tokens[name], list) else ()
+        pairs = [(entry, mark) for chunk in chunks for entry in chunk if (mark := mark_of(entry)) is not None]
+        texts = {id(mark.prompt): mark.prompt for _, mark in pairs}
+        if len(texts) == 1 and isinstance(text := pairs[0][1].prompt, HostText):
+            words = [token_of_entry(entry) for entry, _ in pairs]
+            return name, as_read(text.prompt, words, tuple(dict.fromkeys(text.issues)), text.options)
+    return None
+
+
+def check_embeddings(family: Family, tokens: HostTokens) -> None:
+    """Refuse weights beside an embedding in a family that makes other rows of one."""
+    entries = pairs_in(tokens)
+    has_weights = any(entry[1] != 1.0 for entry in entries)
+    if has_weights and not family.takes_embeddings and any(isinstance(entry[0], Tensor) for entry in entries):
+        raise ValueError(f"Attention Weights takes no embeddings with {family.title}: take “embedding:…” out.")
 
 
 def words_of_rows(parts: Sequence[Sequence[Row]], of_towers: Mapping[str, Words]) -> tuple[Part, ...]:

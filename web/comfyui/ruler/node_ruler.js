@@ -3,8 +3,8 @@
 import { areaOf, fixedText, replaceText } from "./boxes.js";
 import { clipOf } from "./clip_family.js";
 import { createRuler } from "./draw.js";
+import { isGenerationData, isPicture, split, splitText } from "./generation_data.js";
 import { hostText } from "./host_text.js";
-import { say } from "./language.js";
 import { isLinked, sourceOf } from "./links.js";
 import { partnerOf } from "./partner.js";
 import { readerOf, requestsOf } from "./requests.js";
@@ -13,10 +13,6 @@ import { bracketBeingWritten, withoutProblems } from "./writing.js";
 
 /** Milliseconds without a change before the server is asked. */
 const QUIET_TIME = 100;
-/** Code of the problem that a text is more than a prompt (weighting/syntax/slips.py). */
-const GENERATION_DATA = "generation-data";
-/** A setting that a picture's data has. */
-const STEPS = /\bsteps"?\s*:\s*\d/i;
 /** Weights of compel that no token has. */
 const OF_SECTIONS = /\.(?:and|blend)\(/u;
 
@@ -185,27 +181,17 @@ export class NodeRuler {
   async #split(index) {
     const boxes = boxesAt(this.#sourcesOf(index));
     if (!boxes.length) return;
-    const text = String(boxes[0].widget.value);
-    let lost = "";
-    let settings = [];
     try {
-      const data = await this.#host.takeApart(text);
-      if (boxes.some(({ widget }) => widget.value !== text)) return; // typed on meanwhile
-      const { node, isNegative } = this.#partnerOf(boxes);
-      const [own, other] = isNegative ? [data.negative, data.prompt] : [data.prompt, data.negative];
-      const name = isNegative ? "Prompt" : "Negative prompt";
-      settings = Object.entries(data.settings);
-      lost = data.problems.map(say).join(" ");
-      if (other) settings.unshift([say(name), node ? `→ ${node.title}` : await copied(other)]);
-      if (other && node) for (const box of this.#host.boxesOf(node)) replaceAll(box, other);
-      for (const box of boxes) replaceAll(box, own);
-      this.#host.changed();
+      const done = await split(boxes, () => this.#partnerOf(boxes), this.#host);
+      if (!done) return;
+      this.check();
+      this.#lost = done.lost;
+      this.#settings = done.settings;
     } catch (error) {
-      lost = error.message;
+      this.check();
+      this.#lost = error.message;
+      this.#settings = [];
     }
-    this.check();
-    this.#lost = lost;
-    this.#settings = settings;
     if (this.#content) this.#show(this.#content);
   }
 
@@ -230,12 +216,9 @@ export class NodeRuler {
 
   /** The button that splits generation data; null if this text is none, or not to be changed. */
   #splitText() {
-    const index = this.#sections.findIndex(({ view }) => view.issues.some(isGenerationData));
+    const index = this.#sections.findIndex(({ view }) => isGenerationData(view));
     const boxes = this.#rule.isStock ? [] : boxesAt(this.#sourcesOf(index));
-    if (!boxes.length) return null;
-    const { node, isNegative } = this.#partnerOf(boxes);
-    const name = isNegative ? "prompt" : "negative prompt";
-    return node ? `Split: ${name} to “${node.title}”` : `Split, copy the ${name}`;
+    return boxes.length ? splitText(this.#partnerOf(boxes)) : null;
   }
 
   /** Write in the prompt of a section what its problems offer, in one step. */
@@ -350,8 +333,7 @@ export class NodeRuler {
     const { notes, origins, obstacle, clipNote } = this.#read;
     const ofRun = [obstacle && "as of the last run", ...origins, this.#weighed].filter(Boolean);
     const ofNode = [obstacle, ...origins, ...notes, this.#weighed].filter(Boolean);
-    const splitText = this.#splitText();
-    const isPicture = sections.some(({ view }) => STEPS.test(view.text) && view.issues.some(isGenerationData));
+    const text = this.#splitText();
     const ofScheme = this.#isSchemeIdle() ? ["no weight here: nothing to change"] : this.#servers();
     this.drawing.show({
       sections: sections.map((one, at) => (brackets[at] ? { ...one, view: withoutProblems(one.view, brackets[at]) } : one)),
@@ -367,15 +349,15 @@ export class NodeRuler {
         onConvert: (section, from) => this.#convert(section, from),
         onFix: (section, issues) => this.#fix(section, issues),
       }),
-      ...(splitText && { splitText, onSplit: (section) => this.#split(section) }),
-      ...(isPicture && { onDrawAgain: (section) => this.#drawAgain(section) }),
+      ...(text && { splitText: text, onSplit: (section) => this.#split(section) }),
+      ...(sections.some(({ view }) => isPicture(view)) && { onDrawAgain: (section) => this.#drawAgain(section) }),
     });
   }
 
   /** How the nodes that serve weigh. */
   #servers() {
     const all = new Set([...(this.#rule.readers?.values() ?? [])].map(([{ settings }]) => settings));
-    return [...all].map((node) => `by ${node.title}: ${widgetOf(node, "scheme")?.value}`);
+    return [...all].map((node) => `weighed by ${node.title}: ${widgetOf(node, "scheme")?.value}`);
   }
 
   /** Whether another scheme than the first was chosen for words without weights. */
@@ -407,25 +389,5 @@ export class NodeRuler {
 /** The first widget of a node that has one of some names. */
 const widgetOf = (node, ...names) => node.widgets.find(({ name }) => names.includes(name));
 
-const isGenerationData = ({ code }) => code === GENERATION_DATA;
-
 /** The boxes at which sources end, each once. */
 const boxesAt = (sources) => [...new Map(sources.map(({ places: [box] }) => [box.widget, box])).values()];
-
-const replaceAll = (box, text) => replaceText(box, { start: 0, end: String(box.widget.value ?? "").length, text });
-
-/** Copy a text; what to say of that. */
-async function copied(text) {
-  const isDone = await navigator.clipboard?.writeText(text).then(() => true, () => false);
-  if (!isDone && !copiedOldStyle(text)) throw new Error("This page may not copy: nothing was changed");
-  return say("copied");
-}
-
-/** The same where the page is not served securely. */
-function copiedOldStyle(text) {
-  const area = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text }));
-  area.select();
-  const isDone = document.execCommand("copy");
-  area.remove();
-  return isDone;
-}

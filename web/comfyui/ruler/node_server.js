@@ -12,6 +12,8 @@ export class NodeServer {
   #boxes = new Map();
   /** Whether a run has begun of which nothing was told yet. */
   #isNewRun = false;
+  /** Lines of the node itself. */
+  #lines = [];
   /** Where weights acted in the last sampling. */
   #weighed = "";
 
@@ -29,6 +31,12 @@ export class NodeServer {
   /** The node may have changed. */
   check() {
     this.#checks.check();
+  }
+
+  /** The node has run. */
+  executed(lines) {
+    this.#lines = lines;
+    this.#show();
   }
 
   /** A run begins. */
@@ -85,7 +93,7 @@ export class NodeServer {
     const count = number ? [`last run: ${counted(number, "prompt")}`] : [];
     this.drawing.show({
       sections: [],
-      problems: [...this.#checks.rows, ...[...this.#boxes.values()].flat()],
+      problems: [...this.#checks.rows, ...this.#lines.map((message) => ({ message, label: "" })), ...[...this.#boxes.values()].flat()],
       notes: this.#host.isOn() ? [...count, this.#weighed].filter(Boolean) : [],
       isSilent: true,
     });

@@ -60,10 +60,10 @@ export function servedBoxes(root) {
 
 const areServedAlike = ([first, ...others]) => first.settings && others.every(({ settings }) => settings === first.settings);
 
-/** All nodes of a workflow, each with its path, as often as they are run. */
-function nodesWithPaths(root) {
+/** All nodes of a graph and its subgraphs, each with its path, as often as they are run. */
+export function nodesWithPaths(root, start = []) {
   const found = [];
-  const graphs = [{ graph: root, path: [] }];
+  const graphs = [{ graph: root, path: start }];
   for (const { graph, path } of graphs) {
     for (const node of graph?.nodes ?? []) {
       found.push({ node, path });

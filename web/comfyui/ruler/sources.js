@@ -3,9 +3,11 @@
  * reads them (hosts/comfy/upstream.py), and the size of the picture that it is for.
  */
 
+import { serverOf } from "./clips.js";
 import { hostText } from "./host_text.js";
 import { isLinked, originOf, pathsTo, valueOf } from "./links.js";
 import { linksFrom } from "./partner.js";
+import { textsOf } from "./served.js";
 
 /** Types of links that are followed. */
 const FOLLOWED = ["CONDITIONING", "MASK", "WEIGHTED_CLIP_WATCH"];
@@ -20,6 +22,7 @@ const VALUES = ["string", "number", "boolean"];
  * @property {string} output Name of the output.
  * @property {object} values Values of its widgets, without those that are computed or picked at random.
  * @property {Object<string, Source | null>} links Where its own links come from.
+ * @property {{values: object, texts: string[]}} [served] Values of the Weighted CLIP that serves it, and names of its prompts.
  */
 
 /**
@@ -45,12 +48,15 @@ function ofInput(node, name, path, left) {
   const origin = originOf(node, name, path);
   if (!origin) return null;
   const inputs = (origin.node.inputs ?? []).filter((slot) => slot.link != null && FOLLOWED.includes(slot.type));
+  const texts = textsOf(origin.node);
+  const server = texts.length ? serverOf(origin.node, origin.path) : null;
   return {
     type,
     node: origin.node.comfyClass ?? origin.node.type,
     output: origin.node.outputs[origin.slot]?.name ?? "",
     values: valuesOf(origin.node, origin.path),
     links: Object.fromEntries(inputs.map((slot) => [slot.name, ofInput(origin.node, slot.name, origin.path, left)])),
+    ...(server && { served: { values: valuesOf(server.node, server.path), texts } }),
   };
 }
 
