@@ -1,8 +1,8 @@
 """Real hosts for the tests marked ``host``: found in ``--hosts DIR``, started once, and their figures written down.
 
 With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test passed writes the parts of
-docs/evidence/parity.csv, parity.md and other-packs.md on the hosts that it had; with WEIGHTED_CLIP_WRITE_HOSTS=1 every
-run writes their rows of docs/evidence/README.md.
+docs/evidence/parity.csv and parity.md on the hosts that it had; with WEIGHTED_CLIP_WRITE_HOSTS=1 every run writes their
+rows of docs/evidence/README.md, with WEIGHTED_CLIP_WRITE_PACKS=1 one that passed writes docs/evidence/other-packs.md.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from .webui_server import WebUIServer, native_encoder, running_webui
 
 WRITE_PARITY = "WEIGHTED_CLIP_WRITE_PARITY"
 WRITE_HOSTS = "WEIGHTED_CLIP_WRITE_HOSTS"
+WRITE_PACKS = "WEIGHTED_CLIP_WRITE_PACKS"
 EARLIER = "WEIGHTED_CLIP_EARLIER"
 NO_HOST = "no host: give --hosts DIR (a folder with a ComfyUI checkout and its venv)"
 NO_WEBUI = "no WebUI: give --hosts DIR (a folder with a checkout of Forge or A1111 and its venv)"
@@ -213,6 +214,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     figures = session.config.stash.get(FIGURES, None)
     if os.environ.get(WRITE_PARITY) == "1" and figures and exitstatus == pytest.ExitCode.OK:
         write_parity(figures)
+    if os.environ.get(WRITE_PACKS) == "1" and figures and exitstatus == pytest.ExitCode.OK:
         for measured in figures.hosts.values():
             if measured.nodes:
                 write_packs(measured)

@@ -290,9 +290,9 @@ def ppm() -> Iterator[PackNode]:
 
 def smz() -> Iterator[PackNode]:
     yield PackNode("smZ CLIPTextEncode, comfy", partial(smz_encode, parser="comfy"), by_comfy_syntax, PUT_TOGETHER)
-    for parser in ("A1111", "comfy++", "compel", "full", "fixed attention"):
+    for parser, families in {"A1111": BOTH, "comfy++": BOTH, "compel": ("SD1",)}.items():
         encode = partial(smz_encode, parser=parser)
-        yield PackNode(f"smZ CLIPTextEncode, {parser}", encode, OWN_SYNTAX, REPLACED)
+        yield PackNode(f"smZ CLIPTextEncode, {parser}", encode, OWN_SYNTAX, REPLACED, families)
 
 
 def smz_encode(clip: Any, text: str, parser: str) -> Any:
