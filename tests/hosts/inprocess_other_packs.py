@@ -138,7 +138,7 @@ class Clips(NamedTuple):
     used: Any
     """One that all nodes use."""
     served: Any
-    """What Weighted CLIP makes of it at its defaults."""
+    """Its copy by Weighted CLIP at the defaults."""
     expected: dict[str, Any]
     """Conditionings of `TEXT` on fresh CLIPs: by the host's node and by our own."""
 
