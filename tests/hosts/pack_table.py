@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def lines(figures: Figures) -> Iterable[str]:
         revision = figures.about.get(pack)
         numbers = [said.setdefault(line, f"({len(said) + 1})") for line in told.splitlines()]
         name = pack if revision is None else f"{pack} {revision}"
-        rows.append([name, node.replace("|", "\\|"), way, far, effect, " ".join(numbers)])
+        rows.append([name, re.sub(r"([|<])", r"\\\1", node), way, far, effect, " ".join(numbers)])
     yield page.table(HEADS, rows, num_left=len(HEADS))
     yield ""
     yield from (f"{number} {line}\n" for line, number in said.items())
