@@ -109,12 +109,12 @@ class WeightedCLIPAdvEncodeSDXL(OldNodes):
 
 
 PARSERS: dict[str, dict[str, Any] | None] = {
-    "comfy": {"syntax": "comfy"},
+    "comfy": {"scheme": EncodeOptions().scheme},
     "comfy++": {"syntax": "comfy"},
     "A1111": {"syntax": "a1111"},
     "full": None,
     "compel": {"syntax": "compel", "chunking": "a1111"},
-    "fixed attention": {"syntax": "none"},
+    "fixed attention": {"syntax": "none", "scheme": "unweighted"},
 }
 """Our way of reading by smZNodes' parsers; None for one without an equal."""
 
@@ -147,12 +147,9 @@ class WeightedCLIPSmzEncode(OldNodes):
     @staticmethod
     def options(parser: str, mean_normalization: bool, **_: Any) -> EncodeOptions:
         """Options from the inputs."""
-        reading = PARSERS[checked("parser", parser, PARSERS)]
-        if parser == "comfy" or reading is None:
-            return EncodeOptions(syntax="comfy")
-        if parser == "fixed attention":
-            return EncodeOptions(**reading, scheme="unweighted")
-        return EncodeOptions(**reading, scheme="a1111" if mean_normalization else "a1111_no_norm")
+        reading = PARSERS[checked("parser", parser, PARSERS)] or {}
+        by_mean = {"scheme": "a1111" if mean_normalization else "a1111_no_norm"}
+        return EncodeOptions(**{**(by_mean if reading else {}), **reading})
 
     @classmethod
     def problems(cls, known: Known) -> Iterator[Problem]:

@@ -86,7 +86,7 @@ NOT_IN_3_64 = {
     *(f'"{key}" in comfy.ldm.flux.model' for key in ("block_type", "double", "single", "reference_image_num_tokens")),
     *(f'"{key}" in comfy.model_base' for key in ("t5xxl_ids", "t5xxl_weights")),
 }
-"""Additions since ComfyUI 0.3.64: models that Attention Weights knows, kinds of Flux's blocks, replacements of nodes."""
+"""Additions since ComfyUI 0.3.64: models that Attention Weights knows, kinds of Flux's blocks, node replacements."""
 
 
 def trees(paths: list[Path]) -> list[ast.Module]:

@@ -165,7 +165,7 @@ def check_later_video_says_what_acts_and_refuses_what_does_not() -> None:
 
 
 def beside_wan(family: str) -> dict[str, Any]:
-    """What a variant of Wan reads beside the text: sound, poses, pictures of reference, what CLIP saw in them."""
+    """Inputs of a variant of Wan beside the text: sound, poses, pictures of reference, and their CLIP vision output."""
     height, width = WIDE_LATENT
     references = {"reference_latents": [noise(1, 16, 1, height, width)]}
     poses = {"pose_video_latent": noise(1, 16, 1, height // 2, width // 2)}
