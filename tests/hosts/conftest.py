@@ -2,7 +2,7 @@
 
 With WEIGHTED_CLIP_WRITE_PARITY=1 in the environment, a run in which every test passed writes the parts of
 docs/evidence/parity.csv and parity.md on the hosts that it had; with WEIGHTED_CLIP_WRITE_HOSTS=1 every run writes their
-rows of docs/evidence/README.md.
+rows of docs/evidence/README.md, with WEIGHTED_CLIP_WRITE_PACKS=1 one that passed writes docs/evidence/other-packs.md.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .browser import running_browser
 from .comfy_server import CACHE_FOLDER, CACHE_VERSION, CHECKPOINT, ComfyServer, make_models, running_server
 from .host_table import HostTable
 from .make_checkpoint import write_more_embeddings
+from .pack_table import write_packs
 from .parity import Figures, revision_of, write_parity
 from .ruler_page import WEB_FOLDER, RulerPage
 from .stock import StockOutputs, run_stock
@@ -27,6 +28,7 @@ from .webui_server import WebUIServer, native_encoder, running_webui
 
 WRITE_PARITY = "WEIGHTED_CLIP_WRITE_PARITY"
 WRITE_HOSTS = "WEIGHTED_CLIP_WRITE_HOSTS"
+WRITE_PACKS = "WEIGHTED_CLIP_WRITE_PACKS"
 EARLIER = "WEIGHTED_CLIP_EARLIER"
 NO_HOST = "no host: give --hosts DIR (a folder with a ComfyUI checkout and its venv)"
 NO_WEBUI = "no WebUI: give --hosts DIR (a folder with a checkout of Forge or A1111 and its venv)"
@@ -212,3 +214,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     figures = session.config.stash.get(FIGURES, None)
     if os.environ.get(WRITE_PARITY) == "1" and figures and exitstatus == pytest.ExitCode.OK:
         write_parity(figures)
+    if os.environ.get(WRITE_PACKS) == "1" and figures and exitstatus == pytest.ExitCode.OK:
+        for measured in figures.hosts.values():
+            if measured.nodes:
+                write_packs(measured)

@@ -42,6 +42,8 @@ WORDS = "weighted_clip_words"
 """Key of the words in an entry of our conditionings."""
 measured: list[float] = []
 """Differences noted in the current check."""
+rows: list[list[str]] = []
+"""Rows of a table that the current check makes."""
 
 
 def make_clip(
@@ -284,6 +286,7 @@ def main(script: Mapping[str, Any], *, is_loaded: bool = True) -> None:
             load_pack()
         for name in [name for name in script if name.startswith("check_")]:
             measured.clear()
+            rows.clear()
             check = script[name]
             try:
                 check()
@@ -292,6 +295,7 @@ def main(script: Mapping[str, Any], *, is_loaded: bool = True) -> None:
                     "comparisons": len(measured),
                     "subject": getattr(check, "subject", None),
                     "limit": getattr(check, "limit", None),
+                    "rows": [*rows],
                 }
             except SkipTest as reason:
                 outcome[name] = {"skipped": str(reason)}

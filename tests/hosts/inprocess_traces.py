@@ -269,7 +269,7 @@ def smz_node() -> Any:
         return importlib.import_module("smz_nodes.nodes").smZ_CLIPTextEncode
 
 
-def by_smz(parser: str, clip: Any) -> Any:
+def by_smz(parser: str, clip: Any, text: str = TEXT) -> Any:
     """The conditioning of their node."""
     given = {
         "ascore": 6.0,
@@ -281,7 +281,7 @@ def by_smz(parser: str, clip: Any) -> Any:
         "target_height": 64,
     }
     flags = {"mean_normalization": True, "multi_conditioning": False, "use_old_emphasis_implementation": False}
-    return smz_node()().encode(clip, TEXT, parser, **flags, with_SDXL=False, **given, text_g="", text_l="")[0]
+    return smz_node()().encode(clip, text, parser, **flags, with_SDXL=False, **given, text_g="", text_l="")[0]
 
 
 def by_cd_tuner(clip: Any) -> tuple[Any, Any]:

@@ -79,6 +79,8 @@ class Figures:
     """By what is compared, in the order of the tests."""
     hosts: dict[str, Figures] = field(default_factory=dict)
     """By name and version of the host."""
+    nodes: list[list[str]] = field(default_factory=list)
+    """Rows about nodes of other packs (pack_table.py)."""
 
     def of(self, host: str) -> Figures:
         """The figures of one host."""

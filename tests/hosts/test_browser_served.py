@@ -383,6 +383,10 @@ def test_what_a_run_tells_is_shown_at_the_box_and_at_the_node(page: RulerPage, w
     )
     rows = page.run("return [...document.querySelectorAll('.wcr-problems p')].map((row) => row.innerText)")
     assert [row.endswith(problems[0]) and TITLE in row for row in rows] == [True]
+    # a node may encode several times: the lines of all calls stay, each once
+    page.run(EVENT, {**told, "problems": ["another line"]})
+    page.run(EVENT, told)
+    page.wait("return document.querySelectorAll('.wcr-problems p').length === 2")
     # of a run with another box there is its line alone
     page.run("app.api.dispatchEvent(new CustomEvent('execution_start', { detail: {} }))")
     page.run(EVENT, {**told, "node": "999", "problems": []})

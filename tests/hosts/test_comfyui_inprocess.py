@@ -22,6 +22,7 @@ NAMES = (
     *("attention_beside", "places", "places_joint", "regions"),
     *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
     *("samplings", "large_maps", "world", "picture_settings", "weighted_clip", "edit_prompts", "old_workflows"),
+    *("other_packs", "edited_tokens"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -41,6 +42,28 @@ PACKS = {
     "check_smz": "ComfyUI_smZNodes",
     "check_adv_clip_emb": "ComfyUI_ADV_CLIP_emb",
     "of_cd_tuner": "cd-tuner_negpip-ComfyUI",
+    "nodes_of_impact": "ComfyUI-Impact-Pack",
+    "nodes_of_inspire": "ComfyUI-Inspire-Pack",
+    "nodes_of_adv_clip_emb": "ComfyUI_ADV_CLIP_emb",
+    "nodes_of_efficiency": "efficiency-nodes-comfyui",
+    "nodes_of_easy_use": "ComfyUI-Easy-Use",
+    "nodes_of_tinyterra": "ComfyUI_tinyterraNodes",
+    "nodes_of_cutoff": "ComfyUI_Cutoff",
+    "nodes_of_fizznodes": "ComfyUI_FizzNodes",
+    "nodes_of_swarmui": "SwarmUI",
+    "nodes_of_prompt_control": "comfyui-prompt-control",
+    "nodes_of_ppm": "ComfyUI-ppm",
+    "beside_negpip": "ComfyUI-ppm",
+    "nodes_of_smz": "ComfyUI_smZNodes",
+    "nodes_of_vector_sculptor": "Vector_Sculptor_ComfyUI",
+    "nodes_of_essentials": "ComfyUI_essentials",
+    "nodes_of_photomaker_plus": "ComfyUI-PhotoMaker-Plus",
+    "nodes_of_mikey": "mikey_nodes",
+    "nodes_of_comfyroll": "ComfyUI_Comfyroll_CustomNodes",
+    "nodes_of_mtb": "comfy_mtb",
+    "nodes_of_omost": "ComfyUI_omost",
+    "nodes_of_animatediff": "ComfyUI-AnimateDiff-Evolved",
+    "nodes_of_rgthree": "rgthree-comfy",
 }
 """Other pack that a check needs, by a part of the names of its script and itself."""
 ON_FLUX = (
@@ -97,6 +120,7 @@ def test_with_the_hosts_objects(
     if "skipped" in found:
         pytest.skip(found["skipped"])
     assert "error" not in found, found["error"]
+    figures.nodes += found["rows"]
     difference, limit, count = found["difference"], found["limit"], found["comparisons"]
     if not count:  # what this ComfyUI has not cannot be compared
         return

@@ -9,6 +9,7 @@ import pytest
 from . import parity
 from .comfy_server import FRONT_END, ComfyServer, front_end_folder
 from .host_table import MARKERS, HostTable
+from .pack_table import write_packs
 from .parity import Figures
 from .server import PACK, REPOSITORY, pack_folder
 
@@ -106,6 +107,20 @@ before
 after
 """
     )
+
+
+def test_the_table_of_packs_numbers_what_is_said(tmp_path: Path) -> None:
+    place = tmp_path / "page.md"
+    place.write_text("before\n<!-- bench packs -->\n<!-- end packs -->\nafter\n", encoding="utf-8")
+    figures = Figures(about={"Pack": "1a2b"})
+    figures.nodes += [["Pack", "One", "tokenize", "0", "as ours", ""], ["Pack", "Two|2", "tower", "0", "own", "b\na"]]
+    figures.nodes.append(["Host", "Three", "tower", "0", "own", "a"])
+    write_packs(figures, place)
+    _, block, _ = place.read_text(encoding="utf-8").split("\n\n", 2)
+    rows = [[cell.strip() for cell in line.split(" | ")] for line in block.splitlines()[2:]]
+    assert [row[0].removeprefix("| ") for row in rows] == ["Pack 1a2b", "Pack 1a2b", "Host"]
+    assert [row[5].removesuffix("|").strip() for row in rows] == ["", "(1) (2)", "(2)"]
+    assert place.read_text(encoding="utf-8").endswith("(1) b\n\n(2) a\n\n<!-- end packs -->\nafter\n")
 
 
 def test_the_summary_has_a_place_for_all_that_was_compared() -> None:

@@ -189,7 +189,8 @@ def _filled_between(gone: list[list[bool]]) -> list[list[bool]]:
 def without(
     chunks: tuple[TokenChunk, ...], gone: Sequence[Sequence[bool]], title: str, options: SchemeOptions
 ) -> Variant:
-    """The prompt with the marked tokens absent, by the chosen method."""
+    """The prompt with the marked tokens absent, by the chosen method; begin tokens, which all see, are never."""
+    gone = [[False, *row[1:]] for row in gone]
     if options.mask_method == "attention":
         kept = [bytes(not is_gone for is_gone in row) for row in gone]
         visible = (both(some, options.visible_in(chunk)) for some, chunk in zip(kept, chunks, strict=True))

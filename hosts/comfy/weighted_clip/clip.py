@@ -85,6 +85,8 @@ class _Weighted:
         with session.encoding(self, tokens) as call:  # type: ignore[arg-type]
             result = stock.encode_from_tokens(session.tokens_for_host(tokens), return_pooled, False)
             session.check_is_carried(call)
+        rows, *pooled = result if return_pooled else (result,)
+        session.tell(call, [[rows, {"pooled_output": one} if (one := next(iter(pooled), None)) is not None else {}]])
         return result
 
     def _encoded(self, tokens: Mapping[str, Any], encode: Callable[[Any], Conditioning]) -> Conditioning:

@@ -5,7 +5,6 @@ Source: behaviour of ComfyUI 0.29.0.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -30,14 +29,12 @@ from ..contract import host
 from ..kinds import class_of
 from ..schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from ..text_rows import Part, num_rows_read
-from ..towers import encode_fn
+from ..towers import ENCODE, encode_fn
 from ..types import Clip, Conditioning
 from ..words import with_words, words_or_blend
-from .marks import HostTokens, prompt_of, rebuilt, unweighted
+from .marks import HostTokens, pairs_in, prompt_of, rebuilt, unweighted
 from .rows import EDITED, Row, check_embeddings, parts_of_rows, read_of_tokens, shared_tokens, words_of_rows
 from .settings import Method, Settings
-
-logger = logging.getLogger(__name__)
 
 EDITED_LINE = "Another node has put the tokens of a prompt together: they are weighed as they stand."
 
@@ -96,14 +93,17 @@ class Session:
         """Let a CLIP encode."""
         before, self.current = self.current, Encoding(clip, tokens)
         try:
+            for part in (clip.cond_stage_model, *clip.cond_stage_model.children()):
+                if (rule := vars(part).get(ENCODE)) is not None:  # on our copy, as smZNodes does while it encodes
+                    self.note_rule(rule)
             yield self.current
         finally:
             self.current = before
 
     def say(self, line: str) -> None:
-        """Tell the user something about the call."""
+        """Tell the user something about the call; at once if a node has asked a tower past the CLIP."""
         if self.current is None:
-            logger.warning("Weighted CLIP: %s", line)
+            self._tell(Report(Encoded([], {}, ()), (line,)))
         else:
             self.current.lines[line] = None
 
@@ -130,7 +130,9 @@ class Session:
             return by_host(chunks)
         prompt = prompt_of(chunks)
         if prompt is None:
-            if self.current is not None:
+            if self.current is None:
+                self.say(EDITED_LINE)
+            else:
                 self.current.is_edited = True
             if self.method.is_stock:
                 return by_host(chunks)
@@ -204,8 +206,7 @@ class Session:
                 f"This node takes rows alone, so that the scheme {self.method.options.scheme} cannot take words away: "
                 "take weights of 0 and above, or another scheme."
             )
-        weights = (entry[1] for chunks in call.tokens.values() for chunk in chunks for entry in chunk)
-        if self.method.way is not None and any(weight != 1.0 for weight in weights):
+        if self.method.way is not None and any(entry[1] != 1.0 for entry in pairs_in(call.tokens)):
             self.say("This node takes rows alone: weights in the attention do not act. Take a scheme that weighs rows.")
 
     def tell(self, call: Encoding, conditioning: Conditioning) -> None:

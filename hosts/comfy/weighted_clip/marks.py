@@ -137,7 +137,7 @@ def unweighted(tokens: HostTokens) -> HostTokens:
 
 
 def _unweighted(chunks: Sequence[Sequence[Entry]]) -> Sequence[Sequence[Entry]]:
-    plain = [[(entry[0], 1.0, *entry[2:]) for entry in chunk] for chunk in chunks]
+    plain = [[(entry[0], 1.0, *entry[2:]) if _is_pair(entry) else entry for entry in chunk] for chunk in chunks]
     prompt = prompt_of(chunks)
     return plain if prompt is None else sealed(plain, prompt)
 
@@ -156,9 +156,20 @@ def values_of(chunks: Iterable[Sequence[Entry]]) -> tuple[Any, ...]:
     )
 
 
+def _is_pair(entry: Any) -> bool:
+    """Whether it is an id with a weight; packs with a rule of their own make other tokens."""
+    return len(entry) > 1 and isinstance(entry[1], (int, float))
+
+
+def pairs_in(tokens: HostTokens) -> list[Entry]:
+    """All tokens that are ids with weights."""
+    lists = (chunks for chunks in tokens.values() if isinstance(chunks, list))
+    return [entry for chunks in lists for chunk in chunks for entry in chunk if _is_pair(entry)]
+
+
 def mark_of(entry: Entry) -> Mark | None:
     """The mark of a token: its weight's, or its id's if the weight was computed anew."""
-    return getattr(entry[1], "mark", None) or getattr(entry[0], "mark", None)
+    return next((mark for part in (*entry[1:2], *entry[:1]) if (mark := getattr(part, "mark", None))), None)
 
 
 def token_of_entry(entry: Entry) -> Token:

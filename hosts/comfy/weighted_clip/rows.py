@@ -22,7 +22,7 @@ from ..text_rows import Character, Part, as_read
 from ..token_offsets import as_id
 from ..types import Clip
 from .host_texts import HostText
-from .marks import Entry, HostTokens, mark_of, token_of_entry
+from .marks import Entry, HostTokens, mark_of, pairs_in, token_of_entry
 
 Row = Mapping[str, Entry]
 """Token of a row in the host's form, by text encoder; empty for a row of no word."""
@@ -120,7 +120,7 @@ def read_of_tokens(tokens: HostTokens, names: Sequence[str]) -> tuple[str, ReadP
 
 def check_embeddings(family: Family, tokens: HostTokens) -> None:
     """Refuse weights beside an embedding in a family that makes other rows of one."""
-    entries = [entry for chunks in tokens.values() if isinstance(chunks, list) for chunk in chunks for entry in chunk]
+    entries = pairs_in(tokens)
     has_weights = any(entry[1] != 1.0 for entry in entries)
     if has_weights and not family.takes_embeddings and any(isinstance(entry[0], Tensor) for entry in entries):
         raise ValueError(f"Attention Weights takes no embeddings with {family.title}: take “embedding:…” out.")

@@ -39,7 +39,7 @@ class _Encoder:
         part: Part = vars(self)[PART]
         rule = replaced_rule(part.original)
         by_host: Callable[..., Any] = super().encode_token_weights  # type: ignore[misc]
-        if rule is not None and not part.session.pairs_rows:
+        if rule is not None and not (part.session.pairs_rows and not part.session.method.is_stock):
             part.session.note_rule(rule)
             with choices_of(self, part.original):
                 return rule(pairs, *rest, **choices)

@@ -45,7 +45,7 @@ export class NodeServer {
   }
 
   /**
-   * A box was encoded.
+   * A box was encoded; some nodes encode it in several calls, or several boxes.
    * @param {string} id Id of the node that encodes it.
    * @param {string} title Its title.
    * @param {string[]} problems Its problems.
@@ -56,7 +56,8 @@ export class NodeServer {
       this.#weighed = "";
     }
     this.#isNewRun = false;
-    this.#boxes.set(id, problems.map((message) => ({ message, label: title })));
+    const known = this.#boxes.get(id)?.map(({ message }) => message) ?? [];
+    this.#boxes.set(id, [...new Set([...known, ...problems])].map((message) => ({ message, label: title })));
     this.#show();
   }
 
