@@ -51,7 +51,7 @@ PLACED = (
 )
 """Families in which words may have places."""
 REGIONAL = PLACED[:-2]
-"""Those that take regions as others do: Lens has a mask of its rows, LongCat-Image moves the picture by their number."""
+"""Those that take regions as others do: Lens masks its rows, LongCat-Image moves the picture by their number."""
 WHOLE = ("OmniGen 2", "Ideogram 4", "Ernie-Image", "Cosmos 1")
 """Families with a row for each token, one for each way of getting weights into the attention."""
 
