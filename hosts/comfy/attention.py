@@ -30,6 +30,7 @@ from .connectors import UNCONNECTED
 from .contract import PATCHER, checked_object, host
 from .families import (
     FAMILIES,
+    check_regions,
     connector_of,
     is_filled_in_front,
     is_known,
@@ -463,7 +464,7 @@ def _predict(
         if seen is not None and own is not None:
             seen.note_places(marker, own, entry.get("timestep_start"), entry.get("timestep_end"))
     if any(read.regions for read in reads.values()):
-        weigher_of(model)  # refuses models that it does not know
+        check_regions(model)
     for entry in marked:
         if regions := reads[id(entry)].regions:
             _check_masks(model, entry["model_conds"], regions)

@@ -181,6 +181,7 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.ldm.pixeldit.model.PixDiT_T2I": ("patch_blocks", "txt_max_length"),
     "comfy.ldm.pixeldit.pid.PidNet": ("patch_blocks", "txt_max_length"),
     "comfy.model_base.Flux2": (),
+    "comfy.model_base.LongCatImage": (),
     "comfy_api.latest._io.NodeReplace": (),
     # text encoders other than CLIP, by class of their tokenizer or model
     "comfy.text_encoders.flux.FluxTokenizer": (),

@@ -150,6 +150,8 @@ class Family:
     """Function for layers of its model that join the rows before the first step, so that some rows are not read."""
     filled_in_front: tuple[str, ...] = ()
     """Classes of host models that pad the text's rows to their own length, with rows of zeros at the front."""
+    moved_by_rows: tuple[str, ...] = ()
+    """Classes of host models that place the picture by the number of all rows, so that a region would move it."""
 
     def parts_of(self, clip: Clip) -> tuple[Part, ...]:
         """Order of the rows of a CLIP's text encoders."""
@@ -357,6 +359,7 @@ FAMILIES = (
         loader="CLIPLoader longcat_image",
         num_left_out_behind=_longcat_suffix,
         takes_embeddings=False,
+        moved_by_rows=("comfy.model_base.LongCatImage",),
     ),
     Family(
         "Lens",
@@ -490,6 +493,8 @@ CONNECTORS = {name: family.connect for family in FAMILIES for name in family.net
 """Functions for layers that join rows before the first step, by class of the diffusion model."""
 FILLED_IN_FRONT = {name for family in FAMILIES for name in family.filled_in_front}
 """Classes of host models that pad the text's rows at the front."""
+MOVED_BY_ROWS = {name for family in FAMILIES for name in family.moved_by_rows}
+"""Classes of host models that a region would move."""
 
 
 def text_family(clip: Clip) -> Family | None:
@@ -518,6 +523,16 @@ def is_known(model: Any) -> bool:
 def is_filled_in_front(model: Any) -> bool:
     """Whether a model of the host pads the text's rows at the front."""
     return known_class(model, FILLED_IN_FRONT) is not None
+
+
+def check_regions(model: Any) -> None:
+    """Refuse regions in a model of the host that is unknown, or whose picture they would move."""
+    weigher_of(model)
+    if known_class(model, MOVED_BY_ROWS) is not None:
+        raise ValueError(
+            f"{REGIONAL_PROMPT} would move the picture of this model ({type(model).__name__}), which places it by the "
+            f"number of all rows of text. Write one prompt, and give its phrases places with {PLACE_PHRASE}."
+        )
 
 
 def reads_apart(model: Any) -> bool:

@@ -9,6 +9,7 @@ first that changes with its token. Run by test_comfyui_inprocess.py in ComfyUI's
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 from unittest import SkipTest
 
@@ -228,6 +229,14 @@ def check_a_region_everywhere_is_its_prompt_alone() -> None:
         base, dog = stock(clip, PLAIN), stock(clip, "a blue dog in a forest")
         assert base[0][0].shape != dog[0][0].shape
         difference(sampled(model, region(base, dog), base), sampled(model, dog, base))
+
+
+def check_a_region_that_would_move_the_picture_is_refused() -> None:
+    for family in known("LongCat-Image"):
+        clip, model = make_text_encoder(family), make_model(family)
+        words, negative = encoded(clip), stock(clip, TOYS[family].negative)
+        regional = region(words, encoded(clip, "a dog"), area="left half")
+        assert "would move the picture" in refusal(partial(sampled, model, regional, negative))
 
 
 def check_places_regions_and_maps_are_refused_where_the_layout_is_unknown() -> None:
