@@ -382,7 +382,7 @@ def encoders_for(
     encoders: dict[str, TextEncoder] = {
         name: PrefixTextEncoder(
             models[name],
-            clip_skip=clip_skip - _num_cut_layers(name, models[name].config),
+            clip_skip=clip_skip - num_cut_layers(name, models[name].config),
             final_norm=family.final_norm,
             projected=family.projected and models[name].text_projection is not None,
             max_bytes=max_bytes * sizes[name] // sum(sizes.values()),
@@ -393,6 +393,6 @@ def encoders_for(
     return family, encoders
 
 
-def _num_cut_layers(name: str, config: TextConfig) -> int:
+def num_cut_layers(name: str, config: TextConfig) -> int:
     """1 for ``clip_h`` as diffusers keeps it for Stable Diffusion 2.x: without the last layer, which is never used."""
     return int(name == "clip_h" and config.num_layers == OPENCLIP_H.num_layers - 1)

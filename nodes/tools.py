@@ -135,14 +135,17 @@ PACKING = ("auto", "off")
 
 class WeightedCLIPLoad(Loader):
     """Loads the CLIP text encoders of Stable Diffusion 1.x, 2.x, SDXL or its refiner as Weighted CLIP's own modules,
-    from a text encoder file or out of a checkpoint. They take every mask; the host's LoRA and hooks do not apply to
-    them.
+    from a text encoder file or out of a checkpoint. They take every mask, and
+    remember what they have encoded.
     """
 
     title = "Load CLIP Encoder (native)"
     aliases = "load clip, text encoder, native, clip loader, clip skip"
     CATEGORY = f"{CATEGORY}/load"
-    outputs = (Out(NATIVE_TYPE, "clip", "The encoder, for the clip input of our nodes."),)
+    outputs = (
+        Out(NATIVE_TYPE, "clip", "The encoder, for the clip input of our nodes."),
+        Out("CLIP", "CLIP", "The same encoder for any node: LoRA loaders, CLIP Set Last Layer, prompt boxes."),
+    )
     folders = ("text_encoders", "checkpoints")
     file_tooltip = "A .safetensors file from the text_encoders (clip) or checkpoints folder."
     required = {
@@ -174,16 +177,15 @@ class WeightedCLIPLoad(Loader):
         device: str,
         remember: int = DEFAULT_MEBIBYTES,
         pack_weights: str = PACKING[0],
-    ) -> tuple[NativeClip]:
+    ) -> tuple[NativeClip, Clip]:
         """Read the file."""
-        return (
-            load_native(
-                **self.checked(file, dtype, device),
-                clip_skip=clip_skip,
-                max_bytes=remember * MEBIBYTE,
-                is_packed=checked("pack_weights", pack_weights, PACKING) == "auto",
-            ),
+        native = load_native(
+            **self.checked(file, dtype, device),
+            clip_skip=clip_skip,
+            max_bytes=remember * MEBIBYTE,
+            is_packed=checked("pack_weights", pack_weights, PACKING) == "auto",
         )
+        return native, native.clip
 
 
 class WeightedCLIPRemember(Node):

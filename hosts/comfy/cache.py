@@ -113,14 +113,18 @@ def _scope(tower: Any, patcher: Any) -> Hashable | None:
         logger.warning("encodings of this CLIP are not remembered, as its weights cannot be compared: %s", error)
         return None
     choices = tuple(str(getattr(tower, name, None)) for name in CHOICES)
-    return weights, choices, patcher.patches_uuid, frozenset(others.items()), _changed_calls(tower, patcher)
+    return weights, choices, patcher.patches_uuid, frozenset(others.items()), _injected(patcher), changed_calls(tower)
 
 
-def _changed_calls(tower: Any, patcher: Any) -> Hashable:
-    """Everything that acts on calls of a tower's modules: injections of the host, such as bypassed LoRAs, and hooks."""
+def _injected(patcher: Any) -> Hashable:
+    """Injections of the host, such as bypassed LoRAs."""
     injections = getattr(patcher, "injections", {})
-    injected = [(name, _Same(injection)) for name, several in injections.items() for injection in several]
-    acting = [
+    return tuple((name, _Same(injection)) for name, several in injections.items() for injection in several)
+
+
+def changed_calls(tower: Any) -> tuple[Hashable, ...]:
+    """Everything that acts on calls of a tower's modules, such as bypassed LoRAs that the host has injected."""
+    return tuple(
         (name, _Same(function))
         for name, module in tower.named_modules()
         for function in (
@@ -128,5 +132,4 @@ def _changed_calls(tower: Any, patcher: Any) -> Hashable:
             *module._forward_hooks.values(),
             *(value for key, value in vars(module).items() if key == "forward"),
         )
-    ]
-    return tuple(injected), tuple(acting)
+    )

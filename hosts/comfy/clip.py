@@ -37,6 +37,7 @@ from .contract import CLIP, checked_object, host
 from .host_clip import host_clip
 from .kinds import class_of
 from .models import NativeClip, encode_native
+from .native_clip import is_native
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from .towers import answered_by, encode_fn, has_towers, host_id, other_rule, reader_of, tokenizers_of
 from .types import Clip, Conditioning, Tower
@@ -172,12 +173,12 @@ def encode_unsigned(
     if clip is not None and not has_towers(clip):
         reads = [read_for_host(clip, text, options) for text in map(_whole, texts)]
         return [_encoded_by_host(clip, read, values) for read in reads]
-    towers_of(clip)  # reports a missing CLIP
+    name, *_ = towers_of(clip)  # reports a missing CLIP
     is_remembering = memory_of(clip) is not None
     window = max(1, len(texts)) if kept is not None else WINDOW if is_remembering else 1
     device = torch.device(getattr(clip.patcher, "load_device", "cpu"))
-    max_chunks = MAX_CHUNKS_CPU if device.type == "cpu" else MAX_CHUNKS_GPU
-    encoders = Encoders(readers_of(clip), max_chunks=max_chunks, keeps_calls=not is_remembering)
+    calls = calls_of(getattr(clip.cond_stage_model, name), device, is_remembering=is_remembering)
+    encoders = Encoders(readers_of(clip), **calls)
     windows = [texts[start : start + window] for start in range(0, len(texts), window)]
     plans = [_prepared(encoders, some, options, kept) for some in windows]
     for prepared in plans:
@@ -190,6 +191,14 @@ def encode_unsigned(
         for some, prepared in zip(windows, plans, strict=True)
         for encoded in _encode_host(clip, prepared, some, values)
     ]
+
+
+def calls_of(tower: Any, device: torch.device, *, is_remembering: bool) -> dict[str, Any]:
+    """Options of `Encoders` for the calls of a host's tower; a tower of our native encoder has our own calls."""
+    if is_native(tower):
+        return {}
+    max_chunks = MAX_CHUNKS_CPU if device.type == "cpu" else MAX_CHUNKS_GPU
+    return {"max_chunks": max_chunks, "keeps_calls": not is_remembering}
 
 
 def _prepared(

@@ -45,7 +45,9 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         *("SD1ClipModel", "SD1Tokenizer", "SDTokenizer", "escape_important", "load_embed", "token_weights"),
         "unescape_important",
     ),
+    "comfy.sdxl_clip": ("SDXLClipModel", "SDXLRefinerClipModel", "SDXLTokenizer"),
     "comfy.supported_models_base": ("BASE",),
+    "comfy.text_encoders.sd2_clip": ("SD2ClipModel", "SD2Tokenizer"),
     "comfy.utils": ("ProgressBar", "load_torch_file"),
     "comfy_api.latest": ("io",),
     "folder_paths": (
@@ -226,6 +228,10 @@ OBJECTS: Mapping[str, tuple[str, ...]] = {
     "comfy.text_encoders.spiece_tokenizer.SPieceTokenizer": ("serialize_model", "tokenizer"),
     "comfy.text_encoders.hidream.HiDreamTEModel": ("llama", "t5xxl"),
     "comfy.sdxl_clip.StableCascadeClipModel": (),
+    "comfy.sdxl_clip.SDXLClipG": (  # towers of the native encoder
+        *("layer", "layer_idx", "layer_norm_hidden_state", "num_layers", "options_default", "return_projected_pooled"),
+        *("special_tokens", "transformer"),
+    ),
 }
 """Attributes and methods used of objects, by class."""
 
@@ -233,6 +239,7 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     PATCHER: ("current_hooks", "forced_hooks", "get_attachment", "injections", "load_device"),
     TOKENIZER: ("disable_weights", "pad_left", "tokenize_with_weights"),
     TOWER: ("execution_device",),
+    "comfy.sd1_clip.SD1ClipModel": ("disable_offload",),
     "comfy.model_base.BaseModel": ("model_config",),
     "comfy.latent_formats.LatentFormat": ("spacial_downscale_ratio", "temporal_downscale_ratio"),
     "comfy.ldm.lumina.model.NextDiT": ("pad_tokens_multiple",),

@@ -115,7 +115,7 @@ def hook_loras(
         return HookedClip(clip, lines, issues)
     if isinstance(clip, NativeClip):
         names = shortened(", ".join(f"“{lora.times.tag.name}”" for lora in loras), 200)
-        raise ValueError(f"Our native encoder takes no LoRA ({names}): connect the checkpoint's CLIP.")
+        raise ValueError(f"Our native encoder takes no LoRA ({names}): connect its loader's second output, CLIP.")
     lora_module = host("comfy.lora")
     keys = lora_module.model_lora_keys_clip(clip.cond_stage_model, {})
     model_keys = {} if model is None else lora_module.model_lora_keys_unet(model.model, {})

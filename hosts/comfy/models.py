@@ -27,8 +27,9 @@ from ...weighting.encoders import EncodedTowers, Prepared
 from ...weighting.features import TextFeatures, text_features
 from ...weighting.towers import Reader, layout_of, native_readers
 from .contract import host
+from .native_clip import native_clip
 from .token_offsets import HostEmbeddings
-from .types import ModelPatcher
+from .types import Clip, ModelPatcher
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model")
@@ -51,10 +52,15 @@ class NativeClip:
     """The towers with their layer choice, by name."""
     family: Family
     """The model family they are for."""
-    patcher: ModelPatcher
-    """The host's ModelPatcher around the towers."""
+    clip: Clip
+    """The host's CLIP with the same towers, for other nodes."""
     report: LoadReport
     """Origin of the weights."""
+
+    @property
+    def patcher(self) -> ModelPatcher:
+        """The host's ModelPatcher around the towers: the CLIP's, without what its clones have."""
+        return self.clip.patcher
 
     def readers(self) -> dict[str, Reader]:
         """Prompt readers for each tower, with the host's embeddings."""
@@ -94,8 +100,7 @@ def load_native(
     models, report = load_text_models(path, dtype=dtype)
     logger.info("%s: %s", report.file, report.origin)
     family, encoders = encoders_for(models, clip_skip, max_bytes=max_bytes, is_packed=is_packed)
-    patcher = managed(torch.nn.ModuleDict(models), device)
-    return NativeClip(encoders, family, patcher, report)
+    return NativeClip(encoders, family, native_clip(family, encoders, device), report)
 
 
 Role = Literal["text_encoder", "vae", "diffusion_model"]

@@ -23,6 +23,7 @@ from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
 from .contract import TOKENIZER, TOWER, checked_object, host
 from .families import text_family
+from .native_clip import encoder_of
 from .titles import WEIGHTED_PROMPT
 from .token_offsets import HostEmbeddings
 from .types import Clip, Tokenizer, Tower
@@ -72,6 +73,9 @@ def reader_of(tokenizer: Tokenizer) -> Reader:
 def encode_fn(tower: Tower) -> EncodeFn:
     """Encode function of a host's text tower (SDClipModel); only to be called while the host encodes."""
     checked_object(tower, TOWER)
+    native = encoder_of(tower)
+    if native is not None:
+        return native
 
     def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         tokens = [[host_id(token) for token in chunk] for chunk in ids]

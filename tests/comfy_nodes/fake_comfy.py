@@ -57,9 +57,9 @@ def native(text: str, **options) -> torch.Tensor:
     return encode_prompt(read_prompt(text, EncodeOptions(**options), tokenize), encoder, tokenize).hidden
 
 
-def load_tiny():
-    """Our native encoder with the weights of `FakeClip`."""
-    return node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto")[0]
+def load_tiny(output: int = 0):
+    """Our native encoder with the weights of `FakeClip`, or it as a CLIP, the second output."""
+    return node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto")[output]
 
 
 def remembering(clip=None, mebibytes: int = 8):
@@ -114,6 +114,9 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None, temp: s
     embeddings.unescape_important = lambda text: text.replace("\0", "(").replace("\1", ")")
     embeddings.token_weights = weights_of
     embeddings.SDTokenizer = SimpleNamespace(tokenize_with_weights=None)
+    embeddings.SD1ClipModel, embeddings.SD1Tokenizer = SD1ClipModel, None
+    clips = ModuleType("comfy.sd")
+    clips.CLIP = made_clip
     ops = ModuleType("comfy.ops")
     ops.cast_to = lambda weight, dtype, device: weight.to(dtype=dtype, device=device)
     paths = ModuleType("folder_paths")
@@ -131,7 +134,7 @@ def install(monkeypatch, files: dict[str, dict[str, str]] | None = None, temp: s
     hooks.HookGroup, hooks.TransformerOptionsHook = HookGroup, transformer_options_hook
     hooks.EnumHookScope = SimpleNamespace(AllConditioning="all")
     hooks.set_hooks_for_conditioning = lambda cond, group: [[rows, {**values, "hooks": group}] for rows, values in cond]
-    for module in (comfy, management, utils, patching, embeddings, ops, paths, loaders, conds, hooks):
+    for module in (comfy, management, utils, patching, embeddings, clips, ops, paths, loaders, conds, hooks):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         if module.__name__.startswith("comfy."):
             setattr(comfy, module.__name__.split(".")[1], module)
@@ -236,7 +239,9 @@ class Tower(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.transformer = Transformer()
+        self.num_layers, self.special_tokens = CONFIG.num_layers, {"pad": 49407}
         self.layer, self.layer_idx = "last", None
+        self.options_default = ("last", None, False)
         self.layer_norm_hidden_state, self.return_projected_pooled = True, False
         self.execution_device = None
 
@@ -247,6 +252,9 @@ class Tower(torch.nn.Module):
         return torch.stack(rows).to(device), None, num_tokens, []
 
     def encode(self, tokens):
+        return self(tokens)
+
+    def forward(self, tokens):
         embeds, _, num_tokens, _ = self.process_tokens(tokens, "cpu")
         last, middle, projected, pooled = self.transformer(
             None,
@@ -261,6 +269,14 @@ class Tower(torch.nn.Module):
     def encode_token_weights(self, pairs):
         hidden, pooled = self.encode([[token for token, _ in chunk] for chunk in pairs])
         return hidden.flatten(0, 1)[None], pooled[:1]
+
+
+class SD1ClipModel(torch.nn.Module):
+    """The host's model of Stable Diffusion 1."""
+
+    def __init__(self, device, dtype) -> None:
+        super().__init__()
+        self.clip_l = Tower()
 
 
 class HostTokenizer:
@@ -293,7 +309,7 @@ class Patcher:
     def get_attachment(self, key):
         return self.attachments.get(key)
 
-    def load(self) -> None:
+    def load(self, device_to=None, full_load=False) -> None:
         backup = vars(self.model).setdefault("backup", {})
         for patches, kept in ((dict(backup), {}), (self.object_patches, backup)):
             backup.clear()
@@ -337,3 +353,8 @@ class FakeClip:
         outputs = [tower.encode_token_weights(tokens[key]) for key, tower in towers.items()]
         hidden = torch.cat([hidden for hidden, _ in outputs], dim=-1)
         return [[hidden, {"pooled_output": outputs[-1][1], **(add_dict or {})}]]
+
+
+def made_clip(target, embedding_directory, tokenizer_data, model_options):
+    """The host's way of making a CLIP."""
+    return FakeClip(target.clip(dtype=model_options["dtype"], device="cpu"))

@@ -276,7 +276,7 @@ def test_loras_in_time_that_cannot_be_are_refused_in_words(monkeypatch, name: st
     install(monkeypatch, FILES)
     run = partial(node(name).load, None) if name == "LoadPromptLoras" else partial(encode, name)
     text = "a [<lora:ink:1>:<lora:gone:1>:0.5]"
-    with pytest.raises(ValueError, match=r"Our native encoder takes no LoRA \(“ink”\): connect the checkpoint's CLIP"):
+    with pytest.raises(ValueError, match=r"Our native encoder takes no LoRA \(“ink”\): connect its loader's second"):
         run(clip=clip, text=text, loras="in time")
     with pytest.raises(ValueError, match="loras must be one of: as A1111, in time; got 'always'"):
         run(clip=FakeClip(), text=text, loras="always")

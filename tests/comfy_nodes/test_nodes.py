@@ -119,16 +119,18 @@ def test_masked_blend_equals_the_native_encoder(law: str, mask_method: str) -> N
 
 @pytest.mark.parametrize("name", ["TextEncode", "MaskedBlend"])
 def test_the_native_encoder_takes_the_same_nodes(name: str) -> None:
-    (skipped,) = node("Load").load("checkpoints/sub/sd.safetensors", 2, "fp32", "cpu")
+    skipped, clip_skipped = node("Load").load("checkpoints/sub/sd.safetensors", 2, "fp32", "cpu")
     ours = rows(load_tiny(), PROMPT, name)
     torch.testing.assert_close(ours, rows(FakeClip(), PROMPT, name), rtol=0, atol=1e-5)
+    assert torch.equal(ours, rows(load_tiny(1), PROMPT, name))
     assert not torch.allclose(ours, rows(skipped, PROMPT, name), atol=1e-3)
+    assert torch.equal(rows(skipped, PROMPT, name), rows(clip_skipped, PROMPT, name))
 
 
 @pytest.mark.skipif(ONEDNN is None, reason="needs oneDNN on x86")
 @pytest.mark.parametrize(("pack_weights", "told"), [("auto", "on a copy of the weights, "), ("off", "without a copy")])
 def test_the_report_tells_how_the_native_encoder_computed(pack_weights: str, told: str) -> None:
-    (clip,) = node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto", 64, pack_weights)
+    clip, _ = node("Load").load("text_encoders/tiny.safetensors", 1, "fp32", "auto", 64, pack_weights)
     report = encode("TextEncode", clip, PROMPT)["result"][-1]
     assert f"\nclip_l: matrix products by oneDNN {told}" in report
     assert "matrix products" not in encode("TextEncode", text=PROMPT)["result"][-1]

@@ -24,7 +24,7 @@ from ....weighting.towers import Reader, check_same_signs
 from ..attention import with_effects
 from ..by_host import stock_note, unknown_rows
 from ..cache import memory_of, with_recall
-from ..clip import MAX_CHUNKS_CPU, MAX_CHUNKS_GPU, Encoded, is_stable_diffusion
+from ..clip import Encoded, calls_of, is_stable_diffusion
 from ..contract import host
 from ..kinds import class_of
 from ..schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
@@ -151,8 +151,7 @@ class Session:
         current = self.current
         has_memory = current is not None and memory_of(current.clip) is not None
         device = torch.device(getattr(tower, "execution_device", None) or "cpu")
-        max_chunks = MAX_CHUNKS_CPU if device.type == "cpu" else MAX_CHUNKS_GPU
-        encoders = Encoders({name: reader}, max_chunks=max_chunks, keeps_calls=not has_memory)
+        encoders = Encoders({name: reader}, **calls_of(tower, device, is_remembering=has_memory))
         prepared = Prepared(encoders, {name: [prompt]})
         encode = encode_fn(tower)
         if current is not None:
