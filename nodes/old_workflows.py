@@ -169,7 +169,7 @@ class WeightedCLIPSmzEncode(OldNodes):
         """Inputs for which smZNodes gives what no node of ours gives."""
         values = known.values
         text, ours = values.get("text", ""), PARSERS.get(str(values.get("parser")))
-        if known.has("parser") and ours is None:
+        if str(values.get("parser")) in PARSERS and ours is None:
             name = quote(values["parser"])
             yield Problem(f"The parser {name} of smZNodes has no equal here: choose A1111.", "parser")
         if values.get("use_old_emphasis_implementation"):

@@ -91,6 +91,7 @@ class WeightedCLIP(Node):
     def options(scheme: str = AUTO, timed: bool = False, **choices: Any) -> EncodeOptions:
         """Options for reading a prompt from the inputs that are named like them."""
         del timed
+        checked("scheme", scheme, CHOICES)
         if scheme == AUTO:
             return EncodeOptions(**choices)
         if scheme.startswith(ATTENTION):
