@@ -426,7 +426,7 @@ def check_what_would_lose_the_weights_is_refused_in_words() -> None:
     assert "got 77 rows of text, but the sampler got 154" in refusal(lambda: sampled(model, joined, negative))
 
     network = model.model.diffusion_model
-    kind = type(network)
+    kind, subclass_drawn = type(network), torch.empty(0)
     for changed in ({"forward": lambda *inputs, **named: kind.forward(*inputs, **named)}, {}):
         network.__class__ = type("Unheard", (kind,), changed)
         try:

@@ -147,7 +147,7 @@ class Regions(WrittenOut):
         """The same for LTX-Video."""
         return self.mixed(q, k, v)
 
-    def wan(self, module: Any, _: Any, x: Any, context: Any, transformer_options: Any = None, **named: Any) -> Any:
+    def wan(self, module: Any, theirs: Any, x: Any, context: Any, transformer_options: Any = None, **named: Any) -> Any:
         """Cross attention of Wan to text; image to video without an image reads it twice."""
         q = split(module.norm_q(module.q(x)), module.num_heads)
         read = self.mixed(

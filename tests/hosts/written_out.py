@@ -244,7 +244,7 @@ class WrittenOut:
         self.num_references = 0
         """Queries of other models' reference images, the last ones."""
         self.theirs = network.forward
-        self.connect_by_theirs = getattr(network, "preprocess_text_embeds", None)
+        self.connect_by_theirs: Any = getattr(network, "preprocess_text_embeds", None)
         self.unconnected: list[tuple[torch.Tensor, Weights]] = []
         """Rows of LTX-2 before its connectors, of texts that are known."""
         self.connected: set[int] = set()
