@@ -168,8 +168,9 @@ class WeightedCLIPSmzEncode(OldNodes):
     def problems(cls, known: Known) -> Iterator[Problem]:
         """Inputs for which smZNodes gives what no node of ours gives."""
         values = known.values
-        text, ours = values.get("text", ""), PARSERS.get(str(values.get("parser")))
-        if str(values.get("parser")) in PARSERS and ours is None:
+        text = values.get("text", "")
+        ours = PARSERS.get(str(values.get("parser")), PARSERS["comfy"])  # other names are refused by `options`
+        if ours is None:
             name = quote(values["parser"])
             yield Problem(f"The parser {name} of smZNodes has no equal here: choose A1111.", "parser")
         if values.get("use_old_emphasis_implementation"):

@@ -89,9 +89,14 @@ def encode_by_host(clip: Clip, found: HostRead, values: Mapping[str, Any]) -> Ho
     name, host_tokens, read = found
     host("comfy.model_management").throw_exception_if_processing_interrupted()
     conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
-    hidden, more = conditioning[0]
-    pooled = more.get("pooled_output")
-    return HostEncoded(conditioning, name, EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, read, 1))
+    return HostEncoded(conditioning, name, prompt_by_host(conditioning, read))
+
+
+def prompt_by_host(conditioning: Conditioning, read: ReadPrompt) -> EncodedPrompt:
+    """A prompt that the host has encoded, with its rows in the first entry; one without a pooled vector has a row."""
+    hidden, values = conditioning[0]
+    pooled = values.get("pooled_output")
+    return EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, read, 1)
 
 
 def written_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostText:

@@ -22,7 +22,7 @@ from ...weighting.schemes import SCHEMES
 from ...weighting.towers import Reads
 from ...weighting.view import counted
 from .attention import NOT_ACTING, with_effects
-from .by_host import stock_note
+from .by_host import prompt_by_host, stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .contract import host
 from .families import FAMILIES, Family, text_family
@@ -103,11 +103,11 @@ def weigh_text(
     conditioning, model = with_effects(encoded.conditioning, effects, model, node_id)
     is_weighed = [token.weight != 1.0 for token in tokens] if moves_rows else [effect != PLAIN for effect in effects]
     words = _words(text, tokens, is_weighed)
-    prompts = {name: _without_ignored(prompt) for name, prompt in encoded.prompts.items()}
+    prompts = {name: without_ignored(prompt) for name, prompt in encoded.prompts.items()}
     return Weighed(encoded._replace(conditioning=conditioning, prompts=prompts), words, model)
 
 
-def _without_ignored(prompt: EncodedPrompt) -> EncodedPrompt:
+def without_ignored(prompt: EncodedPrompt) -> EncodedPrompt:
     """A prompt without the problem that its scheme applies no weights: they act later."""
     issues = tuple(issue for issue in prompt.read.issues if issue.code != "ignored-weights")
     return prompt._replace(read=prompt.read._replace(issues=issues))
@@ -154,9 +154,8 @@ def _encode_by_host(clip: Clip, family: Family, text: str, options: EncodeOption
     host("comfy.model_management").throw_exception_if_processing_interrupted()
     conditioning = clip.encode_from_tokens_scheduled(unweighted(tokens))
     hidden, values = conditioning[0]
-    pooled = values.get("pooled_output")
     key, read = read_of_tokens(tokens, family.names_of(clip)) or ("", as_read(host_text.prompt, (), (), options))
-    prompt = EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, read, 1)
+    prompt = prompt_by_host(conditioning, read)
     parts = parts_of_rows(clip, family, tokens, num_rows_read(hidden, values), {})
     conditioning = with_words(conditioning, words_of_rows(parts, {}))
     return Encoded(conditioning, {key: prompt}, (), stock_note(clip), class_of(clip.tokenizer)), shared_tokens(parts)

@@ -22,7 +22,7 @@ from ....weighting.schemes import SCHEMES
 from ....weighting.schemes.negpip import NegPipError
 from ....weighting.towers import Reader, check_same_signs
 from ..attention import with_effects
-from ..by_host import stock_note, unknown_rows
+from ..by_host import prompt_by_host, stock_note, unknown_rows
 from ..cache import memory_of, with_recall
 from ..clip import Encoded, calls_of, is_stable_diffusion
 from ..contract import host
@@ -31,6 +31,7 @@ from ..schemes import check_repeat, check_signs, for_patched, is_patched, with_s
 from ..text_rows import Part, num_rows_read
 from ..towers import ENCODE, encode_fn
 from ..types import Clip, Conditioning
+from ..weighing import without_ignored
 from ..words import with_words, words_or_blend
 from .marks import HostTokens, pairs_in, prompt_of, rebuilt, unweighted
 from .rows import EDITED, Row, check_embeddings, parts_of_rows, read_of_tokens, shared_tokens, words_of_rows
@@ -213,9 +214,7 @@ class Session:
         prompts = (
             {}
             if call.is_edited
-            else {
-                name: _without_ignored(prompt) if self.method.way else prompt for name, prompt in call.prompts.items()
-            }
+            else {name: without_ignored(prompt) if self.method.way else prompt for name, prompt in call.prompts.items()}
         )
         lines = [EDITED_LINE] if call.is_edited else []
         note = tokenizer = ""
@@ -238,9 +237,7 @@ class Session:
         if known is None or not conditioning:
             return {}
         name, read = known
-        rows, values = conditioning[0]
-        pooled = values.get("pooled_output")
-        return {name: EncodedPrompt(rows, rows[:, 0] if pooled is None else pooled, read, 1)}
+        return {name: prompt_by_host(conditioning, read)}
 
     def _parts(self, call: Encoding, conditioning: Conditioning) -> list[list[Row]]:
         rows, values = conditioning[0]
@@ -265,12 +262,6 @@ class Session:
             return words_of_rows(parts, {name.removeprefix("clip_"): words for name, words in of_towers[0].items()})
         except ValueError as error:
             return f"{error}".rstrip(".")
-
-
-def _without_ignored(prompt: EncodedPrompt) -> EncodedPrompt:
-    """A prompt without the problem that its scheme applies no weights: they act later."""
-    issues = tuple(issue for issue in prompt.read.issues if issue.code != "ignored-weights")
-    return prompt._replace(read=prompt.read._replace(issues=issues))
 
 
 def _of_host(reader: Reader, prompt: ReadPrompt, result: Sequence[Tensor]) -> EncodedPrompt:

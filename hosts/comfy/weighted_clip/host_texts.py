@@ -19,16 +19,13 @@ from ....weighting.embeddings import EMBEDDING_PREFIX, EmbeddingError
 from ....weighting.options import EncodeOptions
 from ....weighting.prompt import Issue, Span, shortened
 from ..contract import host
-from ..families import Family
+from ..families import TOKENIZE, Family
 from ..text_rows import stripped, token_of
 from ..token_offsets import NoSuchEmbedding, as_id, check_offsets, offsets, pieces
 from .marks import Entry, HostText, Letter, marked_entry
 
 STAND_IN = "\ue000\ue001\ue000"
 """Text of private characters in place of the prompt, to find where it stands in the host's texts."""
-TOKENIZE = "tokenize_with_weights"
-"""The host's method of tokenizers."""
-
 Call = Callable[[Any, str], dict[str, Any]]
 """Tokenization by the host: from a tokenizer and a text to its tokens."""
 Around = Sequence[str]
