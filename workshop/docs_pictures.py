@@ -319,8 +319,6 @@ Drawn = Callable[[], Image.Image]
 FADED = "a (red:0.6) cat and a (dog:0.3)"
 PICTURES: dict[str, Drawn] = {
     "tokens": lambda: pictures.draw_tokens(view(read(STRIP)), width=860),
-    "masks": pictures.draw_figure_masks,
-    "architecture": lambda: pictures.draw_architecture(CLIP_L),
     "masked-blend": lambda: blend(FADED, ["0.3 × whole prompt", "0.3 × without dog", "0.4 × without red, dog"]),
     "hidden": lambda: hidden("a red cat, a blue dog"),
     "schemes": lambda: schemes("a photo of a (red:1.4) cat and a (dog:0.5) in a bowl"),

@@ -1,9 +1,7 @@
-"""Attention masks as pictures, one cell for each query and key, labelled with the tokens; the lecture's mask figure.
+"""Attention masks as pictures, one cell for each query and key, labelled with the tokens.
 
 True means "may be attended" and has the strong colour. Rows are queries, columns keys. The masks are made in
 ``encoder/masks.py``.
-
-Source: docs/lecture.md Figure 3, Definitions 3.1, 3.2 and 5.10.
 """
 
 from __future__ import annotations
@@ -16,11 +14,7 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
 
-from ...encoder.config import CLIP_L
-from ...encoder.masks import PadConvention, causal_mask, combine, length_normalization, padding_mask
-from ...encoder.tokenizer import default_tokenizer
 from ...weighting.chunks import TokenChunk
 from ...weighting.plan import Variant, variant_mask, versions_of_first
 from ...weighting.reading import ReadPrompt
@@ -268,16 +262,11 @@ SHOWN_POSITIONS = 150
 MAX_CELLS = 8_000_000
 """Maximum area of all cells in a picture of encodings, in pixels: with more positions, they are smaller."""
 
-CAPTIONS: dict[PadConvention, str] = {
-    "tokenizer": "A tokenizer's attention mask: what follows the first EOS is hidden, EOS itself is visible.",
-    "lecture": "Definition 3.2 to the letter: hidden wherever the id is PAD. EOS has that id too, so it is hidden.",
-}
-"""Captions of the rows of the figure."""
-
 
 def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
     """Labels for the positions of a chunk. Tokens that share one text, such as the bytes of an emoji, are numbered.
 
+    >>> from ...encoder.tokenizer import default_tokenizer
     >>> from ...weighting.options import EncodeOptions
     >>> from ...weighting.reading import read_prompt
     >>> chunk = read_prompt("a (red:1.2) cat", EncodeOptions(), default_tokenizer()).chunks[0]
@@ -286,34 +275,6 @@ def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
     """
     spans = [(token.span.start, token.span.end) if token.span else (0, 0) for token in chunk.content]
     return _labels(spans, text, len(chunk.tokens))
-
-
-def figure_masks(text: str, convention: PadConvention) -> tuple[list[tuple[str, Tensor]], list[str]]:
-    """Titles and masks, ``[77, 77]``, bool, of the figure's three (causal, PAD, product); labels of its positions."""
-    length = CLIP_L.context_length
-    tokens = default_tokenizer()(text)
-    ids = length_normalization(
-        [token.id for token in tokens], length=length, bos_id=CLIP_L.bos_id, eos_id=CLIP_L.eos_id, pad_id=CLIP_L.pad_id
-    )
-    causal = causal_mask(length)
-    padding = padding_mask(
-        torch.tensor([ids]), eos_id=CLIP_L.eos_id, pad_id=CLIP_L.pad_id, convention=convention
-    ).expand(-1, length, -1)
-    product = combine(causal, padding)
-    assert product is not None
-    labels = _labels([(token.start, token.end) for token in tokens[: length - 2]], text, length)
-    return [("causal mask", causal[0]), ("PAD mask", padding[0]), ("product", product[0])], labels
-
-
-def draw_figure_masks(
-    text: str = "a red cat", *, visible: int | None = None, cell: int | None = None, theme: ThemeName = "light"
-) -> Image.Image:
-    """Draw how causal mask and PAD mask multiply to the attention mask, a row for each padding convention."""
-    labels = figure_masks(text, "tokenizer")[1]
-    if visible is None:
-        visible = labels.index("PAD") + SHOWN_PADDING if labels[-1] == "PAD" else len(labels)
-    rows = [(caption, figure_masks(text, convention)[0]) for convention, caption in CAPTIONS.items()]
-    return draw_mask_rows(rows, labels, signs=("×", "="), visible=visible, cell=cell, theme=theme)
 
 
 def draw_encoding_masks(read: ReadPrompt, variants: Iterable[Variant], *, theme: ThemeName = "light") -> Image.Image:
