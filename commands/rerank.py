@@ -26,7 +26,6 @@ from .images import (
     write_picture,
 )
 from .options import add_arithmetic_options, text_of
-from .processes import Place
 from .prompt_lines import PromptLines
 
 if TYPE_CHECKING:
@@ -263,7 +262,7 @@ def _texts(arguments: argparse.Namespace) -> list[str]:
     lines: list[str] = list(arguments.text)
     if arguments.texts is not None:
         file = str(arguments.texts)
-        given = [standard_input()] if file == "-" else PromptLines(file, Place(), "--texts")
+        given = [standard_input()] if file == "-" else PromptLines(file, "--texts")
         lines += [line for text in given for line in text.splitlines()]
     texts = [line.strip() for line in lines if line.strip()]
     if not texts:
