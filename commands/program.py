@@ -23,7 +23,6 @@ from .model_files import CONVERT_DVAE, CONVERT_RUDALLE, STRETCH
 from .processes import INTERRUPTED, TERMINATED, is_of_another, leave, place_of, terminable
 from .prompts import CONVERT, ENCODE, INSPECT, SCHEDULE
 from .rerank import RERANK, SIMILARITY
-from .sort import SORT
 from .train import FILL, TRAIN
 from .world import WORLD, WORLD_SAMPLE, WORLD_TRAIN
 from .world_measure import WORLD_MEASURE
@@ -176,7 +175,6 @@ COMMANDS = (
     ENCODE,
     RERANK,
     SIMILARITY,
-    SORT,
     TRAIN,
     FILL,
     CLASSIFY,
