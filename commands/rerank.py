@@ -19,8 +19,8 @@ from .images import (
     add_activation_option,
     add_crop_option,
     clip_of,
+    copy_images,
     image_files,
-    put_images,
     tell_left_out,
     text_features_of,
     write_picture,
@@ -175,9 +175,7 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
     from ..output.placing import Placement
 
     width = len(str(len(ranked)))
-    placed = put_images(
-        [Placement(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked], is_move=False
-    )
+    placed = copy_images([Placement(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked])
     if placed.there:
         show(f"{len(placed.there):,} were in {folder} already, with the same bytes", sys.stderr)
 
