@@ -159,13 +159,6 @@ PARITY = Command(
     ("--hosts hosts", "--quick"),
 )
 BENCH = Command("bench", "measure speed beside other programs", *_outside("workshop.bench"), ("", "--quick"))
-DALLE_EVALUATE = Command(
-    "dalle evaluate",
-    "measure the distance of drawn pictures from real ones",
-    *_outside("commands.dalle_evaluate"),
-    ("held_out drawn --weights clip.safetensors --out figures",),
-    description="Measure FID and inception score of drawings beside pictures, after blurs of several radii.",
-)
 COMMANDS = (
     INSPECT,
     SCHEDULE,
@@ -184,7 +177,6 @@ COMMANDS = (
     DALLE_TRAIN_VAE,
     DALLE_TRAIN,
     DALLE_SAMPLE,
-    DALLE_EVALUATE,
     DALLE_DEMO,
     WORLD,
     WORLD_TRAIN,

@@ -229,7 +229,6 @@ COMMANDS = {
     "dalle train-vae": ["dalle", "train-vae", "{gone}", "--out", "{out}"],
     "dalle train": ["dalle", "train", "{gone}", "--dvae", "{gone}", "--out", "{out}"],
     "dalle sample": ["dalle", "sample", "{gone}", "a cat", "--out", "{out}"],
-    "dalle evaluate": ["dalle", "evaluate", "{gone}", "{gone}", "--weights", "{gone}", "--out", "{out}"],
     "dalle demo": ["dalle", "demo", "{out}", "--vae-steps", "0"],
 }
 
