@@ -42,8 +42,6 @@ from ..patience import SECONDS
 ROOT = Path(__file__).resolve().parents[2]
 
 NAMES = [section.name for section in SECTIONS]
-ELSEWHERE = ("many", "training", "dalle", "precision")
-"""Sections that start processes or train, which the files beside this one run."""
 SHARING = [
     (TYPED, "remembering", "ours, nothing remembered"),
     (TYPED, "remembering", "transformers, a batch of 3"),
@@ -77,11 +75,11 @@ def cells(section: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def sections() -> dict[str, str]:
-    return bench("--images", "9", "--only", *(name for name in NAMES if name not in ELSEWHERE))
+    return bench("--images", "9")
 
 
 def test_prints_every_section(sections: dict[str, str]) -> None:
-    assert list(sections) == [*(name for name in NAMES if name not in ELSEWHERE), "goals"]
+    assert list(sections) == [*NAMES, "goals"]
 
 
 def test_says_what_the_machine_is(sections: dict[str, str]) -> None:
