@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,13 +16,13 @@ from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.workshop import peers
-from weighted_clip.workshop.parity import add_arguments, command
+from weighted_clip.workshop.parity import command
 from weighted_clip.workshop.parity.native import (
     SIZES,
     write_embeddings,
 )
 from weighted_clip.workshop.parity.prompts import PROMPTS
-from weighted_clip.workshop.parity.report import Absence, Result, block, problems, table
+from weighted_clip.workshop.parity.report import Absence, Result, problems
 from weighted_clip.workshop.parity.subjects import HOST_REFERENCES, LIMIT, RATIO_LIMIT, REFERENCES, SUBJECTS
 
 from ..patience import SECONDS
@@ -107,45 +105,8 @@ def test_a_difference_above_its_limit_is_a_problem() -> None:
     assert problems([Absence("Forge", "boom", is_failure=True)]) == ["Forge did not run:\nboom"]
 
 
-def test_the_table_is_markdown() -> None:
-    lines = table([_result(3.25e-6), _result(0.0, None), Absence("compel", "not installed")]).splitlines()
-    assert lines[2] == "| Forge 2 | Original \\| x | a1111 | native | 40 | 1.0e-5 | 3.2e-6 |"
-    assert lines[3].endswith("| none: numpy 2 | 0 |")
-    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
-
-
-def test_the_page_has_a_table_for_each_reference_and_a_column_for_each_encoder() -> None:
-    wide, host = replace(_result(2e-5), name="Wide", limit=3e-5), replace(_result(0.0), encoder="the host's", limit=0.0)
-    given = [_result(3.25e-6), host, wide, _result(0.5, None), Absence("compel", "not installed")]
-    found = block(given, {"Forge 2": "Forge 2, torch 2"})
-    assert found.splitlines() == [
-        "### Forge 2",
-        "",
-        "With torch 2.",
-        "",
-        "Without a limit: a1111 5.0e-1.",
-        "",
-        "| Its name      | Ours  | Prompts |  native, at most 1.0e-5 | the host's, at most 0 |",
-        "| ------------- | ----- | ------: | ----------------------: | --------------------: |",
-        "| Original \\| x | a1111 |      40 |                  3.2e-6 |                     0 |",
-        "| Wide          | a1111 |      40 | 2.0e-5 (at most 3.0e-5) |                     - |",
-        "",
-        "### compel",
-        "",
-        "not installed",
-    ]
-
-
 def test_shapes_that_differ_are_infinitely_far_apart() -> None:
     assert command.largest_difference(torch.zeros(1, 77, 4), torch.zeros(1, 154, 4)) == math.inf
-
-
-def test_the_option_parser() -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    assert parser.parse_args([]).hosts is None
-    given = parser.parse_args(["--hosts", "x", "--quick"])
-    assert given.hosts == Path("x") and given.quick and not given.write
 
 
 def test_a_host_that_loads_the_pack_never_imports_it() -> None:
