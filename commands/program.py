@@ -133,11 +133,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
-    """Functions of a command in a module of its own, which the archive of the Comfy Registry leaves out."""
+    """Functions of a command in a package of its own, which the archive of the Comfy Registry leaves out."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        place = Path(__file__).resolve().parents[1].joinpath(*package.split("."))
-        if any(one.is_file() for one in (place / "__init__.py", place.with_suffix(".py"))):
+        if Path(__file__).resolve().parents[1].joinpath(*package.split("."), "__init__.py").is_file():
             import_module(f"...{package}", __name__).add_arguments(parser)
             return
         assert isinstance(parser, _Parser)

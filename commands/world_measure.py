@@ -13,7 +13,6 @@ from .console import Progress, show
 from .images import write_picture
 from .processes import alone
 from .world import add_world, one_thread, world_of
-from .world_comfy import add_comfy_options, check_without, measure_comfy
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from ..world.measure import Painter, Question
     from ..world.tables import Measured, Table
 
-OUT, COMFY_OUT = "measured-world", "measured-comfy"
+OUT = Path("measured-world")
 POINTS, TABLES, MEANS = "points", "tables.md", "means.csv"
 
 
@@ -30,19 +29,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
+        default=OUT,
         metavar="FOLDER",
-        help=f"folder for tables and pictures; what is there is not drawn again ({OUT}; with --comfy {COMFY_OUT})",
+        help=f"folder for tables and pictures; what is there is not drawn again ({OUT})",
     )
     parser.add_argument("--quick", action="store_true", help="one table, in two to four minutes")
-    add_comfy_options(parser)
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    if arguments.comfy is not None:
-        arguments.out = arguments.out or Path(COMFY_OUT)
-        return measure_comfy(arguments)
-    check_without(arguments)
-    arguments.out = arguments.out or Path(OUT)
     with one_thread():
         return _measure_world(arguments)
 
@@ -121,8 +115,7 @@ WORLD_MEASURE = Command(
     "judge what each weight does to the pictures",
     _add_arguments,
     _measure,
-    ("--quick", "--comfy http://127.0.0.1:8188 --clip clip.safetensors"),
+    ("--quick",),
     description="Draw prompts at several weights with every scheme, judge each picture by its pixels, and write tables "
-    "with 95 % intervals, charts and grids of pictures. With --comfy, by a ComfyUI that runs and a checkpoint of its "
-    "own: then a CLIP judges.",
+    "with 95 % intervals, charts and grids of pictures.",
 )

@@ -28,7 +28,7 @@ ALLOWED = {
     "modules": ("hosts/webui/*.py",),
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
-    "accelerate": ("training/*.py", "commands/*.py", "workshop/bench/precision.py"),
+    "accelerate": ("training/*.py", "commands/*.py"),
     "peft": ("training/lora.py",),
 }
 """Files that may import a module of a host, or one that no host needs."""

@@ -1,9 +1,7 @@
 """Everything in the repository that is made from the code: tables of documents, locales, permanent names, and pictures.
 
     python workshop generate                            # all but pictures
-    python workshop generate --pictures schemes tokens  # draws these; without a name, all (two minutes)
-    python workshop generate --captions 3               # measures recall on long captions with so many seeds (hours)
-    python workshop generate --memory                   # measures steps of training (a quarter of an hour)
+    python workshop generate --pictures weights places  # draws these; without a name, all (two minutes)
 
 `test_generated_files_are_current` holds all but pictures. The Chinese locale, the list of nodes and the permanent names
 keep what is in them and get what they lack, so that nothing new needs an entry by hand. Pictures may come out a little
@@ -34,7 +32,6 @@ from .coverage import with_block
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
-TRAINING = "docs/evidence/training.md"
 MEANING, MEASURED = "docs/evidence/meaning.md", "docs/evidence/meaning.csv"
 """The page about pictures, and the numbers that ``world measure`` wrote."""
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
@@ -123,16 +120,6 @@ def meaning() -> str:
         elif question.name == "phrase":
             page = with_table(page, *summary(found, question))
     return page
-
-
-def training() -> str:
-    """The page about training, with its computed table of memory."""
-    from .memory import HEAD, computed_rows
-
-    return with_table((ROOT / TRAINING).read_text(encoding="utf-8"), HEAD, computed_rows())
-
-
-# ---- locales
 
 
 def locale() -> str:
@@ -310,7 +297,7 @@ def with_quotation(name: str, quoted: str) -> str:
 
 
 MADE = {
-    **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, TRAINING: training, NODES: nodes, INSPECT: inspected},
+    **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, NODES: nodes, INSPECT: inspected},
     **{CONVERT: converted, LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion, CASES: case_files},
     MODELS: with_block,
     **{f"subgraphs/{name}.json": partial(blueprint, name) for name in BLUEPRINTS},
@@ -322,18 +309,9 @@ def main(arguments: list[str]) -> None:
     """Write what is asked for; without options, all files of `MADE`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pictures", nargs="*", metavar="NAME", help="draw these pictures, or all")
-    parser.add_argument("--captions", type=int, metavar="SEEDS", help="measure recall on long captions")
-    parser.add_argument("--memory", action="store_true", help="measure steps of training")
     options = parser.parse_args(arguments)
     if options.pictures is not None:
         draw(options.pictures)
-    elif options.captions:
-        measure_captions(options.captions)
-    elif options.memory:
-        from .bench import page
-        from .memory import measured_block
-
-        page.write({"memory": measured_block()}, ROOT / TRAINING)
     else:
         for name, make in MADE.items():
             (ROOT / name).write_text(make(), encoding="utf-8")
@@ -352,12 +330,3 @@ def draw(names: Sequence[str]) -> None:
     for folder, pictures in folders.items():
         for name in [name for name in pictures if not names or name in names]:
             pictures[name]().quantize(128, kmeans=2).save(folder / f"{name}.png", optimize=True)
-
-
-def measure_captions(num_seeds: int) -> None:
-    """Measure recall on long captions, and write the table into its page."""
-    from .bench import page
-    from .bench.long_captions import Plan, make_block
-
-    block = make_block(Plan(seeds=tuple(range(num_seeds))), lambda line: print(line, file=sys.stderr, flush=True))
-    page.write({"captions": block}, ROOT / "docs" / "evidence" / "long-captions.md")

@@ -31,7 +31,6 @@ def run_job(
     *,
     seconds: float,
     folder: Path | None = None,
-    launcher: Sequence[str] = (),
     **variables: str,
 ) -> Any:
     """Call one of our functions in another Python.
@@ -42,20 +41,19 @@ def run_job(
         python: The interpreter, such as that of a host's virtual environment.
         seconds: Time after which it is stopped.
         folder: The working directory, from which modules are imported first; None for an empty one.
-        launcher: Arguments before the program, which launch it.
         variables: Environment variables added to this process's own.
 
     Returns:
-        The value that the function returned, from JSON. Of several processes one returns it, the others None.
+        The value that the function returned, from JSON.
 
     Raises:
-        HostFailed: If it fails, takes too long, or returns nothing.
+        HostFailed: If it fails or takes too long.
     """
     with tempfile.TemporaryDirectory() as temporary:
         job_file, result = Path(temporary, "job.json"), Path(temporary, "result.json")
         job_file.write_text(json.dumps(job), encoding="utf-8")
         environment = {**own_environment(), **variables}
-        arguments = ["-B", *launcher, __file__, function.__module__, function.__name__, job_file, result]
+        arguments = ["-B", __file__, function.__module__, function.__name__, job_file, result]
         try:
             place = folder or Path(temporary)
             done = run_in_host(python, arguments, folder=place, environment=environment, seconds=seconds)
@@ -100,8 +98,7 @@ def main(module: str, name: str, job_file: str, result_file: str) -> None:
     sys.path[0] = str(Path.cwd())  # the host's checkout instead of this folder
     runpy.run_path(str(Path(__file__).resolve().parents[1] / "__main__.py"))["load_package"]()
     result = getattr(importlib.import_module(module), name)(json.loads(Path(job_file).read_text(encoding="utf-8")))
-    if result is not None:
-        Path(result_file).write_text(json.dumps(result), encoding="utf-8")
+    Path(result_file).write_text(json.dumps(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ RECORDED = Path(__file__).resolve().parents[1] / "data" / "dalle_dvae.json"
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(PUBLISHED, marks=pytest.mark.slow, id="published"),
+        pytest.param(PUBLISHED, marks=pytest.mark.long, id="published"),
         pytest.param(TINY, id="tiny"),
         pytest.param(DVAEConfig(vocab_size=600, hidden_dim=72, num_blocks=3, init_dim=24), id="odd"),
     ],

@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not is_torch("2.5"), reason="this torch has no list of allowed globals"),
 ]
 
+COMMANDS = ("convert-dvae", "convert-rudalle", "dalle sample")
 READ = {
     "convert-rudalle: 60,000 entries",
     "dalle sample: a key twice",
@@ -38,26 +39,25 @@ def outcome(file: ModelFile, limited: Limited, folder: Path) -> Outcome:
     return limited.run(file.written(folder))
 
 
-@pytest.mark.parametrize("command", ["convert-dvae", "convert-rudalle", "dalle sample"])
-def test_hostile_files_are_refused_in_words(command: str, limited: Limited, tmp_path: Path) -> None:
+def test_hostile_files_are_refused_in_words(limited: Limited, tmp_path: Path) -> None:
+    """Those that the commands of DALL·E read: other files are the campaign's."""
     wrong: dict[str, Outcome] = {}
-    for number, file in enumerate(file for file in hostile_files() if file.name.startswith(f"{command}: ")):
-        end = outcome(file, limited, tmp_path / str(number))
-        is_right = end.status == 0 if file.name in READ else refused(end) and "model." in end.told
-        if not is_right or len(end.told) > 1500:
-            wrong[file.name] = end
+    names: list[str] = []
+    for number, file in enumerate(hostile_files()):  # once: to make them takes as long as to refuse them
+        names.append(file.name)
+        if file.name.partition(": ")[0] in COMMANDS:
+            end = outcome(file, limited, tmp_path / str(number))
+            is_right = end.status == 0 if file.name in READ else refused(end) and "model." in end.told
+            if not is_right or len(end.told) > 1500:
+                wrong[file.name] = end
     assert not wrong
+    assert len(names) == len(set(names)) >= 250
 
 
-@pytest.mark.parametrize("command", ["convert-dvae", "convert-rudalle", "dalle sample"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_files_of_the_same_makers_that_are_in_order_are_read(command: str, limited: Limited, tmp_path: Path) -> None:
     [file] = [file for file in controls() if file.name == command]
     assert outcome(file, limited, tmp_path / "folder").status == 0
-
-
-def test_names_of_hostile_files_are_of_one_each() -> None:
-    names = [file.name for file in hostile_files()]
-    assert len(names) == len(set(names)) >= 250
 
 
 def test_a_command_that_ends_its_process_or_never_ends_is_seen(tmp_path: Path) -> None:

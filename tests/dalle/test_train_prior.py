@@ -341,7 +341,7 @@ def test_float16_has_a_scale_for_each_resblock(start: Start, tmp_path: Path, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_several_processes_equal_one(tmp_path: Path, data: Path, ranks: int) -> None:
     done = launched(ranks, PROCESS, "prior", tmp_path, data)
     assert done.returncode == 0, done.stderr

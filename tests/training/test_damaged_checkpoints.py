@@ -24,9 +24,13 @@ OPTIONS = {
     "dvae": ["--ema", "0.9"],
 }
 DAMAGES = dict(damages())
-LARGE = ("mlm", "classify texts")
-CASES = [(objective, name) for objective in OBJECTIVES for name in list(DAMAGES)[:: 5 if objective in LARGE else 1]]
-"""Fewer with large files."""
+WHOLLY = "prior"
+CASES = [
+    (objective, name)
+    for number, objective in enumerate(OBJECTIVES)
+    for name in list(DAMAGES)[slice(None) if objective == WHOLLY else slice(number, None, 8)]
+]
+"""All damages to one objective, and others in turn to each of the rest, whose checkpoints are read by the same code."""
 
 
 Stopped = Callable[[str], tuple[Path, Any]]

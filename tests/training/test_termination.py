@@ -119,7 +119,7 @@ def test_another_process_terminates_a_run(data: Path, tmp_path: Path, objective:
     [
         ("contrastive", "terminate all"),
         pytest.param("contrastive", "terminate", marks=pytest.mark.long),
-        ("prior", "terminate all"),
+        pytest.param("prior", "terminate all", marks=pytest.mark.long),
     ],
 )
 def test_processes_that_are_terminated_stop_at_one_step_and_resume_to_the_same_bits(

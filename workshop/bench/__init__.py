@@ -12,36 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import page
-from .dalle import DALLE
 from .encoding import ENCODE, PARSE, SHARING, TOKENS
 from .gpu import GPU
 from .hosts import HOSTS, SAMPLING
 from .images import IMAGES
-from .many import MANY
 from .page import Request, Section, goal_block
-from .precision import PICTURE, PRECISION
 from .processors import PROCESSORS
 from .scale import FULL, QUICK
 from .timing import machine
-from .training import TRAINING
 
 MACHINE = Section("machine", lambda request: machine())
-SECTIONS = (
-    MACHINE,
-    PROCESSORS,
-    PARSE,
-    TOKENS,
-    ENCODE,
-    SHARING,
-    MANY,
-    IMAGES,
-    TRAINING,
-    DALLE,
-    PRECISION,
-    HOSTS,
-    SAMPLING,
-    GPU,
-)
+SECTIONS = (MACHINE, PROCESSORS, PARSE, TOKENS, ENCODE, SHARING, IMAGES, HOSTS, SAMPLING, GPU)
 """All sections in the order of measurement. ``goals`` comes after them, made from their results."""
 GOALS = "goals"
 OF_GOALS = (MACHINE.name, PROCESSORS.name)
@@ -58,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hosts",
         type=Path,
         metavar="DIR",
-        help="a folder with a ComfyUI checkout and its .venv, ADV_CLIP_emb, and a dalle-venv with dalle-pytorch",
+        help="a folder with a ComfyUI checkout and its .venv, and ADV_CLIP_emb",
     )
     parser.add_argument(
         "--only",
@@ -73,13 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help=f"measure the memory of N images ({FULL.num_images}); 512 take more than half an hour on two cores",
-    )
-    parser.add_argument(
-        "--prompts",
-        type=Path,
-        metavar="FILE",
-        help=f"a UTF-8 file with a prompt in each line, for the section many: {max(FULL.many)}, or fewer for some of "
-        "its rows (made prompts)",
     )
     parser.add_argument("--write", action="store_true", help=f"write the figures into {page.PAGE.name}")
 
@@ -99,7 +73,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
         if options.images < 1:
             raise ValueError(f"--images must be at least 1, got {options.images}")
         scale = replace(scale, num_images=options.images)
-    request = Request(scale, options.hosts, say, options.prompts, PICTURE if options.write else None)
+    request = Request(scale, options.hosts, say)
     on_page = page.blocks_of(page.PAGE.read_text(encoding="utf-8") if page.PAGE.is_file() else "")
     asked = [*options.only, *(OF_GOALS if GOALS in options.only else ())]
     blocks: dict[str, str] = {}

@@ -149,10 +149,6 @@ class Request:
     """Folder of the hosts."""
     say: Callable[[str], None] = print
     """Called with the reason if something did not run."""
-    prompts: Path | None = None
-    """File with a prompt in each line; None: they are made."""
-    picture: Path | None = None
-    """A .png file for a chart, or None."""
     before: str = ""
     """The section as it stands on the page."""
 

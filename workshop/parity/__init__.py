@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="also write docs/evidence/parity.md and tests/parity_data of this checkout",
+        help="also write docs/evidence/parity.md of this checkout",
     )
 
 

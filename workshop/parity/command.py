@@ -23,7 +23,7 @@ from .. import peers
 from ..find_hosts import PEERS, HostReference, find_references
 from ..job import HostFailed, run_job
 from ..peers import compel, diffusers, open_clip, transformers
-from .native import encode_natively, save_model, seeded_model, write_embeddings, write_figures
+from .native import encode_natively, save_model, seeded_model, write_embeddings
 from .prompts import PROMPTS
 from .report import Absence, Result, in_words, problems, table, write_page
 from .subjects import AFFECTED_BY_NUMPY_2, HOST_REFERENCES, REFERENCES, SUBJECTS, Subject
@@ -54,7 +54,7 @@ LABELS = {
 
 
 def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int:
-    """Run every comparison, print the table, and write page and data if nothing is missing and all within limits.
+    """Run every comparison, print the table, and write the page if nothing is missing and all within limits.
 
     The exit status is 1 if a difference is above its limit, a reference failed, or there is nothing to write.
     """
@@ -62,13 +62,12 @@ def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int
     torch.set_num_threads(1)  # here and in the hosts: a mean is summed in one part per thread
     model = seeded_model()
     lines: list[Line] = []
-    kept: Hidden = {}
     versions: dict[str, str] = {}
     _say(f"one CLIP-L with seeded random weights, torch {torch.__version__}")
     lines += _tokenizers()
     lines += _libraries(model, step)
     lines += _pipelines(folder, model, step)
-    lines += _hosts(folder, model, step, kept, versions)
+    lines += _hosts(folder, model, step, versions)
     sys.stdout.write(f"\n{table(lines)}\n")
     sys.stdout.flush()
     found = problems(lines)
@@ -79,7 +78,6 @@ def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int
             found = ["nothing is written unless every prompt ran and every reference but open_clip was there"]
             _say(found[0])
         else:
-            write_figures(kept, versions)
             write_page(lines, versions)
     return 1 if found else 0
 
@@ -159,8 +157,8 @@ def _beside_pipeline(
         yield prompt, next(filter(math.isnan, found), max(found))
 
 
-def _hosts(folder: Path | None, model: TextModel, step: int, kept: Hidden, versions: dict[str, str]) -> Iterator[Line]:
-    """Lines of all references in hosts; their results go into ``kept``, their versions into ``versions``."""
+def _hosts(folder: Path | None, model: TextModel, step: int, versions: dict[str, str]) -> Iterator[Line]:
+    """Lines of all references in hosts; their versions go into ``versions``."""
     if folder is None:
         yield from (Absence(REFERENCES[name], "not looked for: no --hosts") for name in HOST_REFERENCES)
         return
@@ -181,9 +179,9 @@ def _hosts(folder: Path | None, model: TextModel, step: int, kept: Hidden, versi
                 if reference in PEERS and instance is not found[reference][0]:
                     # the same with another numpy, to show the effect briefly
                     again = [replace(s, host_limit=None) for s in asked if s.name in AFFECTED_BY_NUMPY_2]
-                    yield from _one_host(instance, again, native, work, step * QUICK_STEP, {}, {}, {})
+                    yield from _one_host(instance, again, native, work, step * QUICK_STEP, {}, {})
                 else:
-                    yield from _one_host(instance, asked, native, work, step, kept, versions, through_comfyui)
+                    yield from _one_host(instance, asked, native, work, step, versions, through_comfyui)
 
 
 def _one_host(
@@ -192,7 +190,6 @@ def _one_host(
     native: Hidden,
     work: Path,
     step: int,
-    kept: Hidden,
     versions: dict[str, str],
     through_comfyui: dict[str, Hidden],
 ) -> Iterator[Line]:
@@ -213,7 +210,6 @@ def _one_host(
     label = LABELS[instance.module].format(**about)
     if is_comfyui:
         through_comfyui[label] = hidden
-    kept.update({key: tensor for key, tensor in hidden.items() if not key.startswith(HOST)})
     versions[label] = ", ".join(f"{part} {version}" for part, version in about.items())
     is_numpy_2 = instance.module in PEERS and not about["numpy"].startswith(("0.", "1."))
     for subject in subjects:

@@ -1,10 +1,8 @@
-"""Our side: the seeded model and embeddings, the native encoder's results, and small figures of a host's."""
+"""Our side: the seeded model and embeddings, and the native encoder's results."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,8 @@ from ...weighting.options import EncodeOptions
 from ...weighting.schemes import SCHEMES
 from ...weighting.schemes.negpip import paired
 from ...weighting.towers import native_readers
-from .prompts import PROMPTS
 
 SEED = 0
-DATA = Path(__file__).resolve().parents[2] / "tests" / "parity_data" / "host_figures.safetensors"
 SIZES = {"zqone": 1, "zqeight": 8, "zqeight long": 2}
 """Number of vectors of each. These words occur only in the prompts meant to use them."""
 
@@ -80,33 +76,3 @@ def write_embeddings(ours: Path, theirs: Path) -> EmbeddingFolder:
             trained = {"string_to_token": {"*": 265}, "string_to_param": {"*": vectors}, "name": name, "step": 100}
             torch.save(trained, theirs / f"{name}.pt")
     return EmbeddingFolder([ours], "clip_l", CLIP_L.hidden_dim)
-
-
-# ---- figures of hosts
-
-
-def row_figures(hidden: Tensor) -> Tensor:
-    """One number per row of hidden states ``[1, rows, dim]``, so that a test can check them without the host.
-
-    It is the row times a fixed vector of random signs, divided by its length: an error of size e in every component of
-    a row moves it by about e, if the components err independently.
-    """
-    dim = hidden.shape[-1]
-    signs = torch.randint(0, 2, (dim,), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
-    return (hidden[0].double() @ signs / dim**0.5).float()
-
-
-def digest_of_prompts() -> str:
-    """Digest of all prompts of all lists."""
-    return hashlib.sha256(json.dumps(PROMPTS).encode()).hexdigest()[:16]
-
-
-def write_figures(hidden: Mapping[str, Tensor], versions: Mapping[str, str]) -> None:
-    """Store the figures of host runs, by ``subject key/number of the prompt``, and versions by reference, in words."""
-    from ...output.export import save_tensors
-    from ...output.files import written_whole
-
-    DATA.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {**versions, "prompts": digest_of_prompts()}
-    with written_whole(DATA) as place:
-        save_tensors({key: row_figures(tensor) for key, tensor in hidden.items()}, place, metadata)

@@ -1,11 +1,10 @@
-"""transformers' CLIP with our weights and vocabulary: tokenizer, text model, whole CLIP, and a loop that trains.
+"""transformers' CLIP with our weights and vocabulary: tokenizer, text model and whole CLIP.
 
 Settings of `open_peer`: ``attention``, its attention implementation.
 """
 
 from __future__ import annotations
 
-import copy
 import importlib
 import json
 import tempfile
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from ...encoder.text_model import TextModel
     from ...encoder.vision_model import VisionModel
-    from .open_clip import Batch, Epoch
 
 
 def open_peer(model: TextModel) -> Callable[[dict[str, Any], str], Tensor]:
@@ -212,51 +210,3 @@ def open_image_tower(model: VisionModel) -> ImageTower:
         return functional.normalize(found if isinstance(found, torch.Tensor) else found.pooler_output, dim=-1)
 
     return ImageTower(pixels, encode)
-
-
-def transformers_loop(text: TextModel, num_steps: int) -> Epoch:
-    """CLIPTextModelWithProjection in a plain loop with accelerate; captions are padded to the longest."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
-    from transformers import get_cosine_schedule_with_warmup
-
-    from ...encoder.similarity import ContrastiveLoss
-    from ...training.distributed import make_accelerator
-    from ...training.optimizer import adamw
-    from .open_clip import groups_of
-
-    class WithScale(nn.Module):
-        """A text model of transformers, with CLIP's loss as implemented there."""
-
-        def __init__(self, tower: Any) -> None:
-            super().__init__()
-            self.tower = tower
-            self.logit_scale = nn.Parameter(ContrastiveLoss().logit_scale.detach().clone())
-
-        def forward(self, tokens: Any, images: Tensor) -> Tensor:
-            texts = functional.normalize(self.tower(**tokens).text_embeds, dim=-1)
-            scores = texts @ images.T * self.logit_scale.exp()
-            own = torch.arange(len(scores))
-            return (functional.cross_entropy(scores, own) + functional.cross_entropy(scores.T, own)) / 2
-
-    accelerator = make_accelerator("fp32", is_cpu=True)
-    tokenizer = transformers_tokenizer()
-    plain = WithScale(transformers_projected_model(copy.deepcopy(text)).train().requires_grad_(True))
-    optimizer = adamw(groups_of(plain))  # fused, as by default in transformers' Trainer
-    course = get_cosine_schedule_with_warmup(optimizer, 0, num_steps)
-    model, optimizer, course = accelerator.prepare(plain, optimizer, course)
-
-    def epoch(batches: Sequence[Batch]) -> list[float]:
-        losses: list[float] = []
-        for batch in batches:
-            tokens = tokenizer(list(batch.captions), padding=True, truncation=True, return_tensors="pt")
-            loss = model(tokens, batch.features)
-            accelerator.backward(loss)
-            optimizer.step()
-            course.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        return losses
-
-    return epoch
