@@ -22,7 +22,7 @@ NAMES = (
     *("attention_beside", "places", "places_joint", "regions"),
     *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
     *("samplings", "large_maps", "world", "picture_settings", "weighted_clip", "edit_prompts", "old_workflows"),
-    *("other_packs", "edited_tokens", "native_clip"),
+    *("other_packs", "edited_tokens", "native_clip", "host_nodes"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
