@@ -13,13 +13,13 @@ from functools import cache
 from typing import Any
 
 from ....encoder.quoting import quote
-from ....weighting.chunking import chunks_of
 from ....weighting.encoders import Encoders
 from ....weighting.syntax import syntax_of
 from ..by_host import written_for_host
 from ..clip import readers_of, towers_of
 from ..contract import CLIP, checked_object
 from ..host_clip import SESSION, base_of, host_clip
+from ..towers import t5_readers
 from ..types import Clip, Conditioning
 from .encoding import Report, Session
 from .host_texts import is_replaced, marked_tokens, text_as_typed, text_to_weigh
@@ -126,7 +126,7 @@ def weighted_clip(clip: Clip, settings: Settings, tell: Callable[[Report], None]
     checked_object(clip, CLIP, *names)
     clip = host_clip(clip)
     method = method_for(clip, settings)
-    readers = readers_of(clip) if method.has_readers else {}
+    readers = {**readers_of(clip), **t5_readers(clip, method.options.scheme)} if method.has_readers else {}
     session = Session(settings, method, readers, tell)
     work = clip.clone()
     model = work.cond_stage_model
@@ -174,7 +174,7 @@ def _tokens(
         tokens = marked_tokens(clip.tokenizer, text_as_typed(text, method.options), by_host)
     for name, read in reads.items():
         key = name.removeprefix("clip_")
-        marked = marked_chunks(read, chunks_of(read.sections), has_words=has_words, weighs=session.weighs)
+        marked = marked_chunks(read, has_words=has_words, weighs=session.weighs)
         # what ComfyUI cuts otherwise stays as it is, so that at its defaults nothing changes
         is_comfys = method.is_stock and syntax_of(method.options.syntax).by_comfyui
         if not is_comfys or values_of(tokens[key]) == marked.values:

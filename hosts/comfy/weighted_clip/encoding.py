@@ -126,10 +126,11 @@ class Session:
         reader, options = self.readers.get(name), self.method.options
         if reader is None or not self.method.has_readers or not chunks:
             return by_host(chunks)
-        if any(len(chunk) != reader.layout.length for chunk in chunks):
-            self.say(f"Another node has made chunks of another length for {name}: ComfyUI's own rule acts on them.")
-            return by_host(chunks)
         prompt = prompt_of(chunks)
+        is_other = prompt is None if reader.layout.is_open else any(len(one) != reader.layout.length for one in chunks)
+        if is_other:
+            self.say(f"Another node has made other chunks for {name}: ComfyUI's own rule acts on them.")
+            return by_host(chunks)
         if prompt is None:
             if self.current is None:
                 self.say(EDITED_LINE)
