@@ -360,8 +360,7 @@ def _call_host(
     prompts = {name: prompts[name] for name in prepared.reads}
     words = words_or_blend(prompts)
     if not isinstance(words, str) and not is_clip:
-        of_towers = {name.removeprefix("clip_"): own for name, own in words[0].items()}
-        words = words_or_reason(clip, tokens, conditioning, of_towers)
+        words = words_or_reason(clip, tokens, conditioning, words[0])
     return Encoded(with_words(conditioning, words), prompts, _others(clip, prompts))
 
 
