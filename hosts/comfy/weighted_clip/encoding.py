@@ -132,12 +132,11 @@ class Session:
             self.say(f"Another node has made other chunks for {name}: ComfyUI's own rule acts on them.")
             return by_host(chunks)
         if prompt is None:
-            if self.current is None:
-                self.say(EDITED_LINE)
-            else:
+            if self.current is not None:
                 self.current.is_edited = True
             if self.method.is_stock:
                 return by_host(chunks)
+            self.say(EDITED_LINE)
             prompt = rebuilt(chunks, options, reader.layout)
         if self.method.is_stock:
             result = by_host(chunks)
@@ -218,14 +217,13 @@ class Session:
             if call.is_edited
             else {name: without_ignored(prompt) if self.method.way else prompt for name, prompt in call.prompts.items()}
         )
-        lines = [EDITED_LINE] if call.is_edited else []
         note = tokenizer = ""
         if not prompts and not call.is_edited:
             prompts = self._host_prompts(call, conditioning)
             note, tokenizer = self._note(call.clip), class_of(call.clip.tokenizer)
         known = {*prompts, *(f"clip_{name}" for name in prompts)}
         others = tuple(sorted({name for name, _ in call.clip.cond_stage_model.named_children()} - known))
-        self._tell(Report(Encoded(conditioning, prompts, others, note, tokenizer), (*lines, *call.lines)))
+        self._tell(Report(Encoded(conditioning, prompts, others, note, tokenizer), tuple(call.lines)))
 
     def _note(self, clip: Clip) -> str:
         if self.method.way is not None:
