@@ -354,7 +354,7 @@ def check_faults_put_in_on_purpose_are_seen() -> None:
     host_clip = ours_of("hosts.comfy.host_clip").host_clip
     mixin = weighted_clip._Weighted
     right_parts, right_tokens = encoding.parts_of_rows, mixin.tokenize
-    texts: list[Any] = []
+    texts: dict[int, Any] = {}
 
     def from_the_front(clip: Any, family: Any, tokens: Any, num_rows: int, sizes: Any) -> Any:
         if family is None or len(tokens) != 1:
@@ -363,8 +363,7 @@ def check_faults_put_in_on_purpose_are_seen() -> None:
         return [[{key: entry} for entry in chunk[:num_rows]]]
 
     def of_the_first_text(self: Any, text: Any, *rest: Any, **choices: Any) -> Any:
-        texts.append(text)
-        return right_tokens(self, texts[0], *rest, **choices)
+        return right_tokens(self, texts.setdefault(id(self), text), *rest, **choices)
 
     merging = check_merge_nodes_before_and_behind
     templates = of_stock_boxes.check_templates_of_nodes_keep_rows_and_words_apart
