@@ -10,7 +10,7 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/reference/hosts.md, "In Com
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -276,7 +276,7 @@ def others_in(clip: Clip) -> tuple[str, ...]:
     return tuple(sorted(set(children) - set(tokenizers_of(clip))))
 
 
-def _others(clip: Clip, prompts: Iterable[str]) -> tuple[str, ...]:
+def _others(clip: Clip, prompts: Container[str]) -> tuple[str, ...]:
     """Names of text encoders besides those that read prompts by our rules."""
     return tuple(name for name in others_in(clip) if name not in prompts)
 

@@ -91,8 +91,8 @@ def by_forge(clip: Any, text: str) -> torch.Tensor:
         engine_class = importlib.import_module("backend.text_processing.t5_engine").T5TextProcessingEngine
 
     class Rows(T5):
-        def forward(self, input_ids: Any) -> Any:
-            return super().forward(input_ids).last_hidden_state
+        def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> Any:
+            return super().forward(input_ids, attention_mask).last_hidden_state
 
     return engine_class(SimpleNamespace(transformer=Rows(clip)), clip.tokenizer.t5xxl.tokenizer)([text])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def rows(ids: Sequence[int], seen: Tensor = ALL) -> Tensor:
     return own + torch.tanh(own[seen[: len(ids)]].mean(0) * own)
 
 
-def encode(ids: Sequence[Sequence[int]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
+def encode(ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
     """The encoder of `rows`, with the row of zeros that position 0 has."""
     del is_causal
     found: list[Tensor] = []
@@ -62,7 +63,7 @@ def reader(scheme: str) -> T5Reader:
     return T5Reader(tokenize, rule.layout, rule=rule)
 
 
-def encoded(text: str, scheme: str, **choices: str) -> EncodedPrompt:
+def encoded(text: str, scheme: str, **choices: Any) -> EncodedPrompt:
     readers = {"clip_l": Reader(default_tokenizer()), "t5xxl": reader(scheme)}
     prepared = Encoders(readers, keeps_calls=True).prepare([text], EncodeOptions(scheme=scheme, **choices))
     (found,) = prepared.run_tower("t5xxl", encode)
