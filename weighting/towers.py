@@ -178,7 +178,9 @@ Reads = Mapping[str, Sequence[ReadPrompt]]
 """Each tower's reading of each text."""
 
 
-def _read(texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, readers: Mapping[str, Reader]) -> Reads:
+def _read(
+    texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, readers: Mapping[str, Reader]
+) -> dict[str, list[ReadPrompt]]:
     return {name: [reader.read(_text_for(name, text), options) for text in texts] for name, reader in readers.items()}
 
 

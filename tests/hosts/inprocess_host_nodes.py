@@ -296,7 +296,7 @@ def check_saved_files_are_those_of_the_host() -> None:
             (with_lora(clip, lora, 0.7), with_lora(served(clip, scheme="comfy"), lora, 0.7)),
             (with_lora(clip, lora, 0.7), served(with_lora(clip, lora, 0.7), scheme="comfy")),
         )
-        plain_files = saved(clip)
+        files = plain_files = saved(clip)
         for expected, found in cases:
             files, others = saved(expected), saved(found)
             assert files.keys() == others.keys()

@@ -103,7 +103,8 @@ def by_compel(clip: Any, text: str) -> torch.Tensor:
         from compel import Compel
     except ImportError as error:
         raise SkipTest(f"no compel in ComfyUI's environment: {error}") from error
-    return Compel(tokenizer=clip.tokenizer.t5xxl.tokenizer, text_encoder=T5(clip), device="cpu")(text)
+    compel: Any = Compel(tokenizer=clip.tokenizer.t5xxl.tokenizer, text_encoder=T5(clip), device="cpu")
+    return compel(text)
 
 
 def by_sd_embed(clip: Any, text: str) -> torch.Tensor:
