@@ -48,6 +48,15 @@ class Reader:
     embeddings_of_webui: Embeddings | None = None
     """Those for the chunk rule ``a1111``, if others."""
 
+    @property
+    def chunk_length(self) -> int | None:
+        """Positions that the encoder has in every chunk; None if their number may be any."""
+        return self.layout.length
+
+    def options_of(self, options: EncodeOptions) -> EncodeOptions:
+        """Those options that count for the encoder."""
+        return options
+
     def read(self, text: str, options: EncodeOptions) -> ReadPrompt:
         """Read a prompt, as in `read_prompt`."""
         is_webui = CHUNKINGS.get(rule_of(options.chunking, options.syntax)) is chunk_a1111
@@ -65,15 +74,24 @@ class T5Reader(Reader):
     rule: T5Rule = field(kw_only=True)
     """The rule."""
 
+    @property
+    def chunk_length(self) -> int | None:
+        """Positions that the encoder has in every chunk; None if their number may be any."""
+        return self.rule.length if self.rule.is_cut else None
+
+    def options_of(self, options: EncodeOptions) -> EncodeOptions:
+        """Those options that count for the encoder."""
+        fields = ("syntax", "normalization", "cleaning", "has_tags", "strict")
+        return EncodeOptions(scheme=self.rule.scheme, **{name: getattr(options, name) for name in fields})
+
     def read(self, text: str, options: EncodeOptions) -> ReadPrompt:
         """Read a prompt.
 
         Raises:
             As in `read_prompt`, and `chunk_t5`.
         """
-        fields = ("syntax", "normalization", "cleaning", "has_tags", "strict")
-        of_t5 = EncodeOptions(scheme=self.rule.scheme, **{name: getattr(options, name) for name in fields})
-        return read_prompt(text, of_t5, self.tokenize, self.layout, rule=partial(chunk_t5, rule=self.rule))
+        rule = partial(chunk_t5, rule=self.rule)
+        return read_prompt(text, self.options_of(options), self.tokenize, self.layout, rule=rule)
 
 
 def layout_of(config: TextConfig) -> ChunkLayout:

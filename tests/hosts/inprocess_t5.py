@@ -224,12 +224,20 @@ def check_reports_words_and_refusals() -> None:
         assert tuple(placed.fields[0].rows) == ((3,) if conditioning[0][0].shape[1] == 256 else (5,)), placed.fields
 
 
-@compares("T5's tokens that another node has made anew under a1111, small, with stock")
-def check_tokens_made_anew_are_left_to_the_host() -> None:
+@compares("T5's tokens that another node has made anew, small, with Weighted Prompt and with stock")
+def check_tokens_made_anew_are_weighed_as_they_stand() -> None:
     clip = make_clip("Flux")
-    work = served(clip, syntax="a1111", scheme="a1111")
-    tokens = work.tokenize("a (red:1.3) cat")
-    tokens["t5xxl"] = [[(int(one[0]), 1.0) for one in chunk] for chunk in tokens["t5xxl"]]
+    text = "a (red:1.3) cat, (dog:0.5)"
+    for scheme in ("a1111", "lpw", "compel"):
+        work = served(clip, syntax="a1111", scheme=scheme)
+        tokens = work.tokenize(text)
+        tokens["t5xxl"] = [[(int(one[0]), float(one[1])) for one in chunk] for chunk in tokens["t5xxl"]]
+        difference(
+            work.encode_from_tokens_scheduled(tokens)[0][0], ours(clip, text, syntax="a1111", scheme=scheme)[0][0]
+        )
+    work = served(clip, syntax="a1111", scheme="compel")
+    tokens = work.tokenize("a red cat")
+    tokens["t5xxl"] = [chunk[:256] for chunk in tokens["t5xxl"]]  # as many as compel never has
     difference(work.encode_from_tokens_scheduled(tokens)[0][0], stock(clip, "a red cat")[0][0])
 
 

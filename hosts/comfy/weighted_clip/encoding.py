@@ -126,10 +126,9 @@ class Session:
         reader, options = self.readers.get(name), self.method.options
         if reader is None or not self.method.has_readers or not chunks:
             return by_host(chunks)
-        prompt = prompt_of(chunks)
-        is_other = prompt is None if reader.layout.is_open else any(len(one) != reader.layout.length for one in chunks)
-        if is_other:
-            self.say(f"Another node has made other chunks for {name}: ComfyUI's own rule acts on them.")
+        prompt, lengths = prompt_of(chunks), {*map(len, chunks)}
+        if lengths != {reader.chunk_length} if reader.chunk_length else prompt is None and len(lengths) > 1:
+            self.say(f"Another node has made chunks of another length for {name}: ComfyUI's own rule acts on them.")
             return by_host(chunks)
         if prompt is None:
             if self.current is not None:
@@ -137,7 +136,7 @@ class Session:
             if self.method.is_stock:
                 return by_host(chunks)
             self.say(EDITED_LINE)
-            prompt = rebuilt(chunks, options, reader.layout)
+            prompt = rebuilt(chunks, reader.options_of(options), reader.layout)
         if self.method.is_stock:
             result = by_host(chunks)
             if self.current is not None:

@@ -194,6 +194,7 @@ def rebuilt(chunks: Sequence[Sequence[Entry]], options: EncodeOptions, layout: C
     Raises:
         ValueError: If it is a part of a prompt with ``.and`` or ``.blend``, whose rows are several prompts.
     """
+    chunks = chunks if layout.has_bos else [((0, 1.0), *chunk) for chunk in chunks]
     numbers: dict[Any, int] = {}
 
     def number(key: Any) -> int:
