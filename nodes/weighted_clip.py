@@ -30,7 +30,7 @@ class WeightedCLIP(Node):
     gives exactly what it gave before.
     """
 
-    title = WEIGHTED_CLIP
+    title = f"{WEIGHTED_CLIP} (Prompt Weights)"  # the search ranks by the title: "prompt weight" finds it first
     aliases = (
         "weight, prompt weight, weighted clip, weights, emphasis, prompt, clip text encode, a1111, attention weights, "
         "down-weight"

@@ -63,6 +63,8 @@ class ChunkLayout:
     """Id of the token ``,``, at which A1111 prefers to cut."""
     is_open: bool = False
     """Whether it has room for any text, as in encoders without chunks; the length is then that of the text."""
+    has_bos: bool = True
+    """Whether the encoder has a begin token. Without one, position 0 is none of its own, and has no row."""
 
     def __post_init__(self) -> None:
         if self.length < 3:
@@ -145,6 +147,8 @@ class ChunkContext:
     """Embeddings a prompt can name, under the rules ``a1111`` and ``comfy …``; without them, names are plain text."""
     quirks: bool = False
     """Rule ``a1111``: whether to follow the program even where that loses an embedding's vectors."""
+    rule: Callable[[Prompt, ChunkContext], Chunked] | None = None
+    """The encoder's only chunk rule, in place of the chosen one."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.comma_backtrack < self.layout.capacity:

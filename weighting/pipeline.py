@@ -82,6 +82,8 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
         )
 
     plan = plan_sections(read.sections, plan_chunks, scheme_options)
+    if not read.layout.has_bos:
+        plan = plan.then(_without_begin)
     if options.pooled == "raw text":
         plan = _with_pooled_of_raw_text(plan, read, tokenize)
     plan = scheme.finish(plan.then(lambda weighted: without_padding(weighted, read)), read, scheme_options)
@@ -153,7 +155,7 @@ def is_in_columns(reads: Sequence[ReadPrompt]) -> bool:
     """
     options = reads[0].options
     is_plain = all(len(read.sections) == 1 and not read.sections[0].shares for read in reads)
-    is_plain = is_plain and all(read.sections[0].weight == 1.0 for read in reads)
+    is_plain = is_plain and not reads[0].layout.is_open and all(read.sections[0].weight == 1.0 for read in reads)
     is_raised = any(weight > 1.0 for read in reads for chunk in read.chunks for weight in chunk.weights)
     is_theirs = is_raised if _is_emphasized(options) else SCHEMES[options.scheme].in_columns is not None
     is_plain = is_plain and is_theirs
@@ -247,6 +249,12 @@ def without_padding(weighted: Weighted, read: ReadPrompt) -> Weighted:
         message = "Padding cannot be dropped here, because this scheme leaves out other rows: all of its rows are kept."
         return weighted._replace(issues=(*weighted.issues, Issue("padding-kept", message, Span(0, 0))))
     rows = [row for row, place in enumerate(weighted.places) if place.position < kept[place.chunk]]
+    return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
+
+
+def _without_begin(weighted: Weighted) -> Weighted:
+    """Drop the rows of positions that the encoder does not have."""
+    rows = [row for row, place in enumerate(weighted.places) if place.position]
     return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
 
 

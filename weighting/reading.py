@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from ..encoder.tokenizer import CleaningTokenize, can_clean, may_change
 from .bind import Bound, marked_phrases, within_bounds
 from .chunking import ChunkedSection, chunk_prompt, chunks_of
-from .chunks import CLIP_L_LAYOUT, ChunkContext, ChunkLayout, Token, TokenChunk, Tokenize
+from .chunks import CLIP_L_LAYOUT, ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, Tokenize
 from .cutoff import marked_as_cutoff
 from .embeddings import Embeddings
 from .hiding import hiding_issues, mark_hidden
@@ -51,6 +51,12 @@ class ReadPrompt(NamedTuple):
         return (*chunks_of(self.sections), *(chunk for term in self.terms for chunk in term.chunks))
 
     @property
+    def encoded(self) -> list[tuple[Token, ...]]:
+        """Tokens of each chunk that the encoder has positions for, without those of terms."""
+        first = 0 if self.layout.has_bos else 1
+        return [chunk.tokens[first:] for chunk in chunks_of(self.sections)]
+
+    @property
     def has_signs(self) -> bool:
         """Whether its scheme gives any row the sign -1."""
         scheme = SCHEMES[self.options.scheme]
@@ -64,6 +70,7 @@ def read_prompt(
     layout: ChunkLayout = CLIP_L_LAYOUT,
     *,
     embeddings: Embeddings | None = None,
+    rule: Callable[[Prompt, ChunkContext], Chunked] | None = None,
 ) -> ReadPrompt:
     """Parse, tokenize, cut into chunks and normalise.
 
@@ -73,6 +80,7 @@ def read_prompt(
         tokenize: The encoder's tokenizer.
         layout: The encoder's chunk layout; CLIP-L's by default.
         embeddings: Embeddings the prompt can name; without them, names are plain text.
+        rule: The encoder's only chunk rule, in place of that of the options; its texts are not cleaned.
 
     Returns:
         The chunks, their weights final and finite.
@@ -81,9 +89,9 @@ def read_prompt(
         PromptError: In strict mode, if the reference raises.
         ValueError: If an option is out of range.
     """
-    if options.is_cleaned:
+    if options.is_cleaned and rule is None:
         tokenize = CleaningTokenize(tokenize)
-    context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks)
+    context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks, rule)
     found, left, terms = _taken_out(text, options)
     read = placed(_read(left.text, options, context), text, left)
     if terms:

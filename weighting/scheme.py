@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..encoder.encoding import Encoding
 from .chunking import ChunkedSection
+from .chunking.t5 import T5Rule
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, close_chunk
 from .plan import Plan, Variant, Visible, VisibleFn
 from .prompt import Fragment, Issue, Prompt, Span
@@ -317,6 +318,8 @@ class Scheme:
     """Last step, for the rows of the whole prompt: from ``(plan, read, options)`` to another plan."""
     has_signs: Callable[[Read], bool] | None = None
     """Function that tells whether it gives any row of a prompt the sign -1; None: it has no signs."""
+    t5: T5Rule | None = None
+    """Rule by which its program weighs the rows of T5, if it does."""
 
     @property
     def is_signed(self) -> bool:

@@ -9,7 +9,8 @@ Source: docs/models.md; behaviour of ComfyUI 0.29.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, islice, zip_longest
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from ..encoder.encoding import Encoding
 from ..encoder.tokenizer import default_tokenizer
 from .chunking import CHUNKINGS, ChunkedSection, rule_of
 from .chunking.a1111 import chunk_a1111
+from .chunking.t5 import T5Rule, chunk_t5
 from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, Tokenize, close_chunk, filled
 from .embedding_folder import EmbeddingFolder
 from .embeddings import Embeddings, EmbeddingsOfSdxl
@@ -46,11 +48,50 @@ class Reader:
     embeddings_of_webui: Embeddings | None = None
     """Those for the chunk rule ``a1111``, if others."""
 
+    @property
+    def chunk_length(self) -> int | None:
+        """Positions that the encoder has in every chunk; None if their number may be any."""
+        return self.layout.length
+
+    def options_of(self, options: EncodeOptions) -> EncodeOptions:
+        """Those options that count for the encoder."""
+        return options
+
     def read(self, text: str, options: EncodeOptions) -> ReadPrompt:
         """Read a prompt, as in `read_prompt`."""
         is_webui = CHUNKINGS.get(rule_of(options.chunking, options.syntax)) is chunk_a1111
         embeddings = (self.embeddings_of_webui if is_webui else None) or self.embeddings
         return read_prompt(text, options, self.tokenize, self.layout, embeddings=embeddings)
+
+
+@dataclass(frozen=True)
+class T5Reader(Reader):
+    """Prompt reader for a T5 encoder beside CLIP text towers, by the rule of a program.
+
+    Of the options only those count that say how a text is read, and the normalization: the others are CLIP's.
+    """
+
+    rule: T5Rule = field(kw_only=True)
+    """The rule."""
+
+    @property
+    def chunk_length(self) -> int | None:
+        """Positions that the encoder has in every chunk; None if their number may be any."""
+        return self.rule.length if self.rule.is_cut else None
+
+    def options_of(self, options: EncodeOptions) -> EncodeOptions:
+        """Those options that count for the encoder."""
+        fields = ("syntax", "normalization", "cleaning", "has_tags", "strict")
+        return EncodeOptions(scheme=self.rule.scheme, **{name: getattr(options, name) for name in fields})
+
+    def read(self, text: str, options: EncodeOptions) -> ReadPrompt:
+        """Read a prompt.
+
+        Raises:
+            As in `read_prompt`, and `chunk_t5`.
+        """
+        rule = partial(chunk_t5, rule=self.rule)
+        return read_prompt(text, self.options_of(options), self.tokenize, self.layout, rule=rule)
 
 
 def layout_of(config: TextConfig) -> ChunkLayout:
@@ -97,18 +138,20 @@ def read_for_towers(
         readers: Readers by tower.
 
     Returns:
-        The prompt by tower, in the order of ``readers``. Empty chunks are added to the shorter prompts, as in ComfyUI's
+        The prompt by tower, those of T5 last. Empty chunks are added to the shorter prompts, as in ComfyUI's
         CLIPTextEncodeSDXL and compel, except if one text is cut by ComfyUI's rule, as in its CLIPTextEncode, or is for
         towers of different lengths. Text beyond the rows common to all towers is named in the issues.
 
     Raises:
         As in `read_together`.
     """
+    readers, others = _apart(readers)
     reads = _read([text], options, readers)
     is_cut_by_comfyui = rule_of(options.chunking, options.syntax).startswith("comfy")
     if not isinstance(text, str) or not (is_cut_by_comfyui or _differ_in_length(readers.values())):
         reads = _with_equal_counts(reads)
-    return _with_cut_told({name: read for name, (read,) in _with_equal_rows(reads).items()})
+    found = _with_cut_told({name: read for name, (read,) in _with_equal_rows(reads).items()})
+    return {**found, **{name: read for name, (read,) in _read([text], options, others).items()}}
 
 
 def read_together(
@@ -123,18 +166,26 @@ def read_together(
         texts: At least one prompt: one text, or one per tower. ComfyUI's names of towers are ``clip_l``, ``clip_g`` and
             ``clip_h``.
         options: Options for reading them.
-        readers: Readers by tower, all with the same chunk length.
+        readers: Readers by tower, those of CLIP with the same chunk length.
         kept: If padding is dropped, the number of rows of each chunk to keep for the sake of other texts.
 
     Returns:
-        The prompts by tower, in the order of ``readers``, with equal numbers of kept rows and of chunks in their
-        results, at least as many as in ``kept``.
+        The prompts by tower, those of T5 last. Those of CLIP have equal numbers of kept rows and of
+        chunks in their results, at least as many as in ``kept``.
 
     Raises:
         PromptError: In strict mode, if the reference raises.
         ValueError: If an option is out of range.
     """
-    return _with_equal_rows(_with_equal_counts(_read(texts, options, readers), len(kept)), kept)
+    readers, others = _apart(readers)
+    reads = _with_equal_rows(_with_equal_counts(_read(texts, options, readers), len(kept)), kept)
+    return {**reads, **_read(texts, options, others)}
+
+
+def _apart(readers: Mapping[str, Reader]) -> tuple[dict[str, Reader], dict[str, Reader]]:
+    """Readers of towers whose rows stand side by side, and of those whose rows stand behind them."""
+    others = {name: reader for name, reader in readers.items() if reader.layout.is_open}
+    return {name: reader for name, reader in readers.items() if name not in others}, others
 
 
 def _differ_in_length(towers: Iterable[Reader | ReadPrompt]) -> bool:
@@ -145,11 +196,15 @@ Reads = Mapping[str, Sequence[ReadPrompt]]
 """Each tower's reading of each text."""
 
 
-def _read(texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, readers: Mapping[str, Reader]) -> Reads:
-    return {
-        name: [reader.read(text if isinstance(text, str) else text[name], options) for text in texts]
-        for name, reader in readers.items()
-    }
+def _read(
+    texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, readers: Mapping[str, Reader]
+) -> dict[str, list[ReadPrompt]]:
+    return {name: [reader.read(_text_for(name, text), options) for text in texts] for name, reader in readers.items()}
+
+
+def _text_for(name: str, text: str | Mapping[str, str]) -> str:
+    """Text for a tower; T5 has that of the last."""
+    return text if isinstance(text, str) else text.get(name, [*text.values()][-1])
 
 
 def _with_equal_counts(reads: Reads, least: int = 0) -> Reads:

@@ -88,7 +88,21 @@ def reference() -> str:
     """The reference of schemes, with its table of formulas."""
     page = (ROOT / REFERENCE).read_text(encoding="utf-8")
     rows = [(f"`{name}`", scheme.formula, scheme.equals, scheme.cost) for name, scheme in SCHEMES.items()]
-    return with_table(page, ("Scheme", "Row j", "Equals", "Chunks encoded, for n"), rows)
+    page = with_table(page, ("Scheme", "Row j", "Equals", "Chunks encoded, for n"), rows)
+    return with_table(page, ("Scheme", "Encoders that it acts on"), _encoders_by_scheme())
+
+
+def _encoders_by_scheme() -> list[tuple[str, str]]:
+    """Schemes that act on the same text encoders, and those in words."""
+    found: dict[str, list[str]] = {}
+    for name, scheme in SCHEMES.items():
+        encoders = ["CLIP"]
+        if scheme.by_host:
+            encoders.append("all others, as far as ComfyUI weighs them")
+        if scheme.t5 is not None:
+            encoders.append(f"T5 of {' and '.join(scheme.t5.models)}, as in {scheme.t5.program}")
+        found.setdefault("; ".join(encoders), []).append(f"`{name}`")
+    return [(", ".join(names), encoders) for encoders, names in found.items()]
 
 
 SHOWN = {

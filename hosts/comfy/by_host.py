@@ -149,25 +149,26 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
 
 
 def words_or_reason(
-    clip: Clip, tokens: HostTokens, conditioning: Conditioning, of_towers: Mapping[str, Words] = MappingProxyType({})
+    clip: Clip,
+    tokens: HostTokens,
+    conditioning: Conditioning,
+    of_towers: Mapping[str, Words] = MappingProxyType({}),
+    sizes: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> tuple[Part, ...] | str:
     """Words and rows of a conditioning that the host has made of marked tokens, or the reason why none are known.
 
-    ``of_towers`` are those of CLIP text towers that read the prompt by our rules.
+    ``of_towers`` are those of text towers that read the prompt by our rules, ``sizes`` the numbers of rows of pictures
+    as in `parts_of_rows`.
     """
     family = text_family(clip)
     if family is None:
-        return unknown_rows(clip)
+        return f"it is unknown which rows its text encoder ({type(clip.cond_stage_model).__name__}) makes of which word"
     rows, values = conditioning[0]
+    named = {name.removeprefix("clip_"): words for name, words in of_towers.items()}
     try:
-        return words_of_rows(parts_of_rows(clip, family, tokens, num_rows_read(rows, values), {}), of_towers)
+        return words_of_rows(parts_of_rows(clip, family, tokens, num_rows_read(rows, values), sizes), named)
     except ValueError as error:
         return f"{error}".rstrip(".")
-
-
-def unknown_rows(clip: Clip) -> str:
-    """Reason why the words of a CLIP of no known family have no rows of their own."""
-    return f"it is unknown which rows its text encoder ({type(clip.cond_stage_model).__name__}) makes of which word"
 
 
 def _check_options(clip: Clip, options: EncodeOptions) -> None:

@@ -10,7 +10,7 @@ Source: behaviour of ComfyUI 0.3.64 and 0.29.0; docs/reference/hosts.md, "In Com
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ from .kinds import class_of
 from .models import NativeClip, encode_native
 from .native_clip import is_native
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
-from .towers import answered_by, encode_fn, has_towers, host_id, other_rule, reader_of, tokenizers_of
+from .towers import answered_by, encode_fn, has_towers, host_id, other_rule, reader_of, t5_readers, tokenizers_of
 from .types import Clip, Conditioning, Tower
 from .weighted_clip.host_texts import text_as_typed, tokens_of_text
 from .words import with_words, words_or_blend
@@ -178,7 +178,7 @@ def encode_unsigned(
     window = max(1, len(texts)) if kept is not None else WINDOW if is_remembering else 1
     device = torch.device(getattr(clip.patcher, "load_device", "cpu"))
     calls = calls_of(getattr(clip.cond_stage_model, name), device, is_remembering=is_remembering)
-    encoders = Encoders(readers_of(clip), **calls)
+    encoders = Encoders({**readers_of(clip), **t5_readers(clip, options.scheme)}, **calls)
     windows = [texts[start : start + window] for start in range(0, len(texts), window)]
     plans = [_prepared(encoders, some, options, kept) for some in windows]
     for prepared in plans:
@@ -276,6 +276,11 @@ def others_in(clip: Clip) -> tuple[str, ...]:
     return tuple(sorted(set(children) - set(tokenizers_of(clip))))
 
 
+def _others(clip: Clip, prompts: Container[str]) -> tuple[str, ...]:
+    """Names of text encoders besides those that read prompts by our rules."""
+    return tuple(name for name in others_in(clip) if name not in prompts)
+
+
 def _encoded_by_host(clip: Clip, read: HostRead, values: Mapping[str, Any]) -> Encoded:
     """Encode a prompt by a CLIP without a CLIP text tower."""
     found = encode_by_host(clip, read, values)
@@ -355,18 +360,14 @@ def _call_host(
     prompts = {name: prompts[name] for name in prepared.reads}
     words = words_or_blend(prompts)
     if not isinstance(words, str) and not is_clip:
-        of_towers = {name.removeprefix("clip_"): own for name, own in words[0].items()}
-        words = words_or_reason(clip, tokens, conditioning, of_towers)
-    return Encoded(with_words(conditioning, words), prompts, others_in(clip))
+        words = words_or_reason(clip, tokens, conditioning, words[0])
+    return Encoded(with_words(conditioning, words), prompts, _others(clip, prompts))
 
 
 def _host_tokens(read: ReadPrompt) -> list[list[tuple[Any, float]]]:
     """Tokens and weights of a prompt in the host's form."""
     is_weighing = SCHEMES[read.options.scheme].is_weighing
-    return [
-        [(host_id(token.id), token.weight if is_weighing else 1.0) for token in chunk.tokens]
-        for chunk in chunks_of(read.sections)
-    ]
+    return [[(host_id(token.id), token.weight if is_weighing else 1.0) for token in tokens] for tokens in read.encoded]
 
 
 def _encode_by_other_rule(
@@ -395,4 +396,4 @@ def _encode_by_other_rule(
         plain = Variant(chunks, (None,) * len(chunks), "the prompt")
         read = read._replace(issues=(issue, *read.issues))
         prompts[name] = EncodedPrompt(hidden, others["pooled_output"], read, 1, variants=partial(tuple, [plain]))
-    return Encoded(with_words(conditioning, "another pack’s node has made its rows"), prompts, others_in(clip))
+    return Encoded(with_words(conditioning, "another pack’s node has made its rows"), prompts, _others(clip, prompts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass
 from inspect import isfunction
 from types import MethodType
 from typing import Any
@@ -17,17 +18,21 @@ from torch import Tensor
 
 from ...encoder.encoding import EncodeFn, Encoding
 from ...encoder.masks import check_mask
+from ...encoder.tokenizer import without_surrogates
 from ...weighting.chunks import ChunkLayout
 from ...weighting.embeddings import TokenId
-from ...weighting.towers import Reader
+from ...weighting.schemes import SCHEMES
+from ...weighting.towers import Reader, T5Reader
 from ..tokenizing import HostTokenize
 from .contract import TOKENIZER, TOWER, checked_object, host
 from .families import text_family
 from .native_clip import encoder_of
 from .titles import WEIGHTED_PROMPT
-from .token_offsets import HostEmbeddings
+from .token_offsets import HostEmbeddings, offsets
 from .types import Clip, Tokenizer, Tower
 
+T5 = "t5xxl"
+"""Name of the T5 encoder beside CLIP text towers."""
 ENCODE = "encode_token_weights"
 """Name of the host's method that makes rows of tokens with weights."""
 
@@ -70,12 +75,37 @@ def reader_of(tokenizer: Tokenizer) -> Reader:
     return Reader(HostTokenize(tokenizer, _host_ids), layout, embeddings)
 
 
+@dataclass(frozen=True)
+class _T5Tokenize:
+    """A host's tokenizer of T5 as a tokenize function; it leaves out the end token."""
+
+    tokenizer: Tokenizer
+
+    def __call__(self, text: str) -> Sequence[tuple[int, int, int]]:
+        return offsets(self.tokenizer, without_surrogates(text))
+
+
+def t5_readers(clip: Clip, scheme: str) -> dict[str, Reader]:
+    """Prompt reader for the T5 encoder beside a CLIP's text towers, by module name, if a scheme weighs its rows."""
+    rule, family = SCHEMES[scheme].t5, text_family(clip)
+    if rule is None or family is None or family.title not in rule.models:
+        return {}
+    if getattr(clip.cond_stage_model, T5, None) is None:  # not loaded
+        return {}
+    return {T5: T5Reader(_T5Tokenize(getattr(clip.tokenizer, T5)), rule.layout, rule=rule)}
+
+
 def encode_fn(tower: Tower) -> EncodeFn:
-    """Encode function of a host's text tower (SDClipModel); only to be called while the host encodes."""
+    """Encode function of a host's text tower (SDClipModel); only to be called while the host encodes.
+
+    That of T5 gives position 0, which T5 does not have, a row of zeros.
+    """
     checked_object(tower, TOWER)
     native = encoder_of(tower)
     if native is not None:
         return native
+    if not hasattr(tower.transformer, "text_model"):
+        return _t5_encode_fn(tower)
 
     def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         tokens = [[host_id(token) for token in chunk] for chunk in ids]
@@ -83,8 +113,7 @@ def encode_fn(tower: Tower) -> EncodeFn:
             return Encoding(*tower.encode(tokens)[:2])
         if mask is not None:
             mask = check_mask(mask, len(tokens), len(tokens[0]))
-        # ComfyUI 0.3.64 has no execution device
-        device = getattr(tower, "execution_device", None) or tower.transformer.get_input_embeddings().weight.device
+        device = _device_of(tower)
         embeds, _, num_tokens, embeds_info = tower.process_tokens(tokens, device)
         mask = None if mask is None else mask.to(device)
         if not is_causal:
@@ -106,6 +135,29 @@ def encode_fn(tower: Tower) -> EncodeFn:
         return Encoding(hidden.float(), pooled.float())
 
     return encode
+
+
+def _t5_encode_fn(tower: Tower) -> EncodeFn:
+    def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
+        del is_causal  # T5 reads in both directions
+        tokens = [[host_id(token) for token in chunk[1:]] for chunk in ids]
+        if mask is None:
+            hidden = tower.encode(tokens)[0]
+        else:
+            device = _device_of(tower)
+            embeds, _, num_tokens, embeds_info = tower.process_tokens(tokens, device)
+            seen = mask[:, mask.shape[1] > 1 :, 1:].to(device).long()
+            given = {"num_tokens": num_tokens, "embeds_info": embeds_info, "dtype": torch.float32}
+            hidden = tower.transformer(None, seen, embeds=embeds, **given)[0].float()
+        begin = hidden.new_zeros(len(hidden), 1, hidden.shape[2])
+        return Encoding(torch.cat([begin, hidden], 1), begin[:, 0])
+
+    return encode
+
+
+def _device_of(tower: Tower) -> torch.device:
+    """Device on which the host lets a tower encode; ComfyUI 0.3.64 has no execution device."""
+    return getattr(tower, "execution_device", None) or tower.transformer.get_input_embeddings().weight.device
 
 
 @contextmanager

@@ -13,11 +13,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest import SkipTest
 
 import torch
 import toys_pictures  # noqa: F401  # adds its families to the toys
+import toys_video  # noqa: F401
 from inprocess import compares, difference, main
 from inprocess_traces import leaves_nothing
 from served_clip import effects, served
@@ -66,6 +68,24 @@ def edit(module: str, name: str, **more: Any) -> Encode:
     return encode
 
 
+def omni(clip: Any, text: str, images: list[torch.Tensor]) -> Any:
+    node = importlib.import_module("comfy_extras.nodes_zimage").TextEncodeZImageOmni
+    return node.execute(clip, text, image1=images[0], image3=images[1]).result[0]
+
+
+def image_to_video(clip: Any, text: str, images: list[torch.Tensor]) -> Any:
+    """As from a vision model whose rows of the picture the text encoder takes."""
+    node = importlib.import_module("comfy_extras.nodes_hunyuan").TextEncodeHunyuanVideo_ImageToVideo
+    rows = images[0].flatten()[: 7 * 64].view(1, 7, 64)
+    return node.execute(clip, SimpleNamespace(mm_projected=rows), text, 2).result[0]
+
+
+def with_system_prompt(clip: Any, text: str, images: list[torch.Tensor]) -> Any:
+    del images
+    node = importlib.import_module("comfy_extras.nodes_lumina2").CLIPTextEncodeLumina2
+    return node.execute(clip, text, "alignment").result[0]
+
+
 def before_a_picture(clip: Any, text: str, images: list[torch.Tensor]) -> Any:
     return clip.encode_from_tokens_scheduled(clip.tokenize(text + BEHIND, images=images[:1], llama_template=TEMPLATE))
 
@@ -79,6 +99,9 @@ NODES: dict[str, tuple[tuple[str, Encode], ...]] = {
     "Boogu": (("Edit", edit("nodes_boogu", "TextEncodeBooguEdit", negative_prompt="")),),
     "Mage-Flow": (("Edit", edit("nodes_mage", "TextEncodeMageFlowEdit", negative_prompt="", width=64, height=64)),),
     "JoyImage": (("Edit", edit("nodes_joyimage", "TextEncodeJoyImageEdit")),),
+    "Z-Image": (("Omni", omni),),
+    "Hunyuan Video": (("image to video", image_to_video),),
+    "Lumina 2": (("system prompt", with_system_prompt),),
 }
 
 

@@ -115,7 +115,7 @@ def leaves_nothing(clip: Any, what: str) -> Iterator[None]:
 
 
 def hooked(clip: Any, is_scheduled: bool) -> Any:
-    """A clone of a CLIP with a LoRA as a hook, on its own schedule of the sampling or as the steps go on."""
+    """A clone of a CLIP with a LoRA as a hook, on its own schedule of the sampling or the same all the time."""
     import comfy.hooks
     from comfy_extras.nodes_hooks import SetClipHooks
 
@@ -124,7 +124,7 @@ def hooked(clip: Any, is_scheduled: bool) -> Any:
     keyframes.add(comfy.hooks.HookKeyframe(1.0, 0.0))
     keyframes.add(comfy.hooks.HookKeyframe(0.4, 0.5))
     hooks.set_keyframes_on_hooks(keyframes)
-    return SetClipHooks().apply_hooks(clip, True, is_scheduled, hooks)[0]
+    return SetClipHooks().apply_hooks(clip, schedule_clip=is_scheduled, apply_to_conds=True, hooks=hooks)[0]
 
 
 def versions(family: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ FIRST: dict[str, tuple[str, int]] = {
     "weight": ("", 1),
     "weighted": ("", 1),
     "weighted clip": ("", 1),
-    "prompt weight": ("", 5),
+    "prompt weight": ("", 1),
     "weighted prompt": ("TextEncode", 1),
     "prompt": ("TextEncode", 3),
     "fade": ("MaskedBlend", 1),

@@ -22,7 +22,7 @@ NAMES = (
     *("attention_beside", "places", "places_joint", "regions"),
     *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
     *("samplings", "large_maps", "world", "picture_settings", "weighted_clip", "edit_prompts", "old_workflows"),
-    *("other_packs", "edited_tokens", "native_clip"),
+    *("other_packs", "edited_tokens", "native_clip", "host_nodes", "t5"),
 )
 SCRIPTS = tuple(Path(__file__).with_name(f"inprocess_{name}.py") for name in NAMES)
 CHECKS = [
@@ -42,6 +42,7 @@ PACKS = {
     "check_smz": "ComfyUI_smZNodes",
     "check_adv_clip_emb": "ComfyUI_ADV_CLIP_emb",
     "of_cd_tuner": "cd-tuner_negpip-ComfyUI",
+    "check_lpw_equals": "sd_embed",
     "nodes_of_impact": "ComfyUI-Impact-Pack",
     "nodes_of_inspire": "ComfyUI-Inspire-Pack",
     "nodes_of_adv_clip_emb": "ComfyUI_ADV_CLIP_emb",

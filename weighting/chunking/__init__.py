@@ -68,7 +68,7 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
 
     def cut(part: Prompt) -> tuple[TokenChunk, ...]:
         nonlocal first_fragment
-        chunks, found = CHUNKINGS[chunking](part, context)
+        chunks, found = (context.rule or CHUNKINGS[chunking])(part, context)
         issues.extend(found)
         chunks = tuple(_counted_from(chunk, first_fragment) for chunk in chunks)
         first_fragment += len(part.parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from ..chunking.t5 import T5Rule
 from ..scheme import Scheme
 from .blend import adv_compel, comfy_plus_plus, compel, down_weight, masked_blend
 from .negpip import (
@@ -53,6 +54,7 @@ SCHEMES: dict[str, Scheme] = {
         formula=r"$`w_j C_j \cdot \overline{C} / \overline{wC}`$, means over its chunk",
         cost="n",
         in_columns=a1111_global_norm,  # the mean over a column is the mean over all given chunks
+        t5=T5Rule("Forge", ("Flux 1", "Stable Diffusion 3"), "a1111", 256),
     ),
     "compel": Scheme(
         compel,
@@ -63,6 +65,7 @@ SCHEMES: dict[str, Scheme] = {
         choose="it comes from InvokeAI or from diffusers with compel; take syntax `compel` with it",
         formula="`masked_blend` with law `compel` and method `attention`",
         cost="n (k + 1) + 1, for k fragments below 1",
+        t5=T5Rule("compel", ("Flux 1",), "compel", 512, is_cut=True),
     ),
     "masked_blend": Scheme(
         masked_blend,
@@ -173,6 +176,7 @@ SCHEMES: dict[str, Scheme] = {
         cost="n",
         issues=lpw_issues,
         left_out_issues=left_out_issues,
+        t5=T5Rule("sd_embed", ("Flux 1",), "a1111_no_norm", ends_fragments=True),
     ),
     "unweighted": Scheme(
         unweighted,

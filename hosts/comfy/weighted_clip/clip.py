@@ -13,16 +13,16 @@ from functools import cache
 from typing import Any
 
 from ....encoder.quoting import quote
-from ....weighting.chunking import chunks_of
 from ....weighting.encoders import Encoders
 from ....weighting.syntax import syntax_of
 from ..by_host import written_for_host
 from ..clip import readers_of, towers_of
 from ..contract import CLIP, checked_object
 from ..host_clip import SESSION, base_of, host_clip
+from ..towers import t5_readers
 from ..types import Clip, Conditioning
 from .encoding import Report, Session
-from .host_texts import is_replaced, marked_tokens, text_as_typed, text_to_weigh
+from .host_texts import is_replaced, text_as_typed, text_to_weigh, tokens_of_text
 from .marks import marked_chunks, values_of
 from .settings import Settings, method_for
 from .timed_tokens import TimedChunks, timed_conditioning, timed_tokens
@@ -47,13 +47,8 @@ class _Weighted:
         if not isinstance(text, str) or is_replaced(self.tokenizer) or choices.keys() & GENERATING:  # type: ignore[attr-defined]
             return stock.tokenize(text, return_word_ids, **choices)
 
-        def by_host(tokenizer: Any, written: str) -> dict[str, Any]:
-            clip: Any = host_clip(self)
-            clip.tokenizer = tokenizer
-            return clip.tokenize(written, return_word_ids, **choices)
-
         def tokens_of(part: str) -> dict[str, Any]:
-            return _tokens(host_clip(self), session, part, return_word_ids, by_host)  # type: ignore[arg-type]
+            return _tokens(host_clip(self), session, part, {"return_word_ids": return_word_ids, **choices})  # type: ignore[arg-type]
 
         return timed_tokens(text, session, tokens_of) if session.settings.is_timed else tokens_of(text)
 
@@ -126,7 +121,7 @@ def weighted_clip(clip: Clip, settings: Settings, tell: Callable[[Report], None]
     checked_object(clip, CLIP, *names)
     clip = host_clip(clip)
     method = method_for(clip, settings)
-    readers = readers_of(clip) if method.has_readers else {}
+    readers = {**readers_of(clip), **t5_readers(clip, method.options.scheme)} if method.has_readers else {}
     session = Session(settings, method, readers, tell)
     work = clip.clone()
     model = work.cond_stage_model
@@ -158,23 +153,21 @@ def _class_of(base: type) -> type:
     return type(base.__name__, (_Weighted, base), {"__module__": base.__module__, "__qualname__": base.__qualname__})
 
 
-def _tokens(
-    clip: Clip, session: Session, text: str, has_words: bool, by_host: Callable[[Any, str], dict[str, Any]]
-) -> dict[str, Any]:
-    """Marked tokens of a text."""
+def _tokens(clip: Clip, session: Session, text: str, choices: dict[str, Any]) -> dict[str, Any]:
+    """Marked tokens of a text by a host's CLIP; ``choices`` are its own."""
     method = session.method
     if method.way is not None and method.family is not None:
-        return marked_tokens(clip.tokenizer, text_to_weigh(clip, method.family, text, method.options), by_host)
+        return tokens_of_text(clip, text_to_weigh(clip, method.family, text, method.options), **choices)
     if not method.has_readers:
-        return marked_tokens(clip.tokenizer, written_for_host(clip, text, method.options), by_host)
+        return tokens_of_text(clip, written_for_host(clip, text, method.options), **choices)
     reads = Encoders(session.readers).read(text, method.options)
     if method.family is None:
-        tokens = by_host(clip.tokenizer, text)
+        tokens = clip.tokenize(text, **choices)
     else:  # the host reads the unchanged text for its other encoders
-        tokens = marked_tokens(clip.tokenizer, text_as_typed(text, method.options), by_host)
+        tokens = tokens_of_text(clip, text_as_typed(text, method.options), **choices)
     for name, read in reads.items():
         key = name.removeprefix("clip_")
-        marked = marked_chunks(read, chunks_of(read.sections), has_words=has_words, weighs=session.weighs)
+        marked = marked_chunks(read, has_words=choices["return_word_ids"], weighs=session.weighs)
         # what ComfyUI cuts otherwise stays as it is, so that at its defaults nothing changes
         is_comfys = method.is_stock and syntax_of(method.options.syntax).by_comfyui
         if not is_comfys or values_of(tokens[key]) == marked.values:

@@ -22,7 +22,7 @@ from ....weighting.schemes import SCHEMES
 from ....weighting.schemes.negpip import NegPipError
 from ....weighting.towers import Reader, check_same_signs
 from ..attention import with_effects
-from ..by_host import prompt_by_host, stock_note, unknown_rows
+from ..by_host import prompt_by_host, stock_note, words_or_reason
 from ..cache import memory_of, with_recall
 from ..clip import Encoded, calls_of, is_stable_diffusion
 from ..contract import host
@@ -34,7 +34,7 @@ from ..types import Clip, Conditioning
 from ..weighing import without_ignored
 from ..words import with_words, words_or_blend
 from .marks import HostTokens, pairs_in, prompt_of, rebuilt, unweighted
-from .rows import EDITED, Row, check_embeddings, parts_of_rows, read_of_tokens, shared_tokens, words_of_rows
+from .rows import EDITED, check_embeddings, parts_of_rows, read_of_tokens, shared_tokens
 from .settings import Method, Settings
 
 EDITED_LINE = "Another node has put the tokens of a prompt together: they are weighed as they stand."
@@ -126,18 +126,17 @@ class Session:
         reader, options = self.readers.get(name), self.method.options
         if reader is None or not self.method.has_readers or not chunks:
             return by_host(chunks)
-        if any(len(chunk) != reader.layout.length for chunk in chunks):
+        prompt, lengths = prompt_of(chunks), {*map(len, chunks)}
+        if lengths != {reader.chunk_length} if reader.chunk_length else prompt is None and len(lengths) > 1:
             self.say(f"Another node has made chunks of another length for {name}: ComfyUI's own rule acts on them.")
             return by_host(chunks)
-        prompt = prompt_of(chunks)
         if prompt is None:
-            if self.current is None:
-                self.say(EDITED_LINE)
-            else:
+            if self.current is not None:
                 self.current.is_edited = True
             if self.method.is_stock:
                 return by_host(chunks)
-            prompt = rebuilt(chunks, options, reader.layout)
+            self.say(EDITED_LINE)
+            prompt = rebuilt(chunks, reader.options_of(options), reader.layout)
         if self.method.is_stock:
             result = by_host(chunks)
             if self.current is not None:
@@ -188,15 +187,16 @@ class Session:
         if not conditioning:
             return conditioning
         if self.method.way is None:
-            conditioning = with_words(conditioning, self._words(call, conditioning, None))
+            conditioning = with_words(conditioning, self._words(call, conditioning))
             if not call.prompts:
                 return conditioning
             if not is_patched(call.clip):  # the MODEL of CLIP NegPip finds signs in the rows
                 check_same_signs({name: [prompt.read] for name, prompt in call.prompts.items()})
             return with_signs(conditioning, call.prompts)
-        parts = self._parts(call, conditioning)
+        rows, values = conditioning[0]
+        parts = parts_of_rows(call.clip, self.method.family, call.tokens, num_rows_read(rows, values), call.sizes)
         effects = [effect_of(token.weight, self.method.way, self.settings.strength) for token in shared_tokens(parts)]
-        conditioning = with_words(conditioning, self._words(call, conditioning, parts))
+        conditioning = with_words(conditioning, self._words(call, conditioning))
         return with_effects(conditioning, effects)[0]
 
     def check_is_carried(self, call: Encoding) -> None:
@@ -216,14 +216,13 @@ class Session:
             if call.is_edited
             else {name: without_ignored(prompt) if self.method.way else prompt for name, prompt in call.prompts.items()}
         )
-        lines = [EDITED_LINE] if call.is_edited else []
         note = tokenizer = ""
         if not prompts and not call.is_edited:
             prompts = self._host_prompts(call, conditioning)
             note, tokenizer = self._note(call.clip), class_of(call.clip.tokenizer)
         known = {*prompts, *(f"clip_{name}" for name in prompts)}
         others = tuple(sorted({name for name, _ in call.clip.cond_stage_model.named_children()} - known))
-        self._tell(Report(Encoded(conditioning, prompts, others, note, tokenizer), (*lines, *call.lines)))
+        self._tell(Report(Encoded(conditioning, prompts, others, note, tokenizer), tuple(call.lines)))
 
     def _note(self, clip: Clip) -> str:
         if self.method.way is not None:
@@ -239,13 +238,7 @@ class Session:
         name, read = known
         return {name: prompt_by_host(conditioning, read)}
 
-    def _parts(self, call: Encoding, conditioning: Conditioning) -> list[list[Row]]:
-        rows, values = conditioning[0]
-        return parts_of_rows(call.clip, self.method.family, call.tokens, num_rows_read(rows, values), call.sizes)
-
-    def _words(
-        self, call: Encoding, conditioning: Conditioning, parts: list[list[Row]] | None
-    ) -> tuple[Part, ...] | str:
+    def _words(self, call: Encoding, conditioning: Conditioning) -> tuple[Part, ...] | str:
         """Words of what was encoded, or the reason why they have no rows of their own."""
         if call.is_edited:
             return EDITED
@@ -255,13 +248,7 @@ class Session:
         of_towers = words_or_blend(call.prompts) if call.prompts else ({},)
         if isinstance(of_towers, str) or is_clip:
             return of_towers
-        if self.method.family is None:
-            return unknown_rows(call.clip)
-        try:
-            parts = self._parts(call, conditioning) if parts is None else parts
-            return words_of_rows(parts, {name.removeprefix("clip_"): words for name, words in of_towers[0].items()})
-        except ValueError as error:
-            return f"{error}".rstrip(".")
+        return words_or_reason(call.clip, call.tokens, conditioning, of_towers[0], call.sizes)
 
 
 def _of_host(reader: Reader, prompt: ReadPrompt, result: Sequence[Tensor]) -> EncodedPrompt:

@@ -103,22 +103,21 @@ def marked_entry(entry: Entry, token: Token, prompt: ReadPrompt | HostText) -> E
     return (token_id, weight, *rest)
 
 
-def marked_chunks(prompt: ReadPrompt, chunks: Iterable[TokenChunk], *, has_words: bool, weighs: bool) -> MarkedChunks:
+def marked_chunks(prompt: ReadPrompt, *, has_words: bool, weighs: bool) -> MarkedChunks:
     """Chunks of a prompt in the host's form.
 
     Args:
         prompt: The prompt.
-        chunks: Its chunks.
         has_words: Whether the host asks for the number of each token's word.
         weighs: Whether weights stand in the tokens; otherwise all are 1.
     """
     found = MarkedChunks()
-    for chunk in chunks:
-        entries = ((host_id(token.id), token.weight if weighs else 1.0, token.word) for token in chunk.tokens)
+    for tokens in prompt.encoded:
+        entries = ((host_id(token.id), token.weight if weighs else 1.0, token.word) for token in tokens)
         found.append(
             [
                 marked_entry(entry if has_words else entry[:2], token, prompt)
-                for entry, token in zip(entries, chunk.tokens, strict=True)
+                for entry, token in zip(entries, tokens, strict=True)
             ]
         )
     return sealed(found, prompt)
@@ -195,6 +194,7 @@ def rebuilt(chunks: Sequence[Sequence[Entry]], options: EncodeOptions, layout: C
     Raises:
         ValueError: If it is a part of a prompt with ``.and`` or ``.blend``, whose rows are several prompts.
     """
+    chunks = chunks if layout.has_bos else [((0, 1.0), *chunk) for chunk in chunks]
     numbers: dict[Any, int] = {}
 
     def number(key: Any) -> int:

@@ -63,7 +63,9 @@ def parts_of_rows(
         is_padding = [next((entry[0] for entry in row.values()), 0) == PADDING for row in parts[0]]
         parts = [parts[0][is_padding.index(False) if False in is_padding else 0 :]]
     total = sum(map(len, parts))
-    if total < num_rows and family is not None and family.filled_up(total) == num_rows:
+    if total < num_rows and [] in parts:  # T5 of Stable Diffusion 3 without any tokens, where the host puts its end
+        parts[-1 - parts[::-1].index([])] = [{}] * (num_rows - total)
+    elif total < num_rows and family is not None and family.filled_up(total) == num_rows:
         parts.append([{}] * (num_rows - total))
     elif total > num_rows and len(parts) == 1:
         parts = [parts[0][total - num_rows :]]
