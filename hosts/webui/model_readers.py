@@ -54,7 +54,7 @@ class ModelReaders:
         if self.t5 is not None:
             yield "T5", self.t5.read
         if self.clip:
-            title = " and ".join(TITLES.get(tower, tower) for tower in self.clip)
+            title = " + ".join(TITLES.get(tower, tower) for tower in self.clip)
             yield title, self._read_by_clip
 
     def notes(self) -> Iterator[str]:

@@ -25,7 +25,7 @@ def beyond(request: pytest.FixtureRequest, models: SimpleNamespace, host_options
     return models.sd_model
 
 
-BESIDE = {"Flux": ["CLIP-L"], "Chroma": [], "StableDiffusion3": ["CLIP-L and CLIP-G"]}
+BESIDE = {"Flux": ["CLIP-L"], "Chroma": [], "StableDiffusion3": ["CLIP-L + CLIP-G"]}
 
 
 def test_t5s_tokens_come_first_and_clips_beside_them(beyond: Any) -> None:
@@ -111,7 +111,7 @@ def test_a_t5_that_is_switched_off_is_not_shown(models: SimpleNamespace, host_op
     models.sd_model = fake_t5.model("StableDiffusion3")
     answer = ask("a cat BREAK dog")
     assert [(view["encoder"], view["is_beside"], view["issues"]) for view in answer["views"]] == [
-        ("CLIP-L and CLIP-G", False, [])
+        ("CLIP-L + CLIP-G", False, [])
     ]
     assert answer["notes"] == [T5_OFF]
     models.sd_model = fake_t5.model("Flux")
