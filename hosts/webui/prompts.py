@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from ...weighting.bind import ABSENT
+from ...weighting.options import EncodeOptions
 from ...weighting.places import MAX_PLACES, PlacedPhrase, read_places
 from ...weighting.prompt import Issue, shortened
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import parse
 from ...weighting.timed.view import StandingText, TimedRead, read_as_webui
-from ...weighting.towers import read_for_towers
 from ...weighting.view import counted
 from ...weighting.words import words_of
 from .conditioning import (
@@ -33,7 +33,8 @@ from .conditioning import (
     refuse_padded_prompts,
 )
 from .engines import WebUIError, as_emphasized, host_option
-from .lab import LoadedModel, base_options, loaded_model
+from .lab import base_options
+from .model_readers import ModelReaders, readers_in_memory
 from .places import Placing, absent_phrase
 from .settings import Settings
 from .texts import Texts
@@ -51,20 +52,26 @@ REPLACED = (ABSENT, CLAMPED, INFINITE)
 class WebUIPrompt:
     """A prompt as read for a generation."""
 
-    model: LoadedModel
-    """The model in memory, if any."""
+    readers: ModelReaders
+    """Readers of the model in memory, if any."""
     settings: Settings
     """Settings of the script; those of a script that is switched off are the defaults."""
     steps: int
     """Number of sampling steps."""
     is_negative: bool
     """Whether it is a negative prompt."""
-    reads: list[TimedRead]
-    """The first texts that the WebUI makes of it, at least one."""
+    by_encoder: Mapping[str, list[TimedRead]]
+    """The first texts that the WebUI makes of it, at least one, by the name of the text encoder that reads them; those
+    of encoders after the first without the problems that this finds."""
     others: list[StandingText]
     """Its further texts, which are not read."""
     absent: set[str]
     """Messages about bound phrases that are in none of its texts."""
+
+    @property
+    def reads(self) -> list[TimedRead]:
+        """Its texts as read by the first encoder."""
+        return next(iter(self.by_encoder.values()))
 
     def refusals(self, *, is_part: bool = False) -> dict[str, str]:
         """Lines about what a generation with this prompt refuses, and about settings that do nothing.
@@ -102,8 +109,8 @@ class WebUIPrompt:
             return
         texts = Texts(in_pairs=False)
         wanted = [*([Placing((), texts)] if settings.places.strip() else []), *([WordMaps(texts)] * settings.word_maps)]
-        for hooks in wanted if self.model.is_there else ():
-            yield partial(hooks.check, SimpleNamespace(sd_model=self.model.host_model))
+        for hooks in wanted if self.readers.model is not None else ():
+            yield partial(hooks.check, SimpleNamespace(sd_model=self.readers.model))
         for hooks in wanted:
             if any(len(section.prompts) > 1 for timed in self.reads for section in timed.read.sections):
                 yield hooks.refuse_blends
@@ -132,27 +139,45 @@ class WebUIPrompt:
                 yield f"“{shortened(place.line)}” acts in none of the {counted(self.steps, 'step')}."
 
 
-def read_for_generation(text: str, steps: int, settings: Settings, *, is_negative: bool = False) -> WebUIPrompt:
-    """Read a prompt for the model in memory; raises `WebUIError` if that is not known, or a setting is not allowed."""
-    model = loaded_model()
+def read_for_generation(
+    text: str, steps: int, settings: Settings, readers: ModelReaders | None = None, *, is_negative: bool = False
+) -> WebUIPrompt:
+    """Read a prompt by readers, or else for the model in memory.
+
+    Raises `WebUIError` if that is not known, or a setting is not allowed.
+    """
+    readers = readers or readers_in_memory()
     # each line of Places is told apart
     options = (replace(settings, places="") if isinstance(settings.places, str) else settings).options()
     options = as_emphasized(replace(options, comma_backtrack=base_options().comma_backtrack))
     if is_negative:
         options = replace(options, bind_strength=0.0)
-    readers = model.readers()
-
-    issues: list[tuple[Issue, ...]] = []  # of each text, of which the host's reading tells the same ones once
-
-    def read(text: str) -> ReadPrompt:
-        result = next(iter(read_for_towers(text, options, readers).values()))
-        issues.append(result.issues)
-        return result
-
     has_comments = bool(host_option("enable_prompt_comments", default=False))
-    reads, others = read_as_webui(text, steps, read, is_negative=is_negative, has_comments=has_comments)
+    issues: list[tuple[Issue, ...]] = []  # of each text, of which the host's reading tells the same ones once
+    found: dict[str, list[TimedRead]] = {}
+    others: list[StandingText] = []
+    for title, reader in readers.by_title:
+
+        def read(one: str, reader: Callable[[str, EncodeOptions], ReadPrompt] = reader) -> ReadPrompt:
+            result = reader(one, options)
+            issues.append(result.issues)
+            return result
+
+        found[title], others = read_as_webui(text, steps, read, is_negative=is_negative, has_comments=has_comments)
+    first, *rest = found
+    known = {issue for timed in found[first] for issue in timed.read.issues}
+    by_encoder = {
+        first: list(map(_told_for_generation, found[first])),
+        **{title: [_without(timed, known) for timed in found[title]] for title in rest},
+    }
     absent = set[str]() if others else absent_in_all(issues)
-    return WebUIPrompt(model, settings, steps, is_negative, list(map(_told_for_generation, reads)), others, absent)
+    return WebUIPrompt(readers, settings, steps, is_negative, by_encoder, others, absent)
+
+
+def _without(timed: TimedRead, known: Container[Issue]) -> TimedRead:
+    """A text without problems that are told already."""
+    issues = tuple(issue for issue in timed.read.issues if issue not in known)
+    return timed._replace(read=timed.read._replace(issues=issues))
 
 
 def _told_for_generation(timed: TimedRead) -> TimedRead:
