@@ -28,7 +28,9 @@ class Character(NamedTuple):
 
 def stripped(text: str, options: EncodeOptions) -> tuple[Prompt, list[Character]]:
     """A prompt, and its characters without syntax, comments and tags of extra networks; BREAK is a space."""
-    found = bare(text, has_comments=options.is_cleaned, has_tags=syntax_of(options.syntax).has_tags)
+    found = bare(
+        text, has_comments=options.is_cleaned, has_tags=options.has_tags and syntax_of(options.syntax).has_tags
+    )
     prompt = parse(found.fragment.text, options.syntax)
     plain = all(len(section.prompts) == 1 and section.weight == 1.0 for section in prompt.sections)
     if len(prompt.sections) > 1 or not plain:

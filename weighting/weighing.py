@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from .view import counted
 
 MAX_BYTES = 2**30
 """Largest size of a bias by place in a layer."""
+
+
+OneWeighing = TypeVar("OneWeighing", bound="Weighing")
 
 
 class Watching(Protocol):
@@ -123,7 +126,7 @@ class Weighing:
         if query.shape[0] != self.bias.shape[0]:
             raise ValueError(self.of_others)
 
-    def of_hidden(self) -> Weighing:
+    def of_hidden(self: OneWeighing) -> OneWeighing:
         """A copy in which only weights of 0 act, i.e. hidden keys; for queries without a place."""
         bias = (self.bias if self.places is None else self.bias + self.places.least).cpu()
         found = type(self)(bias.masked_fill(bias != -torch.inf, 0.0), torch.ones(bias.shape), self.bias.device)
