@@ -15,12 +15,13 @@ from ...weighting.options import EncodeOptions
 from ...weighting.reading import ReadPrompt
 from ...weighting.towers import Reader, read_for_towers
 from .engines import Model, engines_of, host_option
-from .t5 import NAME, T5, as_host_reads, t5_of
+from .t5 import NAME, T5, t5_of
 
 TITLES = {"clip_l": "CLIP-L", "clip_g": "CLIP-G"}
 """Names of CLIP towers for people."""
 NOT_LOADED = "no model is loaded yet: the tokens are CLIP-L’s"
 LOADS_NEXT = "the next picture loads {}: the tokens are those of the model before it"
+POOLED = "of {} the pooled vector alone is read, which weights do not change"
 T5_OFF = "T5 reads nothing: the setting “Enable T5” is off"
 ENGINE = "text_processing_engine"
 """Beginning of the attributes of Forge's models with a text encoder."""
@@ -45,8 +46,12 @@ class ModelReaders:
         return self.t5 is not None or self.is_t5_off
 
     def _read_by_clip(self, text: str, options: EncodeOptions) -> ReadPrompt:
-        options = as_host_reads(options) if self.is_beyond_clip else options
         return next(iter(read_for_towers(text, options, self.clip).values()))
+
+    @property
+    def weighs_clip(self) -> bool:
+        """Whether rows of CLIP are read, and not its pooled vector alone, which no weight changes."""
+        return self.t5 is None or self.t5.is_joined
 
     @property
     def by_title(self) -> Iterator[tuple[str, Callable[[str, EncodeOptions], ReadPrompt]]]:
@@ -76,15 +81,15 @@ def _next_name(model: Model | None) -> str | None:
     return None if chosen is None or loaded is None or chosen is loaded else getattr(chosen, "name_for_extra", None)
 
 
-def readers_in_memory() -> ModelReaders:
-    """Readers of the model in memory; raises `WebUIError` if it has a text encoder that nobody here knows."""
+def model_in_memory() -> Model | None:
+    """The host's model, or what stands for it before any is loaded."""
     from modules.sd_models import model_data  # pyright: ignore[reportMissingImports]
 
-    return readers_of(model_data.sd_model)  # the public name would load one
+    return model_data.sd_model  # the public name would load one
 
 
 def readers_of(model: Model | None) -> ModelReaders:
-    """Readers of a model; raises as `readers_in_memory` does."""
+    """Readers of a model; raises `WebUIError` if it has a text encoder that nobody here knows."""
     if not hasattr(model, "get_learned_conditioning"):  # what stands for a model before any is loaded
         return ModelReaders(None, {"clip_l": Reader(CleaningTokenize(default_tokenizer()))})
     assert model is not None

@@ -33,8 +33,11 @@ from .conditioning import (
     refuse_padded_prompts,
 )
 from .engines import WebUIError, as_emphasized, host_option
+from .joint_models import family_of, idle_lines, title_of
+from .joint_prompts import read_beyond_clip, reweighted, weights_in
+from .joint_texts import BROKEN, Weights
 from .lab import base_options
-from .model_readers import ModelReaders, readers_in_memory
+from .model_readers import ModelReaders, model_in_memory, readers_of
 from .places import Placing, absent_phrase
 from .settings import Settings
 from .texts import Texts
@@ -67,6 +70,8 @@ class WebUIPrompt:
     """Its further texts, which are not read."""
     absent: set[str]
     """Messages about bound phrases that are in none of its texts."""
+    weights: Weights | None = None
+    """Way in which weights act in the attention of a model beyond CLIP; None if they do not."""
 
     @property
     def reads(self) -> list[TimedRead]:
@@ -83,7 +88,7 @@ class WebUIPrompt:
             return {}
         lines = {line: "" for check in self._checks() if (line := _refusal(check))}
         if not self.is_negative:
-            lines |= dict.fromkeys(self.settings.unread(), "")
+            lines |= dict.fromkeys([*self.settings.unread(), *self._idle_settings()], "")
             lines |= {} if is_part else dict(self.missing_phrases())
             lines |= dict.fromkeys(self._idle_places(), "places")
         return lines
@@ -102,9 +107,10 @@ class WebUIPrompt:
     def _checks(self) -> Iterator[Callable[[], object]]:
         """Functions that raise what a generation would."""
         settings, stack = self.settings, Stack(self.settings.scheme)
-        yield partial(stack.add, [timed.read for timed in self.reads])
-        if SCHEMES[settings.scheme].is_signed or stack.is_repeating:
-            yield partial(refuse_padded_prompts, settings.scheme)
+        if not self.readers.is_beyond_clip:
+            yield partial(stack.add, [timed.read for timed in self.reads])
+            if SCHEMES[settings.scheme].is_signed or stack.is_repeating:
+                yield partial(refuse_padded_prompts, settings.scheme)
         if self.is_negative:
             return
         texts = Texts(in_pairs=False)
@@ -114,6 +120,14 @@ class WebUIPrompt:
         for hooks in wanted:
             if any(len(section.prompts) > 1 for timed in self.reads for section in timed.read.sections):
                 yield hooks.refuse_blends
+            if self.readers.t5 is not None and any(len(timed.read.chunks) > 1 for timed in self.reads):
+                yield partial(hooks.refuse_unknown, BROKEN)
+
+    def _idle_settings(self) -> Iterator[str]:
+        """Lines about settings that cannot act in a model beyond CLIP."""
+        model = self.readers.model
+        if model is not None and self.readers.is_beyond_clip:
+            yield from idle_lines(self.settings, title_of(model), is_known=family_of(model) is not None)
 
     def _places(self) -> tuple[list[PlacedPhrase], list[str]]:
         """Lines of Places as read, and messages about those that cannot be."""
@@ -146,7 +160,7 @@ def read_for_generation(
 
     Raises `WebUIError` if that is not known, or a setting is not allowed.
     """
-    readers = readers or readers_in_memory()
+    readers = readers or readers_of(model_in_memory())
     # each line of Places is told apart
     options = (replace(settings, places="") if isinstance(settings.places, str) else settings).options()
     options = as_emphasized(replace(options, comma_backtrack=base_options().comma_backtrack))
@@ -156,10 +170,12 @@ def read_for_generation(
     issues: list[tuple[Issue, ...]] = []  # of each text, of which the host's reading tells the same ones once
     found: dict[str, list[TimedRead]] = {}
     others: list[StandingText] = []
+    weights = weights_in(readers, settings)
     for title, reader in readers.by_title:
 
         def read(one: str, reader: Callable[[str, EncodeOptions], ReadPrompt] = reader) -> ReadPrompt:
-            result = reader(one, options)
+            is_beyond = readers.is_beyond_clip
+            result = read_beyond_clip(one, options, weights, reader) if is_beyond else reader(one, options)
             issues.append(result.issues)
             return result
 
@@ -168,16 +184,16 @@ def read_for_generation(
     known = {issue for timed in found[first] for issue in timed.read.issues}
     by_encoder = {
         first: list(map(_told_for_generation, found[first])),
-        **{title: [_without(timed, known) for timed in found[title]] for title in rest},
+        **{title: [_beside(timed, known, has_weights=readers.weighs_clip) for timed in found[title]] for title in rest},
     }
     absent = set[str]() if others else absent_in_all(issues)
-    return WebUIPrompt(readers, settings, steps, is_negative, by_encoder, others, absent)
+    return WebUIPrompt(readers, settings, steps, is_negative, by_encoder, others, absent, weights)
 
 
-def _without(timed: TimedRead, known: Container[Issue]) -> TimedRead:
-    """A text without problems that are told already."""
-    issues = tuple(issue for issue in timed.read.issues if issue not in known)
-    return timed._replace(read=timed.read._replace(issues=issues))
+def _beside(timed: TimedRead, known: Container[Issue], *, has_weights: bool) -> TimedRead:
+    """A text as read by an encoder after the first: without problems that are told already, perhaps without weights."""
+    read = timed.read._replace(issues=tuple(issue for issue in timed.read.issues if issue not in known))
+    return timed._replace(read=read if has_weights else reweighted(read, lambda _: 1.0))
 
 
 def _told_for_generation(timed: TimedRead) -> TimedRead:

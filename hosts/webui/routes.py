@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,11 +25,12 @@ from ...encoder.foreign_text import parse_json
 from ...encoder.quoting import quote
 from ...weighting.reading import ReadPrompt
 from ...weighting.timed.schedule import MAX_STEPS
-from ...weighting.timed.view import webui_view
+from ...weighting.timed.view import TimedRead, webui_view
 from ...weighting.view import least_size
-from .engines import WebUIError, host_option
+from .engines import UnknownEncodersError, WebUIError, host_option
 from .exchange import settings_of
-from .model_readers import readers_in_memory
+from .joint_models import family_of, idle_lines, title_of
+from .model_readers import POOLED, model_in_memory, readers_of
 from .prompts import WebUIPrompt, read_for_generation
 from .settings import INFOTEXT, NAMES, Settings
 
@@ -125,11 +126,13 @@ def inspected(request: object) -> dict[str, Any]:
     if not 1 <= request["steps"] <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {quote(request['steps'])}")
     text = request["text"].encode("utf-8", "replace").decode()  # lone surrogates are not allowed
-    settings = settings_of(request.get("settings", {}))
+    settings, model = settings_of(request.get("settings", {})), model_in_memory()
     try:
-        readers = readers_in_memory()
+        readers = readers_of(model)
+    except UnknownEncodersError:
+        return {"views": [], "notes": [UNKNOWN, *_idle_lines(settings, model)]}
     except WebUIError as error:
-        return {"views": [], "notes": [str(error) if settings.enabled else UNKNOWN]}
+        return {"views": [], "notes": [str(error)]}
     settings = settings if settings.enabled else replace(settings, syntax=request["syntax"])
     prompt = read_for_generation(text, request["steps"], settings, readers, is_negative=request["is_negative"])
     texts = [timed for some in prompt.by_encoder.values() for timed in some]
@@ -141,8 +144,18 @@ def inspected(request: object) -> dict[str, Any]:
         for line, name in prompt.refusals(is_part=request.get("is_part", False)).items()
     ]
     is_ignored = not settings.enabled and host_option("emphasis", default="Original") == "Ignore"
-    has_weights = any(token.weight != 1 for timed in texts for chunk in timed.read.chunks for token in chunk.content)
-    return {"views": views, "notes": [*readers.notes(), *([IGNORED] if is_ignored and has_weights else [])]}
+    return {"views": views, "notes": [*readers.notes(), *([IGNORED] if is_ignored and _has_weights(texts) else [])]}
+
+
+def _has_weights(texts: Iterable[TimedRead]) -> bool:
+    """Whether any token of some texts has a weight."""
+    return any(token.weight != 1 for timed in texts for chunk in timed.read.chunks for token in chunk.content)
+
+
+def _idle_lines(settings: Settings, model: Any) -> Iterator[str]:
+    """Lines about what the script does not do in a model beyond CLIP, if it is switched on."""
+    if settings.enabled:
+        yield from idle_lines(settings, title_of(model), is_known=family_of(model) is not None)
 
 
 def _views(prompt: WebUIPrompt) -> Iterator[dict[str, Any]]:
@@ -154,6 +167,10 @@ def _views(prompt: WebUIPrompt) -> Iterator[dict[str, Any]]:
     for texts in zip(*prompt.by_encoder.values(), strict=True):
         for number, (title, timed) in enumerate(zip(prompt.by_encoder, texts, strict=True)):
             shown = webui_view(timed)
+            if number and not readers.weighs_clip and _has_weights(texts):
+                shown["notes"] = [POOLED.format(title)]
+            if prompt.weights is not None:
+                shown["scheme"] = f"attention {prompt.weights.way}"
             if readers.t5 is not None and number == 0:
                 shown["total"] = readers.t5.total(timed.read)
             else:  # without a model the host counts differently

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 from ...encoder.tokenizer import TokenSpan, without_surrogates
 from ...weighting.chunks import ChunkLayout
 from ...weighting.options import EncodeOptions
-from ...weighting.prompt import Break, Issue
+from ...weighting.prompt import Break, Issue, Span, shortened
 from ...weighting.reading import ReadPrompt
 from ...weighting.towers import Reader
 from ...weighting.view import counted
-from .engines import WebUIError
+from .engines import UnknownEncodersError
 
 NAME = "text_processing_engine_t5"
 """Attribute of the host's model."""
@@ -30,6 +30,9 @@ LOST = (
     "the steps, texts are mixed up."
 )
 STOPS = "BREAK stops the generation with this model: in this WebUI T5 begins another text there, and CLIP does not."
+UNKNOWN = "“{}” is unknown to T5, which reads one and the same token for all that it does not know."
+MAX_TOLD = 5
+"""Maximum number of different unknown letters that are told."""
 
 
 class T5Engine(Protocol):
@@ -68,13 +71,14 @@ class T5Tokenize:
 
 
 def _on_letters(ids: Sequence[int], places: Sequence[tuple[int, int]], text: str) -> Iterator[TokenSpan]:
-    """Tokens with places without the space before a word; a token that is only that space has its first letter's."""
+    """Tokens with places without the space before a word; a token that is only that space has the place of the next."""
     first = last = len(text)
     spans: list[TokenSpan] = []
     for token_id, (start, end) in zip(reversed(ids), reversed(places), strict=True):
         written = text[start:end]
         start, end = end - len(written.lstrip()), start + len(written.rstrip())
-        first, last = (start, end) if start < end else (first, last)
+        is_within = start >= end or first <= start < end <= last
+        first, last = (first, last) if is_within else (start, end)
         spans.append(TokenSpan(token_id, first, last))
     return reversed(spans)
 
@@ -89,10 +93,15 @@ class T5:
     """Whether its rows stand behind those of CLIP."""
 
     def read(self, text: str, options: EncodeOptions) -> ReadPrompt:
-        """Read a text, with a problem for its first BREAK."""
-        read = self.reader().read(text, as_host_reads(options))
+        """Read a text, with problems for its first BREAK and for what is in no token."""
+        read = self.reader().read(text, options)
         breaks = [part.span for part in read.prompt.parts if isinstance(part, Break)]
         told = [Issue("break-in-t5", STOPS if self.is_joined else LOST, span) for span in breaks[:1]]
+        unknown_id = getattr(self.owner.tokenizer, "unk_token_id", None)
+        unknown: dict[str, Span] = {}
+        for token in (token for chunk in read.chunks for token in chunk.content if token.id == unknown_id):
+            unknown.setdefault(text[slice(*token.at)], token.at)
+        told += [Issue("unknown-to-t5", UNKNOWN.format(shortened(one)), unknown[one]) for one in [*unknown][:MAX_TOLD]]
         return read._replace(issues=tuple(sorted([*read.issues, *told], key=lambda issue: issue.span)))
 
     def reader(self) -> Reader:
@@ -108,18 +117,18 @@ class T5:
 
 
 def t5_of(model: object) -> T5 | None:
-    """T5 of a loaded model; None if it has none. Raises `WebUIError` if it is not as this WebUI's is known to be."""
+    """T5 of a loaded model; None if it has none. Raises `UnknownEncodersError` for one of an unknown kind."""
     owner = getattr(model, NAME, None)
     if owner is None:
         return None
     if missing := [name for name in T5Engine.__annotations__ if not hasattr(owner, name)]:
-        raise WebUIError(
+        raise UnknownEncodersError(
             f"This WebUI's T5 ({type(owner).__name__}) has no {missing[0]}: Weighted CLIP does not know it."
         )
     return T5(owner, is_joined=bool(getattr(model, "is_sd3", False)))
 
 
 def as_host_reads(options: EncodeOptions) -> EncodeOptions:
-    """Options of a text beside T5 and in it, where nothing but the syntax is ours."""
+    """Options of a text of a model with T5, where nothing but the syntax is ours."""
     taken = ("syntax", "comma_backtrack", "quirks", "cleaning", "has_tags")
     return EncodeOptions(scheme="a1111", **{name: getattr(options, name) for name in taken})

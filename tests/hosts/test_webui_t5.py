@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +16,38 @@ from .webui_server import run_in_webui
 
 pytestmark = pytest.mark.host
 
-NUM_PROMPTS = 2_000
-BREAKS = ("a BREAK b", "BREAK", " BREAK a", "a BREAK", "a BREAK BREAK b", "(a BREAK b:1.2)", "x BREAK\n(y:0.5) z", "abBREAKc")
-PIECES = ("a", " ", "  ", "(", ")", "[", "]", ":", "1.2", ":1.3)", "\\", "\\(", "BREAK", "red cat", ",", "🦊", "é", "\n", "</s>")
+NUM_PROMPTS = 400
+BREAKS = (
+    "a BREAK b",
+    "BREAK",
+    " BREAK a",
+    "a BREAK",
+    "a BREAK BREAK b",
+    "(a BREAK b:1.2)",
+    "x BREAK\n(y:0.5) z",
+    "abBREAKc",
+)
+PIECES = (
+    "a",
+    " ",
+    "  ",
+    "(",
+    ")",
+    "[",
+    "]",
+    ":",
+    "1.2",
+    ":1.3)",
+    "\\",
+    "\\(",
+    "BREAK",
+    "red cat",
+    ",",
+    "🦊",
+    "é",
+    "\n",
+    "</s>",
+)
 
 
 def glued(dice: random.Random) -> str:
