@@ -59,11 +59,13 @@ def read_beyond_clip(text: str, options: EncodeOptions, weights: Weights | None,
 
 def _typed(text: str, written: HostText, prompt: Prompt, options: EncodeOptions) -> Fragment:
     """The host's text as made of the text as typed; its syntax stands with the letters behind it."""
+    letters = [position for part in prompt.parts if isinstance(part, Fragment) for position in part.positions]
     try:
         places = [one.place for one in stripped(text, options)[1] for _ in one.text]
     except ValueError:  # several prompts, encoded as they are typed
-        return Fragment(tuple(pieces_of(written.text, range(len(text)))))
-    letters = [position for part in prompt.parts if isinstance(part, Fragment) for position in part.positions]
+        places = letters
+    if len(letters) != len(places):  # the host reads it otherwise than it was meant
+        places = [min(position, len(text) - 1) for position in letters]
     at: list[int | None] = [None] * len(written.text)
     for position, place in zip(letters, places, strict=True):
         at[position] = place

@@ -42,7 +42,7 @@ OTHERWISE = "as this WebUI has made other rows of it than it is known to make"
 UNREAD = "as its text encoders are not those that this WebUI is known to have"
 SEVERAL = "Several prompts (.and, .blend) cannot be one text of this model: it is encoded as it is typed."
 SPACED = "BREAK is a space in this model, whose text encoder T5 reads a prompt as a whole."
-BROKEN_WORD = re.compile(r"\bBREAK\b")
+BROKEN_WORD = re.compile("BREAK")  # brackets may come to stand around it
 SPECIAL = frozenset("()[]\\")
 """Characters that the host's syntax gives a meaning."""
 

@@ -78,7 +78,9 @@ def _next_name(model: Model | None) -> str | None:
 
     chosen = getattr(model_data, "forge_loading_parameters", {}).get("checkpoint_info")
     loaded = getattr(model, "sd_checkpoint_info", None)
-    return None if chosen is None or loaded is None or chosen is loaded else getattr(chosen, "name_for_extra", None)
+    if chosen is None or loaded is None or chosen.filename == loaded.filename:
+        return None
+    return chosen.name_for_extra
 
 
 def model_in_memory() -> Model | None:

@@ -152,10 +152,12 @@ def test_the_strip_follows_the_model(models: SimpleNamespace, monkeypatch: pytes
         return [view.get("encoder", "") for view in ask("a cat")["views"]]
 
     assert (encoders(), ask("a cat")["notes"]) == ([""], [NOT_LOADED])
-    info = {name: SimpleNamespace(name_for_extra=name) for name in ("flux", "chroma")}
+    info = {name: SimpleNamespace(name_for_extra=name, filename=f"{name}.ckpt") for name in ("flux", "chroma")}
     models.forge_loading_parameters = {"checkpoint_info": info["flux"]}
     models.sd_model = fake_t5.model("Flux", sd_checkpoint_info=info["flux"])
     assert (encoders(), ask("a cat")["notes"]) == (["T5", "CLIP-L"], [])
+    models.forge_loading_parameters = {"checkpoint_info": SimpleNamespace(**vars(info["flux"]))}  # a list read anew
+    assert ask("a cat")["notes"] == []
     models.forge_loading_parameters = {"checkpoint_info": info["chroma"]}
     assert (encoders(), ask("a cat")["notes"]) == (["T5", "CLIP-L"], [LOADS_NEXT.format("chroma")])
     models.sd_model = None  # while it loads
@@ -240,6 +242,7 @@ def given_to_t5(model: Any, text: str, **settings: Any) -> list[int]:
         ("a (red cat)1.4, (dog)--", {"syntax": "compel"}, ["a", "red 1.4", "cat 1.4", ",", "dog 0.81"]),
         ("a (red:1.4) (cat:0.5)", {"above_one": "as the WebUI"}, ["a", "red 1.4", "cat 0.5"]),
         (r"a \(red\) (cat:0.5) BREAK dog", {}, ["a", "( ×2", "r", "e", "d", ")", "cat 0.5", "dog"]),
+        ("(a cat BREAK dog", {"above_one": "as the WebUI"}, ["a 1.1", "cat 1.1", "BREAK -1.1", "dog 1.1"]),
         ("(a:0.5) 🦊 (fox:-1)", {}, ["a 0.5", "🦊 ×2", "fox -1"]),
         ("", {}, []),
         ("()", {}, []),
