@@ -226,7 +226,7 @@ class _Sampling:
     word_maps: WordMaps | None = None
     """Maps of words that are made meanwhile."""
     joint: JointAttention | None = None
-    """What acts in a model in which text and picture share an attention."""
+    """Weights, places and word maps in a model in which text and picture share an attention."""
 
     @property
     def hooks(self) -> list[AttentionHooks]:
@@ -235,7 +235,7 @@ class _Sampling:
 
     @property
     def in_joint(self) -> list[JointAttention]:
-        """What acts where text and picture share an attention, if anything does."""
+        """The same, if there is any of them."""
         return [] if self.joint is None else [self.joint]
 
     def watch(self, places: Sequence[PlacedPhrase], *, has_word_maps: bool) -> Texts:
@@ -274,7 +274,7 @@ def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Samp
 def beyond_clip(
     p: Generation, sampling: _Sampling, settings: Settings, comments: dict[str, None], problems: Problems
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What takes the place of the host's functions that encode prompts, for a model beyond CLIP.
+    """A wrapper for the host's functions that encode prompts, for a model beyond CLIP.
 
     The host encodes; what cannot act is told in ``comments`` and in the image's parameters.
     """

@@ -4,7 +4,7 @@ While an image is sampled, the function that the host's module calls for each at
 one, which acts in calls of this network alone, and passes all others on. It is always put back afterwards, and does
 nothing any more where another extension has wrapped it meanwhile.
 
-Source: docs/webui.md, "Beyond CLIP"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+Source: docs/reference/beyond-clip.md, "How"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations

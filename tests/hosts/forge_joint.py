@@ -343,9 +343,9 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
             "fields": {"cfg_scale": 1.0},
             "texts": {TEXT: Weighed(signed)},
         },
-        "Heun": {
+        "DPM2": {
             "prompts": (WEIGHTED,),
-            "fields": {"sampler_name": "Heun", "steps": 3},
+            "fields": {"sampler_name": "DPM2"},
             "texts": {TEXT: Weighed(signed), "": OTHER},
         },
         "AND": {
