@@ -98,12 +98,13 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         settings = Settings.of(values)
         options, places = settings.options(), settings.placed()
-        comments.update(dict.fromkeys([*settings.unread(), *idle_emphasis(p, options)]))
+        comments.update(dict.fromkeys(settings.unread()))
         if is_beyond_clip(p.sd_model):
             sampling.in_pairs = False
             result = inner(beyond_clip(p, sampling, settings, comments, problems)(function), *args, **kwargs)
             tell()
             return result
+        comments.update(dict.fromkeys(idle_emphasis(p, options)))
         sampling.joint = None
         if settings.attention not in (AS_HOST, FIRST["attention"]):
             comments[f"{PLACE_OPTIONS['attention'].label} {settings.attention} changes nothing: {ONLY_CLIP}"] = None
@@ -300,6 +301,10 @@ def beyond_clip(
         hooks.check(p)
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
+        def parsed(*args: Any, **kwargs: Any) -> Any:
+            with parsed_once(function):
+                return encoded(*args, **kwargs)
+
         def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
             is_negative = bool(getattr(prompts, "is_negative_prompt", False))
             own = JointTexts(model, settings.options(), weights)
@@ -324,7 +329,7 @@ def beyond_clip(
             refuse_infinite_parts(result)
             return result
 
-        return encoded
+        return parsed
 
     return around
 

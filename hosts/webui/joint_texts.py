@@ -236,7 +236,7 @@ class JointTexts:
         read = t5.read(text, self._as_host)
         if len(read.chunks) > 1:
             raise _UnknownRows(BROKEN)
-        chunk, *_ = read.chunks
+        chunk = next(iter(read.chunks))
         tokenize_line: Any = getattr(t5.owner, "tokenize_line", None)
         made = [] if tokenize_line is None else tokenize_line(text)[0]
         ids = [token.id for token in chunk.content]
