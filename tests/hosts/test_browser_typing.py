@@ -320,14 +320,15 @@ def test_a_sweep_of_many_is_asked_for_and_shows_what_applies(page: RulerPage) ->
 
 
 def test_a_lora_that_is_not_there_is_named_while_it_is_typed(page: RulerPage, ruler_server: ComfyServer) -> None:
-    folder = ruler_server.base / "models" / "loras"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "there.safetensors").write_bytes(b"")
+    file = ruler_server.base / "models" / "loras" / "there.safetensors"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"")
     page.load({"class_type": "WeightedCLIPLoadPromptLoras", "inputs": {"text": "a cat <lora:gone:0.8>"}})
     (shown,) = wait_for_problems(page, 1, "There is no LoRA “gone”")
     assert "There is no LoRA “gone”" in shown
     page.run(SET, 1, {"text": "a cat <lora:there:0.8>"})
     assert wait_for_problems(page, 1) == []
+    file.unlink()  # the server is other tests' too
 
 
 def test_the_server_takes_what_new_nodes_ask(page: RulerPage) -> None:
