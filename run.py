@@ -8,8 +8,7 @@ Commands:
     nothing                  the same as lab
 {commands}
 
-train, sort --examples and the parts of dalle and world that train install the training set first; all others need
-only that of the lab.
+train and the parts of dalle and world that train install the training set first; all others need only that of the lab.
 `python run.py inspect --help` shows the help of a command, with examples.
 
 Options, only before the command:
@@ -425,13 +424,9 @@ def main(arguments: list[str]) -> int:
     if rest and not (ROOT / LEFT_OUT.get(rest[0], "")).exists():
         raise SetupError(f"{rest[0]} is not in the archive of the Comfy Registry; it is in the project's repository")
     command, rest = (rest[0], rest[1:]) if rest[:1] in (["test"], ["check"]) else ("", rest)
-    is_learning = rest[:1] == ["sort"] and any(one.partition("=")[0] == "--examples" for one in rest)
-    is_training = (
-        is_learning or rest[:1] == ["train"] or (rest[:1] in (["dalle"], ["world"]) and rest[1:2] in TRAINING_PARTS)
-    )
+    is_training = rest[:1] == ["train"] or (rest[:1] in (["dalle"], ["world"]) and rest[1:2] in TRAINING_PARTS)
     if sys.version_info < (3, 11) and (command or is_training):
-        name = command or ("sort --examples" if is_learning else "train")
-        raise SetupError(f"{name} needs Python 3.11 or newer, as its tools do; all else runs on {PYTHON}")
+        raise SetupError(f"{command or 'train'} needs Python 3.11 or newer, as its tools do; all else runs on {PYTHON}")
     if not command:
         prepare("train" if is_training else "lab", choice)
         return hand_over([str(ROOT / "__main__.py"), *rest])

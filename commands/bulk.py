@@ -1,8 +1,7 @@
 """The command ``encode --batch``: a file of prompts, one per line, into a folder of shards.
 
 Lines are read, encoded and written shard by shard, so that memory does not grow with the file. An existing shard made
-with the same options, weights and texts is not made again. Several processes started by torchrun divide the shards by
-number, without communicating. Prompts with the same beginning are encoded together.
+with the same options, weights and texts is not made again. Prompts with the same beginning are encoded together.
 
 Source: docs/command-line.md, "Many prompts".
 """
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from .console import PROGRESS_SECONDS, show
 from .options import DTYPES, dtype_named, embedding_folders, encoders_of, options_of, readers_of
-from .processes import INTERRUPTED, Place, alone, device_for, place_of
+from .processes import INTERRUPTED, alone, place_of
 from .prompt_lines import PromptLines, shards
 
 if TYPE_CHECKING:
@@ -36,15 +35,14 @@ if TYPE_CHECKING:
     from ..weighting.reading import ReadPrompt
 
 MAX_SHOWN = 20
-"""Maximum number of problems printed per process; the rest are only counted."""
+"""Maximum number of problems printed; the rest are only counted."""
 
 
 class Report:
-    """Counts the work of a process, and reports it on the error stream."""
+    """Counts the work, and reports it on the error stream."""
 
-    def __init__(self, lines: PromptLines, place: Place, size: int) -> None:
+    def __init__(self, lines: PromptLines, size: int) -> None:
         self.lines = lines
-        self.place = place
         self.size = size
         self.num_written = self.num_there = self.num_prompts = self.num_problems = 0
         self._began = self._told = time.monotonic()
@@ -54,9 +52,9 @@ class Report:
         for problem in problems:
             self.num_problems += 1
             if self.num_problems <= MAX_SHOWN:
-                self._print(f"{self.lines.where(line + 1)}: {problem}")
+                _tell(f"{self.lines.where(line + 1)}: {problem}")
             elif self.num_problems == MAX_SHOWN + 1:
-                self._print("further problems are only counted")
+                _tell("further problems are only counted")
 
     def skip(self) -> None:
         """Count a shard that already existed."""
@@ -68,17 +66,16 @@ class Report:
         self.num_prompts += num_prompts
         if time.monotonic() - self._told >= PROGRESS_SECONDS:
             self._told = time.monotonic()
-            self._print(self._counts())
+            _tell(self._counts())
 
     def end(self, how: str) -> None:
         """Print the last line."""
-        self._print(f"{how}: {self._counts()}")
+        _tell(f"{how}: {self._counts()}")
 
     def _counts(self) -> str:
         total = ""
         if self.lines.num_lines is not None:
-            num_shards = -(-self.lines.num_lines // self.size)
-            total = f" of {len(range(self.place.rank, num_shards, self.place.num_processes))}"
+            total = f" of {-(-self.lines.num_lines // self.size)}"
         there = f" ({self.num_there} were there)" if self.num_there else ""
         rate = self.num_prompts / max(time.monotonic() - self._began, 1e-9)
         problems = "1 problem" if self.num_problems == 1 else f"{self.num_problems} problems"
@@ -87,8 +84,9 @@ class Report:
             f"{rate:.1f} a second, {problems}"
         )
 
-    def _print(self, text: str) -> None:
-        show(f"{self.place.name}{text}", sys.stderr, flush=True)
+
+def _tell(text: str) -> None:
+    show(text, sys.stderr, flush=True)
 
 
 WINDOW_CHUNKS = 64
@@ -199,6 +197,10 @@ def check_use(arguments: argparse.Namespace) -> None:
         raise ValueError("encode takes either a prompt or --batch FILE, not both")
     if arguments.name is not None:
         raise ValueError("--name is for a single prompt; the files of --batch are named after their first line")
+    if place_of(os.environ).num_processes > 1:
+        raise ValueError(
+            "encode --batch runs in one process: divide the file, and give each part a folder and a device of its own"
+        )
     if arguments.shard_size is not None and arguments.shard_size < 1:
         raise ValueError(f"--shard-size must be at least 1, got {arguments.shard_size}")
 
@@ -225,13 +227,11 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from ..weighting.encoders import Encoders
 
-    place = place_of(os.environ)
-    lines = PromptLines(arguments.batch, place)
-    arguments.device = device_for(arguments.device, place)
+    lines = PromptLines(arguments.batch)
     folder, size = arguments.out, arguments.shard_size or SHARD_SIZE
-    _clear(folder, size, lines.num_lines, place, overwrite=arguments.overwrite)
+    _clear(folder, size, lines.num_lines, overwrite=arguments.overwrite)
 
-    towers, source = encoders_of(arguments, is_quiet=not place.is_first)
+    towers, source = encoders_of(arguments)
     encoders = Encoders(readers_of(arguments, towers), towers)
     options = replace(options_of(arguments), binds_some=True)  # lines need not have the same phrases
     encoder = BulkEncoder(encoders, options, dtype_named(arguments.save_dtype or "fp32"))
@@ -244,20 +244,18 @@ def run(arguments: argparse.Namespace) -> int:
         "weights_sha256": _weights_digest(towers),
         "embeddings_sha256": _embeddings_digest(embedding_folders(arguments)),
     }
-    if place.is_first:
-        known = "" if lines.num_lines is None else f"{lines.num_lines} "
-        joined = " + ".join(towers)
-        shown = f"{known}prompts of {lines.name} -> {folder}, {size} a file; {joined}: {encoder.options.scheme}"
-        show(f"{shown}, weights: {source}", flush=True)
+    known = "" if lines.num_lines is None else f"{lines.num_lines} "
+    shown = f"{known}prompts of {lines.name} -> {folder}, {size} a file; {' + '.join(towers)}: {encoder.options.scheme}"
+    show(f"{shown}, weights: {source}", flush=True)
 
-    report = Report(lines, place, size)
+    report = Report(lines, size)
     try:
         _encode_shards(lines, encoder, report, folder, about, overwrite=arguments.overwrite)
     except KeyboardInterrupt:
         report.end("interrupted; the same command goes on from here")
         return INTERRUPTED
     if lines.num_lines is None:
-        _clear(folder, size, lines.num_read, place, overwrite=arguments.overwrite)
+        _clear(folder, size, lines.num_read, overwrite=arguments.overwrite)
     report.end("done")
     return 0
 
@@ -267,7 +265,7 @@ def _encode_shards(
 ) -> None:
     from ..output.shards import ShardHead, shard_path, write_shard
 
-    for first, texts in shards(lines, report.size, report.place):
+    for first, texts in shards(lines, report.size):
         path, head = shard_path(folder, first), ShardHead(first, texts, about)
         if _is_written(path, head, overwrite=overwrite):
             report.skip()
@@ -298,10 +296,10 @@ def _is_written(path: Path, head: ShardHead, *, overwrite: bool) -> bool:
     raise ValueError(f"{problem}. Choose another folder with --out, or replace such files with --overwrite")
 
 
-def _clear(folder: Path, size: int, num_lines: int | None, place: Place, *, overwrite: bool) -> None:
+def _clear(folder: Path, size: int, num_lines: int | None, *, overwrite: bool) -> None:
     """Check that no shard is out of place.
 
-    Such a shard has another size, or more lines. With ``overwrite`` the first process removes it.
+    Such a shard has another size, or more lines. With ``overwrite`` it is removed.
     """
     from ..output.shards import shard_files
 
@@ -315,8 +313,7 @@ def _clear(folder: Path, size: int, num_lines: int | None, place: Place, *, over
         if not overwrite:
             advice = "Choose another folder with --out, or remove such files with --overwrite"
             raise ValueError(f"{path} is of another run: {problem}. {advice}")
-        if place.is_first:
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def _weights_digest(encoders: Mapping[str, TextEncoder]) -> str:

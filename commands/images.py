@@ -1,4 +1,4 @@
-"""Image files and a whole CLIP, as several commands take them, and files put into folders."""
+"""Image files and a whole CLIP, as several commands take them, and files copied into folders."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def text_features_of(clip: FullClip, text: str, syntax: str) -> TextFeatures:
     return text_features(text, syntax, default_tokenizer(), layout_of(clip.text.config), clip.text_features)
 
 
-def put_images(placements: Sequence[Placement], *, is_move: bool) -> Placed:
-    """Copy or move images, all or, on an error or Ctrl-C, none of them, counting them on a terminal."""
+def copy_images(placements: Sequence[Placement]) -> Placed:
+    """Copy images, all or, on an error or Ctrl-C, none of them, counting them on a terminal."""
     from ..output.placing import place_files
 
     progress, stopped = Progress(), threading.Event()
@@ -108,10 +108,10 @@ def put_images(placements: Sequence[Placement], *, is_move: bool) -> Placed:
     def count(done: int) -> None:
         if stopped.is_set():
             raise KeyboardInterrupt
-        progress.tell(f"{done} of {len(placements)} images {'moved' if is_move else 'copied'}")
+        progress.tell(f"{done} of {len(placements)} images copied")
 
     with holding_interrupt(stop):
-        placed = place_files(placements, is_move=is_move, on_progress=count)
+        placed = place_files(placements, on_progress=count)
     progress.clear()
     return placed
 

@@ -145,7 +145,7 @@ def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embedd
     return EmbeddingFolder(folders, tower, dim)
 
 
-def encoders_of(arguments: argparse.Namespace, *, is_quiet: bool = False) -> tuple[Mapping[str, TextEncoder], str]:
+def encoders_of(arguments: argparse.Namespace) -> tuple[Mapping[str, TextEncoder], str]:
     """Encoders for ``--weights`` or ``--seed``."""
     from ..encoder.files.checkpoint import load_text_models, seeded_text_model
     from ..encoder.prefix import encoders_for
@@ -153,14 +153,12 @@ def encoders_of(arguments: argparse.Namespace, *, is_quiet: bool = False) -> tup
 
     dtype, device = dtype_named(arguments.dtype), device_of(arguments)
     if arguments.weights is None:
-        if not is_quiet:
-            show(f"*** {RANDOM_WARNING} ***\n", sys.stderr)
+        show(f"*** {RANDOM_WARNING} ***\n", sys.stderr)
         models = {"clip_l": seeded_text_model(seed=arguments.seed, dtype=dtype).to(device)}
         source = f"random, seed {arguments.seed} (no meaning)"
     else:
         models, report = load_text_models(arguments.weights, dtype=dtype, device=device)
-        if not is_quiet:
-            show(f"{report}\n")
+        show(f"{report}\n")
         source = f"{report.file} ({report.layout})"
     return encoders_for(models, arguments.clip_skip)[1], source
 

@@ -46,15 +46,6 @@ class Place:
         """Whether this is the process that reports for all."""
         return self.rank == 0
 
-    @property
-    def name(self) -> str:
-        """Prefix of its lines; empty for a single process."""
-        return f"[{self.rank + 1}/{self.num_processes}] " if self.num_processes > 1 else ""
-
-    def owns(self, shard: int) -> bool:
-        """Whether the shard of this number belongs to this process."""
-        return shard % self.num_processes == self.rank
-
 
 def place_of(environ: Mapping[str, str]) -> Place:
     """Place that torchrun assigns to a process.
@@ -86,21 +77,6 @@ def alone(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namesp
             return run(arguments)
 
     return run_alone
-
-
-def device_for(device: str, place: Place) -> str:
-    """Device of one of several processes."""
-    import torch
-
-    if device != "cuda" or place.num_processes == 1:
-        return device
-    num_devices = torch.cuda.device_count()
-    if 0 < num_devices <= place.local_rank:
-        raise ValueError(
-            f"process {place.local_rank + 1} of this machine has no CUDA device: there are {num_devices}. Start no "
-            "more processes than that, or put several on one device with --device cuda:0"
-        )
-    return f"cuda:{place.local_rank}"
 
 
 def is_of_another(error: RuntimeError) -> bool:

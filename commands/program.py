@@ -23,7 +23,6 @@ from .model_files import CONVERT_DVAE, CONVERT_RUDALLE, STRETCH
 from .processes import INTERRUPTED, TERMINATED, is_of_another, leave, place_of, terminable
 from .prompts import CONVERT, ENCODE, INSPECT, SCHEDULE
 from .rerank import RERANK, SIMILARITY
-from .sort import SORT
 from .train import FILL, TRAIN
 from .world import WORLD, WORLD_SAMPLE, WORLD_TRAIN
 from .world_measure import WORLD_MEASURE
@@ -160,13 +159,6 @@ PARITY = Command(
     ("--hosts hosts", "--quick"),
 )
 BENCH = Command("bench", "measure speed beside other programs", *_outside("workshop.bench"), ("", "--quick"))
-DALLE_EVALUATE = Command(
-    "dalle evaluate",
-    "measure the distance of drawn pictures from real ones",
-    *_outside("commands.dalle_evaluate"),
-    ("held_out drawn --weights clip.safetensors --out figures",),
-    description="Measure FID and inception score of drawings beside pictures, after blurs of several radii.",
-)
 COMMANDS = (
     INSPECT,
     SCHEDULE,
@@ -176,7 +168,6 @@ COMMANDS = (
     ENCODE,
     RERANK,
     SIMILARITY,
-    SORT,
     TRAIN,
     FILL,
     CLASSIFY,
@@ -186,7 +177,6 @@ COMMANDS = (
     DALLE_TRAIN_VAE,
     DALLE_TRAIN,
     DALLE_SAMPLE,
-    DALLE_EVALUATE,
     DALLE_DEMO,
     WORLD,
     WORLD_TRAIN,

@@ -9,8 +9,6 @@ from itertools import count, islice
 from pathlib import Path
 from typing import BinaryIO
 
-from .processes import Place
-
 MAX_LINE_BYTES = 64 * 1024
 """Maximum size of a prompt, as in the Prompt Lab. Without a limit one line could take all memory."""
 
@@ -18,7 +16,7 @@ MAX_LINE_BYTES = 64 * 1024
 class PromptLines:
     """The prompts of a file, in order, read on demand."""
 
-    def __init__(self, file: str, place: Place, option: str = "--batch") -> None:
+    def __init__(self, file: str, option: str = "--batch") -> None:
         """Examine the file."""
         self.path = None if file == "-" else Path(file)
         self.name = "standard input" if self.path is None else file
@@ -33,9 +31,6 @@ class PromptLines:
             self.num_lines = sum(1 for _ in self)  # an unreadable line is better found now than after hours
             if not self.num_lines:
                 raise ValueError(f"{option} {file}: the file is empty")
-        elif place.num_processes > 1:
-            shared = f"{place.num_processes} processes cannot share {self.name}"
-            raise ValueError(f"{option} {file}: {shared}; write the prompts to a file")
 
     def __iter__(self) -> Iterator[str]:
         self.num_read = 0
@@ -68,17 +63,12 @@ class PromptLines:
         return f"{self.name}:{number}"
 
 
-def shards(lines: Iterable[str], size: int, place: Place) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """First line and texts of each shard of this process; other texts are not kept."""
+def shards(lines: Iterable[str], size: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """First line and texts of each shard."""
     left = iter(lines)
-    for number in count():
-        if place.owns(number):
-            texts = tuple(islice(left, size))
-            num_texts = len(texts)
-            if texts:
-                yield number * size, texts
-            del texts
-        else:
-            num_texts = sum(1 for _ in islice(left, size))
-        if num_texts < size:
+    for first in count(0, size):
+        texts = tuple(islice(left, size))
+        if not texts:
             return
+        yield first, texts
+        del texts

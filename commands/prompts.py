@@ -31,7 +31,6 @@ from .options import (
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ..encoder.text_model import TextEncoder
     from ..weighting.plan import Variant
     from ..weighting.reading import ReadPrompt
 
@@ -215,11 +214,7 @@ def _add_encode_arguments(encode: argparse.ArgumentParser) -> None:
     add_loading_options(encode)
     encode.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="folder for the files (out)")
     encode.add_argument("--name", help=f"first part of the files' names ({NAME})")
-    pictures = encode.add_mutually_exclusive_group()
-    pictures.add_argument("--no-pictures", dest="pictures", action="store_false", help="write the tensors only")
-    pictures.add_argument(
-        "--figures", action="store_true", help="also draw the encoder, and the masks of “a red cat” as in the lecture"
-    )
+    encode.add_argument("--no-pictures", dest="pictures", action="store_false", help="write the tensors only")
     bulk.add_options(encode)
 
 
@@ -258,8 +253,6 @@ def _encode_one(arguments: argparse.Namespace) -> int:
         show(f"{name}: {told} -> {rows} rows of {dim}, weights: {source}")
 
     drawn = _pictures(read, encoded.prompts[first].variants()) if arguments.pictures else {}
-    if arguments.figures:
-        drawn |= _figures(towers[first])
     arguments.out.mkdir(parents=True, exist_ok=True)
     name = arguments.name or NAME
     files = {arguments.out / f"{name}-{part}.png": picture for part, picture in drawn.items()}
@@ -281,16 +274,6 @@ def _pictures(read: ReadPrompt, variants: Iterable[Variant]) -> dict[str, Image.
     return {
         "tokens": pictures.draw_tokens(view(read)),
         "masks": pictures.draw_encoding_masks(read, variants),
-    }
-
-
-def _figures(encoder: TextEncoder) -> dict[str, Image.Image]:
-    """The lecture's figures, which depend on no prompt, by suffix of their file names."""
-    from ..web import pictures
-
-    return {
-        "figure-masks": pictures.draw_figure_masks(),
-        "architecture": pictures.draw_architecture(encoder.config),
     }
 
 

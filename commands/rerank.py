@@ -19,14 +19,13 @@ from .images import (
     add_activation_option,
     add_crop_option,
     clip_of,
+    copy_images,
     image_files,
-    put_images,
     tell_left_out,
     text_features_of,
     write_picture,
 )
 from .options import add_arithmetic_options, text_of
-from .processes import Place
 from .prompt_lines import PromptLines
 
 if TYPE_CHECKING:
@@ -176,9 +175,7 @@ def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
     from ..output.placing import Placement
 
     width = len(str(len(ranked)))
-    placed = put_images(
-        [Placement(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked], is_move=False
-    )
+    placed = copy_images([Placement(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked])
     if placed.there:
         show(f"{len(placed.there):,} were in {folder} already, with the same bytes", sys.stderr)
 
@@ -263,7 +260,7 @@ def _texts(arguments: argparse.Namespace) -> list[str]:
     lines: list[str] = list(arguments.text)
     if arguments.texts is not None:
         file = str(arguments.texts)
-        given = [standard_input()] if file == "-" else PromptLines(file, Place(), "--texts")
+        given = [standard_input()] if file == "-" else PromptLines(file, "--texts")
         lines += [line for text in given for line in text.splitlines()]
     texts = [line.strip() for line in lines if line.strip()]
     if not texts:

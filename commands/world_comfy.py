@@ -17,7 +17,7 @@ from .comfy_http import EXAMPLE, Comfy, ComfyError, Graph
 from .console import Progress, show
 from .images import WHOLE_CLIP, Files, add_activation_option, clip_of, text_features_of, write_picture
 from .options import add_arithmetic_options, add_value
-from .processes import Place, alone
+from .processes import alone
 from .prompt_lines import PromptLines
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _prompts_of(file: Path | None) -> Sequence[Marked]:
 
     if file is None:
         return PROMPTS
-    lines, prompts = PromptLines(str(file), Place(), "--prompts"), list[Any]()
+    lines, prompts = PromptLines(str(file), "--prompts"), list[Any]()
     for line in lines:
         if line.strip():
             try:

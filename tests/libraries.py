@@ -19,7 +19,6 @@ COMPARED = {
     "compel": "compel",
     "diffusers": "diffusers",
     "open_clip": "open_clip_torch",
-    "sklearn": "scikit-learn",
     "tensorboard": "tensorboard",
     "torchvision": "torchvision",
     "webdataset": "webdataset",

@@ -1,4 +1,4 @@
-"""The command ``encode --batch``: numbers, lines, going on after an end, several processes, memory; and its shards."""
+"""The command ``encode --batch``: numbers, lines, going on after an end, memory; and its shards."""
 
 import gc
 import io
@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from weighted_clip.commands import bulk
 from weighted_clip.commands.bulk import WINDOW_CHUNKS, BulkEncoder
-from weighted_clip.commands.processes import Place, device_for, place_of
+from weighted_clip.commands.processes import place_of
 from weighted_clip.commands.program import main
-from weighted_clip.commands.prompt_lines import MAX_LINE_BYTES, PromptLines, shards
+from weighted_clip.commands.prompt_lines import MAX_LINE_BYTES, PromptLines
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
@@ -241,7 +240,7 @@ def test_a_shard_can_be_read_by_whoever_can_read_new_files(prompts: Path, weight
 def test_a_line_is_a_prompt(content: bytes, texts: list[str], tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_bytes(content)
-    lines = PromptLines(str(path), Place())
+    lines = PromptLines(str(path))
     assert lines.num_lines == len(texts)
     assert list(lines) == texts
 
@@ -694,54 +693,24 @@ def test_numbers_that_do_not_fit_are_told(weights: Path, tmp_path: Path, capsys)
 # ---- processes
 
 
-def test_each_process_encodes_its_shards_and_together_they_encode_all(
-    prompts: Path, weights: Path, tmp_path: Path, monkeypatch, encoded_lines: list[int], capsys
+def test_several_processes_are_refused_before_anything_is_written(
+    prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    assert encode(prompts, weights, tmp_path / "one", "--shard-size", 1) == 0
-    capsys.readouterr()
-    for rank, own in enumerate(([0, 3, 6], [1, 4, 7], [2, 5])):
-        encoded_lines.clear()
-        for name, value in (("RANK", rank), ("LOCAL_RANK", 0), ("WORLD_SIZE", 3)):
-            monkeypatch.setenv(name, str(value))
-        assert encode(prompts, weights, tmp_path / "three", "--shard-size", 1) == 0
-        assert encoded_lines == own
-        out, err = capsys.readouterr()
-        assert bool(out) == (rank == 0)
-        assert err.startswith(f"[{rank + 1}/3] done: {len(own)} of {len(own)} shards, {len(own)} prompts encoded")
-    assert_same(tmp_path / "one", tmp_path / "three")
-
-
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torchrun")
-@pytest.mark.parametrize("target", [["-m", "weighted_clip"], [str(ROOT / "__main__.py")]], ids=["module", "file"])
-def test_torchrun_gives_the_shards_of_one_process(
-    target: list[str], prompts: Path, weights: Path, tmp_path: Path
-) -> None:
-    assert encode(prompts, weights, tmp_path / "one", "--shard-size", 1) == 0
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", *target]
-    given = ["--batch", prompts, "--weights", weights, "--out", tmp_path / "two", "--shard-size", 1]
-    environ = environ_with_package(tmp_path)
-    done = subprocess.run([*command, "encode", *map(str, given)], capture_output=True, text=True, env=environ)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("8 prompts of ") == 1
-    for process in ("[1/2] ", "[2/2] "):
-        assert f"{process}done: 4 of 4 shards, 4 prompts encoded" in done.stderr
-    assert_same(tmp_path / "one", tmp_path / "two")
-
-
-def test_processes_cannot_share_standard_input(weights: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert encode("-", weights, tmp_path / "out") == 1
-    assert "--batch -: 2 processes cannot share standard input; write the prompts to a file" in capsys.readouterr().err
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert encode(prompts, weights, tmp_path / "out") == 1
+        assert "encode --batch runs in one process: divide the file" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
 
 
 def test_what_a_kill_left_is_removed_and_what_another_process_writes_is_not(
-    prompts: Path, weights: Path, tmp_path: Path, monkeypatch
+    prompts: Path, weights: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     left = out / f"prompts-00000000.safetensors{TEMPORARY_SUFFIX}"
     left.mkdir(parents=True)
     (left / "half").write_bytes(b"half")
-    monkeypatch.setenv("WORLD_SIZE", "2")
     with written_whole(out / "prompts-00000003.safetensors") as place:  # which the second process writes
         place.write_bytes(b"whole")
         assert encode(prompts, weights, out) == 0
@@ -756,27 +725,6 @@ def test_what_a_kill_left_is_removed_and_what_another_process_writes_is_not(
 def test_a_place_that_is_none_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="start them with torchrun, or unset these"):
         place_of(environ)
-
-
-def test_each_process_has_a_device_of_its_machine(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert place_of({}) == Place()
-    assert device_for("cuda", Place()) == "cuda"
-    assert device_for("cuda", Place(3, 1, 4)) == "cuda:1"
-    assert device_for("cuda:0", Place(3, 3, 4)) == "cuda:0"
-    assert device_for("cpu", Place(3, 3, 4)) == "cpu"
-    with pytest.raises(ValueError, match="process 3 of this machine has no CUDA device: there are 2"):
-        device_for("cuda", Place(2, 2, 4))
-
-
-def test_without_any_device_the_advice_is_that_of_one_process(
-    prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert encode(prompts, weights, tmp_path / "out", "--device", "cuda") == 1
-    assert "finds no CUDA device; use --device cpu" in capsys.readouterr().err
 
 
 def test_two_runs_do_not_write_into_one_folder(prompts: Path, weights: Path, tmp_path: Path, capsys) -> None:
@@ -809,26 +757,6 @@ def test_no_more_than_a_shard_is_held(weights: Path, tmp_path: Path, monkeypatch
     gc.collect()
     assert most == {20: 2 * 10, 400: 2 * 10}  # hidden states and pooled vectors
     assert len(alive) == 0
-
-
-def test_the_others_texts_are_not_held() -> None:
-    class Text(str):
-        """A string that can be counted."""
-
-    alive: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def lines() -> Iterator[str]:
-        for number in range(1000):
-            text = Text(number)
-            alive.add(text)
-            yield text
-            assert len(alive) <= 8
-
-    firsts = []
-    for first, texts in shards(lines(), 7, Place(1, 1, 3)):
-        firsts.append((first, len(texts)))
-        del texts
-    assert firsts == [(first, min(7, 1000 - first)) for first in range(7, 1000, 21)]
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")

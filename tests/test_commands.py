@@ -129,17 +129,11 @@ def test_it_starts_as_a_file_and_as_a_folder(target: str) -> None:
     assert done.stdout.split() == ["step", "1", "'a'", "step", "2", "'b'"]
 
 
-def test_pictures_are_those_of_the_prompt_and_figures_are_drawn_when_asked_for(sdxl: Path, tmp_path: Path) -> None:
+def test_pictures_are_those_of_the_prompt(sdxl: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     given = ["encode", "a (cat:0.5)", "--weights", str(sdxl), "--out", str(folder)]
     assert main(given) == 0
     assert {path.name for path in folder.glob("*.png")} == {"prompt-tokens.png", "prompt-masks.png"}
-    assert main([*given, "--figures"]) == 0
-    assert {path.name for path in folder.glob("*.png")} == {
-        f"prompt-{part}.png" for part in ("tokens", "masks", "figure-masks", "architecture")
-    }
-    with pytest.raises(SystemExit):
-        main([*given, "--figures", "--no-pictures"])
 
 
 BOWL = "a red cat and a (dog:0.5) in a bowl"

@@ -30,7 +30,6 @@ ALLOWED = {
     "gradio": ("web/lab/*.py",),
     "accelerate": ("training/*.py", "commands/*.py", "workshop/bench/precision.py"),
     "peft": ("training/lora.py",),
-    "sklearn": ("training/linear_probe.py",),
 }
 """Files that may import a module of a host, or one that no host needs."""
 AT_THE_TOP = {

@@ -1,4 +1,4 @@
-"""Files copied or moved: all or none, nothing overwritten, nothing lost, on one file system and from one to another."""
+"""Files copied: all or none, nothing overwritten, nothing lost, on one file system and from one to another."""
 
 from __future__ import annotations
 
@@ -62,11 +62,10 @@ def state(*folders: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("is_move", [True, False], ids=["move", "copy"])
-def test_files_reach_their_targets_as_they_were(folder: Path, into: Path, is_move: bool) -> None:
+def test_files_reach_their_targets_as_they_were(folder: Path, into: Path) -> None:
     before = state(folder)
     some, counted = placements(folder, into), []
-    placed = place_files(some, is_move=is_move, on_progress=counted.append)
+    placed = place_files(some, on_progress=counted.append)
     assert placed == (some, [])
     assert counted == [1, 2, 3, 4]
     assert sorted(into.rglob("*.png")) == sorted(target for _, target in some)
@@ -74,7 +73,7 @@ def test_files_reach_their_targets_as_they_were(folder: Path, into: Path, is_mov
         about = target.stat()
         assert (target.read_bytes(), about.st_mode, about.st_mtime_ns) == before[str(source)]
         assert about.st_nlink == 1  # a copy is no second name: what is changed in one must not change in the other
-    assert state(folder) == ({} if is_move else before)
+    assert state(folder) == before
     assert len(list(into.rglob("*"))) == 6  # and nothing else
 
 
@@ -92,16 +91,15 @@ IN_THE_WAY = {
 }
 
 
-@pytest.mark.parametrize("is_move", [True, False], ids=["move", "copy"])
 @pytest.mark.parametrize("what", IN_THE_WAY)
-def test_what_is_in_the_way_is_named_and_nothing_is_done(folder: Path, into: Path, what: str, is_move: bool) -> None:
+def test_what_is_in_the_way_is_named_and_nothing_is_done(folder: Path, into: Path, what: str) -> None:
     some = placements(folder, into)
     (into / "y").mkdir(parents=True)
     source, target = some[3]
     IN_THE_WAY[what](target, source)
     before = state(folder, into)
     with pytest.raises(ValueError, match=r"d\.png exists and is not overwritten; nothing was done"):
-        place_files(some, is_move=is_move)
+        place_files(some)
     assert state(folder, into) == before
 
 
@@ -117,43 +115,30 @@ def test_what_came_in_the_way_meanwhile_is_not_overwritten(
         return found
 
     monkeypatch.setattr(placing, "_divided", divided)
-    for is_move in (True, False):
-        with pytest.raises((ValueError, OSError), match=r"d\.png"):
-            place_files(placements(folder, into), is_move=is_move)
-        assert state(folder) == before
-        assert [path.relative_to(into).as_posix() for path in into.rglob("*")] == ["y", "y/d.png"]
-        assert (into / "y" / "d.png").read_bytes() == b"mine"
-        shutil.rmtree(into)
+    with pytest.raises(OSError, match=r"d\.png"):
+        place_files(placements(folder, into))
+    assert state(folder) == before
+    assert [path.relative_to(into).as_posix() for path in into.rglob("*")] == ["y", "y/d.png"]
+    assert (into / "y" / "d.png").read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize("is_move", [True, False], ids=["move", "copy"])
-def test_the_same_bytes_stay_where_they_are(folder: Path, into: Path, is_move: bool) -> None:
+def test_the_same_bytes_stay_where_they_are(folder: Path, into: Path) -> None:
     some = placements(folder, into)
     (into / "x").mkdir(parents=True)
     shutil.copy(*some[0])
-    assert place_files(some, is_move=is_move) == (some[1:], some[:1])
+    assert place_files(some) == (some[1:], some[:1])
     assert all(target.is_file() for _, target in some)
-    assert [source.exists() for source, _ in some] == [True, *([not is_move] * 3)]
+    assert all(source.is_file() for source, _ in some)
 
 
-def test_a_move_that_was_killed_is_finished(folder: Path, tmp_path: Path) -> None:
-    some = placements(folder, tmp_path / "sorted")
-    (tmp_path / "sorted" / "x").mkdir(parents=True)
-    os.link(*some[0])  # as if it ended between the second name and the first name's removal
-    assert place_files(some, is_move=True) == (some, [])
-    assert state(folder) == {}
-    assert all(target.read_bytes() for _, target in some)
-
-
-@pytest.mark.parametrize("is_move", [True, False], ids=["move", "copy"])
 @pytest.mark.parametrize("by", ["the same path", "a link"])
-def test_a_folder_is_never_sorted_into_itself(folder: Path, tmp_path: Path, by: str, is_move: bool) -> None:
+def test_a_folder_is_never_copied_into_itself(folder: Path, tmp_path: Path, by: str) -> None:
     target = folder if by == "the same path" else tmp_path / "link"
     if by == "a link":
         target.symlink_to(folder, target_is_directory=True)
     before = state(folder)
     with pytest.raises(ValueError, match="already; nothing was done"):
-        place_files([Placement(folder / name, target / name) for name in NAMES], is_move=is_move)
+        place_files([Placement(folder / name, target / name) for name in NAMES])
     assert state(folder) == before
 
 
@@ -161,14 +146,13 @@ def test_two_files_never_go_to_one_target(folder: Path, into: Path) -> None:
     before = state(folder)
     some = [Placement(folder / name, into / "same.png") for name in NAMES[:2]]
     with pytest.raises(ValueError, match=r"same\.png would come twice"):
-        place_files(some, is_move=True)
+        place_files(some)
     assert state(folder) == before
     assert not into.exists()
 
 
-@pytest.mark.parametrize("is_move", [True, False], ids=["move", "copy"])
 @pytest.mark.parametrize("has_folder", [True, False])
-def test_an_interrupt_takes_everything_back(folder: Path, into: Path, has_folder: bool, is_move: bool) -> None:
+def test_an_interrupt_takes_everything_back(folder: Path, into: Path, has_folder: bool) -> None:
     if has_folder:
         (into / "x").mkdir(parents=True)
     before = state(folder, into)
@@ -179,7 +163,7 @@ def test_an_interrupt_takes_everything_back(folder: Path, into: Path, has_folder
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        place_files(placements(folder, into), is_move=is_move, on_progress=count)
+        place_files(placements(folder, into), on_progress=count)
     assert state(folder, into) == before
     assert into.exists() == has_folder
 
@@ -195,34 +179,18 @@ def test_a_full_disk_takes_everything_back(folder: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(shutil, "copyfile", copyfile)
     with pytest.raises(OSError, match=r"c\.png cannot be written: No space left on device"):
-        place_files(placements(folder, tmp_path / "sorted"), is_move=False)
+        place_files(placements(folder, tmp_path / "sorted"))
     assert state(folder) == before
     assert not (tmp_path / "sorted").exists()
 
 
-def test_what_cannot_be_removed_is_not_moved(folder: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, real = state(folder), Path.unlink
-
-    def unlink(self: Path, missing_ok: bool = False) -> None:
-        if self == folder / "b.png":
-            raise PermissionError(errno.EACCES, "Permission denied")
-        real(self, missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", unlink)
-    with pytest.raises(ValueError, match=r"1 of 4 files cannot be removed .* first is .*b\.png: Permission denied"):
-        place_files(placements(folder, into), is_move=True)
-    assert state(folder) == {str(folder / "b.png"): before[str(folder / "b.png")]}
-    assert sorted(path.name for path in into.rglob("*.png")) == ["a.png", "c.png", "d.png"]
-
-
-def test_a_link_is_moved_as_the_file_that_it_leads_to(folder: Path, into: Path, tmp_path: Path) -> None:
+def test_a_link_is_copied_as_the_file_that_it_leads_to(folder: Path, into: Path, tmp_path: Path) -> None:
     (folder / "a.png").rename(tmp_path / "original.png")
     (folder / "a.png").symlink_to("../original.png")
-    place_files(placements(folder, into), is_move=True)
-    assert state(folder) == {}
-    moved = into / "x" / "a.png"
-    assert not moved.is_symlink()
-    assert moved.read_bytes() == (tmp_path / "original.png").read_bytes() == b"a.png"
+    place_files(placements(folder, into))
+    copied = into / "x" / "a.png"
+    assert not copied.is_symlink()
+    assert copied.read_bytes() == (tmp_path / "original.png").read_bytes() == b"a.png"
 
 
 def test_a_file_in_place_of_a_folder_is_named(folder: Path, into: Path) -> None:
@@ -230,38 +198,37 @@ def test_a_file_in_place_of_a_folder_is_named(folder: Path, into: Path) -> None:
     (into / "y").write_bytes(b"mine")
     before = state(folder, into)
     with pytest.raises(ValueError, match="y is a file, and no folder; nothing was done"):
-        place_files(placements(folder, into), is_move=True)
+        place_files(placements(folder, into))
     assert state(folder, into) == before
 
 
-@pytest.mark.parametrize("is_move", [True, False], ids=["move", "copy"])
-def test_a_second_run_into_the_same_folders_is_told_and_harms_nothing(folder: Path, into: Path, is_move: bool) -> None:
+def test_a_second_run_into_the_same_folders_is_told_and_harms_nothing(folder: Path, into: Path) -> None:
     def count(done: int) -> None:
         if done == 2:  # here the first would take back what the second relied on, or the other way round
             with pytest.raises(ValueError, match=rf"{into / 'x'}: another run is writing there"):
-                place_files(placements(folder, into), is_move=is_move)
+                place_files(placements(folder, into))
             raise KeyboardInterrupt
 
     before = state(folder)
     with pytest.raises(KeyboardInterrupt):
-        place_files(placements(folder, into), is_move=is_move, on_progress=count)
+        place_files(placements(folder, into), on_progress=count)
     assert state(folder) == before
     assert not into.exists()
 
 
 def test_a_copy_that_was_killed_is_finished(folder: Path, into: Path) -> None:
     some = placements(folder, into)
-    place_files(some[:3], is_move=False)
-    assert place_files(some, is_move=False) == (some[3:], some[:3])
+    place_files(some[:3])
+    assert place_files(some) == (some[3:], some[:3])
     assert [target.read_bytes() for _, target in some] == [source.read_bytes() for source, _ in some]
 
 
 def test_the_last_name_of_a_file_is_never_taken_back(folder: Path, into: Path) -> None:
     def count(done: int) -> None:
         if done == 2:
-            (folder / "a.png").unlink()  # by someone who takes the move for done
+            (folder / "a.png").unlink()  # by someone who takes the copy for done
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        place_files(placements(folder, into), is_move=True, on_progress=count)
+        place_files(placements(folder, into), on_progress=count)
     assert sorted(path.name for path in (*folder.iterdir(), *into.rglob("*.png"))) == sorted(NAMES)

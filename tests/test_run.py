@@ -258,9 +258,6 @@ def test_no_package_is_pinned_in_two_files(run: ModuleType) -> None:
         (["dalle", "sample", "model"], "lab"),
         (["dalle"], "lab"),
         (["dalle", "shapes", "out"], "lab"),
-        (["sort", "images", "--examples", "known"], "train"),
-        (["sort", "images", "--examples=known"], "train"),
-        (["sort", "images", "--labels", "a,b"], "lab"),
         (["lab"], "lab"),
         (["check"], "dev"),
     ],
@@ -280,8 +277,6 @@ def test_training_on_an_old_python_is_refused_in_words(run: ModuleType, monkeypa
     monkeypatch.setattr(run.sys, "version_info", (3, 10, 9))
     with pytest.raises(run.SetupError, match=r"train needs Python 3\.11 or newer"):
         run.main(["train", "data"])
-    with pytest.raises(run.SetupError, match=r"sort --examples needs Python 3\.11 or newer"):
-        run.main(["sort", "images", "--examples", "known"])
 
 
 def test_a_larger_set_of_packages_stands_for_the_smaller_ones(

@@ -26,7 +26,6 @@ PLAIN = ["encode", "a cat", "--weights", "none.safetensors"]
         (["convert", BAD], "text"),
         (["rerank", BAD, "pictures", "--weights", "none.safetensors"], "text"),
         (["similarity", "pictures", "--weights", "none.safetensors", "--text", "a", "--text", BAD], "text"),
-        (["sort", "pictures", "--labels", f"a,{BAD}", "--weights", "none.safetensors", "--out", "out"], "labels"),
         (["dalle", "sample", "none.safetensors", BAD, "--out", "out"], "caption"),
     ],
 )

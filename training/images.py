@@ -156,15 +156,13 @@ def cached_features(
     digest: str,
     on_progress: Callable[[int], None],
     turn: Callable[[], AbstractContextManager[None]] = nullcontext,
-    *,
-    per_file: int = PER_FILE,
 ) -> tuple[dict[str, Tensor], list[Problem]]:
     """Features by a frozen image tower, ``[p]``, of unit length, by name; read from disk where available."""
     folder.mkdir(parents=True, exist_ok=True)
     features: dict[str, Tensor] = {}
     problems: list[Problem] = []
-    for start in range(0, len(examples), per_file):
-        some = examples[start : start + per_file]
+    for start in range(0, len(examples), PER_FILE):
+        some = examples[start : start + PER_FILE]
         path = folder / f"features-{start:08}.safetensors"
         stamps = [_stamp(example) for example in some]
         key = blake2b(json.dumps([digest, crop, stamps]).encode(), digest_size=16).hexdigest()

@@ -351,10 +351,7 @@ def draw(names: Sequence[str]) -> None:
     }
     for folder, pictures in folders.items():
         for name in [name for name in pictures if not names or name in names]:
-            picture = pictures[name]()
-            if pictures is help_pictures.PICTURES or name not in docs_pictures.PHOTOGRAPHS:
-                picture = picture.quantize(64 if name in docs_pictures.REGISTRY else 128, kmeans=2)
-            picture.save(folder / f"{name}.png", optimize=True)
+            pictures[name]().quantize(128, kmeans=2).save(folder / f"{name}.png", optimize=True)
 
 
 def measure_captions(num_seeds: int) -> None:

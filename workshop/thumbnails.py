@@ -1,6 +1,6 @@
 """Thumbnails of the templates: before and after by the small world, or a picture of a help page.
 
-Two were made otherwise and stay: an image in tokens, and images by a trained DALL·E.
+The others were made otherwise and stay.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ def compared(sides: Mapping[str, Drawable], seeds: Sequence[int] = (4, 1)) -> Im
     return canvas.image()
 
 
-def of_help(name: str, height: int | None = None) -> Image.Image:
-    """A picture of a help page, or the upper part of it, as large as it fits."""
-    picture = help_pictures.PICTURES[name]()
-    picture = picture.crop((0, 0, picture.width, height or picture.height))
-    picture = ImageOps.contain(picture, (SIDE - 20, SIDE - 20), Image.Resampling.LANCZOS)
+def of_help(name: str) -> Image.Image:
+    """A picture of a help page, as large as it fits."""
+    picture = ImageOps.contain(help_pictures.PICTURES[name](), (SIDE - 20, SIDE - 20), Image.Resampling.LANCZOS)
     return ImageOps.pad(picture, (SIDE, SIDE), color=DARK.background)
 
 
@@ -85,7 +83,4 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
         {"and": of_two(), "BREAK": text("a red circle BREAK a blue square", Way("", {"syntax": "a1111"}))}
     ),
     "13 From an A1111 picture": lambda: of_help("read-parameters"),
-    "14 SDXL": lambda: of_help("sdxl-encode"),
-    "15 Native encoder": lambda: of_help("load"),
-    "16 Pick the best": lambda: of_help("rerank", 372),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 from ...encoder.foreign_text import comma_separated
 from ...weighting.options import OPTIONS, PLACE_OPTIONS
@@ -68,7 +69,8 @@ def strengths(text: str, name: str = "bind_strength") -> list[str]:
     title = {**OPTIONS, **PLACE_OPTIONS}[name].label
     found = [number for item in values_of(title, text) for number in _numbers(title, item)]
     for number in found:
-        Settings(**{name: number}).options()
+        chosen: dict[str, Any] = {name: number}
+        Settings(**chosen).options()
     return _not_too_many(title, list(map(decimal, found)))
 
 

@@ -98,12 +98,13 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         settings = Settings.of(values)
         options, places = settings.options(), settings.placed()
-        comments.update(dict.fromkeys([*settings.unread(), *idle_emphasis(p, options)]))
+        comments.update(dict.fromkeys(settings.unread()))
         if is_beyond_clip(p.sd_model):
             sampling.in_pairs = False
             result = inner(beyond_clip(p, sampling, settings, comments, problems)(function), *args, **kwargs)
             tell()
             return result
+        comments.update(dict.fromkeys(idle_emphasis(p, options)))
         sampling.joint = None
         if settings.attention not in (AS_HOST, FIRST["attention"]):
             comments[f"{PLACE_OPTIONS['attention'].label} {settings.attention} changes nothing: {ONLY_CLIP}"] = None
@@ -226,7 +227,7 @@ class _Sampling:
     word_maps: WordMaps | None = None
     """Maps of words that are made meanwhile."""
     joint: JointAttention | None = None
-    """What acts in a model in which text and picture share an attention."""
+    """Weights, places and word maps in a model in which text and picture share an attention."""
 
     @property
     def hooks(self) -> list[AttentionHooks]:
@@ -235,7 +236,7 @@ class _Sampling:
 
     @property
     def in_joint(self) -> list[JointAttention]:
-        """What acts where text and picture share an attention, if anything does."""
+        """The same, if there is any of them."""
         return [] if self.joint is None else [self.joint]
 
     def watch(self, places: Sequence[PlacedPhrase], *, has_word_maps: bool) -> Texts:
@@ -274,7 +275,7 @@ def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Samp
 def beyond_clip(
     p: Generation, sampling: _Sampling, settings: Settings, comments: dict[str, None], problems: Problems
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What takes the place of the host's functions that encode prompts, for a model beyond CLIP.
+    """A wrapper for the host's functions that encode prompts, for a model beyond CLIP.
 
     The host encodes; what cannot act is told in ``comments`` and in the image's parameters.
     """
@@ -300,6 +301,10 @@ def beyond_clip(
         hooks.check(p)
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
+        def parsed(*args: Any, **kwargs: Any) -> Any:
+            with parsed_once(function):
+                return encoded(*args, **kwargs)
+
         def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
             is_negative = bool(getattr(prompts, "is_negative_prompt", False))
             own = JointTexts(model, settings.options(), weights)
@@ -324,7 +329,7 @@ def beyond_clip(
             refuse_infinite_parts(result)
             return result
 
-        return encoded
+        return parsed
 
     return around
 

@@ -4,7 +4,7 @@ While an image is sampled, the function that the host's module calls for each at
 one, which acts in calls of this network alone, and passes all others on. It is always put back afterwards, and does
 nothing any more where another extension has wrapped it meanwhile.
 
-Source: docs/webui.md, "Beyond CLIP"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+Source: docs/reference/beyond-clip.md, "How"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class JointAttention:
         self._active: dict[bool, list[set[int]]] = {}
         """Texts of each image in this step, by the address of their rows; by whether they are of negative prompts."""
         self._is_ambiguous = False
-        self._num_calls = self._num_acted = self._num_changed = 0
+        self._num_acted = self._num_changed = 0
         self._are_finite: list[Tensor] = []
         self._undone = ExitStack()
 
@@ -83,7 +83,7 @@ class JointAttention:
         Raises `WebUIError` afterwards if weights have made what is no number.
         """
         self._call, self._active = None, {}
-        self._is_ambiguous, self._num_calls, self._num_acted, self._num_changed = False, 0, 0, 0
+        self._is_ambiguous, self._num_acted, self._num_changed = False, 0, 0
         self._are_finite.clear()
         network, self._family = network_of(p.sd_model), family_of(p.sd_model)
         with ExitStack() as self._undone:
@@ -123,10 +123,9 @@ class JointAttention:
         self._call = None
         for hooks in self._hooks:
             hooks.begin_call()
-        latent, context, options = args[0], inputs["context"], inputs["transformer_options"]
-        if context.shape[1]:
-            self._call = self._weighing(p, latent, context, options)
-            self._num_calls += 1
+        context, options = inputs.get("context"), inputs.get("transformer_options")
+        if context is not None and options is not None and context.shape[1]:
+            self._call = self._weighing(p, args[0], context, options)
 
     def _end(self, *_: Any) -> None:
         if self._call is not None:

@@ -1,6 +1,6 @@
 """Forge's models beyond CLIP, in which text and picture share an attention: which they are, and what acts in them.
 
-Source: docs/webui.md, "Beyond CLIP"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+Source: docs/reference/beyond-clip.md, "What acts"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations
@@ -97,6 +97,6 @@ def idle_lines(settings: Settings, title: str, *, is_known: bool) -> Iterator[st
 
 
 def acted_by(settings: Settings, *, is_known: bool) -> str:
-    """What weights have acted by in a model beyond CLIP, for an image's parameters."""
+    """Name of that by which weights have acted in a model beyond CLIP, for an image's parameters."""
     way = settings.attention if is_known else AS_HOST
     return "the WebUI's own weights" if way == AS_HOST else f"attention {way}"

@@ -4,7 +4,7 @@ The host encodes all texts itself. For weights in the attention it is given them
 encoders read what they would read without weights; the weights are noted for the rows, and act while an image is
 sampled.
 
-Source: docs/webui.md, "Beyond CLIP"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+Source: docs/reference/beyond-clip.md, "Weights"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class JointTexts:
         read = t5.read(text, self._as_host)
         if len(read.chunks) > 1:
             raise _UnknownRows(BROKEN)
-        chunk, *_ = read.chunks
+        chunk = next(iter(read.chunks))
         tokenize_line: Any = getattr(t5.owner, "tokenize_line", None)
         made = [] if tokenize_line is None else tokenize_line(text)[0]
         ids = [token.id for token in chunk.content]

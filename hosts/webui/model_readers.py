@@ -55,7 +55,7 @@ class ModelReaders:
 
     @property
     def by_title(self) -> Iterator[tuple[str, Callable[[str, EncodeOptions], ReadPrompt]]]:
-        """What reads a text, by the name of the encoder; first the one of most of the rows that the picture reads."""
+        """Readers of a text by the name of the encoder, first that of most of the rows that the picture reads."""
         if self.t5 is not None:
             yield "T5", self.t5.read
         if self.clip:
@@ -63,7 +63,7 @@ class ModelReaders:
             yield title, self._read_by_clip
 
     def notes(self) -> Iterator[str]:
-        """What a user should know who takes these readers for those of the next picture."""
+        """Notes for a user who takes these readers for those of the next picture."""
         if self.is_t5_off:
             yield T5_OFF
         if (name := _next_name(self.model)) is not None:

@@ -228,7 +228,6 @@ def test_commands_say_in_their_first_line_what_is_guessed(
     for command in (
         ["rerank", "a red picture", str(tmp_path)],
         ["similarity", str(tmp_path), "--text", "a red picture"],
-        ["sort", str(tmp_path), "--labels", "red,blue", "--out", str(tmp_path / "sorted")],
     ):
         for weights in (folder / "model.safetensors", folder):
             assert main([*command, "--weights", str(weights)]) == 0

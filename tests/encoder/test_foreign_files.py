@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.dalle.evaluation import load_inception
 from weighted_clip.dalle.files import load_dvae
 from weighted_clip.encoder.files.kinds import kind_of
 from weighted_clip.encoder.files.tensor_file import open_tensor_file
@@ -87,7 +86,6 @@ def test_every_reader_refuses_what_is_no_file_at_once(kind: str, tmp_path: Path)
     readers = (
         open_regular,
         lambda path: read_regular(path, 10),
-        load_inception,
         open_image,
         load_world,
         lambda path: checkpoint.load(path.parent),

@@ -24,7 +24,6 @@ from weighted_clip.encoder.masks import causal_mask
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
 from weighted_clip.training.grad_cache import pack, projected
-from weighted_clip.web.pictures.architecture import architecture_blocks, draw_architecture, num_parameters
 
 from ..libraries import library
 from .conftest import TINY, random_ids
@@ -209,17 +208,6 @@ def test_a_longer_text_than_77_can_be_read() -> None:
 def test_positions_that_cannot_be_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **changes)
-
-
-def test_the_drawing_shows_no_table() -> None:
-    blocks = architecture_blocks(ROTARY)
-    assert num_parameters(blocks) == sum(one.numel() for one in TextModel(ROTARY).parameters())
-    assert [block.detail for block in blocks if block.key in ("query", "key", "value")] == [
-        "16 → 16",
-        "16 → 16, rotary",
-        "16 → 16, rotary",
-    ]
-    assert draw_architecture(ROTARY).size != draw_architecture(TINY).size
 
 
 # ---- files

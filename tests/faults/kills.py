@@ -3,7 +3,7 @@
     python -m tests.faults.kills --count 2000
 
 Run it in the repository's root, on a system with fork. In each round one to three processes write the same file, or
-copy or move the same files. Each stops for some milliseconds at random lines of the code, ours or Python's, and two of
+copy the same files. Each stops for some milliseconds at random lines of the code, ours or Python's, and two of
 three are killed at one. Then a file must be whole and of someone who wrote it, nobody else may have been hindered,
 nothing may be lost, and one more write, that nobody disturbs, must succeed and leave nothing beside its file. The exit
 status is 1 if something else was found.
@@ -216,7 +216,6 @@ class NewWithoutLinks(New):
 class Copied(Kind):
     """Files that are copied to other folders."""
 
-    is_move = False
     names = ("a", "b", "c", "d")
 
     def prepare(self, rng: random.Random) -> None:
@@ -233,8 +232,7 @@ class Copied(Kind):
     def work(self, number: int) -> None:
         from weighted_clip.output.placing import Placement, place_files
 
-        sources = [name for name in self.names if self.source(name).exists()]
-        place_files([Placement(self.source(name), self.target(name)) for name in sources], is_move=self.is_move)
+        place_files([Placement(self.source(name), self.target(name)) for name in self.names])
 
     def problems(self, outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield from self._lost()
@@ -243,37 +241,20 @@ class Copied(Kind):
         if any(one.is_ok for one in outcomes):
             yield from (f"{name} is not there" for name in self.names if not self.target(name).exists())
         for one in outcomes:
-            is_moved = self.is_move and one.error is not None and "No such file" in one.error  # by another
-            if one.error and "another run" not in one.error and not is_moved:
+            if one.error and "another run" not in one.error:
                 yield f"process {one.number} fails: {one.error}"
-        left = [name for name in self.names if self.source(name).exists()]
         self.work(LAST)
         yield from self._lost()
         yield from (f"{name} is not there in the end" for name in self.names if not self.target(name).exists())
         for folder, names in (("x", "ab"), ("y", "cd")):
-            if any(name in names for name in left):  # else no one more run looks there
-                yield from beside(self.folder / "to" / folder, names)
+            yield from beside(self.folder / "to" / folder, names)
 
     def _lost(self) -> Iterator[str]:
         for number, name in enumerate(self.names):
             there = [path for path in (self.source(name), self.target(name)) if path.exists()]
-            if not there or (not self.is_move and not self.source(name).exists()):
+            if not self.source(name).exists():
                 yield f"{name} is lost"
             yield from (f"{path} is not whole" for path in there if path.read_bytes() != content(number))
-
-
-class Moved(Copied):
-    """Files that are moved."""
-
-    is_move = True
-
-
-class MovedWithoutLinks(Moved):
-    """The same where there are no hard links, as from one file system to another."""
-
-    def work(self, number: int) -> None:
-        with no_links():
-            super().work(number)
 
 
 class Rewritten(Replaced):
@@ -354,8 +335,6 @@ LIGHT: dict[str, type[Kind]] = {
     "new": New,
     "new without links": NewWithoutLinks,
     "copied": Copied,
-    "moved": Moved,
-    "moved without links": MovedWithoutLinks,
     "rewritten": Rewritten,
 }
 """Kinds that need no PyTorch."""

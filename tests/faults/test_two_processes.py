@@ -229,18 +229,14 @@ COMMANDS = {
     "dalle train-vae": ["dalle", "train-vae", "{gone}", "--out", "{out}"],
     "dalle train": ["dalle", "train", "{gone}", "--dvae", "{gone}", "--out", "{out}"],
     "dalle sample": ["dalle", "sample", "{gone}", "a cat", "--out", "{out}"],
-    "dalle evaluate": ["dalle", "evaluate", "{gone}", "{gone}", "--weights", "{gone}", "--out", "{out}"],
     "dalle demo": ["dalle", "demo", "{out}", "--vae-steps", "0"],
-    "sort": ["sort", "{pictures}", "--labels", "a,b", "--weights", "{gone}", "--out", "{out}"],
 }
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_second_run_in_one_folder_is_told(name: str, tmp_path: Path, capsys) -> None:
     out = tmp_path / "out"
-    command = [
-        part.format(out=out, gone=tmp_path / "gone", pictures=ROOT / "docs" / "images") for part in COMMANDS[name]
-    ]
+    command = [part.format(out=out, gone=tmp_path / "gone") for part in COMMANDS[name]]
     with other_process(out, "alone_in"):
         (out / "log.jsonl").write_text("theirs", encoding="utf-8")
         assert main(command) == 1

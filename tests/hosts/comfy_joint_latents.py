@@ -58,8 +58,13 @@ def made_again(name: str, kept: dict[str, torch.Tensor]) -> tuple[float, float, 
 
     config, sizes = SIZES[name]
     model = build(config, sizes if config == "SD3" else {**JOINT, **sizes})
-    state = {key.partition("network/")[2]: value for key, value in kept.items() if key.startswith(f"{name}/network/")}
-    missing, unexpected = model.model.diffusion_model.load_state_dict(state, strict=False)
+    network = model.model.diffusion_model
+    known, state = network.state_dict(), dict[str, torch.Tensor]()
+    for key, value in kept.items():
+        own = key.partition(f"{name}/network/")[2]
+        if own:  # newer ComfyUIs have another name for the weights of a norm
+            state[own if own in known else f"{own.removesuffix('.scale')}.weight"] = value
+    missing, unexpected = network.load_state_dict(state, strict=False)
     assert not missing and not unexpected, (missing, unexpected)
     pack = sys.modules["nodes"].NODE_CLASS_MAPPINGS["WeightedCLIPPlace"].__module__.rpartition(".nodes.")[0]
     attention, effects = (

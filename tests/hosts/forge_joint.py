@@ -343,9 +343,9 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
             "fields": {"cfg_scale": 1.0},
             "texts": {TEXT: Weighed(signed)},
         },
-        "Heun": {
+        "DPM2": {
             "prompts": (WEIGHTED,),
-            "fields": {"sampler_name": "Heun", "steps": 3},
+            "fields": {"sampler_name": "DPM2"},
             "texts": {TEXT: Weighed(signed), "": OTHER},
         },
         "AND": {
@@ -391,6 +391,11 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
             "settings": {"attention": "as the WebUI"},
             "texts": {TEXT: Weighed({}, [("red cat", left._replace(end=0.5))]), "": OTHER},
         },
+        "img2img": {
+            "prompts": (WEIGHTED,),
+            "fields": {"latent": torch.randn(1, 16, 12, 20, generator=torch.Generator().manual_seed(4))},
+            "texts": {TEXT: Weighed(signed), "": OTHER},
+        },
         "a batch": {
             "prompts": (TEXT, "a blue dog on a red mat"),
             "plain": (TEXT, "a blue dog on a red mat"),
@@ -419,6 +424,26 @@ def compared_stock(model: Any, case: Mapping[str, Any]) -> tuple[float, float, l
     same = torch.equal(acted.samples, stock.samples)
     assert is_clean(model)
     return 0.0 if same else 1.0, 1.0, list(acted.comments)
+
+
+def compared_interrupted(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
+    """Difference from the host's own picture after one with weights, places and maps was interrupted or skipped."""
+    from modules import shared
+
+    stock = sampled(model, TEXT).samples
+    network = model.forge_objects.unet.model.diffusion_model
+    for name in ("interrupted", "skipped"):
+        handle = network.register_forward_pre_hook(lambda *_, name=name: setattr(shared.state, name, True))
+        chosen = script("red cat: left half", scheme="a1111", attention="bias", word_maps=True)
+        try:
+            cut = sampled(model, TEXT.replace("dog", "(dog:0.3)"), script=chosen).samples
+        finally:
+            handle.remove()
+            setattr(shared.state, name, False)
+        assert is_clean(model)
+        assert not torch.equal(cut, stock)
+    same = torch.equal(sampled(model, TEXT).samples, stock)
+    return 0.0 if same else 1.0, 1.0, []
 
 
 def compared_maps(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
@@ -485,6 +510,7 @@ def other_cases(model: Any) -> dict[str, dict[str, Any]]:
             "prompts": ("a (red:0.5) cat",),
             "hosts": ("a (red:0.5) cat",),
         },
+        "interrupted and skipped": {"compare": compared_interrupted},
         "without text": {"compare": compared_stock, "settings": ways, "prompts": ("",), "hosts": ("",)},
         "maps": {"compare": compared_maps, "prompts": (TEXT,), "hosts": (TEXT,), "texts": {TEXT: PLAIN, "": OTHER}},
         "maps with weights": {

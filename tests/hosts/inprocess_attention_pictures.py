@@ -26,7 +26,7 @@ from inprocess_attention import (
 from inprocess_places import encoded, placed
 from inprocess_places_joint import draws_by_place, half
 from inprocess_regions import region
-from inprocess_regions_joint import check as check_regions_of
+from inprocess_regions_joint import check as regions_equal
 from inprocess_word_maps import compared, probabilities_of_blocks, watched
 from served_clip import effects, served
 from toys import LATENT, PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, sampled
@@ -219,7 +219,7 @@ def check_word_maps_are_probabilities() -> None:
 
 @compares("Regional Prompt in those, but for Lens and LongCat-Image, likewise", limit=CLOSE)
 def check_regions_equal_masks_written_out() -> None:
-    check_regions_of(known(*REGIONAL))
+    regions_equal(known(*REGIONAL))
 
 
 @compares("A region that is everywhere in OmniGen 2 and Boogu, which count the rows, with its prompt alone")

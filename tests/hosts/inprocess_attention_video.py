@@ -130,6 +130,7 @@ def check_rows_in_front_of_the_text_are_none_of_it() -> None:
         draws_as_written_out(model, ours, plain, stock(clip, SHORT_NEGATIVE), (plain, rows), name=family)
 
 
+@compares("Rows of Hunyuan Video's prompt with an image, small, with the host's")
 def check_what_stands_behind_the_users_turn_has_no_rows() -> None:
     """Hunyuan Video cuts the template for images after the user's turn, and puts the image in front."""
     from comfy_extras.nodes_hunyuan import TextEncodeHunyuanVideo_ImageToVideo as Node

@@ -359,7 +359,7 @@ def check_strengths_of_any_size_and_many_points_end_in_pictures_or_words() -> No
             ("<lora:a:1@nan> a cat", "unreadable-strength"),
             ("<lora:a:1@2@3> a cat", "unreadable-strength"),
             ("<lora:a:1e9@0,-1e9@1> a cat", None),
-            ("<lora:a:1e308@-1e308,-1e308@1e308> a cat", None),
+            ("<lora:a:1e308@-1e308,-1e308@1e308> a cat", "lora-without-step"),  # 0 in the middle of its line
             (f"<lora:a:{points}> a cat", None),
             ("[<lora:gone:1>:<lora:a:1>:0.5] a cat", "unknown-lora"),
         ):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from weighted_clip.nodes import NODE_CLASS_MAPPINGS
 
 from ..typing_cases import LINKED, PLACE, PLACED_RIGHT, PLACED_WRONG, REGION, Case
 from .comfy_server import ComfyServer, Graph, Node
@@ -22,6 +23,17 @@ BREAK_SERVER = """
 window.fetchApi = app.api.fetchApi;
 app.api.fetchApi = (path, ...others) => path.startsWith('/weighted_clip/')
     ? Promise.reject(new TypeError('Failed to fetch')) : window.fetchApi.call(app.api, path, ...others);
+"""
+
+
+NOTE_STATUSES = """
+window.statuses = [];
+const fetchApi = app.api.fetchApi;
+app.api.fetchApi = async function (path, ...others) {
+    const answer = await fetchApi.call(this, path, ...others);
+    if (path.startsWith('/weighted_clip/')) window.statuses.push([`${path} ${others[0]?.body}`, answer.status]);
+    return answer;
+};
 """
 
 
@@ -308,13 +320,33 @@ def test_a_sweep_of_many_is_asked_for_and_shows_what_applies(page: RulerPage) ->
 
 
 def test_a_lora_that_is_not_there_is_named_while_it_is_typed(page: RulerPage, ruler_server: ComfyServer) -> None:
-    folder = ruler_server.base / "models" / "loras"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "there.safetensors").write_bytes(b"")
+    file = ruler_server.base / "models" / "loras" / "there.safetensors"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"")
     page.load({"class_type": "WeightedCLIPLoadPromptLoras", "inputs": {"text": "a cat <lora:gone:0.8>"}})
     (shown,) = wait_for_problems(page, 1, "There is no LoRA “gone”")
     assert "There is no LoRA “gone”" in shown
     page.run(SET, 1, {"text": "a cat <lora:there:0.8>"})
+    assert wait_for_problems(page, 1) == []
+    file.unlink()  # the server is other tests' too
+
+
+def test_the_server_takes_what_new_nodes_ask(page: RulerPage) -> None:
+    page.run(NOTE_STATUSES)
+    for number, node_id in enumerate(NODE_CLASS_MAPPINGS, 1000):  # the page keeps values by a node's number
+        page.run("await app.loadApiJson({ [args[1]]: { class_type: args[0], inputs: {} } }, 'test')", node_id, number)
+        page.run("await new Promise((done) => setTimeout(done, 400))")
+    statuses = page.run("return window.statuses")
+    assert len(statuses) >= 20
+    assert {status for _, status in statuses} == {200}, [path for path, status in statuses if status != 200]
+
+
+def test_data_that_cannot_be_read_is_said_before_a_run(page: RulerPage) -> None:
+    text = "a cat\nSteps: 20, Sampler: Euler a, CFG scale: 7, Seed: 1, Size: 64x64"
+    page.load({"class_type": "WeightedCLIPReadParameters", "inputs": {"text": text.replace("Euler a", "Nobody's")}})
+    (shown,) = wait_for_problems(page, 1, "Nobody's")
+    assert "Euler a" in shown
+    page.run(SET, 1, {"text": text})
     assert wait_for_problems(page, 1) == []
 
 

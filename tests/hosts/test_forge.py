@@ -325,8 +325,8 @@ def test_the_probe_fails_the_webuis_own_encoding_too(webui: WebUIServer, bare: d
     ("script", "words"),
     [
         ((True, "nonsense"), ("Scheme must be one of", "masked_blend", "'nonsense'")),
-        ((True, "a1111", "nonsense"), ("normalization must be one of", "'nonsense'")),
-        ((True, "a1111", "none", "nested", "attention", "attend", "nonsense"), ("syntax must be one of",)),
+        ((True, "a1111", "nonsense"), ("Normalization must be one of", "'nonsense'")),
+        ((True, "a1111", "none", "nested", "attention", "attend", "nonsense"), ("Syntax must be one of",)),
         ((True, None), ("Scheme must be one of", "None")),
     ],
 )

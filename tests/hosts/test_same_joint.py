@@ -29,6 +29,6 @@ def test_forge_and_comfyui_weigh_alike(
     link_folder(pack_folder(), pack)
     run_script(host, TESTS / "comfy_joint_latents.py", pack, tmp_path / "outcome.safetensors", outcome)
     for name, (own, difference, change) in json.loads(outcome.read_text(encoding="utf-8")).items():
-        figures.add(OWN, own, required="at most 1e-4")
-        figures.add(WEIGHTED, difference, required="at most 1e-4")
-        assert max(own, difference) <= 1e-4 < 1e-3 < change, (name, own, difference, change)
+        figures.add(OWN, own, required="at most 1e-5")
+        figures.add(WEIGHTED, difference, required="at most 1e-5")
+        assert max(own, difference) <= 1e-5 < 1e-3 < change, (name, own, difference, change)

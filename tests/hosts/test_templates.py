@@ -155,11 +155,18 @@ const { nodes } = app.graph;
 const found = [];
 for (const [i, one] of nodes.entries()) for (const other of nodes.slice(i + 1)) {
     const [a, b] = [ends(one), ends(other)];
-    if (a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3]) found.push(`${one.title} and ${other.title}`);
+    const height = Math.min(a[3], b[3]) - Math.max(a[1], b[1]);
+    if (a[0] < b[2] && b[0] < a[2] && height > 0) found.push(`${one.title} and ${other.title}, by ${height} px`);
 }
 return found;
 """
 """Nodes that are drawn over one another; only known when their rulers have been drawn."""
+
+PROMPT_RULERS = """\
+app.graph.nodes.filter(({ type }) => !['WeightedCLIPReadParameters', 'WeightedCLIPTokensToImage'].includes(type))
+    .flatMap(({ widgets = [] }) => widgets.filter(({ name }) => name === 'ruler').map(({ element }) => element))\
+"""
+"""Rulers but those of nodes whose ruler is empty while nothing is wrong."""
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["canvas", "Nodes 2.0"])
@@ -215,8 +222,9 @@ def test_a_workflow_opens_and_runs(drawn_page: HelpPage, web_server: ComfyServer
         assert len(shown) == (source["inputs"].get("keep", batch) if node_id in drawn else 1)  # of masks, one
         for picture in shown:
             assert picture.std() > 10  # NaN would be drawn black
-    rulers = "[...document.querySelectorAll('.weighted-clip-ruler')]"
-    page.wait(f"return {rulers}.every((ruler) => !ruler.checkVisibility() || ruler.firstChild.childElementCount > 0)")
+    page.wait(
+        f"return {PROMPT_RULERS}.every((ruler) => !ruler.checkVisibility() || ruler.firstChild.childElementCount > 0)"
+    )
     assert page.run(OVERLAPS) == []
 
 

@@ -1,4 +1,4 @@
-"""Pictures: colours, places and sizes of the token strip, masks cell by cell, the encoder's blocks against the encoder.
+"""Pictures: colours, places and sizes of the token strip, masks cell by cell.
 
 Pixels are only compared where a flat colour is expected, so any font will do.
 """
@@ -13,26 +13,19 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops
-from weighted_clip.encoder.config import CLIP_L, TextConfig
-from weighted_clip.encoder.masks import causal_mask, combine, padding_mask
-from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.masks import causal_mask, padding_mask
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.pictures import (
-    architecture_blocks,
-    draw_architecture,
     draw_encoding_masks,
-    draw_figure_masks,
     draw_masks,
     draw_tokens,
     fonts,
     mask_labels,
-    num_parameters,
     style,
 )
-from weighted_clip.web.pictures.architecture import WIDTH, count_text
-from weighted_clip.web.pictures.architecture import lay_out as lay_out_blocks
 from weighted_clip.web.pictures.canvas import shorten, wrap
-from weighted_clip.web.pictures.masks import Grid, figure_masks, make_grid
+from weighted_clip.web.pictures.masks import Grid, make_grid
 from weighted_clip.web.pictures.tokens import (
     MAX_MESSAGES,
     Border,
@@ -351,7 +344,6 @@ def test_without_fonts_the_built_in_one_draws(monkeypatch):
         colors = style.weight_color(1.4, style.DARK)
         assert len(image.getcolors(10**6)) > 20
         assert image.getpixel((style.MARGIN + 30, style.MARGIN + 3)) == colors
-        assert draw_figure_masks().mode == "RGB"
     for cache in caches:
         cache.cache_clear()
 
@@ -437,11 +429,6 @@ def test_masks_stand_side_by_side_with_their_signs():
     right = left + two.width - 2 * style.MARGIN - grid.width
     assert two.getpixel((int(left + x), int(top + y))) == style.LIGHT.hidden
     assert two.getpixel((int(right + x), int(top + y))) == style.LIGHT.visible
-    signed = draw_masks([("left", causal), ("right", ~causal)], labels, signs=["×"])
-    assert signed.size == two.size
-    box = ImageChops.difference(signed, two).getbbox()
-    assert box is not None
-    assert grid.width + style.MARGIN <= box[0] < box[2] <= grid.width + style.MARGIN + 60  # between the grids only
 
 
 @pytest.mark.parametrize(
@@ -472,110 +459,9 @@ def test_masks_of_encodings_fill_a_bounded_picture(length):
     assert draw_encoding_masks(few, plan_prompt(few, default_tokenizer()).variants()).width < image.width
 
 
-# --- the lecture's figure
-
-
-@pytest.mark.parametrize(("convention", "eos_is_visible"), [("tokenizer", True), ("lecture", False)])
-def test_the_figure_shows_the_encoder_masks(convention, eos_is_visible):
-    masks, labels = figure_masks("a red cat", convention)
-    assert [title for title, _ in masks] == ["causal mask", "PAD mask", "product"]
-    assert labels[:7] == ["BOS", "a", "red", "cat", "EOS", "PAD", "PAD"]
-    assert len(labels) == 77
-    (_, causal), (_, padding), (_, product) = masks
-    assert torch.equal(causal, causal_mask(77)[0])
-    assert torch.equal(product, combine(causal, padding))
-    assert padding[0].tolist() == [True] * 4 + [eos_is_visible] + [False] * 72
-
-
-def test_the_figure_has_two_rows_of_three():
-    image = draw_figure_masks()
-    labels = figure_masks("a red cat", "lecture")[1]
-    grid = make_grid(causal_mask(77), labels, visible=8)
-    assert image.width > 3 * grid.width
-    assert image.height > 2 * grid.height
-    assert_cells_are(image, causal_mask(77), labels, title="causal mask", visible=8)
-    assert draw_figure_masks("a red car").tobytes() != image.tobytes()
-    assert draw_figure_masks("a " * 90, cell=6).width > image.width
-
-
 def test_labels_of_a_chunk():
     text = "(a 猫:1.2) BREAK b"
     chunks = read_prompt(text, EncodeOptions(syntax="a1111"), default_tokenizer()).chunks
     assert mask_labels(chunks[0], text)[:7] == ["BOS", "a", "猫 1/3", "猫 2/3", "猫 3/3", "EOS", "PAD"]
     assert mask_labels(chunks[1], text)[:4] == ["BOS", "b", "EOS", "PAD"]
     assert all(len(mask_labels(chunk, text)) == 77 for chunk in chunks)
-
-
-# --- architecture
-
-
-@pytest.mark.parametrize("projection", [None, 5])
-def test_parameters_are_those_of_the_encoder(projection):
-    config = TextConfig(**{**vars(TINY), "projection_dim": projection})
-    expected = sum(parameter.numel() for parameter in TextModel(config).parameters())
-    assert num_parameters(architecture_blocks(config)) == expected
-
-
-def test_shapes_are_those_of_the_encoder():
-    config = TextConfig(**{**vars(TINY), "projection_dim": 5})
-    shapes = {block.key: block.shape for block in architecture_blocks(config, batch=2)}
-    model = TextModel(config)
-    seen: dict[str, tuple[int, ...]] = {}
-    names = {
-        "embeddings": "embedding_sum",
-        "encoder.layers.0": "residual_2",
-        "final_layer_norm": "hidden",
-        "text_projection": "projected",
-    }
-    for name, module in model.named_modules():
-        if name in names:
-            module.register_forward_hook(lambda _m, _i, out, key=names[name]: seen.update({key: tuple(out.shape)}))
-    output = model(torch.zeros(2, 9, dtype=torch.long))
-    assert seen == {key: shapes[key] for key in names.values()}
-    assert shapes["pooled"] == tuple(output.pooled.shape)
-    assert shapes["scores"] == (2, 2, 9, 9)
-    assert shapes["query"] == (2, 2, 9, 4)
-    assert shapes["mlp_in"] == (2, 9, 16)
-
-
-def test_clip_l_in_numbers():
-    blocks = {block.key: block for block in architecture_blocks(CLIP_L)}
-    assert blocks["token_ids"].shape == (1, 77)
-    assert blocks["hidden"].shape == (1, 77, 768)
-    assert blocks["pooled"].shape == (1, 768)
-    assert blocks["mlp_in"].detail == "768 → 3072"
-    assert blocks["activation"].title == "QuickGELU"
-    assert {block.copies for block in blocks.values() if block.in_layer} == {12}
-    assert "text_projection" not in blocks
-    assert num_parameters(list(blocks.values())) == 123_060_480
-    assert count_text(123_060_480) == "123 M"
-
-
-@pytest.mark.parametrize("config", [CLIP_L, TINY, TextConfig(projection_dim=1280)])
-def test_boxes_do_not_overlap_and_stay_inside(config):
-    blocks = architecture_blocks(config)
-    boxes = lay_out_blocks(blocks)
-    assert set(boxes) == {block.key for block in blocks} | {"frame"}
-    frame = boxes.pop("frame")
-    for (name, a), (other, b) in itertools.combinations(boxes.items(), 2):
-        apart = a.right < b.left or b.right < a.left or a.bottom < b.top or b.bottom < a.top
-        assert apart, (name, other)
-    for block in blocks:
-        box = boxes[block.key]
-        inside = frame.left < box.left and box.right < frame.right and frame.top < box.top and box.bottom < frame.bottom
-        assert inside == block.in_layer, block.key
-        assert box.left > 0 and box.right < WIDTH
-    stream = [boxes[key].x for key in ("token_ids", "embedding_sum", "norm_1", "mix", "mlp_in", "final_norm", "hidden")]
-    assert len(set(stream)) == 1
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_picture_follows_the_config(theme):
-    image = draw_architecture(CLIP_L, theme=theme)
-    assert image.mode == "RGB"
-    assert image.width == WIDTH
-    assert image.getpixel((1, 1)) == style.THEMES[theme].background
-    assert draw_architecture(CLIP_L, batch=2, theme=theme).tobytes() != image.tobytes()
-    assert draw_architecture(TextConfig(projection_dim=768), theme=theme).height > image.height
-    with pytest.raises(ValueError, match="batch"):
-        draw_architecture(CLIP_L, batch=0)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from weighted_clip.web.pictures import draw_ranking, draw_similarity, draw_token_grid, matrices, style
-from weighted_clip.web.pictures.matrices import Scale, draw_confusion, scale_of
-from weighted_clip.web.pictures.sheets import KEPT_SIDE, Card, draw_unsure, few_lines
+from weighted_clip.web.pictures.matrices import Scale, scale_of
+from weighted_clip.web.pictures.sheets import few_lines
 from weighted_clip.web.pictures.style import LIGHT, MIN_CONTRAST, contrast, readable
 from weighted_clip.web.pictures.token_grid import LEFT, TOP, cell_at, cell_side, token_color
 
@@ -332,64 +332,6 @@ def test_large_images_of_any_mode_are_drawn(mode: str) -> None:
         image = image.convert("I").convert("I;16")
     draw_ranking([image] * 3, [0.3, 0.2, 0.1], [0, 1, 2], 1, "a red wall")
     draw_similarity([[0.3]], ["a red wall"], [image])
-
-
-def test_a_matrix_has_the_counts_by_row_and_what_is_right(written: list[str]) -> None:
-    draw_confusion([[3, 1, 0], [0, 7, 5], [0, 0, 0]], ["cat", "dog", "bird"], title="Eleven")
-    labels = [text for text in written if text in ("cat", "dog", "bird")]
-    assert labels == ["cat", "cat", "dog", "dog", "bird", "bird"]  # above its column and next to its row
-    numbers = [text for text in written if text.isdigit() or text.endswith("%") or text == "none"]
-    assert numbers == ["3", "1", "0", "75 %", "0", "7", "5", "58 %", "0", "0", "0", "none"]
-    assert written[0] == "Eleven"
-
-
-def test_a_cell_has_the_colour_of_its_share_of_the_row(boxes: Boxes) -> None:
-    draw_confusion([[10, 0], [1, 1]], ["a", "b"])
-    light = style.LIGHT
-    middle = style.mix(light.surface, light.visible, 0.5)
-    assert [options["fill"] for _, options in boxes] == [light.visible, light.surface, middle, middle]
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("count", [1, 2, 9, 17, 40])
-def test_any_labels_are_drawn_and_those_that_are_not_are_counted(count: int, theme: str, written: list[str]) -> None:
-    labels = [(TEXTS[number] if number < len(TEXTS) else f"label {number}") for number in range(count)]
-    picture = draw_confusion([[10**6] * count for _ in labels], labels, title="x " * 90, theme=theme)
-    assert picture.mode == "RGB"
-    assert max(picture.size) < 1500
-    assert ("not drawn: 8 more labels" in written) == (count == 40)
-
-
-@pytest.mark.parametrize(("counts", "labels"), [([], []), ([[1]], ["a", "b"]), ([[1, 2], [3]], ["a", "b"])])
-def test_a_matrix_that_does_not_fit_is_refused(counts: list[list[int]], labels: list[str]) -> None:
-    with pytest.raises(ValueError, match="labels need as many rows and columns of counts"):
-        draw_confusion(counts, labels)
-
-
-def test_unsure_images_have_both_labels_their_probabilities_and_the_end_of_their_name(written: list[str]) -> None:
-    cards = [Card("x" * 60 + "end.png", (("cat", 0.514), ("dog", 0.486))), Card("b.png", (("dog", 0.9), ("cat", 0.1)))]
-    images = [Image.new("RGB", (9, 9), "red"), Image.new("RGB", (9, 9), "blue")]
-    picture = draw_unsure(images, cards, "The title")
-    assert [text for text in written if not text.startswith("…")] == [
-        *("The title", "cat", "51 %", "dog", "49 %"),
-        *("dog", "90 %", "cat", "10 %", "b.png"),
-    ]
-    assert next(text for text in written if text.startswith("…")).endswith("xend.png")
-    assert [count_color(picture, color) for color in ((255, 0, 0), (0, 0, 255))] == [KEPT_SIDE**2] * 2
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_any_images_and_labels_are_drawn(theme: str) -> None:
-    cards = [Card(name, ((name, 1.0), (name, 0.0))) for name in TEXTS[: len(ODD_IMAGES)]]
-    picture = draw_unsure(ODD_IMAGES, cards, "x", theme=theme)
-    assert picture.mode == "RGB"
-    assert picture.width < 1000
-
-
-def test_cards_that_do_not_fit_are_refused() -> None:
-    for images in ([], [Image.new("RGB", (3, 3))]):
-        with pytest.raises(ValueError, match="images need as many cards, and there must be one"):
-            draw_unsure(images, [], "x")
 
 
 IMAGE = Image.fromarray(np.repeat(np.repeat(np.array([[[200, 0, 0], [0, 0, 200]]], np.uint8), 40, 0), 40, 1))

@@ -157,11 +157,11 @@ class Generation(fake.Generation):
         self.c = SimpleNamespace(batch=[[SimpleNamespace(schedules=own)] for own in cond])
         self.uc = uncond
 
-    def sample(self, seed: int = 0) -> Tensor:
-        """Results of all steps."""
+    def sample(self, noise: Tensor | None = None, only: int | None = None) -> Tensor:
+        """Results of all steps, of the same noise."""
         network = self.model.forge_objects.unet.model.diffusion_model
         self.sampler = Sampler(network)
-        x = torch.randn(len(self.c.batch), CHANNELS, 8, 12, generator=torch.Generator().manual_seed(seed))
+        x = torch.randn(len(self.c.batch), CHANNELS, 8, 12, generator=torch.Generator().manual_seed(0))
         self.begin(self, x)
         self.sampler.get_sigmas(self, 4)
         found = []

@@ -280,3 +280,16 @@ def test_parameters_come_back_when_pasted(model: Any) -> None:
 def test_a_model_of_clip_has_none_of_it_in_its_parameters(forge: fake.ForgeModel) -> None:
     generation = fake.armed(forge, attention="bias", attention_strength=0.5)
     assert generation.extra_generation_params == {"Weighted CLIP": "a1111"}
+
+
+def test_with_another_checkpoint_weights_are_the_hosts_and_it_is_said(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_joint.Generation, "enable_hr", True, raising=False)
+    monkeypatch.setattr(fake_joint.Generation, "hr_checkpoint_name", "other", raising=False)
+    acted = generated(model, "a (cat:0.5)", scheme="a1111")
+    assert any("act with one checkpoint" in line and "change to other" in line for line in acted.comments)
+    assert acted.extra_generation_params[ACTED_BY] == "the WebUI's own weights"
+    assert torch.equal(acted.result, generated(model, "a (cat:0.5)").result)
+    with pytest.raises(WebUIError, match="Places works with one checkpoint"):
+        generated(model, TEXT, scheme="a1111", places="red cat: left half")

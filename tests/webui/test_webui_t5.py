@@ -167,7 +167,7 @@ def test_the_strip_follows_the_model(models: SimpleNamespace, monkeypatch: pytes
 
 
 def test_the_model_may_change_while_a_prompt_is_read(models: SimpleNamespace) -> None:
-    """What is read holds the model that it began with."""
+    """A text being read holds the model that it began with."""
     begun, gone = threading.Event(), threading.Event()
     models.sd_model = fake_t5.model("Flux")
     engine = models.sd_model.text_processing_engine_t5

@@ -150,12 +150,6 @@ def test_commands_that_are_left_out_say_where_they_are(unpacked: Path, arguments
         assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{name}: {said}")
 
 
-def test_a_part_that_is_left_out_says_where_it_is(unpacked: Path) -> None:
-    done = run(unpacked, str(unpacked), "dalle", "evaluate", "real", "drawn")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("weighted-clip: evaluate is not in the archive of the Comfy Registry; ")
-
-
 @pytest.mark.parametrize("name", ["lab", "train"])
 def test_run_py_has_the_lists_of_what_it_installs(unpacked: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(unpacked)

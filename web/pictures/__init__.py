@@ -1,12 +1,11 @@
-"""Pictures of prompts, masks and the encoder, drawn with Pillow alone.
+"""Pictures of prompts and masks, drawn with Pillow alone.
 
 Every function returns a ``PIL.Image.Image`` in mode RGB and is deterministic on a given machine. Machines differ in
 their fonts; see ``fonts.py`` for how to get Chinese, Japanese and Korean characters or emoji drawn.
 """
 
-from .architecture import Block, architecture_blocks, draw_architecture, num_parameters
 from .changes import RowChange, SchemeRow, draw_changes
-from .masks import draw_encoding_masks, draw_figure_masks, draw_masks, mask_labels
+from .masks import draw_encoding_masks, draw_masks, mask_labels
 from .matrices import draw_similarity
 from .sheets import draw_ranking
 from .token_grid import draw_token_grid
@@ -14,14 +13,10 @@ from .tokens import draw_tokens
 from .word_maps import draw_heat, draw_word_maps, tile_size
 
 __all__ = [
-    "Block",
     "RowChange",
     "SchemeRow",
-    "architecture_blocks",
-    "draw_architecture",
     "draw_changes",
     "draw_encoding_masks",
-    "draw_figure_masks",
     "draw_heat",
     "draw_masks",
     "draw_ranking",
@@ -30,6 +25,5 @@ __all__ = [
     "draw_tokens",
     "draw_word_maps",
     "mask_labels",
-    "num_parameters",
     "tile_size",
 ]

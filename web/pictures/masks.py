@@ -1,9 +1,7 @@
-"""Attention masks as pictures, one cell for each query and key, labelled with the tokens; the lecture's mask figure.
+"""Attention masks as pictures, one cell for each query and key, labelled with the tokens.
 
 True means "may be attended" and has the strong colour. Rows are queries, columns keys. The masks are made in
 ``encoder/masks.py``.
-
-Source: docs/lecture.md Figure 3, Definitions 3.1, 3.2 and 5.10.
 """
 
 from __future__ import annotations
@@ -16,11 +14,7 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
 
-from ...encoder.config import CLIP_L
-from ...encoder.masks import PadConvention, causal_mask, combine, length_normalization, padding_mask
-from ...encoder.tokenizer import default_tokenizer
 from ...weighting.chunks import TokenChunk
 from ...weighting.plan import Variant, variant_mask, versions_of_first
 from ...weighting.reading import ReadPrompt
@@ -163,29 +157,26 @@ def _dots(canvas: Canvas, x: float, y: float, step: tuple[float, float], colors:
 
 
 _LEGEND = ("may be attended", "hidden")
-SIGN_WIDTH = 56
-"""Space for × and = between grids, in pixels."""
+GAP = 56
+"""Space between grids, in pixels."""
 
 
 def draw_masks(
     masks: Sequence[tuple[str, Any]],
     labels: Sequence[str],
     *,
-    signs: Sequence[str] = (),
-    caption: str = "",
     visible: int | None = None,
     cell: int | None = None,
     theme: ThemeName = "light",
 ) -> Image.Image:
     """Draw masks side by side; arguments, result and errors as in `draw_mask_rows`."""
-    return draw_mask_rows([(caption, masks)], labels, signs=signs, visible=visible, cell=cell, theme=theme)
+    return draw_mask_rows([("", masks)], labels, visible=visible, cell=cell, theme=theme)
 
 
 def draw_mask_rows(
     rows: Sequence[tuple[str, Sequence[tuple[str, Any]]]],
     labels: Sequence[str],
     *,
-    signs: Sequence[str] = (),
     visible: int | None = None,
     cell: int | None = None,
     theme: ThemeName = "light",
@@ -196,7 +187,6 @@ def draw_mask_rows(
         rows: Caption of each row, and title and mask of each of its grids. A mask is bool ``[query or 1, key]``, True =
             may be attended, as a tensor, an array or nested lists; leading axes of size 1 are dropped.
         labels: One label per key, the same for all; for example from `figures.mask_labels`.
-        signs: Signs between the masks of a row, such as ``("×", "=")``; missing ones are left empty.
         visible: Number of first positions to draw; the rest is indicated by a row and a column of dots.
         cell: Size of a cell in pixels; None to choose by their number.
         theme: ``light`` or ``dark``.
@@ -205,25 +195,24 @@ def draw_mask_rows(
         The picture, RGB.
 
     Raises:
-        ValueError: If masks, labels and numbers do not fit, there are no masks or too many signs, or the theme is
-            unknown.
+        ValueError: If masks, labels and numbers do not fit, there are no masks, or the theme is unknown.
     """
     colors = theme_named(theme)
-    if not rows or any(not masks or len(signs) >= len(masks) for _, masks in rows):
-        raise ValueError("there must be at least one mask in each row, and fewer signs than masks")
+    if not rows or not all(masks for _, masks in rows):
+        raise ValueError("there must be at least one mask in each row")
     grids = [[make_grid(mask, labels, visible=visible, cell=cell) for _, mask in masks] for _, masks in rows]
     heights = [_row_height(row, caption, masks) for row, (caption, masks) in zip(grids, rows, strict=True)]
-    gap = MARGIN * 1.5
-    content = max(sum(grid.width for grid in row) + SIGN_WIDTH * (len(row) - 1) for row in grids)
+    between = MARGIN * 1.5
+    content = max(sum(grid.width for grid in row) + GAP * (len(row) - 1) for row in grids)
     captions = max(text_width(caption, CAPTION_SIZE) for caption, _ in rows)
     width = max(content, captions, legend_width(_LEGEND)) + 2 * MARGIN
-    canvas = Canvas(width, sum(heights) + gap * (len(rows) - 1) + 2 * MARGIN + 34, colors.background)
+    canvas = Canvas(width, sum(heights) + between * (len(rows) - 1) + 2 * MARGIN + 34, colors.background)
     top = float(MARGIN)
     for row, height, (caption, masks) in zip(grids, heights, rows, strict=True):
-        _draw_row(canvas, row, [title for title, _ in masks], signs, top, colors)
+        _draw_row(canvas, row, [title for title, _ in masks], top, colors)
         if caption:
             canvas.text(MARGIN, top + height - 10, caption, colors.muted, size=CAPTION_SIZE)
-        top += height + gap
+        top += height + between
     draw_legend(canvas, _LEGEND, (colors.visible, colors.hidden), colors)
     return canvas.image()
 
@@ -233,12 +222,10 @@ def _row_height(grids: Sequence[Grid], caption: str, masks: Sequence[tuple[str, 
     return titles + max(grid.height for grid in grids) + (CAPTION_SIZE + 20 if caption else 0)
 
 
-def _draw_row(
-    canvas: Canvas, grids: Sequence[Grid], titles: Sequence[str], signs: Sequence[str], top: float, colors: Theme
-) -> None:
+def _draw_row(canvas: Canvas, grids: Sequence[Grid], titles: Sequence[str], top: float, colors: Theme) -> None:
     left = float(MARGIN)
     grid_top = top + (TITLE_SIZE + 14 if any(titles) else 0)
-    for number, (grid, title) in enumerate(zip(grids, titles, strict=True)):
+    for grid, title in zip(grids, titles, strict=True):
         room = grid.width - grid.left
         text = shorten(title, grid.width, TITLE_SIZE - 3, bold=True)
         centre = left + grid.left + room / 2
@@ -246,11 +233,7 @@ def _draw_row(
         centre = max(left + half, min(centre, left + grid.width - half))
         canvas.text(centre, top + TITLE_SIZE / 2, text, colors.text, size=TITLE_SIZE - 3, bold=True, align="center")
         draw_grid(canvas, grid, left, grid_top, colors)
-        left += grid.width
-        if number < len(signs):
-            middle = grid_top + grid.top + (grid.height - grid.top) / 2
-            canvas.text(left + SIGN_WIDTH / 2, middle, signs[number], colors.text, size=26, align="center")
-        left += SIGN_WIDTH
+        left += grid.width + GAP
 
 
 SHOWN_PADDING = 3
@@ -268,16 +251,11 @@ SHOWN_POSITIONS = 150
 MAX_CELLS = 8_000_000
 """Maximum area of all cells in a picture of encodings, in pixels: with more positions, they are smaller."""
 
-CAPTIONS: dict[PadConvention, str] = {
-    "tokenizer": "A tokenizer's attention mask: what follows the first EOS is hidden, EOS itself is visible.",
-    "lecture": "Definition 3.2 to the letter: hidden wherever the id is PAD. EOS has that id too, so it is hidden.",
-}
-"""Captions of the rows of the figure."""
-
 
 def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
     """Labels for the positions of a chunk. Tokens that share one text, such as the bytes of an emoji, are numbered.
 
+    >>> from ...encoder.tokenizer import default_tokenizer
     >>> from ...weighting.options import EncodeOptions
     >>> from ...weighting.reading import read_prompt
     >>> chunk = read_prompt("a (red:1.2) cat", EncodeOptions(), default_tokenizer()).chunks[0]
@@ -286,34 +264,6 @@ def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
     """
     spans = [(token.span.start, token.span.end) if token.span else (0, 0) for token in chunk.content]
     return _labels(spans, text, len(chunk.tokens))
-
-
-def figure_masks(text: str, convention: PadConvention) -> tuple[list[tuple[str, Tensor]], list[str]]:
-    """Titles and masks, ``[77, 77]``, bool, of the figure's three (causal, PAD, product); labels of its positions."""
-    length = CLIP_L.context_length
-    tokens = default_tokenizer()(text)
-    ids = length_normalization(
-        [token.id for token in tokens], length=length, bos_id=CLIP_L.bos_id, eos_id=CLIP_L.eos_id, pad_id=CLIP_L.pad_id
-    )
-    causal = causal_mask(length)
-    padding = padding_mask(
-        torch.tensor([ids]), eos_id=CLIP_L.eos_id, pad_id=CLIP_L.pad_id, convention=convention
-    ).expand(-1, length, -1)
-    product = combine(causal, padding)
-    assert product is not None
-    labels = _labels([(token.start, token.end) for token in tokens[: length - 2]], text, length)
-    return [("causal mask", causal[0]), ("PAD mask", padding[0]), ("product", product[0])], labels
-
-
-def draw_figure_masks(
-    text: str = "a red cat", *, visible: int | None = None, cell: int | None = None, theme: ThemeName = "light"
-) -> Image.Image:
-    """Draw how causal mask and PAD mask multiply to the attention mask, a row for each padding convention."""
-    labels = figure_masks(text, "tokenizer")[1]
-    if visible is None:
-        visible = labels.index("PAD") + SHOWN_PADDING if labels[-1] == "PAD" else len(labels)
-    rows = [(caption, figure_masks(text, convention)[0]) for convention, caption in CAPTIONS.items()]
-    return draw_mask_rows(rows, labels, signs=("×", "="), visible=visible, cell=cell, theme=theme)
 
 
 def draw_encoding_masks(read: ReadPrompt, variants: Iterable[Variant], *, theme: ThemeName = "light") -> Image.Image:

@@ -1,4 +1,4 @@
-"""Sheets of thumbnails: samples with their captions, images ranked for a text, and images with an uncertain label.
+"""Sheets of thumbnails: samples with their captions, and images ranked for a text.
 
 Draw given numbers; ``encoder/images.py`` and ``weighting/features.py`` compute them.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from PIL import Image
 
 from .canvas import Canvas, shorten, shorten_start, wrap
-from .fonts import text_width
 from .style import FONT_SIZE, LINE_HEIGHT, MARGIN, SMALL_SIZE, Theme, ThemeName, theme_named
 
 NO_TEXT = "(empty text)"
@@ -253,59 +251,3 @@ class _Ranking:
 
 def _score(score: float) -> str:
     return f"{score:.4f}".replace("-", "−") if math.isfinite(score) else str(score)
-
-
-UNSURE_GAP, UNSURE_COLUMNS = 16, 6
-"""Gap in pixels, and thumbnails per row."""
-UNSURE_TEXT = 66
-"""Height of the three lines below a thumbnail."""
-
-
-class Card(NamedTuple):
-    """Text below an image."""
-
-    name: str
-    """Name of the image; a long one keeps its end."""
-    guesses: Sequence[tuple[str, float]]
-    """The predicted label and the runner-up, each with its probability."""
-
-
-def draw_unsure(
-    images: Sequence[Image.Image], cards: Sequence[Card], title: str, *, theme: ThemeName = "light"
-) -> Image.Image:
-    """Draw images with their two most probable labels, in the given order.
-
-    Args:
-        images: Images of any size and mode, accessed one by one.
-        cards: One card per image.
-        title: Title above.
-        theme: ``light`` or ``dark``.
-
-    Returns:
-        The picture, RGB.
-
-    Raises:
-        ValueError: If there are no images, the numbers do not fit, or the theme is unknown.
-    """
-    colors = theme_named(theme)
-    if not len(images) or len(images) != len(cards):
-        raise ValueError(f"{len(images)} images need as many cards, and there must be one; got {len(cards)} cards")
-    columns, step = min(UNSURE_COLUMNS, len(images)), KEPT_SIDE + UNSURE_GAP
-    width = max(columns * step - UNSURE_GAP, text_width(title, TEXT_SIZE))
-    rows = math.ceil(len(images) / columns)
-    height = HEADING_ROOM + rows * (KEPT_SIDE + UNSURE_TEXT + UNSURE_GAP) - UNSURE_GAP
-    canvas = Canvas(2 * MARGIN + width, 2 * MARGIN + height, colors.background)
-    canvas.text(MARGIN, MARGIN + 8, title, colors.muted, size=TEXT_SIZE)
-    for number, card in enumerate(cards):
-        left = MARGIN + number % columns * step
-        top = MARGIN + HEADING_ROOM + number // columns * (KEPT_SIDE + UNSURE_TEXT + UNSURE_GAP)
-        put_thumbnail(canvas, images[number], left, top, KEPT_SIDE, colors)
-        for line, (label, probability) in enumerate(card.guesses):
-            y, share = top + KEPT_SIDE + 14 + 20 * line, f"{100 * probability:.0f} %"
-            size, ink = (TEXT_SIZE, colors.text) if line == 0 else (SMALL_SIZE, colors.muted)
-            room = KEPT_SIDE - text_width(share, size) - 6
-            canvas.text(left, y, shorten(" ".join(label.split()), room, size), ink, size=size)
-            canvas.text(left + KEPT_SIDE, y, share, ink, size=size, align="right")
-        name = shorten_start(card.name, KEPT_SIDE, SMALL_SIZE)
-        canvas.text(left, top + KEPT_SIDE + 55, name, colors.muted, size=SMALL_SIZE)
-    return canvas.image()

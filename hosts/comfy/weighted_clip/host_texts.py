@@ -9,7 +9,7 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import islice
 from typing import Any
@@ -23,7 +23,7 @@ from ..contract import host
 from ..families import TOKENIZE, Family
 from ..text_rows import token_of
 from ..token_offsets import NoSuchEmbedding, as_id, check_offsets, offsets, pieces
-from .marks import Entry, HostText, Letter, marked_entry
+from .marks import Entry, HostText, Letter, Mark, mark_of, marked_entry
 
 STAND_IN = "\ue000\ue001\ue000"
 """Text of private characters in place of the prompt, to find where it stands in the host's texts."""
@@ -31,6 +31,8 @@ Call = Callable[[Any, str], dict[str, Any]]
 """Tokenization by the host: from a tokenizer and a text to its tokens."""
 Around = Sequence[str]
 """Texts that the host puts before, between and behind the places of a prompt in its own text."""
+FindPrompt = Callable[[str, int, str], Around | None]
+"""Search for a prompt: from the name of an encoder, the number of its call and its text."""
 
 
 def is_replaced(tokenizer: Any) -> bool:
@@ -78,9 +80,11 @@ def marked_tokens(tokenizer: Any, text: HostText, call: Call) -> dict[str, Any]:
     """
     templates: dict[str, list[str]] = {}
     if text.written:
-        call(
-            _spied(tokenizer, text, lambda name, number, final: templates.setdefault(name, []).append(final)), STAND_IN
-        )
+
+        def note(name: str, number: int, final: str) -> None:
+            templates.setdefault(name, []).append(final)
+
+        call(_spied(tokenizer, text, note, {}), STAND_IN)
     num_marked = 0
 
     def around(name: str, number: int, final: str) -> Around | None:
@@ -90,13 +94,34 @@ def marked_tokens(tokenizer: Any, text: HostText, call: Call) -> dict[str, Any]:
         num_marked += found is not None
         return found
 
-    tokens = call(_spied(tokenizer, text, around), text.written)
+    made: dict[str, list[Sequence[Entry]]] = {}
+    tokens = call(_spied(tokenizer, text, around, made), text.written)
     if text.is_weighed and text.has_weights and not num_marked:
         raise ValueError(
             f"Nobody can tell which rows are a word's: this encoder does not give “{shortened(text.written)}” to its "
             "tokenizer as it is written. Take the weights out."
         )
+    for name, chunks in made.items():
+        text.issues.extend(_cut_off(name, chunks, tokens.get(name.removeprefix("clip_"), ())))
     return tokens
+
+
+def _cut_off(name: str, made: Sequence[Sequence[Entry]], tokens: Sequence[Sequence[Entry]]) -> Iterator[Issue]:
+    """An issue if the host drops marked tokens of an encoder after it was read."""
+    spans = [mark.token.span for mark in _marks(made)]
+    there = {mark.token.span for mark in _marks(tokens)}
+    if there and (dropped := [span for span in spans if span is not None and span not in there]):
+        yield _rows_cut(name, sum(map(len, tokens)), dropped[0])
+
+
+def _marks(chunks: Iterable[Iterable[Entry]]) -> Iterator[Mark]:
+    """Marks of tokens."""
+    return (mark for chunk in chunks for entry in chunk if (mark := mark_of(entry)) is not None)
+
+
+def _rows_cut(name: str, num_rows: int, span: Span) -> Issue:
+    message = f"{name} reads no more than {num_rows} tokens: it does not see this or what follows."
+    return Issue("rows-cut", message, span)
 
 
 def _parts(tokenizer: Any) -> dict[str, Any]:
@@ -104,14 +129,15 @@ def _parts(tokenizer: Any) -> dict[str, Any]:
     return {name: part for name, part in vars(tokenizer).items() if hasattr(part, TOKENIZE)}
 
 
-def _spied(tokenizer: Any, text: HostText, around: Callable[[str, int, str], Around | None]) -> Any:
+def _spied(tokenizer: Any, text: HostText, around: FindPrompt, made: dict[str, list[Sequence[Entry]]]) -> Any:
     """A copy of a host's tokenizer that tells its texts, and marks the tokens of those in which the prompt is found.
 
-    ``around`` is called with the name of the encoder, the number of its call and the text.
+    ``around`` is called with the name of the encoder, the number of its call and the text. ``made`` takes the chunks of
+    each encoder.
     """
     spied = copy(tokenizer)
     for name, part in _parts(tokenizer).items():
-        setattr(spied, name, _spied_part(part, name, text, around))
+        setattr(spied, name, _spied_part(part, name, text, around, made.setdefault(name, [])))
     return spied
 
 
@@ -130,7 +156,7 @@ class _Recorder:
         return getattr(self._tokenizer, name)
 
 
-def _spied_part(part: Any, name: str, text: HostText, around: Callable[[str, int, str], Around | None]) -> Any:
+def _spied_part(part: Any, name: str, text: HostText, around: FindPrompt, made: list[Sequence[Entry]]) -> Any:
     """A copy of the tokenizer of one encoder."""
     own = copy(part)
     own.tokenizer = recorder = _Recorder(getattr(part, "tokenizer", None))
@@ -149,7 +175,10 @@ def _spied_part(part: Any, name: str, text: HostText, around: Callable[[str, int
         cuts = cuts or [given]
         known = around(name, num_calls, "".join(cuts))
         num_calls += 1
-        return chunks if known is None else _marked(part, name, chunks, cuts, known, text, reads_weights)
+        if known is not None:
+            chunks = _marked(part, name, chunks, cuts, known, text, reads_weights)
+            made.extend(chunks)
+        return chunks
 
     setattr(own, TOKENIZE, tokenize)
     return own
@@ -255,7 +284,5 @@ def _tokens(
             )
         found.append(tokens)
     if spans := [token.span for _, token in expected if token.span is not None]:
-        num_rows = sum(map(len, found))
-        message = f"{name} reads no more than {num_rows} tokens: it does not see this or what follows."
-        issues.append(Issue("rows-cut", message, spans[0]))
+        issues.append(_rows_cut(name, sum(map(len, found)), spans[0]))
     return found

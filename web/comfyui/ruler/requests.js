@@ -47,7 +47,8 @@ export function ruleOf(definition) {
   const hasScheme = (definition.output ?? []).includes("CONDITIONING");
   const hasPlaces = !texts.length && marked("places").length > 0;
   const hasMaps = marked("maps").length > 0;
-  const checked = inputs.filter(([, spec]) => spec[1]?.[CHECKED]).map(([name]) => name);
+  // the page gives the button beside an image the options of the image
+  const checked = inputs.filter(([, spec]) => spec[1]?.[CHECKED] && spec[0] !== "IMAGEUPLOAD").map(([name]) => name);
   const [wordsName] = marked("words");
   const words = wordsName ? { name: wordsName, isLines: Boolean(inputs.find(([name]) => name === wordsName)[1][1].multiline) } : null;
   const serves = definition.name === SERVER;
