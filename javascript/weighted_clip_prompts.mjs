@@ -8,10 +8,10 @@
 import { fixedText, replaceText } from "../web/comfyui/ruler/boxes.js";
 import { createRuler } from "../web/comfyui/ruler/draw.js";
 import { make } from "../web/comfyui/ruler/elements.js";
-import { setLanguage } from "../web/comfyui/ruler/language.js";
+import { say, setLanguage } from "../web/comfyui/ruler/language.js";
 import { addStyle, onTheme } from "../web/comfyui/ruler/style.js";
 import { addChipWeights } from "../web/comfyui/ruler/weight_input.js";
-import { whenText } from "../web/comfyui/ruler/words.js";
+import { texts, whenText } from "../web/comfyui/ruler/words.js";
 
 /** Relative, as a WebUI may not be at the top of its address. */
 const ROUTE = "./weighted-clip/ruler";
@@ -24,6 +24,8 @@ const BUSY = 429;
 const BUSY_TIME = 250;
 /** Milliseconds until a server that has not answered is asked again. */
 const RETRY_TIME = 5000;
+/** Milliseconds after which the host knows the model that was chosen. */
+const CHOSEN_TIME = 2000;
 const HOST_SYNTAX = "a1111";
 /** The host's prompt boxes, and the names of their counters. */
 const BOXES = ["txt2img", "img2img"].flatMap((tab) => [
@@ -31,10 +33,15 @@ const BOXES = ["txt2img", "img2img"].flatMap((tab) => [
   { tab, id: `${tab}_neg_prompt`, counter: `${tab}_negative_token_counter`, isNegative: true },
 ]);
 
+const AREAS = BOXES.map(({ id }) => `#${id} textarea`).join();
+
 const find = (selector) => document.querySelector(selector);
 
 /** Whether the host's user wants the rulers; on until the host has sent its settings. */
 const isOn = () => globalThis.opts?.weighted_clip_ruler !== false;
+
+/** The host's menu of models: Forge's, and A1111's. */
+const MODEL = ":is(.model_selection, #setting_sd_model_checkpoint) input";
 
 /** Settings of our script with a box of lines, below which stands what is wrong with them. */
 const LINES = ["bind", "places"];
@@ -46,6 +53,7 @@ class PromptRuler {
   #content = null;
   /** The last request as JSON, and what else its answer hangs on. */
   #asked = "";
+  #model = "";
   #timer = 0;
   /** When to ask again, in milliseconds since the page was opened. */
   #retryAt = Infinity;
@@ -78,15 +86,22 @@ class PromptRuler {
     this.#place(area);
     const body = JSON.stringify(request);
     // an image that is made may load a model, which reads differently
-    const asked = body + (find(`#html_log_${this.#box.tab}`)?.textContent ?? "");
+    const model = find(MODEL)?.value ?? "";
+    const asked = [body, model, find(`#html_log_${this.#box.tab}`)?.textContent].join("\n");
     if (asked === this.#asked && performance.now() < this.#retryAt) {
       this.#recount();
       return;
     }
     this.#asked = asked;
-    this.#retryAt = Infinity;
+    this.#retryAt = model === this.#model ? Infinity : performance.now() + CHOSEN_TIME;
+    this.#model = model;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#ask(body), quietTime);
+  }
+
+  /** Ask again at the next check: another page, or a program, may have loaded a model. */
+  expire() {
+    this.#retryAt = 0;
   }
 
   /** The request: steps are the host's, and settings those of our script if it is switched on. */
@@ -129,7 +144,8 @@ class PromptRuler {
       if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}: restart the WebUI`);
       const { views, notes } = answer;
       const { syntax, settings } = JSON.parse(body);
-      const sections = views.map((view) => ({ label: whenText(view, views), view }));
+      const label = (view) => [view.encoder, say(whenText(view, views))].filter(Boolean).join(", ");
+      const sections = views.map((view) => ({ label: label(view), view }));
       this.#show({ sections, notes, syntax, hasScheme: Boolean(settings.enabled) });
     } catch (error) {
       if (signal.aborted) return;
@@ -159,12 +175,14 @@ class PromptRuler {
 
   /**
    * The number of the host's counter, which comes later than ours and counts styles too; "" if it shows none. While the
-   * host counts, gradio writes the seconds in front of the last number. It counts in its own syntax: in another, ours is
-   * right, that of the longest text.
+   * host counts, gradio writes the seconds in front of the last number. It counts in its own syntax, and for T5 brackets
+   * and numbers as well: there ours is right, that of the longest text.
    */
   #total(syntax, sections) {
-    if (syntax && syntax !== HOST_SYNTAX) {
-      const totals = sections.map(({ view }) => view.total);
+    const views = sections.map(({ view }) => view);
+    if (views.some((view) => view.encoder) || (syntax && syntax !== HOST_SYNTAX)) {
+      const totals = texts(views).map(({ total }) => total);
+      if (totals.length === 1 && views.length > 1) return ""; // which the first of its encoders shows
       return totals.reduce((most, total) => (parseInt(total) > parseInt(most) ? total : most), totals[0] ?? "");
     }
     const counter = find(`#${this.#box.counter}`);
@@ -300,6 +318,8 @@ document.addEventListener("click", () => setTimeout(look));
 document.addEventListener("input", touch);
 document.addEventListener("mousedown", touch);
 document.addEventListener("visibilitychange", checkAll);
+window.addEventListener("focus", () => rulers.forEach((ruler) => ruler.expire()));
+document.addEventListener("focusin", ({ target }) => target.matches?.(AREAS) && rulers.forEach((ruler) => ruler.expire()));
 setInterval(checkAll, LOOK_TIME);
 globalThis.onOptionsChanged?.(async () => {
   await setLanguage(/^zh/i.test(globalThis.opts?.localization ?? "") ? "zh" : "en");

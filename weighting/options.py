@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..encoder.option import Option, check_options, option, options_in
+from .attention import WAYS, way_of
 from .chunking import CHUNKINGS
 from .normalize import NORMALIZATIONS
 from .padding import PADDINGS
@@ -16,6 +17,9 @@ from .schemes import SCHEMES
 from .schemes.blend import EMPHASES
 from .schemes.repeat import FINEST_STEPS
 from .syntax import SYNTAXES, syntax_of
+
+AS_HOST = "as the WebUI"
+"""Choice of weights beyond CLIP as the WebUI has them."""
 
 
 @dataclass(frozen=True)
@@ -342,6 +346,29 @@ class PlaceOptions:
     )
     word_maps: bool = option(
         False, "Word maps", "Add a grid to the gallery that shows where each word was read; the picture stays the same"
+    )
+    attention: str = option(
+        AS_HOST,
+        "Beyond CLIP",
+        "What weights do in Flux, Chroma and Stable Diffusion 3.5, where the scheme cannot act",
+        choices={
+            AS_HOST: "what they do without this script.",
+            **{way: "" for way in WAYS if not SCHEMES[way_of(way).scheme].is_weighing},
+        },
+        called={
+            AS_HOST: "what they do without this script",
+            "bias": "how much the picture attends to a word",
+            "value": "how much it takes of it",
+            "krea2": "as KJNodes does in Krea 2",
+        },
+    )
+    attention_strength: float = option(
+        1.0,
+        "Strength of weights",
+        "Each becomes 1 + strength (weight - 1)",
+        least=0.0,
+        most=2.0,
+        step=0.05,
     )
 
     def __post_init__(self) -> None:

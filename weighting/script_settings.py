@@ -20,6 +20,8 @@ from .syntax import syntax_of
 
 INFOTEXT = "Weighted CLIP"
 """Prefix of our entries in an image's parameters. The entry of exactly this name is the scheme."""
+ACTED_BY = f"{INFOTEXT} acted by"
+"""Key in an image's parameters for that by which weights have acted, where it is not the scheme."""
 OWN = {"Original": "a1111", "No norm": "a1111_no_norm", "Ignore": "unweighted"}
 """Scheme that does the same as the WebUI by each of its emphasis modes."""
 FIXED: Mapping[str, Any] = {"quirks": True, "binds_some": True}

@@ -702,7 +702,7 @@ def _apply(
         for index, uuid in enumerate(uuids):
             own = taken.rows[index * len(x) // len(uuids)]
             seen.note(uuid, num_changed(own), weighing.num_layers)
-        if weighing.maps is not None:
+        if isinstance(weighing.maps, Maps):
             seen.note_maps(weighing.maps, taken.entries)
     return result
 

@@ -14,6 +14,7 @@ from itertools import groupby, takewhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from ...weighting.characters import Character, stripped
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import EncodedPrompt
 from ...weighting.prompt import Issue, Span
@@ -23,7 +24,7 @@ from ...weighting.syntax import syntax_of
 from ...weighting.words import Words
 from .contract import host
 from .families import text_family
-from .text_rows import Character, Part, as_read, num_rows_read, stripped
+from .text_rows import Part, as_read, num_rows_read
 from .titles import WEIGHTED_PROMPT
 from .types import Clip, Conditioning
 from .weighted_clip.host_texts import tokens_of_text

@@ -6,7 +6,7 @@ Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Places and ti
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ...weighting.areas import Area, area_mask
 from ...weighting.attention import effect_of
-from ...weighting.fields import acts_at, levels_of_steps, logarithms, means, weights_by_place
+from ...weighting.field_bias import least_bias
+from ...weighting.fields import acts_at, levels_of_steps, means, weights_by_place
 from ...weighting.word_maps import place_in
-from .queries import Queries
 from .watching import Record, Watch
 
 PIXELS = 8
@@ -131,19 +131,6 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
     return Acting(bias, by_field, of_field, least_bias(by_field, of_field))
 
 
-def least_bias(weights: Tensor, rows: Tensor) -> Tensor:
-    """Bias of rows by the least that all of their fields together weigh in a picture: ``[pictures, rows]``.
-
-    Args:
-        weights: Weights of fields by place, ``[pictures, fields, (frames,) height, width]``.
-        rows: 1 for the rows of each field, else 0: ``[fields, rows]``.
-    """
-    logs = weights.flatten(2).double().log()
-    kinds, kind_of_row = rows.unique(dim=1, return_inverse=True)  # of rows with the same fields
-    least = torch.stack([logs[:, kind > 0].sum(1).amin(1) for kind in kinds.T], 1)
-    return least[:, kind_of_row].float()
-
-
 def acts_in(where: Where, step: Step) -> bool:
     """Whether something acts in a step; where a word is read, it does if that is known and within its mask."""
     if not acts_at(step.sigma, *_range_of(where, step)):
@@ -240,29 +227,3 @@ def _by_picture(pictures: Tensor, where: Where, step: Step) -> Tensor:
             f"frames, of which the model makes {num_frames}: give one mask for all of them, or one for each."
         )
     return torch.cat([pictures[:1], pictures[1:].unflatten(0, (-1, ratio)).mean(1)])[None]
-
-
-class Places:
-    """Fields in one call of a model."""
-
-    def __init__(self, weights: Tensor, rows: Tensor, least: Tensor, device: torch.device | str = "cpu") -> None:
-        """Store what `Acting` has for each prompt of a batch, given on the CPU.
-
-        ``weights`` by place are ``[batch, fields, (frames,) height, width]``, ``rows`` ``[batch, fields, keys]``,
-        ``least`` ``[batch, keys]``. ``device`` is the model's.
-        """
-        self._weights, self.rows, self.least, self._device = weights, rows.to(device), least.to(device), device
-
-    def read_again(self, num_rows: int) -> None:
-        """Add the last keys once more, for layers that read them twice."""
-        self.rows, self.least = (torch.cat([keys, keys[..., -num_rows:]], -1) for keys in (self.rows, self.least))
-
-    def biases(self, queries: Queries) -> Iterator[Tensor]:
-        """Bias of each key of text at each query of a layer, ``[queries, keys]`` in float32, prompt by prompt."""
-        logs = logarithms(self._weights, (queries.grid[-2], queries.grid[-1])).flatten(2).to(self._device)
-        for of_fields, rows, least in zip(logs, self.rows, self.least, strict=True):
-            of_queries = least.expand(queries.before + logs.shape[-1] + queries.behind, -1).clone()
-            of_places = of_queries[queries.picture].zero_()
-            for log, own in zip(of_fields, rows, strict=True):
-                of_places.addr_(log, own)
-            yield of_queries

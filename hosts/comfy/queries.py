@@ -1,8 +1,6 @@
 """Layouts of queries in the attention of ComfyUI's diffusion models: places of the picture, rows of text, and others.
 
-A model cuts the latent into patches, each a place of the picture: row by row, frame by frame, a patch at an edge being
-filled up. Where text and picture share an attention, rows of text are queries as well; padding and reference images are
-queries of neither.
+What they consist of is in ``weighting/queries.py``.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Places and times".
 """
@@ -15,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .titles import PLACE_PHRASE, REGIONAL_PROMPT
+from ...weighting.queries import Queries
 from .types import TransformerOptions
 
 
@@ -30,40 +28,6 @@ class Call(NamedTuple):
     """Its other inputs by name."""
     size: tuple[int, ...] = ()
     """Height and width of the latent, for video frames in front."""
-
-
-class Queries(NamedTuple):
-    """Layout of the queries of an attention layer: some others, the picture's places, and others again."""
-
-    grid: tuple[int, ...]
-    """Rows and columns of the picture's places, for video frames in front; each place is a query, in this order."""
-    before: int = 0
-    """Number of queries in front of them."""
-    behind: int = 0
-    """Number of queries behind them."""
-    text: range = range(0)
-    """Rows of text among the queries, in the order of the layer's keys of text; all others are of neither."""
-
-    @property
-    def picture(self) -> slice:
-        """The picture's places among the queries."""
-        return slice(self.before, self.before + math.prod(self.grid))
-
-    def check(self, num_queries: int, num_references: int = 0) -> Queries:
-        """This layout for a layer with so many queries, of which the last ones are reference images.
-
-        A ValueError says that they do not add up.
-        """
-        found = self._replace(behind=self.behind + num_references)
-        num_expected = found.before + math.prod(found.grid) + found.behind
-        if num_expected != num_queries:
-            raise ValueError(
-                f"{PLACE_PHRASE} and {REGIONAL_PROMPT} need to know where in the picture each of {num_queries} places "
-                f"is, but here {num_expected} are known, the picture's being {' × '.join(map(str, self.grid))}: "
-                "another node has changed them or joined other pictures, or this ComfyUI is too old to tell. Take out "
-                f"that node, or {PLACE_PHRASE} and {REGIONAL_PROMPT}."
-            )
-        return found
 
 
 Layout = Callable[[Call, int], Queries]

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from ...weighting.attention import PLAIN
+from ...weighting.field_bias import Places
+from ...weighting.shared_attention import Shared
 from ...weighting.word_maps import key_rows
 from .attention_layers import Weighing
 from .contract import host
-from .fields import Places, Step, acting
-from .regions import MASK, Region, Shared, reading
+from .fields import Step, acting
+from .regions import MASK, Region, reading
 from .watching import Due, Maps
 
 MARKER = "weighted_clip_attention"

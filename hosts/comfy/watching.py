@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...weighting.queries import Queries
 from ...weighting.view import counted
 from ...weighting.word_maps import (
     LayerMaps,
@@ -22,7 +23,6 @@ from ...weighting.word_maps import (
     mean_shares,
     shares_by_head,
 )
-from .queries import Queries
 
 ALL, COARSE, FINE, AS_DAAM = "all", "coarse", "fine", "as DAAM"
 LAYERS = (ALL, COARSE, FINE, AS_DAAM)

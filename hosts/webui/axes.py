@@ -18,7 +18,7 @@ from typing import Any
 
 from ...weighting.options import OPTIONS, PLACE_OPTIONS
 from ...weighting.prompt import shortened
-from .axis_values import STRENGTH, WEIGHT, strengths, values_of, weights, with_weight
+from .axis_values import WEIGHT, strengths, values_of, weights, with_weight
 from .engines import Generation, WebUIError
 from .prompts import read_for_generation
 from .settings import INFOTEXT, NAMES, Settings
@@ -26,8 +26,9 @@ from .settings import INFOTEXT, NAMES, Settings
 OFF = "off"
 """Value of the scheme axis for images without our script, and of the axis of places for those without places."""
 MENUS: dict[str, tuple[str, tuple[str, ...]]] = {
-    name: (OPTIONS[name].label, (*((OFF,) if name == "scheme" else ()), *OPTIONS[name].choices))
-    for name in ("scheme", "normalization", "law", "mask_method", "padding", "above_one", "syntax")
+    name: (about.label, (*((OFF,) if name == "scheme" else ()), *about.choices))
+    for name in ("scheme", "normalization", "law", "mask_method", "padding", "above_one", "syntax", "attention")
+    for about in [{**OPTIONS, **PLACE_OPTIONS}[name]]
 }
 """Title and values of each axis that is a menu, by name of its setting."""
 LABEL = f"[{INFOTEXT}] "
@@ -69,12 +70,25 @@ def _axes(axis_option: Any) -> Iterator[Any]:
     yield axis_option(LABEL + WEIGHT, str, _weigh, format_value=_value, confirm=_confirm_weights, prepare=weights)
     for title, apply, confirm in ((PLACES, _place, _confirm_places), (BIND, _bind, _confirm_bound)):
         if title == BIND:
-            yield from (_menu(axis_option, name) for name in menus)
+            yield from (_menu(axis_option, name) for name in islice(menus, 2))
         prepare = partial(values_of, title)
         yield axis_option(LABEL + title, str, apply, format_value=_value, confirm=confirm, prepare=prepare)
-    titled = partial(_titled, STRENGTH)
-    confirm = partial(_confirm_there, f"{STRENGTH}: write numbers, such as 0-1 [5]")
-    yield axis_option(LABEL + STRENGTH, str, _strengthen, format_value=titled, confirm=confirm, prepare=strengths)
+    yield _strengths(axis_option, "bind_strength")
+    yield from (_menu(axis_option, name) for name in menus)
+    yield _strengths(axis_option, "attention_strength")
+
+
+def _strengths(axis_option: Any, name: str) -> Any:
+    """Axis of a setting that is a strength."""
+    title = {**OPTIONS, **PLACE_OPTIONS}[name].label
+    return axis_option(
+        LABEL + title,
+        str,
+        partial(_strengthen, name),
+        format_value=partial(_titled, title),
+        confirm=partial(_confirm_there, f"{title}: write numbers, such as 0-1 [5]"),
+        prepare=partial(strengths, name=name),
+    )
 
 
 def _menu(axis_option: Any, name: str) -> Any:
@@ -145,9 +159,9 @@ def phrases_of(value: str) -> str:
     return "" if value == OFF else "\n".join(map(str.strip, value.split(BETWEEN_PHRASES.strip())))
 
 
-def _strengthen(p: Generation, value: str, values: Sequence[str]) -> None:
-    """Store how far phrases are kept apart in the coming cell."""
-    _choose("bind_strength", p, float(value), values)
+def _strengthen(name: str, p: Generation, value: str, values: Sequence[str]) -> None:
+    """Store a strength for the coming cell."""
+    _choose(name, p, float(value), values)
 
 
 def _place(p: Generation, value: str, values: Sequence[str]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 from ...encoder.foreign_text import comma_separated
-from ...weighting.options import OPTIONS
+from ...weighting.options import OPTIONS, PLACE_OPTIONS
 from ...weighting.prompt import shortened
 from ...weighting.syntax import SYNTAXES
 from ...weighting.syntax.record import decimal
@@ -14,7 +15,7 @@ from .engines import WebUIError
 from .settings import Settings
 
 WEIGHT = "Weight of a word"
-STRENGTH = OPTIONS["bind_strength"].label
+STRENGTH, WEIGHT_STRENGTH = OPTIONS["bind_strength"].label, PLACE_OPTIONS["attention_strength"].label
 MAX_WEIGHTS = 100
 """Maximum number of values in a range."""
 MAX_VALUES = 1000
@@ -59,16 +60,18 @@ def weights(text: str) -> list[str]:
     return _not_too_many(WEIGHT, found)
 
 
-def strengths(text: str) -> list[str]:
-    """Values of the axis of strengths, from numbers and ranges.
+def strengths(text: str, name: str = "bind_strength") -> list[str]:
+    """Values of an axis of strengths, from numbers and ranges; ``name`` is its setting.
 
     >>> strengths("0-1 [3], 0.2")
     ['0', '0.5', '1', '0.2']
     """
-    found = [number for item in values_of(STRENGTH, text) for number in _numbers(STRENGTH, item)]
+    title = {**OPTIONS, **PLACE_OPTIONS}[name].label
+    found = [number for item in values_of(title, text) for number in _numbers(title, item)]
     for number in found:
-        Settings(bind_strength=number).options()
-    return _not_too_many(STRENGTH, list(map(decimal, found)))
+        chosen: dict[str, Any] = {name: number}
+        Settings(**chosen).options()
+    return _not_too_many(title, list(map(decimal, found)))
 
 
 def values_of(title: str, text: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""Hooks on the cross attention of Forge's U-Net, where what reads it is known: which texts, for which place.
+"""Hooks on the attention by which Forge's models read text, where that is known: which texts, for which place.
+
+Here are those on the cross attention of its U-Net. What acts in them acts in models in which text and picture share an
+attention as well, through ``joint_attention.py``.
 
 They are there while an image is sampled, and always removed afterwards.
 
@@ -18,8 +21,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from .engines import Generation, WebUIError, is_ended, unet_of
+from .joint_models import FAMILIES, family_of
 from .pairs import check_one_unet
-from .texts import Known, Texts
+from .texts import BLEND, Known, Texts
 
 ATTENTIONS = ("attention_basic", "attention_pytorch", "attention_split", "attention_sub_quad")
 """Names of the host's functions that take a mask with a number for each query and key."""
@@ -30,8 +34,8 @@ def attention_of(module: nn.Module) -> Callable[..., Tensor] | None:
     return getattr(sys.modules[type(module).__module__], "attention_function", None)
 
 
-class CrossAttentionHooks:
-    """Hooks on the cross attention of a generation; subclasses say what they do there."""
+class AttentionHooks:
+    """Hooks on the attention of a generation; subclasses say what they do there."""
 
     name = ""
     """Label of its control."""
@@ -47,6 +51,8 @@ class CrossAttentionHooks:
         self._shape: torch.Size | None = None
         """Shape of the rows that the layers read in this call; None if nothing is to be done in it."""
         self._undone = ExitStack()
+        self._is_called = False
+        """Whether the model was called since it began to act."""
 
     # For subclasses
 
@@ -55,7 +61,7 @@ class CrossAttentionHooks:
         raise NotImplementedError
 
     def _begin(self, p: Any, latent: Tensor, context: Tensor, options: Mapping[str, Any]) -> torch.Size | None:
-        """Prepare a call of the U-Net: the shape of ``context`` if anything is to be done in it."""
+        """Prepare a call of a U-Net: the shape of ``context`` if anything is to be done in it."""
         raise NotImplementedError
 
     def _hooked(self, attention: nn.Module) -> Iterable[RemovableHandle]:
@@ -66,19 +72,25 @@ class CrossAttentionHooks:
 
     def refuse_blends(self) -> None:
         """Raise for a prompt whose rows are a blend of several prompts."""
+        self.refuse_unknown(BLEND)
+
+    def refuse_unknown(self, reason: str) -> None:
+        """Raise for a prompt of which nobody can tell which rows are its words, for a reason."""
         raise WebUIError(
-            f"{self.name} cannot tell which rows of this prompt are its words, as they are a blend of several prompts: "
-            f"{self.otherwise}."
+            f"{self.name} cannot tell which rows of this prompt are its words, {reason}: {self.otherwise}."
         )
 
     def check(self, p: Generation) -> None:
         """Raise if this cannot act in a generation."""
         check_one_unet(p, f"{self.name} works", self.otherwise)
+        if family_of(p.sd_model) is not None:
+            return
         unet = unet_of(p.sd_model)
         if unet is None or not hasattr(p.sd_model, "forge_objects"):
             raise WebUIError(
-                f"{self.name} works in Forge with Stable Diffusion 1, 2 and XL, and does not know the U-Net of this "
-                f"model ({type(p.sd_model).__name__}) in this WebUI: {self.otherwise}."
+                f"{self.name} works in Forge with Stable Diffusion 1, 2 and XL, "
+                f"{', '.join(one.title for one in FAMILIES)}, and does not know this model "
+                f"({type(p.sd_model).__name__}) in this WebUI: {self.otherwise}."
             )
         attention = next(module for name, module in unet.named_modules() if name.endswith("attn2"))
         name = getattr(attention_of(attention), "__name__", "")
@@ -94,35 +106,43 @@ class CrossAttentionHooks:
     def acting(self, p: Generation) -> Iterator[None]:
         """Act for the duration of the context.
 
-        Raises `WebUIError` if the U-Net was not called within the context although nobody has interrupted it.
+        Raises `WebUIError` if the model was not called within the context although nobody has interrupted it.
         """
-        unet = unet_of(p.sd_model)
-        assert unet is not None
         self._cells = self._shape = None
-        is_called = False
-
-        def begin(_: nn.Module, args: tuple[Any, ...], inputs: Mapping[str, Any]) -> None:
-            nonlocal is_called
-            is_called = True
-            if self._cells is None:
-                raise WebUIError(f"This WebUI does not tell its scripts before it samples: {self.otherwise}.")
-            self._shape = self._begin(p, args[0], inputs["context"], inputs["transformer_options"])
-
+        self._is_called = False
         with ExitStack() as self._undone:
-            hooked = self._undone.enter_context
-            hooked(unet.register_forward_pre_hook(begin, with_kwargs=True))
-            for name, module in unet.named_modules():
-                if name.endswith("attn2"):
-                    layer = unet.get_submodule(name.partition(".transformer_blocks.")[0])
-                    hooked(layer.register_forward_pre_hook(self._see))
-                    for handle in self._hooked(module):
-                        hooked(handle)
+            if family_of(p.sd_model) is None:
+                self._hook(p)
             yield
-        if not is_called and not is_ended():
+        if not self._is_called and not is_ended():
             raise WebUIError(
-                f"This WebUI sampled without the U-Net that Weighted CLIP knows, so {self.name} did not act: "
+                f"This WebUI sampled without the model that Weighted CLIP knows, so {self.name} did not act: "
                 f"{self.otherwise}."
             )
+
+    def _hook(self, p: Generation) -> None:
+        """Put hooks on the U-Net of a generation, until it stops acting."""
+        unet = unet_of(p.sd_model)
+        assert unet is not None
+
+        def begin(_: nn.Module, args: tuple[Any, ...], inputs: Mapping[str, Any]) -> None:
+            self.begin_call()
+            self._shape = self._begin(p, args[0], inputs["context"], inputs["transformer_options"])
+
+        hooked = self._undone.enter_context
+        hooked(unet.register_forward_pre_hook(begin, with_kwargs=True))
+        for name, module in unet.named_modules():
+            if name.endswith("attn2"):
+                layer = unet.get_submodule(name.partition(".transformer_blocks.")[0])
+                hooked(layer.register_forward_pre_hook(self._see))
+                for handle in self._hooked(module):
+                    hooked(handle)
+
+    def begin_call(self) -> None:
+        """Note that the model is called; raise if the host has not told what it samples."""
+        self._is_called = True
+        if self._cells is None:
+            raise WebUIError(f"This WebUI does not tell its scripts before it samples: {self.otherwise}.")
 
     def begin_pass(self, p: Any, latent: Tensor) -> None:
         """Note the size of the latent that is to be sampled."""
@@ -138,14 +158,18 @@ class CrossAttentionHooks:
         each = len(context) // len(kinds)
         found: list[Known | None] = []
         for index, rows in enumerate(context.cpu()):
-            is_negative = kinds[index // each] == 1
-            found.append(None if is_negative else self._texts.known(rows))
-            if found[-1] is None and not is_negative:
-                raise WebUIError(
-                    f"Another extension has changed the rows of the prompt, so nobody can tell which of them are the "
-                    f"words for {self.name}: switch it off, or {self.otherwise}."
-                )
+            known = [None] if kinds[index // each] == 1 else self._texts.known(rows, is_negative=False)
+            if not known:
+                self.refuse_changed()
+            found.append(known[0])
         return found
+
+    def refuse_changed(self) -> None:
+        """Raise for rows of a prompt that are not those that were encoded."""
+        raise WebUIError(
+            f"Another extension has changed the rows of the prompt, so nobody can tell which of them are the words for "
+            f"{self.name}: switch it off, or {self.otherwise}."
+        )
 
     def _check_call(self, latent: Tensor, options: Mapping[str, Any]) -> None:
         """Raise if nobody can tell what the cross attention of a call reads, or for which place."""

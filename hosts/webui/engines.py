@@ -140,14 +140,19 @@ class WebUIError(EncoderError):
         self.status_code, self.detail = 422, message
 
 
-WebUIError.__name__ = "Weighted CLIP"  # which the host's page and API write before the message
+class UnknownEncodersError(WebUIError):
+    """Raised for a model with a text encoder that is no CLIP, or with none that is known."""
+
+
+for _error in (WebUIError, UnknownEncodersError):
+    _error.__name__ = "Weighted CLIP"  # which the host's page and API write before the message
 
 
 def engines_of(model: Model) -> dict[str, Engine]:
     """CLIP text encoders of a loaded model, by tower (``clip_l``, ``clip_g``, ...), in the host's order.
 
-    Raises `WebUIError` if none are known, if there are others too, or if another extension has replaced the methods
-    that ours would replace.
+    Raises `UnknownEncodersError` if none are known or there are others too, and `WebUIError` if another extension has
+    replaced the methods that ours would replace.
     """
     owners: list[Any] = [getattr(model, name) for name in FORGE_NAMES if getattr(model, name, None) is not None]
     if not owners:
@@ -156,13 +161,13 @@ def engines_of(model: Model) -> dict[str, Engine]:
         owners = [owner for owner in candidates if hasattr(owner, "process_tokens")]
     others = [name for name in vars(model) if name.startswith("text_processing_engine") and name not in FORGE_NAMES]
     if others and getattr(model, others[0]) is not None:
-        raise WebUIError(
+        raise UnknownEncodersError(
             f"Weighted CLIP works with Stable Diffusion 1, 2 and XL. This model ({type(model).__name__}) also has "
             f"another kind of text encoder ({others[0].removeprefix('text_processing_engine_')}): switch Weighted CLIP "
             "off for it."
         )
     if not owners:
-        raise WebUIError(
+        raise UnknownEncodersError(
             f"Weighted CLIP finds no CLIP text encoder it knows in this model ({type(model).__name__}): switch it off "
             "for this model."
         )

@@ -19,11 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.options import EncodeOptions
+from ...weighting.options import AS_HOST, PLACE_OPTIONS, EncodeOptions
+from ...weighting.places import PlacedPhrase
 from ...weighting.schemes import SCHEMES
+from ...weighting.script_settings import ACTED_BY
 from .axes import settle
 from .conditioning import cannot_be_bound, refuse_infinite_parts, refuse_padded_prompts, swapped
-from .cross_attention import CrossAttentionHooks
+from .cross_attention import AttentionHooks
 from .engines import (
     Engine,
     Generation,
@@ -35,10 +37,13 @@ from .engines import (
     engines_of,
     is_ended,
 )
+from .joint_attention import JointAttention
+from .joint_models import acted_by, family_of, idle_lines, is_beyond_clip, title_of
+from .joint_texts import JointTexts, Weights
 from .notes import LEFT_OUT, Problems, idle_emphasis, leaves_us_out, sampler_lines
 from .pairs import check_one_unet, is_theirs_active, reading_pairs
 from .places import Placing
-from .settings import INFOTEXT, Settings
+from .settings import FIRST, INFOTEXT, Settings
 from .texts import Texts
 from .word_maps import WordMaps
 
@@ -46,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 CACHES = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
 """Attributes in which a generation keeps conditioning: shared with all others, unless replaced."""
+ONLY_CLIP = "this model reads text by CLIP alone, where the scheme acts."
 THEIRS_ACT = "the extension NegPiP is active: it is what takes words of weights below 0 away, not Weighted CLIP."
 THEIRS_BESIDE_REPEAT = (
     "The extension NegPiP, which is active, tells rows by how many there are, and the scheme repeat changes that: "
@@ -92,7 +98,16 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
     def get_conds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         settings = Settings.of(values)
         options, places = settings.options(), settings.placed()
-        comments.update(dict.fromkeys([*settings.unread(), *idle_emphasis(p, options)]))
+        comments.update(dict.fromkeys(settings.unread()))
+        if is_beyond_clip(p.sd_model):
+            sampling.in_pairs = False
+            result = inner(beyond_clip(p, sampling, settings, comments, problems)(function), *args, **kwargs)
+            tell()
+            return result
+        comments.update(dict.fromkeys(idle_emphasis(p, options)))
+        sampling.joint = None
+        if settings.attention not in (AS_HOST, FIRST["attention"]):
+            comments[f"{PLACE_OPTIONS['attention'].label} {settings.attention} changes nothing: {ONLY_CLIP}"] = None
         sampling.in_pairs = SCHEMES[options.scheme].is_signed
         if sampling.in_pairs and is_theirs_active(p):
             sampling.in_pairs = False
@@ -101,11 +116,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
             check_one_unet(p, "The schemes negpip and negpip_apart work", "another scheme")
             refuse_padded_prompts(options.scheme)
         if places or settings.word_maps:
-            sampling.texts = sampling.texts or Texts(in_pairs=sampling.in_pairs)
-            if places:
-                sampling.placing = sampling.placing or Placing(places, sampling.texts)
-            if settings.word_maps:
-                sampling.word_maps = sampling.word_maps or WordMaps(sampling.texts)
+            sampling.watch(places, has_word_maps=settings.word_maps)
         for hooks in sampling.hooks:
             hooks.check(p)
 
@@ -173,7 +184,8 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
         settings = Settings.of(values)
         settings.options()
         # not changed in place: the cells of X/Y/Z plot are copies that share the dictionary
-        p.extra_generation_params = {**p.extra_generation_params, **settings.infotext()}
+        entries = settings.infotext(is_beyond_clip=is_beyond_clip(p.sd_model))
+        p.extra_generation_params = {**p.extra_generation_params, **entries}
 
 
 def report(p: Generation, processed: Processed) -> None:
@@ -214,11 +226,27 @@ class _Sampling:
     """Phrases that are placed in the picture."""
     word_maps: WordMaps | None = None
     """Maps of words that are made meanwhile."""
+    joint: JointAttention | None = None
+    """Weights, places and word maps in a model in which text and picture share an attention."""
 
     @property
-    def hooks(self) -> list[CrossAttentionHooks]:
+    def hooks(self) -> list[AttentionHooks]:
         """All of these that act in the cross attention."""
         return [hooks for hooks in (self.placing, self.word_maps) if hooks is not None]
+
+    @property
+    def in_joint(self) -> list[JointAttention]:
+        """The same, if there is any of them."""
+        return [] if self.joint is None else [self.joint]
+
+    def watch(self, places: Sequence[PlacedPhrase], *, has_word_maps: bool) -> Texts:
+        """Note the texts of the generation, to place phrases and to make maps of their words."""
+        texts = self.texts = self.texts or Texts(in_pairs=bool(self.in_pairs))
+        if places:
+            self.placing = self.placing or Placing(places, texts)
+        if has_word_maps:
+            self.word_maps = self.word_maps or WordMaps(texts)
+        return texts
 
 
 def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Sampling:
@@ -230,10 +258,10 @@ def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Samp
         with contextlib.ExitStack() as reading:
             if sampling.in_pairs:
                 reading.enter_context(reading_pairs(p.sd_model))
-            for hooks in sampling.hooks:
+            for hooks in (*sampling.hooks, *sampling.in_joint):
                 reading.enter_context(hooks.acting(p))
             result = inner(*args, **kwargs)
-        parts = (sampling.placing, sampling.word_maps)
+        parts = (sampling.placing, sampling.word_maps, sampling.joint)
         if lines := [line for part in parts if part is not None for line in part.report()] + [*sampler_lines(p)]:
             tell(lines)
         return result
@@ -244,9 +272,72 @@ def _arm_sampling(p: Generation, tell: Callable[[Iterable[str]], None]) -> _Samp
     return sampling
 
 
+def beyond_clip(
+    p: Generation, sampling: _Sampling, settings: Settings, comments: dict[str, None], problems: Problems
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A wrapper for the host's functions that encode prompts, for a model beyond CLIP.
+
+    The host encodes; what cannot act is told in ``comments`` and in the image's parameters.
+    """
+    family, title = family_of(p.sd_model), title_of(p.sd_model)
+    comments.update(dict.fromkeys(idle_lines(settings, title, is_known=family is not None)))
+    weights: Weights | None = None
+    if family is not None and settings.attention != AS_HOST:
+        try:
+            check_one_unet(p, "Weights in the attention act", f"set {PLACE_OPTIONS['attention'].label} to {AS_HOST}")
+            keeps = settings.above_one == "as the WebUI"
+            weights = Weights(settings.attention, settings.attention_strength, keeps)
+        except WebUIError as error:
+            comments[str(error)] = None
+    told = acted_by(settings, is_known=weights is not None)
+    p.extra_generation_params = {**p.extra_generation_params, ACTED_BY: told}
+    places = settings.placed()
+    if family is None or not (weights or places or settings.word_maps):
+        sampling.joint = None
+        return lambda function: function
+    texts = sampling.watch(places, has_word_maps=settings.word_maps)
+    sampling.joint = sampling.joint or JointAttention(texts, sampling.placing, sampling.word_maps)
+    for hooks in sampling.hooks:
+        hooks.check(p)
+
+    def around(function: Callable[..., Any]) -> Callable[..., Any]:
+        def parsed(*args: Any, **kwargs: Any) -> Any:
+            with parsed_once(function):
+                return encoded(*args, **kwargs)
+
+        def encoded(model: Model, prompts: Any, *rest: Any, **named: Any) -> Any:
+            is_negative = bool(getattr(prompts, "is_negative_prompt", False))
+            own = JointTexts(model, settings.options(), weights)
+            if sampling.placing is not None and not is_negative:
+                now = chain(*_texts_of(function, model, prompts, *rest, **named))
+                sampling.placing.check_phrases(
+                    own.words_in(list(now)),
+                    lambda: chain(*_texts_of(function, model, _prompts_of(p), *rest, **named)),
+                    settings.syntax if weights else Settings.syntax,
+                )
+            noted = texts.begin((is_negative, bool(getattr(p, "is_hr_pass", False))))
+
+            def encode(some: Sequence[str]) -> Any:
+                found = own.encode(some, is_negative=is_negative)
+                noted.extend(found.texts)
+                comments.update(dict.fromkeys(problems.lines(found.issues, is_negative=is_negative)))
+                return found.result
+
+            result = function(Watched(model, encode), prompts, *rest, **named)
+            for hooks in sampling.hooks:
+                hooks.find()
+            refuse_infinite_parts(result)
+            return result
+
+        return parsed
+
+    return around
+
+
 def begin_pass(p: Generation, latent: Tensor) -> None:
     """Note what is about to be sampled. For the script's ``process_before_every_sampling``."""
-    for hooks in getattr(getattr(p, _SAMPLING, None), "hooks", ()):
+    sampling: _Sampling | None = getattr(p, _SAMPLING, None)
+    for hooks in (*sampling.hooks, *sampling.in_joint) if sampling is not None else ():
         hooks.begin_pass(p, latent)
 
 

@@ -23,7 +23,7 @@ from ...weighting.prompt import shortened
 from ...weighting.syntax import parse
 from ...weighting.view import counted
 from ...weighting.words import Words, words_of
-from .cross_attention import CrossAttentionHooks
+from .cross_attention import AttentionHooks
 from .engines import Generation, WebUIError
 from .texts import Known, Text, Texts
 
@@ -31,6 +31,10 @@ LEVELS = "get_sigmas"
 """Method by which the host's sampler makes the noise levels of its steps."""
 STEP = "callback_state"
 """Method by which the host's sampler is told of each step, after the first call of the U-Net in it."""
+
+
+Fields = tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]
+"""For each image of a call, the number of each phrase that acts there, with its keys."""
 
 
 class _Pass:
@@ -66,7 +70,7 @@ class _Call:
         return self._by_grid[key]
 
 
-class Placing(CrossAttentionHooks):
+class Placing(AttentionHooks):
     """Placed phrases of a generation."""
 
     name, otherwise = "Places", "leave Places empty"
@@ -82,6 +86,8 @@ class Placing(CrossAttentionHooks):
         self._waiting: tuple[float, set[int]] | None = None
         """Noise level of the last calls, and the phrases that acted in them."""
         self._calls: dict[object, _Call] = {}
+        self._weights: dict[int, Tensor] = {}
+        """Weights by place of each phrase in the pass that is going on, as far as they were needed."""
         self._call: _Call | None = None
 
     # Before an image is sampled
@@ -110,13 +116,10 @@ class Placing(CrossAttentionHooks):
         return (text for text in self._texts if not text.is_negative)
 
     def _rows_of(self, phrase: str, text: Text) -> tuple[int, ...]:
-        words = text.words()
-        if words is None:
-            raise WebUIError(
-                f"“{shortened(phrase)}” cannot be placed: the rows of this prompt are a blend of several prompts."
-            )
-        found = text.rows_of(phrase, words)
-        if any(prompt.signs and any(prompt.signs[row] < 0 for row in found) for prompt in text.prompts.values()):
+        if text.unknown:
+            self.refuse_unknown(text.unknown)
+        found = text.rows_of(phrase)
+        if not text.taken_away.isdisjoint(found):
             raise WebUIError(
                 f"“{shortened(phrase)}” has a weight below 0, which takes it away in the attention: it cannot be "
                 "placed. Take a weight of 0 or above, or its line out of Places."
@@ -141,6 +144,7 @@ class Placing(CrossAttentionHooks):
             self._passes.append(_Pass(" of hires. fix" if is_second else "", len(self._places)))
         self._levels = None
         self._calls.clear()
+        self._weights.clear()
         self._after(p.sampler, LEVELS, self._note_levels)
         self._after(p.sampler, STEP, self._end_step)
 
@@ -169,7 +173,25 @@ class Placing(CrossAttentionHooks):
                 self._passes[-1].of_places[index].add(told["i"])
 
     def _begin(self, p: Any, latent: Tensor, context: Tensor, options: Mapping[str, Any]) -> torch.Size | None:
-        """Prepare a call of the U-Net."""
+        """Prepare a call of a U-Net."""
+        found = self.fields(p, latent, options, lambda: self._known(context, options))
+        if found is None:
+            return None
+        fields, weights = found
+        key = context.shape, fields
+        if key not in self._calls:
+            by_picture = [[(list(keys), weights[index]) for index, keys in some] for some in fields]
+            self._calls[key] = _Call(context.shape[1] // self._texts.pair, by_picture)
+        self._call = self._calls[key]
+        return context.shape
+
+    def fields(
+        self, p: Any, latent: Tensor, options: Mapping[str, Any], read: Callable[[], Sequence[Known | None]]
+    ) -> tuple[Fields, dict[int, Tensor]] | None:
+        """Fields that act in a call of the model, and weights by place of each phrase; None without any.
+
+        ``read`` tells the text that each image of the call reads, if any.
+        """
         sigma = float(options["sigmas"].flatten()[0])
         if self._waiting is None or self._waiting[0] != sigma:  # prompt and negative prompt may have calls of their own
             self._waiting = sigma, set()
@@ -181,19 +203,16 @@ class Placing(CrossAttentionHooks):
         ]
         if not acting:
             return None
-        found = [self._keys_in(known) for known in self._known(context, options)]
+        found = [self._keys_in(known) for known in read()]
         fields = tuple(tuple((index, own[index]) for index in acting if own[index]) for own in found)
         acted |= {index for some in fields for index, _ in some}
         if not any(fields):
             return None
         self._check_call(latent, options)
-        key = context.shape, fields
-        if key not in self._calls:
-            weights = {index: self._weights_of(p, self._places[index]) for index in acting}
-            by_picture = [[(list(keys), weights[index]) for index, keys in some] for some in fields]
-            self._calls[key] = _Call(context.shape[1] // self._texts.pair, by_picture)
-        self._call = self._calls[key]
-        return context.shape
+        for index in acting:
+            if index not in self._weights:
+                self._weights[index] = self._weights_of(p, self._places[index])
+        return fields, {index: self._weights[index] for index in acting}
 
     def _keys_in(self, known: Known | None) -> Sequence[tuple[int, ...]]:
         """Keys of each placed phrase in a text that the U-Net reads."""

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from ...weighting.bind import ABSENT
+from ...weighting.options import EncodeOptions
 from ...weighting.places import MAX_PLACES, PlacedPhrase, read_places
 from ...weighting.prompt import Issue, shortened
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import parse
 from ...weighting.timed.view import StandingText, TimedRead, read_as_webui
-from ...weighting.towers import read_for_towers
 from ...weighting.view import counted
 from ...weighting.words import words_of
 from .conditioning import (
@@ -33,7 +33,11 @@ from .conditioning import (
     refuse_padded_prompts,
 )
 from .engines import WebUIError, as_emphasized, host_option
-from .lab import LoadedModel, base_options, loaded_model
+from .joint_models import family_of, idle_lines, title_of
+from .joint_prompts import read_beyond_clip, reweighted, weights_in
+from .joint_texts import BROKEN, Weights
+from .lab import base_options
+from .model_readers import ModelReaders, model_in_memory, readers_of
 from .places import Placing, absent_phrase
 from .settings import Settings
 from .texts import Texts
@@ -51,20 +55,28 @@ REPLACED = (ABSENT, CLAMPED, INFINITE)
 class WebUIPrompt:
     """A prompt as read for a generation."""
 
-    model: LoadedModel
-    """The model in memory, if any."""
+    readers: ModelReaders
+    """Readers of the model in memory, if any."""
     settings: Settings
     """Settings of the script; those of a script that is switched off are the defaults."""
     steps: int
     """Number of sampling steps."""
     is_negative: bool
     """Whether it is a negative prompt."""
-    reads: list[TimedRead]
-    """The first texts that the WebUI makes of it, at least one."""
+    by_encoder: Mapping[str, list[TimedRead]]
+    """The first texts that the WebUI makes of it, at least one, by the name of the text encoder that reads them; those
+    of encoders after the first without the problems that this finds."""
     others: list[StandingText]
     """Its further texts, which are not read."""
     absent: set[str]
     """Messages about bound phrases that are in none of its texts."""
+    weights: Weights | None = None
+    """Way in which weights act in the attention of a model beyond CLIP; None if they do not."""
+
+    @property
+    def reads(self) -> list[TimedRead]:
+        """Its texts as read by the first encoder."""
+        return next(iter(self.by_encoder.values()))
 
     def refusals(self, *, is_part: bool = False) -> dict[str, str]:
         """Lines about what a generation with this prompt refuses, and about settings that do nothing.
@@ -76,7 +88,7 @@ class WebUIPrompt:
             return {}
         lines = {line: "" for check in self._checks() if (line := _refusal(check))}
         if not self.is_negative:
-            lines |= dict.fromkeys(self.settings.unread(), "")
+            lines |= dict.fromkeys([*self.settings.unread(), *self._idle_settings()], "")
             lines |= {} if is_part else dict(self.missing_phrases())
             lines |= dict.fromkeys(self._idle_places(), "places")
         return lines
@@ -95,18 +107,27 @@ class WebUIPrompt:
     def _checks(self) -> Iterator[Callable[[], object]]:
         """Functions that raise what a generation would."""
         settings, stack = self.settings, Stack(self.settings.scheme)
-        yield partial(stack.add, [timed.read for timed in self.reads])
-        if SCHEMES[settings.scheme].is_signed or stack.is_repeating:
-            yield partial(refuse_padded_prompts, settings.scheme)
+        if not self.readers.is_beyond_clip:
+            yield partial(stack.add, [timed.read for timed in self.reads])
+            if SCHEMES[settings.scheme].is_signed or stack.is_repeating:
+                yield partial(refuse_padded_prompts, settings.scheme)
         if self.is_negative:
             return
         texts = Texts(in_pairs=False)
         wanted = [*([Placing((), texts)] if settings.places.strip() else []), *([WordMaps(texts)] * settings.word_maps)]
-        for hooks in wanted if self.model.is_there else ():
-            yield partial(hooks.check, SimpleNamespace(sd_model=self.model.host_model))
+        for hooks in wanted if self.readers.model is not None else ():
+            yield partial(hooks.check, SimpleNamespace(sd_model=self.readers.model))
         for hooks in wanted:
             if any(len(section.prompts) > 1 for timed in self.reads for section in timed.read.sections):
                 yield hooks.refuse_blends
+            if self.readers.t5 is not None and any(len(timed.read.chunks) > 1 for timed in self.reads):
+                yield partial(hooks.refuse_unknown, BROKEN)
+
+    def _idle_settings(self) -> Iterator[str]:
+        """Lines about settings that cannot act in a model beyond CLIP."""
+        model = self.readers.model
+        if model is not None and self.readers.is_beyond_clip:
+            yield from idle_lines(self.settings, title_of(model), is_known=family_of(model) is not None)
 
     def _places(self) -> tuple[list[PlacedPhrase], list[str]]:
         """Lines of Places as read, and messages about those that cannot be."""
@@ -132,27 +153,47 @@ class WebUIPrompt:
                 yield f"“{shortened(place.line)}” acts in none of the {counted(self.steps, 'step')}."
 
 
-def read_for_generation(text: str, steps: int, settings: Settings, *, is_negative: bool = False) -> WebUIPrompt:
-    """Read a prompt for the model in memory; raises `WebUIError` if that is not known, or a setting is not allowed."""
-    model = loaded_model()
+def read_for_generation(
+    text: str, steps: int, settings: Settings, readers: ModelReaders | None = None, *, is_negative: bool = False
+) -> WebUIPrompt:
+    """Read a prompt by readers, or else for the model in memory.
+
+    Raises `WebUIError` if that is not known, or a setting is not allowed.
+    """
+    readers = readers or readers_of(model_in_memory())
     # each line of Places is told apart
     options = (replace(settings, places="") if isinstance(settings.places, str) else settings).options()
     options = as_emphasized(replace(options, comma_backtrack=base_options().comma_backtrack))
     if is_negative:
         options = replace(options, bind_strength=0.0)
-    readers = model.readers()
-
-    issues: list[tuple[Issue, ...]] = []  # of each text, of which the host's reading tells the same ones once
-
-    def read(text: str) -> ReadPrompt:
-        result = next(iter(read_for_towers(text, options, readers).values()))
-        issues.append(result.issues)
-        return result
-
     has_comments = bool(host_option("enable_prompt_comments", default=False))
-    reads, others = read_as_webui(text, steps, read, is_negative=is_negative, has_comments=has_comments)
+    issues: list[tuple[Issue, ...]] = []  # of each text, of which the host's reading tells the same ones once
+    found: dict[str, list[TimedRead]] = {}
+    others: list[StandingText] = []
+    weights = weights_in(readers, settings)
+    for title, reader in readers.by_title:
+
+        def read(one: str, reader: Callable[[str, EncodeOptions], ReadPrompt] = reader) -> ReadPrompt:
+            is_beyond = readers.is_beyond_clip
+            result = read_beyond_clip(one, options, weights, reader) if is_beyond else reader(one, options)
+            issues.append(result.issues)
+            return result
+
+        found[title], others = read_as_webui(text, steps, read, is_negative=is_negative, has_comments=has_comments)
+    first, *rest = found
+    known = {issue for timed in found[first] for issue in timed.read.issues}
+    by_encoder = {
+        first: list(map(_told_for_generation, found[first])),
+        **{title: [_beside(timed, known, has_weights=readers.weighs_clip) for timed in found[title]] for title in rest},
+    }
     absent = set[str]() if others else absent_in_all(issues)
-    return WebUIPrompt(model, settings, steps, is_negative, list(map(_told_for_generation, reads)), others, absent)
+    return WebUIPrompt(readers, settings, steps, is_negative, by_encoder, others, absent, weights)
+
+
+def _beside(timed: TimedRead, known: Container[Issue], *, has_weights: bool) -> TimedRead:
+    """A text as read by an encoder after the first: without problems that are told already, perhaps without weights."""
+    read = timed.read._replace(issues=tuple(issue for issue in timed.read.issues if issue not in known))
+    return timed._replace(read=read if has_weights else reweighted(read, lambda _: 1.0))
 
 
 def _told_for_generation(timed: TimedRead) -> TimedRead:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +25,13 @@ from ...encoder.foreign_text import parse_json
 from ...encoder.quoting import quote
 from ...weighting.reading import ReadPrompt
 from ...weighting.timed.schedule import MAX_STEPS
-from ...weighting.timed.view import webui_view
+from ...weighting.timed.view import TimedRead, webui_view
 from ...weighting.view import least_size
-from .engines import WebUIError, host_option
+from .engines import UnknownEncodersError, WebUIError, host_option
 from .exchange import settings_of
-from .lab import loaded_model
-from .prompts import read_for_generation
+from .joint_models import family_of, idle_lines, title_of
+from .model_readers import POOLED, model_in_memory, readers_of
+from .prompts import WebUIPrompt, read_for_generation
 from .settings import INFOTEXT, NAMES, Settings
 
 PATH = "/weighted-clip/ruler"
@@ -51,7 +52,7 @@ REFUSED = "refused"
 name of the setting whose lines they are about, or ""."""
 METHOD = "init_script_args"
 """Method of the host's API that is replaced."""
-NO_CLIP = "no ruler for this model: it has a text encoder that is no CLIP"
+UNKNOWN = "no tokens are shown of this model: its text encoder is unknown here"
 IGNORED = "Emphasis mode Ignore: weights count for nothing"
 
 _running = 0
@@ -125,25 +126,56 @@ def inspected(request: object) -> dict[str, Any]:
     if not 1 <= request["steps"] <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {quote(request['steps'])}")
     text = request["text"].encode("utf-8", "replace").decode()  # lone surrogates are not allowed
+    settings, model = settings_of(request.get("settings", {})), model_in_memory()
     try:
-        loaded_model()
-    except WebUIError:
-        return {"views": [], "notes": [NO_CLIP]}
-    settings = settings_of(request.get("settings", {}))
+        readers = readers_of(model)
+    except UnknownEncodersError:
+        return {"views": [], "notes": [UNKNOWN, *_idle_lines(settings, model)]}
+    except WebUIError as error:
+        return {"views": [], "notes": [str(error)]}
     settings = settings if settings.enabled else replace(settings, syntax=request["syntax"])
-    prompt = read_for_generation(text, request["steps"], settings, is_negative=request["is_negative"])
-    reads = prompt.reads
-    _check_size(sum(least_size(timed.read) for timed in reads))  # before the views are made
-    # without a model the host counts differently
-    views = [{**webui_view(timed), "total": _total(timed.read) if prompt.model.is_there else ""} for timed in reads]
+    prompt = read_for_generation(text, request["steps"], settings, readers, is_negative=request["is_negative"])
+    texts = [timed for some in prompt.by_encoder.values() for timed in some]
+    _check_size(sum(least_size(timed.read) for timed in texts))  # before the views are made
+    views = list(_views(prompt))
     views[-1]["num_more"] = len(prompt.others)
     views[0]["issues"] += [
         {"code": REFUSED, "message": line, "start": 0, "end": 0, "about": name}
         for line, name in prompt.refusals(is_part=request.get("is_part", False)).items()
     ]
     is_ignored = not settings.enabled and host_option("emphasis", default="Original") == "Ignore"
-    has_weights = any(token.weight != 1 for timed in reads for chunk in timed.read.chunks for token in chunk.content)
-    return {"views": views, "notes": [IGNORED] if is_ignored and has_weights else []}
+    return {"views": views, "notes": [*readers.notes(), *([IGNORED] if is_ignored and _has_weights(texts) else [])]}
+
+
+def _has_weights(texts: Iterable[TimedRead]) -> bool:
+    """Whether any token of some texts has a weight."""
+    return any(token.weight != 1 for timed in texts for chunk in timed.read.chunks for token in chunk.content)
+
+
+def _idle_lines(settings: Settings, model: Any) -> Iterator[str]:
+    """Lines about what the script does not do in a model beyond CLIP, if it is switched on."""
+    if settings.enabled:
+        yield from idle_lines(settings, title_of(model), is_known=family_of(model) is not None)
+
+
+def _views(prompt: WebUIPrompt) -> Iterator[dict[str, Any]]:
+    """Views of each text by each text encoder, with the number of its tokens as ``total``.
+
+    In a model with more than CLIP they name the ``encoder``, and tell with ``is_beside`` those after the first.
+    """
+    readers = prompt.readers
+    for texts in zip(*prompt.by_encoder.values(), strict=True):
+        for number, (title, timed) in enumerate(zip(prompt.by_encoder, texts, strict=True)):
+            shown = webui_view(timed)
+            if number and not readers.weighs_clip and _has_weights(texts):
+                shown["notes"] = [POOLED.format(title)]
+            if prompt.weights is not None:
+                shown["scheme"] = f"attention {prompt.weights.way}"
+            if readers.t5 is not None and number == 0:
+                shown["total"] = readers.t5.total(timed.read)
+            else:  # without a model the host counts differently
+                shown["total"] = "" if readers.model is None else _total(timed.read)
+            yield {**shown, "encoder": title, "is_beside": number > 0} if readers.is_beyond_clip else shown
 
 
 def _total(read: ReadPrompt) -> str:

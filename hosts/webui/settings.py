@@ -14,7 +14,7 @@ from ...weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOpt
 from ...weighting.places import PlacedPhrase, read_places
 from ...weighting.prompt import shortened
 from ...weighting.schemes import SCHEMES
-from ...weighting.script_settings import FIXED, INFOTEXT, infotext_key
+from ...weighting.script_settings import ACTED_BY, FIXED, INFOTEXT, infotext_key
 from .engines import WebUIError
 
 _UNTAKEN = f"{INFOTEXT} not taken"
@@ -58,6 +58,8 @@ class Settings:
     places: str = PlaceOptions.places
     word_maps: bool = PlaceOptions.word_maps
     above_one: str = EncodeOptions.above_one
+    attention: str = PlaceOptions.attention
+    attention_strength: float = PlaceOptions.attention_strength
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Settings:
@@ -87,7 +89,8 @@ class Settings:
     def placed(self) -> tuple[PlacedPhrase, ...]:
         """Phrases that are placed in the picture; refused as in `options`."""
         try:
-            return read_places(PlaceOptions(self.places).places)
+            attending = {"attention": self.attention, "attention_strength": self.attention_strength}
+            return read_places(PlaceOptions(self.places, **attending).places)
         except OptionError as error:
             raise WebUIError(error.on_page) from error
         except ValueError as error:
@@ -117,10 +120,14 @@ class Settings:
         told = {name: f"{OPTIONS[name].label} {_shown(name, chosen[name])}" for name in why if name in chosen}
         return [f"{setting.rstrip()} changes nothing: {why[name]}." for name, setting in told.items()]
 
-    def infotext(self) -> dict[str, str | float | bool]:
-        """Entries for an image's parameters: the scheme, and what it reads that differs from its default."""
+    def infotext(self, *, is_beyond_clip: bool = False) -> dict[str, str | float | bool]:
+        """Entries for an image's parameters: the scheme, and what it, or a model beyond CLIP, reads, if no default."""
         entries: dict[str, str | float | bool] = {INFOTEXT: self.scheme}
         unread = {name for scheme, about in SCHEMES.items() if scheme != self.scheme for name in about.options}
+        if is_beyond_clip and self.attention != Settings.attention:
+            unread.discard("above_one")
+        elif not is_beyond_clip or self.attention == Settings.attention:
+            unread |= {"attention", "attention_strength"}
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name not in ("enabled", "scheme", *unread) and value != field.default:
@@ -134,6 +141,7 @@ FIRST: Mapping[str, Any] = {
     **vars(Settings()),
     "scheme": str.__new__(FirstValue, "masked_blend"),
     "above_one": str.__new__(FirstValue, "as the WebUI"),
+    "attention": str.__new__(FirstValue, "bias"),
 }
 """First values of the controls on a new page, in the order of the API."""
 _SAVED = "customscript/weighted_clip.py/"
@@ -180,7 +188,7 @@ def take(parameters: MutableMapping[str, Any]) -> None:
         except WebUIError as error:
             lines.append(f"{error}. {field.default!r} is set instead.")
             parameters[infotext_key(field.name)] = field.default
-    known = set(map(infotext_key, NAMES))
+    known = {*map(infotext_key, NAMES), ACTED_BY}
     unknown = [key for key in parameters if key.startswith(f"{INFOTEXT} ") and key not in known]
     lines += [f"“{shortened(key)}: {shortened(str(parameters[key]))}” is no setting here." for key in unknown]
     parameters[_UNTAKEN] = lines
@@ -209,4 +217,5 @@ def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise WebUIError(f"{OPTIONS[name].label} must be a number, got {quote(value)}") from None
+        label = {**OPTIONS, **PLACE_OPTIONS}[name].label
+        raise WebUIError(f"{label} must be a number, got {quote(value)}") from None

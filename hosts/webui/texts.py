@@ -16,10 +16,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...weighting.attention import RowEffect
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.words import Words, rows_in_towers, words_of_towers
+from ...weighting.words import Words, names_in, rows_in_towers, words_of_towers
 from .conditioning import Run
 from .engines import Model, Watched, WebUIError
+
+BLEND = "as they are a blend of several prompts"
+"""Reason why nobody can tell which rows of a text are its words."""
+
+
+class Part(NamedTuple):
+    """Rows of a text that stand in sequence, as read by one text encoder or by several side by side."""
+
+    start: int
+    """Number of the first of them."""
+    num_rows: int
+    words: Mapping[str, Words]
+    """Words by encoder, with rows counted from the part's first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,19 +44,37 @@ class Text:
     """``[rows, dim]``, in pairs if they are to be read in pairs."""
     num_rows: int
     """Number of its rows, pairs counted once."""
-    prompts: Mapping[str, EncodedPrompt]
-    """The text as encoded by each tower."""
+    parts: tuple[Part, ...]
+    """Its words."""
     is_negative: bool
     """Whether it is of a negative prompt."""
+    unknown: str = ""
+    """Reason why nobody can tell which rows are its words; empty if they are known."""
+    effects: tuple[RowEffect, ...] = ()
+    """Effect of weights on each row where it is read; empty for none."""
+    taken_away: frozenset[int] = frozenset()
+    """Rows with weights below 0, which take them away."""
 
-    def words(self) -> Mapping[str, Words] | None:
-        """Its words, as read by each tower; None if its rows are a blend of several prompts."""
-        return words_of_towers(self.prompts)
+    @classmethod
+    def of_clip(cls, rows: Tensor, num_rows: int, prompts: Mapping[str, EncodedPrompt], *, is_negative: bool) -> Text:
+        """A text as encoded by CLIP's towers, whose rows stand side by side."""
+        words = words_of_towers(prompts)
+        signs = (prompt.signs for prompt in prompts.values() if prompt.signs)
+        taken_away = frozenset(row for own in signs for row, sign in enumerate(own) if sign < 0)
+        parts = () if words is None else (Part(0, num_rows, words),)
+        unknown = BLEND if words is None else ""
+        return cls(rows, num_rows, parts, is_negative, unknown, taken_away=taken_away)
 
-    def rows_of(self, phrase: str, words: Mapping[str, Words]) -> tuple[int, ...]:
-        """Rows of a phrase among its words, counted from 0; none if it is absent."""
+    def names(self) -> tuple[str, ...]:
+        """Its words as typed, each once."""
+        return names_in(words for part in self.parts for words in part.words.values())
+
+    def rows_of(self, phrase: str) -> tuple[int, ...]:
+        """Rows of a phrase, counted from 0; none if it is absent."""
         try:
-            return rows_in_towers(words, phrase, self.num_rows)
+            return tuple(
+                part.start + row for part in self.parts for row in rows_in_towers(part.words, phrase, part.num_rows)
+            )
         except ValueError as error:
             raise WebUIError(str(error)) from error
 
@@ -68,8 +100,9 @@ class Texts:
         """Number of rows for each key."""
         self._texts: dict[tuple[bool, bool], list[Text]] = {}
         """Texts by what they belong to, as in `watched`."""
-        self._known: dict[tuple[int, torch.dtype], dict[bytes, tuple[Text, int]]] = {}
-        """Texts by what identifies their rows, each with the number after which they repeat; by number and type."""
+        self._known: dict[tuple[int, torch.dtype, bool], dict[bytes, list[tuple[Text, int]]]] = {}
+        """Texts by what identifies their rows, each with the number after which they repeat; by number, type and kind
+        of prompt."""
 
     def __iter__(self) -> Iterator[Text]:
         return (text for some in self._texts.values() for text in some)
@@ -82,25 +115,37 @@ class Texts:
             run: Encodings that are made meanwhile.
             kind: Whether the texts are those of a negative prompt, and of hires. fix; those noted before are forgotten.
         """
-        noted = self._texts[kind] = []
-        self._known.clear()
+        noted = self.begin(kind)
 
         def encode(texts: Sequence[str]) -> Any:
             result = model.get_learned_conditioning(texts)
-            rows = result["crossattn"] if isinstance(result, Mapping) else result
-            for own, prompts in zip(rows, run.encoded_by_tower(texts), strict=True):
-                noted.append(Text(own, len(own) // self.pair, prompts, kind[0]))
+            for own, prompts in zip(rows_in(result), run.encoded_by_tower(texts), strict=True):
+                noted.append(Text.of_clip(own, len(own) // self.pair, prompts, is_negative=kind[0]))
             return result
 
         return Watched(model, encode)
 
-    def known(self, rows: Tensor) -> Known | None:
-        """The text that rows on the CPU are, as the U-Net reads them; None if it is unknown."""
-        key = len(rows), rows.dtype
+    def begin(self, kind: tuple[bool, bool]) -> list[Text]:
+        """A list for texts of a kind, as in `watched`; those noted before are forgotten."""
+        self._known.clear()
+        noted = self._texts[kind] = []
+        return noted
+
+    def known(self, rows: Tensor, *, is_negative: bool) -> list[Known]:
+        """The texts that rows on the CPU are, as the model reads them; none for unknown rows."""
+        key = len(rows), rows.dtype, is_negative
         if key not in self._known:
-            self._known[key] = dict(_identified(list(self), *key))
-        text, period = self._known[key].get(_digest(rows), (None, 0))
-        return text and Known(text, range(0, len(rows) // self.pair, period // self.pair))
+            found = self._known[key] = {}
+            own = [text for text in self if text.is_negative == is_negative]
+            for digest, known in _identified(own, *key[:2]):
+                found.setdefault(digest, []).append(known)
+        by_digest = self._known[key].get(_digest(rows), [])
+        return [Known(text, range(0, len(rows) // self.pair, period // self.pair)) for text, period in by_digest]
+
+
+def rows_in(result: Any) -> Tensor:
+    """Rows among what the host's model makes of texts: ``[texts, rows, dim]``."""
+    return result["crossattn"] if isinstance(result, Mapping) else result
 
 
 def _identified(texts: Sequence[Text], num_rows: int, dtype: torch.dtype) -> Iterator[tuple[bytes, tuple[Text, int]]]:
@@ -108,7 +153,7 @@ def _identified(texts: Sequence[Text], num_rows: int, dtype: torch.dtype) -> Ite
 
     It fills those of a batch up with copies of their last row, and repeats those of prompt and negative prompt.
     """
-    for text in sorted(texts, key=lambda text: not text.is_negative):  # a prompt counts before an equal negative one
+    for text in texts:
         rows = text.rows.detach().cpu()
         for period in range(len(rows), num_rows + 1):
             if num_rows % period == 0:

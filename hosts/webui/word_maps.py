@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ...weighting.queries import Queries
 from ...weighting.view import counted
 from ...weighting.word_maps import MAX_BYTES, MAX_WATCHED, LayerMaps, check_bytes, key_rows, mean_shares
-from ...weighting.words import names_in
-from .cross_attention import CrossAttentionHooks, attention_of
+from .cross_attention import AttentionHooks, attention_of
 from .engines import Generation, Processed, WebUIError, host_option
 from .texts import Known, Texts
 
@@ -46,8 +46,8 @@ class WordMap:
         return self._sum / self._num
 
 
-class _Readings:
-    """Readings of the same texts by layers of the U-Net."""
+class Readings:
+    """Readings of the same texts by layers of the model; where text and picture share an attention, a `Watching`."""
 
     def __init__(self, texts: Sequence[Known | None], num_keys: int) -> None:
         """Store the text that each image of a call reads, if any, and the number of keys."""
@@ -60,10 +60,9 @@ class _Readings:
         by_image: list[Tensor] = []
         for image, known in enumerate(texts):
             if known is not None:
-                words = known.text.words() or {}
-                names = names_in(words.values())
+                names = known.text.names()
                 self.num_names = max(self.num_names, len(names))
-                rows = {name: known.text.rows_of(name, words) for name in names[:MAX_WATCHED]}
+                rows = {name: known.text.rows_of(name) for name in names[:MAX_WATCHED]}
                 self.images.append(image)
                 self.words.append([name for name, own in rows.items() if own])
                 by_image.append(key_rows([known.keys(own) for own in rows.values() if own], num_keys))
@@ -73,10 +72,36 @@ class _Readings:
         """Number of readings."""
         self._layers = LayerMaps()
 
-    def add(self, grid: tuple[int, int], shares: Tensor) -> None:
+    def add_shares(self, grid: tuple[int, ...], shares: Tensor) -> None:
         """Add the shares in a layer, ``[images, words, queries]``."""
         self._layers.add(grid, shares.unflatten(-1, grid))
         self.num += 1
+
+    def picked(self, mask: Tensor | None) -> list[int]:
+        """As in `Watching`."""
+        return self.images
+
+    def read_again(self, num_rows: int) -> None:
+        """As in `Watching`."""
+        self.keys = torch.cat([self.keys, self.keys[..., -num_rows:]], -1)
+
+    def add(
+        self,
+        layer: int,
+        queries: Queries,
+        around: tuple[int, int],
+        read: Callable[[Tensor], Tensor],
+        value: Tensor,
+        dim: int,
+        picked: list[int] | None,
+        *,
+        is_by_row: bool,
+        is_middle: bool = False,
+    ) -> None:
+        """As in `Watching`."""
+        self.keys = self.keys.to(value.device)
+        shares = mean_shares(read, nn.functional.pad(self.keys, around), value, dim, is_by_row=is_by_row)
+        self.add_shares(queries.grid, shares[..., queries.picture])
 
     def total(self, cells: Sequence[int]) -> Tensor:
         """Sum of the shares at the places of the latent, ``[images, words, *cells]``, on the CPU."""
@@ -85,7 +110,7 @@ class _Readings:
         return mean.cpu() * self.num
 
 
-class WordMaps(CrossAttentionHooks):
+class WordMaps(AttentionHooks):
     """Maps of the words of each picture of a generation."""
 
     name, otherwise = "Word maps", "switch Word maps off"
@@ -100,14 +125,15 @@ class WordMaps(CrossAttentionHooks):
         """Number of words of the longest text so far."""
         self._num_bytes = 0
         """Bytes of the maps of the pictures so far."""
-        self._readings: dict[object, _Readings] = {}
+        self._readings: dict[object, Readings] = {}
         """Readings in the pass that is going on, by the texts that the images of a call read."""
-        self._current: _Readings | None = None
+        self._current: Readings | None = None
 
     def find(self) -> None:
         """Raise if nobody can tell which rows of a text are its words."""
-        if any(text.words() is None for text in self._texts if not text.is_negative):
-            self.refuse_blends()
+        for text in self._texts:
+            if text.unknown and not text.is_negative:
+                self.refuse_unknown(text.unknown)
 
     @contextmanager
     def acting(self, p: Generation) -> Iterator[None]:
@@ -127,8 +153,14 @@ class WordMaps(CrossAttentionHooks):
         self._readings.clear()
 
     def _begin(self, p: Any, latent: Tensor, context: Tensor, options: Mapping[str, Any]) -> torch.Size | None:
-        """Prepare a call of the U-Net."""
-        texts = self._known(context, options)
+        """Prepare a call of a U-Net."""
+        self._current = self.readings(latent, context, options, self._known(context, options))
+        return None if self._current is None else context.shape
+
+    def readings(
+        self, latent: Tensor, context: Tensor, options: Mapping[str, Any], texts: Sequence[Known | None]
+    ) -> Readings | None:
+        """Readings that a call of the model adds to, given the text that each image reads, if any; None if to none."""
         if not any(texts) or self._num_bytes > MAX_BYTES:
             return None
         self._check_call(latent, options)
@@ -136,13 +168,12 @@ class WordMaps(CrossAttentionHooks):
             raise WebUIError(f"Another extension divides the batch: switch it off, or {self.otherwise}.")
         key = context.shape, *texts
         if key not in self._readings:
-            readings = self._readings[key] = _Readings(texts, context.shape[1] // self._texts.pair)
+            readings = self._readings[key] = Readings(texts, context.shape[1] // self._texts.pair)
             self._num_names = max(self._num_names, readings.num_names)
             self._check_size(readings)
-        self._current = self._readings[key]
-        return context.shape if self._current.keys.numel() else None  # an empty prompt has no words
+        return self._readings[key] if self._readings[key].keys.numel() else None  # an empty prompt has no words
 
-    def _check_size(self, readings: _Readings) -> None:
+    def _check_size(self, readings: Readings) -> None:
         """Refuse maps that would take too much memory, before they are made."""
         assert self._cells is not None
         num_maps = math.prod(readings.keys.shape[:2])
@@ -183,7 +214,7 @@ class WordMaps(CrossAttentionHooks):
             return function(query, key, value, heads, mask)
 
         readings.keys = readings.keys.to(query.device)
-        readings.add(self._grid, mean_shares(read, readings.keys, value, value.shape[-1] // heads))
+        readings.add_shares(self._grid, mean_shares(read, readings.keys, value, value.shape[-1] // heads))
 
     def _finished(self) -> list[list[WordMap]]:
         """Maps of each picture of the pass."""

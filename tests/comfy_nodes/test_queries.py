@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from weighted_clip.hosts.comfy import queries
-from weighted_clip.hosts.comfy.fields import Field, Step, Where, acting, least_bias, mask_of
-from weighted_clip.hosts.comfy.queries import Call, Queries
+from weighted_clip.hosts.comfy.fields import Field, Step, Where, acting, mask_of
+from weighted_clip.hosts.comfy.queries import Call
+from weighted_clip.weighting.field_bias import least_bias
+from weighted_clip.weighting.queries import Queries
 
 
 def call(size, inputs=None, **network) -> Call:
@@ -86,7 +88,7 @@ def test_queries_that_do_not_add_up_are_refused() -> None:
     layout = Queries((7, 11), before=5, behind=2, text=range(5))
     assert layout.check(84) == layout and layout.picture == slice(5, 82)
     assert layout.check(94, 10) == layout._replace(behind=12)
-    with pytest.raises(ValueError, match="each of 85 places is, but here 84 are known, the picture's being 7 × 11"):
+    with pytest.raises(ValueError, match="each of 85 places is: here 84 are known, the picture's being 7 × 11"):
         layout.check(85)
 
 

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from weighted_clip.hosts.comfy import word_maps
 from weighted_clip.hosts.comfy.attention import MARKER
-from weighted_clip.hosts.comfy.queries import Queries
 from weighted_clip.hosts.comfy.watching import MAX_RECORDS, Maps, Record, Watch
 from weighted_clip.hosts.comfy.word_maps import (
     MAX_PICTURES,
@@ -27,6 +26,7 @@ from weighted_clip.hosts.comfy.word_maps import (
 )
 from weighted_clip.web.pictures import draw_heat, draw_word_maps
 from weighted_clip.weighting.fields import means
+from weighted_clip.weighting.queries import Queries
 
 from .fake_comfy import defaults, encode, node
 

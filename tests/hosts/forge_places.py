@@ -142,7 +142,6 @@ def make_model() -> Any:
     from backend.diffusion_engine.base import ForgeObjects
     from backend.modules.k_prediction import Prediction
     from backend.patcher.unet import UnetPatcher
-    from modules import sd_models
 
     unet = make_unet()
     unet.storage_dtype = unet.computation_dtype = torch.float32
@@ -158,7 +157,6 @@ def make_model() -> Any:
         forge_objects=ForgeObjects(unet=patcher, clip=None, vae=None, clipvision=None),
     )
     model.forge_objects_original = model.forge_objects_after_applying_lora = model.forge_objects
-    sd_models.model_data.sd_model = model
     return model
 
 
@@ -182,7 +180,7 @@ def sampled(model: Any, *prompts: str, script: Sequence[Any] = (), negative: str
     p.all_seeds = p.seeds = list(range(len(prompts)))
     p.prompts, p.negative_prompts, p.extra_network_data = p.all_prompts, p.all_negative_prompts, {}
     generation.arm(p, script)
-    shape = (4, SIZE[0] // 8, SIZE[1] // 8)
+    shape = (getattr(model, "channels", 4), SIZE[0] // 8, SIZE[1] // 8)
     p.rng = rng.ImageRNG(shape, p.seeds)
     if denoised is not None:
         from modules import sd_samplers
@@ -355,8 +353,12 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-def run_cases(cases_of: Callable[[Any], Mapping[str, Any]], compare: Callable[[Any, Any], object]) -> None:
-    """Compare the cases of a model by the command line's program, and write what was found."""
+def run_cases(
+    cases_of: Callable[[Any], Mapping[str, Any]],
+    compare: Callable[[Any, Any], object],
+    models: Callable[[], Mapping[str, Any]] | None = None,
+) -> None:
+    """Compare the cases of a model, or of several by name, by the command line's program, and write what was found."""
     package, outcome = map(Path, sys.argv[1:3])
     del sys.argv[1:3]
     sys.path.insert(0, str(Path.cwd()))
@@ -364,17 +366,18 @@ def run_cases(cases_of: Callable[[Any], Mapping[str, Any]], compare: Callable[[A
     from modules import initialize
 
     initialize.imports()
-    from modules import sd_samplers
+    from modules import sd_models, sd_samplers
 
     sd_samplers.set_samplers()
     load_package(package)
-    model = make_model()
     found: dict[str, Any] = {}
-    for name, case in cases_of(model).items():
-        try:
-            found[name] = compare(model, case)
-        except Exception:
-            found[name] = traceback.format_exc()
+    for title, model in (models or (lambda: {"": make_model()}))().items():
+        sd_models.model_data.sd_model = model
+        for name, case in cases_of(model).items():
+            try:
+                found[f"{title}{name}"] = compare(model, case)
+            except Exception:
+                found[f"{title}{name}"] = traceback.format_exc()
     outcome.write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -369,8 +369,8 @@ def check_what_cannot_be_placed_is_refused_in_words() -> None:
     negative, words = stock(clip, TOYS["Flux"].negative), encoded(clip)
     ours = placed(words, "red cat", area="left")
     package = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPPlace"].__module__.rpartition(".nodes.")[0]
-    layers = importlib.import_module(f"{package}.hosts.comfy.attention_layers")
-    with patch.object(layers, "MAX_BYTES", 2**16):
+    weighing = importlib.import_module(f"{package}.weighting.weighing")
+    with patch.object(weighing, "MAX_BYTES", 2**16):
         message = refusal(lambda: sampled(model, ours, negative))
         assert "333 rows at 333 places" in message and "Take a smaller picture" in message, message
     moving = model.clone()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from weighted_clip.hosts.webui.axes import BIND, LABEL, MENUS, PLACES
-from weighted_clip.hosts.webui.axis_values import STRENGTH, WEIGHT
+from weighted_clip.hosts.webui.axis_values import STRENGTH, WEIGHT, WEIGHT_STRENGTH
 
 from .webui_server import TITLE, APIError, WebUIServer, pixels_of
 
@@ -49,7 +49,8 @@ def plotted(
 def test_the_plot_has_our_axes(webui: WebUIServer) -> None:
     ours = [label.removeprefix(LABEL) for label in axes_of(webui) if label.startswith(LABEL)]
     menus = [title for title, _ in MENUS.values()]
-    assert ours == [*menus[:5], WEIGHT, PLACES, *menus[5:], BIND, STRENGTH]  # a request counts them
+    last = [STRENGTH, *menus[7:], WEIGHT_STRENGTH]
+    assert ours == [*menus[:5], WEIGHT, PLACES, *menus[5:7], BIND, *last]  # a request counts them
 
 
 def test_every_cell_is_the_image_made_alone(webui: WebUIServer) -> None:

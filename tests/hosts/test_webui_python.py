@@ -23,6 +23,9 @@ CUTOFF = "Bind as Cutoff on Forge's text engine, with sd-webui-cutoff, relative 
 REPEATED = "Scheme repeat, a call of a U-Net, with ln w as a bias, relative to the largest"
 PLACED = "Places, samplers of Forge on a small U-Net, with a softmax written out, relative to the largest"
 MAPPED = "Word maps, samplers of Forge on a small U-Net, with a softmax written out, absolute shares"
+JOINT = (
+    "Weights, places and word maps in Forge's Flux, Chroma and Stable Diffusion 3.5, small, with a softmax written out"
+)
 PAIRED = "Scheme negpip, a call of a U-Net, with signs written out, relative to the largest"
 
 
@@ -123,3 +126,15 @@ def mapped(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPa
 def test_word_maps_equal_a_softmax_written_out(mapped: dict[str, Any], webui_figures: Figures) -> None:
     note_cases(mapped, webui_figures, MAPPED)
     assert all(difference <= CLOSE and share > 0.01 and stays for difference, share, stays in mapped.values()), mapped
+
+
+@pytest.fixture(scope="module")
+def joint(webui_host: Host, webui_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Pictures of models beyond CLIP: for each case the difference, the change, and what is told."""
+    return run_in_forge(webui_host, "joint", tmp_path_factory.mktemp("joint"), webui_models)
+
+
+def test_models_beyond_clip_equal_a_softmax_written_out(joint: dict[str, Any], webui_figures: Figures) -> None:
+    note_cases(joint, webui_figures, JOINT)
+    assert len({name.partition(":")[0] for name in joint}) == 3
+    assert {name: found for name, found in joint.items() if found[0] > CLOSE or found[1] < 10 * CLOSE} == {}

@@ -778,8 +778,19 @@ class _Boxes(_Page):
     def do_POST(self) -> None:
         request = self.asked_for()
         views = inspect({"text": request["text"], "syntax": request["syntax"]})["views"]
-        answer = {"views": [{**view, "total": f"{view['num_tokens']}/75"} for view in views], "notes": []}
+        views = [{**view, "total": f"{view['num_tokens']}/75"} for view in views]
+        if request["text"].startswith("flux "):
+            views = list(itertools.chain.from_iterable(map(by_two, views)))
+        answer = {"views": views, "notes": []}
         self.answer(200, json.dumps(answer).encode())
+
+
+def by_two(clip: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A view as the WebUI's route gives it for a model with T5 and CLIP."""
+    open_chunks = [{**chunk, "capacity": None} for chunk in clip["chunks"]]
+    chunks = [{**one, "chips": [{**chip, "problems": []} for chip in one["chips"]]} for one in clip["chunks"]]
+    yield {**clip, "chunks": open_chunks, "total": f"{clip['num_tokens']}/255", "encoder": "T5", "is_beside": False}
+    yield {**clip, "chunks": chunks, "issues": [], "encoder": "CLIP-L", "is_beside": True}
 
 
 @pytest.fixture(scope="module")
@@ -825,6 +836,44 @@ def test_in_another_syntax_it_says_how_many_tokens_that_syntax_reads(boxes: Tab)
     boxes.wait(COUNTED, "3/75")
     boxes.run("document.querySelector('[type=checkbox]').click()")
     boxes.wait(COUNTED, "4/75")
+
+
+def test_each_text_is_shown_as_t5_and_clip_read_it(boxes: Tab) -> None:
+    boxes.run("document.querySelector('#txt2img_token_counter span').textContent = '9/255'")
+    type_prompt(boxes, "flux (cat")
+    count = views_of("flux (cat", syntax="a1111")[0]["num_tokens"]
+    heads = (
+        "const texts = (selector) => [...document.querySelectorAll(selector)].map((one) => one.textContent);"
+        "return JSON.stringify([texts('.wcr-head'), texts('.wcr-bar'), texts('.wcr-problems p').length]) === args[0]"
+    )
+    boxes.wait(heads, json.dumps([[f"T5{count}/255", f"CLIP-L{count}/75"], [], 1], separators=(",", ":")))
+    told = f"{count} tokens. 1 problem: "
+    boxes.wait("return document.querySelector('[role=status]').textContent.startsWith(args[0])", told)
+    weight = (
+        "const chip = document.querySelectorAll('[data-section=\"1\"] .wcr-chip')[0];"
+        "chip.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowUp', bubbles: true}));"
+        "return document.querySelector('textarea').value"
+    )
+    assert boxes.run(weight) == "(flux:1.05) (cat"
+
+
+def test_the_server_is_asked_again_once_another_model_may_be_there(boxes: Tab) -> None:
+    boxes.run(
+        "const before = fetch; window.asked = 0;"
+        "window.fetch = (...all) => { window.asked += String(all[0]).includes('ruler'); return before(...all); }"
+    )
+    type_prompt(boxes, "a red cat")
+    boxes.wait("return window.asked === 1")
+    boxes.run("window.dispatchEvent(new Event('focus'))")
+    boxes.wait("return window.asked === 2")
+    boxes.run(
+        "document.body.append(Object.assign(document.createElement('div'), {className: 'model_selection'}));"
+        "document.querySelector('.model_selection').append(document.createElement('input'));"
+        "document.querySelector('.model_selection input').value = 'flux'"
+    )
+    boxes.wait("return window.asked === 4")  # and once more when the host has taken it
+    time.sleep(1.5)
+    assert boxes.run("return window.asked") == 4
 
 
 def test_names_are_chosen_by_bare_keys_and_others_stay_the_boxs(served: dict[str, Any]) -> None:

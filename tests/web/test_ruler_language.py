@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from weighted_clip.hosts.webui.routes import IGNORED, NO_CLIP
+from weighted_clip.hosts.webui.model_readers import LOADS_NEXT, NOT_LOADED, POOLED, T5_OFF
+from weighted_clip.hosts.webui.routes import IGNORED, UNKNOWN
+from weighted_clip.hosts.webui.t5 import LOST, STOPS
+from weighted_clip.hosts.webui.t5 import UNKNOWN as UNKNOWN_TO_T5
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.infotext.writers import WRITERS
 from weighted_clip.weighting.syntax import SYNTAXES
@@ -112,14 +115,14 @@ def webui_messages() -> Iterator[str]:
     script = (ROOT / "javascript" / "weighted_clip_prompts.mjs").read_text(encoding="utf-8")
     for text in re.findall(r"new Error\((?:answer\.error \?\? )?[`\"](.+?)[`\"]\)", script):
         yield re.sub(r"\$\{.*?\}", "{}", text)
-    yield from (NO_CLIP, IGNORED)
+    yield from (UNKNOWN, IGNORED, LOADS_NEXT, NOT_LOADED, POOLED, T5_OFF, LOST, STOPS, UNKNOWN_TO_T5)
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_every_message_of_the_webuis_rulers_is_translated(path: Path) -> None:
     table = json.loads(path.read_text(encoding="utf-8"))
     found = set(webui_messages())
-    assert len(found) == 8
+    assert len(found) == 15
     assert [text for text in found if text not in table] == []
 
 

@@ -182,12 +182,13 @@ def test_what_does_not_count_is_told_once(forge: fake.ForgeModel, host_options: 
 def test_a_request_without_it_is_as_ever_and_a_page_begins_with_the_webui(forge: fake.ForgeModel) -> None:
     """The host fills in what the menus begin with; the page's own answer comes back as plain text."""
     first = [True, *list(FIRST.values())[1:]]
-    assert str(first[-1]) == "as the WebUI"
+    number = list(FIRST).index("above_one")
+    assert str(first[number]) == "as the WebUI"
     page = json.loads(json.dumps(first))
     for values, expected in (
         ([True, "masked_blend"], "as ComfyUI"),
         ([True, "masked_blend", *first[2:]], "as ComfyUI"),
-        ([*page[:-1], first[-1]], "as ComfyUI"),
+        ([*page[:number], *first[number:]], "as ComfyUI"),
         (page, "as the WebUI"),
     ):
         assert Settings.of(values).above_one == expected

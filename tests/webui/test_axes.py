@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.hosts.webui.axes import BIND, LABEL, MENUS, PLACES, add_axes
-from weighted_clip.hosts.webui.axis_values import STRENGTH, WEIGHT, strengths, values_of, weights, with_weight
+from weighted_clip.hosts.webui.axis_values import (
+    STRENGTH,
+    WEIGHT,
+    WEIGHT_STRENGTH,
+    strengths,
+    values_of,
+    weights,
+    with_weight,
+)
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings
@@ -79,7 +87,14 @@ def test_axes_are_added_once_behind_the_hosts_own(plot: ModuleType) -> None:
     add_axes()  # “Reload UI” where the module is kept
     titles = [option.label.removeprefix(LABEL) for option in plot.axis_options]
     menus = ["Scheme", "Normalization", "Law", "Mask method", "Padding"]
-    added = ["Above 1", "Syntax", "Keep apart", "Strength"]  # a request counts axes, so that these come last
+    added = [
+        "Above 1",
+        "Syntax",
+        "Keep apart",
+        "Strength",
+        "Beyond CLIP",
+        "Strength of weights",
+    ]  # a request counts axes, so that these come last
     assert titles == ["Nothing", *menus, "Weight of a word", "Places", *added]
 
 
@@ -332,6 +347,7 @@ def test_phrases_kept_apart_and_their_strength_are_axes(
         (STRENGTH, "0-2 [3]", "Strength must be 0 to 1, got 2"),
         (STRENGTH, "much", "Strength: expected a number .*got “much”"),
         (STRENGTH, "", "Strength: write numbers"),
+        (WEIGHT_STRENGTH, "3", "Strength of weights must be 0 to 2, got 3"),
         ("Scheme", "comfy, quantum, " + "x" * 9000, "got “quantum” and “xxx"),
         ("Scheme", "", "choose at least one value in its menu"),
         ("Syntax", "a1111, nai", "Syntax must be one of: comfy, a1111, .*got “nai”"),

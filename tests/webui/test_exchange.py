@@ -13,7 +13,7 @@ from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.exchange import ALONE, MAX_CHARACTERS, SHARED, given, taken
 from weighted_clip.hosts.webui.lab import base_options
 from weighted_clip.hosts.webui.settings import Settings
-from weighted_clip.weighting.options import OPTIONS, EncodeOptions
+from weighted_clip.weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions
 
 CHANGED: dict[str, Any] = {
     **{"scheme": "masked_blend", "law": "compel", "mask_method": "token", "padding": "mask EOS too"},
@@ -38,7 +38,7 @@ def fields(values: dict[str, Any], *, is_named: bool, **more: Any) -> str:
 
 
 def test_every_setting_but_those_of_sampling_is_shared() -> None:
-    assert set(CHANGED) == set(SHARED) == set(vars(Settings())) - {"enabled", "places", "word_maps"}
+    assert set(CHANGED) == set(SHARED) == set(vars(Settings())) - {"enabled", *PLACE_OPTIONS}
     assert all(CHANGED[name] != getattr(Settings, name) for name in SHARED)
 
 

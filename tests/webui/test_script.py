@@ -129,7 +129,7 @@ def test_controls_are_settings_in_order_and_paste_themselves(
         controls = one.ui(False)
     assert used == ([controls[0]] if has_input_accordion else [])
     defaults = vars(settings.Settings())
-    first = {**defaults, "scheme": "masked_blend", "above_one": "as the WebUI"}
+    first = {**defaults, "scheme": "masked_blend", "above_one": "as the WebUI", "attention": "bias"}
     assert [control.value for control in controls] == list(first.values())
     assert [control.elem_id.rpartition("clip_")[2] for control in controls] == list(defaults)
     for control, name in zip(controls[1:], list(defaults)[1:], strict=True):
@@ -239,7 +239,7 @@ def test_menus_show_names_for_people_and_hold_those_of_the_parameters(script: di
     with gr.Blocks():
         controls = script["WeightedCLIPScript"]().ui(False)
     scheme, menus = controls[1], [one for one in controls if isinstance(one, gr.Dropdown)]
-    assert len(menus) == 10
+    assert len(menus) == 11
     assert [value for _, value in scheme.choices] == list(SCHEMES)
     for menu in menus:
         assert len({name for name, _ in menu.choices}) == len(menu.choices)

@@ -14,7 +14,7 @@ from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.hosts.webui.engines import Engine, WebUIError, engines_of
+from weighted_clip.hosts.webui.engines import Engine, UnknownEncodersError, WebUIError, engines_of
 from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings, infotext_key, pasted
 from weighted_clip.weighting.embeddings import Placed
@@ -403,20 +403,29 @@ def test_comma_setting_counts_where_the_hosts_encoder_reads_it(
 def test_wrong_values_of_the_api_stop_the_generation(forge: fake.ForgeModel) -> None:
     with pytest.raises(WebUIError, match=r"Scheme must be one of: comfy, a1111.*got 'A1111'"):
         conditioning(forge, PROMPT, scheme="A1111")
-    generation = fake.armed(forge, *["a1111"] * 16)
-    with pytest.raises(WebUIError, match=r"takes 16 values .*got 17"):
+    generation = fake.armed(forge, *["a1111"] * 18)
+    with pytest.raises(WebUIError, match=r"takes 18 values .*got 19"):
         generation.setup_conds(PROMPT)
     assert not generation.extra_generation_params
 
 
-def test_unknown_models_and_changed_engines_are_refused(
+def test_unknown_models_are_the_hosts_and_changed_engines_are_refused(
     forge: fake.ForgeModel, a1111: fake.A1111Model, host_options: SimpleNamespace
 ) -> None:
-    with pytest.raises(WebUIError, match=r"no CLIP text encoder it knows in this model \(SimpleNamespace\)"):
-        conditioning(SimpleNamespace(cond_stage_model=None), PROMPT)
+    unknown = SimpleNamespace(
+        cond_stage_model=None, get_learned_conditioning=lambda texts: torch.ones(len(texts), 2, 3)
+    )
+    with pytest.raises(UnknownEncodersError, match=r"no CLIP text encoder it knows in this model \(SimpleNamespace\)"):
+        engines_of(unknown)
+    stock = forge.get_learned_conditioning([PROMPT])
     forge.__dict__["text_processing_engine_t5"] = object()
-    with pytest.raises(WebUIError, match=r"another kind of text encoder \(t5\): switch Weighted CLIP off"):
-        conditioning(forge, PROMPT)
+    with pytest.raises(UnknownEncodersError, match=r"another kind of text encoder \(t5\): switch Weighted CLIP off"):
+        engines_of(forge)
+    for model, expected in ((unknown, torch.ones(1, 2, 3)), (forge, stock)):
+        generation = fake.armed(model, scheme="masked_blend")
+        assert torch.equal(generation.setup_conds(PROMPT)[0], expected)
+        assert any(f"does not know {type(model).__name__}" in line for line in generation.comments)
+    del forge.__dict__["text_processing_engine_t5"]
 
     def theirs(tokens: Any, multipliers: Any) -> Any:
         raise AssertionError

@@ -16,7 +16,8 @@ from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer
 from weighted_clip.hosts.tokenizing import HostTokenize
 from weighted_clip.hosts.webui import routes
 from weighted_clip.hosts.webui.engines import WebUIError, engines_of
-from weighted_clip.hosts.webui.routes import FIELDS, IGNORED, NO_CLIP, REFUSED, inspected
+from weighted_clip.hosts.webui.model_readers import NOT_LOADED
+from weighted_clip.hosts.webui.routes import FIELDS, IGNORED, REFUSED, UNKNOWN, inspected
 from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.web.inspection import inspect
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
@@ -71,8 +72,8 @@ def test_the_hosts_settings_count(models: SimpleNamespace, host_options: SimpleN
     host_options.emphasis = "None"
     assert chips(ask("(a:1.2)")["views"][0]) == ["(", "a", ":", "1", ".", "2", ")"]
     host_options.emphasis = "Ignore"
-    assert ask("(a:1.2)")["notes"] == [IGNORED]
-    assert ask("a")["notes"] == []
+    assert ask("(a:1.2)")["notes"] == [NOT_LOADED, IGNORED]
+    assert ask("a")["notes"] == [NOT_LOADED]
 
 
 def test_the_syntax_of_the_script_reads_what_the_host_leaves(models: SimpleNamespace) -> None:
@@ -90,9 +91,12 @@ def test_the_loaded_model_reads_and_counts(models: SimpleNamespace, forge: fake.
     assert ask("cat " * 75)["views"][0]["total"] == "75/75"
 
 
-def test_a_model_without_clip_has_none(models: SimpleNamespace) -> None:
-    models.sd_model = SimpleNamespace(get_learned_conditioning=None, text_processing_engine_t5=object())
-    assert ask("a cat") == {"views": [], "notes": [NO_CLIP]}
+def test_a_model_of_an_unknown_kind_has_none(models: SimpleNamespace) -> None:
+    models.sd_model = SimpleNamespace(get_learned_conditioning=None, text_processing_engine_qwen=object())
+    assert ask("a cat") == {"views": [], "notes": [UNKNOWN]}
+    note, idle = ask("a cat", settings={"enabled": True})["notes"]
+    assert note == UNKNOWN
+    assert "does not know SimpleNamespace, so this picture is the WebUI's own" in idle
 
 
 @pytest.mark.parametrize(

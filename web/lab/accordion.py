@@ -91,6 +91,8 @@ def _controls(elem_id: Callable[[str], str], defaults: Mapping[str, Any]) -> tup
             with gr.Row(visible=False) as parts["bind_words"]:
                 build(["bind_words"])
             build(["places", "word_maps"])
+            with gr.Row():
+                build(["attention", "attention_strength"])
     _follow(controls, note, rows, parts)
     return controls, pasted
 

@@ -12,6 +12,7 @@ from ..chunks import ChunkContext, Chunked, TokenChunk
 from ..prompt import Issue, Prompt, Section, encoded_fragments
 from ..syntax import syntax_of
 from . import a1111, comfy, compel
+from .open import chunk_open
 
 CHUNKINGS: dict[str, Callable[[Prompt, ChunkContext], Chunked]] = {
     "a1111": a1111.chunk_a1111,
@@ -47,7 +48,7 @@ def chunks_of(sections: Sequence[ChunkedSection]) -> tuple[TokenChunk, ...]:
 
 
 def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as syntax") -> ChunkedPrompt:
-    """Cut each section of a prompt into chunks by a named rule.
+    """Cut each section of a prompt into chunks by a named rule; in an open layout at BREAK alone.
 
     Args:
         prompt: The parsed prompt.
@@ -63,12 +64,13 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
     chunking = rule_of(chunking, prompt.syntax)
     if chunking not in CHUNKINGS:
         raise ValueError(f"unknown chunking {quote(chunking)}; allowed: as syntax, {', '.join(CHUNKINGS)}")
+    rule = context.rule or (chunk_open if context.layout.is_open else CHUNKINGS[chunking])
     issues: list[Issue] = []
     first_fragment = 0
 
     def cut(part: Prompt) -> tuple[TokenChunk, ...]:
         nonlocal first_fragment
-        chunks, found = (context.rule or CHUNKINGS[chunking])(part, context)
+        chunks, found = rule(part, context)
         issues.extend(found)
         chunks = tuple(_counted_from(chunk, first_fragment) for chunk in chunks)
         first_fragment += len(part.parts)

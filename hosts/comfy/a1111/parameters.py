@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ....weighting.infotext import Infotext
 from ....weighting.prompt import MOST_CHARACTERS, shortened
-from ....weighting.script_settings import INFOTEXT, OWN, SETTINGS, PromptSettings, infotext_key, read_setting
+from ....weighting.script_settings import ACTED_BY, INFOTEXT, OWN, SETTINGS, PromptSettings, infotext_key, read_setting
 from ....weighting.timed.schedule import split_and
 from .noise import A1111Noise, batch_note
 from .samplers import AUTOMATIC, KINDS
@@ -35,7 +35,8 @@ WITHOUT_EFFECT = frozenset(
     {
         *("Version", "User", "Lora hashes", "TI hashes", "Hashes", "VAE hash", "Model hash", "Civitai metadata"),
         *("Created Date", "Template", "Negative Template"),
-        infotext_key("word_maps"),
+        *map(infotext_key, ("word_maps", "attention", "attention_strength")),
+        ACTED_BY,
     }
 )
 """Settings that change nothing in the picture."""

@@ -14,13 +14,14 @@ from copy import copy
 from itertools import islice
 from typing import Any
 
+from ....weighting.characters import stripped
 from ....weighting.chunks import Token
 from ....weighting.embeddings import EMBEDDING_PREFIX, EmbeddingError
 from ....weighting.options import EncodeOptions
 from ....weighting.prompt import Issue, Span, shortened
 from ..contract import host
 from ..families import TOKENIZE, Family
-from ..text_rows import stripped, token_of
+from ..text_rows import token_of
 from ..token_offsets import NoSuchEmbedding, as_id, check_offsets, offsets, pieces
 from .marks import Entry, HostText, Letter, Mark, mark_of, marked_entry
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ....weighting.characters import Character
 from ....weighting.chunking import ChunkedSection
 from ....weighting.chunks import ChunkLayout, Token, TokenChunk
 from ....weighting.embeddings import EmbeddingVector, plain_id
@@ -21,7 +22,6 @@ from ....weighting.options import EncodeOptions
 from ....weighting.padding import rows_kept
 from ....weighting.prompt import Fragment, Issue, Piece, Prompt, Span
 from ....weighting.reading import ReadPrompt
-from ..text_rows import Character
 from ..towers import host_id
 
 Entry = tuple[Any, ...]

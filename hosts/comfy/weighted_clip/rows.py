@@ -13,12 +13,13 @@ from itertools import groupby
 
 from torch import Tensor
 
+from ....weighting.characters import Character
 from ....weighting.chunks import Token
 from ....weighting.reading import ReadPrompt
 from ....weighting.words import Stretch, Words, words_in
 from ..families import Family
 from ..families import Part as FamilyPart
-from ..text_rows import Character, Part, as_read
+from ..text_rows import Part, as_read
 from ..token_offsets import as_id
 from ..types import Clip
 from .host_texts import HostText

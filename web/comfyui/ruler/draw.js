@@ -10,7 +10,7 @@ import { drawPlaces, markPlaced } from "./draw_places.js";
 import { make } from "./elements.js";
 import { say } from "./language.js";
 import { addTooltip, closeTooltip } from "./tooltip.js";
-import { SAME_PICTURE, counted, countText, optionTexts, spoken } from "./words.js";
+import { SAME_PICTURE, counted, countText, optionTexts, spoken, texts } from "./words.js";
 
 /** Maximum number of chips shown; a button shows the rest. */
 const MAX_CHIPS = 600;
@@ -33,7 +33,8 @@ let numRulers = 0;
  * @property {boolean} [hasChips] False: count line and problems only.
  * @property {boolean} [hasScheme] Whether the scheme is named after the syntax.
  * @property {string} [total] The host's own count of tokens, or "" where it has none; then each view has a `total` too,
- *   and syntax and scheme, unless `hasScheme`, are the host's and not named.
+ *   and syntax and scheme, unless `hasScheme`, are the host's and not named. A view with `is_beside` is of the text of
+ *   the section before it, by another encoder.
  * @property {string[]} [notes] Further notes in the count line.
  * @property {string} [message] Reason why there is nothing newer; the chips are then grey.
  * @property {boolean} [isStale] Whether the chips belong to another text than the current one.
@@ -320,8 +321,9 @@ function countLine({ sections, hasScheme, total, notes = [], message }) {
     bar.append(...labels(sections[0].label), ...counts(views[0], total));
   } else if (views.length) {
     const numMore = views.at(-1).num_more ?? 0;
-    bar.append(make("span", "wcr-count", say(counted(views.length + numMore, "text"))));
-    const numUnseen = views.length - Math.min(views.length, MAX_SECTIONS) + numMore;
+    const numTexts = texts(views).length + numMore;
+    if (numTexts > 1) bar.append(make("span", "wcr-count", say(counted(numTexts, "text"))));
+    const numUnseen = texts(views.slice(MAX_SECTIONS)).length + numMore;
     if (total) bar.append(make("span", "wcr-count", total));
     if (numUnseen) bar.append(make("span", "", say(`${counted(numUnseen, "more text")} not shown`)));
   }
@@ -332,14 +334,14 @@ function countLine({ sections, hasScheme, total, notes = [], message }) {
   }
   const numHidden = numTokens(views.flatMap(itemsOf).filter((item) => item.hidden));
   const others = new Set(views.flatMap((view) => view.left_to_host ?? []));
-  const texts = [
+  const extras = [
     ...(numHidden ? [`${counted(numHidden, "token")} hidden`] : []),
     ...new Set(views.map((view) => view.bound).filter(Boolean)),
     ...[...others].map((name) => `${name} is encoded by ComfyUI itself`),
     ...new Set(views.flatMap((view) => view.notes ?? [])),
     ...notes,
   ];
-  bar.append(...texts.map((text) => make("span", "wcr-extra", say(text))));
+  bar.append(...extras.map((text) => make("span", "wcr-extra", say(text))));
   return bar;
 }
 
@@ -347,7 +349,7 @@ function countLine({ sections, hasScheme, total, notes = [], message }) {
 function counts(view, total = say(countText(view))) {
   const encodings = view.encodings ? [make("span", "wcr-extra", say(view.encodings))] : [];
   const meters = view.chunks.at(-1).capacity === null ? [] : [meter(view)];
-  return [...meters, ...(total ? [make("span", "wcr-count", total)] : []), ...encodings];
+  return [...meters, ...(total ? [make("span", "wcr-count", say(total))] : []), ...encodings];
 }
 
 function meter(view) {

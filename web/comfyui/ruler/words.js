@@ -29,8 +29,9 @@ export function whenText(view, views) {
   if (!view.steps) return "";
   const joint = view.is_coupled ? "COUPLE" : view.branch > 0 ? "AND" : "";
   const branch = [joint, view.weight === 1 ? "" : `×${Number(view.weight.toPrecision(6))}`].filter(Boolean).join(" ");
-  const isAlone = views.every((other) => other === view || other.branch !== view.branch);
-  const steps = isAlone ? (views.length > 1 ? "all steps" : "") : stepsText(view.steps);
+  const others = views.filter((other) => other !== view && other.encoder === view.encoder);
+  const isAlone = others.every((other) => other.branch !== view.branch);
+  const steps = isAlone ? (others.length ? "all steps" : "") : stepsText(view.steps);
   return [branch, steps].filter(Boolean).join(", ");
 }
 
@@ -41,6 +42,9 @@ function stepsText(runs) {
   const listed = texts.length > MAX_RUNS ? [...texts.slice(0, MAX_RUNS - 1), `… ${texts.at(-1)}`] : texts;
   return `${isOne ? "step" : "steps"} ${listed.join(", ")}`;
 }
+
+/** Views of each text by one encoder: those after the first read the same. */
+export const texts = (views) => views.filter((view) => !view.is_beside);
 
 /**
  * Syntax, scheme and normalisation in the order in which they act.
@@ -58,8 +62,9 @@ export function optionTexts(view, hasScheme) {
 /** Announcement for a screen reader, in one line, when these views are shown, and an error or "". */
 export function spoken(views, message) {
   const issues = views.flatMap((view) => view.issues.map((issue) => say(issue.message)));
-  const one = views.length === 1 ? say(`${countText(views[0])} tokens`) : "";
-  const tokens = one || (views.length ? say(counted(views.length, "text")) : "");
+  const { length } = texts(views);
+  const count = length === 1 ? countText(views[0]) : counted(length, "text");
+  const tokens = length ? say(/^\d+ \/ /.test(count) ? `${count} tokens` : count) : "";
   const problems = issues.length ? `${say(counted(issues.length, "problem"))}: ${issues.join(" ")}` : "";
   return [say(message), tokens, problems].filter(Boolean).map((part) => part.replace(/[.:。：]?$/u, ".")).join(" ");
 }

@@ -1,0 +1,255 @@
+"""Texts of models beyond CLIP: what the host is given to encode, and which rows of it are which words.
+
+The host encodes all texts itself. For weights in the attention it is given them without their syntax, so that its
+encoders read what they would read without weights; the weights are noted for the rows, and act while an image is
+sampled.
+
+Source: docs/reference/beyond-clip.md, "Weights"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ...weighting.attention import PLAIN, RowEffect, effect_of
+from ...weighting.characters import Character, stripped
+from ...weighting.chunks import Token
+from ...weighting.options import EncodeOptions
+from ...weighting.prompt import Issue, Span
+from ...weighting.reading import ReadPrompt
+from ...weighting.scheme import Place
+from ...weighting.syntax import parse
+from ...weighting.towers import read_for_towers
+from ...weighting.words import Words, words_of
+from .conditioning import infinite_weights
+from .engines import Model, WebUIError, as_emphasized, host_option
+from .model_readers import ModelReaders, readers_of
+from .t5 import T5, as_host_reads
+from .texts import Part, Text, rows_in
+
+IN_T5 = "t5xxl"
+"""Name of T5 among the text encoders of a model."""
+BROKEN = "as this WebUI begins another text behind BREAK"
+"""Reason why nobody can tell which rows of a text are its words; so are the next two."""
+OTHERWISE = "as this WebUI has made other rows of it than it is known to make"
+UNREAD = "as its text encoders are not those that this WebUI is known to have"
+SEVERAL = "Several prompts (.and, .blend) cannot be one text of this model: it is encoded as it is typed."
+SPACED = "BREAK is a space in this model, whose text encoder T5 reads a prompt as a whole."
+BROKEN_WORD = re.compile("BREAK")  # brackets may come to stand around it
+SPECIAL = frozenset("()[]\\")
+"""Characters that the host's syntax gives a meaning."""
+
+
+class _UnknownRows(Exception):
+    """Raised where nobody can tell which rows are words; its text is the reason."""
+
+
+class Weights(NamedTuple):
+    """Way in which weights act in the attention."""
+
+    way: str
+    """One of ``weighting.attention.WAYS``."""
+    strength: float
+    keeps_above_one: bool
+    """Whether weights above 1 are left to the host, as in the text."""
+
+
+class HostText(NamedTuple):
+    """A text as the host is given it."""
+
+    text: str
+    weights: Sequence[float] = ()
+    """Weight of each of its characters; empty if they are the host's own."""
+    issues: Sequence[Issue] = ()
+    """Problems of the text as typed."""
+
+    def weight_of(self, span: Span) -> float:
+        """Weight of a token that stands for a part of it: that of its first letter."""
+        places = range(*span)
+        return next((self.weights[place] for place in places if not self.text[place].isspace()), 1.0)
+
+    def is_divided(self, span: Span) -> bool:
+        """Whether the letters of a token have several weights."""
+        return len({self.weights[place] for place in range(*span) if not self.text[place].isspace()}) > 1
+
+
+def as_plain(text: str, options: EncodeOptions, weights: Weights, *, is_literal: bool = False) -> HostText:
+    """A text in the host's syntax without the weights that are to act in the attention.
+
+    Args:
+        text: The text as typed; one that is several prompts stays as it is.
+        options: Options for reading it.
+        weights: The way in which they act.
+        is_literal: Whether the host reads brackets as text.
+
+    Raises:
+        WebUIError: If it has a weight that is not finite.
+    """
+    prompt = parse(text, options.syntax)
+    for issue in infinite_weights(prompt, prompt.issues):
+        raise WebUIError(issue.line)
+    try:
+        prompt, characters = stripped(text, options)
+    except ValueError:
+        return HostText(text, [1.0] * len(text), [Issue("not-weighed", SEVERAL, Span(0, 0))])
+    issues = list(prompt.issues)
+    issues += [Issue("break-in-t5", SPACED, Span(one.place, one.place + 5)) for one in characters if one.is_break][:1]
+    letters: list[str] = []
+    by_letter: list[float] = []
+
+    def write(written: str, weight: float) -> None:
+        letters.append(written)
+        by_letter.extend([weight] * len(written))
+
+    def above(one: Character) -> float:
+        return one.weight if weights.keeps_above_one and not is_literal and one.weight > 1 else 1.0
+
+    plain = "".join(one.text for one in characters)
+    inside = {found.start() + 1 for found in BROKEN_WORD.finditer(plain)} if not is_literal else set[int]()
+    place = 0
+    for kept, group in groupby(characters, above):
+        if kept != 1:
+            write("(", 1.0)
+        for one in group:
+            for letter in one.text:
+                is_special = letter in SPECIAL or place in inside  # a backslash within a word leaves it as it is
+                write("\\" * (is_special and not is_literal) + letter, one.weight if kept == 1 else 1.0)
+                place += 1
+        if kept != 1:
+            write(f":{repr(kept) if 'e' not in repr(kept) else f'{kept:f}'})", 1.0)
+    return HostText("".join(letters), by_letter, issues)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Texts as the host has encoded them."""
+
+    result: Any
+    """The host's own."""
+    texts: list[Text]
+    issues: list[tuple[str, Issue]]
+    """Problems, each with its text."""
+
+
+class JointTexts:
+    """Texts of one model, as read for a generation."""
+
+    def __init__(self, model: Model, options: EncodeOptions, weights: Weights | None) -> None:
+        """Read texts for a model by options; without ``weights`` they are the host's own."""
+        self._model, self._weights = model, weights
+        self._options = as_emphasized(options)
+        self._is_literal = host_option("emphasis", default="Original") == "None"
+        self._as_host = as_emphasized(replace(as_host_reads(options), syntax="a1111"))
+        try:
+            self._readers: ModelReaders | None = readers_of(model)
+        except WebUIError:  # nothing is replaced in them here
+            self._readers = None
+
+    def written(self, text: str) -> HostText:
+        """A text as the host is given it."""
+        if self._weights is None:
+            return HostText(text)
+        return as_plain(text, self._options, self._weights, is_literal=self._is_literal)
+
+    def words_in(self, texts: Sequence[str]) -> list[Words]:
+        """Words of each text."""
+        return [words_of(parse(self.written(text).text, self._as_host.syntax).parts) for text in texts]
+
+    def encode(self, texts: Any, *, is_negative: bool) -> Encoded:
+        """Let the host encode texts; ``texts`` is its list, which may know more about them."""
+        written = [self.written(text) for text in texts]
+        asked = copy.copy(texts)  # the host's list, with what it knows
+        asked[:] = [one.text for one in written]
+        result = self._model.get_learned_conditioning(texts if self._weights is None else asked)
+        rows, found = rows_in(result), list[Text]()
+        issues = [(text, issue) for text, one in zip(texts, written, strict=True) for issue in one.issues]
+        is_mixed = len(rows) != len(texts)
+        for own, text, one in zip(rows, texts, written, strict=False):
+            read, lines = self._text(own, one, is_negative=is_negative, is_mixed=is_mixed)
+            found.append(read)
+            issues += [(text, Issue("not-weighed", line, Span(0, 0))) for line in lines]
+        return Encoded(result, found, issues)
+
+    def _text(
+        self, rows: Tensor, written: HostText, *, is_negative: bool, is_mixed: bool
+    ) -> tuple[Text, Sequence[str]]:
+        """A text with its rows, and lines about its weights; ``is_mixed`` is whether the host has mixed texts up."""
+        text = Text(rows, len(rows), (), is_negative)
+        try:
+            if is_mixed:
+                raise _UnknownRows(BROKEN)
+            parts, tokens = self._parts(written.text, len(rows))
+        except _UnknownRows as reason:
+            is_weighed = any(weight != 1 for weight in written.weights)
+            lines = [f"Weights do not act in this text, {reason}."] if is_weighed else []
+            return replace(text, unknown=str(reason)), lines
+        text = replace(text, parts=parts)
+        if self._weights is None:
+            return text, ()
+        lines = [
+            f"“{written.text[slice(*token.span)].strip()}” is one token of this text encoder: all of it gets the "
+            f"weight {written.weight_of(token.span):g}."
+            for token in tokens
+            if token.span and written.is_divided(token.span)
+        ]
+        effects = tuple(self._effect(token, written) for token in tokens)
+        if all(effect == PLAIN for effect in effects):
+            return text, lines
+        taken_away = frozenset(row for row, effect in enumerate(effects) if effect.factor < 0)
+        return replace(text, effects=effects, taken_away=taken_away), tuple(dict.fromkeys(lines))
+
+    def _effect(self, token: Token, written: HostText) -> RowEffect:
+        assert self._weights is not None
+        weight = 1.0 if token.span is None else written.weight_of(token.span)
+        return effect_of(weight, self._weights.way, self._weights.strength)
+
+    def _parts(self, text: str, num_rows: int) -> tuple[tuple[Part, ...], list[Token]]:
+        """Parts of a text's rows, and the token of each row; raises `_UnknownRows` if they cannot be told."""
+        readers = self._readers
+        if readers is None:
+            raise _UnknownRows(UNREAD)
+        parts: list[Part] = []
+        tokens: list[Token] = []
+        if readers.clip and (readers.is_t5_off or (readers.t5 is not None and readers.t5.is_joined)):
+            reads = read_for_towers(text, self._as_host, readers.clip)
+            first = next(iter(reads.values())).chunks
+            places = [(number, place) for number, chunk in enumerate(first) for place in range(len(chunk.tokens))]
+            by_tower = {tower: _words(read, places) for tower, read in reads.items()}
+            own = [first[number].tokens[place] for number, place in places]
+            parts.append(Part(0, len(own), by_tower))
+            tokens += own
+        if readers.t5 is not None:
+            tokens += self._in_t5(readers.t5, text, num_rows - len(tokens), parts)
+        if len(tokens) > num_rows or not parts:
+            raise _UnknownRows(OTHERWISE)
+        return tuple(parts), tokens + [Token(0)] * (num_rows - len(tokens))
+
+    def _in_t5(self, t5: T5, text: str, num_rows: int, parts: list[Part]) -> list[Token]:
+        """Tokens of T5's rows, whose part is added to others."""
+        read = t5.read(text, self._as_host)
+        if len(read.chunks) > 1:
+            raise _UnknownRows(BROKEN)
+        chunk = next(iter(read.chunks))
+        tokenize_line: Any = getattr(t5.owner, "tokenize_line", None)
+        made = [] if tokenize_line is None else tokenize_line(text)[0]
+        ids = [token.id for token in chunk.content]
+        if len(made) != 1 or list(made[0].tokens[: len(ids) + 1]) != [*ids, t5.owner.id_end]:
+            raise _UnknownRows(OTHERWISE)
+        tokens = list(chunk.tokens[1:])
+        if len(tokens) > num_rows:
+            raise _UnknownRows(OTHERWISE)
+        words = _words(read, [(0, place) for place in range(1, 1 + len(tokens))])
+        parts.append(Part(parts[-1].num_rows if parts else 0, len(tokens), {IN_T5: words}))
+        return tokens
+
+
+def _words(read: ReadPrompt, rows: Iterable[tuple[int, int]]) -> Words:
+    """Words of a text with the chunk of each row and its place there."""
+    return words_of(read.prompt.parts, read.chunks, [Place(*row) for row in rows])

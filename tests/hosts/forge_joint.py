@@ -1,0 +1,538 @@
+"""Weights, places and word maps in Forge's Flux, Chroma and Stable Diffusion 3.5, compared with a softmax in float64.
+
+Run by test_webui_python.py in Forge's own Python, with its checkout as working directory:
+
+    python forge_joint.py PACKAGE OUTCOME --always-cpu --data-dir DIR
+
+Engines, networks and tokenizers are Forge's classes, small, with random weights; everything between them is Forge's:
+prompt editing, AND, batches, samplers, guidance. Which rows a word has is written down here by hand.
+
+Writes for each case of each model the largest difference and the largest change that is made, both relative to the
+largest number, and the lines that are told; for word maps the largest difference of a share and the largest share.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from forge_cutoff import make_engine
+from forge_places import LEFT, RIGHT, Field, between, run_cases, sampled, script
+from webui_engines import draw, ours
+
+WIDTH = 64
+"""Width of T5's rows."""
+TEXT = "a red cat and a blue dog on a mat"
+IN_T5 = {"red": (2,), "cat": (3,), "blue": (7,), "dog": (8,), "mat": (12,), "red cat": (2, 3), "blue dog": (7, 8)}
+"""Rows of words of `TEXT` in T5, of which a word may be two; there is no start token."""
+IN_CLIP = {"red": (2,), "cat": (3,), "blue": (6,), "dog": (7,), "mat": (10,), "red cat": (2, 3), "blue dog": (6, 7)}
+"""The same in CLIP."""
+NEGATIVE = "ugly, blurry"
+Rule = tuple[float, float]
+"""Factor of a row's share before normalising, and factor of its value."""
+
+
+class Weighed(NamedTuple):
+    """A text with rules for some of its words."""
+
+    words: Mapping[str, Rule]
+    fields: Sequence[tuple[str, Any]] = ()
+    """Words with a `Field` whose rows are left out."""
+    is_negative: bool = False
+    known: Sequence[str] = ()
+    """Words of a text other than `TEXT`: those in order, of one row each."""
+
+
+def make_t5(width: int) -> Any:
+    """Forge's T5, narrow; its rows are filled up with zeros to a width."""
+    from backend.nn.t5 import IntegratedT5
+
+    config = {"num_layers": 2, "d_model": WIDTH, "d_ff": 128, "dense_act_fn": "gelu_pytorch_tanh", "num_heads": 4}
+    t5 = IntegratedT5({**config, "is_gated_act": True, "model_type": "t5", "vocab_size": 32128})
+    draw(t5)
+
+    class Wide(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.shared = t5.transformer, t5.transformer.shared
+
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.pad(self.inner(input_ids), (0, width - WIDTH))
+
+    t5.transformer = Wide()
+    return t5
+
+
+def make_models(chroma: Mapping[str, int] = MappingProxyType({"depth": 2, "single": 2})) -> dict[str, Any]:
+    """A model of each kind, by its name; ``chroma`` are Chroma's numbers of blocks."""
+    from backend.diffusion_engine.chroma import Chroma
+    from backend.diffusion_engine.flux import Flux
+    from backend.diffusion_engine.sd35 import StableDiffusion3
+    from backend.modules.k_prediction import PredictionDiscreteFlow, PredictionFlux
+    from backend.nn.chroma import IntegratedChromaTransformer2DModel
+    from backend.nn.flux import IntegratedFluxTransformer2DModel
+    from backend.nn.mmditx import MMDiTX
+    from modules import shared
+
+    shared.opts.data["sd3_enable_t5"] = True
+    sizes = {"in_channels": 16, "hidden_size": 64, "mlp_ratio": 2.0, "num_heads": 4, "depth": 2, "theta": 10_000}
+    joint = {**sizes, "context_in_dim": WIDTH, "depth_single_blocks": 2, "axes_dim": [4, 6, 6], "qkv_bias": True}
+    guided = {"guidance_out_dim": 64, "guidance_hidden_dim": 64, "guidance_n_layers": 2}
+    flux = IntegratedFluxTransformer2DModel(**joint, vec_in_dim=128, guidance_embed=True)
+    blocks = {"depth": chroma["depth"], "depth_single_blocks": chroma["single"]}
+    network = IntegratedChromaTransformer2DModel(**{**joint, **blocks, **guided}, vec_in_dim=128)
+    embedder = {"target": "torch.nn.Linear", "params": {"in_features": 4096, "out_features": 128}}
+    sd3 = MMDiTX(
+        **{"input_size": None, "in_channels": 16, "depth": 2, "adm_in_channels": 256, "qk_norm": "rms"},
+        **{"context_embedder_config": embedder, "pos_embed_max_size": 32, "num_patches": 1024},
+        x_block_self_attn_layers=[0],
+    )
+    sd3.pos_embed.normal_(generator=torch.Generator().manual_seed(2))
+    return {
+        "Flux: ": finished(Flux, flux, PredictionFlux(), 256, "l"),
+        "Chroma: ": finished(Chroma, network, PredictionFlux(mu=1.0), 1, ""),
+        "Stable Diffusion 3.5: ": finished(StableDiffusion3, sd3, PredictionDiscreteFlow(shift=3.0), 256, "lg"),
+    }
+
+
+def finished(kind: Any, network: torch.nn.Module, predictor: Any, min_length: int, clips: str) -> Any:
+    """A model of a class of Forge with a network, T5 and some CLIPs."""
+    from backend.diffusion_engine.base import ForgeObjects
+    from backend.patcher.clip import CLIP
+    from backend.patcher.unet import UnetPatcher
+    from backend.text_processing.t5_engine import T5TextProcessingEngine
+    from transformers import T5TokenizerFast
+
+    draw(network)
+    network.eval()
+    network.storage_dtype = network.computation_dtype = torch.float32  # pyright: ignore[reportAttributeAccessIssue]
+    network.load_device = network.offload_device = network.initial_device = torch.device("cpu")  # pyright: ignore
+    t5 = make_t5(4096 if clips == "lg" else WIDTH)
+    folder = Path("backend", "huggingface", "black-forest-labs", "FLUX.1-dev", "tokenizer_2")
+    model = kind.__new__(kind)
+    model.is_inpaint = False
+    model.fix_for_webui_backward_compatibility()
+    model.use_distilled_cfg_scale = clips == "l"
+    tokenizer = T5TokenizerFast.from_pretrained(folder)
+    model.text_processing_engine_t5 = T5TextProcessingEngine(t5, tokenizer, min_length=min_length)
+    for name in clips:
+        engine = make_engine()
+        engine.embedding_key, engine.return_pooled, engine.embeddings.embedding_key = (
+            f"clip_{name}",
+            True,
+            f"clip_{name}",
+        )
+        setattr(model, f"text_processing_engine_{name}", engine)
+    clip = CLIP(model_dict={"t5xxl": t5}, tokenizer_dict={})
+    patcher = UnetPatcher.from_model(network, None, None, predictor)
+    model.forge_objects = ForgeObjects(unet=patcher, clip=clip, vae=None, clipvision=None)
+    model.forge_objects_original = model.forge_objects_after_applying_lora = model.forge_objects
+    model.sd_checkpoint_info, model.extra_generation_params = kind.__name__, {}  # by which the host caches texts
+    model.channels, model.is_sd3 = 16, clips == "lg"
+    return model
+
+
+# The reference
+
+
+def rows_of(model: Any, words: str, text: Weighed) -> list[int]:
+    """Rows of words by hand: T5's, behind CLIP's in Stable Diffusion 3.5."""
+    if text.known:
+        places = [text.known.index(word) for word in words.split()]
+        in_t5, in_clip = places, [1 + place for place in places]
+    else:
+        in_t5, in_clip = IN_T5[words], IN_CLIP[words]
+    return [*in_clip, *(77 + row for row in in_t5)] if model.is_sd3 else list(in_t5)
+
+
+def cells_of(weight: torch.Tensor) -> torch.Tensor:
+    """Mean weights in patches of 2 × 2, row by row; those at the edges may be smaller."""
+    rows, columns = (range(0, size, 2) for size in weight.shape)
+    return torch.stack([weight[y : y + 2, x : x + 2].mean() for y in rows for x in columns])
+
+
+@contextmanager
+def read_otherwise(model: Any, texts: Sequence[tuple[torch.Tensor, Weighed]], found: list[Any]) -> Iterator[None]:
+    """Let a network read by an attention in float64 with rules for the rows of known texts.
+
+    Shares of all keys at the picture's queries of each image that reads one of these texts are added to ``found``.
+    """
+    family = ours("hosts.webui.joint_models").family_of(model)
+    network = model.forge_objects.unet.model.diffusion_model
+    module = __import__(family.module, fromlist=["x"])
+    now: dict[str, Any] = {}
+
+    def look(_: Any, args: Any, inputs: Any) -> None:
+        options = inputs["transformer_options"]
+        now.update(size=args[0].shape[-2:], context=inputs["context"], sigma=options["sigmas"][0])
+        now.update(kinds=options["cond_or_uncond"])
+
+    def read_by(image: int) -> tuple[Weighed, int] | None:
+        context = now["context"][image]
+        is_negative = now["kinds"][image // (len(now["context"]) // len(now["kinds"]))] == 1
+        for rows, text in texts:
+            for period in range(len(rows), len(context) + 1 if text.is_negative == is_negative else 0):
+                filled = torch.cat([rows, rows[-1:].expand(period - len(rows), -1)])
+                if len(context) % period == 0 and torch.equal(context, filled.repeat(len(context) // period, 1)):
+                    return text, period
+        return None
+
+    def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, **_: Any) -> torch.Tensor:
+        if q.dim() == 3:
+            q, k = (one.unflatten(-1, (heads, -1)).transpose(1, 2) for one in (q, k))
+            v = v.unflatten(-1, (heads, -1)).transpose(1, 2) if v.dim() == 3 else v.transpose(1, 2)
+        q, k, v = q.double(), k.double(), v.double()
+        logits = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        shares = torch.exp(logits - logits.amax(-1, keepdim=True))
+        num_text, (height, width) = now["context"].shape[1], now["size"]
+        num_places = -(-height // 2) * -(-width // 2)
+        if k.shape[2] != num_places:  # an attention of the picture alone has no rows of text
+            assert k.shape[2] == num_text + num_places
+            for image in range(len(q)):
+                known = read_by(image)
+                if known is None:
+                    continue
+                text, period = known
+                starts = range(0, num_text, period)
+                for words, (share, value) in text.words.items():
+                    for row in (start + row for start in starts for row in rows_of(model, words, text)):
+                        shares[image, :, :, row] *= share
+                        v[image, :, row] *= value
+                by_row: dict[int, torch.Tensor] = {}
+                for words, (_, weight, start, end) in text.fields:
+                    if now["sigma"] <= torch.tensor(start) and (now["sigma"] > torch.tensor(end) or end == 0):
+                        for row in rows_of(model, words, text):
+                            by_row[row] = by_row.get(row, 1.0) * weight(height, width)
+                for row, weight in by_row.items():
+                    for key in (start + row for start in starts):
+                        shares[image, :, num_text:, key] *= cells_of(weight)
+                        shares[image, :, :num_text, key] *= weight.min()
+                normal = shares[image] / shares[image].sum(-1, keepdim=True)
+                of_text = normal[:, num_text:, :num_text].mean(0).T.unflatten(1, (-(-height // 2), -1))
+                found.append((image, text, period, of_text))
+        read = (shares / shares.sum(-1, keepdim=True)) @ v
+        return read.transpose(1, 2).flatten(2).float()
+
+    with ExitStack() as undone:
+        undone.enter_context(network.register_forward_pre_hook(look, with_kwargs=True))
+        undone.enter_context(patch.object(module, family.function, reference))
+        yield
+
+
+# What is compared
+
+
+def texts_in(model: Any, p: Any) -> list[torch.Tensor]:
+    """Different rows of a generation's texts, those of prompts first."""
+    rows: list[torch.Tensor] = []
+    schedules = [part.schedules for parts in p.c.batch for part in parts]
+    for own in (schedules, p.uc or ()):  # none with guidance 1
+        found: list[torch.Tensor] = []
+        for entry in (entry for schedule in own for entry in schedule):
+            cond = entry.cond["crossattn"] if isinstance(entry.cond, dict) else entry.cond
+            if not any(torch.equal(cond, one) for one in found):
+                found.append(cond)
+        rows += found
+    return rows
+
+
+def is_clean(model: Any) -> bool:
+    """Whether nothing of ours is left in a model or the host."""
+    import backend.attention
+    import backend.nn.flux
+    import backend.nn.mmditx
+
+    modules = [*model.forge_objects.unet.model.diffusion_model.modules()]
+    hooks = sum(len(one._forward_pre_hooks) + len(one._forward_hooks) for one in modules)
+    is_own = backend.nn.flux.attention_function is backend.attention.attention_function
+    return not hooks and is_own and backend.nn.mmditx.attention.__closure__ is None
+
+
+def compared(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
+    """Difference of a case from its reference, the change that it makes, and what is told."""
+    fields, prompts = dict(case.get("fields", {})), case.get("prompts", (TEXT,))
+    chosen = {"scheme": "a1111", "attention": "bias", **case.get("settings", {})}
+    stock = sampled(model, *case.get("plain", (TEXT,)), **{**fields, **case.get("plain_fields", {})})
+    acted = sampled(model, *prompts, script=script(*case.get("lines", ()), **chosen), **fields)
+    assert is_clean(model)
+    again = sampled(model, *case.get("plain", (TEXT,)), **{**fields, **case.get("plain_fields", {})})
+    assert torch.equal(again.samples, stock.samples)
+    rows = texts_in(model, acted)
+    assert len(rows) == len(case["texts"]), (len(rows), list(case["texts"]))
+    with read_otherwise(model, list(zip(rows, case["texts"].values(), strict=True)), []):
+        expected = sampled(
+            model, *case.get("hosts", case.get("plain", (TEXT,))), **{**fields, **case.get("plain_fields", {})}
+        )
+    scale = float(expected.samples.abs().max())
+    difference, change = (float((one.samples - expected.samples).abs().max()) / scale for one in (acted, stock))
+    return difference, change, list(acted.comments)
+
+
+PLAIN = Weighed({})
+OTHER = Weighed({}, is_negative=True)
+WEIGHTED = "a (red:1.5) cat and a (blue dog:0.4) on a (mat:-0.7)"
+
+
+def cases(model: Any) -> dict[str, dict[str, Any]]:
+    """Everything that is compared, by name."""
+    signed = {"red": (1.5, 1.0), "blue dog": (0.4, 1.0), "mat": (0.7, -1.0)}
+    values = {"red": (1.0, 1.5), "blue dog": (1.0, 0.4), "mat": (1.0, -0.7)}
+    krea2 = {"red": (math.exp(1.0), 1.0), "blue dog": (1.0, 0.4), "mat": (1.0, -0.7)}
+    half = {"red": (1.25, 1.0), "blue dog": (0.7, 1.0), "mat": (0.15, 1.0)}
+    left = Field((), LEFT)
+    return {
+        "bias": {"prompts": (WEIGHTED,), "texts": {TEXT: Weighed(signed), "": OTHER}},
+        "value": {
+            "prompts": (WEIGHTED,),
+            "settings": {"attention": "value"},
+            "texts": {TEXT: Weighed(values), "": OTHER},
+        },
+        "krea2": {
+            "prompts": (WEIGHTED,),
+            "settings": {"attention": "krea2"},
+            "texts": {TEXT: Weighed(krea2), "": OTHER},
+        },
+        "strength": {
+            "prompts": (WEIGHTED,),
+            "settings": {"attention_strength": 0.5},
+            "texts": {TEXT: Weighed(half), "": OTHER},
+        },
+        "hidden": {
+            "prompts": ("a red (cat:0) and a blue dog on a mat",),
+            "texts": {TEXT: Weighed({"cat": (0.0, 1.0)}), "": OTHER},
+        },
+        "above 1 as the WebUI": {
+            "prompts": (WEIGHTED,),
+            "settings": {"above_one": "as the WebUI"},
+            "hosts": ("a (red:1.5) cat and a blue dog on a mat",),
+            "texts": {TEXT: Weighed({name: signed[name] for name in ("blue dog", "mat")}), "": OTHER},
+        },
+        "syntax of compel": {
+            "prompts": ("a (red)1.5 cat and a (blue dog)0.4 on a mat",),
+            "settings": {"syntax": "compel"},
+            "texts": {TEXT: Weighed({name: signed[name] for name in ("red", "blue dog")}), "": OTHER},
+        },
+        "a negative prompt": {
+            "fields": {"negative": "(ugly:0.5) dog"},
+            "plain_fields": {"negative": "ugly dog"},
+            "texts": {
+                TEXT: PLAIN,
+                "": Weighed({"dog": (1.0, 1.0), "ugly": (0.5, 1.0)}, is_negative=True, known=("ugly", "dog")),
+            },
+        },
+        "the prompt as its own negative": {
+            "prompts": (WEIGHTED,),
+            "fields": {"negative": TEXT},
+            "texts": {TEXT: Weighed(signed), "": OTHER},
+        },
+        "a long negative prompt": {
+            "prompts": (WEIGHTED,),
+            "fields": {"negative": "ugly, " * 90},
+            "texts": {TEXT: Weighed(signed), "": OTHER},
+        },
+        "guidance 1": {
+            "prompts": (WEIGHTED,),
+            "fields": {"cfg_scale": 1.0},
+            "texts": {TEXT: Weighed(signed)},
+        },
+        "DPM2": {
+            "prompts": (WEIGHTED,),
+            "fields": {"sampler_name": "DPM2"},
+            "texts": {TEXT: Weighed(signed), "": OTHER},
+        },
+        "AND": {
+            "prompts": ("red (cat:0.5) AND blue (dog:1.5) :0.7",),
+            "plain": ("red cat AND blue dog :0.7",),
+            "texts": {
+                "red cat": Weighed({"cat": (0.5, 1.0)}, known=("red", "cat")),
+                "blue dog": Weighed({"dog": (1.5, 1.0)}, known=("blue", "dog")),
+                "": OTHER,
+            },
+        },
+        "prompt editing": {
+            "prompts": ("red [(cat:0.5):(dog:1.5):0.5]",),
+            "plain": ("red [cat:dog:0.5]",),
+            "texts": {
+                "red cat": Weighed({"cat": (0.5, 1.0)}, known=("red", "cat")),
+                "red dog": Weighed({"dog": (1.5, 1.0)}, known=("red", "dog")),
+                "": OTHER,
+            },
+        },
+        "left half": {
+            "lines": ["Red  cat: left half"],
+            "settings": {"attention": "as the WebUI"},
+            "texts": {TEXT: Weighed({}, [("red cat", left)]), "": OTHER},
+        },
+        "two phrases and weights": {
+            "prompts": (WEIGHTED.replace("-0.7", "0.7"),),
+            "lines": ["red cat: left half", "blue dog: right half, outside 0.2", "cat: 0 1, 0.5 1, outside 0.5"],
+            "texts": {
+                TEXT: Weighed(
+                    {"red": (1.5, 1.0), "blue dog": (0.4, 1.0), "mat": (0.7, 1.0)},
+                    [
+                        ("red cat", left),
+                        ("blue dog", Field((), lambda h, w: 0.2 + 0.8 * RIGHT(h, w))),
+                        ("cat", Field((), lambda h, w: 0.5 + 0.5 * between(0.5, 1.0)(w, h).T)),
+                    ],
+                ),
+                "": OTHER,
+            },
+        },
+        "first half": {
+            "lines": ["red cat: left half, 0-0.5"],
+            "settings": {"attention": "as the WebUI"},
+            "texts": {TEXT: Weighed({}, [("red cat", left._replace(end=0.5))]), "": OTHER},
+        },
+        "img2img": {
+            "prompts": (WEIGHTED,),
+            "fields": {"latent": torch.randn(1, 16, 12, 20, generator=torch.Generator().manual_seed(4))},
+            "texts": {TEXT: Weighed(signed), "": OTHER},
+        },
+        "a batch": {
+            "prompts": (TEXT, "a blue dog on a red mat"),
+            "plain": (TEXT, "a blue dog on a red mat"),
+            "lines": ["red cat: left half"],
+            "texts": {TEXT: Weighed({}, [("red cat", left)]), "other": PLAIN, "": OTHER},
+        },
+    }  # fmt: skip
+
+
+def compared_pairs(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
+    """Difference of texts with equal rows and other weights from generations in which each is alone."""
+    chosen = script(**{"scheme": "a1111", "attention": "bias", **case.get("settings", {})})
+    acted = sampled(model, *case["prompts"], script=chosen).samples
+    alone = [sampled(model, *[one] * len(case["prompts"]), script=chosen).samples for one in case["prompts"]]
+    scale = float(acted.abs().max())
+    largest = max(float((acted[number] - own[number]).abs().max()) / scale for number, own in enumerate(alone))
+    change = float((alone[0] - alone[1]).abs().max()) / scale
+    return largest, change, []
+
+
+def compared_stock(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
+    """Difference from the host's own picture, which must be 0."""
+    fields = dict(case.get("fields", {}))
+    stock = sampled(model, *case["hosts"], **fields)
+    acted = sampled(model, *case["prompts"], script=script(*case.get("lines", ()), **case["settings"]), **fields)
+    same = torch.equal(acted.samples, stock.samples)
+    assert is_clean(model)
+    return 0.0 if same else 1.0, 1.0, list(acted.comments)
+
+
+def compared_interrupted(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
+    """Difference from the host's own picture after one with weights, places and maps was interrupted or skipped."""
+    from modules import shared
+
+    stock = sampled(model, TEXT).samples
+    network = model.forge_objects.unet.model.diffusion_model
+    for name in ("interrupted", "skipped"):
+        handle = network.register_forward_pre_hook(lambda *_, name=name: setattr(shared.state, name, True))
+        chosen = script("red cat: left half", scheme="a1111", attention="bias", word_maps=True)
+        try:
+            cut = sampled(model, TEXT.replace("dog", "(dog:0.3)"), script=chosen).samples
+        finally:
+            handle.remove()
+            setattr(shared.state, name, False)
+        assert is_clean(model)
+        assert not torch.equal(cut, stock)
+    same = torch.equal(sampled(model, TEXT).samples, stock)
+    return 0.0 if same else 1.0, 1.0, []
+
+
+def compared_maps(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
+    """Difference of shares of words from those written out, and the largest."""
+    chosen = {"scheme": "a1111", "attention": "bias", **case.get("settings", {})}
+    fields = dict(case.get("fields", {}))
+    watched = sampled(model, *case["prompts"], script=script(**chosen, word_maps=True), **fields)
+    assert is_clean(model)
+    plain = sampled(model, *case["prompts"], script=script(**chosen), **fields)
+    assert torch.equal(watched.samples, plain.samples)
+    rows = texts_in(model, plain)
+    shares: list[Any] = []
+    with read_otherwise(model, list(zip(rows, case["texts"].values(), strict=True)), shares):
+        sampled(model, *case["hosts"], **fields)
+    largest = most = 0.0
+    for picture, maps in enumerate(watched.weighted_clip_sampling.word_maps.pictures):
+        for one in maps:
+            expected = []
+            for image, text, period, own in shares:
+                if not text.is_negative and image % len(case["prompts"]) == picture and one.word in IN_T5:
+                    keys = [key for row in rows_of(model, one.word, text) for key in range(row, len(own), period)]
+                    expected.append(enlarged(own[keys].sum(0), one.shares.shape))
+            if expected:
+                mean = torch.stack(expected).mean(0)
+                largest = max(largest, float((one.shares - mean).abs().max()))
+                most = max(most, float(mean.max()))
+    return largest, most, []
+
+
+def enlarged(shares: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    """Shares at patches of 2 × 2, between their centres at the places of the latent."""
+
+    def along(number: int, cells: int) -> torch.Tensor:
+        at = ((torch.arange(number, dtype=torch.float64) + 0.5) / 2 - 0.5).clamp(0, cells - 1)
+        return (1 - (at[:, None] - torch.arange(cells)).abs()).clamp(min=0)
+
+    return along(size[0], shares.shape[0]) @ shares @ along(size[1], shares.shape[1]).T
+
+
+def other_cases(model: Any) -> dict[str, dict[str, Any]]:
+    """Cases that are compared otherwise, by name."""
+    ways = {"attention": "bias", "scheme": "a1111"}
+    weighed = {TEXT: Weighed({"red": (1.5, 1.0), "blue dog": (0.4, 1.0), "mat": (0.7, -1.0)}), "": OTHER}
+    return {
+        "a batch with other weights": {
+            "compare": compared_pairs,
+            "prompts": ("a red (cat:0.3)", "a red (cat:1.7)"),
+        },
+        "weight 1": {
+            "compare": compared_stock,
+            "settings": ways,
+            "prompts": ("a (red:1.0) cat \\(big\\) and a blue dog",),
+            "hosts": ("a (red:1.0) cat \\(big\\) and a blue dog",),
+        },
+        "above 1 is the host's": {
+            "compare": compared_stock,
+            "settings": {**ways, "above_one": "as the WebUI"},
+            "prompts": ("a ((red)) cat and a (blue dog:1.3)",),
+            "hosts": ("a ((red)) cat and a (blue dog:1.3)",),
+        },
+        "a scheme of CLIP": {
+            "compare": compared_stock,
+            "settings": {"scheme": "masked_blend", "bind": "red cat", "padding": "mask", "syntax": "compel"},
+            "prompts": ("a (red:0.5) cat",),
+            "hosts": ("a (red:0.5) cat",),
+        },
+        "interrupted and skipped": {"compare": compared_interrupted},
+        "without text": {"compare": compared_stock, "settings": ways, "prompts": ("",), "hosts": ("",)},
+        "maps": {"compare": compared_maps, "prompts": (TEXT,), "hosts": (TEXT,), "texts": {TEXT: PLAIN, "": OTHER}},
+        "maps with weights": {
+            "compare": compared_maps,
+            "prompts": (WEIGHTED,),
+            "hosts": (TEXT,),
+            "texts": weighed,
+        },
+        "maps by guidance 1": {
+            "compare": compared_maps,
+            "prompts": (TEXT,),
+            "hosts": (TEXT,),
+            "fields": {"cfg_scale": 1.0},
+            "texts": {TEXT: PLAIN},
+        },
+    }
+
+
+def compare(model: Any, case: Mapping[str, Any]) -> object:
+    own: Callable[..., object] = case.get("compare", compared)
+    return own(model, case)
+
+
+if __name__ == "__main__":
+    run_cases(lambda model: {**cases(model), **other_cases(model)}, compare, make_models)
