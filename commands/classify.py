@@ -25,13 +25,13 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..encoder.text_model import TextModel
     from ..training.captions import notes_on_length
     from ..training.classifier import load_classifier, probabilities
-    from ..training.data import Data, Example
+    from ..training.examples import Example
 
     if arguments.top < 1:
         raise ValueError(f"--top must be at least 1, got {arguments.top}")
     trained = load_classifier(arguments.folder)
     if isinstance(trained.model.tower, TextModel):
-        texts = Data(tuple(Example(f"{text:.40}", Path(), (text,)) for text in arguments.given), ())
+        texts = [Example(f"{text:.40}", Path(), (text,)) for text in arguments.given]
         for line in notes_on_length(texts, trained.model.tower.config):
             show(line, sys.stderr)
     for one in arguments.given:

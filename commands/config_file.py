@@ -126,17 +126,20 @@ def _read(path: Path) -> _Table:
 
 
 def add_negations(parser: argparse.ArgumentParser) -> None:
-    """Add ``--no-…`` for each flag, by which one that a file sets is typed off; the help does not list them."""
+    """Add ``--no-…`` for each option, by which what a file sets is taken back; the help does not list them."""
     for action in list(parser._actions):
-        if isinstance(action, argparse._StoreTrueAction):
-            flags = [f"--no-{flag.removeprefix('--')}" for flag in action.option_strings]
-            parser.add_argument(
-                *flags,
-                dest=action.dest,
-                action="store_false",
-                default=argparse.SUPPRESS,
-                help=argparse.SUPPRESS,
-            )
+        is_flag = isinstance(action, argparse._StoreTrueAction)
+        has_value = isinstance(action, (argparse._StoreAction, argparse._AppendAction)) and not action.required
+        if not action.option_strings or not (is_flag or has_value) or action.dest in _NOT_WRITTEN:
+            continue
+        parser.add_argument(
+            *(f"--no-{flag.removeprefix('--')}" for flag in action.option_strings),
+            dest=action.dest,
+            action="store_const",
+            const=action.default,
+            default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+        )
 
 
 def apply_config(parser: argparse.ArgumentParser, given: Sequence[str]) -> None:

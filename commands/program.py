@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,12 +19,14 @@ from .console import check_texts, drop_unwritable, show, visible, write_anything
 from .dalle import DALLE, DALLE_SHAPES, DALLE_TRAIN, DALLE_TRAIN_VAE
 from .dalle_demo import DALLE_DEMO
 from .dalle_sample import DALLE_SAMPLE
+from .evaluate import EVALUATE
 from .lab import LAB
 from .model_files import CONVERT_DVAE, CONVERT_RUDALLE, STRETCH
 from .processes import INTERRUPTED, TERMINATED, is_of_another, leave, place_of, terminable
 from .prompts import CONVERT, ENCODE, INSPECT, SCHEDULE
 from .rerank import RERANK, SIMILARITY
 from .train import FILL, TRAIN
+from .training import LATEST_FLAG
 from .world import WORLD, WORLD_SAMPLE, WORLD_TRAIN
 from .world_measure import WORLD_MEASURE
 
@@ -107,6 +110,14 @@ class _Parser(argparse.ArgumentParser):
         """Parse as argparse does, but let a command's own parser refuse unknown arguments, as it knows similar ones."""
         if self.refusal:
             self.exit(1, f"{self.refusal}\n")
+        if LATEST_FLAG in self._option_string_actions:
+            words = [*(sys.argv[1:] if args is None else args)]
+            places = [number for number, pair in enumerate(pairwise(words)) if pair == ("--resume", "latest")]
+            args = [
+                LATEST_FLAG if number in places else word
+                for number, word in enumerate(words)
+                if number - 1 not in places
+            ]
         if CONFIG_FLAG in self._option_string_actions:
             try:
                 apply_config(self, args)
@@ -170,6 +181,7 @@ COMMANDS = (
     TRAIN,
     FILL,
     CLASSIFY,
+    EVALUATE,
     STRETCH,
     DALLE,
     DALLE_SHAPES,

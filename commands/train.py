@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +22,15 @@ from .training import (
     Job,
     Page,
     Say,
+    add_columns,
     add_compress,
     add_device,
     add_out,
     add_shard,
     counts,
     epilog,
+    reading_of,
+    resume_latest,
     with_arguments,
 )
 from .training import train as train_with
@@ -34,8 +39,10 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from ..encoder.clip import FullClip
+    from ..training.data import Data
     from ..training.options import TrainOptions
 
+TEMPLATES = "file of texts for a class, a line each with {} for its name (a photo of a {}.)"
 _NO_HOST = "ComfyUI, A1111 and Forge refuse such an encoder, only this program reads it"
 _PARTS = "layers, embeddings, projection (of the text tower), image, scale, head (of --objective classify)"
 
@@ -43,7 +50,9 @@ _PARTS = "layers, embeddings, projection (of the text tower), image, scale, head
 def _add_arguments(train: argparse.ArgumentParser) -> None:
     from ..training.options import DECLARED
 
-    train.add_argument("data", type=Path, metavar="DATA", help=CAPTIONED)
+    train.add_argument("data", metavar="DATA", help=f"{CAPTIONED}; or a table; or several of them with :: between")
+    train.add_argument("--data-factors", metavar="X::Y", help="how often each of them comes in an epoch (1)")
+    add_columns(train)
     first = train.add_mutually_exclusive_group(required=True)
     first.add_argument("--weights", type=Path, metavar="FILE", help=f"{WHOLE_CLIP}, to begin with")
     add_arguments(first, DECLARED, "new")
@@ -62,6 +71,12 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     )
     add_value(train, "--freeze-layers", 0, "N", "freeze the first N text layers")
     add_arguments(train, DECLARED, "warmup", "schedule", "weight_decay", "clip", "ema", "lora", "lora_for", "held_out")
+    train.add_argument("--val", metavar="DATA", help="pairs to measure by instead; --held-out N: besides")
+    train.add_argument("--zero-shot", type=Path, metavar="DATA", help="measure by classifying images, as evaluate does")
+    train.add_argument("--templates", type=Path, metavar="FILE", help=TEMPLATES)
+    add_arguments(train, DECLARED, "val_every", "loss", "unlock_image_layers")
+    add_arguments(train, DECLARED, "cooldown", "cooldown_power", "cooldown_end", "beta1", "beta2", "eps")
+    train.add_argument("--workers", type=int, metavar="N", help="threads that load images (one a core, at most 8)")
     train.add_argument(
         "--watch",
         action="append",
@@ -81,6 +96,14 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "--mirror", action="store_true", help="mirror half of the images, at random (captions may say left and right)"
     )
+    train.add_argument(
+        "--color-jitter",
+        default="0,0,0,0",
+        metavar="B,C,S,H",
+        help="change brightness, contrast, saturation and hue by at most so much, e.g. 0.32,0.32,0.32,0.08",
+    )
+    add_value(train, "--color-jitter-prob", 0.8, "X", "probability of that (%(default)s)")
+    add_value(train, "--gray-prob", 0.0, "X", "probability of an image in shades of grey (%(default)s)")
     add_arguments(train, DECLARED, "shuffle_tags", "keep_tags", "tag_dropout")
     add_arguments(train, DECLARED, "checkpointing", "new_text", "positions", "context_length", "write_for")
     add_shard(train)
@@ -89,29 +112,38 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
 
 
 def _recall_table(measured: Entries) -> str:
-    """Table of recall before, at its best, and after."""
+    """Table of recall, ranks, losses and shares before, at their best, and after."""
     first, last = measured[0], measured[-1]
-    rows = "".join(
-        f"<tr><td>{escape(name)}<td>{first[name]:.1%}<td>{max(entry[name] for entry in measured):.1%}"
-        f"<td>{last[name]:.1%}"
-        for name in first
-        if "@" in name
-    )
+    rows = ""
+    for name in first:
+        if name == "step" or name.startswith("moved: "):
+            continue
+        is_share = "@" in name or "top-" in name
+        values = [entry[name] for entry in measured if name in entry]
+        shown = (first[name], (max if is_share else min)(values), last.get(name, values[-1]))
+        cells = "".join(f"<td>{value:.1%}" if is_share else f"<td>{value:.4g}" for value in shown)
+        rows += f"<tr><td>{escape(name)}{cells}"
     return (
-        "<h2>Recall of held-out pairs</h2><p>How often a text finds its own image among all held-out ones, and an "
-        "image its own text, as the first or among the first 5 or 10.</p><table><tr><th><th>before<th>best<th>"
-        f"after{rows}</table>"
+        "<h2>Measured</h2><p>Recall: how often a text finds its own image among all of them, and an image its own "
+        "text, as the first or among the first 5 or 10. Rank: the place at which it is found, 1 at best.</p><table>"
+        f"<tr><th><th>before<th>best<th>after{rows}</table>"
     )
 
 
 _CONTRASTIVE_PAGE = Page(
     "Training run",
     {
-        "loss.png": Chart("Loss of each step", ("loss",)),
-        "recall.png": Chart("Recall of held-out pairs", ("*@*",), top=1.0),
+        "loss.png": Chart("Loss", ("loss", "held-out loss", "val: loss")),
+        "recall.png": Chart("Recall of held-out pairs", ("text to image @*", "image to text @*")),
+        "rank.png": Chart("Rank in held-out pairs", ("text to image * rank", "image to text * rank")),
+        "val-recall.png": Chart("Recall of the pairs of --val", ("val: *@*",)),
+        "val-rank.png": Chart("Rank in the pairs of --val", ("val: * rank",)),
+        "zero-shot.png": Chart("Zero-shot accuracy", ("zero-shot *",)),
         "moved.png": Chart("How far the rows of prompts have moved", ("moved: *",)),
+        "pace.png": Chart("Pairs a second", ("pairs/s",)),
+        "waited.png": Chart("Seconds for which a step waited for its data", ("seconds waited",)),
     },
-    "*@*",
+    "*[@-]*",
     _recall_table,
 )
 _MLM_PAGE = Page(
@@ -126,7 +158,7 @@ _MLM_PAGE = Page(
 _CLASSIFIER_PAGE = Page(
     "Training of a classifier",
     {
-        "accuracy.png": Chart("Share of right classes", ("held-out accuracy", "accuracy"), top=1.0),
+        "accuracy.png": Chart("Share of right classes", ("held-out accuracy", "accuracy")),
         "loss.png": Chart("Loss, nats", ("loss", "held-out loss")),
         "scales.png": SCALES,
     },
@@ -140,6 +172,11 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..training.results import TEXT_NAME
 
     options = _options(arguments)
+    resume_latest(arguments)
+    if options.objective != "contrastive" and (arguments.val or arguments.zero_shot):
+        raise ValueError(f"--val and --zero-shot do not go with --objective {options.objective}: leave them out")
+    if arguments.workers is not None and arguments.workers < 1:
+        raise ValueError(f"--workers must be at least 1, got {arguments.workers}")
     if not arguments.resume:
         check_new(arguments.out, options.write_for)
     if options.objective == "mlm":
@@ -171,16 +208,41 @@ def _make_contrastive(
     from ..training.contrastive import Run
     from ..training.data import read_data, summary
     from ..training.distributed import declare_missing_operators
+    from ..training.remote import is_remote
+    from ..training.zero_shot import ZeroShot, templates_of
 
     if options.lora:
         declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA
-    data, clip = read_data(arguments.data), _clip(arguments, options)
     folder, weights = arguments.out, arguments.weights or Path(arguments.new)
-    run = Run(clip, weights, data, folder, options, accelerator, say, is_sharded=arguments.shard)
-    notes = [_sizes(clip), *summary(run.data.problems)]
+    reading = reading_of(arguments, folder / "shards")
+    with accelerator.main_process_first() if is_remote(arguments.data) else nullcontext():
+        data = read_data(arguments.data, reading)
+    val = read_data(arguments.val, replace(reading, factors="")) if arguments.val else None
+    zero_shot = ZeroShot(arguments.zero_shot, templates_of(arguments.templates)) if arguments.zero_shot else None
+    clip = _clip(arguments, options)
+    notes = _notes_on_val(val, data) + (zero_shot.notes if zero_shot else [])
+    run = Run(
+        clip, weights, data, folder, options, accelerator, say, is_sharded=arguments.shard, val=val, zero_shot=zero_shot
+    )
+    notes = [_sizes(clip), *summary(run.data.problems), *notes]
     if _is_rotary(run):
         notes.append(f"rotary positions: {_NO_HOST}")
     return run, [*notes, f"{counts(run)}, on {accelerator.device} in {options.precision}"]
+
+
+def _notes_on_val(val: Data | None, data: Data) -> list[str]:
+    """Lines about a separate set: what is left out of it, and what it shares with the training."""
+    from ..training.data import summary
+    from ..training.log import number_of
+
+    if val is None:
+        return []
+    if not val.examples:
+        raise ValueError(f"--val: no usable pair: {'; '.join(summary(val.problems))}")
+    shared = val.examples.common(data.examples)
+    told = f"{number_of(len(shared), 'images')} of --val, of {len(val.examples):,}, in the training, too: "
+    notes = [f"{told}{', '.join(shared[:3])}{', ...' if len(shared) > 3 else ''}"] if shared else []
+    return [*(f"--val: {line}" for line in summary(val.problems)), *notes]
 
 
 def _sizes(clip: FullClip) -> str:
@@ -229,11 +291,13 @@ def _make_classifier(
 
     _check_whole(arguments)
     path = arguments.data
-    data = read_data(path, is_captioned=False) if options.towers == "image" else read_captions(path)
+    reading = reading_of(arguments, arguments.out / "shards")
+    is_image = options.towers == "image"
+    data = read_data(path, reading, is_captioned=False) if is_image else read_captions(path, reading)
     clip = _clip(arguments, options)
     run = ClassifierRun(clip, data, arguments.out, options, accelerator, say)
     classes = ", ".join(f"{name} ({count:,})" for name, count in [*run.counts.items()][:20])
-    notes = [_sizes(clip), *summary(run.data.problems), *without_examples(path, run.counts)]
+    notes = [_sizes(clip), *summary(run.data.problems), *without_examples(Path(path), run.counts)]
     more = ", ..." if len(run.counts) > 20 else ""
     return run, [
         *notes,
@@ -249,7 +313,8 @@ def _make_mlm(
     from ..training.mlm import MLMRun
 
     _check_whole(arguments)
-    data, clip = read_captions(arguments.data), _clip(arguments, options)
+    reading = reading_of(arguments, arguments.out / "shards")
+    data, clip = read_captions(arguments.data, reading), _clip(arguments, options)
     run = MLMRun(clip, arguments.weights or Path(arguments.new), data, arguments.out, options, accelerator, say)
     notes = [_sizes(clip), *summary(data.problems)]
     done = f"{counts(run)}, on {accelerator.device} in {options.precision}; images are not looked at"
@@ -280,10 +345,26 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
         arguments,
         rates=with_arguments(Rates(), arguments, by_part=rates_of, frozen_layers=arguments.freeze_layers),
         captions=with_arguments(CaptionOptions(), arguments),
-        augmentation=Augmentation(arguments.random_crop, arguments.mirror),
+        augmentation=Augmentation(
+            arguments.random_crop,
+            arguments.mirror,
+            _jitter(arguments.color_jitter),
+            arguments.color_jitter_prob,
+            arguments.gray_prob,
+        ),
+        **({"held_out": 0} if arguments.val and arguments.held_out is None else {}),
         watch=tuple(dict.fromkeys(arguments.watch)),
         write_for=tuple(dict.fromkeys(arguments.write_for)),
     )
+
+
+def _jitter(given: str) -> tuple[float, float, float, float]:
+    """The four largest changes of colours."""
+    try:
+        brightness, contrast, saturation, hue = map(float, given.split(","))
+    except ValueError:
+        raise ValueError(f"--color-jitter {given}: write four numbers, such as 0.32,0.32,0.32,0.08") from None
+    return brightness, contrast, saturation, hue
 
 
 def _rate_of(given: str) -> tuple[str, float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from fnmatch import fnmatchcase
@@ -26,15 +27,19 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
+    from ..training.data import Reading
+
 REPORT_NAME, MONTAGE_NAME = "report.html", "reconstructions.png"
 MAX_CURVES = 6
 """Maximum number of curves in a chart."""
 STYLE = (
+    ":root{color-scheme:light dark}"
     "body{font:16px system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}"
+    "@media(prefers-color-scheme:dark){body{color:#e7e9ed;background:#2a2c31}}"
     "table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}"
     "img{max-width:100%}code{word-break:break-word}"
 )
-"""Style of pages; they are as light as their pictures."""
+"""Style of pages, light or dark as the browser is; so are their charts."""
 
 _MOVED = "moved: "
 _ACROSS = 16  # pictures per row
@@ -50,8 +55,6 @@ class Chart(NamedTuple):
     heading: str
     keys: tuple[str, ...]
     """Names of the values shown, or patterns of names such as ``moved: *``."""
-    top: float | None = None
-    """Upper end of its axis, which then begins at 0; None: both by the values."""
 
 
 NORM = Chart("Norm of all gradients of each step", ("gradient norm",))
@@ -87,16 +90,18 @@ def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequ
 
     entries = [json.loads(line) for line in (folder / LOG_NAME).read_text(encoding="utf-8").splitlines()]
     names = list(dict.fromkeys(name for entry in entries for name in entry))
-    pictures = [MONTAGE_NAME] if (folder / MONTAGE_NAME).is_file() else []
+    pictures = {MONTAGE_NAME: ""} if (folder / MONTAGE_NAME).is_file() else {}
     for file, chart in {**page.charts, "norm.png": NORM}.items():
         shown = [name for key in chart.keys for name in names if fnmatchcase(name, key)][:MAX_CURVES]
         curves = {
             name.removeprefix(_MOVED): [(entry["step"], entry[name]) for entry in entries if name in entry]
             for name in shown
         }
-        if curves:
-            write_picture(draw_curves(chart.heading, curves, top=chart.top, theme="light"), folder / file)
-            pictures.append(file)
+        if any(math.isfinite(value) for points in curves.values() for _, value in points):
+            dark = file.replace(".png", "-dark.png")
+            write_picture(draw_curves(chart.heading, curves, theme="light"), folder / file)
+            write_picture(draw_curves(chart.heading, curves, theme="dark"), folder / dark)
+            pictures[file] = f'<source srcset="{dark}" media="(prefers-color-scheme: dark)">'
     if count := sum(bool(entry.get("skipped")) for entry in entries):
         notes = [*notes, f"{count:,} updates were skipped, as a gradient was not finite"]
     measured = [entry for entry in entries if any(fnmatchcase(name, page.measured) for name in entry)]
@@ -107,7 +112,10 @@ def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequ
         f"<style>{STYLE}</style><h1>{escape(page.title)}</h1>",
         *(f"<p>{escape(note)}</p>" for note in notes),
         *([page.table(measured)] if measured else []),
-        *(f'<p><img src="{name}" alt="{name.partition(".")[0]}"></p>' for name in pictures),
+        *(
+            f'<p><picture>{source}<img src="{name}" alt="{name.partition(".")[0]}"></picture></p>'
+            for name, source in pictures.items()
+        ),
         f"<h2>Options</h2><table>{options}</table>",
     ]
     with written_whole(folder / REPORT_NAME) as place:
@@ -137,6 +145,8 @@ def in_turn(pictures: Tensor, shown: Tensor) -> list[Tensor]:
     return [some[start : start + count] for start in starts for some in (pictures, shown)]
 
 
+LATEST_FLAG = "--resume-latest"
+"""What ``--resume latest`` is read as."""
 CAPTIONED = "a folder of images with a .txt beside each, or with metadata.jsonl or .csv; or WebDataset .tar shards"
 """Data of most commands."""
 
@@ -165,22 +175,27 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     """Train as requested by the arguments and the options made of them; return the exit status."""
     from ..training.checkpoint import check_new
     from ..training.distributed import make_accelerator
+    from ..training.images import LEFT_OUT_NAME
     from ..training.log import LOG_NAME
     from ..training.options import Saving
 
     folder: Path = arguments.out
+    resume_latest(arguments)
     saving = Saving.every(arguments.save_every, arguments.keep_checkpoints)
     tracker = arguments.track
     if not arguments.resume:
         check_new(folder, (LOG_NAME, job.result))
+        (folder / LEFT_OUT_NAME).unlink(missing_ok=True)
     accelerator = make_accelerator(
         options.precision, is_cpu=arguments.device == "cpu", has_scales=job.has_scales, tracker=tracker
     )
     say = voice(accelerator)
     run, notes = job.make(arguments, options, accelerator, say)
     run.saving = saving
+    run.workers = getattr(arguments, "workers", None) or run.workers
     if tracker:
-        accelerator.init_trackers("weighted-clip", run.about(), {tracker: {"name": folder.name, "dir": str(folder)}})
+        about = {"name": arguments.name or folder.name, "dir": str(folder)}
+        accelerator.init_trackers(arguments.wandb_project_name, run.about(), {tracker: about})
     for line in notes:
         say(line)
     if arguments.resume:
@@ -198,6 +213,9 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
         for one in accelerator.trackers:
             one.finish()
         if accelerator.is_main_process and (folder / LOG_NAME).is_file():
+            for line in run.told():
+                say(line)
+                notes.append(line)
             if job.draw and run.step:
                 notes += job.draw(run, folder / MONTAGE_NAME, is_broken)
             say(f"report: {write_report(folder, job.page, run.about(), notes)}")
@@ -225,7 +243,12 @@ def epilog(name: str) -> str:
 def add_out(train: argparse.ArgumentParser) -> None:
     """Add the arguments about the folder of a run."""
     train.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for all that is written")
-    train.add_argument("--resume", action="store_true", help="go on with the run in --out, given the same options")
+    train.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run in --out, given the same options; --resume latest begins one if there is none",
+    )
+    train.add_argument(LATEST_FLAG, dest="resume", action="store_const", const="latest", help=argparse.SUPPRESS)
     add_saving(train)
 
 
@@ -240,6 +263,41 @@ def add_saving(train: argparse.ArgumentParser) -> None:
     train.add_argument("--save-every", metavar="N", help="steps, or with an m minutes, between checkpoints (10m)")
     add_value(train, "--keep-checkpoints", 1, "K", "keep the last K of them (%(default)s)")
     train.add_argument("--track", choices=["wandb"], help="show the log there too, by accelerate, if it is installed")
+    train.add_argument(
+        "--wandb-project-name", default="weighted-clip", metavar="NAME", help="its project (%(default)s)"
+    )
+    train.add_argument("--name", metavar="NAME", help="name of the run there (that of the folder)")
+
+
+def resume_latest(arguments: argparse.Namespace) -> None:
+    """Let ``--resume latest`` begin a run if none has begun in the folder."""
+    from ..training.checkpoint import NAME
+    from ..training.log import LOG_NAME
+
+    if arguments.resume == "latest":
+        arguments.resume = any((arguments.out / name).is_file() for name in (NAME, LOG_NAME))
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments about tables."""
+    parser.add_argument("--csv-img-key", metavar="NAME", help="column of a table with the image files (filepath, ...)")
+    parser.add_argument("--csv-caption-key", metavar="NAME", help="column with the captions (title, text, caption)")
+    parser.add_argument(
+        "--csv-separator", default="", metavar="C", help="between columns of a CSV file (by its header)"
+    )
+
+
+def reading_of(arguments: argparse.Namespace, cache: Path | None) -> Reading:
+    """What is to be known for reading data."""
+    from ..training.data import Reading
+    from ..training.table import COLUMNS, Columns
+
+    separator = arguments.csv_separator.replace("\\t", "\t")
+    if len(separator) > 1:
+        raise ValueError(f"--csv-separator {arguments.csv_separator}: write one character, or \\t for a tab")
+    image, caption = arguments.csv_img_key, arguments.csv_caption_key
+    columns = Columns((image,) if image else COLUMNS.image, (caption,) if caption else COLUMNS.caption, separator)
+    return Reading(columns, getattr(arguments, "data_factors", None) or "", cache)
 
 
 def add_device(train: argparse.ArgumentParser) -> None:

@@ -33,9 +33,7 @@ ACROSS, ENLARGED = 8, 4
 _PAGE = Page(
     "Training of a small world",
     {
-        "right.png": Chart(
-            "Share of right colours and kinds in pictures of held-out captions", ("colors", "kinds"), 1.0
-        ),
+        "right.png": Chart("Share of right colours and kinds in pictures of held-out captions", ("colors", "kinds")),
         "loss.png": Chart("Loss of each step", ("loss",)),
     },
     "colors",

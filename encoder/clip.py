@@ -42,6 +42,8 @@ class FullClip:
     """Name of the file."""
     origin: str = ""
     """Origin of its heads and activation, in words."""
+    logit_bias: float | None = None
+    """What is added to the scores before a sigmoid, if SigLIP's loss was trained with; else None."""
 
     @torch.no_grad()
     def text_features(self, ids: Sequence[Sequence[int]]) -> Tensor:
@@ -126,6 +128,7 @@ def load_full_clip(
             text, vision = TextModel(text_config), VisionModel(vision_config)
         load_weights(file, read, text, dtype, device)
         load_weights(file, seen, vision, dtype, device)
-        scale = file.log_scale("logit_scale")
+        scale, bias = file.log_scale("logit_scale"), file.log_scale("logit_bias")
     origin = origin_of({"text encoder": told[read.name], "image encoder": told[seen.name]}, activation or "")
-    return FullClip(text, vision, DEFAULT_LOGIT_SCALE if scale is None else math.exp(scale), Path(path).name, origin)
+    factor = DEFAULT_LOGIT_SCALE if scale is None else math.exp(scale)
+    return FullClip(text, vision, factor, Path(path).name, origin, bias)

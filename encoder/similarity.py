@@ -25,6 +25,9 @@ Over = Literal["texts", "images", "none"]
 INITIAL_TEMPERATURE = 0.07
 """τ at the start of CLIP's training."""
 
+INITIAL_SIGMOID_TEMPERATURE, INITIAL_BIAS = 0.1, -10.0
+"""τ and bias at the start of SigLIP's training."""
+
 MIN_TEMPERATURE = 0.01
 """Minimum of τ: CLIP never scales a cosine by more than 100."""
 
@@ -153,12 +156,42 @@ class ContrastiveLoss(nn.Module):
                 f"{list(text_features.shape)} and image features of shape {list(image_features.shape)}"
             )
         text_features, image_features = widened(text_features), widened(image_features)
-        all_texts, all_images, first = _of_all_ranks(text_features, image_features)
-        own = first + torch.arange(batch, device=text_features.device)
-        text_to_image = similarity(text_features, all_images, self.temperature)  # [batch, all]: S_ij over j
-        image_to_text = similarity(all_texts, image_features, self.temperature).T  # [batch, all]: S_ji over j
+        return self._loss(text_features, image_features, *_of_all_ranks(text_features, image_features))
+
+    def alone(self, text_features: Tensor, image_features: Tensor) -> Tensor:
+        """Loss of a batch of this process alone; see `forward`."""
+        text_features, image_features = widened(text_features), widened(image_features)
+        return self._loss(text_features, image_features, text_features, image_features, 0)
+
+    def _loss(self, texts: Tensor, images: Tensor, all_texts: Tensor, all_images: Tensor, first: int) -> Tensor:
+        """Loss of pairs among all pairs, of which they are those from ``first`` on."""
+        own = first + torch.arange(len(texts), device=texts.device)
+        text_to_image = similarity(texts, all_images, self.temperature)  # [batch, all]: S_ij over j
+        image_to_text = similarity(all_texts, images, self.temperature).T  # [batch, all]: S_ji over j
         # (66), (67) and their mean (68)
         return (functional.cross_entropy(text_to_image, own) + functional.cross_entropy(image_to_text, own)) / 2
+
+
+class SigmoidLoss(ContrastiveLoss):
+    """SigLIP's loss: for each text and each image of a batch, whether they are a pair, apart from all others.
+
+    It is the sum of -ln sigmoid(z (S + b)) over all texts and images, divided by the number of pairs, where z is 1 for
+    a pair and else -1. The bias b, ``logit_bias``, is learned too. What is said of several processes and of the
+    temperature in `ContrastiveLoss` holds.
+
+    Source: X. Zhai et al., "Sigmoid Loss for Language Image Pre-Training", 2023, equation 1 and algorithm 1.
+    """
+
+    def __init__(self, temperature: float = INITIAL_SIGMOID_TEMPERATURE, bias: float = INITIAL_BIAS) -> None:
+        """Initialise at a temperature and a bias."""
+        super().__init__(temperature)
+        self.logit_bias = nn.Parameter(torch.tensor(float(bias)))
+
+    def _loss(self, texts: Tensor, images: Tensor, all_texts: Tensor, all_images: Tensor, first: int) -> Tensor:
+        scores = similarity(all_texts, images, self.temperature).T + self.logit_bias  # [batch, all]: image i, text j
+        is_pair = torch.zeros_like(scores, dtype=torch.bool)
+        is_pair.diagonal(first).fill_(True)
+        return -functional.logsigmoid(torch.where(is_pair, scores, -scores)).sum() / len(images)
 
 
 class _AllGather(torch.autograd.Function):

@@ -1,6 +1,7 @@
-"""Image augmentation: a different random crop in each epoch, mirrored or not.
+"""Image augmentation: a different random crop in each epoch, mirrored or not, in other colours or grey.
 
-Source: the training transform of open_clip 3.3, which is torchvision's RandomResizedCrop.
+Source: the training transform of open_clip 3.3, which is torchvision's RandomResizedCrop, ColorJitter and Grayscale on
+Pillow's images. torchvision itself is not needed: its build for a GPU does not load beside a PyTorch without one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,19 @@ class Augmentation:
     is_mirrored: bool = False
     """Whether a random half of the images is mirrored horizontally."""
 
+    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    """Largest change of brightness, contrast, saturation, as shares, and of hue, up to half a turn."""
+    jitter_prob: float = 0.8
+    """Probability of such a change, if there is any."""
+    gray_prob: float = 0.0
+    """Probability of an image in shades of grey."""
+
     def __post_init__(self) -> None:
+        if not all(0 <= most <= 1 for most in self.jitter) or self.jitter[3] > 0.5:
+            raise ValueError(f"--color-jitter: changes from 0 to 1, of the hue to 0.5, not {self.jitter}")
+        for flag, value in {"--color-jitter-prob": self.jitter_prob, "--gray-prob": self.gray_prob}.items():
+            if not 0 <= value <= 1:
+                raise ValueError(f"{flag} is a probability from 0 to 1, not {value}")
         if not 0 < self.least_area <= 1:
             raise ValueError(f"the least share of an image that is seen must be above 0, at most 1: {self.least_area}")
 
@@ -41,7 +54,35 @@ class Augmentation:
             image = part.resize((size, size), Image.Resampling.BICUBIC)
         if self.is_mirrored and rng.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        if any(self.jitter) and rng.random() < self.jitter_prob:
+            image = self._jittered(image.convert("RGB"), rng)
+        if self.gray_prob and rng.random() < self.gray_prob:
+            image = image.convert("RGB").convert("L").convert("RGB")
         return image
+
+    def _jittered(self, image: Image.Image, rng: random.Random) -> Image.Image:
+        """Change brightness, contrast, saturation and hue, in a random order."""
+        from PIL import ImageEnhance
+
+        changes = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color, None)
+        for number in rng.sample(range(4), 4):
+            most, change = self.jitter[number], changes[number]
+            if not most:
+                continue
+            if change is not None:
+                image = change(image).enhance(rng.uniform(1 - most, 1 + most))
+            else:
+                image = turned(image, rng.uniform(-most, most))
+        return image
+
+
+def turned(image: Image.Image, turn: float) -> Image.Image:
+    """Image with other hues, by a part of a turn."""
+    from PIL import Image
+
+    hue, *others = image.convert("HSV").split()
+    shift = int(turn * 255)
+    return Image.merge("HSV", [hue.point([(value + shift) % 256 for value in range(256)]), *others]).convert("RGB")
 
 
 def random_part(width: int, height: int, least_area: float, rng: random.Random) -> tuple[int, int, int, int]:

@@ -6,8 +6,11 @@ one would, on any number of processes.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,7 +19,7 @@ from torch import Tensor
 
 from ..encoder.config import TextConfig
 from ..encoder.tokenizer import Tokenizer, default_tokenizer
-from .data import Data, Example
+from .examples import Example, Examples
 from .log import number_of
 from .options import CaptionOptions
 
@@ -112,10 +115,19 @@ def is_too_long(caption: str, tokenizer: Tokenizer, config: TextConfig, word: Ne
     return len(tokens_of(caption, tokenizer, config, word)) > config.context_length - 2
 
 
-def notes_on_length(data: Data, config: TextConfig, word: NewWord | None = None) -> list[str]:
+def notes_on_length(examples: Iterable[Example], config: TextConfig, word: NewWord | None = None) -> list[str]:
     """Line that counts and names captions that are cut off for the text tower; none if there are none."""
-    captions = [(one.name, caption) for one in data.examples for caption in one.captions]
-    cut = [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config, word)]
+    return notes_on_cut(names_of_cut(examples, config, word), config)
+
+
+def names_of_cut(examples: Iterable[Example], config: TextConfig, word: NewWord | None = None) -> list[str]:
+    """Name of the example of each caption that is cut off."""
+    captions = ((one.name, caption) for one in examples for caption in one.captions)
+    return [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config, word)]
+
+
+def notes_on_cut(cut: Sequence[str], config: TextConfig) -> list[str]:
+    """Line about captions that are cut off, given the names of their images; none without any."""
     named = f"{', '.join(cut[:3])}{', ...' if len(cut) > 3 else ''}"
     have, are = ("have", "are") if len(cut) != 1 else ("has", "is")
     told = f"{have} more than {config.context_length - 2} tokens, and {are} read up to there"
@@ -123,42 +135,61 @@ def notes_on_length(data: Data, config: TextConfig, word: NewWord | None = None)
 
 
 class Batches:
-    """Batches of all steps, each a list of indices of examples."""
+    """Batches of all steps, each the indices of examples."""
 
-    def __init__(self, examples: Sequence[Example], size: int, seed: int) -> None:
-        """Prepare the batches; the last, smaller one of an epoch is dropped."""
-        self._repeats = [example.repeats for example in examples]
-        self._size = size
-        self._seed = seed
-        self.per_epoch = sum(self._repeats) // size
+    def __init__(self, repeats: Sequence[float], size: int, seed: int) -> None:
+        """Prepare the batches, by the repeats of each example; the last, smaller one of an epoch is dropped."""
+        self._repeats, self._size, self._seed = repeats, size, seed
+        length = num_in_epoch(repeats)
+        self.per_epoch = length // size
         """Steps per epoch."""
         if not self.per_epoch:
-            raise ValueError(f"an epoch has {sum(self._repeats)} pairs, fewer than a batch of {size}")
-        self._order = lru_cache(maxsize=1)(self._order_of)
+            raise ValueError(f"an epoch has {length} pairs, fewer than a batch of {size}")
+        self._order = lru_cache(maxsize=2)(self._order_of)  # that of the next epoch is begun before this one ends
 
-    def __call__(self, step: int) -> tuple[int, list[int]]:
+    def __call__(self, step: int) -> tuple[int, Sequence[int]]:
         """Epoch of a step, counted from 0, and the indices of its examples."""
         epoch, number = divmod(step, self.per_epoch)
         return epoch, self._order(epoch)[number * self._size : (number + 1) * self._size]
 
-    def _order_of(self, epoch: int) -> list[int]:
+    def _order_of(self, epoch: int) -> Sequence[int]:
         """Order of the pairs in an epoch: all images once, then those that repeat once more, and so on.
 
-        So an image is rarely in a batch twice, where it would be its own negative.
+        So an image is rarely in a batch twice, where it would be its own negative. Of those with a fraction of a
+        repeat, that share comes, others in each epoch.
         """
         rng = random.Random(f"{self._seed}/{epoch}")
-        order: list[int] = []
-        for turn in range(max(self._repeats)):
-            some = [index for index, repeats in enumerate(self._repeats) if repeats > turn]
+        order = array("q")
+        for turn in range(math.ceil(max(self._repeats))):
+            some = array("q", (index for index, repeats in enumerate(self._repeats) if repeats >= turn + 1))
+            for share, indices in _partly(self._repeats, turn).items():
+                some.extend(rng.sample(indices, round(share * len(indices))))
             rng.shuffle(some)
             order += some
         return order
 
 
-def held_out(examples: Sequence[Example], count: int, seed: int) -> tuple[list[Example], list[Example]]:
+def num_in_epoch(repeats: Sequence[float]) -> int:
+    """Number of examples in an epoch.
+
+    >>> num_in_epoch([1, 3, 0.5, 0.5, 2.5, 2.5])
+    10
+    """
+    parts = Counter(repeats)
+    return sum(count * int(repeats) + round(repeats % 1 * count) for repeats, count in parts.items())
+
+
+def _partly(repeats: Sequence[float], turn: int) -> dict[float, array[int]]:
+    """Indices of the examples of which only a share comes in a turn, by their repeats' fraction."""
+    found: dict[float, array[int]] = {}
+    for index, number in enumerate(repeats):
+        if turn < number < turn + 1:
+            found.setdefault(number % 1, array("q")).append(index)
+    return found
+
+
+def held_out(examples: Examples, count: int, seed: int) -> tuple[Examples, Examples]:
     """Split examples at random."""
     out = set(random.Random(f"{seed}/held out").sample(range(len(examples)), count))
-    return (
-        [example for index, example in enumerate(examples) if index not in out],
-        [example for index, example in enumerate(examples) if index in out],
-    )
+    is_out = [examples.chosen(index for index in range(len(examples)) if (index in out) == wanted) for wanted in (0, 1)]
+    return is_out[0], is_out[1]

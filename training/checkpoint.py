@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -33,7 +34,7 @@ MOST_IN_A_ROW = 3
 """Steps in a row that are not finite and end a run."""
 LENGTH = ("steps", "options.steps", "options.epochs")
 """Properties of a run that say how long it is: it may be lengthened."""
-MAY_CHANGE = ("options.watch", "options.checkpointing")
+MAY_CHANGE = ("options.watch", "options.checkpointing", "options.val_every")
 """Other properties that change nothing in what is learned."""
 MAX_BYTES = 2**44
 MAX_PICKLE_BYTES = 32 * 2**20
@@ -168,6 +169,8 @@ def load_same(folder: Path, own: Own, say: Callable[[str], None], *, is_main_pro
         raise ValueError(f"{path} is not the checkpoint of a run: it has no properties of one. {_ADVICE}")
     now = own.state["about"]
     found = {**{name: value for name, value in own.defaults.items() if name in now}, **about}
+    for name in {f"options.{group}" for group in _GROUPS} & found.keys() & own.defaults.keys():
+        found[name] = _completed(found[name], own.defaults[name])
     is_as_long = all(found.get(name) == now.get(name) for name in LENGTH)
     check_same(folder, found, now, {*LENGTH, *MAY_CHANGE, *(() if is_as_long else own.follow_length)})
     step = state.get("step")
@@ -331,6 +334,15 @@ def _told(value: object) -> str:
     if isinstance(value, (dict, list, tuple)):
         return f"a {type(value).__name__} of {len(cast('list[Any]', value)):,}"
     return quote(value, MAX_TOLD)
+
+
+def _completed(found: object, defaults: str) -> object:
+    """A group of options with the defaults of those that it lacks, as it is older than they are."""
+    try:
+        group, all_of_it = parse_json(cast("str", found)), parse_json(defaults)
+        return json.dumps({**all_of_it, **group})
+    except (TypeError, ValueError):  # of a damaged checkpoint
+        return found
 
 
 def _differences(name: object, then: object, now: object) -> list[tuple[str, object, object]]:

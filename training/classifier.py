@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -38,13 +38,14 @@ from ..output.export import save_tensors
 from ..output.files import written_whole
 from .captions import caption_of, notes_on_length, token_ids
 from .checkpoint import check_like, check_weights
-from .data import Data, Example, Problem
+from .data import Data, Problem, summary
 from .distributed import over_processes
+from .examples import Example
 from .images import Images, pixels_of, still_readable
 from .log import number_of
 from .loop import Loop
 from .new_text import about_clip
-from .optimizer import OPTIMIZERS, factor, groups_of
+from .optimizer import factor_of, groups_of, optimizer_of
 from .options import TrainOptions
 from .results import CONFIG_NAME
 
@@ -108,20 +109,20 @@ class ClassifierRun(Loop):
     ) -> None:
         """Set up the run; all images are opened once."""
         super().__init__(folder, options, accelerator, say, clip=options.clip)
-        self.clip, self._images = clip, Images(clip, options)
+        self.clip, self.images = clip, Images(clip, options, folder) if options.towers == "image" else None
         data = with_classes(data)
         if options.towers == "image":
             self.what = "images"
-            data = self._images.read(data, folder, accelerator, say)
         else:
             self.what = "texts"
-            for line in notes_on_length(data, clip.text.config):
+            for line in notes_on_length(data.examples, clip.text.config):
                 say(line)
         why = ": none is left to train on" + (
             "" if options.towers == "image" else "; --towers image reads the pictures"
         )
-        self.hold_out(data, self.what, why=why)
-        self.counts = Counter(sorted(class_of(one) for one in data.examples))
+        self.hold_out(data, self.what, why=why, images=self.images)
+        data = self.data
+        self.counts = dict(sorted(Counter(class_of(one) for one in data.examples).items()))
         """Number of examples of each class, in the order of the head's rows."""
         self._check_classes()
         self._number = {name: number for number, name in enumerate(self.counts)}
@@ -131,8 +132,8 @@ class ClassifierRun(Loop):
         whole = Classifier(tower, len(self.counts))
         tower.encoder.is_checkpointed = options.checkpointing
         optimizer = options.optimizer
-        groups = groups_of(whole, options.rates)
-        self.prepare(whole, groups, OPTIMIZERS[optimizer], optimizer=optimizer, compress=options.compress)
+        groups = groups_of(whole, options.rates, options.unlock_image_layers)
+        self.prepare(whole, groups, optimizer_of(options), optimizer=optimizer, compress=options.compress)
 
     def _check_classes(self) -> None:
         if len(self.counts) < 2:
@@ -151,42 +152,40 @@ class ClassifierRun(Loop):
 
     def factor(self, step: int) -> float:
         """Warm-up, then the schedule."""
-        return factor(step, self.options.rates.warmup, self.num_steps, self.options.schedule)
+        return factor_of(self.options, step, self.num_steps)
 
-    def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[int, Any]]:
-        """Class numbers of this process's share of a step, with its texts, or its images as they come."""
+    def _load(self, pool: ThreadPoolExecutor, step: int) -> Any:
+        """This process's share of a step: images as they come, or texts, with their classes' numbers."""
+        if self.images:
+            return self.begin_images(pool, step, self.images)
         epoch, examples = self.share_of(step)
         options = self.options
+        return [(one, caption_of(one, epoch, options.seed, options.captions)) for _, one in examples]
 
-        def given(one: Example) -> str | Future[Tensor | Problem]:
-            if options.towers == "image":
-                return pool.submit(self._images.for_epoch, one, epoch)
-            return caption_of(one, epoch, options.seed, options.captions)
-
-        return [(self._number[class_of(one)], given(one)) for _, one in examples]
-
-    def _batch(self, numbers: Sequence[int], given: Sequence[str] | Sequence[Tensor]) -> Batch:
+    def _batch(self, some: Sequence[tuple[Example, Any]]) -> Batch:
+        """Examples with their images or texts, as the model takes them."""
+        examples, given = zip(*some, strict=True)
         if self.options.towers == "image":
-            inputs = torch.stack([cast("Tensor", one) for one in given])
+            inputs = torch.stack(given)
         else:
-            inputs = token_ids(cast("Sequence[str]", given), default_tokenizer(), self.clip.text.config)
+            inputs = token_ids(given, default_tokenizer(), self.clip.text.config)
+        targets = [self._number[class_of(one)] for one in examples]
         device = self.accelerator.device
-        return Batch(inputs.to(device), torch.tensor(numbers, device=device))
+        return Batch(inputs.to(device), torch.tensor(targets, device=device))
 
-    def _backward(self, loaded: Sequence[tuple[int, Any]]) -> dict[str, float]:
+    def _backward(self, loaded: Any) -> dict[str, float]:
         accelerator, size = self.accelerator, self.options.batch
+        share = self.images.end(*loaded) if self.images else loaded
+        self.waited = self.images.waited if self.images else None
         loss = right = 0.0
-        for start in range(0, len(loaded), size):
-            numbers, given = zip(*loaded[start : start + size], strict=True)
-            if self.options.towers == "image":
-                given = [still_readable(future.result()) for future in given]
-            batch = self._batch(numbers, given)
-            is_last = start + size >= len(loaded)
+        for start in range(0, len(share), size):
+            batch = self._batch(share[start : start + size])
+            is_last = start + size >= len(share)
             with nullcontext() if is_last else cast("Any", accelerator.no_sync(self.model)):
                 logits: Tensor = self.model(batch.inputs)
-                part = functional.cross_entropy(logits, batch.targets, reduction="sum") / len(loaded)
+                part = functional.cross_entropy(logits, batch.targets, reduction="sum") / len(share)
                 accelerator.backward(part)  # mean over this process's share, then over processes
-            loss, right = loss + part.item(), right + num_right(logits, batch) / len(loaded)
+            loss, right = loss + part.item(), right + num_right(logits, batch) / len(share)
         return {
             name: over_processes(accelerator, value, "mean") for name, value in (("loss", loss), ("accuracy", right))
         }
@@ -199,11 +198,11 @@ class ClassifierRun(Loop):
         loss = right = 0.0
         for start in range(0, len(self.held), self.options.batch):
             some = self.held[start : start + self.options.batch]
-            if self.options.towers == "image":
-                given = [still_readable(self._images(one)) for one in some]
+            if self.images:
+                given = [still_readable(one) for one in self.images.now(some)]
             else:
                 given = [one.captions[0] for one in some]
-            batch = self._batch([self._number[class_of(one)] for one in some], given)
+            batch = self._batch([*zip(some, given, strict=True)])
             logits: Tensor = self.result(batch.inputs)
             loss += functional.cross_entropy(logits, batch.targets, reduction="sum").item()
             right += num_right(logits, batch)
@@ -220,6 +219,10 @@ class ClassifierRun(Loop):
     def _progress(self, found: Mapping[str, float], seconds: float) -> str:
         rate = self._share * self.accelerator.num_processes / seconds
         return f"loss {found['loss']:.4f}, {found['accuracy']:.1%} right, {rate:.1f} {self.what}/s"
+
+    def told(self) -> list[str]:
+        """Images that turned out to be unreadable."""
+        return summary(self.images.left_out.problems()) if self.images else []
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,28 +15,44 @@ from torch import Tensor
 from ..encoder.clip import FullClip
 from ..encoder.files.tensor_file import CheckpointError
 from ..encoder.quoting import quote
-from ..encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
+from ..encoder.similarity import (
+    INITIAL_BIAS,
+    INITIAL_SIGMOID_TEMPERATURE,
+    MIN_TEMPERATURE,
+    ContrastiveLoss,
+    SigmoidLoss,
+)
 from ..encoder.tokenizer import default_tokenizer
 from . import checkpoint
-from .captions import NewWord, caption_of, notes_on_length, token_ids
-from .data import Data, Problem
+from .captions import NewWord, caption_of, names_of_cut, notes_on_cut, notes_on_length, token_ids
+from .data import Data, summary
 from .distributed import over_processes
 from .grad_cache import Part, Towers, backward
-from .images import Images, still_readable
+from .images import FEW, Images, Loaded
 from .log import number_of
 from .loop import Loop
 from .lora import add_lora
-from .metrics import BEST_NAME, Measure, Patience, rows_of
+from .metrics import BEST_NAME, VAL, Measure, Patience, rows_of
 from .new_text import about_clip
-from .optimizer import OPTIMIZERS, factor, groups_of
+from .optimizer import factor_of, groups_of, optimizer_of
 from .options import TrainOptions
 from .results import Results
 from .retention import Keeping
 from .textual_inversion import Word
 from .wise_ft import FirstWeights, merge
+from .zero_shot import ZeroShot
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+
+def loss_of(clip: FullClip, options: TrainOptions) -> ContrastiveLoss:
+    """The loss, as it begins."""
+    if options.loss == "clip":
+        return ContrastiveLoss(max(MIN_TEMPERATURE, 1 / clip.logit_scale))
+    is_new = bool(options.new) and clip.logit_bias is None
+    temperature = INITIAL_SIGMOID_TEMPERATURE if is_new else max(MIN_TEMPERATURE, 1 / clip.logit_scale)
+    return SigmoidLoss(temperature, INITIAL_BIAS if clip.logit_bias is None else clip.logit_bias)
 
 
 class Run(Loop):
@@ -57,22 +73,28 @@ class Run(Loop):
         say: Callable[[str], None],
         *,
         is_sharded: bool = False,
+        val: Data | None = None,
+        zero_shot: ZeroShot | None = None,
     ) -> None:
-        """Read the images and set up the run."""
+        """Set up the run; besides held-out pairs it is measured on those of ``val``, and by classifying images."""
         super().__init__(folder, options, accelerator, say, clip=options.clip, is_sharded=is_sharded)
         self.clip, self.weights = clip, weights
         self._word = NewWord(options.word, options.word_vectors) if options.word else None
-        self._images = Images(clip, options)
-        data = self._images.read(data, folder, accelerator, say)
-        for line in notes_on_length(data, clip.text.config, self._word):
-            say(line)
+        self._val, self._zero_shot = val, zero_shot
+        self._images = Images(clip, options, folder, weights, device=accelerator.device)
         why = ". Training tells pairs from each other, so at least 2 must be left"
-        self.hold_out(data, "usable pairs", least=2, why=why)
+        self.hold_out(data, "usable pairs", least=2, why=why, images=self._images)
+        self._cut: dict[str, None] = {}
+        """Names of images whose captions are cut off, as far as they have come."""
+        if len(self.data.examples) <= FEW:
+            for line in notes_on_length(self.data.examples, clip.text.config, self._word):
+                say(line)
         self._patience = None if options.patience is None else Patience(options.patience)
-        if self._patience and not self.held:
+        if self._patience and not self.held and not val:
             raise ValueError("--patience stops by the recall of held-out pairs, and none are held out: use --held-out")
         self._check_word()
         self.divide_batches(least=2)
+        self._images.num_idle = self.batches.per_epoch
         self.num_steps = options.steps or options.epochs * self.batches.per_epoch
         self._build()
 
@@ -96,10 +118,14 @@ class Run(Loop):
         options = self.options
         is_both = options.towers == "both"
         watched = dict(zip(options.watch, rows_of(self.clip.text, options.watch), strict=True))
-        self._measured = Measure(self.held, self._images, self._ids, options.batch, watched)
+        self._measures = [Measure(self.held, self._images, self._ids, options.batch, watched)]
+        if self._val:
+            val = self._val.examples
+            self._measures.append(Measure(val, self._images.of("val"), self._ids, options.batch, {}, VAL))
+        self._classified = self._images.of("zero-shot") if self._zero_shot else None
         self._keeping = Keeping(self.clip.text, options.seed) if options.keep else None
-        loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
-        self._first = FirstWeights(self.clip, self.weights, options, loss.logit_scale)
+        loss = loss_of(self.clip, options)
+        self._first = FirstWeights(self.clip, self.weights, options, loss)
         if options.lora:
             add_lora(self.clip.text, options.lora, options.seed)
         text = self.clip.text
@@ -108,31 +134,23 @@ class Run(Loop):
         for tower in (towers.text, towers.vision):
             if tower is not None:
                 tower.encoder.is_checkpointed = options.checkpointing
-        groups = groups_of(towers, options.rates)
+        groups = groups_of(towers, options.rates, options.unlock_image_layers)
         if self._is_sharded and word is not None:
             raise ValueError("--shard does not go with --word, which trains a few vectors alone: leave it out")
         optimizer = options.optimizer
-        self.prepare(towers, groups, OPTIMIZERS[optimizer], optimizer=optimizer, compress=options.compress)
+        self.prepare(towers, groups, optimizer_of(options), optimizer=optimizer, compress=options.compress)
 
     # ---- training
 
     def factor(self, step: int) -> float:
         """Warm-up, then the schedule."""
-        return self._factor(step, self.num_steps)
+        return factor_of(self.options, step, self.num_steps)
 
-    def _factor(self, step: int, num_steps: int) -> float:
-        return factor(step, self.options.rates.warmup, num_steps, self.options.schedule)
+    def _load(self, pool: ThreadPoolExecutor, step: int) -> Any:
+        """The images of this process's share of a step, as they come."""
+        return self.begin_images(pool, step, self._images)
 
-    def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[str, Future[Tensor | Problem]]]:
-        """Captions of this process's share of a step, with its images as they come."""
-        epoch, pairs = self.share_of(step)
-        options = self.options
-        return [
-            (caption_of(pair, epoch, options.seed, options.captions), pool.submit(self._images.for_epoch, pair, epoch))
-            for _, pair in pairs
-        ]
-
-    def _backward(self, loaded: Sequence[tuple[str, Future[Tensor | Problem]]]) -> dict[str, float]:
+    def _backward(self, loaded: Any) -> dict[str, float]:
         kept = self._keeping(self.step, self.accelerator.device) if self._keeping else None
         loss, distance = backward(self.accelerator, self.model, self._parts(loaded), kept, self.options.keep)
         entry = {"loss": over_processes(self.accelerator, loss, "mean")}
@@ -149,27 +167,48 @@ class Run(Loop):
     def _train_on(self, loaded: Any) -> dict[str, float]:
         return super()._train_on(loaded) | {"scale": self._scale()}
 
-    def _parts(self, loaded: Sequence[tuple[str, Future[Tensor | Problem]]]) -> list[Part]:
+    def _parts(self, loaded: tuple[Sequence[Loaded], Sequence[bool]]) -> list[Part]:
         """Parts of a batch on the device."""
         parts: list[Part] = []
-        for start in range(0, len(loaded), self.options.batch):
-            some = loaded[start : start + self.options.batch]
-            images = [still_readable(future.result()) for _, future in some]
-            ids = self._ids([caption for caption, _ in some])
-            device = self.accelerator.device
-            parts.append(Part(ids.to(device), torch.stack(images).to(device)))
+        options, device, (epoch, _) = self.options, self.accelerator.device, self.batches(self.step)
+        share = self._images.end(*loaded)
+        self.waited = self._images.waited
+        for start in range(0, len(share), options.batch):
+            some = share[start : start + options.batch]
+            captions = [caption_of(pair, epoch, options.seed, options.captions) for pair, _ in some]
+            ids = self._ids(captions)
+            if ids.shape[1] == self.clip.text.config.context_length:
+                pairs = (replace(pair, captions=(text,)) for (pair, _), text in zip(some, captions, strict=True))
+                self._cut |= dict.fromkeys(names_of_cut(pairs, self.clip.text.config, self._word))
+            parts.append(Part(ids.to(device), torch.stack([image for _, image in some]).to(device)))
         return parts
 
     def _ids(self, captions: Sequence[str]) -> Tensor:
         return token_ids(captions, default_tokenizer(), self.clip.text.config, self._word)
 
+    def told(self) -> list[str]:
+        """Images that turned out to be unreadable, and captions that were cut off."""
+        return [*summary(self._images.left_out.problems()), *notes_on_cut([*self._cut], self.clip.text.config)]
+
     # ---- measuring, stopping early, merging
 
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
-        """Recall, if pairs are held out, and the change of watched prompts."""
-        found = self._measured(self.result)
-        for line in () if is_quiet else self._measured.lines(found, self.step):
-            self.say(line)
+        """Recall, ranks and loss on held-out and other pairs, changes of watched prompts, and zero-shot accuracy."""
+        result: Towers = self.result
+        found: dict[str, float] = {}
+        for measured in self._measures:
+            some = measured(result)
+            found |= some
+            for line in () if is_quiet else measured.lines(some, self.step):
+                self.say(line)
+        if self._zero_shot and self._classified:
+            some = self._zero_shot(result, self._classified, self._ids, self.options.batch).figures()
+            found |= some
+            shares = ", ".join(f"{name} {share:.1%}" for name, share in some.items())
+            if not is_quiet:
+                self.say(f"{shares} after {self.step:,} steps")
+        if len(self.data.examples) <= FEW:
+            self._images.drop()
         return found
 
     @property
@@ -225,7 +264,9 @@ class Run(Loop):
 
     def _progress(self, found: Mapping[str, float], seconds: float) -> str:
         speed = self._share * self.accelerator.num_processes / seconds
-        return f"loss {found['loss']:.4f}, scale {found['scale']:.1f}, {speed:.1f} pairs/s"
+        count = len(self._images.left_out.reasons)
+        left_out = f", {number_of(count, 'images')} left out" if count else ""
+        return f"loss {found['loss']:.4f}, scale {found['scale']:.1f}, {speed:.1f} pairs/s{left_out}"
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues; those of its files are not."""
@@ -253,7 +294,9 @@ class Run(Loop):
         if not isinstance(schedule, dict) or schedule.get("last_epoch") != state["step"]:
             raise ValueError("its schedule is not of its step")
         groups = self.optimizer.param_groups
-        rates = [group["initial_lr"] * self._factor(state["step"], state["about"]["steps"]) for group in groups]
+        rates = [
+            group["initial_lr"] * factor_of(self.options, state["step"], state["about"]["steps"]) for group in groups
+        ]
         found = [group["lr"] for group in state["optimizer"]["param_groups"]]
         checkpoint.check_like(schedule.get("_last_lr"), rates, "schedule._last_lr")
         for some in (found, schedule["_last_lr"]):

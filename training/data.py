@@ -1,37 +1,48 @@
-"""Pairs of image and captions on disk, in the three common layouts, and problems with them.
+"""Pairs of image and captions on disk, in the layouts that other programs write, and problems with them.
 
-- A folder of images, each with a ``.txt`` of the same name, one caption per line. Images in a folder named ``3_name``
-  count three times in an epoch, as in kohya's scripts, which read any number in front of a ``_`` so: ``2024_holiday``
-  asks for more than `MAX_REPEATS`, and is refused.
-- A ``metadata.jsonl`` or ``metadata.csv`` with the columns ``file_name`` and ``text``, as in Hugging Face's
-  imagefolder.
+- A folder of images, each with a ``.txt``, ``.caption`` or ``.json`` of the same name; each line of the first two is a
+  caption. Images in a folder named ``3_name`` count three times in an epoch, as in kohya's scripts, which read any
+  number in front of a ``_`` so: ``2024_holiday`` asks for more than `MAX_REPEATS`, and is refused.
+- A table of image files and captions: a ``metadata.jsonl`` or ``.csv`` in a folder, as in Hugging Face's imagefolder,
+  or any file of open_clip's ``--train-data``; or a ``meta_cap.json`` of kohya's scripts.
 - WebDataset shards: ``.tar`` files in which the members of a pair share the name up to its first dot.
 
-Images are opened only on request.
+Several of them are one text with ``::`` between, as in open_clip. Images are opened only on request.
 
-Source: the layouts as described by kohya-ss/sd-scripts, Hugging Face datasets 4 and webdataset 1.0.
+Source: the layouts as described by kohya-ss/sd-scripts, Hugging Face datasets 4, open_clip 3.3 and webdataset 1.0.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
-from itertools import chain
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from ..encoder.image_file import MAX_BYTES, SUFFIXES, open_image
-from .table import is_unicode, rows
+from ..encoder.foreign_text import parse_json
+from ..encoder.image_file import SUFFIXES
+from ..encoder.quoting import quote
+from .examples import Example, Examples, Problem
+from .remote import fetched, is_remote
+from .table import COLUMNS, Columns, is_unicode, kohya_rows, rows
 from .tar_file import FOLDER, DamageError, members
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-METADATA = ("metadata.jsonl", "metadata.csv")
+METADATA = ("metadata.jsonl", "metadata.csv", "meta_cap.json")
+TABLES = (".csv", ".tsv", ".jsonl", ".json")
+"""Suffixes of tables that are themselves given as data."""
+CAPTIONS = (".txt", ".TXT", ".caption", ".json")
+"""Suffixes of files of captions; the first one that is there is read."""
+LABEL = ".cls"
+"""Suffix of a class in a shard, as in webdataset; it is read where captions are not."""
+CAPTION_KEYS = ("caption", "text", "title")
+"""Keys of the caption in a ``.json``; the first one that is there is read."""
 MAX_CAPTION_BYTES = 1024 * 1024
 """Maximum size of a caption file."""
 MAX_REPEATS = 1000
@@ -39,112 +50,135 @@ MAX_REPEATS = 1000
 MAX_NAME = 200
 """Maximum length of a name in a summary."""
 NO_FILE = "it is a link to nothing, a pipe or a device, or may not be read"
+NO_CAPTION = "no .txt, .caption or .json"
+MAX_NEAR = 1000
+"""Files that are looked at for the one whose name is nearest."""
 
 _REPEATS = re.compile(r"(\d+)_")
-
-
-@dataclass(frozen=True)
-class Example:
-    """One image and its captions."""
-
-    name: str
-    """Path in the data, used in messages."""
-    path: Path
-    """The image's file, or the ``.tar`` that contains it."""
-    captions: tuple[str, ...]
-    """At least one caption, none of them blank; empty if only images are read."""
-    repeats: int = 1
-    """Number of repeats in an epoch."""
-    place: tuple[int, int] | None = None
-    """Offset and size of its bytes in the ``.tar``."""
-
-    def image(self) -> Image.Image:
-        """Read the image."""
-        if self.place is None:
-            return open_image(self.path)
-        start, size = self.place
-        if size > MAX_BYTES:
-            raise ValueError(f"{self.name}: it has {size:,} bytes, at most {MAX_BYTES:,} are read")
-        with self.path.open("rb") as file:
-            file.seek(start)
-            return open_image(Path(self.name), file.read(size))
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Part of the data that is left out."""
-
-    name: str
-    """Name of the image or file."""
-    reason: str
-    """Brief reason; equal ones are counted together."""
-    is_damage: bool = False
-    """Whether it is a whole file or the rest of one, with an unknown number of pairs; each is named."""
 
 
 @dataclass(frozen=True)
 class Data:
     """All pairs of a folder or of shards."""
 
-    examples: tuple[Example, ...]
+    examples: Examples
     """Examples in the order of their names."""
     problems: tuple[Problem, ...]
     """Data left out."""
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Digest of all names, captions and repeats."""
-        listed = [(example.name, example.captions, example.repeats, example.place) for example in self.examples]
-        return blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
+        digest = blake2b(b"[", digest_size=16)
+        for number, one in enumerate(self.examples):
+            listed = json.dumps((one.name, one.captions, one.repeats, one.place))
+            digest.update(f"{', ' if number else ''}{listed}".encode())
+        digest.update(b"]")
+        return digest.hexdigest()
 
     def without(self, problems: Iterable[Problem]) -> Data:
         """Copy without the images that turned out to be unreadable."""
         problems = tuple(problems)
         names = {problem.name for problem in problems}
-        kept = tuple(example for example in self.examples if example.name not in names)
-        return Data(kept, (*self.problems, *problems))
+        return Data(self.examples.without(names) if names else self.examples, (*self.problems, *problems))
 
 
-def read_data(path: Path, *, is_captioned: bool = True) -> Data:
-    """Find the pairs in a folder or a shard.
+@dataclass(frozen=True)
+class Reading:
+    """What is to be known for reading data, besides its place."""
+
+    columns: Columns = COLUMNS
+    """Columns of a table."""
+    factors: str = ""
+    """How often the examples of each source come in an epoch, with ``::`` between; empty for once."""
+    cache: Path | None = None
+    """Folder into which remote shards are copied; None if they are refused."""
+
+    def factors_of(self, sources: list[str]) -> list[float]:
+        """A factor for each source."""
+        if not self.factors:
+            return [1.0] * len(sources)
+        try:
+            factors = [float(factor) for factor in self.factors.split("::")]
+        except ValueError:
+            factors = []
+        if len(factors) != len(sources) or not all(0 < factor <= MAX_REPEATS for factor in factors):
+            raise ValueError(
+                f"{quote(self.factors)} are no factors of {len(sources)} sources: write a number above 0, and at most "
+                f"{MAX_REPEATS:,}, for each, such as {'::'.join(['2', '1', '0.5'][: len(sources)] or '1')}"
+            )
+        return factors
+
+
+READING = Reading()
+
+
+def read_data(source: Path | str, reading: Reading = READING, *, is_captioned: bool = True) -> Data:
+    """Find the pairs in a folder, a table or shards, or in several of them.
 
     Args:
-        path: A folder with images and captions or with ``.tar`` files, or one ``.tar`` file.
+        source: A folder with images and captions or with ``.tar`` files, one ``.tar`` file, or a table; or the address
+            of shards that fsspec reads; or several of them with ``::`` between.
+        reading: What else is to be known.
         is_captioned: Whether to read captions, and leave out images without one. A table always has captions.
 
     Returns:
         The pairs, possibly none, and the problems.
 
     Raises:
-        ValueError: If there is nothing at the path, or it holds no image, no shard and no metadata; if no pair of
-            damaged shards, or no row of a table, can be used.
+        ValueError: If there is nothing at a path, or it holds no image, no shard and no table; if no pair of damaged
+            shards, or no row of a table, can be used.
     """
+    sources = str(source).split("::")
+    names = [re.split(r"[\\/]", one.rstrip("\\/"))[-1] for one in sources]
+    if len({*names}) < len(names):
+        names = [f"{number}-{name}" for number, name in enumerate(names, 1)]
+    parts = zip(sources, names, reading.factors_of(sources), strict=True)
+
+    def found() -> Iterator[Example | Problem]:
+        for part, name, factor in parts:
+            for one in _of_source(part, reading, is_captioned=is_captioned):
+                renamed = one if len(sources) == 1 else replace(one, name=f"{name}/{one.name}")
+                if factor != 1 and isinstance(renamed, Example):
+                    renamed = replace(renamed, repeats=renamed.repeats * factor)
+                yield renamed
+
+    return _collected(found(), is_captioned=is_captioned)
+
+
+def _of_source(source: str, reading: Reading, *, is_captioned: bool) -> Iterator[Example | Problem]:
+    """The pairs of one source."""
+    if is_remote(source):
+        if reading.cache is None:
+            raise ValueError(f"{source}: only files of this machine are read here")
+        return _of_shards(fetched(source, reading.cache), reading.cache, is_captioned=is_captioned)
+    path = Path(source)
     if path.is_file() and path.suffix.lower() == ".tar":
         return _of_shards([path], path.parent, is_captioned=is_captioned)
+    if path.is_file() and path.suffix.lower() in TABLES:
+        return _listed(path, reading.columns)
     if not path.is_dir():
-        kind = "no folder and no .tar file" if path.exists() else "not there"
-        raise ValueError(f"{path}: it is {kind}; give a folder of images with captions, or WebDataset shards")
+        kind = "no folder, no .tar file and no table" if path.exists() else "not there"
+        raise ValueError(
+            f"{path}: it is {kind}; give a folder of images with captions, WebDataset shards, or a table of files and "
+            f"captions ({', '.join(TABLES)})"
+        )
     for name in METADATA:
         if (path / name).is_file():
-            return _collected(_listed(path, path / name))
+            return _listed(path / name, reading.columns, inside=path)
     shards = _in_order(one for one in path.iterdir() if one.suffix.lower() == ".tar" and not _holds(one.is_dir))
     if shards:
         return _of_shards(shards, path, is_captioned=is_captioned)
-    data = _collected(_beside(path, is_captioned=is_captioned))
-    if not data.examples and not data.problems:
-        raise ValueError(
-            f"{path}: no image in it ({', '.join(SUFFIXES)}), no {' or '.join(METADATA)} and no .tar file; give a "
-            "folder of images, each with a .txt of the same name beside it that holds its caption"
-        )
-    return data
+    return _beside(path, is_captioned=is_captioned)
 
 
-def read_captions(path: Path) -> Data:
+def read_captions(path: Path | str, reading: Reading = READING) -> Data:
     """Find captions, with or without images.
 
     Args:
         path: Anything `read_data` reads, without opening the images; or a ``.txt`` file with a caption per line, or a
             folder of such files without images.
+        reading: As in `read_data`.
 
     Returns:
         The captions, possibly none, and the problems.
@@ -152,16 +186,16 @@ def read_captions(path: Path) -> Data:
     Raises:
         ValueError: As in `read_data`.
     """
-    if path.is_file() and path.suffix.lower() == ".txt":
-        return _collected(_lines([path], path.parent))
-    if not path.is_dir():
-        return read_data(path)
-    files, problems = _files_below(path)
-    texts = [one for one in files if one.suffix.lower() == ".txt"]
-    has_more = any(one.suffix.lower() in (*SUFFIXES, ".tar") for one in files)
-    if has_more or not texts or any((path / name).is_file() for name in METADATA):
-        return read_data(path)
-    return _collected(chain(problems, _lines(texts, path)))
+    place = Path(path)
+    if place.is_file() and place.suffix.lower() == ".txt":
+        return _collected(_lines([place], place.parent))
+    if not place.is_dir() or any((place / name).is_file() for name in METADATA):
+        return read_data(path, reading)
+    suffixes = {one.suffix.lower() for one in _below(place) if isinstance(one, Path)}
+    if ".txt" not in suffixes or suffixes & {*SUFFIXES, ".tar"}:
+        return read_data(path, reading)
+    texts = (one for one in _below(place) if isinstance(one, Problem) or one.suffix.lower() == ".txt")
+    return _collected(_lines(texts, place))
 
 
 def summary(problems: Iterable[Problem], most: int = 3) -> list[str]:
@@ -184,25 +218,22 @@ def summary(problems: Iterable[Problem], most: int = 3) -> list[str]:
     ]
 
 
-def _collected(found: Iterable[Example | Problem]) -> Data:
+def _collected(found: Iterable[Example | Problem], *, is_captioned: bool = True) -> Data:
     """Separate examples from problems. A name that is not UTF-8 is one: it cannot be written to logs and reports."""
-    examples: list[Example] = []
     problems: list[Problem] = []
-    for one in found:
-        name = one.name.encode(errors="backslashreplace").decode()
-        if isinstance(one, Problem):
-            problems.append(replace(one, name=name))
-        elif not is_unicode(one.name):
-            problems.append(Problem(name, "its name is not UTF-8"))
-        else:
-            examples.append(one)
-    return Data(tuple(sorted(examples, key=lambda example: example.name)), tuple(problems))
 
+    def examples() -> Iterator[Example]:
+        for one in found:
+            if isinstance(one, Example) and is_unicode(one.name):
+                yield one
+                continue
+            problem = one if isinstance(one, Problem) else Problem(one.name, "its name is not UTF-8")
+            problems.append(replace(problem, name=problem.name.encode(errors="backslashreplace").decode()))
 
-def _pair(name: str, path: Path, captions: Iterable[str], **more: object) -> Example | Problem:
-    """An example, or the problem that it has no caption."""
-    given = tuple(line.strip() for line in captions if line.strip())
-    return Example(name, path, given, **more) if given else Problem(name, "its caption is empty")  # pyright: ignore[reportArgumentType]
+    collected = Examples(examples())
+    blank = [Problem(name, "its caption is empty") for name in collected.blank()] if is_captioned else []
+    problems.sort(key=lambda problem: problem.name)  # folders are walked through in any order
+    return Data(collected, tuple(problems)).without(blank)
 
 
 def _in_order(paths: Iterable[Path]) -> list[Path]:
@@ -221,10 +252,8 @@ def _holds(check: Callable[[], bool]) -> bool:
         return False
 
 
-def _files_below(folder: Path) -> tuple[list[Path], list[Problem]]:
-    """All files below a folder, also links, pipes and devices, in order; and the folders that are not looked into."""
-    files: list[Path] = []
-    problems: list[Problem] = []
+def _below(folder: Path) -> Iterator[Path | Problem]:
+    """All files below a folder, also links, pipes and devices; and the folders that are not looked into."""
     left = [folder]
     while left:  # no recursion: folders may be nested deeper than Python's limit
         here = left.pop()
@@ -235,13 +264,11 @@ def _files_below(folder: Path) -> tuple[list[Path], list[Problem]]:
                     if entry.is_dir(follow_symlinks=False):
                         left.append(path)
                     elif entry.is_symlink() and _holds(path.is_dir):
-                        name = path.relative_to(folder).as_posix()
-                        problems.append(Problem(name, "links to folders are not followed"))
+                        yield Problem(path.relative_to(folder).as_posix(), "links to folders are not followed")
                     else:
-                        files.append(path)
+                        yield path
         except OSError as error:
-            problems.append(_unread(here.relative_to(folder).as_posix(), error))
-    return _in_order(files), problems
+            yield _unread(here.relative_to(folder).as_posix(), error)
 
 
 def _unread(name: str, error: OSError) -> Problem:
@@ -249,28 +276,69 @@ def _unread(name: str, error: OSError) -> Problem:
     return Problem(name, f"it cannot be read: {error.strerror or error}; what is in it is left out", is_damage=True)
 
 
-def _captioned(name: str, path: Path, given: Path | bytes, **more: object) -> Example | Problem:
+def _captioned(name: str, path: Path, file: Path | bytes, suffix: str, **more: object) -> Example | Problem:
     """An example with the captions of a file or of its first bytes, or the problem with them."""
     try:
-        return _pair(name, path, _decoded(given), **more)
+        return Example(name, path, _captions(file, suffix), **more)  # pyright: ignore[reportArgumentType]
     except (OSError, ValueError) as error:
-        return Problem(name, f"its .txt cannot be read: {error}")
+        return Problem(name, f"its {suffix} cannot be read: {error}")
 
 
-# ---- images with a .txt each
+def _captions(file: Path | bytes, suffix: str) -> tuple[str, ...]:
+    """The captions in a file, or in its first bytes: its lines, or what a ``.json`` has under `CAPTION_KEYS`."""
+    text = _text(file)
+    if suffix != ".json":
+        return stripped(text.splitlines())
+    about: Any = parse_json(text)
+    found: Any = next((about[key] for key in CAPTION_KEYS if about.get(key)), None) if isinstance(about, dict) else None
+    captions: list[Any] = found if isinstance(found, list) else [found]
+    if not all(isinstance(one, str) and is_unicode(one) for one in captions):
+        raise ValueError(f"it has no text under {', '.join(map(repr, CAPTION_KEYS))}")
+    return stripped(captions)
+
+
+def _text(file: Path | bytes) -> str:
+    """The text of a file of captions, or of its first bytes."""
+    if isinstance(file, Path):
+        with file.open("rb") as opened:
+            file = opened.read(MAX_CAPTION_BYTES + 1)
+    if len(file) > MAX_CAPTION_BYTES:
+        raise ValueError(f"it is longer than {MAX_CAPTION_BYTES:,} bytes")
+    try:
+        return file.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+
+
+def stripped(captions: Iterable[str]) -> tuple[str, ...]:
+    """Captions without spaces around them, and without blank ones."""
+    return tuple(caption.strip() for caption in captions if caption.strip())
+
+
+def _nearest(image: Path) -> str:
+    """End of a reason: the file beside an image whose name is nearest to its own; empty if none is near."""
+    others = (one.name for one in image.parent.iterdir() if one.suffix.lower() not in SUFFIXES)
+    near = difflib.get_close_matches(image.name, islice(others, MAX_NEAR), 1, 0.4)
+    return f"; the nearest file is {quote(near[0])}" if near else ""
+
+
+# ---- images with a file of captions each
 
 
 def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
     """Each image of a folder and its subfolders."""
-    files, problems = _files_below(folder)
-    yield from problems
-    for path in files:
-        if path.suffix.lower() not in SUFFIXES:
+    alone: Path | None = None  # an image without a caption, as long as none has one
+    has_images = has_captions = False
+    for path in _below(folder):
+        if isinstance(path, Problem) or path.suffix.lower() not in SUFFIXES:
+            if isinstance(path, Problem):
+                yield path
             continue
+        has_images = True
         name, parent = path.relative_to(folder).as_posix(), path.parent.name
         repeats = _REPEATS.match(parent) if path.parent != folder else None
         number = int(repeats[1]) if repeats else 1
-        text = path.with_suffix(".txt")
+        texts = (path.with_suffix(suffix) for suffix in CAPTIONS)
         if not _holds(path.is_file):
             yield Problem(name, NO_FILE)
         elif not 1 <= number <= MAX_REPEATS:
@@ -278,95 +346,112 @@ def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
             yield Problem(name, f"{asked}; 1 to {MAX_REPEATS:,} are allowed: rename it, as to 1_{parent}")
         elif not is_captioned:
             yield Example(name, path, (), repeats=number)
-        elif not _holds(text.is_file):
-            yield Problem(name, "no .txt beside it")
+        elif text := next((text for text in texts if _holds(text.is_file)), None):
+            has_captions = True
+            yield _captioned(name, path, text, text.suffix, repeats=number)
+        elif alone or has_captions:
+            yield Problem(name, f"{NO_CAPTION} beside it")
         else:
-            yield _captioned(name, path, text, repeats=number)
+            alone = path
+    if alone:
+        near = "" if has_captions else _nearest(alone)
+        yield Problem(alone.relative_to(folder).as_posix(), f"{NO_CAPTION} beside it{near}")
+    if not has_images:
+        raise ValueError(
+            f"{folder}: no image in it ({', '.join(SUFFIXES)}), no {', '.join(METADATA)} and no .tar file; give a "
+            "folder of images, each with a .txt of the same name beside it that holds its caption"
+        )
 
 
-def _lines(files: Iterable[Path], root: Path) -> Iterator[Example | Problem]:
+def _lines(files: Iterable[Path | Problem], root: Path) -> Iterator[Example | Problem]:
     """Each line of some files, as a caption without an image."""
     for path in files:
+        if isinstance(path, Problem):
+            yield path
+            continue
         name = path.relative_to(root).as_posix()
         if not _holds(path.is_file):
             yield Problem(name, NO_FILE)
             continue
         try:
-            lines = _decoded(path)
+            for number, line in enumerate(_text(path).splitlines(), 1):
+                if line.strip():
+                    yield Example(f"{name}:{number}", path, (line.strip(),))
         except (OSError, ValueError) as error:
             yield Problem(name, f"it cannot be read: {error}")
-            continue
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield Example(f"{name}:{number}", path, (line.strip(),))
 
 
-def _decoded(given: Path | bytes) -> list[str]:
-    """Decode the lines of a caption file, or of its first bytes."""
-    if isinstance(given, Path):
-        with given.open("rb") as file:
-            given = file.read(MAX_CAPTION_BYTES + 1)
-    if len(given) > MAX_CAPTION_BYTES:
-        raise ValueError(f"it is longer than {MAX_CAPTION_BYTES:,} bytes")
-    try:
-        return given.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8") from None
+# ---- tables
 
 
-# ---- metadata.jsonl, metadata.csv
+def _listed(table: Path, columns: Columns, *, inside: Path | None = None) -> Iterator[Example | Problem]:
+    """Each row of a table, its image in a folder, or else anywhere; rows about one image are captions of it.
 
-
-def _listed(folder: Path, metadata: Path) -> Iterator[Example | Problem]:
-    """Each image named in a table; several rows about one image are several captions of it."""
-    captions: dict[str, list[str]] = {}
-    places: dict[str, str] = {}  # of each name's first row
-    problems: list[Problem] = []
-    for row in rows(metadata):
-        place = f"{metadata.name}:{row.line}"
+    A path that is not absolute begins at the table or, as in open_clip, in the working directory.
+    """
+    read = kohya_rows(table) if table.suffix.lower() == ".json" else rows(table, columns)
+    wrong: set[str] = set()  # names of which it has been said
+    first, has_good = "", False
+    root = os.path.realpath(table.parent)
+    for row in read:
+        place = f"{table.name}:{row.line}"
         if row.problem:
-            problems.append(Problem(place, row.problem))
-        else:
-            captions.setdefault(row.name, []).extend(row.texts)
-            places.setdefault(row.name, place)
-    if problems and not captions:
-        raise ValueError(f"{folder / problems[0].name}: {problems[0].reason}")
-    yield from problems
-    root = os.path.realpath(folder)
-    for name, texts in captions.items():
-        try:
-            is_inside = Path(os.path.realpath(folder / name)).is_relative_to(root)
-            is_file = (folder / name).is_file()
-        except (OSError, ValueError) as error:  # too long, or with a NUL
-            yield Problem(places[name], f"its file cannot be looked for: {getattr(error, 'strerror', None) or error}")
+            first = first or f"{place}: {row.problem}"
+            yield Problem(place, row.problem)
+        if row.problem or row.name in wrong:
             continue
-        if not is_inside:
-            yield Problem(name, "outside the folder")
-        elif not is_file:
-            yield Problem(name, "no such file")
+        has_good = True
+        path = table.parent / row.name
+        reason = ""
+        try:
+            if table.suffix.lower() == ".json" and not path.is_file():  # kohya's names have no suffix
+                some = (path.with_name(path.name + suffix) for suffix in SUFFIXES)
+                path = next((one for one in some if one.is_file()), path)
+            if inside and not Path(os.path.realpath(path)).is_relative_to(root):
+                reason = "outside the folder"
+            elif not path.is_file() and (inside or not (path := Path(row.name)).is_file()):
+                reason = "no such file"
+        except (OSError, ValueError) as error:  # too long, or with a NUL
+            yield Problem(place, f"its file cannot be looked for: {getattr(error, 'strerror', None) or error}")
+            continue
+        if reason:
+            wrong.add(row.name)
+            yield Problem(row.name, reason)
         else:
-            yield _pair(name, folder / name, texts)
+            yield Example(row.name, path, stripped(row.texts))
+    if first and not has_good:
+        raise ValueError(f"{table.parent / first}")
 
 
 # ---- shards
 
 
-def _of_shards(shards: Iterable[Path], root: Path, *, is_captioned: bool) -> Data:
+def _of_shards(shards: Iterable[Path | Problem], root: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
     """All pairs of some shards; those of good ones, if others are damaged."""
-    data = _collected(found for shard in shards for found in _in_shard(shard, root, is_captioned=is_captioned))
-    damaged = [problem for problem in data.problems if problem.is_damage]
-    if damaged and not data.examples:
+    damaged: list[Problem] = []
+    has_pairs = False
+    for shard in shards:
+        for one in [shard] if isinstance(shard, Problem) else _in_shard(shard, root, is_captioned=is_captioned):
+            has_pairs |= isinstance(one, Example)
+            if isinstance(one, Problem) and one.is_damage:
+                damaged.append(one)
+            yield one
+    if damaged and not has_pairs:
         more = f"; and {len(damaged) - 1:,} more damaged ones" if len(damaged) > 1 else ""
         first = f"{root / damaged[0].name}: no whole, uncompressed .tar file: {damaged[0].reason}"
         raise ValueError(first + more)
-    return data
 
 
 def _in_shard(shard: Path, root: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
-    """Each image of a ``.tar``, with the position of its bytes."""
+    """Each image of a ``.tar``, with the position of its bytes.
+
+    Of what is behind the first dot of a member's name, the last part says what it is: ``0.image.jpg`` is an image.
+    """
     images: dict[str, tuple[int, int]] = {}
-    texts: dict[str, bytes] = {}
-    others: set[str] = set()
+    texts: dict[str, tuple[str, bytes]] = {}
+    parts_of: dict[tuple[str, str], str] = {}  # what is behind the first dot, of the members that count
+    others: dict[str, str] = {}  # a member of another kind, of each name
+    told: set[str] = set()
     prefix = shard.relative_to(root).as_posix()
     if not _holds(shard.is_file):
         yield Problem(prefix, NO_FILE, is_damage=True)
@@ -375,36 +460,44 @@ def _in_shard(shard: Path, root: Path, *, is_captioned: bool) -> Iterator[Exampl
         with shard.open("rb") as file:
             for member in members(file):
                 folder, slash, base = member.name.rpartition("/")
-                stem, _, suffix = base.partition(".")
+                stem, _, parts = base.partition(".")
+                suffix = f".{parts.rpartition('.')[2].lower()}"
                 key, name = f"{prefix}/{folder}{slash}{stem}", f"{prefix}/{member.name}"
-                is_image = f".{suffix.lower()}" in SUFFIXES
-                if member.kind == FOLDER or not (is_image or suffix.lower() == "txt"):
+                kind = "image" if suffix in SUFFIXES else suffix
+                if member.kind == FOLDER or kind not in ("image", *CAPTIONS, LABEL):
+                    others.setdefault(key, base)
                     continue
                 if member.kind:
-                    others.add(key)
+                    told.add(key)
                     yield Problem(name, f"it is {member.kind}, and not an ordinary file")
                     continue
-                if key in (images if is_image else texts):
+                is_whole, before = "." not in parts, parts_of.get((key, kind))
+                if before is not None and is_whole == ("." not in before):
                     yield Problem(name, "another one of its name comes before it, and is left out")
-                if is_image:
+                elif before is not None and not is_whole:
+                    continue  # 0.mask.png is no other 0.png
+                parts_of[key, kind] = parts
+                if kind == "image":
                     images[key] = member.start, member.size
-                else:
+                elif key not in texts or (*CAPTIONS, LABEL).index(kind) <= (*CAPTIONS, LABEL).index(texts[key][0]):
                     file.seek(member.start)
-                    texts[key] = file.read(min(member.size, MAX_CAPTION_BYTES + 1))
+                    texts[key] = kind, file.read(min(member.size, MAX_CAPTION_BYTES + 1))
     except DamageError as error:
         yield Problem(prefix, str(error), is_damage=True)
     except OSError as error:
         yield _unread(prefix, error)
     else:
-        if not images and not texts and not others:
+        if not images and not texts and not told:
             yield Problem(prefix, "there is no image in it")
     for key, place in images.items():
-        if not is_captioned:
+        kind, text = texts.get(key, ("", b""))
+        if (kind == LABEL) != is_captioned and kind:
+            yield _captioned(key, shard, text, kind, place=place)
+        elif not is_captioned:
             yield Example(key, shard, (), place=place)
-        elif key in texts:
-            yield _captioned(key, shard, texts[key], place=place)
-        elif key not in others:
-            yield Problem(key, "no .txt of its name in the shard")
+        elif key not in told:
+            more = "" if texts or key not in others else f"; beside it is {quote(others[key])}"
+            yield Problem(key, f"{NO_CAPTION} of its name in the shard{more}")
     if is_captioned:
-        alone = [key for key in texts if key not in images and key not in others]
+        alone = [key for key in texts if key not in images and key not in told]
         yield from (Problem(key, f"no image of its name in the shard ({', '.join(SUFFIXES)})") for key in alone)

@@ -73,15 +73,21 @@ class Towers(nn.Module):
 
     def forward(self, part: Part, kept: Kept | None = None) -> Features:
         """Features of some pairs, and the change of the kept rows."""
-        packed = pack(part.ids, self.text.config)
+        texts, images = self.texts(part.ids), self.images(part.images)
+        return Features(texts, images, None if kept is None else kept.distance(self.text))
+
+    def texts(self, ids: Tensor) -> Tensor:
+        """Features of texts, ``[texts, p]``."""
+        packed = pack(ids, self.text.config)
         if self.word is None:
-            texts = projected(self.text, packed)
-        else:
-            ids, vectors = self.word.split(packed.ids, self.text.config)
-            # so that a batch without the word has a gradient, too, of 0
-            texts = projected(self.text, packed._replace(ids=ids), vectors) + 0 * self.word.vectors.sum()
-        images = part.images if self.vision is None else self.vision(part.images).projected
-        return Features(widened(texts), widened(images), None if kept is None else kept.distance(self.text))
+            return widened(projected(self.text, packed))
+        ids, vectors = self.word.split(packed.ids, self.text.config)
+        # so that a batch without the word has a gradient, too, of 0
+        return widened(projected(self.text, packed._replace(ids=ids), vectors) + 0 * self.word.vectors.sum())
+
+    def images(self, images: Tensor) -> Tensor:
+        """Features of images, ``[images, p]``, given as in `Part`."""
+        return widened(images if self.vision is None else self.vision(images).projected)
 
 
 def backward(
@@ -98,20 +104,19 @@ def backward(
         pieces = [model(part)[:2] for part in parts]
     features = [torch.cat(piece).requires_grad_() for piece in zip(*pieces, strict=True)]
     loss = loss_of(*features)
-    scale = [loss_of.logit_scale] if loss_of.logit_scale.requires_grad else []
-    gradients = torch.autograd.grad(loss, [*features, *scale])
-    of_scale = gradients[2] if scale else None
+    numbers = [parameter for parameter in loss_of.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(loss, [*features, *numbers])
     divided = [gradient.split([len(part.ids) for part in parts]) for gradient in gradients[:2]]
     distance = None
-    for number, part in enumerate(parts):
-        is_last = number == len(parts) - 1
+    for index, part in enumerate(parts):
+        is_last = index == len(parts) - 1
         with nullcontext() if is_last else cast("Any", accelerator.no_sync(model)):
             texts, images, distance = model(part, kept if is_last else None)
-            carried = (texts * divided[0][number]).sum()
+            carried = (texts * divided[0][index]).sum()
             if images.requires_grad:
-                carried = carried + (images * divided[1][number]).sum()
-            if is_last and of_scale is not None:
-                carried = carried + loss_of.logit_scale * of_scale
+                carried = carried + (images * divided[1][index]).sum()
+            for number, gradient in zip(numbers, gradients[2:], strict=True) if is_last else ():
+                carried = carried + number * gradient
             if distance is not None:
                 carried = carried + keep * distance
             accelerator.backward(carried)

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from threading import Lock
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
+from torch.nn import functional
 
 from ..encoder.clip import FullClip
 from ..encoder.config import Crop
-from ..encoder.files.safetensors_file import opened
 from ..encoder.files.tensor_file import CheckpointError, open_tensor_file
 from ..encoder.foreign_text import parse_json
 from ..encoder.images import preprocess
 from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
-from ..output.export import save_tensors
-from ..output.files import written_whole
 from .augmentation import Augmentation
-from .data import Data, Example, Problem
+from .examples import Example, Problem
 from .log import duration
 from .options import TrainOptions
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
     from PIL import Image
 
-FEATURES_NAME = "features"
-"""Name of the folder of features in a run's folder."""
+FEATURES_NAME, LEFT_OUT_NAME = "features", "unreadable.jsonl"
+"""Names of the folder of features, and of the file of unreadable images, in a run's folder."""
+FEW = 1024
+"""Most images that are all read before the first step; of more, each is read when it comes."""
 SECONDS_BETWEEN_LINES = 10
 
 
@@ -56,55 +58,244 @@ def progress_of_reading(num_images: int, say: Callable[[str], None]) -> Callable
     return on_progress
 
 
+class LeftOut:
+    """Images that turn out to be unreadable while a run goes on, in a file beside it."""
+
+    def __init__(self, folder: Path | None, prefix: str = "") -> None:
+        """Read the file, if it is there; without a folder there is none. A prefix tells names of other data apart."""
+        self._path, self._prefix = folder and folder / LEFT_OUT_NAME, prefix
+        self._lock = Lock()
+        self.reasons: dict[str, str] = {}
+        self.reasons = {problem.name: problem.reason for problem in self.problems()}
+        """Reasons by name, of those that this process knows."""
+
+    def __contains__(self, example: Example) -> bool:
+        return f"{self._prefix}{example.name}" in self.reasons
+
+    def add(self, problem: Problem) -> None:
+        """Add one, unless it is known."""
+        name = f"{self._prefix}{problem.name}"
+        with self._lock:
+            if name in self.reasons:
+                return
+            self.reasons[name] = problem.reason
+            if self._path is None:
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([name, problem.reason]) + "\n")
+
+    def problems(self) -> list[Problem]:
+        """Those that any process has found."""
+        found = {**self.reasons}
+        is_file = self._path is not None and self._path.is_file()
+        for line in self._path.read_text(encoding="utf-8").splitlines() if self._path and is_file else ():
+            with suppress(ValueError):  # the last one, cut off by a kill
+                name, reason = map(str, parse_json(line))
+                found[name] = reason
+        return [Problem(*one) for one in found.items()]
+
+
+Loaded = Future[tuple[Example, Tensor]]
+"""An example and its image, as it comes."""
+
+
 class Images:
-    """Provider of images in the form a step needs."""
+    """Images in the form a step needs: pixels ``[3, size, size]``, or features ``[p]`` by a tower that is not trained.
 
-    def __init__(self, clip: FullClip, options: TrainOptions) -> None:
-        """Set up the images of a run."""
-        self._clip, self._options = clip, options
-        self._features: dict[str, Tensor] = {}
+    Features are computed when they are first needed, and kept in a file. Their last bits depend on the images that are
+    encoded together, and so on nothing but the batch in which an image comes first.
+    """
+
+    def __init__(
+        self,
+        clip: FullClip,
+        options: TrainOptions,
+        folder: Path | None,
+        weights: Path | None = None,
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Set up the images of a run.
+
+        Args:
+            clip: The model; the weights of a tower that is not trained are dropped while they are not needed.
+            options: Options of the run.
+            folder: Its folder; None if it has none, and trains both towers.
+            weights: File of the model.
+            device: Device that encodes.
+        """
+        self._clip, self._options, self._weights, self._device = clip, options, weights, device
+        self._folder = folder
+        self.left_out = LeftOut(folder)
         self.digest = ""
-        """`digest_of` the image tower once it is dropped, which it is if it is not trained; else empty."""
+        """`digest_of` the image tower if it is not trained; else empty."""
+        self.num_idle = 0
+        """Batches in a row whose features are all known, after which the tower is dropped."""
+        self._idle = 0
+        self.waited = 0.0
+        """Seconds for which the last batch was waited for."""
+        self._features: Features | None = None
+        if options.towers == "text":
+            self.digest = digest_of(clip.vision.parameters())
+            self._features = self._features_in(FEATURES_NAME)
 
-    def read(self, data: Data, folder: Path, accelerator: Accelerator, say: Callable[[str], None]) -> Data:
-        """Open all images once. If the image tower is not trained, compute features and drop it."""
-        on_progress = progress_of_reading(len(data.examples), say)
-        vision, crop = self._clip.vision, self._options.crop
-        if self._options.towers != "text":
-            problems: Sequence[Problem] = unreadable(data.examples, self, on_progress)
-        else:
-            place, self.digest = folder / FEATURES_NAME, digest_of(vision.parameters())
-            # the first process computes each file, and the others find it: none waits for more than one file
-            turn = accelerator.main_process_first
-            found = cached_features(
-                self._clip, data.examples, crop, place, f"{self.digest} {vision.config}", on_progress, turn
-            )
-            self._features, problems = found
-            drop(vision)
-        return data.without(problems)
+    def _features_in(self, name: str) -> Features:
+        config = self._clip.vision.config
+        key = f"{self.digest} {config} {self._options.crop}"
+        return Features(cast("Path", self._folder) / name, key, config.projection_dim or 0)
 
-    def for_epoch(self, pair: Example, epoch: int) -> Tensor | Problem:
-        """The image of a pair as trained on in an epoch, augmented as requested."""
-        options = self._options
-        if options.augmentation == Augmentation():
-            return self(pair)
-        size = self._clip.vision.config.image_size
-        rng = random.Random(f"{options.seed}/{epoch}/{pair.name}/image")
-        return pixels_of(pair, size, options.crop, lambda image: options.augmentation(image, size, rng))
+    def of(self, name: str) -> Images:
+        """The same for images of other data, whose features are kept in a folder of this name."""
+        other = copy.copy(self)
+        other.left_out = LeftOut(self._folder, f"{name}: ")
+        other._features = self._features and self._features_in(f"{FEATURES_NAME}-{name}")
+        return other
 
-    def __call__(self, pair: Example) -> Tensor | Problem:
-        """Features ``[p]`` of an image, or pixels ``[3, size, size]`` if its tower is trained; else the problem."""
-        if self._options.towers != "text":
-            return pixels_of(pair, self._clip.vision.config.image_size, self._options.crop)
-        return self._features[pair.name]
+    def check(self, examples: Sequence[Example], say: Callable[[str], None]) -> list[Problem]:
+        """Read all of some images; return those that cannot be read."""
+        on_progress = progress_of_reading(len(examples), say)
+        problems: list[Problem] = []
+        for start in range(0, len(examples), BATCH):
+            found = self.now(examples[start : start + BATCH])
+            problems += [one for one in found if isinstance(one, Problem)]
+            on_progress(start + len(found))
+        return problems
+
+    def drop(self) -> None:
+        """Free the memory of a tower that is not trained, until it is needed again; its sizes remain known."""
+        if self._features is not None:
+            self._clip.vision.to("meta")
+
+    def begin(self, pool: ThreadPoolExecutor, epoch: int, share: Sequence[Iterator[Example]]) -> list[Loaded]:
+        """Begin to load this process's share of a batch: of the candidates for each place the first that is readable.
+
+        They are augmented as requested, in each epoch in another way.
+        """
+        begun: list[Loaded] = []
+        for start in range(0, len(share), BATCH):
+            some = [(next(candidates), candidates) for candidates in share[start : start + BATCH]]
+            rows = [self._features.read(example) if self._features else None for example, _ in some]
+            for (example, others), row in zip(some, rows, strict=True):
+                if row is None or any(other is None for other in rows):
+                    begun.append(pool.submit(self._first_readable, chain([example], others), epoch))
+                else:
+                    begun.append(Future())
+                    begun[-1].set_result((example, row))
+        return begun
+
+    def _first_readable(self, candidates: Iterator[Example], epoch: int) -> tuple[Example, Tensor]:
+        while True:
+            example = next(candidates)
+            image = self._pixels(example, epoch)
+            if isinstance(image, Tensor):
+                return example, image
+            self.left_out.add(image)
+
+    def _pixels(self, example: Example, epoch: int | None = None) -> Tensor | Problem:
+        """Pixels of an image, augmented for an epoch."""
+        options, size = self._options, self._clip.vision.config.image_size
+        if epoch is None or options.augmentation == Augmentation():
+            return pixels_of(example, size, options.crop)
+        rng = random.Random(f"{options.seed}/{epoch}/{example.name}/image")
+        return pixels_of(example, size, options.crop, lambda image: options.augmentation(image, size, rng))
+
+    def end(self, begun: Sequence[Loaded], are_written: Sequence[bool]) -> list[tuple[Example, Tensor]]:
+        """What `begin` has begun to load; features of those that ``are_written`` are kept in the file."""
+        began = time.monotonic()
+        found = [one.result() for one in begun]
+        self.waited = time.monotonic() - began
+        done: list[tuple[Example, Tensor]] = []
+        self._idle += 1
+        for start in range(0, len(found), BATCH):
+            some = found[start : start + BATCH]
+            if self._features is None or some[0][1].ndim == 1:
+                done += some
+                continue
+            self._idle = 0
+            encoded = self._encoded([pixels for _, pixels in some])
+            for (example, _), row, is_written in zip(some, encoded, are_written[start:], strict=False):
+                done.append((example, self._features.kept(example, row, is_written=is_written)))
+        if self._idle == self.num_idle:
+            self.drop()
+        return done
+
+    def now(self, examples: Sequence[Example]) -> list[Tensor | Problem]:
+        """Some images at once, as they are measured with."""
+        rows = [self._features.read(example) if self._features else None for example in examples]
+        if not any(row is None for row in rows):
+            return cast("list[Tensor | Problem]", rows)
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            found = list(pool.map(self._pixels, examples))
+        pixels = [one for one in found if isinstance(one, Tensor)]
+        if self._features is None or not pixels:
+            return found
+        encoded = iter(self._encoded(pixels))
+        return [
+            one if isinstance(one, Problem) else self._features.kept(example, next(encoded))
+            for example, one in zip(examples, found, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _encoded(self, pixels: Sequence[Tensor]) -> Tensor:
+        """Features of some images, ``[images, p]``, of unit length, on the CPU."""
+        vision = self._clip.vision
+        if self._weights is not None and next(vision.parameters()).is_meta:
+            vision.load_state_dict(read_again(vision, self._weights, self.digest), strict=False, assign=True)
+        vision.to(self._device)
+        projected = cast("Tensor", vision.project(torch.stack(list(pixels)).to(self._device)))
+        return functional.normalize(projected.float(), dim=-1).cpu()
 
 
-PER_FILE = 1024
-"""Default number of images per file of features."""
+class Features:
+    """Features of images in a file, a record for each: a stamp that changes with the image, and the numbers.
+
+    A record that is cut off, or of another image, is as none. Several processes may write into one file.
+    """
+
+    def __init__(self, folder: Path, key: str, width: int) -> None:
+        """Open or create a file in a folder.
+
+        Args:
+            folder: The folder.
+            key: What all features depend on.
+            width: Numbers of each.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{blake2b(key.encode(), digest_size=8).hexdigest()}.bin"
+        path.touch()
+        self._file = path.open("r+b", buffering=0)
+        weakref.finalize(self, self._file.close)
+        self._size = 16 + 4 * width
+
+    def read(self, example: Example) -> Tensor | None:
+        """Features of an image, ``[p]``, if they are there."""
+        self._file.seek(example.number * self._size)
+        record = self._file.read(self._size)
+        if len(record) < self._size or record[:16] != _stamp_of(example):
+            return None
+        row = torch.from_numpy(np.frombuffer(record, "<f4", offset=16).copy())
+        return row if abs(row.norm().item() - 1) < 1e-3 else None  # in part of an older one
+
+    def kept(self, example: Example, row: Tensor, *, is_written: bool = True) -> Tensor:
+        """The features that are there, or else others, which are written."""
+        known = self.read(example)
+        if known is None and is_written:
+            self._file.seek(example.number * self._size)
+            self._file.write(_stamp_of(example) + row.numpy().astype("<f4").tobytes())
+        return row if known is None else known
+
+
+def _stamp_of(example: Example) -> bytes:
+    """What changes when an image does, in 16 bytes."""
+    try:
+        return blake2b(json.dumps(_stamp(example)).encode(), digest_size=16).digest()
+    except OSError:
+        return bytes(16)
+
+
 BATCH = 32
 """Images encoded at once."""
-MAX_HEADER_BYTES = 100_000_000
-"""Maximum size of a header, which names the images; safetensors itself reads no larger one."""
 NUM_THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -146,86 +337,6 @@ def unreadable(
                 problems.append(one)
             on_progress(number)
     return problems
-
-
-def cached_features(
-    clip: FullClip,
-    examples: Sequence[Example],
-    crop: Crop,
-    folder: Path,
-    digest: str,
-    on_progress: Callable[[int], None],
-    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> tuple[dict[str, Tensor], list[Problem]]:
-    """Features by a frozen image tower, ``[p]``, of unit length, by name; read from disk where available."""
-    folder.mkdir(parents=True, exist_ok=True)
-    features: dict[str, Tensor] = {}
-    problems: list[Problem] = []
-    for start in range(0, len(examples), PER_FILE):
-        some = examples[start : start + PER_FILE]
-        path = folder / f"features-{start:08}.safetensors"
-        stamps = [_stamp(example) for example in some]
-        key = blake2b(json.dumps([digest, crop, stamps]).encode(), digest_size=16).hexdigest()
-        with turn():
-            found = _read(path, key)
-            if found is None:
-                found = _computed(clip, some, crop, lambda count, start=start: on_progress(start + count))
-                names, tensor, bad = found
-                metadata = {"key": key, "names": json.dumps(names), "problems": json.dumps(bad)}
-                with written_whole(path) as place:
-                    save_tensors({"features": tensor}, place, metadata)
-        names, tensor, bad = found
-        features |= dict(zip(names, tensor, strict=True))
-        problems += [Problem(*one) for one in bad]
-        on_progress(start + len(some))
-    return features, problems
-
-
-_Found = tuple[list[str], Tensor, list[tuple[str, str]]]
-
-
-def _computed(clip: FullClip, examples: Sequence[Example], crop: Crop, on_progress: Callable[[int], None]) -> _Found:
-    """Names and features ``[images, p]`` of the readable images, and the others by name with the reason."""
-    names: list[str] = []
-    bad: list[tuple[str, str]] = []
-    pieces: list[Tensor] = []
-    size = clip.vision.config.image_size
-
-    def batches() -> Iterator[list[Tensor]]:
-        batch: list[Tensor] = []
-        with ThreadPoolExecutor(NUM_THREADS) as pool:
-            for start in range(0, len(examples), 4 * BATCH):  # at most this many are held at once
-                some = examples[start : start + 4 * BATCH]
-                for example, one in zip(some, pool.map(lambda one: pixels_of(one, size, crop), some), strict=True):
-                    if isinstance(one, Problem):
-                        bad.append((one.name, one.reason))
-                        continue
-                    names.append(example.name)
-                    batch.append(one)
-                    if len(batch) == BATCH:
-                        yield batch
-                        batch = []
-        if batch:
-            yield batch
-
-    for batch in batches():
-        pieces.append(clip.image_features(torch.stack(batch)))
-        on_progress(len(names) + len(bad))
-    return names, torch.cat(pieces) if pieces else torch.zeros(0, clip.vision.config.projection_dim or 0), bad
-
-
-def _read(path: Path, key: str) -> _Found | None:
-    """Content of a file, if it is complete and has this key."""
-    try:
-        with opened(path, MAX_HEADER_BYTES) as file:
-            metadata = file.metadata() or {}
-            if metadata.get("key") != key:
-                return None
-            tensor = file.get_tensor("features").clone()
-            problems = [tuple(one) for one in parse_json(metadata["problems"])]
-            return parse_json(metadata["names"]), tensor, problems
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError):  # damaged, so they are computed again
-        return None
 
 
 def _stamp(example: Example) -> list[object]:

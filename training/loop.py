@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,14 +20,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from ..output.files import written_whole
 from . import checkpoint, log, powersgd
-from .captions import Batches, held_out
+from .captions import Batches, held_out, num_in_epoch
 from .checkpoint import MOST_IN_A_ROW, NotFiniteError, check_weights, local
-from .data import Data, Example, summary
+from .data import Data, summary
 from .distributed import over_processes
+from .examples import Example, Examples, Problem
 from .fsdp import Sharding, sharding_for
 from .grad_scaling import GradientScales
-from .images import NUM_THREADS
+from .images import FEW, NUM_THREADS, Images, LeftOut, Loaded
 from .optimizer import Groups
 from .options import Optimizer, Saving
 
@@ -35,6 +38,12 @@ if TYPE_CHECKING:
 
 _DUE = 2.0**20
 """Added by the first process, whose clock counts, to the number of processes that are stopped: a checkpoint is due."""
+HELD_OUT_NAME = "held_out.txt"
+"""File in a run's folder that names the examples held out, a line each."""
+WAITED = "seconds waited"
+"""Name in the log of the time that a step has waited for its data."""
+MAX_TRIES = 1000
+"""Images that are tried in the place of an unreadable one."""
 NUM_EVALUATIONS = 10
 """Number of evaluations in a run, besides the initial one."""
 
@@ -67,6 +76,10 @@ class Loop(ABC):
     """Gradient scales of the resblocks in float16, or None."""
     compression: powersgd.Compression | None = None
     """Compression of the gradients between processes, or None."""
+    waited: float | None = None
+    """Seconds for which the last step waited for its data, or None if that is not known."""
+    workers = NUM_THREADS
+    """Number of threads that load data."""
     saving: Saving = Saving()
     """Rhythm of the checkpoints, and how many are kept."""
 
@@ -92,8 +105,23 @@ class Loop(ABC):
         """Set to True to end the run after the current step, with a checkpoint."""
         self._updates = Updates(self, clip)
 
-    def hold_out(self, data: Data, kind: str, *, least: int = 1, why: str = ": none is left to train on") -> None:
-        """Split usable data into examples to train on and held-out ones; at least so many must be left for training."""
+    def hold_out(
+        self,
+        data: Data,
+        kind: str,
+        *,
+        least: int = 1,
+        why: str = ": none is left to train on",
+        images: Images | None = None,
+    ) -> None:
+        """Split usable data into examples to train on and held-out ones; at least so many must be left for training.
+
+        If images are given, they are read: all of them if they are few, else the held-out ones alone.
+        """
+        few = images if len(data.examples) <= FEW else None
+        if few:
+            data = data.without(self._unreadable(few, data.examples))
+            few.drop()
         self.data = data
         count = self.options.num_held_out(len(data.examples))
         if len(data.examples) - count < least:
@@ -103,11 +131,25 @@ class Loop(ABC):
                 f"out{why}"
             )
         self.examples, self.held = held_out(data.examples, count, self.options.seed)
+        if images and not few:
+            bad = self._unreadable(images, self.held)
+            for problem in bad:
+                images.left_out.add(problem)
+            self.held = self.held.without(problem.name for problem in bad)
+        if self.accelerator.is_main_process:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with written_whole(self.folder / HELD_OUT_NAME) as place:
+                place.write_text("".join(f"{example.name}\n" for example in self.held), encoding="utf-8")
+
+    def _unreadable(self, images: Images, examples: Examples) -> list[Problem]:
+        # the first process keeps features that the others find
+        with self.accelerator.main_process_first() if images.digest else nullcontext():
+            return images.check(examples, self.say)
 
     def divide_batches(self, *, least: int = 1) -> None:
         """Cut the examples into batches, smaller ones than requested if there are not enough, and those into shares."""
         processes, options = self.accelerator.num_processes, self.options
-        num_examples = sum(example.repeats for example in self.examples)
+        num_examples = num_in_epoch(self.examples.repeats)
         asked = options.batch * options.accumulate
         self._share = min(asked, num_examples // processes)
         if self._share * processes < max(least, processes):
@@ -115,13 +157,38 @@ class Loop(ABC):
             raise ValueError(f"{given} {are} too few for {log.number_of(processes, 'processes')}")
         if self._share < asked:
             self.say(f"batch of {self._share * processes} {self.what}, as there are no more than {num_examples}")
-        self.batches = Batches(self.examples, self._share * processes, options.seed)
+        self.batches = Batches(self.examples.repeats, self._share * processes, options.seed)
 
     def share_of(self, step: int) -> tuple[int, list[tuple[int, Example]]]:
         """Epoch of a step, and this process's share of its batch: examples with their numbers in it."""
         epoch, indices = self.batches(step)
+        return epoch, [(number, self.examples[indices[number]]) for number in self._numbers]
+
+    @property
+    def _numbers(self) -> range:
         first = self.accelerator.process_index * self._share
-        return epoch, [(number, self.examples[indices[number]]) for number in range(first, first + self._share)]
+        return range(first, first + self._share)
+
+    def begin_images(self, pool: ThreadPoolExecutor, step: int, images: Images) -> tuple[list[Loaded], list[bool]]:
+        """Begin to load the images of a share; and whether each is the first of its example in the batch."""
+        epoch, indices = self.batches(step)
+        first = {index: number for number, index in reversed([*enumerate(indices)])}
+        share = [self._candidates(step, number, indices, images.left_out) for number in self._numbers]
+        return images.begin(pool, epoch, share), [first[indices[number]] == number for number in self._numbers]
+
+    def _candidates(self, step: int, number: int, batch: Sequence[int], left_out: LeftOut) -> Iterator[Example]:
+        """An example of a batch, unless its image is known to be unreadable, and others for its place at random."""
+        first = self.examples[batch[number]]
+        if first not in left_out:
+            yield first
+        rng = random.Random(f"{self.options.seed}/{step}/{number}/in its place")
+        taken = {*batch} if len({*batch}) < len(self.examples) else ()
+        for _ in range(MAX_TRIES):
+            index = rng.randrange(len(self.examples))
+            if index not in taken and (other := self.examples[index]) not in left_out:
+                yield other
+        told = "; ".join(summary(left_out.problems()))
+        raise ValueError(f"of {MAX_TRIES:,} images drawn at random none can be read: {told}")
 
     def prepare(
         self,
@@ -212,6 +279,10 @@ class Loop(ABC):
         """Take note of a measurement."""
         return found
 
+    def told(self) -> list[str]:
+        """Lines about what became known on the way, for the end and the report."""
+        return []
+
     @property
     def is_over(self) -> bool:
         """Whether the run should end before its last step."""
@@ -254,19 +325,21 @@ class Loop(ABC):
         found: dict[str, float] = {}
         if self.step == 0:
             found = self._evaluate()
-        every = max(self.least_between, num_steps // NUM_EVALUATIONS)
+        asked = getattr(self.options, "val_every", None)
+        every = asked or max(self.least_between, num_steps // NUM_EVALUATIONS)
         began, first = time.monotonic(), self.step
         saved = said = began
-        with ThreadPoolExecutor(NUM_THREADS) as pool:
+        with ThreadPoolExecutor(self.workers) as pool:
             following = self._load(pool, self.step) if self.step < num_steps else None
             while self.step < num_steps and not self.is_over:
                 loaded = following
                 if self.step + 1 < num_steps:
                     following = self._load(pool, self.step + 1)
+                start = time.monotonic()
                 entry = self._train_on(loaded)
                 self.step += 1
                 now = time.monotonic()
-                self._log({"step": self.step, **entry})
+                self._log({"step": self.step, **entry, **self._pace(now - start)})
                 if now - said > 5 or self.step in (first + 1, num_steps):
                     said, seconds = now, (now - began) / (self.step - first)
                     left = f"{log.duration(seconds * (num_steps - self.step))} left{self._updates.note}"
@@ -284,6 +357,13 @@ class Loop(ABC):
                     self.save()
                     saved = time.monotonic()
         return found
+
+    def _pace(self, seconds: float) -> dict[str, float]:
+        """What a step that took so long adds to the log."""
+        if self.waited is None:
+            return {}
+        speed = self._share * self.accelerator.num_processes / max(seconds, 1e-9)
+        return {f"{self.what}/s": round(speed, 3), WAITED: round(self.waited, 6)}
 
     def _evaluate(self) -> dict[str, float]:
         found = self.judged(self.measure())

@@ -40,7 +40,7 @@ from .grad_cache import Towers
 from .log import number_of
 from .loop import Loop
 from .new_text import about_clip
-from .optimizer import BETAS, by_decay, factor
+from .optimizer import BETAS, by_decay, factor_of
 from .options import TrainOptions
 from .results import TEXT_NAME, Results
 
@@ -110,7 +110,7 @@ class MLMRun(Loop):
         super().__init__(folder, options, accelerator, say, clip=options.clip)
         self.clip, self.weights = clip, weights
         self.hold_out(data, "captions")
-        for line in notes_on_length(data, clip.text.config):
+        for line in notes_on_length(data.examples, clip.text.config):
             say(line)
         self.divide_batches()
         self.num_steps = options.steps or options.epochs * self.batches.per_epoch
@@ -132,7 +132,7 @@ class MLMRun(Loop):
 
     def factor(self, step: int) -> float:
         """Warm-up, then the schedule."""
-        return factor(step, self.options.rates.warmup, self.num_steps, self.options.schedule)
+        return factor_of(self.options, step, self.num_steps)
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Masked:
         """This process's share of a step; masks depend on seed, step and caption alone."""

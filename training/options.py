@@ -33,6 +33,10 @@ Course = Literal["cosine", "linear", "constant"]
 COURSES: tuple[Course, ...] = get_args(Course)
 """Courses of the learning rate, default first."""
 
+Loss = Literal["clip", "siglip"]
+LOSSES: tuple[Loss, ...] = get_args(Loss)
+"""Losses of pairs, default first: CLIP's softmax over a batch, or SigLIP's sigmoid of each text and image."""
+
 Optimizer = Literal["adamw", "adafactor", "adamw8bit"]
 MAX_HELD_OUT = 256
 _INTERVAL = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(m?)", re.ASCII)
@@ -191,6 +195,20 @@ class TrainOptions:
         help="of the rate after the warm-up: it falls to 0 along half a cosine or a line, or stays (%(default)s)",
         choices=COURSES,
     )
+    cooldown: int = option(0, help="last steps, in which the rate falls to --cooldown-end (%(default)s)", metavar="N")
+    cooldown_power: float = option(1.0, help="power along which it falls; 1 is a line (%(default)s)", metavar="X")
+    cooldown_end: float = option(0.0, help="share of the highest rate that it ends at (%(default)s)", metavar="X")
+    beta1: float = option(0.9, help="of AdamW (%(default)s)", metavar="X")
+    beta2: float = option(0.98, help="of AdamW (%(default)s)", metavar="X")
+    eps: float = option(1e-6, help="of AdamW (%(default)s)", metavar="X")
+    loss: Loss = option("clip", help="of pairs (%(default)s)", choices=LOSSES)
+    unlock_image_layers: int | None = option(
+        None,
+        help="train the last N layers of the image tower and what is behind them, and leave those in front (all)",
+        metavar="N",
+        kind=int,
+    )
+    val_every: int | None = option(None, help="steps between measurements (a tenth of all)", metavar="N", kind=int)
     clip: float | None = option(None, help="largest norm of the gradients (none)", metavar="X", kind=float)
     optimizer: Optimizer = option("adamw", help="(%(default)s)", choices=get_args(Optimizer))
     patience: int | None = option(
@@ -233,7 +251,7 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         counted = {"batch": self.batch, "accumulate": self.accumulate, "epochs": self.epochs}
-        for name in ("steps", "patience"):
+        for name in ("steps", "patience", "val_every"):
             if getattr(self, name) is not None:
                 counted[name] = getattr(self, name)
         for name, value in counted.items():
@@ -245,6 +263,17 @@ class TrainOptions:
             raise ValueError(
                 "--random-crop and --mirror want --towers both, or image: else each image is looked at only once"
             )
+        if self.unlock_image_layers is not None and (self.unlock_image_layers < 0 or self.towers == "text"):
+            raise ValueError("--unlock-image-layers N, from 0, wants --towers both, or image: else none is trained")
+        ranges = {"--beta1": self.beta1, "--beta2": self.beta2, "--cooldown-end": self.cooldown_end}
+        for flag, value in ranges.items():
+            if not 0 <= value < (1 + (flag == "--cooldown-end")):
+                raise ValueError(f"{flag} must be a number from 0 to below 1, got {value}")
+        for flag, value in {"--eps": self.eps, "--cooldown-power": self.cooldown_power}.items():
+            if not 0 < value < math.inf:
+                raise ValueError(f"{flag} must be a number above 0, got {value}")
+        if self.cooldown < 0:
+            raise ValueError(f"--cooldown must be at least 0 steps, got {self.cooldown}")
         if self.compress < 0:
             raise ValueError(f"the rank of compressed gradients must be at least 1, got {self.compress}")
         if self.lora < 0:
@@ -305,6 +334,7 @@ class TrainOptions:
             "--keep": self.keep,
             "--merge": self.merge != 1,
             "--patience": self.patience is not None,
+            f"--loss {self.loss}": self.loss != LOSSES[0],
         }
 
     def _check_mlm(self) -> None:
@@ -312,6 +342,7 @@ class TrainOptions:
         others = {
             **self._of_pairs(),
             f"--optimizer {self.optimizer}": self.optimizer != "adamw",
+            "--beta1, --beta2, --eps": (self.beta1, self.beta2, self.eps) != (0.9, 0.98, 1e-6),
             "--rate-of": self.rates.by_part,
             "--freeze-layers": self.rates.frozen_layers,
             f"--crop {self.crop}": self.crop != CROPS[0],

@@ -73,7 +73,7 @@ class Results:
 
     def _write_whole(self, towers: Towers, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
         """Write the whole CLIP, and folders of it; its image tower is read again if it was not trained."""
-        scale = towers.loss.logit_scale.detach().cpu().contiguous()
+        numbers = {name: one.detach().cpu().contiguous() for name, one in towers.loss.named_parameters()}
         if towers.vision is not None:
             vision: Mapping[str, Tensor] = dict(towers.vision.named_parameters())
         else:
@@ -85,8 +85,8 @@ class Results:
                 ) from error
         tensors = {**hugging_face_tensors(towers.text, text), **hugging_face_tensors(self.clip.vision, vision)}
         with written_whole(self.folder / WHOLE_NAME) as place:
-            save_tensors({**tensors, "logit_scale": scale}, place, metadata)
-        clip = Parts(towers.text, text, self.clip.vision, vision, scale, self.options.crop)
+            save_tensors({**tensors, **numbers}, place, metadata)
+        clip = Parts(towers.text, text, self.clip.vision, vision, numbers, self.options.crop)
         for library in self.options.write_for:
             write_folder(self.folder / library, files_for(library, clip), metadata)
 

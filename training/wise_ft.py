@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..encoder.clip import FullClip
 from ..encoder.text_model import TextModel
@@ -18,9 +18,10 @@ from .options import TrainOptions
 class FirstWeights:
     """Initial weights, read again from their file when needed."""
 
-    def __init__(self, clip: FullClip, weights: Path, options: TrainOptions, logit_scale: Tensor) -> None:
+    def __init__(self, clip: FullClip, weights: Path, options: TrainOptions, loss: nn.Module) -> None:
         """Prepare to read them, before training."""
-        self._weights, self._logit_scale = weights, logit_scale.detach().clone()
+        self._weights = weights
+        self._first = {f"loss.{name}": parameter.detach().clone() for name, parameter in loss.named_parameters()}
         self._models: dict[str, TextModel | VisionModel] = {}
         if options.merge != 1 and not options.lora:
             self._models["text"] = clip.text
@@ -29,8 +30,8 @@ class FirstWeights:
         self._digests = {name: digest_of(model.parameters()) for name, model in self._models.items()}
 
     def __call__(self) -> dict[str, Tensor]:
-        """Read the weights of the trained towers and the scale, under the names of `Towers`."""
-        first = {"loss.logit_scale": self._logit_scale}
+        """Read the weights of the trained towers and the loss, under the names of `Towers`."""
+        first = {**self._first}
         for name, model in self._models.items():
             parameters = read_again(model, self._weights, self._digests[name])
             first.update({f"{name}.{part}": tensor for part, tensor in parameters.items()})

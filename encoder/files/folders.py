@@ -37,8 +37,8 @@ class Parts:
     text_parameters: Mapping[str, Tensor]
     vision: VisionModel
     vision_parameters: Mapping[str, Tensor]
-    log_scale: Tensor
-    """Logarithm of the factor of cosines, one number."""
+    numbers: Mapping[str, Tensor]
+    """The logarithm of the factor of cosines, ``logit_scale``; and what SigLIP's loss adds then, ``logit_bias``."""
     crop: Crop
     """Way of making pictures square."""
 
@@ -70,7 +70,7 @@ def _for_transformers(clip: Parts) -> Files:
         _WEIGHTS: {
             **hugging_face_tensors(clip.text, clip.text_parameters),
             **hugging_face_tensors(clip.vision, clip.vision_parameters),
-            "logit_scale": clip.log_scale,
+            "logit_scale": clip.numbers["logit_scale"],
         },
         _CONFIG: clip_config(clip.text.config, clip.vision.config),
         "preprocessor_config.json": {
@@ -110,6 +110,8 @@ def _for_open_clip(clip: Parts) -> Files:
             "heads": text.num_heads,
         },
     }
+    if bias := [tensor.item() for name, tensor in clip.numbers.items() if name == "logit_bias"]:
+        model["init_logit_bias"] = bias[0]
     preprocessing = {
         "size": [vision.image_size] * 2,
         "mode": "RGB",
@@ -121,7 +123,7 @@ def _for_open_clip(clip: Parts) -> Files:
     tensors = {
         **_open_clip_tensors(FoundTower("", Place("", OPENCLIP, ""), ()), clip.text_parameters),
         **_open_clip_tensors(FoundTower("", Place("", OPENCLIP_VISION, ""), ()), clip.vision_parameters),
-        "logit_scale": clip.log_scale,
+        **clip.numbers,
     }
     config = {"model_cfg": model, "preprocess_cfg": preprocessing}
     return {"open_clip_model.safetensors": tensors, "open_clip_config.json": config}

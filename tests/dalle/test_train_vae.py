@@ -168,7 +168,7 @@ def test_pictures_in_shards_need_no_captions_either(tmp_path: Path, data: Path) 
     with tarfile.open(tmp_path / "0.tar", "w") as archive:
         for path in sorted(data.glob("*.png")):
             archive.add(path, path.name)
-    assert read_data(tmp_path).examples == ()
+    assert len(read_data(tmp_path).examples) == 0
     found = read_data(tmp_path, is_captioned=False)
     assert len(found.examples) == 24
     assert not found.problems

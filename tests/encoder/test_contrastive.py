@@ -1,5 +1,6 @@
 """The contrastive loss: the lecture's equations as loops, open_clip's loss, and two processes against one."""
 
+import importlib.util
 import math
 import os
 import subprocess
@@ -15,6 +16,7 @@ from weighted_clip.encoder.similarity import (
     INITIAL_TEMPERATURE,
     MAX_LOGIT_SCALE,
     ContrastiveLoss,
+    SigmoidLoss,
     normalized,
     probabilities,
     similarity,
@@ -116,6 +118,37 @@ def test_equals_open_clips_loss_and_gradients(batch: int, temperature: float) ->
     for own, other in ((texts, other_texts), (images, other_images), (loss.logit_scale, log_scale)):
         assert own.grad is not None
         assert torch.allclose(own.grad, other.grad, rtol=0, atol=TOLERANCE)
+
+
+def by_sigmoids(loss: nn.Module, texts: Tensor, images: Tensor) -> dict[str, Tensor]:
+    """SigLIP's loss, ours or open_clip's, of pairs of this process, and its gradients."""
+    texts, images = (features.detach().clone().requires_grad_() for features in (texts, images))
+    ours = SigmoidLoss(0.2, -3.0).double()
+    if isinstance(loss, SigmoidLoss):
+        found = ours(texts, images)
+    else:
+        units = (nn.functional.normalize(features, dim=-1) for features in (images, texts))
+        found = loss(*units, ours.logit_scale.exp(), ours.logit_bias)
+    found.backward()
+    assert ours.logit_scale.grad is not None and ours.logit_bias.grad is not None
+    return {
+        "loss": found.detach(),
+        "texts": texts.grad,
+        "images": images.grad,
+        "scale": ours.logit_scale.grad,
+        "bias": ours.logit_bias.grad,
+    }
+
+
+@pytest.mark.parametrize("batch", [1, 3, 32])
+def test_the_sigmoid_loss_and_its_gradients_are_open_clip_s(batch: int) -> None:
+    from ..libraries import library
+
+    pairs = random_pairs(batch, dim=64, dtype=torch.float64)
+    ours = by_sigmoids(SigmoidLoss(), *pairs)
+    theirs = by_sigmoids(library("open_clip", "3").loss.SigLipLoss(), *pairs)
+    for name, value in ours.items():
+        assert (value - theirs[name]).abs().max() <= 1e-9, name
 
 
 # --- temperature
@@ -282,6 +315,14 @@ def run_rank(rank: int, folder: Path) -> None:
     frozen = texts.clone().requires_grad_()
     loss(frozen, images).backward()
     found["images frozen"] = frozen.grad
+    pairs = [features.chunk(RANKS)[rank] for features in joint_batch(torch.float64)]
+    found["sigmoid"] = by_sigmoids(SigmoidLoss(), *pairs)
+    if (package := importlib.util.find_spec("open_clip")) and package.submodule_search_locations:
+        place = Path(package.submodule_search_locations[0]) / "loss.py"  # alone, as the package loads much more
+        spec = importlib.util.spec_from_file_location("open_clip_loss", place)
+        theirs = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(theirs)
+        found["sigmoid of open_clip"] = by_sigmoids(theirs.SigLipLoss(rank=rank, world_size=RANKS), *pairs)
     try:
         loss(texts[: 3 - rank], images[: 3 - rank])
     except ValueError as error:
@@ -380,6 +421,20 @@ def test_a_tower_without_gradients_and_no_gradients_at_all(ranks: list[dict[str,
     assert torch.allclose(gathered, texts.grad, rtol=0, atol=TOLERANCE)
     half = ContrastiveLoss()(texts.bfloat16(), images.bfloat16()).item()
     assert sum(rank["in half precision"] for rank in ranks) / RANKS == pytest.approx(half, abs=TOLERANCE)
+
+
+def test_the_sigmoid_loss_of_two_processes_is_open_clip_s_and_that_of_one(ranks: list[dict[str, Any]]) -> None:
+    if "sigmoid of open_clip" not in ranks[0]:
+        pytest.skip("open_clip is not installed")
+    joint = by_sigmoids(SigmoidLoss(), *joint_batch(torch.float64))
+    for rank in ranks:
+        for name, value in rank["sigmoid"].items():
+            assert (value - rank["sigmoid of open_clip"][name]).abs().max() <= 1e-9, name
+    for name in ("loss", "scale", "bias"):
+        assert abs(sum(rank["sigmoid"][name] for rank in ranks) / RANKS - joint[name]) <= 1e-9
+    for name in ("texts", "images"):
+        gathered = torch.cat([rank["sigmoid"][name] for rank in ranks]) / RANKS
+        assert (gathered - joint[name]).abs().max() <= 1e-9
 
 
 def test_uneven_batches_are_refused_on_every_rank(ranks: list[dict[str, Any]]) -> None:

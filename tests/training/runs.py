@@ -15,6 +15,7 @@ from torch import Tensor
 Start = Callable[..., int]
 
 
+TIMED = ("pairs/s", "images/s", "seconds waited")
 WORDS = ["red", "green", "blue", "cat", "dog", "bird", "sits", "runs", "sleeps", "small", "large", "old"]
 
 
@@ -35,5 +36,9 @@ def tensors_of(path: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def log_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+def log_of(folder: Path, *, is_timed: bool = False) -> list[dict[str, Any]]:
+    """Entries of a log; those of time, which no two runs have alike, only if asked for."""
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [
+        {name: value for name, value in json.loads(line).items() if is_timed or name not in TIMED} for line in lines
+    ]

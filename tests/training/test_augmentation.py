@@ -76,3 +76,39 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     assert start(*options) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_colors_change_as_by_color_jitter(transforms, number: int) -> None:
+    """Each change alone, to the bit: the same image, by the factor that was drawn."""
+    from torchvision.transforms import functional
+
+    image, most = noise(20, 12), [0.0] * 4
+    most[number] = 0.4
+    change = (
+        functional.adjust_brightness,
+        functional.adjust_contrast,
+        functional.adjust_saturation,
+        functional.adjust_hue,
+    )[number]
+    for seed in range(20):
+        ours = Augmentation(jitter=tuple(most), jitter_prob=1.0)(image, 8, random.Random(seed))
+        rng = random.Random(seed)
+        rng.random(), rng.sample(range(4), 4)
+        drawn = rng.uniform(0.6, 1.4) if number < 3 else rng.uniform(-0.4, 0.4)
+        assert np.array_equal(np.asarray(ours), np.asarray(change(image, drawn)))
+
+
+def test_colors_change_and_vanish_as_often_as_asked(transforms) -> None:
+    image = noise(6, 6)
+    changed = [Augmentation(jitter=(0.3, 0, 0, 0), jitter_prob=0.25)(image, 8, random.Random(n)) for n in range(800)]
+    assert 0.2 < sum(one != image for one in changed) / 800 < 0.3
+    gray = [Augmentation(gray_prob=0.25)(image, 8, random.Random(number)) for number in range(800)]
+    expected = transforms.Grayscale(3)(image)
+    assert {one.tobytes() for one in gray} == {image.tobytes(), expected.tobytes()}
+    assert 0.2 < sum(one != image for one in gray) / 800 < 0.3
+    whole = Augmentation(jitter=(0.4, 0.4, 0.4, 0.1), jitter_prob=1.0)
+    assert len({whole(image, 8, random.Random(number)).tobytes() for number in range(20)}) == 20
+    for wrong in ({"jitter": (0, 0, 0, 0.6)}, {"jitter": (2, 0, 0, 0)}, {"jitter_prob": 1.5}, {"gray_prob": -0.1}):
+        with pytest.raises(ValueError, match=r"^--(color-jitter|gray-prob)"):
+            Augmentation(**wrong)

@@ -335,7 +335,7 @@ def test_pictures_without_texts_are_answered_with_the_option_for_them(
     (tmp_path / "data" / "red").mkdir(parents=True)
     Image.new("RGB", (30, 30)).save(tmp_path / "data" / "red" / "1.png")
     assert run("texts", "--steps", "1", data=tmp_path / "data") == 1
-    assert "no .txt beside it (red/1.png), 0 of them held out" in (told := capsys.readouterr().err)
+    assert "no .txt, .caption or .json beside it (red/1.png), 0 of them held out" in (told := capsys.readouterr().err)
     assert "--towers image reads the pictures" in told
 
 
@@ -356,8 +356,12 @@ def test_classes_of_shards_are_their_folders(
 def test_pixels_that_are_not_finite_end_a_run_with_the_last_good_weights(
     run: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real: Any = images.Images.for_epoch
-    monkeypatch.setattr(images.Images, "for_epoch", lambda *given: real(*given) * math.nan)
+    real: Any = images.Images._pixels
+
+    def spoiled(self: Any, example: Any, epoch: int | None = None) -> Any:
+        return real(self, example, epoch) * (1.0 if epoch is None else math.nan)  # but where it is measured
+
+    monkeypatch.setattr(images.Images, "_pixels", spoiled)
     assert run("images", "--steps", "5") == 1
     assert "the loss of step 3 is nan, after 2 such steps" in capsys.readouterr().err
     assert all(one.isfinite().all() for one in tensors_of(tmp_path / "out" / CLASSIFIER_NAME).values())

@@ -42,10 +42,10 @@ def test_what_is_given_counts_instead_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("data: pictures\nweights: w\nout: o\nrate: 1e-3\nweight_decay: 0\nmirror: true\nshuffle-tags: no\n")
     found = read(file, "train")
-    assert (found["data"], found["rate"], found["weight_decay"]) == (Path("pictures"), 1e-3, 0.0)
+    assert (found["data"], found["rate"], found["weight_decay"]) == ("pictures", 1e-3, 0.0)
     assert (found["mirror"], found["shuffle_tags"], found["seed"]) == (True, False, 0)
     found = read(file, "train", "others", "--rate", "2e-3")
-    assert (found["data"], found["rate"], found["mirror"]) == (Path("others"), 2e-3, True)
+    assert (found["data"], found["rate"], found["mirror"]) == ("others", 2e-3, True)
 
 
 def test_a_value_is_what_would_have_been_typed(tmp_path: Path) -> None:
@@ -68,6 +68,10 @@ def test_a_value_is_what_would_have_been_typed(tmp_path: Path) -> None:
         ("weights: w\nmirror: true", ["--no-mirror", "--mirror"], {"mirror": True}),
         ("weights: w\nmirror:\nsteps: ~", [], {"mirror": False, "steps": None}),
         ("weights: w\nwatch: [a]", ["--watch", "b"], {"watch": ["a", "b"]}),
+        ("weights: w\nwatch: [a]", ["--no-watch"], {"watch": []}),
+        ("weights: w\nlora: 8\nrate: 1", ["--no-lora", "--no-rate"], {"lora": 0, "rate": 1e-5}),
+        ("weights: w\nsteps: 5", ["--no-steps"], {"steps": None, "epochs": 10}),
+        ("weights: w\nword: cat\nval: d", ["--no-word", "--word", "dog", "--no-val"], {"word": "dog", "val": None}),
     ],
 )
 def test_what_is_typed_replaces_what_excludes_it(
@@ -86,7 +90,7 @@ def test_the_file_s_place_among_the_words_makes_no_difference(tmp_path: Path) ->
     file.write_text("data: d\nweights: w\nout: o\n")
     for typed in (["e", "--seed", "5"], ["--seed", "5", "e"], ["--seed", "5", "--", "e"]):
         found = vars(make_parser().parse_args(["train", "--config", str(file), *typed]))
-        assert (found["data"], found["seed"]) == (Path("e"), 5)
+        assert (found["data"], found["seed"]) == ("e", 5)
 
 
 @pytest.mark.parametrize(
@@ -244,10 +248,14 @@ def test_a_tracker_gets_the_log(data: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(tracking, "get_available_trackers", lambda: [LoggerType.WANDB])
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: name == "wandb" or find_spec(name, *more))
+    named = ("--wandb-project-name", "words", "--name", "first")
+    assert start("mlm", data, tmp_path / "other", "--track", "wandb", *named) == 0
+    assert told[0] == ("words", "first")
+    told.clear()
     assert start("mlm", data, tmp_path / "out", "--track", "wandb") == 0
     assert told[0] == ("weighted-clip", "out")
     assert told[1]["options.batch"] == "4"
-    assert told[2:-1] == log_of(tmp_path / "out")
+    assert told[2:-1] == log_of(tmp_path / "out", is_timed=True)
     assert told[-1] == "finished"
 
 
@@ -260,3 +268,15 @@ def test_a_tracker_that_is_not_installed_is_said(
     )
     assert start("mlm", data, tmp_path / "out", "--track", "wandb") == 1
     assert "--track wandb: wandb is not installed: .venv/bin/pip install wandb" in capsys.readouterr().err
+
+
+def test_resume_latest_begins_a_run_and_goes_on_with_it(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, latest = tmp_path / "out", ("--resume", "latest")
+    assert start("mlm", data, out, *latest) == 0
+    assert "goes on" not in capsys.readouterr().out
+    assert start("mlm", data, out, *latest) == 0
+    assert "goes on after step 8 of 8" in capsys.readouterr().out
+    found = vars(make_parser().parse_args(["train", "--resume", "d", *TRAIN[2:]]))
+    assert (found["data"], found["resume"]) == ("d", True)  # a flag still takes no value
