@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -122,14 +122,16 @@ class World(nn.Module):
     """All that its captions are made of, besides commas."""
     prefixes: ClassVar[dict[str, str]]
     """Keys of the file begin with these, by the name of the part."""
-    things_in: ClassVar[Callable[[Tensor], list[list[Found]]]]
-    """Its judge."""
     text: Any
     network: Any
 
     @classmethod
     def sizes(cls) -> dict[str, Any]:
         """Sizes and words, for the metadata."""
+        raise NotImplementedError
+
+    def things_in(self, pictures: Tensor) -> list[list[Found]]:
+        """Its judge: things in pictures ``[n, 3, SIDE, SIDE]`` in 0..1."""
         raise NotImplementedError
 
     def ids(self, captions: list[str]) -> Tensor:
@@ -154,7 +156,6 @@ class UNetWorld(World):
 
     name, kinds, words = "unet", KINDS, WORDS
     prefixes: ClassVar = {"network": "model.diffusion_model.", "text": "cond_stage_model.transformer.text_model."}
-    things_in = staticmethod(things_in)
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,6 +171,10 @@ class UNetWorld(World):
     def sizes(cls) -> dict[str, Any]:
         """Sizes and words, for the metadata."""
         return {"text": asdict(TEXT), "unet": asdict(UNET), "words": [*WORDS, *PUNCTUATION]}
+
+    def things_in(self, pictures: Tensor) -> list[list[Found]]:
+        """Its judge."""
+        return things_in(pictures)
 
     def ids(self, captions: list[str]) -> Tensor:
         """Rows of the small table for captions of known words: BOS, tokens, EOS and padding, ``[captions, 77]``."""
@@ -198,7 +203,6 @@ class JointWorld(World):
 
     name, kinds, words = "joint", tuple(TEXTURES), DISC_WORDS
     prefixes: ClassVar = {"network": "model.diffusion_model.", "text": "text_encoders.qwen3_4b.transformer.model."}
-    things_in = staticmethod(discs_in)
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,6 +220,10 @@ class JointWorld(World):
     def sizes(cls) -> dict[str, Any]:
         """Sizes and words, for the metadata."""
         return {"text": asdict(QWEN), "joint": {**asdict(JOINT), "axes_dim": list(JOINT.axes_dim)}, "words": [*PIECES]}
+
+    def things_in(self, pictures: Tensor) -> list[list[Found]]:
+        """Its judge."""
+        return discs_in(pictures)
 
     def ids(self, captions: list[str]) -> Tensor:
         """Rows of the small table for captions of known words in the template, -1 behind them: ``[captions, rows]``."""

@@ -108,7 +108,7 @@ def _joint_clip(world: JointWorld, device: str) -> Clip:
     return clip
 
 
-def _host_clip(model: Any, tokenizer: Any, options: dict[str, Any], device: str) -> Clip:
+def _host_clip(model: Any, tokenizer: Any, options: dict[str, Any], device: str) -> Any:
     options = {**options, "dtype": torch.float32}
     if device == "cpu":
         options["load_device"] = options["offload_device"] = torch.device("cpu")
