@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
+from unittest import SkipTest
 
 import torch
 from inprocess import CLOSE, compares, difference, main, refusal, run_ours, stock
@@ -24,6 +25,8 @@ def loaded() -> tuple[Any, Any, Any]:
     """Results of the node: MODEL, CLIP and VAE."""
     import nodes
 
+    if not of_pack("world.model").TRAINED_JOINT.exists():
+        raise SkipTest("no joint world is trained yet")
     return nodes.NODE_CLASS_MAPPINGS["WeightedCLIPLoadWorld"]().load("auto", "joint")
 
 
