@@ -15,9 +15,9 @@ from ..encoder.option import options_in
 from . import Command
 from .console import Progress, show
 from .images import write_picture
-from .options import add_arguments, add_value, given_of, options_of
+from .options import add_arguments, add_value, options_of
 from .processes import alone
-from .training import Chart, Job, Page, Say, add_device, add_saving, epilog, in_rows
+from .training import Chart, Job, Page, Say, add_device, add_saving, epilog, in_rows, with_arguments
 from .training import train as train_with
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def _train(arguments: argparse.Namespace) -> int:
     from ..training.options import WorldOptions
     from ..training.world import NAME
 
-    return train_with(arguments, WorldOptions(**given_of(arguments, options_in(WorldOptions))), Job(NAME, _make, _PAGE))
+    options = with_arguments(WorldOptions(arguments.kind), arguments)
+    return train_with(arguments, options, Job(NAME, _make, _PAGE))
 
 
 def _make(

@@ -383,6 +383,8 @@ class WorldOptions:
     precision: str = "fp32"
 
     def __post_init__(self) -> None:
+        if self.kind not in WORLD_RECIPES:
+            raise ValueError(f"kind must be one of: {', '.join(WORLD_RECIPES)}; got {quote(self.kind)}")
         for name, best in WORLD_RECIPES[self.kind].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, best)
