@@ -1,4 +1,4 @@
-"""The commands ``world``: a small Stable Diffusion of coloured shapes, trained, and pictures drawn with it."""
+"""The commands ``world``: small models of coloured things, trained, and pictures drawn with them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ MAX_COUNT = 4096
 """Pictures of one run at most: they are held in memory, 12 kB each."""
 ACROSS, ENLARGED = 8, 4
 """Pictures in a row, and pixels of the file for one of theirs, along each side."""
+CLIP_OPTIONS = ("scheme", "padding", "law", "mask_method")
+"""Options of prompts that only CLIP's rows have."""
 _PAGE = Page(
     "Training of a small world",
     {
@@ -46,7 +48,7 @@ def _add_train_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")
     train.add_argument("--resume", action="store_true", help="go on with the run in DIR, given the same options")
     add_saving(train)
-    add_arguments(train, options_in(WorldOptions), "steps", "batch", "rate", "seed")
+    add_arguments(train, options_in(WorldOptions), "kind", "steps", "batch", "rate", "seed")
     add_device(train)
 
 
@@ -55,7 +57,8 @@ def _train(arguments: argparse.Namespace) -> int:
     from ..training.options import WorldOptions
     from ..training.world import NAME
 
-    return train_with(arguments, with_arguments(WorldOptions(), arguments), Job(NAME, _make, _PAGE))
+    options = with_arguments(WorldOptions(arguments.kind), arguments)
+    return train_with(arguments, options, Job(NAME, _make, _PAGE))
 
 
 def _make(
@@ -72,11 +75,17 @@ def _make(
 
 
 def _add_sample_arguments(sample: argparse.ArgumentParser) -> None:
+    from ..weighting.attention import WAYS
     from ..weighting.options import OPTIONS
 
     add_world(sample)
     sample.add_argument("text", metavar="CAPTION", help='what to draw: "a (red:0.5) circle and a blue square"')
-    add_arguments(sample, OPTIONS, "syntax", "scheme", "padding", "law", "mask_method")
+    add_arguments(sample, OPTIONS, "syntax", *CLIP_OPTIONS)
+    sample.add_argument(
+        "--how",
+        choices=[*WAYS],
+        help="weights act in the attention, as of Attention Weights (in the joint world: bias)",
+    )
     sample.add_argument("--out", type=Path, required=True, metavar="FILE", help="the .png file to write")
     add_value(sample, "--count", 8, "N", "how many pictures (%(default)s)")
     add_value(sample, "--seed", 0, "N", "of the first; others count on (%(default)s)")
@@ -87,17 +96,21 @@ def _add_sample_arguments(sample: argparse.ArgumentParser) -> None:
 def add_world(parser: argparse.ArgumentParser) -> None:
     """Declare the argument ``world``, for `world_of`."""
     parser.add_argument(
-        "world", nargs="?", type=Path, metavar="WORLD", help="folder or file of world train (the pack's own)"
+        "world",
+        nargs="?",
+        type=Path,
+        metavar="WORLD",
+        help="folder or file of world train; unet or joint: the pack's own (unet)",
     )
 
 
 def world_of(place: Path | None) -> tuple[World, dict[str, Any]]:
     """Load the world of a file, of a folder of ``world train``, or the pack's own, and its recipe."""
     from ..training.world import NAME
-    from ..world.model import load_world
+    from ..world.model import WORLDS, load_world, trained
 
-    if place is None:
-        return load_world()
+    if place is None or (place.as_posix() in WORLDS and not place.exists()):
+        return load_world(trained("unet" if place is None else place.as_posix()))
     return load_world(place / NAME if place.is_dir() else place)
 
 
@@ -135,19 +148,23 @@ def _sample(arguments: argparse.Namespace) -> int:
 def _draw(arguments: argparse.Namespace) -> int:
     import torch
 
-    from ..weighting.chunks import plain_id
-    from ..world.measure import Painter, Way
-    from ..world.model import check_words, noise_of, sampled, to_pictures
+    from ..weighting.options import OPTIONS
+    from ..world.measure import Way, painter_of
+    from ..world.model import noise_of, sampled, to_pictures
 
     world, _ = world_of(arguments.world)
-    painter, options = Painter(world), options_of(arguments)
-    for chunk in painter.encoders.read(arguments.text, options)["clip_l"].chunks:
-        check_words(arguments.text, [(plain_id(token.id), token.at.start, token.at.end) for token in chunk.content])
-    text = painter.text(arguments.text, Way("", asdict(options)))
+    painter, options = painter_of(world), options_of(arguments)
+    given = [name for name in CLIP_OPTIONS if getattr(options, name) != OPTIONS[name].default]
+    if world.name == "joint" and given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ValueError(f"{flags}: of CLIP's rows alone; in the joint world weights act by --how")
+    painter.check(arguments.text, options)
+    how = arguments.how or ("bias" if world.name == "joint" else "")
+    text = painter.text(arguments.text, Way("", asdict(options), how))
     noise = noise_of(list(range(arguments.seed, arguments.seed + arguments.count)))
     latents, progress = noise, Progress()
     for number, latents in enumerate(  # noqa: B007 - the last ones are the pictures
-        sampled(world.unet, noise, text, painter.empty, arguments.steps, arguments.guidance), 1
+        sampled(painter.network, noise, text, painter.empty, arguments.steps, arguments.guidance), 1
     ):
         progress.tell(f"step {number} of {arguments.steps}")
     progress.clear()
@@ -164,21 +181,22 @@ def _draw(arguments: argparse.Namespace) -> int:
 
 WORLD = Command(
     "world",
-    "a small Stable Diffusion of coloured shapes",
+    "small models of coloured things",
     None,
     None,
     ("train world", 'sample "a red circle and a blue square" --out circle.png'),
-    description="Train a small Stable Diffusion on pictures of coloured shapes, which it learns within an hour on two "
-    "cores, and draw with it. No checkpoint is needed. See docs/world.md.",
+    description="Train a small Stable Diffusion on pictures of coloured shapes, or a small model with joint attention "
+    "on coloured discs, within an hour on two cores, and draw with it. No checkpoint is needed. See docs/world.md.",
 )
 WORLD_TRAIN = Command(
     "world train",
-    "train the text encoder and the U-Net, without any data",
+    "train a text encoder and what reads it, without any data",
     _add_train_arguments,
     _train,
     ("world",),
-    description="Train a CLIP text encoder and a U-Net with the keys of Stable Diffusion 1.5 on pictures that are "
-    "drawn as they are needed. Writes world.safetensors and a page with curves.",
+    description="Train a CLIP text encoder and a U-Net with the keys of Stable Diffusion 1.5, or a Qwen 3 and single "
+    "blocks with the keys of Flux, on pictures that are drawn as they are needed. Writes world.safetensors and a page "
+    "with curves.",
     epilog=epilog("world train"),
 )
 WORLD_SAMPLE = Command(

@@ -44,12 +44,12 @@ def _measure(arguments: argparse.Namespace) -> int:
 @alone
 def _measure_world(arguments: argparse.Namespace) -> int:
     from ..training.log import duration
-    from ..world.measure import QUESTIONS, QUICK, Painter, measure, missing
+    from ..world.measure import measure, missing, painter_of, questions_of
     from ..world.tables import measured, tables_of
 
     world, recipe = world_of(arguments.world)
-    questions = QUICK if arguments.quick else QUESTIONS
-    painter, folder = Painter(world), arguments.out / POINTS
+    questions = questions_of(world, is_quick=arguments.quick)
+    painter, folder = painter_of(world), arguments.out / POINTS
     left = total = missing(folder, questions)
     if total:
         seconds = _seconds_of_a_picture(painter)
@@ -77,7 +77,7 @@ def _measure_world(arguments: argparse.Namespace) -> int:
 def _seconds_of_a_picture(painter: Painter) -> float:
     from ..world.measure import Way
 
-    text = painter.text("a red circle", Way("comfy"))
+    text = painter.text("a red", Way("comfy"))
     painter.pictures([text], [[0]])
     started = time.monotonic()
     painter.pictures([text], [list(range(16))])

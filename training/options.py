@@ -392,11 +392,16 @@ DECLARED = {name: about for cls in (TrainOptions, Rates, CaptionOptions) for nam
 
 @dataclass(frozen=True)
 class WorldOptions:
-    """Options that determine the result of a run."""
+    """Options that determine the result of a run. Those that are None are made what is best for the kind of world."""
 
-    steps: int = option(3000, help="how many updates (%(default)s)", metavar="N")
-    batch: int = option(64, help="pictures of each (%(default)s)", metavar="N")
-    rate: float = option(1e-3, help="highest step size (%(default)s)", metavar="X")
+    kind: str = option(
+        "unet",
+        help="unet: a U-Net with CLIP, as Stable Diffusion (default); joint: joint attention with Qwen 3, as Flux has",
+        choices=("unet", "joint"),
+    )
+    steps: int = option(None, help="how many updates (3000; joint: 6000)", metavar="N", kind=int)
+    batch: int = option(None, help="pictures of each (64; joint: 24)", metavar="N", kind=int)
+    rate: float = option(None, help="highest step size (0.001; joint: 0.0015)", metavar="X", kind=float)
     """It is reached after ``warmup`` steps; over the second half it falls to a twentieth."""
     warmup: int = 200
     weight_decay: float = 0.01
@@ -409,6 +414,11 @@ class WorldOptions:
     precision: str = "fp32"
 
     def __post_init__(self) -> None:
+        if self.kind not in WORLD_RECIPES:
+            raise ValueError(f"kind must be one of: {', '.join(WORLD_RECIPES)}; got {quote(self.kind)}")
+        for name, best in WORLD_RECIPES[self.kind].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, best)
         for name in ("steps", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -416,3 +426,10 @@ class WorldOptions:
     def as_dict(self) -> dict[str, Any]:
         """The options as a dict, for a record."""
         return asdict(self)
+
+
+WORLD_RECIPES: dict[str, dict[str, float]] = {
+    "unet": {"steps": 3000, "batch": 64, "rate": 1e-3},
+    "joint": {"steps": 6000, "batch": 24, "rate": 1.5e-3},
+}
+"""What is best for each kind of world."""

@@ -1,4 +1,4 @@
-"""Training of the small world: a text encoder and a U-Net, from pictures that are drawn as they are needed."""
+"""Training of a small world: a text encoder and the network that reads it, from pictures drawn as they are needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..world.evaluation import held_out_scenes, rightness, training_example
-from ..world.model import World, save_world, to_latents
+from ..world.model import WORLDS, World, save_world, to_latents
 from .loop import Loop
 from .optimizer import by_decay
 from .options import WorldOptions
@@ -46,10 +46,11 @@ class WorldRun(Loop):
         if options.batch % processes:
             raise ValueError(f"a batch of {options.batch} pictures cannot be shared by {processes} processes")
         self._share = options.batch // processes
-        self.held = held_out_scenes(NUM_MEASURED)
+        make = WORLDS[options.kind]
+        self.held = held_out_scenes(NUM_MEASURED, make.kinds)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
-            world = World()
+            world = make()
         groups = by_decay(world.parameters(), 1.0, options.weight_decay)
         self.prepare(world, groups, partial(torch.optim.AdamW, betas=(0.9, 0.99)))
 
@@ -66,7 +67,7 @@ class WorldRun(Loop):
         rank = self.accelerator.process_index
         rng = random.Random(f"{self.options.seed}/{step}/{rank}")
         generator = torch.Generator().manual_seed(rng.getrandbits(62))
-        pictures, captions = training_example(rng, self._share)
+        pictures, captions = training_example(rng, self._share, self.trained.kinds)
         captions = ["" if rng.random() < DROPPED else caption for caption in captions]
         latents = to_latents(pictures)
         times = torch.randn(self._share, generator=generator).sigmoid()

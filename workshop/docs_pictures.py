@@ -56,7 +56,7 @@ def maps() -> Image.Image:
     words = prompt.split()
     text = world.text(prompt, Way("watched"))
     own = key_rows([(1 + number,) for number in range(len(words))], text.rows.shape[1])[None]
-    with watched(world.unet) as recorded:
+    with watched(world.network) as recorded:
         [drawn] = world.pictures([text._replace(words=own)], [seeds])
     found = mean_maps(recorded)
     heats = [[pictures.draw_heat(one.numpy()) for one in some] for some in found / found.max()]

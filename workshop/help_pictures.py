@@ -146,8 +146,8 @@ def word_maps(prompt: str, words: Sequence[str], seed: int) -> Image.Image:
     [encoded] = world.encoders.prepare([prompt], EncodeOptions()).run()
     rows = (words_of_towers(encoded.prompts) or {})["clip_l"]
     own = key_rows([rows.rows_of(word) for word in words], text.rows.shape[1])[None]
-    with watched(world.unet) as recorded:
-        *_, latent = sampled(world.unet, noise_of([seed]), text._replace(words=own), world.empty)
+    with watched(world.network) as recorded:
+        *_, latent = sampled(world.network, noise_of([seed]), text._replace(words=own), world.empty)
     maps = mean_maps(recorded)[0]
     tiles = [("the picture", as_picture(to_pictures(latent), 160))]
     shown = (maps / maps.max()).repeat_interleave(10, 1).repeat_interleave(10, 2)

@@ -20,7 +20,6 @@ from .help_pictures import DROP, FADED, SOME, as_picture, kept_apart, of_two
 SIDE, BAND = 400, 36
 """Size of a thumbnail and height of the names in it, in pixels."""
 BLEND = SOME["masked_blend"]
-CLEAN = Way("", {"padding": "clean EOS too"})
 ONE, BOTH, NEGATIVE = "a red circle", TWO.text(part=""), "a red circle (and a blue square:-1)"
 
 
@@ -68,19 +67,19 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     ),
     "05 Hide a word": lambda: compared({"stock": of_two(), "square hidden": of_two({"hide": "blue square"})}),
     "06 Weigh attention": lambda: compared(
-        {"stock, -1": text(NEGATIVE), "attention, -1": text(NEGATIVE, Way("", how="bias"))}
+        {"stock, -1": text(NEGATIVE), "attention, -1": text(NEGATIVE, Way("", how="bias"))}, (1, 2)
     ),
     "07 A word for the first steps": lambda: compared(
-        {"all 20 steps": text(BOTH, CLEAN), "first 3 steps": Timed(text(BOTH, CLEAN), text(ONE, CLEAN), 0.15)}
+        {"all 20 steps": text(BOTH), "first 7 steps": Timed(text(BOTH), text(ONE), 0.35)}
     ),
     "08 Place a phrase": lambda: compared({"anywhere": of_two(DROP), "placed": of_two(DROP, PHRASES)}, (4, 0)),
     "09 Regions": lambda: compared({"one prompt": of_two(DROP), "two, in halves": of_two(DROP, REGIONS)}, (4, 0)),
     "10 Where words act": lambda: of_help("word-maps"),
     "11 Timed prompt": lambda: compared(
-        {ONE: text(ONE), "later a square": Timed(text(ONE), text("a green square"), 0.4)}
+        {ONE: text(ONE), "later a square": Timed(text(ONE), text("a green square"), 0.15)}, (2, 4)
     ),
     "12 Long prompt with BREAK": lambda: compared(
-        {"and": of_two(), "BREAK": text("a red circle BREAK a blue square", Way("", {"syntax": "a1111"}))}
+        {"and": of_two(), "BREAK": text("a red circle BREAK a blue square", Way("", {"syntax": "a1111"}))}, (6, 5)
     ),
     "13 From an A1111 picture": lambda: of_help("read-parameters"),
 }

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .judge import assigned, things_in
+from .judge import assigned
 from .model import World, noise_of, sampled, to_pictures
 from .scenes import COLORS, KINDS, Scene, Thing, pictures, random_scene
-from .unet import Text
 
 NUM_HELD_OUT = 50
 """Pairs of things, such as a red circle and a blue square, that no picture of training shows together."""
@@ -24,35 +23,35 @@ COMMAS = 0.25
 
 
 @cache
-def held_out_pairs() -> frozenset[frozenset[tuple[str, str]]]:
+def held_out_pairs(kinds: tuple[str, ...] = KINDS) -> frozenset[frozenset[tuple[str, str]]]:
     """Pairs of things of different colours, by colour and kind."""
-    pairs = [pair for pair in combinations(product(COLORS, KINDS), 2) if pair[0][0] != pair[1][0]]
+    pairs = [pair for pair in combinations(product(COLORS, kinds), 2) if pair[0][0] != pair[1][0]]
     return frozenset(frozenset(pair) for pair in random.Random(0).sample(pairs, NUM_HELD_OUT))
 
 
-def is_held_out(scene: Scene) -> bool:
+def is_held_out(scene: Scene, kinds: tuple[str, ...] = KINDS) -> bool:
     """Whether two things of a scene are a pair that is held out."""
-    return any(frozenset((one[:2], two[:2])) in held_out_pairs() for one, two in combinations(scene.things, 2))
+    return any(frozenset((one[:2], two[:2])) in held_out_pairs(kinds) for one, two in combinations(scene.things, 2))
 
 
-def training_example(rng: random.Random, count: int) -> tuple[Tensor, list[str]]:
+def training_example(rng: random.Random, count: int, kinds: tuple[str, ...] = KINDS) -> tuple[Tensor, list[str]]:
     """Pictures ``[count, 3, 32, 32]`` in 0..1 and captions of random scenes without held-out pairs."""
     scenes: list[Scene] = []
     while len(scenes) < count:
-        scene = random_scene(rng)
-        if not is_held_out(scene):
+        scene = random_scene(rng, kinds=kinds)
+        if not is_held_out(scene, kinds):
             scenes.append(scene)
     return pictures(scenes), [_caption(scene, rng) for scene in scenes]
 
 
 def _caption(scene: Scene, rng: random.Random) -> str:
-    phrases = [f"a {thing.kind}" if rng.random() < COLORLESS else thing.phrase for thing in scene.things]
+    phrases = [f"a {thing.noun}" if rng.random() < COLORLESS else thing.phrase for thing in scene.things]
     return (", " if rng.random() < COMMAS else " and ").join(phrases)
 
 
-def held_out_scenes(count: int) -> list[Scene]:
+def held_out_scenes(count: int, kinds: tuple[str, ...] = KINDS) -> list[Scene]:
     """Scenes whose captions are held-out pairs, each in both orders, in random order."""
-    ordered = sorted(pair for both in map(sorted, held_out_pairs()) for pair in (both, both[::-1]))
+    ordered = sorted(pair for both in map(sorted, held_out_pairs(kinds)) for pair in (both, both[::-1]))
     random.Random(1).shuffle(ordered)
     return [Scene(tuple(Thing(*one) for one in ordered[index % len(ordered)])) for index in range(count)]
 
@@ -70,13 +69,13 @@ class Rightness(NamedTuple):
 
 def rightness(world: World, scenes: Sequence[Scene], *, batch: int = 50, seed: int = 1000) -> Rightness:
     """Colours and kinds that are right in one picture of each caption."""
-    rows = world.text(world.ids(["", *(scene.caption for scene in scenes)])).hidden
+    empty, texts = world.read([""]), world.read([scene.caption for scene in scenes])
     found = Rightness([], [])
     for start in range(0, len(scenes), batch):
         some = scenes[start : start + batch]
         noise = noise_of([seed + start + number for number in range(len(some))])
-        *_, latents = sampled(world.unet, noise, Text(rows[1 + start :][: len(some)]), Text(rows[:1]))
-        for scene, things in zip(some, things_in(to_pictures(latents)), strict=True):
+        *_, latents = sampled(world.network, noise, texts.part(slice(start, start + len(some))), empty)
+        for scene, things in zip(some, world.things_in(to_pictures(latents)), strict=True):
             for wanted, one in zip(scene.things, assigned(things, scene.things), strict=True):
                 found.colors.append(one is not None)
                 found.kinds.append(one is not None and one.thing.kind == wanted.kind)

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .scenes import BACKGROUND, COLORS, KINDS, Thing, covered
+from .scenes import BACKGROUND, COLORS, KINDS, TEXTURES, Thing, covered, quarters
 
 MIN_AREA = 20
 """Pixels below which something is no thing."""
+MIN_TEXTURED = 10
+"""The same of a disc, of which a quarter may be coloured."""
 MIN_OVERLAP = 0.6
 """Share of a thing and its best shape together that both cover; below, it is of no kind."""
 _WINDOW = 24
@@ -34,7 +36,7 @@ class Found(NamedTuple):
     """A thing found in a picture."""
 
     thing: Thing
-    """Its kind is `NO_KIND` if it looks like no shape."""
+    """Its kind is `NO_KIND` if it looks like no shape; what looks like no texture is no disc."""
     sureness: float
     """Overlap with the best shape, divided by their union: 0..1."""
     area: Tensor
@@ -42,20 +44,63 @@ class Found(NamedTuple):
 
 
 def things_in(pictures: Tensor) -> list[list[Found]]:
-    """Things in pictures, ``[n, 3, SIDE, SIDE]`` in 0..1, the largest first."""
+    """Shapes in pictures, ``[n, 3, SIDE, SIDE]`` in 0..1, the largest first."""
     found: list[list[Found]] = [[] for _ in pictures]
+    for name, masks in _colored(pictures):
+        for number, area in _components(masks):
+            found[number] += _recognised(name, area)
+    return _largest_first(found)
+
+
+def discs_in(pictures: Tensor) -> list[list[Found]]:
+    """Discs in pictures, ``[n, 3, SIDE, SIDE]`` in 0..1, the largest first, each of the texture it is most like."""
+    found: list[list[Found]] = [[] for _ in pictures]
+    for name, masks in _colored(pictures):
+        near = F.max_pool2d(masks[:, None].float(), 3, 1, 1)  # parts of a texture are two pixels apart
+        filled = 1 - F.max_pool2d(1 - near, 3, 1, 1)[:, 0]
+        for number, whole in _components(near[:, 0] > 0):
+            disc = _disc(name, whole & masks[number], whole & (filled[number] > 0))
+            if disc is not None:
+                found[number].append(disc)
+    return _largest_first(found)
+
+
+def _disc(color: str, area: Tensor, filled: Tensor) -> Found | None:
+    """Pixels as a disc of the texture that overlaps them best, or None; ``filled`` are they and those between them."""
+    if int(area.sum()) < MIN_TEXTURED:
+        return None
+    overlaps: dict[str, float] = {}
+    for kind, texture in _textures().items():
+        cells = texture & filled
+        overlaps[kind] = float((area & cells).sum() / (area | cells).sum())
+    kind = max(overlaps, key=overlaps.__getitem__)
+    if overlaps[kind] < MIN_OVERLAP:
+        return None
+    y, x = (filled.nonzero().double() + 0.5).mean(0).tolist()
+    return Found(Thing(color, kind, x, y, (float(filled.sum()) / np.pi) ** 0.5), overlaps[kind], area)
+
+
+@cache
+def _textures() -> dict[str, Tensor]:
+    """Pixels that each texture colours, ``[SIDE, SIDE]``, bool."""
+    return {kind: torch.from_numpy(np.array(cell, bool)[quarters()]) for kind, cell in TEXTURES.items()}
+
+
+def _largest_first(found: list[list[Found]]) -> list[list[Found]]:
+    return [sorted(things, key=lambda one: -int(one.area.sum())) for things in found]
+
+
+def _colored(pictures: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Name of each colour and the pixels nearest to it, ``[n, s, s]``."""
     if not len(pictures):
-        return found
+        return
     palette = torch.tensor([BACKGROUND, *COLORS.values()], dtype=torch.float32, device=pictures.device) / 255
     pixels = pictures.float().clamp(0, 1).permute(0, 2, 3, 1)  # [n, s, s, 3]
     nearest = (
         torch.cdist(pixels.flatten(1, 2), palette[None].expand(len(pixels), -1, -1)).argmin(2).reshape(pixels.shape[:3])
     )
     for index, name in enumerate(COLORS, 1):
-        masks = nearest == index
-        for number, area in _components(masks):
-            found[number] += _recognised(name, area)
-    return [sorted(things, key=lambda one: -int(one.area.sum())) for things in found]
+        yield name, nearest == index
 
 
 def _components(masks: Tensor, least: int = MIN_AREA) -> Iterator[tuple[int, Tensor]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,18 +26,46 @@ from ..encoder.regular_file import read_regular
 from ..output.files import written_whole
 from ..weighting.areas import area_mask, read_area
 from ..weighting.attention import PLAIN, WAYS, effect_of, way_of
+from ..weighting.chunks import plain_id
 from ..weighting.encoders import EncodedTowers, Encoders
 from ..weighting.fields import weights_by_place
 from ..weighting.options import EncodeOptions
 from ..weighting.padding import PADDINGS
 from ..weighting.schemes import SCHEMES
+from ..weighting.syntax import parse
 from ..weighting.word_maps import key_rows
 from ..weighting.words import words_of_towers
-from .judge import Found, assigned, things_in
-from .model import CELLS, Timed, World, noise_of, sampled, to_pictures
-from .scenes import SIDE, Scene, Thing, random_scene
+from .judge import Found, assigned
+from .model import (
+    CELLS,
+    PIECES,
+    Timed,
+    World,
+    check_words,
+    known_ids,
+    noise_of,
+    pieces_of,
+    places_of_pieces,
+    sampled,
+    to_pictures,
+)
+from .scenes import KINDS, SIDE, TEXTURES, Scene, Thing, random_scene
 from .unet import Regions, Text
-from .watching import COARSE, EARLY, FINE, LATE, LAYERS, PARTS, STEPS, Mapped, Selection, mapped, mean_maps, watched
+from .watching import (
+    ALL,
+    COARSE,
+    EARLY,
+    FINE,
+    LATE,
+    LAYERS,
+    PARTS,
+    STEPS,
+    Mapped,
+    Selection,
+    mapped,
+    mean_maps,
+    watched,
+)
 
 WEIGHTS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 FEW_WEIGHTS = (0.0, 0.5, 1.0, 1.5)
@@ -45,12 +74,12 @@ SEEDS = 8
 FIRST_SEED = 20_000
 BATCH = 64
 """Pictures drawn together."""
-FORMAT = "weighted-clip-measured-world-3"
+FORMAT = "weighted-clip-measured-world-4"
 MAX_POINT_BYTES = 16 * 2**20
 """Maximum size of a point's file; the largest has some 0.2 MiB."""
 
 Drawable = Text | Regions | Timed
-"""A text as the U-Net reads it."""
+"""A text as the network reads it."""
 
 
 class Places(NamedTuple):
@@ -63,6 +92,8 @@ class Places(NamedTuple):
     """Areas; together they fill the picture."""
     until: float = 1.0
     """Part of the steps after which the caption is read everywhere."""
+    blend: bool = False
+    """Whether all regions are read everywhere in every second block, where text and picture share an attention."""
 
 
 class Way(NamedTuple):
@@ -95,12 +126,15 @@ class Question(NamedTuple):
     """Prompts, of `SEEDS` pictures each."""
     answers: tuple[str, ...] = ("present", "right", "others", "leaked", "sureness", "moved", "area")
     """Names of the answers that are told."""
+    kinds: tuple[str, ...] = KINDS
+    """Kinds of its things."""
 
     @property
     def prompts(self) -> list[Prompt]:
         """Prompts about things of different colours; the weighted one is the first, and every other time the last."""
         rng = random.Random(f"{self.num_things}/prompts")
-        scenes = [random_scene(rng, self.num_things, colors_differ=True) for _ in range(self.num_prompts)]
+        choices = {"colors_differ": True, "kinds": self.kinds}
+        scenes = [random_scene(rng, self.num_things, **choices) for _ in range(self.num_prompts)]
         return [Prompt(scene, -(index % 2) % self.num_things) for index, scene in enumerate(scenes)]
 
 
@@ -153,46 +187,68 @@ Point = Sequence[Sequence[Judged | Mapped]]
 
 
 class Painter:
-    """Draws prompts with a world, weighted by the pack's own code."""
+    """Draws prompts with a world of CLIP and a U-Net, weighted by the pack's own code."""
+
+    layers: tuple[str, ...] = LAYERS
+    """Selections of layers whose maps differ."""
 
     def __init__(self, world: World) -> None:
-        self.unet = world.unet
+        self.network, self.things_in = world.network, world.things_in
+        self._set_up(world)
+
+    def _set_up(self, world: Any) -> None:
         self.encoders = Encoders.of_models({"clip_l": world.whole_text()})
 
     @cached_property
     def empty(self) -> Text:
         """The empty prompt, for guidance."""
-        return Text(self.encoders("").hidden)
+        return self.text("", Way(""))
 
     def drawable(self, prompt: Prompt, way: Way, weight: float = 1.0, part: str = "phrase") -> Drawable:
-        """A prompt with a weight, as the U-Net reads it."""
+        """A prompt with a weight, as the network reads it."""
         phrases = [thing.phrase for thing in prompt.scene.things]
-        encoded = self._encoded(prompt.text(weight, part), way, phrases)
-        text, places = _read(encoded, way, phrases), way.places
+        (text, own), places = self.read(prompt.text(weight, part), way, phrases), way.places
         if places is None:
             return text
         areas = [area_mask(area, CELLS, (SIDE, SIDE)) for one in places.areas if (area := read_area(one))]
         if places.of == "phrases":
-            own = key_rows(_rows_of(encoded, phrases), text.rows.shape[1])[:, None]
+            rows = key_rows(own, text.rows.shape[1])[:, None]
             weights = [weights_by_place(area, weight, 0.0) for area in areas]
-            placed: Text | Regions = text._replace(fields=tuple(zip(weights, own, strict=True)))
+            placed: Text | Regions = text._replace(fields=tuple(zip(weights, rows, strict=True)))
         else:
             alone = tuple(self.text(phrase, way, phrases) for phrase in phrases)
-            placed = Regions(alone, torch.stack(areas), places.of == "predictions")
+            placed = self._regions(text, alone, areas, places)
         return placed if places.until == 1.0 else Timed(placed, text, places.until)
+
+    def _regions(self, base: Text, alone: tuple[Text, ...], areas: Sequence[Tensor], places: Places) -> Regions:
+        """Texts in their places; the base has none."""
+        del base
+        return Regions(alone, torch.stack(list(areas)), places.of == "predictions")
 
     def text(self, prompt: str, way: Way, phrases: Iterable[str] = ()) -> Text:
         """Rows of a prompt, and what its weights do where they are read."""
-        return _read(self._encoded(prompt, way, phrases), way, phrases)
+        return self.read(prompt, way, phrases)[0]
 
-    def _encoded(self, prompt: str, way: Way, phrases: Iterable[str]) -> EncodedTowers:
-        options = EncodeOptions(**way.options)
+    def read(self, prompt: str, way: Way, phrases: Iterable[str]) -> tuple[Text, list[tuple[int, ...]]]:
+        """The same, and the rows of each phrase; none of one that is not there."""
+        options, phrases = EncodeOptions(**way.options), list(phrases)
         if way.how:
             options = replace(options, scheme=way_of(way.how).scheme)
         if way.binds:
             options = replace(options, bind="\n".join(phrases))
         [encoded] = self.encoders.prepare([prompt], options).run()
-        return encoded
+        text = _read_with_weights(encoded, way)
+        towers = words_of_towers(encoded.prompts)
+        assert towers is not None  # captions have no blends
+        own = [towers["clip_l"].rows_of(phrase) for phrase in phrases]
+        return _with_words(text, own, way), own
+
+    def check(self, prompt: str, options: EncodeOptions) -> None:
+        """Raise WorldError for a prompt with words that the world does not know."""
+        known = set(known_ids())
+        for chunk in self.encoders.read(prompt, options)["clip_l"].chunks:
+            unknown = [token.at for token in chunk.content if plain_id(token.id) not in known]
+            check_words(prompt, [(span.start, span.end) for span in unknown])
 
     def pictures(self, texts: Sequence[Drawable], seeds: Sequence[Sequence[int]]) -> Tensor:
         """Pictures of each text from each of its seeds, ``[texts, seeds, 3, 32, 32]`` in 0..1, in 8-bit steps."""
@@ -201,24 +257,85 @@ class Painter:
             first = len(drawn)
             counts = [len(one) for one in seeds[first : first + len(some)]]
             noise = noise_of([seed for one in seeds[first : first + len(some)] for seed in one])
-            *_, latents = sampled(self.unet, noise, _stacked(some, counts), self.empty)
+            *_, latents = sampled(self.network, noise, _stacked(some, counts), self.empty)
             drawn += ((to_pictures(latents) * 255).round() / 255).split(counts)
         return torch.stack(drawn)
 
 
-def _rows_of(encoded: EncodedTowers, phrases: Iterable[str]) -> list[tuple[int, ...]]:
-    """Rows of each phrase in an encoded prompt; none of one that is not there."""
-    towers = words_of_towers(encoded.prompts)
-    assert towers is not None  # captions have no blends
-    return [towers["clip_l"].rows_of(phrase) for phrase in phrases]
+JOINT_HOWS = tuple(name for name, way in WAYS.items() if way.scheme == "unweighted")
+"""Ways of Attention Weights in the joint world."""
 
 
-def _read(encoded: EncodedTowers, way: Way, phrases: Iterable[str]) -> Text:
-    """Rows of an encoded prompt, what its weights do where they are read, and the words whose maps are asked for."""
-    text = _read_with_weights(encoded, way)
+class JointPainter(Painter):
+    """Draws prompts with a world of Qwen 3 and joint attention.
+
+    The scheme ``comfy`` moves the rows of weighted words from those of the empty prompt, as ComfyUI does with T5's: of
+    equal number, or its last. ``scaled`` multiplies them.
+    """
+
+    layers = (ALL,)
+
+    def _set_up(self, world: Any) -> None:
+        self.world = world
+
+    def _regions(self, base: Text, alone: tuple[Text, ...], areas: Sequence[Tensor], places: Places) -> Regions:
+        if places.of == "predictions":
+            return Regions(alone, torch.stack(list(areas)), True)
+        # the base is there, too: the host counts places of text from its first row
+        none = torch.zeros_like(areas[0])
+        return Regions((base, *alone), torch.stack([none, *areas]), blend=places.blend)
+
+    def check(self, prompt: str, options: EncodeOptions) -> None:
+        """As in `Painter`."""
+        fragments = parse(prompt, options.syntax).fragments
+        positions = [position for fragment in fragments for position in fragment.positions]
+        caption = "".join(fragment.text for fragment in fragments)
+        cut = zip(pieces_of(caption), places_of_pieces(caption), strict=True)
+        unknown = [span for piece, span in cut if span is not None and piece not in PIECES]
+        places = [(positions[span.start], positions[span.end - 1] + 1) for span in unknown]
+        check_words(prompt, places, self.world.words)
+
+    def read(self, prompt: str, way: Way, phrases: Iterable[str]) -> tuple[Text, list[tuple[int, ...]]]:
+        """As in `Painter`."""
+        fragments = parse(prompt, way.options.get("syntax", "comfy")).fragments
+        caption = "".join(fragment.text for fragment in fragments)
+        weight_at = [fragment.weight for fragment in fragments for _ in fragment.text]
+        spans = places_of_pieces(caption)
+        weights = [1.0 if span is None else weight_at[span.start] for span in spans]
+        rows = self.world.read([caption]).rows
+        scheme = way.options.get("scheme", "comfy")
+        if way_of(way.how or JOINT_HOWS[0]).scheme != "unweighted":
+            raise ValueError(f"{way.how} works on CLIP's rows: in the joint world there are {', '.join(JOINT_HOWS)}")
+        if way.how:
+            effects = [effect_of(weight, way.how) for weight in weights]
+            bias, factor = (torch.tensor([part]) for part in zip(*effects, strict=True))
+            is_plain = all(effect == PLAIN for effect in effects)
+            text = Text(rows) if is_plain else Text(rows, bias, factor)
+        elif any(weight != 1.0 for weight in weights):
+            by_row = torch.tensor(weights)[:, None]
+            none = self.empty.rows[0]
+            origin = none[torch.arange(len(weights)).clamp(max=len(none) - 1)] if scheme == "comfy" else 0.0
+            text = Text(torch.where(by_row == 1.0, rows, origin + by_row * (rows - origin)))
+        else:
+            text = Text(rows)
+        own: list[tuple[int, ...]] = []
+        for phrase in phrases:
+            found = re.search(rf"\b{re.escape(phrase)}\b", caption)
+            within = range(found.start(), found.end()) if found else range(0)
+            own.append(tuple(row for row, span in enumerate(spans) if span is not None and span.start in within))
+        return _with_words(text, own, way), own
+
+
+def painter_of(world: World) -> Painter:
+    """The painter of a world."""
+    return {"unet": Painter, "joint": JointPainter}[world.name](world)
+
+
+def _with_words(text: Text, own: Sequence[Sequence[int]], way: Way) -> Text:
+    """A text with the words whose maps are asked for: the first of each phrase, whose rows are given."""
     if way.maps is None:
         return text
-    words = [rows[number : number + 1] for rows in _rows_of(encoded, phrases) for number in range(len(PARTS))]
+    words = [rows[number : number + 1] for rows in own for number in range(len(PARTS))]
     return text._replace(words=key_rows(words, text.rows.shape[1])[None])
 
 
@@ -312,7 +429,7 @@ class Sitting:
     def plain(self) -> tuple[Tensor, list[list[list[Found]]]]:
         """Pictures at weight 1, and the things in them."""
         pictures = self.painter.pictures(self.plain_texts, self.seeds)
-        return pictures, [things_in(some) for some in pictures]
+        return pictures, [self.painter.things_in(some) for some in pictures]
 
     def draw(self, way: Way, weight: float) -> Tensor:
         """Pictures of all prompts; those whose text is that of weight 1 are not drawn again."""
@@ -345,14 +462,14 @@ class Sitting:
         if self._last is not None and self._last[0] == (way, weight):
             return self._last[1]
         things: list[list[list[Found | None]]] = []
-        maps: dict[tuple[str, str], list[Tensor]] = {chosen: [] for chosen in product(LAYERS, STEPS)}
+        maps: dict[tuple[str, str], list[Tensor]] = {chosen: [] for chosen in product(self.painter.layers, STEPS)}
         texts = [self.painter.drawable(prompt, way, weight, self.question.part) for prompt in self.prompts]
         for some in _alike(texts, BATCH // SEEDS):
             part = slice(len(things), len(things) + len(some))
-            with watched(self.painter.unet) as recorded:
+            with watched(self.painter.network) as recorded:
                 pictures = self.painter.pictures(some, self.seeds[part])
             for prompt, own in zip(self.prompts[part], pictures, strict=True):
-                things.append([_right(found, prompt.scene.things) for found in things_in(own)])
+                things.append([_right(found, prompt.scene.things) for found in self.painter.things_in(own)])
             for chosen, found in maps.items():
                 found.append(mean_maps(recorded, *chosen).unflatten(0, (len(some), -1)))
         found = things, {chosen: torch.cat(own) for chosen, own in maps.items()}
@@ -365,9 +482,9 @@ class Sitting:
         return [
             [
                 judged(prompt, *four)
-                for four in zip(pictures[index], things_in(pictures[index]), plain[index], before, strict=True)
+                for four in zip(drawn, self.painter.things_in(drawn), plain[index], before, strict=True)
             ]
-            for index, (prompt, before) in enumerate(zip(self.prompts, plain_things, strict=True))
+            for index, (drawn, prompt, before) in enumerate(zip(pictures, self.prompts, plain_things, strict=True))
         ]
 
 
@@ -652,3 +769,75 @@ QUESTIONS = (
 """The whole measurement."""
 QUICK = (Question("quick", "A whole phrase of two", FEW_WAYS, num_prompts=6),)
 """A table within two minutes."""
+
+JOINT_WAYS = (
+    Way("rows as of T5", {"scheme": "comfy"}),
+    Way("rows scaled", {"scheme": "scaled"}),
+    *(_NAMED[f"attention {how}"] for how in JOINT_HOWS),
+)
+"""Every way of weighting in the joint world."""
+FEW_JOINT_WAYS = tuple(way for way in JOINT_WAYS if way.name in ("rows as of T5", "attention bias", "attention value"))
+_JOINT_CHANGED: Mapping[str, Mapping[str, Any]] = {"all": {}, **CHANGED}
+JOINT_QUESTIONS = tuple(
+    question._replace(kinds=tuple(TEXTURES))
+    for question in (
+        Question("phrase", "A whole phrase of two", JOINT_WAYS, WEIGHTS, num_prompts=25),
+        Question("color", "A colour word", FEW_JOINT_WAYS, part="color"),
+        Question("kind", "A texture word", FEW_JOINT_WAYS, part="kind"),
+        Question("one", "The only phrase", FEW_JOINT_WAYS, num_things=1),
+        Question("three", "A phrase of three", FEW_JOINT_WAYS, num_things=3),
+        Question(
+            "places",
+            "Each phrase placed in its half, by its weight inside",
+            tuple(Way(name, places=PHRASES._replace(**changed)) for name, changed in _JOINT_CHANGED.items()),
+            (1.0, 2.0, 4.0, 10.0),
+            "",
+            num_prompts=38,
+            answers=PLACED_ANSWERS,
+        ),
+        Question(
+            "regions",
+            "Prompts of their own in each half",
+            (
+                Way("nothing"),
+                *(
+                    Way(f"regions, {name}", places=REGIONS._replace(**changed))
+                    for name, changed in {**_JOINT_CHANGED, "every other block": {"blend": True}}.items()
+                ),
+                Way("Set Mask", places=Places("predictions")),
+            ),
+            (1.0,),
+            "",
+            num_prompts=38,
+            answers=PLACED_ANSWERS,
+        ),
+        Question(
+            "maps",
+            "Maps of words",
+            tuple(
+                Way(f"{name}, {said}", maps=Selection(part, **chosen))
+                for part, name in {**WORDS_OF, "kind": "texture"}.items()
+                for said, chosen in SELECTED.items()
+                if "layers" not in chosen
+            ),
+            (1.0,),
+            "",
+            num_prompts=38,
+            answers=("favoured", "inside", "covered", "distance", "blank"),
+        ),
+        Question(
+            "maps weighted",
+            "A colour word by its weight",
+            tuple(way._replace(maps=Selection("color")) for way in FEW_JOINT_WAYS),
+            part="color",
+            answers=("read",),
+        ),
+    )
+)
+"""The whole measurement in the joint world."""
+JOINT_QUICK = (Question("quick", "A whole phrase of two", FEW_JOINT_WAYS, num_prompts=6, kinds=tuple(TEXTURES)),)
+
+
+def questions_of(world: World, *, is_quick: bool) -> tuple[Question, ...]:
+    """The measurement of a kind of world."""
+    return {"unet": (QUESTIONS, QUICK), "joint": (JOINT_QUESTIONS, JOINT_QUICK)}[world.name][is_quick]

@@ -21,8 +21,13 @@ COLORS = {
     "white": (245, 245, 245),
 }
 KINDS = ("circle", "square", "triangle", "cross")
+TEXTURES = {"plain": (1, 1, 1, 1), "striped": (1, 1, 0, 0), "dotted": (1, 0, 0, 0), "checked": (1, 0, 0, 1)}
+"""Kinds of discs: which quarters of each square of 4 x 4 pixels are coloured, from the upper left one to the lower
+right."""
 WORDS = ("a", "and", *COLORS, *KINDS)
-"""All that captions are made of."""
+"""All that captions of shapes are made of."""
+DISC_WORDS = ("a", "and", "disc", *COLORS, *TEXTURES)
+"""All that captions of discs are made of."""
 BACKGROUND = (64, 64, 64)
 SIDE = 32
 """Side of a picture, in pixels; places and radii are in pixels too."""
@@ -33,7 +38,7 @@ GAP = 1.5
 
 
 class Thing(NamedTuple):
-    """A coloured shape in its place."""
+    """A coloured shape, or a disc whose kind is its texture, in its place."""
 
     color: str
     kind: str
@@ -43,8 +48,13 @@ class Thing(NamedTuple):
 
     @property
     def phrase(self) -> str:
-        """Words of a caption, such as "a red circle"."""
-        return f"a {self.color} {self.kind}"
+        """Words of a caption, such as "a red circle" or "a red striped disc"."""
+        return f"a {self.color} {self.noun}"
+
+    @property
+    def noun(self) -> str:
+        """The same without article and colour."""
+        return f"{self.kind} disc" if self.kind in TEXTURES else self.kind
 
 
 class Scene(NamedTuple):
@@ -58,7 +68,13 @@ class Scene(NamedTuple):
         return " and ".join(thing.phrase for thing in self.things)
 
 
-def random_scene(rng: random.Random, num_things: int | None = None, *, colors_differ: bool = False) -> Scene:
+def random_scene(
+    rng: random.Random,
+    num_things: int | None = None,
+    *,
+    colors_differ: bool = False,
+    kinds: Sequence[str] = KINDS,
+) -> Scene:
     """Scene of one to three things, half of all scenes having two; any colours and kinds, at any place."""
     number = rng.choice((1, 2, 2, 3)) if num_things is None else num_things
     colors = rng.sample(list(COLORS), number) if colors_differ else rng.choices(list(COLORS), k=number)
@@ -67,7 +83,7 @@ def random_scene(rng: random.Random, num_things: int | None = None, *, colors_di
         for color in colors:
             radius = rng.uniform(*RADII[number])
             x, y = rng.uniform(radius, SIDE - radius), rng.uniform(radius, SIDE - radius)
-            things.append(Thing(color, rng.choice(KINDS), x, y, radius))
+            things.append(Thing(color, rng.choice(kinds), x, y, radius))
         if all(_are_apart(one, other) for index, one in enumerate(things) for other in things[:index]):
             return Scene(tuple(things))
 
@@ -80,6 +96,8 @@ def covered(kind: str, x: float, y: float, radius: float, side: int = SIDE) -> n
     """Pixels that a shape covers, ``[side, side]``, bool: those whose centres lie in it."""
     places = np.arange(side) + 0.5
     dx, dy = places[None, :] - x, places[:, None] - y
+    if kind in TEXTURES:
+        return covered("circle", x, y, radius, side) & np.array(TEXTURES[kind], bool)[quarters(side)]
     if kind == "circle":
         return dx**2 + dy**2 <= radius**2
     if kind == "square":
@@ -89,7 +107,13 @@ def covered(kind: str, x: float, y: float, radius: float, side: int = SIDE) -> n
     if kind == "cross":
         near, far = 0.35 * radius, radius
         return ((abs(dx) <= near) & (abs(dy) <= far)) | ((abs(dy) <= near) & (abs(dx) <= far))
-    raise ValueError(f"no kind of shape: {quote(kind)}; there are {', '.join(KINDS)}")
+    raise ValueError(f"no kind of shape: {quote(kind)}; there are {', '.join((*KINDS, *TEXTURES))}")
+
+
+def quarters(side: int = SIDE) -> np.ndarray:
+    """Number of each pixel's quarter in its square of 4 x 4, ``[side, side]``, 0..3."""
+    rows, columns = np.mgrid[:side, :side] % 4 // 2
+    return rows * 2 + columns
 
 
 def draw(things: Sequence[Thing]) -> np.ndarray:

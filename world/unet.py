@@ -81,6 +81,11 @@ class Text(NamedTuple):
         words = None if self.words is None else self.words.expand(batch, -1, -1)
         return Text(self.rows.expand(batch, -1, -1), bias, factor, fields, words)
 
+    def part(self, numbers: slice) -> Text:
+        """The texts of some pictures, without fields and words."""
+        bias, factor = (None if part is None else part[numbers] for part in (self.bias, self.factor))
+        return Text(self.rows[numbers], bias, factor)
+
     def mask(self, cells: tuple[int, int]) -> Tensor | None:
         """Bias of each row at each place of a layer, ``[batch or 1, 1, places or 1, rows]``."""
         parts = [logarithms(weights, cells)[:, None] * own[:, None] for weights, own in self.fields]
@@ -97,6 +102,8 @@ class Regions(NamedTuple):
     """``[texts, h, w]`` for a latent's places, of sum 1 at each."""
     are_predicted: bool = False
     """Whether predictions are mixed by them instead of what places read in each attention."""
+    blend: bool = False
+    """Whether all is read everywhere in every second block, where text and picture share an attention."""
 
     def expanded(self, batch: int) -> Regions:
         """The same for each picture of a batch."""

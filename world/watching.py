@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..weighting.word_maps import LayerMaps, mean_shares
+from .joint import Joint, Reading, SingleBlock
 from .judge import Found
 from .model import CELLS
 from .unet import Attention, Regions, Text, TransformerBlock, UNet
@@ -53,8 +54,8 @@ class Mapped(NamedTuple):
 
 
 @contextmanager
-def watched(unet: UNet) -> Iterator[list[Tensor]]:
-    """Record the maps of the words of all texts that a U-Net draws with.
+def watched(network: UNet | Joint) -> Iterator[list[Tensor]]:
+    """Record the maps of the words of all texts that a network draws with.
 
     Returns:
         A list that gets, in each layer of each step, ``[pictures, words, rows, columns]`` in cells of the layer.
@@ -69,9 +70,23 @@ def watched(unet: UNet) -> Iterator[list[Tensor]]:
         if maps:
             found.append(sum(maps[1:], maps[0]).unflatten(-1, cells))
 
+    def note_joint(block: SingleBlock, given: tuple[Tensor, Tensor, Tensor, Reading, int]) -> None:
+        x, time, turns, reading, number = given
+        if reading.words is None:
+            return
+        query, key, _, _ = block.states(x, time, turns)
+
+        def read(value: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(query, key, value, reading.masks[number])
+
+        shares = mean_shares(read, reading.words, key, key.shape[-1])
+        found.append(shares[..., -math.prod(reading.cells) :].unflatten(-1, reading.cells))
+
     with ExitStack() as hooks:
-        for module in unet.modules():
-            if isinstance(module, TransformerBlock):
+        for module in network.modules():
+            if isinstance(module, SingleBlock):
+                hooks.callback(module.register_forward_pre_hook(note_joint).remove)
+            elif isinstance(module, TransformerBlock):
                 hooks.callback(module.register_forward_pre_hook(note).remove)
         yield found
 

@@ -31,7 +31,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         *("sample_euler_ancestral", "sample_heun", "sample_lcm", "sample_lms"),
     ),
     "comfy.ldm.modules.attention": ("attention_pytorch",),
-    "comfy.model_base": ("ModelType",),
+    "comfy.model_base": ("Flux", "ModelType"),
     "comfy.model_management": (
         *("get_torch_device", "unet_offload_device", "vae_device", "vae_offload_device"),
         *("text_encoder_device", "text_encoder_offload_device", "intermediate_device"),
@@ -48,6 +48,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "comfy.sdxl_clip": ("SDXLClipModel", "SDXLRefinerClipModel", "SDXLTokenizer"),
     "comfy.supported_models_base": ("BASE",),
     "comfy.text_encoders.sd2_clip": ("SD2ClipModel", "SD2Tokenizer"),
+    "comfy.text_encoders.z_image": ("Qwen3_4BModel", "ZImageTokenizer", "te"),
     "comfy.utils": ("ProgressBar", "load_torch_file"),
     "comfy_api.latest": ("io",),
     "folder_paths": (

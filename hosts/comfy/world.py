@@ -1,10 +1,12 @@
-"""The small world as ComfyUI's own MODEL, CLIP and VAE: its classes with other sizes, so that every stock node works.
+"""The small worlds as ComfyUI's own MODEL, CLIP and VAE: its classes with other sizes, so that every stock node works.
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0, whose ``load_checkpoint_guess_config`` makes such objects of a file.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...world.model import TEXT, TRAINED, UNET, load_world
+from ...world.model import JOINT, QWEN, TEXT, TRAINED, UNET, JointWorld, UNetWorld, load_world
 from .contract import host
 from .models import managed
 from .types import Clip, ModelPatcher
@@ -33,17 +35,33 @@ def load_hosted_world(path: str | Path = TRAINED, device: str = "auto") -> tuple
         WorldError: If the file is missing, damaged or of something else.
     """
     world, _ = load_world(path)
-    return _model(world.unet, device), _clip(world.whole_text(), device), _vae(device)
+    if isinstance(world, JointWorld):
+        return _joint_model(world, device), _joint_clip(world, device), _vae(device)
+    assert isinstance(world, UNetWorld)
+    return _model(world.network, device), _clip(world.whole_text(), device), _vae(device)
 
 
 def _model(unet: nn.Module, device: str) -> ModelPatcher:
-    model = _settings().get_model({}, "", device=torch.device("cpu"))
+    model = _settings(UNET.for_host(), 1000).get_model({}, "", device=torch.device("cpu"))
     model.diffusion_model.load_state_dict(unet.state_dict(), strict=True)
     return managed(model, device, "diffusion_model")
 
 
-def _settings() -> Any:
-    """The host's record of a family of models, with the small world's sizes."""
+def _joint_model(world: JointWorld, device: str) -> ModelPatcher:
+    settings = _settings(JOINT.for_host(), 1)
+    try:
+        model = host("comfy.model_base").Flux(settings, settings.model_type(), device=torch.device("cpu"))
+    except TypeError as error:
+        raise ValueError(
+            "The joint world needs a newer ComfyUI, 0.3.76 or later: this one's Flux is another."
+        ) from error
+    state = {key.replace("_norm.scale", "_norm.weight"): value for key, value in world.network.state_dict().items()}
+    model.diffusion_model.load_state_dict(state, strict=True)
+    return managed(model, device, "diffusion_model")
+
+
+def _settings(sizes: dict[str, Any], multiplier: int) -> Any:
+    """The host's record of a family of models, with a small world's sizes; its network is told times up to a number."""
     latent = host("comfy.latent_formats").LatentFormat()
     latent.latent_channels, latent.spacial_downscale_ratio = UNET.in_channels, 2
     # a channel of `to_latents` is a colour at one of four pixels: a preview is their mean
@@ -53,9 +71,9 @@ def _settings() -> Any:
     flow = host("comfy.model_base").ModelType.FLOW
 
     settings = host("comfy.supported_models_base").BASE({})
-    settings.unet_config = UNET.for_host()  # by the constructor, the host's sizes of heads would replace ours
+    settings.unet_config = sizes  # by the constructor, the host's sizes of heads would replace ours
     settings.latent_format = latent
-    settings.sampling_settings = {"shift": 1.0, "multiplier": 1000}
+    settings.sampling_settings = {"shift": 1.0, "multiplier": multiplier}
     settings.supported_inference_dtypes = [torch.float32]
     settings.set_inference_dtype(torch.float32, None)
     settings.model_type = lambda *_: flow
@@ -71,18 +89,34 @@ def _clip(text: nn.Module, device: str) -> Clip:
         "num_attention_heads": TEXT.num_heads,
         "intermediate_size": TEXT.mlp_dim,
     }
-    options: dict[str, Any] = {"clip_l_model_config": sizes, "dtype": torch.float32}
-    if device == "cpu":
-        options["load_device"] = options["offload_device"] = torch.device("cpu")
-    clip = host("comfy.sd").CLIP(
-        SimpleNamespace(params={}, clip=classes.SD1ClipModel, tokenizer=classes.SD1Tokenizer),
-        embedding_directory=host("folder_paths").get_folder_paths("embeddings"),
-        model_options=options,
-    )
+    clip = _host_clip(classes.SD1ClipModel, classes.SD1Tokenizer, {"clip_l_model_config": sizes}, device)
     clip.tokenizer.clip_l.embedding_size = TEXT.hidden_dim
     tower = clip.cond_stage_model.clip_l.transformer.text_model
     tower.load_state_dict(text.state_dict(), strict=True)
     return clip
+
+
+def _joint_clip(world: JointWorld, device: str) -> Clip:
+    classes = host("comfy.text_encoders.z_image")
+    # of Z-Image's many layers the last but one is read; here the last is
+    name = "qwen3_4b"
+    options = {f"{name}_class": partial(classes.Qwen3_4BModel, layer="last"), f"{name}_model_config": asdict(QWEN)}
+    clip = _host_clip(classes.te(), classes.ZImageTokenizer, options, device)
+    getattr(clip.tokenizer, name).embedding_size = QWEN.hidden_size
+    language_model = getattr(clip.cond_stage_model, name).transformer.model
+    language_model.load_state_dict(world.whole_text(language_model.vocab_size), strict=True)
+    return clip
+
+
+def _host_clip(model: Any, tokenizer: Any, options: dict[str, Any], device: str) -> Any:
+    options = {**options, "dtype": torch.float32}
+    if device == "cpu":
+        options["load_device"] = options["offload_device"] = torch.device("cpu")
+    return host("comfy.sd").CLIP(
+        SimpleNamespace(params={}, clip=model, tokenizer=tokenizer),
+        embedding_directory=host("folder_paths").get_folder_paths("embeddings"),
+        model_options=options,
+    )
 
 
 class PixelShuffle(nn.Module):

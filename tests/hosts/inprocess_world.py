@@ -93,7 +93,7 @@ def expected(text: Any, width: int = 32, height: int = 32, count: int = 8) -> An
 
     world = of_pack("world.model")
     noise = comfy.sample.prepare_noise(torch.zeros(count, 12, height // 2, width // 2), SEED)
-    *_, latents = world.sampled(painter().unet, noise, text, painter().empty, STEPS, GUIDANCE)
+    *_, latents = world.sampled(painter().network, noise, text, painter().empty, STEPS, GUIDANCE)
     return (world.to_pictures(latents).movedim(1, -1) * 255).round()
 
 

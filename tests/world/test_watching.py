@@ -48,8 +48,8 @@ def in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def record(painter: Painter, text: Any, seeds: list[int], steps: int = 2) -> list[Tensor]:
-    with watched(painter.unet) as recorded:
-        list(sampled(painter.unet, noise_of(seeds), text, painter.empty, steps))
+    with watched(painter.network) as recorded:
+        list(sampled(painter.network, noise_of(seeds), text, painter.empty, steps))
     return recorded
 
 
@@ -82,7 +82,7 @@ def test_maps_are_probabilities_written_out(small: Painter, way: Way) -> None:
             found = found * [share for share, _ in text.in_layer(cells)][1].T
         expected.append(found.unflatten(-1, cells))
 
-    blocks = [module for module in small.unet.modules() if isinstance(module, TransformerBlock)]
+    blocks = [module for module in small.network.modules() if isinstance(module, TransformerBlock)]
     hooks = [block.attn2.register_forward_hook(write_out) for block in blocks]
     found = record(small, text, [1, 2])
     for hook in hooks:
@@ -99,13 +99,13 @@ def test_texts_of_a_batch_have_their_own_words(small: Painter) -> None:
         text._replace(words=text.words[:, :6]) for text in texts if isinstance(text, Text) and text.words is not None
     ]
     [*_] = small.pictures(texts, [[1], [2]])
-    with watched(small.unet) as together:
+    with watched(small.network) as together:
         small.pictures(texts, [[1], [2]])
     for number in range(2):
-        with watched(small.unet) as alone:
+        with watched(small.network) as alone:
             small.pictures(texts[number : number + 1], [[number + 1]])
         torch.testing.assert_close(mean_maps(together)[number], mean_maps(alone)[0], rtol=0, atol=1e-5)
-    with watched(small.unet) as nothing:
+    with watched(small.network) as nothing:
         small.pictures([small.text("a red circle", Way(""))], [[1]])
     assert nothing == []
 

@@ -186,11 +186,11 @@ def test_latents_are_pictures_and_back() -> None:
 
 def test_sampling_is_eulers_method_written_out(world: World) -> None:
     noise, rows, empty = noise_of([3, 4]), text_of(world), text_of(world, "")
-    *_, found = sampled(world.unet, noise, rows, empty, 4, 2.5)
+    *_, found = sampled(world.network, noise, rows, empty, 4, 2.5)
     x = noise
     for time in (1.0, 0.75, 0.5, 0.25):
         t = torch.full((2,), 1000 * time)
-        with_text, without = (world.unet(x, t, one.expanded(2)) for one in (rows, empty))
+        with_text, without = (world.network(x, t, one.expanded(2)) for one in (rows, empty))
         x = x - 0.25 * (without + 2.5 * (with_text - without))
     torch.testing.assert_close(found, x)
     assert times(3) == [1.0, 0.667, 0.334, 0.0]
@@ -199,11 +199,11 @@ def test_sampling_is_eulers_method_written_out(world: World) -> None:
 @pytest.mark.parametrize(("steps", "until", "num_first"), [(5, 0.4, 2), (4, 0.3, 2), (4, 0.0, 0), (4, 1.0, 4)])
 def test_a_timed_text_is_read_in_its_part_of_the_steps(world: World, steps: int, until: float, num_first: int) -> None:
     x, first, later, empty = noise_of([3]), text_of(world), text_of(world, "a blue square"), text_of(world, "")
-    *_, found = sampled(world.unet, x, Timed(first, later, until), empty, steps, 2.5)
+    *_, found = sampled(world.network, x, Timed(first, later, until), empty, steps, 2.5)
     for index in range(steps):
         t = torch.tensor([1000 * times(steps)[index]])
         text = first if index < num_first else later
-        with_text, without = (world.unet(x, t, one) for one in (text, empty))
+        with_text, without = (world.network(x, t, one) for one in (text, empty))
         x = x + (times(steps)[index + 1] - times(steps)[index]) * (without + 2.5 * (with_text - without))
     torch.testing.assert_close(found, x)
 
@@ -221,13 +221,15 @@ def test_a_hidden_row_is_read_by_no_place_and_a_factor_turns_its_value(world: Wo
         biases[0, 5], factors[0, 5] = bias, factor
         return unet(x, t, Text(given, biases, factors))
 
-    torch.testing.assert_close(out(world.unet, rows), world.unet(x, t, Text(rows)))
+    torch.testing.assert_close(out(world.network, rows), world.network(x, t, Text(rows)))
     other = rows.clone()
     other[0, 5] += 1
-    torch.testing.assert_close(out(world.unet, other, -math.inf), out(world.unet, rows, -math.inf), rtol=0, atol=0)
-    without = world.unet(x, t, Text(rows[:, [*range(5), *range(6, 77)]]))
-    torch.testing.assert_close(out(world.unet, rows, -math.inf), without)
-    assert not torch.allclose(out(world.unet, rows, factor=-1.0), out(world.unet, rows))
+    torch.testing.assert_close(
+        out(world.network, other, -math.inf), out(world.network, rows, -math.inf), rtol=0, atol=0
+    )
+    without = world.network(x, t, Text(rows[:, [*range(5), *range(6, 77)]]))
+    torch.testing.assert_close(out(world.network, rows, -math.inf), without)
+    assert not torch.allclose(out(world.network, rows, factor=-1.0), out(world.network, rows))
 
 
 # ---- files
@@ -320,7 +322,7 @@ def test_a_word_below_0_is_taken_away_where_it_is_read(file: Path, tmp_path: Pat
     encoders = Encoders.of_models({"clip_l": world.whole_text()})
     rows = Text(encoders("a red circle and a blue square").hidden)
     signs = torch.tensor([[1.0] * 5 + [-1.0] * 3 + [1.0] * 69])  # after the start token and four words
-    *_, latents = sampled(world.unet, noise_of([0]), rows._replace(factor=signs), Text(encoders("").hidden), 3, 3.0)
+    *_, latents = sampled(world.network, noise_of([0]), rows._replace(factor=signs), Text(encoders("").hidden), 3, 3.0)
     with Image.open(out) as picture:
         found = torch.tensor(np.array(picture)[::4, ::4]) / 255  # enlarged
     torch.testing.assert_close(found.permute(2, 0, 1)[None], to_pictures(latents), rtol=0, atol=0.5 / 255 + 1e-5)
