@@ -120,7 +120,7 @@ def test_bypassed_watch_words_passes_the_prompt_on(page: RulerPage, ruler_server
     pictures: list[Any] = []
     for is_watched in (True, False):
         graph, _ = workflow(is_watched=is_watched)
-        page.load(*graph.nodes.values(), num_rulers=1 + 2 * is_watched)
+        page.load(*graph.nodes.values(), num_rulers=2 + is_watched)
         page.run("for (const node of app.graph.nodes) if (/Watch|WordMaps/.test(node.comfyClass)) node.mode = 4")
         pictures.append(drawn_pair(ruler_server, page))
     assert len(pictures[0]) == 2 and all(map(np.array_equal, *pictures))
