@@ -117,7 +117,7 @@ def placed_pieces(engine: Any, text: str) -> Iterator[tuple[str, str]]:
 
 
 def breaks() -> dict[str, Any]:
-    """What the host makes of BREAK: the ids that a picture reads of its prompt, by model and text."""
+    """Words that a picture reads of prompts with BREAK, by model and text."""
     from backend.diffusion_engine.flux import Flux
     from backend.diffusion_engine.sd35 import StableDiffusion3
     from modules import prompt_parser

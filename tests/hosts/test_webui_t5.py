@@ -57,7 +57,7 @@ def glued(dice: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def found(webui_host: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What forge_t5_tokens.py finds."""
+    """Results of forge_t5_tokens.py."""
     if webui_host.kind != "Forge":
         pytest.skip("of the WebUIs Forge alone has T5")
     folder = tmp_path_factory.mktemp("t5")
