@@ -94,7 +94,7 @@ def _for_transformers(clip: Parts) -> Files:
 
 def _for_open_clip(clip: Parts) -> Files:
     text, vision = clip.text.config, clip.vision.config
-    model = {
+    model: dict[str, Any] = {
         "embed_dim": text.projection_dim,
         "quick_gelu": text.activation == "quick_gelu",
         "vision_cfg": {

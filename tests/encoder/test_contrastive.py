@@ -131,6 +131,7 @@ def by_sigmoids(loss: nn.Module, texts: Tensor, images: Tensor) -> dict[str, Ten
         found = loss(*units, ours.logit_scale.exp(), ours.logit_bias)
     found.backward()
     assert ours.logit_scale.grad is not None and ours.logit_bias.grad is not None
+    assert texts.grad is not None and images.grad is not None
     return {
         "loss": found.detach(),
         "texts": texts.grad,

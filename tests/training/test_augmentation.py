@@ -94,7 +94,8 @@ def test_colors_change_as_by_color_jitter(transforms, number: int) -> None:
     for seed in range(20):
         ours = Augmentation(jitter=tuple(most), jitter_prob=1.0)(image, 8, random.Random(seed))
         rng = random.Random(seed)
-        rng.random(), rng.sample(range(4), 4)
+        rng.random()
+        rng.sample(range(4), 4)
         drawn = rng.uniform(0.6, 1.4) if number < 3 else rng.uniform(-0.4, 0.4)
         assert np.array_equal(np.asarray(ours), np.asarray(change(image, drawn)))
 

@@ -108,7 +108,7 @@ def test_two_processes_begin_to_read_half_of_a_batch_each(tmp_path: Path, monkey
         given, _ = run.begin_images(None, 2, provider)
         read.append([next(candidates).number for candidates in given])
     assert [len(some) for some in read] == [5, 5]
-    assert [*read[0], *read[1]] == [*run.batches(2)[1]]
+    assert [*read[0], *read[1]] == [*Batches(examples.repeats, 10, 0)(2)[1]]
     assert len({*read[0], *read[1]}) == 10
 
 

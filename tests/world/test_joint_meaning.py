@@ -58,15 +58,15 @@ def _shifted(reading: Any, *, of_places: bool = False) -> Any:
     """A reading whose effects are those of the keys before, or of as many of the last keys, which are places."""
     length = reading.rows.shape[1]
 
-    def moved(keys: torch.Tensor | None) -> torch.Tensor | None:
-        if keys is None or not of_places:
-            return None if keys is None else keys.roll(1, -1)
+    def moved(keys: torch.Tensor) -> torch.Tensor:
+        if not of_places:
+            return keys.roll(1, -1)
         found = torch.zeros_like(keys)
         found[..., -length:] = keys[..., :length]
         return found
 
     factor = None if reading.factor is None else 1 + moved(reading.factor - 1)
-    return reading._replace(masks=tuple(moved(mask) for mask in reading.masks), factor=factor)
+    return reading._replace(masks=tuple(None if mask is None else moved(mask) for mask in reading.masks), factor=factor)
 
 
 FAULTS = ("ignored", "sign", "shifted", "places")
