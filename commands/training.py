@@ -146,7 +146,7 @@ def in_turn(pictures: Tensor, shown: Tensor) -> list[Tensor]:
 
 
 LATEST_FLAG = "--resume-latest"
-"""What ``--resume latest`` is read as."""
+"""Value of ``--resume`` for the newest checkpoint."""
 CAPTIONED = "a folder of images with a .txt beside each, or with metadata.jsonl or .csv; or WebDataset .tar shards"
 """Data of most commands."""
 
@@ -288,7 +288,7 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 
 
 def reading_of(arguments: argparse.Namespace, cache: Path | None) -> Reading:
-    """What is to be known for reading data."""
+    """Facts for reading data."""
     from ..training.data import Reading
     from ..training.table import COLUMNS, Columns
 

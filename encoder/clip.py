@@ -43,7 +43,7 @@ class FullClip:
     origin: str = ""
     """Origin of its heads and activation, in words."""
     logit_bias: float | None = None
-    """What is added to the scores before a sigmoid, if SigLIP's loss was trained with; else None."""
+    """Number added to the scores before a sigmoid, if SigLIP's loss was trained with; else None."""
 
     @torch.no_grad()
     def text_features(self, ids: Sequence[Sequence[int]]) -> Tensor:

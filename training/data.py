@@ -85,12 +85,12 @@ class Data:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is to be known for reading data, besides its place."""
+    """Facts for reading data, besides its place."""
 
     columns: Columns = COLUMNS
     """Columns of a table."""
     factors: str = ""
-    """How often the examples of each source come in an epoch, with ``::`` between; empty for once."""
+    """Repetitions of the examples of each source in an epoch, with ``::`` between; empty for once."""
     cache: Path | None = None
     """Folder into which remote shards are copied; None if they are refused."""
 
@@ -119,7 +119,7 @@ def read_data(source: Path | str, reading: Reading = READING, *, is_captioned: b
     Args:
         source: A folder with images and captions or with ``.tar`` files, one ``.tar`` file, or a table; or the address
             of shards that fsspec reads; or several of them with ``::`` between.
-        reading: What else is to be known.
+        reading: Facts for reading it.
         is_captioned: Whether to read captions, and leave out images without one. A table always has captions.
 
     Returns:

@@ -201,7 +201,7 @@ class Images:
         return pixels_of(example, size, options.crop, lambda image: options.augmentation(image, size, rng))
 
     def end(self, begun: Sequence[Loaded], are_written: Sequence[bool]) -> list[tuple[Example, Tensor]]:
-        """What `begin` has begun to load; features of those that ``are_written`` are kept in the file."""
+        """Wait for what `begin` has begun to load; features of those that ``are_written`` are kept in the file."""
         began = time.monotonic()
         found = [one.result() for one in begun]
         self.waited = time.monotonic() - began
@@ -258,7 +258,7 @@ class Features:
 
         Args:
             folder: The folder.
-            key: What all features depend on.
+            key: Text of all that features depend on.
             width: Numbers of each.
         """
         folder.mkdir(parents=True, exist_ok=True)
@@ -287,7 +287,7 @@ class Features:
 
 
 def _stamp_of(example: Example) -> bytes:
-    """What changes when an image does, in 16 bytes."""
+    """Digest of an image file, in 16 bytes."""
     try:
         return blake2b(json.dumps(_stamp(example)).encode(), digest_size=16).digest()
     except OSError:

@@ -359,7 +359,7 @@ class Loop(ABC):
         return found
 
     def _pace(self, seconds: float) -> dict[str, float]:
-        """What a step that took so long adds to the log."""
+        """Entries that a step of some length adds to the log."""
         if self.waited is None:
             return {}
         speed = self._share * self.accelerator.num_processes / max(seconds, 1e-9)

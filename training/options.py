@@ -432,4 +432,4 @@ WORLD_RECIPES: dict[str, dict[str, float]] = {
     "unet": {"steps": 3000, "batch": 64, "rate": 1e-3},
     "joint": {"steps": 6000, "batch": 24, "rate": 1.5e-3},
 }
-"""What is best for each kind of world."""
+"""Best options for each kind of world."""

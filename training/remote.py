@@ -34,7 +34,7 @@ def fetched(address: str, cache: Path) -> Iterator[Path | Problem]:
     """Copy the shards at an address to a folder, unless they are there; the copies, in order, or what went wrong.
 
     Args:
-        address: Of a shard, or of several: with braces, ``{000..010}``, or an asterisk, or a folder of them.
+        address: Address of a shard, or of several: with braces, ``{000..010}``, or an asterisk, or a folder of them.
         cache: The folder.
 
     Raises:
@@ -73,7 +73,8 @@ def fetched(address: str, cache: Path) -> Iterator[Path | Problem]:
 def _shards(system: Any, path: str) -> list[str]:
     """Paths of shards: those of a pattern or in a folder, or the path itself."""
     if any(character in path for character in "*?["):
-        return sorted(system.glob(path))
+        paths: list[str] = system.glob(path)
+        return sorted(paths)
     if system.isdir(path):
         return sorted(one for one in system.ls(path, detail=False) if one.lower().endswith(".tar"))
     return [path]

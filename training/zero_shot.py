@@ -28,7 +28,7 @@ from .images import Images
 TEMPLATES = ("a photo of a {}.",)
 """Templates if none are given."""
 PLACES = ("{}", "{c}")
-"""What stands for a class in a template, as in open_clip and in CLIP benchmark."""
+"""Mark for a class in a template, as in open_clip and in CLIP benchmark."""
 NAMES_FILE = "classnames.txt"
 """File of the classes' names beside shards."""
 MAX_BYTES = 2**24

@@ -130,7 +130,7 @@ class Reading(NamedTuple):
 
 
 def reading_of(text: Text | Regions, cells: tuple[int, int]) -> Reading:
-    """How blocks with so many rows and columns of places read a text."""
+    """Prepare a text for blocks with some number of rows and columns of places."""
     texts = text.texts if isinstance(text, Regions) else (text,)
     lengths, num_places = [one.rows.shape[1] for one in texts], math.prod(cells)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -262,8 +261,15 @@ class Painter:
         return torch.stack(drawn)
 
 
-JOINT_HOWS = tuple(name for name, way in WAYS.items() if way.scheme == "unweighted")
+JOINT_HOWS = tuple(name for name, way in WAYS.items() if not SCHEMES[way.scheme].is_weighing)
 """Ways of Attention Weights in the joint world."""
+
+
+def _stands_at(place: int, phrase: str, caption: str) -> bool:
+    """Whether a phrase of whole words stands at a place in a caption."""
+    end = place + len(phrase)
+    around = caption[max(0, place - 1) : place] + caption[end : end + 1]
+    return caption[place:end] == phrase and not any(map(str.isalnum, around))
 
 
 class JointPainter(Painter):
@@ -303,8 +309,7 @@ class JointPainter(Painter):
         spans = places_of_pieces(caption)
         weights = [1.0 if span is None else weight_at[span.start] for span in spans]
         rows = self.world.read([caption]).rows
-        scheme = way.options.get("scheme", "comfy")
-        if way_of(way.how or JOINT_HOWS[0]).scheme != "unweighted":
+        if SCHEMES[way_of(way.how or JOINT_HOWS[0]).scheme].is_weighing:
             raise ValueError(f"{way.how} works on CLIP's rows: in the joint world there are {', '.join(JOINT_HOWS)}")
         if way.how:
             effects = [effect_of(weight, way.how) for weight in weights]
@@ -314,14 +319,17 @@ class JointPainter(Painter):
         elif any(weight != 1.0 for weight in weights):
             by_row = torch.tensor(weights)[:, None]
             none = self.empty.rows[0]
-            origin = none[torch.arange(len(weights)).clamp(max=len(none) - 1)] if scheme == "comfy" else 0.0
+            origin = 0.0
+            if "scheme" not in way.options:
+                origin = none[torch.arange(len(weights)).clamp(max=len(none) - 1)]
             text = Text(torch.where(by_row == 1.0, rows, origin + by_row * (rows - origin)))
         else:
             text = Text(rows)
         own: list[tuple[int, ...]] = []
         for phrase in phrases:
-            found = re.search(rf"\b{re.escape(phrase)}\b", caption)
-            within = range(found.start(), found.end()) if found else range(0)
+            starts = (at for at in range(len(caption)) if _stands_at(at, phrase, caption))
+            start = next(starts, len(caption))
+            within = range(start, start + len(phrase))
             own.append(tuple(row for row, span in enumerate(spans) if span is not None and span.start in within))
         return _with_words(text, own, way), own
 

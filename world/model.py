@@ -44,7 +44,7 @@ TEXT = TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=512)
 UNET = UNetConfig()
 QWEN, JOINT = QwenConfig(), JointConfig()
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-"""What the host puts around a prompt for Z-Image's Qwen 3."""
+"""Text around a prompt for Z-Image's Qwen 3, as the host writes it."""
 PIECES = {
     **{"<|im_start|>": 151644, "<|im_end|>": 151645, "user": 872, "assistant": 77091, "\n": 198},
     **{"a": 64, " a": 264, " and": 323, ",": 11, " disc": 2560},
@@ -115,7 +115,7 @@ class World(nn.Module):
     """
 
     name: ClassVar[str]
-    """Of the kind of world."""
+    """Name of the kind of world."""
     kinds: ClassVar[tuple[str, ...]]
     """Kinds of its things."""
     words: ClassVar[tuple[str, ...]]
@@ -139,11 +139,11 @@ class World(nn.Module):
         raise NotImplementedError
 
     def read_ids(self, ids: Tensor) -> Text:
-        """What the network reads for ids of `ids`."""
+        """Encode ids of `ids` for the network."""
         raise NotImplementedError
 
     def read(self, captions: list[str]) -> Text:
-        """What the network reads for captions of known words."""
+        """Encode captions of known words for the network."""
         return self.read_ids(self.ids(captions))
 
     def forward(self, latents: Tensor, times: Tensor, ids: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class UNetWorld(World):
         return torch.tensor([row + [1] * (length - len(row)) for row in rows])
 
     def read_ids(self, ids: Tensor) -> Text:
-        """What the network reads for ids of `ids`."""
+        """Encode ids of `ids` for the network."""
         return Text(self.text(ids).hidden)
 
     def whole_text(self) -> TextModel:
@@ -233,7 +233,7 @@ class JointWorld(World):
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
 
     def read_ids(self, ids: Tensor) -> Text:
-        """What the network reads for ids of `ids`; rows behind a caption are hidden from all others."""
+        """Encode ids of `ids` for the network; rows behind a caption are hidden from all others."""
         hidden = ids < 0
         rows = self.text(ids.clamp_min(0))
         return Text(rows, torch.zeros_like(rows[..., 0]).masked_fill(hidden, -math.inf) if hidden.any() else None)

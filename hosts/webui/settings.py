@@ -211,7 +211,7 @@ def pasted(name: str, parameters: Mapping[str, Any]) -> Any:
     default = getattr(Settings, name)
     value = parameters.get(infotext_key(name), default)
     if isinstance(default, bool):
-        return {"True": True, "False": False}.get(value, value)
+        return {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
     if not isinstance(default, float):
         return value
     try:

@@ -28,7 +28,7 @@ from weighted_clip.web.lab.native import NativeLabModel
 from weighted_clip.web.lab.study import export
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.workshop.bench import page as benchmarks_page
-from weighted_clip.workshop.parity import native, report
+from weighted_clip.workshop.parity import report
 
 from ..patience import SECONDS
 from ..transformers_clip import write_clip
@@ -70,7 +70,7 @@ class Disk:
 
 
 def encode(weights: Path, out: Path, *arguments: str) -> int:
-    return main(["encode", "a (red:1.3) cat", "--weights", str(weights), "--out", str(out), "--figures", *arguments])
+    return main(["encode", "a (red:1.3) cat", "--weights", str(weights), "--out", str(out), *arguments])
 
 
 def test_the_old_file_is_whole_and_alone_after_a_full_disk(disk: Disk) -> None:
@@ -105,7 +105,7 @@ def test_of_a_link_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
 def test_encode_leaves_tensors_and_pictures_of_one_run(disk: Disk, weights: Path, capsys) -> None:
     assert encode(weights, disk.folder) == 0
     before = snapshot(disk.folder)
-    assert len(before) == 5
+    assert len(before) == 3
     for left in (2 * KIB, 16 * KIB):  # no picture has room, or the tensors have none
         with disk.full(left):
             assert encode(weights, disk.folder, "--scheme", "comfy") == 1
@@ -245,20 +245,16 @@ def test_a_preview_in_comfyui_leaves_no_half_picture(disk: Disk, monkeypatch: py
 
 
 def test_pages_of_the_repository_keep_their_old_text(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    page, data = disk.folder / "PAGE.md", disk.folder / "figures.safetensors"
+    page = disk.folder / "PAGE.md"
     blocks = (f"<!-- bench {name} -->\nold\n<!-- end {name} -->\n" for name in ("x", "schemes"))
     page.write_text("".join(blocks), encoding="utf-8")
-    data.write_bytes(b"old")
     monkeypatch.setattr(report, "PAGE", page)
-    monkeypatch.setattr(native, "DATA", data)
     before = snapshot(disk.folder)
     with disk.full(512 if disk._disk is None else 0):
         with pytest.raises(OSError, match=r"PAGE\.md cannot be written: "):
             benchmarks_page.write({"x": "new" * 2000}, page)
         with pytest.raises(OSError, match=r"PAGE\.md cannot be written: "):
             report.write_page([report.Absence("host", "word" * 2000)], {})
-        with pytest.raises(OSError, match=r"figures\.safetensors cannot be written: "):
-            native.write_figures({"a": torch.ones(1, 2000, 4)}, {})
     assert snapshot(disk.folder) == before
 
 
@@ -358,7 +354,6 @@ def test_a_pack_in_a_read_only_folder_works_without_a_home_and_writes_nothing(we
         "a (red:1.3) cat",
         "--weights",
         str(weights),
-        "--figures",
         "--out",
         "out",
     ]
@@ -366,7 +361,7 @@ def test_a_pack_in_a_read_only_folder_works_without_a_home_and_writes_nothing(we
         done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert snapshot(pack) == before
-    assert len(snapshot(tmp_path / "out")) == 5
+    assert len(snapshot(tmp_path / "out")) == 3
 
 
 def test_the_lab_says_that_there_is_no_place_for_temporary_files(tmp_path: Path) -> None:

@@ -454,7 +454,7 @@ _LINES: dict[str, bytes | str] = {
     "two names": '{"file_name": "a.png", "file_name": "b.png", "text": "x"}',
     "a text of two million letters": '{"file_name": "a.png", "text": "' + "x" * 2_000_000 + '"}',
     "two million blanks and no JSON": " " * 2_000_000 + "x",
-    "another column": '{"file_name": "a.png", "caption": "x"}',
+    "another column": '{"file_name": "a.png", "name": "x"}',
     "a column of 9,000 letters": '{"' + "c" * 9000 + '": 1}',
     "a comma at the end": '{"file_name": "a.png", "text": "x",}',
     "single quotes": "{'file_name': 'a.png', 'text': 'x'}",

@@ -223,7 +223,7 @@ def test_the_command_encode_reads_a_rotary_tower(
 ) -> None:
     assert start(*NEW, "--positions", "rotary") == 0
     path = tmp_path / "out" / "text_encoder.safetensors"
-    command = ["encode", "a (red:1.3) cat", "--weights", str(path), "--out", str(tmp_path / "cat"), "--figures"]
+    command = ["encode", "a (red:1.3) cat", "--weights", str(path), "--out", str(tmp_path / "cat")]
     assert main(command) == 0
     assert tensors_of(tmp_path / "cat" / "prompt.safetensors")["hidden"].shape == (1, 77, 64)
 

@@ -1,4 +1,4 @@
-"""What people of open_clip look at, by open_clip's own code: evaluation, zero-shot, schedules, locked towers."""
+"""Measurements by open_clip's own code: evaluation, zero-shot, schedules, locked towers."""
 
 from __future__ import annotations
 

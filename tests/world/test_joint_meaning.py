@@ -1,4 +1,4 @@
-"""What weights do in the pack's joint world, and that the measurement finds it when they are put in wrongly."""
+"""Weights in the joint world, and their measurement, which finds it when they are put in wrongly."""
 
 from __future__ import annotations
 
