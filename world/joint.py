@@ -98,8 +98,7 @@ class Joint(nn.Module):
     ) -> Tensor:
         """Velocity, in the shape of the latent; h and w are multiples of the patch's side."""
         if isinstance(text, Regions) and text.are_predicted:
-            predicted = [self(x, timesteps, one) * share for one, share in zip(text.texts, text.shares, strict=True)]
-            return torch.stack(predicted).sum(0)
+            return text.mixed(lambda one: self(x, timesteps, one))
         side = self.config.patch_size
         cells = x.shape[-2] // side, x.shape[-1] // side
         read = reading_of(text, cells)

@@ -9,7 +9,7 @@ Source: Rombach et al. 2022, High-Resolution Image Synthesis with Latent Diffusi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -109,6 +109,11 @@ class Regions(NamedTuple):
         """The same for each picture of a batch."""
         return self._replace(texts=tuple(text.expanded(batch) for text in self.texts))
 
+    def mixed(self, predict: Callable[[Text], Tensor]) -> Tensor:
+        """Sum of the predictions for each text, by their shares."""
+        predicted = [predict(text) * share for text, share in zip(self.texts, self.shares, strict=True)]
+        return torch.stack(predicted).sum(0)
+
     def in_layer(self, cells: tuple[int, int]) -> Iterator[tuple[Tensor, Text]]:
         """Share at each place of a layer, ``[places, 1]``, and the text."""
         return zip(means(self.shares, cells, of_layer=True).float().flatten(1)[:, :, None], self.texts, strict=True)
@@ -161,8 +166,7 @@ class UNet(nn.Module):
     ) -> Tensor:
         """Velocity, in the shape of the latent; h and w are multiples of 2 for each level but the first."""
         if isinstance(text, Regions) and text.are_predicted:
-            predicted = [self(x, timesteps, one) * share for one, share in zip(text.texts, text.shares, strict=True)]
-            return torch.stack(predicted).sum(0)
+            return text.mixed(lambda one: self(x, timesteps, one))
         time = self.time_embed(timestep_embedding(timesteps, self.config.channels).to(x.dtype))
         skips: list[Tensor] = []
         for block in self.input_blocks:

@@ -238,11 +238,11 @@ class Maps:
         return layers == ALL or not self._has_grids or (grid == self._finest) == (layers == FINE)
 
     def read_again(self, num_rows: int) -> None:
-        """Add the last keys once more, for layers that read them twice."""
+        """As in `Watching`."""
         self._words = torch.cat([self._words, self._words[..., -num_rows:]], -1)
 
     def picked(self, mask: Tensor | None) -> list[int] | None:
-        """Images of the batch that have words, if an attention with this mask can read them alone; None: it cannot."""
+        """As in `Watching`."""
         is_possible = len(self._images) < len(self._words) and (mask is None or mask.dim() == 4)
         return self._images if is_possible else None
 
@@ -259,19 +259,7 @@ class Maps:
         is_by_row: bool,
         is_middle: bool = False,
     ) -> None:
-        """Add the maps of a layer.
-
-        Args:
-            layer: Its order among the layers.
-            queries: Layout of its queries.
-            around: Numbers of keys in front of the text's and behind them.
-            read: Its attention as a function of its values alone.
-            value: Its values, as in `shares_by_head`.
-            dim: As there.
-            picked: Images that ``read`` takes; None for all.
-            is_by_row: As in `shares_by_head`.
-            is_middle: Whether it is in the middle block of a U-Net.
-        """
+        """As in `Watching`."""
         self._finest = self._finest or queries.grid
         keys = torch.nn.functional.pad(self._words if picked is None else self._words[picked], around)
         if AS_DAAM in self._wanted and self._has(AS_DAAM, queries.grid) and not is_middle:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from weighted_clip.commands.program import main
 from weighted_clip.world.evaluation import held_out_scenes, is_held_out, training_example
 from weighted_clip.world.joint import HEAD_DIM, Joint, JointConfig, Qwen, QwenConfig, SingleBlock
-from weighted_clip.world.judge import assigned, discs_in
+from weighted_clip.world.judge import discs_in
 from weighted_clip.world.measure import PHRASES, REGIONS, JointPainter, Painter, Prompt, Way, painter_of
 from weighted_clip.world.model import (
     PIECES,
@@ -32,7 +32,7 @@ from weighted_clip.world.unet import Regions, Text
 from weighted_clip.world.watching import Selection, mean_maps, watched
 
 from ..libraries import library
-from .worlds import random_world
+from .worlds import random_world, wrong
 
 CAPTION = "a red striped disc and a blue plain disc"
 PROMPT = Prompt(Scene((Thing("red", "striped"), Thing("blue", "plain"))), 0)
@@ -233,27 +233,13 @@ def test_rows_as_of_t5_move_from_the_empty_prompts(painter: Painter) -> None:
 # ---- scenes and the judge
 
 
-def wrong(scenes: list[Scene], shown: Tensor) -> tuple[float, float, float]:
-    """Shares of discs that are missed, of textures that are wrong, and of pictures with more discs than drawn."""
-    missed = kinds = more = 0
-    for scene, found in zip(scenes, discs_in(shown), strict=True):
-        there = assigned(found, scene.things)
-        missed += there.count(None)
-        kinds += sum(
-            one is not None and one.thing.kind != thing.kind for one, thing in zip(there, scene.things, strict=True)
-        )
-        more += len(found) > len(scene.things)
-    number = sum(len(scene.things) for scene in scenes)
-    return missed / number, kinds / number, more / len(scenes)
-
-
 def test_the_judge_finds_what_is_drawn_and_finds_it_under_noise() -> None:
     rng = random.Random(0)
     scenes = [random_scene(rng, colors_differ=True, kinds=TEXTURED) for _ in range(200)]
     shown = pictures(scenes)
-    assert wrong(scenes, shown) == (0, 0, 0)
+    assert wrong(scenes, shown, discs_in) == (0, 0, 0)
     noisy = shown + 0.1 * torch.randn(shown.shape, generator=torch.Generator().manual_seed(0))
-    assert max(wrong(scenes, noisy)) <= 0.01
+    assert max(wrong(scenes, noisy, discs_in)) <= 0.01
 
 
 def test_no_disc_is_found_where_none_is() -> None:

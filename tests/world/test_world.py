@@ -47,7 +47,7 @@ from weighted_clip.world.scenes import (
 from weighted_clip.world.unet import Text, UNet
 
 from ..libraries import library
-from .worlds import random_world
+from .worlds import random_world, wrong
 
 CAPTION = "a red circle and a blue square"
 
@@ -74,20 +74,6 @@ def text_of(world: World, caption: str = CAPTION) -> Text:
 
 
 # ---- scenes and the judge
-
-
-def wrong(scenes: list[Scene], shown: torch.Tensor) -> tuple[float, float, float]:
-    """Shares of things that are missed, of kinds that are wrong, and of pictures with more things than drawn."""
-    missed = kinds = more = 0
-    for scene, found in zip(scenes, things_in(shown), strict=True):
-        there = assigned(found, scene.things)
-        missed += there.count(None)
-        kinds += sum(
-            one is not None and one.thing.kind != thing.kind for one, thing in zip(there, scene.things, strict=True)
-        )
-        more += len(found) > len(scene.things)
-    number = sum(len(scene.things) for scene in scenes)
-    return missed / number, kinds / number, more / len(scenes)
 
 
 def test_the_judge_finds_what_is_drawn(scenes: list[Scene]) -> None:
