@@ -35,11 +35,11 @@ def allowed_keys(batch: int, length: int, mask: Tensor | None, *, is_causal: boo
     Raises:
         MaskError: If the mask does not fit or hides BOS.
     """
-    given = None if mask is None else check_mask(mask, batch, length)
+    caller_mask = None if mask is None else check_mask(mask, batch, length)
     causal = None
     if is_causal:
-        causal = causal_mask(length) if given is None else causal_mask(length).to(given.device)
-    product = combine(given, causal)
+        causal = causal_mask(length) if caller_mask is None else causal_mask(length).to(caller_mask.device)
+    product = combine(caller_mask, causal)
     everything = torch.ones(1, 1, length, dtype=torch.bool)
     return (everything if product is None else product).expand(batch, length, length)
 

@@ -153,19 +153,19 @@ def remembering(
             if mask is not None:
                 mask = check_mask(mask, len(ids), length).expand(len(ids), length, length)
             keys = chunk_keys(ids, mask, is_causal=is_causal)
-            found = {key: memory.get((attempt.scope, key)) for key in keys}
-            missing = {key: row for row, key in reversed(list(enumerate(keys))) if found[key] is None}
+            entry_of = {key: memory.get((attempt.scope, key)) for key in keys}
+            missing = {key: row for row, key in reversed(list(enumerate(keys))) if entry_of[key] is None}
             rows = sorted(missing.values())
             if rows:
-                made = encode([ids[row] for row in rows], None if mask is None else mask[rows], is_causal, attempt)
-                new = dict(zip([keys[row] for row in rows], zip(*made, strict=True), strict=True))
-                found |= new
+                encoding = encode([ids[row] for row in rows], None if mask is None else mask[rows], is_causal, attempt)
+                new = dict(zip([keys[row] for row in rows], zip(*encoding, strict=True), strict=True))
+                entry_of |= new
                 if memory.max_bytes and scope() != attempt.scope:
                     attempt.undo()
                 elif memory.max_bytes:
                     for key, entry in new.items():
-                        attempt.put(memory, key, tuple(one.clone() for one in entry))
-        entries = [entry for entry in map(found.get, keys) if entry is not None]
+                        attempt.put(memory, key, tuple(tensor.clone() for tensor in entry))
+        entries = [entry for entry in map(entry_of.get, keys) if entry is not None]
         return Encoding(*(torch.stack(rows) for rows in zip(*entries, strict=True)))
 
     return recalling
@@ -260,10 +260,10 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
     """Yield parameters and buffers; shared ones more than once. Like `parameters`, in a fraction of the time."""
     rest = [module]
     while rest:
-        one = rest.pop()
-        for owned in (one._parameters, one._buffers):  # pyright: ignore[reportPrivateUsage]
+        submodule = rest.pop()
+        for owned in (submodule._parameters, submodule._buffers):  # pyright: ignore[reportPrivateUsage]
             yield from (tensor for tensor in owned.values() if tensor is not None)
-        rest += [child for child in one._modules.values() if child is not None]  # pyright: ignore[reportPrivateUsage]
+        rest += [child for child in submodule._modules.values() if child is not None]  # pyright: ignore[reportPrivateUsage]
 
 
 def _sample(tensor: Tensor) -> Tensor:

@@ -104,12 +104,12 @@ def load_full_clip(
         CheckpointError: If the file cannot be used, or lacks one tower or a projection.
     """
     with open_tensor_file(Path(path)) as file:
-        seen, read = file.vision_tower(), file.towers()[0]
-        vision_config, text_config = file.vision_config(seen), file.config(read)
-        told = file.told
-        if not told[read.name].file:
+        vision_tower, text_tower = file.vision_tower(), file.towers()[0]
+        vision_config, text_config = file.vision_config(vision_tower), file.config(text_tower)
+        properties = file.told
+        if not properties[text_tower.name].file:
             text_config = replace(text_config, activation=vision_config.activation)
-            told[read.name] = told[read.name]._replace(activation=vision_config.activation)
+            properties[text_tower.name] = properties[text_tower.name]._replace(activation=vision_config.activation)
         if activation is not None:
             text_config = replace(text_config, activation=activation)
             vision_config = replace(vision_config, activation=activation)
@@ -126,9 +126,11 @@ def load_full_clip(
             )
         with torch.device("meta"):
             text, vision = TextModel(text_config), VisionModel(vision_config)
-        load_weights(file, read, text, dtype, device)
-        load_weights(file, seen, vision, dtype, device)
+        load_weights(file, text_tower, text, dtype, device)
+        load_weights(file, vision_tower, vision, dtype, device)
         scale, bias = file.log_scale("logit_scale"), file.log_scale("logit_bias")
-    origin = origin_of({"text encoder": told[read.name], "image encoder": told[seen.name]}, activation or "")
+    origin = origin_of(
+        {"text encoder": properties[text_tower.name], "image encoder": properties[vision_tower.name]}, activation or ""
+    )
     factor = DEFAULT_LOGIT_SCALE if scale is None else math.exp(scale)
     return FullClip(text, vision, factor, Path(path).name, origin, bias)

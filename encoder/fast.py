@@ -102,8 +102,8 @@ class Packs:
         """
         with self._lock:
             size = sum(layer.weight.nbytes for layers in products for layer in layers)
-            kept, packs = self._found.get(model, (None, {}))
-            if packs and kept == (kernel, now) and has_room(0):
+            version, packs = self._found.get(model, (None, {}))
+            if packs and version == (kernel, now) and has_room(0):
                 return packs
             self._found.pop(model, None)
             del packs
@@ -185,8 +185,8 @@ def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
             lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
         except OSError:
             return None
-        found = next((line for line in lines if line.startswith("MemAvailable:")), None)
-        return None if found is None else min([int(found.split()[1]) * 1024, *_left_in_groups(proc, groups)])
+        available = next((line for line in lines if line.startswith("MemAvailable:")), None)
+        return None if available is None else min([int(available.split()[1]) * 1024, *_left_in_groups(proc, groups)])
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

@@ -97,9 +97,9 @@ def _kinds() -> str:
 
 def _check_file(path: Path) -> None:
     """Refuse files that would block, such as pipes, or fill the memory, as some formats are read whole."""
-    about = stat_of(path)
-    if about.st_size > MAX_BYTES:
-        raise OSError(f"it has {about.st_size:,} bytes, at most {MAX_BYTES:,} are read")
+    state = stat_of(path)
+    if state.st_size > MAX_BYTES:
+        raise OSError(f"it has {state.st_size:,} bytes, at most {MAX_BYTES:,} are read")
 
 
 def _check_head(file: ImageFile.ImageFile) -> None:

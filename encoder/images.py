@@ -118,8 +118,8 @@ def _target(width: int, height: int, size: int, crop: Crop) -> tuple[int, int]:
             f"an image of {width} x {height} pixels is too thin: one side may be at most {MAX_RATIO} times the other"
         )
     # int(), not round(), as in the reference
-    other = int(size * long / short) if crop == "center" else max(1, int(size * short / long))
-    first, second = (size, other) if crop == "center" else (other, size)
+    other_side = int(size * long / short) if crop == "center" else max(1, int(size * short / long))
+    first, second = (size, other_side) if crop == "center" else (other_side, size)
     return (first, second) if width <= height else (second, first)
 
 

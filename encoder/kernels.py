@@ -82,24 +82,24 @@ class Choice:
 
     def _kept(self) -> Kernel | None:
         try:
-            found = json.loads(self._place().read_text(encoding="utf-8")).get(machine() + self._work)
+            stored = json.loads(self._place().read_text(encoding="utf-8")).get(machine() + self._work)
         except (OSError, ValueError, AttributeError):
             return None
-        return next((kernel for kernel in available() if kernel == found), None)
+        return next((kernel for kernel in available() if kernel == stored), None)
 
     def _keep(self, kernel: Kernel) -> None:
         """Save the choice if possible; otherwise every process measures again."""
         place = self._place()
         try:
             try:
-                known = dict(json.loads(place.read_text(encoding="utf-8")))
+                choices = dict(json.loads(place.read_text(encoding="utf-8")))
             except (OSError, ValueError, TypeError):
-                known = {}
+                choices = {}
             place.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8") as file:
                 written = Path(file.name)
             try:
-                written.write_text(json.dumps(known | {machine() + self._work: kernel}, indent=1), encoding="utf-8")
+                written.write_text(json.dumps(choices | {machine() + self._work: kernel}, indent=1), encoding="utf-8")
                 written.replace(place)
             finally:
                 written.unlink(missing_ok=True)

@@ -73,8 +73,8 @@ def _lacking() -> set[torch.dtype]:
 
 def overflow(stored: Tensor, cast: Tensor) -> str:
     """Message about finite values that are no longer finite in another type, and how to avoid it."""
-    wanted = torch.finfo(cast.dtype)
-    if wanted.max >= torch.finfo(stored.dtype).max or bool(cast.isfinite().all()):
+    limits = torch.finfo(cast.dtype)
+    if limits.max >= torch.finfo(stored.dtype).max or bool(cast.isfinite().all()):
         return ""
     count = int((stored.isfinite() & ~cast.isfinite().to(stored.device)).sum())
     if not count:
@@ -82,7 +82,7 @@ def overflow(stored: Tensor, cast: Tensor) -> str:
     wider = "fp32 or bf16" if cast.dtype == torch.float16 else "fp32"
     return (
         f"is stored as {_name(stored)}, and {count:,} of its {stored.numel():,} values are beyond what {_name(cast)} "
-        f"can hold, {wanted.max:g}. Load the model as {wider}"
+        f"can hold, {limits.max:g}. Load the model as {wider}"
     )
 
 

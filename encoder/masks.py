@@ -138,8 +138,8 @@ def combine(*masks: Tensor | None) -> Tensor | None:
     Returns:
         The broadcast product, or None if every argument is None.
     """
-    given = [mask for mask in masks if mask is not None]
-    return reduce(and_, given) if given else None  # torch 2.1.0 warns about its own logical_and here
+    present = [mask for mask in masks if mask is not None]
+    return reduce(and_, present) if present else None  # torch 2.1.0 warns about its own logical_and here
 
 
 def check_mask(mask: Tensor, batch: int, length: int) -> Tensor:

@@ -119,23 +119,29 @@ def check_options(options: Any, declared: Mapping[str, Option]) -> None:
     Raises:
         OptionError: If a choice is not allowed, a text of lines is no text, a float is no number or out of range.
     """
-    for name, about in declared.items():
+    for name, declaration in declared.items():
         value: object = getattr(options, name)
-        if about.choices and value not in about.choices:  # in a tuple, as a caller's value may not be hashable
-            raise OptionError(name, about.label, f"must be one of: {', '.join(about.choices)}; got {quote(value)}")
-    for name, about in declared.items():
+        if (
+            declaration.choices and value not in declaration.choices
+        ):  # in a tuple, as a caller's value may not be hashable
+            raise OptionError(
+                name, declaration.label, f"must be one of: {', '.join(declaration.choices)}; got {quote(value)}"
+            )
+    for name, declaration in declared.items():
         value = getattr(options, name)
-        if about.is_lines and not isinstance(value, str):
-            raise OptionError(name, about.label, f"must be a text, got {quote(value)}")
-        if isinstance(about.default, float):
-            _check_number(name, value, about)
+        if declaration.is_lines and not isinstance(value, str):
+            raise OptionError(name, declaration.label, f"must be a text, got {quote(value)}")
+        if isinstance(declaration.default, float):
+            _check_number(name, value, declaration)
 
 
-def _check_number(name: str, value: object, about: Option) -> None:
+def _check_number(name: str, value: object, declaration: Option) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise OptionError(name, about.label, f"must be a number, got {quote(value)}")
-    if about.least is None or about.most is None:
+        raise OptionError(name, declaration.label, f"must be a number, got {quote(value)}")
+    if declaration.least is None or declaration.most is None:
         if not math.isfinite(value):
-            raise OptionError(name, about.label, f"must be a finite number, got {quote(value)}")
-    elif not about.least <= value <= about.most:
-        raise OptionError(name, about.label, f"must be {about.least:g} to {about.most:g}, got {quote(value)}")
+            raise OptionError(name, declaration.label, f"must be a finite number, got {quote(value)}")
+    elif not declaration.least <= value <= declaration.most:
+        raise OptionError(
+            name, declaration.label, f"must be {declaration.least:g} to {declaration.most:g}, got {quote(value)}"
+        )

@@ -78,9 +78,9 @@ class PrefixTextEncoder(TextEncoder):
     @torch.no_grad()
     def __call__(self, ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         """Encode chunks as `TextEncoder` does, up to rounding."""
-        found = remembering(self._encode, self.encodings, self._scope)(ids, mask, is_causal=is_causal)
+        encoding = remembering(self._encode, self.encodings, self._scope)(ids, mask, is_causal=is_causal)
         CHOICE.answered()
-        return found
+        return encoding
 
     def how_computed(self) -> str:
         """Kernel of the last matrix products and size of the copy of the weights, in words.
@@ -122,7 +122,7 @@ class PrefixTextEncoder(TextEncoder):
         keys = chunk_keys(ids, mask, is_causal=is_causal)
         trunks = self._trunks(attempt.scope, keys)
         shared = share(keys, list(trunks))
-        known = [
+        known_states = [
             tuple(states[:count] for states in entry)
             for entry, count in zip(trunks.values(), shared.num_known, strict=True)
             if count
@@ -143,14 +143,14 @@ class PrefixTextEncoder(TextEncoder):
         chosen = hidden
         saved: list[list[Tensor]] = [[] for _ in range(self._num_saved(keys))]
         for index, block in enumerate(blocks):
-            past = [entry[2 * index :][:2] for entry in known]
+            past = [entry[2 * index :][:2] for entry in known_states]
             hidden, (k, v) = _run_block(block, hidden, past, mix, rotate, arithmetic)
             for row, entry in enumerate(saved):
                 entry += [mix.chunk(k, row), mix.chunk(v, row)]  # [s, d] each
             if index == len(blocks) - self.clip_skip:
                 chosen = hidden
-        last = torch.cat([*(entry[-2] for entry in known), hidden])
-        chosen = torch.cat([*(entry[-1] for entry in known), chosen])
+        last = torch.cat([*(entry[-2] for entry in known_states), hidden])
+        chosen = torch.cat([*(entry[-1] for entry in known_states), chosen])
         for row, entry in reversed(list(enumerate(saved))):  # the first last, so that it is kept longest
             attempt.put(self.trunks, keys[row], (*entry, mix.chunk(last, row), mix.chunk(chosen, row)))
 
@@ -257,10 +257,10 @@ def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> Shared:
     return Shared(nodes, fresh, num_known)
 
 
-def num_shared(one: ChunkKey, other: ChunkKey) -> int:
+def num_shared(first: ChunkKey, second: ChunkKey) -> int:
     """Number of positions at the beginning of two causal chunks with the same states."""
-    pairs = enumerate(zip(one.positions, other.positions, strict=True))
-    return next((place for place, (key, its_key) in pairs if key != its_key), len(one.positions))
+    pairs = enumerate(zip(first.positions, second.positions, strict=True))
+    return next((place for place, (key, its_key) in pairs if key != its_key), len(first.positions))
 
 
 def taken(states: Tensor, nodes: Tensor) -> Tensor:
@@ -291,12 +291,12 @@ class _Mixer:
         """Nodes of some chunks ``[b, s]``, their queries ``[b, s - start]``, and mask ``[b or 1, 1, s - start, s]``."""
         offsets: list[int] = []
         # the first chunk begins earlier than those that share its beginning
-        for some in (slice(1), slice(1, None)) if max(starts) > starts[0] else (slice(None),):
-            start = min(starts[some])
-            part, length = nodes[some], nodes.shape[1] - start
+        for chunks in (slice(1), slice(1, None)) if max(starts) > starts[0] else (slice(None),):
+            start = min(starts[chunks])
+            part, length = nodes[chunks], nodes.shape[1] - start
             # known states have no queries: any will do, as the results are discarded
             queries = (part[:, start:] - num_known).clamp(min=0)
-            its_mask = mask if mask is None or len(mask) == 1 else mask[some]
+            its_mask = mask if mask is None or len(mask) == 1 else mask[chunks]
             self.parts.append((part, queries, None if its_mask is None else its_mask[:, start:].unsqueeze(1)))
             first = offsets[-1] + nodes.shape[1] if offsets else 0
             offsets += [first + row * length - start for row in range(len(part))]
@@ -336,7 +336,7 @@ def _run_block(
     Keys are stored as used in attention, i.e. rotated for rotary positions.
     """
     num_heads = block.self_attn.num_heads
-    known: list[Tensor] = []
+    attended: list[Tensor] = []
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if rotate is not None:
@@ -344,11 +344,11 @@ def _run_block(
             q, k = (rotate(states).transpose(0, 1).flatten(1) for states in heads)
         if past:
             k, v = (torch.cat([*(entry[index] for entry in past), new]) for index, new in enumerate((k, v)))
-        known.extend((k, v))
+        attended.extend((k, v))
         return mix(q, k, v, num_heads)
 
     hidden = block(hidden, None, is_causal=False, mix=attend, arithmetic=arithmetic)
-    k, v = known
+    k, v = attended
     return hidden, (k, v)
 
 

@@ -30,12 +30,12 @@ def stat_of(path: str | Path) -> os.stat_result:
         OSError: If there is nothing, or it may not be looked at.
     """
     try:
-        about = Path(path).stat()
+        state = Path(path).stat()
     except ValueError as error:  # a name that no file can have
         raise FileNotFoundError(f"{path}: {error}") from error
-    if not stat.S_ISREG(about.st_mode):
+    if not stat.S_ISREG(state.st_mode):
         raise NoRegularFile(path)
-    return about
+    return state
 
 
 def open_regular(path: str | Path) -> BinaryIO:
@@ -57,15 +57,15 @@ def _opened(path: str, flags: int) -> int:
     return descriptor
 
 
-def read_regular(path: str | Path, most: int) -> bytes:
+def read_regular(path: str | Path, max_bytes: int) -> bytes:
     """Read a small regular file whole.
 
     Raises:
-        OSError: If it is none, cannot be read, or has more bytes than ``most``.
+        OSError: If it is none, cannot be read, or has more bytes than ``max_bytes``.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        content = file.read(most + 1) if size <= most else b""
-    if size > most or len(content) > most:
-        raise OSError(f"it has {max(size, len(content)):,} bytes, at most {most:,} are read")
+        content = file.read(max_bytes + 1) if size <= max_bytes else b""
+    if size > max_bytes or len(content) > max_bytes:
+        raise OSError(f"it has {max(size, len(content)):,} bytes, at most {max_bytes:,} are read")
     return content

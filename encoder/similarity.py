@@ -165,11 +165,11 @@ class ContrastiveLoss(nn.Module):
 
     def _loss(self, texts: Tensor, images: Tensor, all_texts: Tensor, all_images: Tensor, first: int) -> Tensor:
         """Loss of pairs among all pairs, of which they are those from ``first`` on."""
-        own = first + torch.arange(len(texts), device=texts.device)
+        targets = first + torch.arange(len(texts), device=texts.device)
         text_to_image = similarity(texts, all_images, self.temperature)  # [batch, all]: S_ij over j
         image_to_text = similarity(all_texts, images, self.temperature).T  # [batch, all]: S_ji over j
         # (66), (67) and their mean (68)
-        return (functional.cross_entropy(text_to_image, own) + functional.cross_entropy(image_to_text, own)) / 2
+        return (functional.cross_entropy(text_to_image, targets) + functional.cross_entropy(image_to_text, targets)) / 2
 
 
 class SigmoidLoss(ContrastiveLoss):
@@ -201,11 +201,11 @@ class _AllGather(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor) -> Tensor:
+    def forward(ctx: Any, features: Tensor) -> Tensor:
         """``[...]`` to ``[ranks, ...]``."""
-        own = own.contiguous()
-        everyone = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
-        distributed.all_gather(everyone, own)
+        features = features.contiguous()
+        everyone = [torch.empty_like(features) for _ in range(distributed.get_world_size())]
+        distributed.all_gather(everyone, features)
         return torch.stack(everyone)
 
     @staticmethod
@@ -224,8 +224,8 @@ def _of_all_ranks(texts: Tensor, images: Tensor) -> tuple[Tensor, Tensor, int]:
     shape = torch.tensor(texts.shape, device=texts.device)
     shapes = [torch.empty_like(shape) for _ in range(distributed.get_world_size())]
     distributed.all_gather(shapes, shape)
-    if any(other.tolist() != shape.tolist() for other in shapes):
-        each = ", ".join(f"{other.tolist()} on rank {rank}" for rank, other in enumerate(shapes))
+    if any(rank_shape.tolist() != shape.tolist() for rank_shape in shapes):
+        each = ", ".join(f"{rank_shape.tolist()} on rank {rank}" for rank, rank_shape in enumerate(shapes))
         raise ValueError(
             "every rank must give features of the same shape, so that the mean over the ranks is that over all pairs "
             f"(DataLoader: drop_last=True); got {each}"

@@ -156,8 +156,8 @@ def read_merges() -> list[tuple[str, str]]:
 def byte_symbols() -> list[str]:
     """A printable character for each byte, in the order of their ids: printable Latin-1 first, then the rest."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]
+    unprintable = [byte for byte in range(256) if byte not in printable]
+    return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(unprintable))]
 
 
 def bytes_of(symbol: str) -> bytes:
@@ -173,8 +173,8 @@ def bytes_of(symbol: str) -> bytes:
 def _bytes() -> dict[str, int]:
     """The byte that each printable character stands for."""
     symbols = byte_symbols()
-    others = iter(sorted(set(range(256)) - set(map(ord, symbols))))
-    return {symbol: ord(symbol) if ord(symbol) < 256 else next(others) for symbol in symbols}
+    unprintable = iter(sorted(set(range(256)) - set(map(ord, symbols))))
+    return {symbol: ord(symbol) if ord(symbol) < 256 else next(unprintable) for symbol in symbols}
 
 
 _WORDS = re.compile(r"\s+|\S+")
@@ -251,7 +251,7 @@ def clean(text: str) -> Cleaned | None:
     for special in (*_SPECIAL.finditer(text), None):  # BOS and EOS are found before anything is repaired
         end = len(text) if special is None else special.start()
         words = list(_repaired(text, start, end))
-        parts.append(_SPECIAL_WORD.sub(lambda found: found[0].lower(), "".join(word for word, _, _ in words)))
+        parts.append(_SPECIAL_WORD.sub(lambda match: match[0].lower(), "".join(word for word, _, _ in words)))
         for word, first, last in words:
             spans += _spans(text[first:last], word, first)
         if special is not None:
@@ -288,17 +288,17 @@ def _repaired_word(word: str, is_html: bool) -> str:
 
 def _spans(old: str, new: str, first: int) -> Iterator[tuple[int, int]]:
     """Origin of each character of a repaired word in the old one, which begins at code point ``first``."""
-    before = behind = 0
+    before = after = 0
     if len(old) == len(new):
         before = len(old)
     else:
         shorter = min(len(old), len(new))
         while before < shorter and old[before] == new[before]:
             before += 1
-        while behind < shorter - before and old[-1 - behind] == new[-1 - behind]:
-            behind += 1
-        before -= before > 0 and before + behind == len(new)  # omitted characters belong to the character before
+        while after < shorter - before and old[-1 - after] == new[-1 - after]:
+            after += 1
+        before -= before > 0 and before + after == len(new)  # omitted characters belong to the character before
     end = first + len(old)
     yield from ((index, index + 1) for index in range(first, first + before))
-    yield from [(first + before, end - behind)] * (len(new) - before - behind)
-    yield from ((index, index + 1) for index in range(end - behind, end))
+    yield from [(first + before, end - after)] * (len(new) - before - after)
+    yield from ((index, index + 1) for index in range(end - after, end))

@@ -76,7 +76,7 @@ def read_area(text: str) -> Area | None:
             raise AreaError(f"The soft edge of the area “{name}” is not a number from 0 to 1.")
         feather = float(written)
     sides = [side.split() for side in rest.split(",")]
-    if [len(side) for side in sides] == [2, 2] and all(_NUMBER.fullmatch(one) for side in sides for one in side):
+    if [len(side) for side in sides] == [2, 2] and all(_NUMBER.fullmatch(number) for side in sides for number in side):
         (x1, x2), (y1, y2) = (map(float, side) for side in sides)
         return Area(_extent(x1, x2, name), _extent(y1, y2, name), feather, name)
     across, down = _named(rest.split(), name)
@@ -117,20 +117,20 @@ def _named(words: list[str], typed: str) -> tuple[Extent, Extent]:
     if words and words[-1] in SIZES:
         size = SIZES[words.pop()]
     centered = Extent(0.5 - size / 2, 0.5 + size / 2)
-    found: dict[int, Extent] = {}
+    extents: dict[int, Extent] = {}
     is_centered = False
     for word in words:
         if word in CENTERS and not is_centered:
             is_centered = True
-        elif word in SIDES and SIDES[word][0] not in found:
+        elif word in SIDES and SIDES[word][0] not in extents:
             axis, side = SIDES[word]
-            found[axis] = Extent(1 - size, 1.0) if side else Extent(0.0, size)
+            extents[axis] = Extent(1 - size, 1.0) if side else Extent(0.0, size)
         else:
             raise AreaError(f"The area “{typed}” is not understood: write, for example, {FORMS}.")
-    if not words or (is_centered and len(found) == 2):
+    if not words or (is_centered and len(extents) == 2):
         raise AreaError(f"The area “{typed}” is not understood: write, for example, {FORMS}.")
     rest = centered if is_centered else Extent()
-    return found.get(0, rest), found.get(1, rest)
+    return extents.get(0, rest), extents.get(1, rest)
 
 
 def area_mask(area: Area, cells: tuple[int, int], pixels: tuple[int, int]) -> Tensor:
@@ -151,7 +151,7 @@ def area_mask(area: Area, cells: tuple[int, int], pixels: tuple[int, int]) -> Te
 
     shares = []
     for extent, number, size, axis in zip((area.down, area.across), cells, pixels, ("high", "wide"), strict=True):
-        start, end = (one / size if extent.is_pixels else one for one in extent[:2])
+        start, end = (edge / size if extent.is_pixels else edge for edge in extent[:2])
         if end > 1:
             raise AreaError(
                 f"The area “{area.text}” reaches to pixel {extent.end:g}, but the picture is {size} {axis}."

@@ -42,8 +42,8 @@ def _taken(weight: float, strength: float) -> float:
 
 
 def _bias(weight: float, strength: float) -> RowEffect:
-    taken = _taken(weight, strength)
-    return RowEffect(math.log(abs(taken)) if taken else -math.inf, -1.0 if taken < 0 else 1.0)
+    effective = _taken(weight, strength)
+    return RowEffect(math.log(abs(effective)) if effective else -math.inf, -1.0 if effective < 0 else 1.0)
 
 
 def _value(weight: float, strength: float) -> RowEffect:

@@ -67,8 +67,8 @@ def bind_issue(code: str, message: str) -> Issue:
 def refusal(issues: Sequence[Issue], options: EncodeOptions) -> str:
     """Reason why a prompt with these issues cannot be bound; empty if it can."""
     codes = (UNBOUND,) if options.binds_some else (UNBOUND, ABSENT)
-    found = next((issue for issue in issues if issue.code in codes), None)
-    return "" if found is None else f"These phrases cannot be bound: {found.line}"
+    problem = next((issue for issue in issues if issue.code in codes), None)
+    return "" if problem is None else f"These phrases cannot be bound: {problem.line}"
 
 
 def within_bounds(marked: Bound, chunks: Sequence[TokenChunk]) -> Bound:
@@ -132,22 +132,22 @@ def _pass(plain: Variant, number: int, indices: Sequence[int]) -> Variant:
     """The pass of one phrase, or 0 for the rest, in its chunks. Others stay plain: nothing is taken from them."""
     chunks, visible = list(plain.chunks), list(plain.visible)
     for index in indices:
-        chunks[index], shown = _apart(plain.chunks[index], number)
-        visible[index] = both(visible[index], shown)
+        chunks[index], mask = _apart(plain.chunks[index], number)
+        visible[index] = both(visible[index], mask)
     title = f"bound: phrase {number}" if number else "bound: the rest"
     return replace(plain, chunks=tuple(chunks), visible=tuple(visible), title=title)
 
 
 def _apart(chunk: TokenChunk, number: int) -> tuple[TokenChunk, Visible]:
     """A chunk with the tokens hidden by other phrases replaced, and its mask."""
-    tokens, shown = list(chunk.tokens), bytearray(b"\1" * len(chunk.tokens))
+    tokens, mask = list(chunk.tokens), bytearray(b"\1" * len(chunk.tokens))
     for position, token in enumerate(tokens):
         if token.apart is not None and token.apart.phrase != number:
             if token.apart.stand_in is None:
-                shown[position] = 0
+                mask[position] = 0
             else:
                 tokens[position] = token._replace(id=token.apart.stand_in)
-    return replace(chunk, tokens=tuple(tokens)), bytes(shown)
+    return replace(chunk, tokens=tuple(tokens)), bytes(mask)
 
 
 def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], strength: float, rest: str) -> Encoding:
@@ -159,8 +159,8 @@ def _folded(variant: Variant, plain: Encoding, passes: Sequence[Encoding], stren
     phrase = torch.tensor([[token.phrase for token in chunk.tokens] for chunk in variant.chunks])
     phrase = phrase.to(plain.hidden.device)
     hidden = plain.hidden.clone()
-    for number, one in zip(_numbers(variant, rest), passes, strict=True):
-        hidden[phrase == number] = one.hidden[phrase == number]
+    for number, encoding in zip(_numbers(variant, rest), passes, strict=True):
+        hidden[phrase == number] = encoding.hidden[phrase == number]
     if strength != 1.0:
         hidden = (1.0 - strength) * plain.hidden + strength * hidden
     return Encoding(hidden, plain.pooled)
@@ -191,11 +191,11 @@ def marked_phrases(chunks: Sequence[TokenChunk], options: EncodeOptions, tokeniz
         before: Match | None = None
         for match in phrases.matches(token.id for token in tokens):
             text = phrases.by_ids[match.ids][0]
-            others = [phrases.shorter(match.ids)]
+            overlapping = [phrases.shorter(match.ids)]
             if before is not None and match.start < before.end:
-                others.append(before.ids)
-            names = (phrases.by_ids[ids][0] for ids in others if ids)
-            overlaps.update(dict.fromkeys((other, text) for other in names if other != text))
+                overlapping.append(before.ids)
+            names = (phrases.by_ids[ids][0] for ids in overlapping if ids)
+            overlaps.update(dict.fromkeys((name, text) for name in names if name != text))
             for place in range(max(match.start, before.end if before else 0), match.end):
                 phrase_of |= dict.fromkeys(range(tokens[place].start, tokens[place].end), numbers[text])
             matches.append(match)
@@ -205,11 +205,13 @@ def marked_phrases(chunks: Sequence[TokenChunk], options: EncodeOptions, tokeniz
             marked[position] = marked[position]._replace(phrase=number, apart=Apart(number) if is_whole else None)
         result.append(replace(chunk, tokens=tuple(marked)))
     issues = [
-        bind_issue(UNBOUND, f"“{shortened(one)}” and “{shortened(two)}” overlap: a word can be in one phrase only.")
-        for one, two in islice(overlaps, MAX_OVERLAPS)
+        bind_issue(
+            UNBOUND, f"“{shortened(first)}” and “{shortened(second)}” overlap: a word can be in one phrase only."
+        )
+        for first, second in islice(overlaps, MAX_OVERLAPS)
     ]
-    there = phrases.texts_in(matches)
-    issues += [bind_issue(ABSENT, absent(text)) for text in phrases.texts if text not in there]
+    present = phrases.texts_in(matches)
+    issues += [bind_issue(ABSENT, absent(text)) for text in phrases.texts if text not in present]
     if is_whole:
         return Bound(tuple(result), tuple(issues))
     marked_words, of_words = _with_hidden_words(result, options, tokenize)
@@ -237,6 +239,6 @@ def _with_hidden_words(
                     marked[position] = marked[position]._replace(apart=Apart(number))
             matches += of_phrase
         result.append(replace(chunk, tokens=tuple(marked)))
-    there = phrases.texts_in(matches)
-    missing = [word for word in words if word not in there]
+    present = phrases.texts_in(matches)
+    missing = [word for word in words if word not in present]
     return tuple(result), [bind_issue(ABSENT, f"“{shortened(word)}” is in none of the phrases.") for word in missing]

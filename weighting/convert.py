@@ -60,8 +60,8 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
     'a (red)1.21 (cat)0.90909091 , (dog)1.3'
     """
     writer = _Writer(_Side(source, tokenize, is_cleaned), _Side(target, tokenize, is_cleaned))
-    found = writer.source.bare(text)
-    prompt = parse(found.fragment.text, source)
+    bare_text = writer.source.bare(text)
+    prompt = parse(bare_text.fragment.text, source)
     issues = [*prompt.issues]
     written = text
     if source != target:
@@ -70,11 +70,13 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
         if not writer.issues and (span := writer.first_difference(prompt, written)) is not None:
             message = f"From here on the {target} syntax reads the prompt differently."
             issues.append(Issue("not-expressible", message, span))
-    issues = [replace(issue, span=found.fragment.span_of(issue.span)) for issue in issues]
+    issues = [replace(issue, span=bare_text.fragment.span_of(issue.span)) for issue in issues]
     if source == target:
         return Converted(text, tuple(issues))
-    names, lost = _written_loras(text, prompt, found.tags, writer.target)
-    return Converted(" ".join(filter(None, [written, *names])), (*issues, *comment_issues(text, found.comments), *lost))
+    names, lost = _written_loras(text, prompt, bare_text.tags, writer.target)
+    return Converted(
+        " ".join(filter(None, [written, *names])), (*issues, *comment_issues(text, bare_text.comments), *lost)
+    )
 
 
 class _Side:
@@ -96,8 +98,8 @@ class _Side:
 
     def cleaned(self, text: str) -> str:
         """Text as cleaned by the program before it is tokenized."""
-        found = clean(text) if self.is_cleaned and can_clean() else None
-        return text if found is None else found.text
+        repaired = clean(text) if self.is_cleaned and can_clean() else None
+        return text if repaired is None else repaired.text
 
 
 def _loras(prompt: Prompt, tags: tuple[Tag, ...]) -> list[Lora]:
@@ -134,8 +136,8 @@ def _written_lora(lora: Lora, target: _Side) -> str:
     if target.syntax.write_lora is None:
         return ""
     written = target.syntax.write_lora(lora)
-    read = target.bare(written)
-    return written if _same(_loras(target.syntax.parse(read.fragment.text), read.tags), [lora]) else ""
+    reread = target.bare(written)
+    return written if _same(_loras(target.syntax.parse(reread.fragment.text), reread.tags), [lora]) else ""
 
 
 class _Writer:
@@ -194,10 +196,10 @@ class _Writer:
             message = f"“#” cannot be written in {self.target.name}, where it starts a comment: it is left out."
             self._issue(message, part.span)
             text = text.replace("#", " ")
-        wanted = [(token_id, part.weight) for token_id, _, _ in self.source.tokenize(text)]
+        expected = [(token_id, part.weight) for token_id, _, _ in self.source.tokenize(text)]
         text = self.source.cleaned(text)
         for candidate in self._candidates(text, part.weight):
-            if _same(self._read(candidate), wanted):
+            if _same(self._read(candidate), expected):
                 return candidate
         self._issue(
             f"“{shortened(part.text.strip())}” with weight {part.weight:g} cannot be written in {self.target.name}.",
@@ -218,14 +220,18 @@ class _Writer:
 
     def first_difference(self, prompt: Prompt, written: str) -> Span | None:
         """Position in the source of the first token that differs in the written text; None if there is none."""
-        read = self.syntax.parse(self.target.bare(written).fragment.text)
-        ours, theirs = self.source.tokens(prompt), self.target.tokens(read)
-        for a, b in zip(ours, theirs, strict=False):
+        parsed = self.syntax.parse(self.target.bare(written).fragment.text)
+        source_tokens, target_tokens = self.source.tokens(prompt), self.target.tokens(parsed)
+        for a, b in zip(source_tokens, target_tokens, strict=False):
             if a.id != b.id or not _is_same(a.weight, b.weight):
                 return a.span
-        if len(ours) == len(theirs):
+        if len(source_tokens) == len(target_tokens):
             return None
-        return ours[len(theirs)].span if len(ours) > len(theirs) else Span(len(prompt.source), len(prompt.source))
+        return (
+            source_tokens[len(target_tokens)].span
+            if len(source_tokens) > len(target_tokens)
+            else Span(len(prompt.source), len(prompt.source))
+        )
 
     def _issue(self, message: str, span: Span) -> None:
         self.issues.append(Issue("not-expressible", message, span))
@@ -240,12 +246,12 @@ def _section_starts(prompt: Prompt) -> Iterator[int]:
             index += len(encoded_fragments(parts))
 
 
-def _is_same(weight: float, other: float) -> bool:
-    return math.isclose(weight, other, rel_tol=WEIGHT_TOLERANCE, abs_tol=WEIGHT_TOLERANCE) or weight == other
+def _is_same(first: float, second: float) -> bool:
+    return math.isclose(first, second, rel_tol=WEIGHT_TOLERANCE, abs_tol=WEIGHT_TOLERANCE) or first == second
 
 
-def _same(found: Sequence[tuple[object, float]], wanted: Sequence[tuple[object, float]]) -> bool:
+def _same(actual: Sequence[tuple[object, float]], expected: Sequence[tuple[object, float]]) -> bool:
     """Whether tokens, or LoRAs, agree in ids, or names, and weights."""
-    return len(found) == len(wanted) and all(
-        a[0] == b[0] and _is_same(a[1], b[1]) for a, b in zip(found, wanted, strict=True)
+    return len(actual) == len(expected) and all(
+        a[0] == b[0] and _is_same(a[1], b[1]) for a, b in zip(actual, expected, strict=True)
     )

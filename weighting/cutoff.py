@@ -67,31 +67,31 @@ def _words_in(text: str, words: Sequence[str]) -> dict[str, list[Span]]:
     >>> _words_in("red, Red reddish red-haired", ["red"])
     {'red': [Span(start=0, end=3), Span(start=17, end=20)]}
     """
-    found: dict[str, list[Span]] = {}
+    spans: dict[str, list[Span]] = {}
     left = list(text)
     for word in words:
-        found[word] = _whole(word, "".join(left))
-        for start, end in found[word]:
+        spans[word] = _whole(word, "".join(left))
+        for start, end in spans[word]:
             left[start:end] = " " * (end - start)
-    return found
+    return spans
 
 
 def _whole(word: str, text: str) -> list[Span]:
     """Occurrences of a word with no letter, digit or underscore around it, from left to right."""
-    found: list[Span] = []
+    spans: list[Span] = []
     start = text.find(word)
     while start >= 0:
         end = start + len(word)
         if is_whole := _is_edge(text, start) and _is_edge(text, end):
-            found.append(Span(start, end))
+            spans.append(Span(start, end))
         start = text.find(word, end if is_whole else start + 1)
-    return found
+    return spans
 
 
 def _is_edge(text: str, place: int) -> bool:
     """Whether a word begins or ends at a position."""
-    before, behind = text[max(0, place - 1) : place], text[place : place + 1]
-    return _is_of_word(before) != _is_of_word(behind)
+    before, after = text[max(0, place - 1) : place], text[place : place + 1]
+    return _is_of_word(before) != _is_of_word(after)
 
 
 def _is_of_word(character: str) -> bool:
@@ -146,7 +146,7 @@ def _split_words(
             is_joined = any(_is_inside_punctuation(text, place) for place in span)
             if not is_whole or is_joined or not (is_embedding or len(tokens) == counts[word]):
                 where = shortened(f"{text[: span.start].split(' ')[-1]}{text[span.start :].split(' ')[0]}")
-                told = f"“{shortened(word)}” is not the same tokens in “{where}” as alone"
-                message = f"{told}, so that Cutoff cannot replace it."
+                difference = f"“{shortened(word)}” is not the same tokens in “{where}” as alone"
+                message = f"{difference}, so that Cutoff cannot replace it."
                 issues.append(bind_issue(UNBOUND, message))
     return issues

@@ -59,8 +59,8 @@ class EmbeddingFolder:
         if path is None:
             return None
         try:
-            with _refusals.remembered(path) as about:
-                towers = _read(path, about.st_mtime_ns, about.st_size)
+            with _refusals.remembered(path) as state:
+                towers = _read(path, state.st_mtime_ns, state.st_size)
         except (FileNotFoundError, NotADirectoryError):
             return None  # it was removed after it was listed
         except OSError as error:
@@ -98,23 +98,23 @@ SETTLED_SECONDS = 2
 
 def _list(folders: Sequence[Path]) -> _Listing:
     mtimes = {folder: _mtime(folder) for folder in folders}
-    found: list[tuple[Path, Path]] = []  # folder, and the file's path relative to it
+    paths: list[tuple[Path, Path]] = []  # folder, and the file's path relative to it
     for folder in folders:
         for path in sorted(_walk(folder, mtimes), key=lambda path: len(path.parts)):
             if path.suffix.lower() in (SUFFIX, *UNREADABLE_SUFFIXES) and _is_inside(path, folder):
-                found.append((folder, path.relative_to(folder)))
+                paths.append((folder, path.relative_to(folder)))
     files: dict[str, Path] = {}
     names: set[str] = set()
     for suffix in (SUFFIX, *UNREADABLE_SUFFIXES):
-        some = [(folder, path) for folder, path in found if path.suffix.lower() == suffix]
-        for folder, path in some:
+        of_suffix = [(folder, path) for folder, path in paths if path.suffix.lower() == suffix]
+        for folder, path in of_suffix:
             files.setdefault(path.as_posix(), folder / path)
             files.setdefault(path.as_posix().removesuffix(path.suffix), folder / path)  # with_suffix() refuses "..pt"
-        for folder, path in some:
+        for folder, path in of_suffix:
             files.setdefault(path.name, folder / path)
             files.setdefault(path.stem, folder / path)
         if suffix != ".png":  # most pictures among embeddings are previews
-            names |= {path.stem for _, path in some}
+            names |= {path.stem for _, path in of_suffix}
     is_settled = time.time_ns() - max(mtimes.values(), default=0) > SETTLED_SECONDS * 1_000_000_000
     return _Listing(mtimes, is_settled, tuple(sorted(names)), files)
 

@@ -98,8 +98,8 @@ class EmbeddingsOfSdxl:
     def find(self, name: str) -> Placed | None:
         """Look up a name, as in `Embeddings`; one that does not fit both towers is refused."""
         vectors = {tower: embeddings.find(name) for tower, embeddings in self.by_tower.items()}
-        own, of_clip_g = vectors[self.tower], vectors["clip_g"]
-        return None if own is None or not of_clip_g else Placed(own, len(of_clip_g))
+        of_tower, of_clip_g = vectors[self.tower], vectors["clip_g"]
+        return None if of_tower is None or not of_clip_g else Placed(of_tower, len(of_clip_g))
 
 
 class LookUp(NamedTuple):

@@ -130,7 +130,7 @@ class Encoders:
     def __call__(self, text: str | Mapping[str, str], **choices: Any) -> Encoding:
         """Encode one prompt."""
         prepared = self.prepare([text], **choices)
-        check_without_signs((read for reads in prepared.reads.values() for read in reads), "an `Encoding`")
+        check_without_signs((parsed for reads in prepared.reads.values() for parsed in reads), "an `Encoding`")
         encoded = prepared.run()[0]
         return Encoding(encoded.hidden, encoded.pooled)
 
@@ -172,12 +172,12 @@ class Encoders:
         return reads
 
     def plan(self, reads: Sequence[Mapping[str, ReadPrompt]]) -> Prepared:
-        """Plan prompts returned by `read`.
+        """Plan prompts returned by `by_tower`.
 
         Raises:
             As in `prepare`.
         """
-        return Prepared(self, {name: [read[name] for read in reads] for name in self.readers})
+        return Prepared(self, {name: [by_tower[name] for by_tower in reads] for name in self.readers})
 
     def prepare_together(self, texts: Sequence[str], options: EncodeOptions, kept: Sequence[int] = ()) -> Prepared:
         """Same as `prepare`, for texts that alternate while an image is made in the WebUI.
@@ -194,8 +194,8 @@ class Encoders:
             As in `prepare`.
         """
         reads = read_together(texts, options, self.readers, kept)
-        for one in zip(*reads.values(), strict=True):
-            _check(dict(zip(reads, one, strict=True)))
+        for of_towers in zip(*reads.values(), strict=True):
+            _check(dict(zip(reads, of_towers, strict=True)))
         return Prepared(self, reads, is_together=True)
 
 
@@ -212,13 +212,13 @@ class Prepared:
         self._counts: dict[str, list[int]] = {}
         self._variants: dict[str, list[Callable[[], Iterable[Variant]]]] = {}
         self._plans: dict[str, Plan[list[EncodedPrompt]]] = {}
-        for name, some in reads.items():
+        for name, prompts in reads.items():
             tokenize = encoders.readers[name].tokenize
-            plans = [plan_prompt(read, tokenize) for read in some]
+            plans = [plan_prompt(parsed, tokenize) for parsed in prompts]
             self._counts[name] = [self._counted(plan) for plan in plans]
             self._variants[name] = [plan.variants for plan in plans]
-            has_columns = is_together and some and is_in_columns(some)
-            self._plans[name] = plan_columns(some, tokenize) if has_columns else gathered(plans)
+            has_columns = is_together and prompts and is_in_columns(prompts)
+            self._plans[name] = plan_columns(prompts, tokenize) if has_columns else gathered(plans)
 
     @property
     def num_encodings(self) -> int:
@@ -234,11 +234,11 @@ class Prepared:
         name, reads = next(iter(self.reads.items()))
         return [
             [
-                VersionMask(variant.title, variant_mask(variant, read.layout.length))
+                VersionMask(variant.title, variant_mask(variant, parsed.layout.length))
                 for variant in variants()
                 if not variant.is_aside
             ]
-            for variants, read in zip(self._variants[name], reads, strict=True)
+            for variants, parsed in zip(self._variants[name], reads, strict=True)
         ]
 
     def run(self, check: Check | None = None) -> list[EncodedTowers]:
@@ -251,8 +251,8 @@ class Prepared:
             One result for each prompt.
         """
         by_tower = {name: self.run_tower(name, check=check) for name in self._plans}
-        prompts = (dict(zip(by_tower, one, strict=True)) for one in zip(*by_tower.values(), strict=True))
-        return [EncodedTowers(*joined(one), one) for one in prompts]
+        prompts = (dict(zip(by_tower, towers, strict=True)) for towers in zip(*by_tower.values(), strict=True))
+        return [EncodedTowers(*joined(towers), towers) for towers in prompts]
 
     def run_tower(self, name: str, encode: EncodeFn | None = None, check: Check | None = None) -> list[EncodedPrompt]:
         """Encode the prompts with one tower.
@@ -275,11 +275,11 @@ class Prepared:
         ]
 
     def _counted(self, plan: Plan[Any]) -> int:
-        most = self._encoders.max_encodings
-        count = different_asks(plan.variants(), most)
-        if count > most:
+        limit = self._encoders.max_encodings
+        count = different_asks(plan.variants(), limit)
+        if count > limit:
             raise TooManyEncodings(
-                f"This takes more than {most:,} different encodings, as the scheme encodes the prompt anew for its "
+                f"This takes more than {limit:,} different encodings, as the scheme encodes the prompt anew for its "
                 f"weighted words: choose another scheme, such as comfy, or a larger number in {VARIABLE}."
             )
         return count

@@ -56,8 +56,8 @@ def text_features(text: str, syntax: str, tokenize: Tokenize, layout: ChunkLayou
     Raises:
         ValueError: If the syntax is unknown.
     """
-    read = read_prompt(text, text_options(syntax), tokenize, layout)
-    chunks = read.chunks
+    parsed = read_prompt(text, text_options(syntax), tokenize, layout)
+    chunks = parsed.chunks
     vectors = encode([chunk.plain_ids for chunk in chunks])
     issues: list[Issue] = []
     weighted = next((token for chunk in chunks for token in chunk.content if token.weight != 1.0), None)
@@ -68,4 +68,4 @@ def text_features(text: str, syntax: str, tokenize: Tokenize, layout: ChunkLayou
         issues.append(Issue("averaged-chunks", message, Span(0, 0)))
         counts = torch.tensor([[max(chunk.num_content, 1)] for chunk in chunks], dtype=vectors.dtype)
         vectors = functional.normalize((vectors * counts).sum(0, keepdim=True), dim=-1)
-    return TextFeatures(vectors[0], read._replace(issues=(*read.issues, *issues)))
+    return TextFeatures(vectors[0], parsed._replace(issues=(*parsed.issues, *issues)))

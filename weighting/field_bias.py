@@ -25,20 +25,20 @@ def least_bias(weights: Tensor, rows: Tensor) -> Tensor:
     """
     logs = weights.flatten(2).double().log()
     kinds, kind_of_row = rows.unique(dim=1, return_inverse=True)  # of rows with the same fields
-    least = torch.stack([logs[:, kind > 0].sum(1).amin(1) for kind in kinds.T], 1)
-    return least[:, kind_of_row].float()
+    minima = torch.stack([logs[:, kind > 0].sum(1).amin(1) for kind in kinds.T], 1)
+    return minima[:, kind_of_row].float()
 
 
 class Places:
     """Fields in one call of a model."""
 
-    def __init__(self, weights: Tensor, rows: Tensor, least: Tensor, device: torch.device | str = "cpu") -> None:
+    def __init__(self, weights: Tensor, rows: Tensor, min_bias: Tensor, device: torch.device | str = "cpu") -> None:
         """Store what `Acting` has for each prompt of a batch, given on the CPU.
 
         ``weights`` by place are ``[batch, fields, (frames,) height, width]``, ``rows`` ``[batch, fields, keys]``,
-        ``least`` ``[batch, keys]``. ``device`` is the model's.
+        ``min_bias`` ``[batch, keys]``. ``device`` is the model's.
         """
-        self._weights, self.rows, self.least, self._device = weights, rows.to(device), least.to(device), device
+        self._weights, self.rows, self.least, self._device = weights, rows.to(device), min_bias.to(device), device
 
     def read_again(self, num_rows: int) -> None:
         """Add the last keys once more, for layers that read them twice."""
@@ -47,9 +47,9 @@ class Places:
     def biases(self, queries: Queries) -> Iterator[Tensor]:
         """Bias of each key of text at each query of a layer, ``[queries, keys]`` in float32, prompt by prompt."""
         logs = logarithms(self._weights, (queries.grid[-2], queries.grid[-1])).flatten(2).to(self._device)
-        for of_fields, rows, least in zip(logs, self.rows, self.least, strict=True):
-            of_queries = least.expand(queries.before + logs.shape[-1] + queries.behind, -1).clone()
+        for of_fields, rows, min_bias in zip(logs, self.rows, self.least, strict=True):
+            of_queries = min_bias.expand(queries.before + logs.shape[-1] + queries.behind, -1).clone()
             of_places = of_queries[queries.picture].zero_()
-            for log, own in zip(of_fields, rows, strict=True):
-                of_places.addr_(log, own)
+            for log, field_rows in zip(of_fields, rows, strict=True):
+                of_places.addr_(log, field_rows)
             yield of_queries

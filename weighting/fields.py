@@ -91,7 +91,7 @@ def acts_at(sigma: float | Tensor, start: float | Tensor, end: float | Tensor) -
 
     Levels are compared in float32, as ComfyUI compares them.
     """
-    sigma, start, end = (torch.as_tensor(one).float().cpu() for one in (sigma, start, end))
+    sigma, start, end = (torch.as_tensor(level).float().cpu() for level in (sigma, start, end))
     return bool(sigma <= start) and (bool(sigma > end) or bool(end <= 0))
 
 

@@ -64,7 +64,7 @@ def _causality_issues(chunks: Sequence[TokenChunk]) -> list[Issue]:
     for chunk in chunks:
         hidden = [position for position, token in enumerate(chunk.tokens) if token.is_hidden]
         for position, token in enumerate(chunk.tokens):
-            if token.is_blind and not any(other <= position for other in hidden):
+            if token.is_blind and not any(hidden_position <= position for hidden_position in hidden):
                 unaffected.setdefault(token.fragment, token)
     message = (
         "This comes before everything that is hidden from it. CLIP reads from left to right, so it would not see "
@@ -87,11 +87,11 @@ def phrases_visible(options: EncodeOptions) -> VisibleFn:
         return hide_nothing
 
     def visible(chunk: TokenChunk) -> Visible:
-        shown = bytes(not token.is_hidden for token in chunk.tokens)
+        flags = bytes(not token.is_hidden for token in chunk.tokens)
         if options.hidden_from != "everything":
-            everything = b"\1" * len(shown)
-            shown = b"".join(shown if token.is_blind else everything for token in chunk.tokens)
-        return both(shown, None)
+            everything = b"\1" * len(flags)
+            flags = b"".join(flags if token.is_blind else everything for token in chunk.tokens)
+        return both(flags, None)
 
     return visible
 
@@ -105,7 +105,7 @@ def _positions(chunk: TokenChunk, phrases: Phrases) -> set[int]:
 
 def _missing_from(chunks: Sequence[TokenChunk], phrases: Phrases) -> list[str]:
     """Phrases missing in all of these chunks."""
-    there = phrases.texts_in(
+    present = phrases.texts_in(
         match for chunk in chunks for match in phrases.matches(token.id for token in stretches(chunk.content))
     )
-    return [phrase for phrase in phrases.texts if phrase not in there]
+    return [phrase for phrase in phrases.texts if phrase not in present]

@@ -59,7 +59,7 @@ class Phrases:
         for ids in self.by_ids:
             lengths.setdefault(ids[0], set()).add(len(ids))
         # ascending, by the first id of a phrase
-        self._lengths = {first: sorted(some) for first, some in lengths.items()}
+        self._lengths = {first: sorted(sizes) for first, sizes in lengths.items()}
 
     def at(self, position: int, ids: Ids) -> Iterator[tuple[str, int]]:
         """Phrases at a position, each with its number of tokens, the longest first."""
@@ -127,24 +127,24 @@ class _Index:
                 self.shorter[phrase] = ending
             else:
                 self.phrases[state] = ending
-            for token_id, behind in self.next[state].items():
-                states.append(behind)
+            for token_id, next_state in self.next[state].items():
+                states.append(next_state)
                 before = self.fallback[state]
                 while before and token_id not in self.next[before]:
                     before = self.fallback[before]
-                self.fallback[behind] = self.next[before].get(token_id, 0)
+                self.fallback[next_state] = self.next[before].get(token_id, 0)
 
 
 def _with_names(ids: Ids, prefix: Ids, names: Phrases) -> Ids:
     """Ids of a text with each name of an embedding, with or without the prefix, in one piece."""
-    found: list[int | str] = []
+    result: list[int | str] = []
     place = 0
     while place < len(ids):
         start = place + len(prefix) if ids[place : place + len(prefix)] == prefix else place
         name, length = next(names.at(start, ids), ("", 0)) if start < len(ids) else ("", 0)
-        found.append(name or ids[place])
+        result.append(name or ids[place])
         place = start + length if name else place + 1
-    return tuple(found)
+    return tuple(result)
 
 
 class Stretch(NamedTuple):
@@ -162,13 +162,13 @@ def stretches(content: Sequence[Token], first: int = 0) -> list[Stretch]:
         token_id = content[place].id  # of one mention the index grows with the place
         return (token_id.name, place - token_id.index) if isinstance(token_id, EmbeddingVector) else ("", place)
 
-    found: list[Stretch] = []
+    result: list[Stretch] = []
     for (name, _), group in groupby(range(len(content)), mention):
         places = [*group]
         token_id = content[places[0]].id
         key = name.lower() if isinstance(token_id, EmbeddingVector) else token_id
-        found.append(Stretch(key, first + places[0], first + places[-1] + 1))
-    return found
+        result.append(Stretch(key, first + places[0], first + places[-1] + 1))
+    return result
 
 
 def phrases_in(chunks: Iterable[TokenChunk], texts: str | tuple[str, ...], tokenize: Tokenize) -> Phrases:

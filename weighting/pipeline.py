@@ -52,11 +52,11 @@ class EncodedPrompt(NamedTuple):
     """Function that returns the versions that were encoded, as in its `Plan`."""
 
 
-def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
+def plan_prompt(parsed: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
     """Plan a prompt by the scheme in its options.
 
     Args:
-        read: The prompt.
+        parsed: The prompt.
         tokenize: The encoder's tokenizer, for the filler and for pooled vectors of the raw text.
 
     Returns:
@@ -67,13 +67,13 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
         NegPipError: If the scheme ``negpip`` cannot blend its prompts.
         ValueError: If the filler is not exactly one token.
     """
-    options = read.options
+    options = parsed.options
     scheme = SCHEMES[options.scheme]
-    scheme_options = _scheme_options(read, tokenize)
+    scheme_options = _scheme_options(parsed, tokenize)
 
     def plan_chunks(chunks: Sequence[TokenChunk]) -> Plan[Weighted]:
         plan = scheme.plan(chunks, scheme_options)
-        plan = plan.then(lambda weighted: _with_eos_rows(weighted, chunks, options.eos_rows, read.layout))
+        plan = plan.then(lambda weighted: _with_eos_rows(weighted, chunks, options.eos_rows, parsed.layout))
         if options.padding not in BEHIND_CONTENT:
             return plan
         return plan.then_with(
@@ -81,26 +81,26 @@ def plan_prompt(read: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
             lambda weighted, empty: cleaned(weighted, chunks, options.padding, empty.hidden[0]),
         )
 
-    plan = plan_sections(read.sections, plan_chunks, scheme_options)
-    if not read.layout.has_bos:
+    plan = plan_sections(parsed.sections, plan_chunks, scheme_options)
+    if not parsed.layout.has_bos:
         plan = plan.then(_without_begin)
     if options.pooled == "raw text":
-        plan = _with_pooled_of_raw_text(plan, read, tokenize)
-    plan = scheme.finish(plan.then(lambda weighted: without_padding(weighted, read)), read, scheme_options)
-    plan = _as_chosen(plan, [read])
-    return plan.then(lambda weighted: _encoded(weighted, read))
+        plan = _with_pooled_of_raw_text(plan, parsed, tokenize)
+    plan = scheme.finish(plan.then(lambda weighted: without_padding(weighted, parsed)), parsed, scheme_options)
+    plan = _as_chosen(plan, [parsed])
+    return plan.then(lambda weighted: _encoded(weighted, parsed))
 
 
-def _scheme_options(read: ReadPrompt, tokenize: Tokenize) -> SchemeOptions:
-    options = read.options
+def _scheme_options(parsed: ReadPrompt, tokenize: Tokenize) -> SchemeOptions:
+    options = parsed.options
     return SchemeOptions(
         law=options.law,
         mask_method=options.mask_method,
         filler_id=_filler_id(options.filler, tokenize),
         emphasis=options.emphasis if _is_emphasized(options) else None,
         pooled=options.pooled,
-        visible_in=visible_fn(options, read.layout),
-        layout=read.layout,
+        visible_in=visible_fn(options, parsed.layout),
+        layout=parsed.layout,
         strength=options.strength,
     )
 
@@ -114,20 +114,20 @@ def _as_chosen(plan: Plan[T], reads: Sequence[ReadPrompt]) -> Plan[T]:
     """The plan of some prompts with options that affect every encoding applied: bound phrases, and no causality."""
     options = reads[0].options
     if options.binds:
-        for read in reads:
-            _check_bound(read)
+        for parsed in reads:
+            _check_bound(parsed)
         plan = bound(plan, options.bind_strength, options.bind_rest)
     return plan if options.is_causal else uncausal(plan)
 
 
-def _check_bound(read: ReadPrompt) -> None:
+def _check_bound(parsed: ReadPrompt) -> None:
     """Check that the phrases of a prompt can be bound."""
-    options = read.options
+    options = parsed.options
     if not options.binds:
         return
-    if message := refusal(read.issues, options):
+    if message := refusal(parsed.issues, options):
         raise BindError(message)
-    is_weighted = any(token.weight != 1.0 for chunk in read.chunks for token in chunk.tokens)
+    is_weighted = any(token.weight != 1.0 for chunk in parsed.chunks for token in chunk.tokens)
     if options.bind_hide == "cutoff" and is_weighted and not SCHEMES[options.scheme].bound_as_cutoff:
         allowed = ", ".join(name for name, scheme in SCHEMES.items() if scheme.bound_as_cutoff)
         raise BindError(
@@ -136,16 +136,16 @@ def _check_bound(read: ReadPrompt) -> None:
         )
 
 
-def _with_pooled_of_raw_text(plan: Plan[Weighted], read: ReadPrompt, tokenize: Tokenize) -> Plan[Weighted]:
-    ids = [token_id for token_id, _, _ in tokenize(read.prompt.source)][: read.layout.capacity]
-    raw = close_chunk([Token(token_id) for token_id in ids], read.layout)
+def _with_pooled_of_raw_text(plan: Plan[Weighted], parsed: ReadPrompt, tokenize: Tokenize) -> Plan[Weighted]:
+    ids = [token_id for token_id, _, _ in tokenize(parsed.prompt.source)][: parsed.layout.capacity]
+    raw = close_chunk([Token(token_id) for token_id in ids], parsed.layout)
     typed = Variant((raw,), (None,), "the text as typed", is_aside=True)
     return plan.then_with(typed, lambda weighted, rows: weighted._replace(pooled=rows.pooled))
 
 
-def _encoded(weighted: Weighted, read: ReadPrompt) -> EncodedPrompt:
-    read = read._replace(issues=(*read.issues, *weighted.issues))
-    return EncodedPrompt(weighted.hidden, weighted.pooled, read, signs=weighted.signs, places=weighted.places)
+def _encoded(weighted: Weighted, parsed: ReadPrompt) -> EncodedPrompt:
+    parsed = parsed._replace(issues=(*parsed.issues, *weighted.issues))
+    return EncodedPrompt(weighted.hidden, weighted.pooled, parsed, signs=weighted.signs, places=weighted.places)
 
 
 def is_in_columns(reads: Sequence[ReadPrompt]) -> bool:
@@ -154,9 +154,9 @@ def is_in_columns(reads: Sequence[ReadPrompt]) -> bool:
     Its emphasis after another scheme is one, if it has anything to do.
     """
     options = reads[0].options
-    is_plain = all(len(read.sections) == 1 and not read.sections[0].shares for read in reads)
-    is_plain = is_plain and not reads[0].layout.is_open and all(read.sections[0].weight == 1.0 for read in reads)
-    is_raised = any(weight > 1.0 for read in reads for chunk in read.chunks for weight in chunk.weights)
+    is_plain = all(len(parsed.sections) == 1 and not parsed.sections[0].shares for parsed in reads)
+    is_plain = is_plain and not reads[0].layout.is_open and all(parsed.sections[0].weight == 1.0 for parsed in reads)
+    is_raised = any(weight > 1.0 for parsed in reads for chunk in parsed.chunks for weight in chunk.weights)
     is_theirs = is_raised if _is_emphasized(options) else SCHEMES[options.scheme].in_columns is not None
     is_plain = is_plain and is_theirs
     return is_plain and options.eos_rows == "own" and options.pooled != "raw text"
@@ -172,7 +172,7 @@ def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[E
     """
     options, layout = reads[0].options, reads[0].layout
     scheme, scheme_options = SCHEMES[options.scheme], _scheme_options(reads[0], tokenize)
-    in_columns, parts = scheme.in_columns, [read.chunks for read in reads]
+    in_columns, parts = scheme.in_columns, [parsed.chunks for parsed in reads]
     blends: list[Plan[Weighted]] = []
     if scheme_options.emphasis is not None:
         in_columns = EMPHASES[scheme_options.emphasis].in_columns
@@ -184,19 +184,21 @@ def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[E
     columns = gathered([_plan_column(column, in_columns, scheme_options) for column in zip(*parts, strict=True)])
 
     def of_texts(results: Sequence[Weighted]) -> list[Weighted]:
-        return [_of_text(results, index, read) for index, read in enumerate(reads)]
+        return [_of_text(results, index, parsed) for index, parsed in enumerate(reads)]
 
     def emphasized(texts: Sequence[Weighted]) -> list[Weighted]:
-        found = of_texts(columns.combine(_in_columns(texts, layout.length)))
-        return [one._replace(issues=(*text.issues, *one.issues)) for text, one in zip(texts, found, strict=True)]
+        results = of_texts(columns.combine(_in_columns(texts, layout.length)))
+        return [
+            result._replace(issues=(*text.issues, *result.issues)) for text, result in zip(texts, results, strict=True)
+        ]
 
     plan = gathered(blends).then(emphasized) if blends else columns.then(of_texts)
     if options.padding in BEHIND_CONTENT:
         plan = plan.then_with(
             empty_prompt_aside(scheme_options),
             lambda texts, empty: [
-                cleaned(text, read.chunks, options.padding, empty.hidden[0])
-                for text, read in zip(texts, reads, strict=True)
+                cleaned(text, parsed.chunks, options.padding, empty.hidden[0])
+                for text, parsed in zip(texts, reads, strict=True)
             ],
         )
     return _as_chosen(plan.then(lambda texts: list(map(_encoded, map(without_padding, texts, reads), reads))), reads)
@@ -221,13 +223,13 @@ def _in_columns(texts: Sequence[Weighted], length: int) -> Iterator[Encoding]:
     return (Encoding(rows, pooled) for rows in hidden.unbind(1))
 
 
-def _of_text(columns: Sequence[Weighted], index: int, read: ReadPrompt) -> Weighted:
+def _of_text(columns: Sequence[Weighted], index: int, parsed: ReadPrompt) -> Weighted:
     """Share of one text in every column."""
     hidden = torch.cat([column.hidden[index : index + 1] for column in columns], dim=1)  # [1, 77 * chunks, dim]
     # issues found in a column are reported once, with the first text
-    found = [issue for column in columns for issue in column.issues] if index == 0 else []
-    places = all_places(len(columns), read.layout.length)
-    return Weighted(hidden, columns[0].pooled[index : index + 1], places, tuple(dict.fromkeys(found)))
+    column_issues = [issue for column in columns for issue in column.issues] if index == 0 else []
+    places = all_places(len(columns), parsed.layout.length)
+    return Weighted(hidden, columns[0].pooled[index : index + 1], places, tuple(dict.fromkeys(column_issues)))
 
 
 def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
@@ -240,15 +242,15 @@ def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
     return visible
 
 
-def without_padding(weighted: Weighted, read: ReadPrompt) -> Weighted:
+def without_padding(weighted: Weighted, parsed: ReadPrompt) -> Weighted:
     """Drop the rows of padding, if the prompt's options say so."""
-    kept = read.kept
-    if kept is None:
+    row_counts = parsed.kept
+    if row_counts is None:
         return weighted
-    if len(weighted.places) != len(kept) * read.layout.length:  # a scheme that leaves out rows by itself
+    if len(weighted.places) != len(row_counts) * parsed.layout.length:  # a scheme that leaves out rows by itself
         message = "Padding cannot be dropped here, because this scheme leaves out other rows: all of its rows are kept."
         return weighted._replace(issues=(*weighted.issues, Issue("padding-kept", message, Span(0, 0))))
-    rows = [row for row, place in enumerate(weighted.places) if place.position < kept[place.chunk]]
+    rows = [row for row, place in enumerate(weighted.places) if place.position < row_counts[place.chunk]]
     return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
 
 
@@ -307,50 +309,50 @@ def _answers(
 ) -> Iterator[Encoding]:
     """Answers for each variant, encoded when first needed and released after their last use."""
     numbers: dict[Ask, int] = {}
-    wanted: list[list[int]] = []
+    needed: list[list[int]] = []
     calls: list[Call | None] = []
     for variant in variants:
-        wanted.append([numbers.setdefault(one, len(numbers)) for one in variant.asks()])
+        needed.append([numbers.setdefault(ask, len(numbers)) for ask in variant.asks()])
         calls.append(variant.call if keeps_calls else None)
     asks = list(numbers)
-    left = Counter(number for some, call in zip(wanted, calls, strict=True) if call is None for number in some)
-    waiting = _waiting(wanted, calls)
-    known: dict[int, Encoding] = {}
+    left = Counter(number for group, call in zip(needed, calls, strict=True) if call is None for number in group)
+    waiting = _waiting(needed, calls)
+    encodings: dict[int, Encoding] = {}
 
-    def run(some: Sequence[int]) -> Encoding:
+    def run(batch: Sequence[int]) -> Encoding:
         if check is not None:
             check()
-        encoding = _called([asks[number] for number in some], encode)
+        encoding = _called([asks[number] for number in batch], encode)
         rows = map(Encoding, encoding.hidden, encoding.pooled)
-        known.update((number, row) for number, row in zip(some, rows, strict=True) if left[number])
+        encodings.update((number, row) for number, row in zip(batch, rows, strict=True) if left[number])
         return encoding
 
-    for index, some in enumerate(wanted):
+    for index, group in enumerate(needed):
         if calls[index] == "goes on":
             continue
         if calls[index] == "starts":
             end = next((i for i in range(index + 1, len(calls)) if calls[i] != "goes on"), len(calls))
-            encoding = run([number for part in wanted[index:end] for number in part])
-            sizes = [len(part) for part in wanted[index:end]]
+            encoding = run([number for part in needed[index:end] for number in part])
+            sizes = [len(part) for part in needed[index:end]]
             yield from map(Encoding, encoding.hidden.split(sizes), encoding.pooled.split(sizes))
             continue
-        while any(number not in known for number in some):
+        while any(number not in encodings for number in group):
             run(_batch(waiting, asks, max_chunks))
-        yield Encoding(*map(torch.stack, zip(*(known[number] for number in some), strict=True)))
-        left.subtract(some)
-        for number in some:
+        yield Encoding(*map(torch.stack, zip(*(encodings[number] for number in group), strict=True)))
+        left.subtract(group)
+        for number in group:
             if not left[number]:
-                known.pop(number, None)
+                encodings.pop(number, None)
 
 
-def _waiting(wanted: Sequence[Sequence[int]], calls: Sequence[Call | None]) -> deque[int]:
+def _waiting(needed: Sequence[Sequence[int]], calls: Sequence[Call | None]) -> deque[int]:
     """Encodings that no call makes before they are needed, in the order in which they are needed."""
     is_seen: set[int] = set()
     waiting: deque[int] = deque()
-    for some, call in zip(wanted, calls, strict=True):
+    for group, call in zip(needed, calls, strict=True):
         if call is None:
-            waiting.extend(dict.fromkeys(number for number in some if number not in is_seen))
-        is_seen.update(some)
+            waiting.extend(dict.fromkeys(number for number in group if number not in is_seen))
+        is_seen.update(group)
     return waiting
 
 
@@ -364,5 +366,5 @@ def _batch(waiting: deque[int], asks: Sequence[Ask], max_chunks: int) -> list[in
 
 def _called(asks: Sequence[Ask], encode: EncodeFn) -> Encoding:
     """Call the encoder once."""
-    ids = [one.ids for one in asks]
-    return encode(ids, mask_tensor([one.visible for one in asks], len(ids[0])), is_causal=asks[0].is_causal)
+    ids = [ask.ids for ask in asks]
+    return encode(ids, mask_tensor([ask.visible for ask in asks], len(ids[0])), is_causal=asks[0].is_causal)

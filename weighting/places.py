@@ -106,15 +106,15 @@ def _read(line: str) -> PlacedPhrase:
         raise ValueError("it has no phrase in front of the colon.")
     if not rest:
         raise ValueError("nothing stands behind the colon.")
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     times: list[re.Match[str]] = []
     area: list[str] = []
     for part in map(str.strip, rest.split(",")):
         if weight := _WEIGHT.fullmatch(part):
             name = weight[1].lower()
-            if name in found:
+            if name in weights:
                 raise ValueError(f"{name} stands there twice.")
-            found[name] = _weight(name, weight[2])
+            weights[name] = _weight(name, weight[2])
         elif time := _TIME.fullmatch(part):
             times.append(time)
         else:
@@ -123,7 +123,7 @@ def _read(line: str) -> PlacedPhrase:
         raise ValueError("two times stand there: write one line for each.")
     if area and not all(area):
         raise ValueError("nothing stands between two commas, or behind the last one.")
-    place = PlacedPhrase(phrase, read_area(shortened(", ".join(area))), line=line)._replace(**found)
+    place = PlacedPhrase(phrase, read_area(shortened(", ".join(area))), line=line)._replace(**weights)
     for time in times:
         start, end, in_steps, written = float(time[1]), float(time[2]), time[3] is not None, shortened(time[0])
         if end > 1 and not in_steps:

@@ -89,12 +89,12 @@ class Plan(Generic[T]):
 
 def different_asks(variants: Iterable[Variant], limit: int) -> int:
     """Number of different encodings of some variants; counting ends at one more than the limit."""
-    found: set[Ask] = set()
+    asks: set[Ask] = set()
     for variant in variants:
-        found.update(variant.asks())
-        if len(found) > limit:
+        asks.update(variant.asks())
+        if len(asks) > limit:
             return limit + 1
-    return len(found)
+    return len(asks)
 
 
 def versions_of_first(variants: Iterable[Variant]) -> list[Variant]:
@@ -120,17 +120,17 @@ def uncausal(plan: Plan[T]) -> Plan[T]:
     return Plan(lambda: (replace(variant, is_causal=False) for variant in plan.variants()), plan.combine)
 
 
-def both(one: Visible, other: Visible) -> Visible:
+def both(first: Visible, second: Visible) -> Visible:
     """Intersection of two masks; None if nothing is hidden.
 
     >>> both(bytes([1, 0]), bytes([1, 1, 0, 1])) == bytes([1, 0, 0, 0]), both(None, bytes([1, 1]))
     (True, None)
     """
-    if one is None or other is None:
-        seen = one or other
+    if first is None or second is None:
+        seen = first or second
     else:
-        size = max(len(one), len(other))
-        a, b = (int.from_bytes(flags * (size // len(flags)), "big") for flags in (one, other))
+        size = max(len(first), len(second))
+        a, b = (int.from_bytes(flags * (size // len(flags)), "big") for flags in (first, second))
         seen = (a & b).to_bytes(size, "big")
     return None if seen is None or all(seen) else seen
 
@@ -151,7 +151,7 @@ def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
 
     size = max(len(seen) for seen in visible if seen is not None)
     everything = b"\1" * length
-    flags = b"".join(one * (size // len(one)) for one in (seen or everything for seen in visible))
+    flags = b"".join(mask * (size // len(mask)) for mask in (seen or everything for seen in visible))
     return torch.frombuffer(bytearray(flags), dtype=torch.bool).view(len(visible), -1, length)
 
 

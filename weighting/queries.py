@@ -47,8 +47,8 @@ class Queries(NamedTuple):
 
         A `QueriesError` says that they do not add up.
         """
-        found = self._replace(behind=self.behind + num_references)
-        num_expected = found.before + math.prod(found.grid) + found.behind
+        queries = self._replace(behind=self.behind + num_references)
+        num_expected = queries.before + math.prod(queries.grid) + queries.behind
         if num_expected != num_queries:
-            raise QueriesError(found, num_queries, num_expected)
-        return found
+            raise QueriesError(queries, num_queries, num_expected)
+        return queries

@@ -92,11 +92,11 @@ def read_prompt(
     if options.is_cleaned and rule is None:
         tokenize = CleaningTokenize(tokenize)
     context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks, rule)
-    found, left, terms = _taken_out(text, options)
-    read = placed(_read(left.text, options, context), text, left)
+    bare_text, left, terms = _taken_out(text, options)
+    parsed = placed(_read(left.text, options, context), text, left)
     if terms:
-        read = _with_terms(read, terms, context)
-    return _with_taken_out(read, found) if found.spans else read
+        parsed = _with_terms(parsed, terms, context)
+    return _with_taken_out(parsed, bare_text) if bare_text.spans else parsed
 
 
 def parse_encoded(text: str, options: EncodeOptions) -> Prompt:
@@ -108,11 +108,11 @@ def parse_encoded(text: str, options: EncodeOptions) -> Prompt:
 def _taken_out(text: str, options: EncodeOptions) -> tuple[Bare, Fragment, Sequence[CutTerm]]:
     """A prompt without tags and comments, the same without the terms that its scheme cuts out, and these."""
     has_tags = options.has_tags and syntax_of(options.syntax).has_tags
-    found = bare(text, has_comments=options.is_cleaned, has_tags=has_tags)
+    bare_text = bare(text, has_comments=options.is_cleaned, has_tags=has_tags)
     cut = SCHEMES[options.scheme].cut
     if cut is None or not syntax_of(options.syntax).has_groups:
-        return found, found.fragment, ()
-    return found, *cut(found.fragment)
+        return bare_text, bare_text.fragment, ()
+    return bare_text, *cut(bare_text.fragment)
 
 
 def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPrompt:
@@ -122,14 +122,14 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
     weight_issues: list[Issue] = []
 
     def final(chunks: tuple[TokenChunk, ...]) -> tuple[TokenChunk, ...]:
-        result, found = _clamped(normalize(chunks, options.normalization))
-        weight_issues.extend(found)
+        result, clamp_issues = _clamped(normalize(chunks, options.normalization))
+        weight_issues.extend(clamp_issues)
         result = mark_hidden(result, options, context.tokenize)
         return mark_bound(result, prompt.source, options, context.tokenize).chunks
 
     sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
-    kept = rows_kept(sections) if options.drops_padding else None
-    read = ReadPrompt(prompt, sections, (), options, context.layout, kept)
+    row_counts = rows_kept(sections) if options.drops_padding else None
+    parsed = ReadPrompt(prompt, sections, (), options, context.layout, row_counts)
     # what is clamped is named for that
     written = (issue for issue in prompt.issues if not (weight_issues and issue.code == "infinite-weight"))
     problems = [
@@ -139,30 +139,30 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
         *weight_issues,
         *mark_bound(chunks_of(sections), prompt.source, options, context.tokenize).issues,
         *hiding_issues(chunks_of(sections), options, context.tokenize),
-        *SCHEMES[options.scheme].issues(read),
+        *SCHEMES[options.scheme].issues(parsed),
     ]
-    return read._replace(issues=at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span)))
+    return parsed._replace(issues=at_most(MAX_ISSUES, sorted(problems, key=lambda issue: issue.span)))
 
 
-def _with_terms(read: ReadPrompt, terms: Sequence[CutTerm], context: ChunkContext) -> ReadPrompt:
+def _with_terms(parsed: ReadPrompt, terms: Sequence[CutTerm], context: ChunkContext) -> ReadPrompt:
     """Add terms cut out of the prompt, each parsed and cut into chunks separately."""
-    options, source = read.options, read.prompt.source
+    options, source = parsed.options, parsed.prompt.source
     read_terms: list[ReadTerm] = []
-    issues = list(read.issues)
+    issues = list(parsed.issues)
     for term in terms:
         prompt = parse(term.fragment.text, options.syntax, strict=options.strict)
-        chunked, found = chunk_prompt(prompt, context, options.chunking)
+        chunked, chunk_issues = chunk_prompt(prompt, context, options.chunking)
         chunks, clamped = _clamped(normalize(chunks_of(chunked), options.normalization))
         section = ChunkedSection((chunks,))
-        alone = ReadPrompt(prompt, (section,), (*prompt.issues, *found, *clamped), options, context.layout)
-        alone = placed(alone, source, term.fragment)
-        issues += alone.issues
+        term_prompt = ReadPrompt(prompt, (section,), (*prompt.issues, *chunk_issues, *clamped), options, context.layout)
+        term_prompt = placed(term_prompt, source, term.fragment)
+        issues += term_prompt.issues
         plain = chunk_prompt(parse(term.text.text, options.syntax), context, options.chunking).chunks
         num_tokens = (len(plain) - 1) * context.layout.capacity + plain[-1].num_content
-        read_terms.append(ReadTerm(alone.chunks, num_tokens))
-    marks = tuple(sorted([*read.prompt.marks, *(term.span for term in terms)]))
+        read_terms.append(ReadTerm(term_prompt.chunks, num_tokens))
+    marks = tuple(sorted([*parsed.prompt.marks, *(term.span for term in terms)]))
     issues = at_most(MAX_ISSUES, sorted(issues, key=lambda issue: issue.span))
-    return read._replace(prompt=replace(read.prompt, marks=marks), issues=issues, terms=tuple(read_terms))
+    return parsed._replace(prompt=replace(parsed.prompt, marks=marks), issues=issues, terms=tuple(read_terms))
 
 
 def mark_bound(chunks: Sequence[TokenChunk], text: str, options: EncodeOptions, tokenize: Tokenize) -> Bound:
@@ -195,25 +195,30 @@ def _uncleaned(prompt: Prompt) -> list[Issue]:
     ]
 
 
-def _with_taken_out(read: ReadPrompt, found: Bare) -> ReadPrompt:
+def _with_taken_out(parsed: ReadPrompt, bare_text: Bare) -> ReadPrompt:
     """Add the parts removed from the prompt as marks, LoRAs and issues."""
-    marks = tuple(sorted([*read.prompt.marks, *found.spans]))
-    loras = tuple(Lora(lora.name, lora.clip_strength) for lora in read_loras(found.tags)[0])
-    told = [*found.issues(read.prompt.source), *SCHEMES[read.options.scheme].left_out_issues(found.spans)]
-    issues = sorted([*read.issues, *told], key=lambda issue: issue.span)
-    prompt = replace(read.prompt, marks=marks, loras=loras)
-    return read._replace(prompt=prompt, issues=at_most(MAX_ISSUES, issues))
+    marks = tuple(sorted([*parsed.prompt.marks, *bare_text.spans]))
+    loras = tuple(Lora(lora.name, lora.clip_strength) for lora in read_loras(bare_text.tags)[0])
+    new_issues = [
+        *bare_text.issues(parsed.prompt.source),
+        *SCHEMES[parsed.options.scheme].left_out_issues(bare_text.spans),
+    ]
+    issues = sorted([*parsed.issues, *new_issues], key=lambda issue: issue.span)
+    prompt = replace(parsed.prompt, marks=marks, loras=loras)
+    return parsed._replace(prompt=prompt, issues=at_most(MAX_ISSUES, issues))
 
 
-def told_here(read: ReadPrompt, words: str, here: str) -> ReadPrompt:
+def told_here(parsed: ReadPrompt, words: str, here: str) -> ReadPrompt:
     """Adapt the wording of a prompt's problems to the place where they are shown."""
-    return read._replace(issues=tuple(replace(one, message=one.message.replace(words, here)) for one in read.issues))
+    return parsed._replace(
+        issues=tuple(replace(issue, message=issue.message.replace(words, here)) for issue in parsed.issues)
+    )
 
 
-def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
+def placed(parsed: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
     """Relocate a prompt that is part of a longer text, with all positions counted in that text."""
     if fragment.text == source:
-        return read
+        return parsed
     moved = fragment.span_of
 
     def moved_part(part: Fragment | Break) -> Fragment | Break:
@@ -231,18 +236,18 @@ def placed(read: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
         return replace(issue, span=span, fix=issue.fix if is_whole else "")
 
     prompt = replace(
-        read.prompt,
+        parsed.prompt,
         source=source,
-        parts=tuple(map(moved_part, read.prompt.parts)),
-        marks=tuple(map(moved, read.prompt.marks)),
+        parts=tuple(map(moved_part, parsed.prompt.parts)),
+        marks=tuple(map(moved, parsed.prompt.marks)),
     )
     sections = (
         replace(section, prompts=tuple(tuple(map(moved_chunk, chunks)) for chunks in section.prompts))
-        for section in read.sections
+        for section in parsed.sections
     )
-    issues = map(moved_issue, read.issues)
-    terms = (term._replace(chunks=tuple(map(moved_chunk, term.chunks))) for term in read.terms)
-    return read._replace(prompt=prompt, sections=tuple(sections), issues=tuple(issues), terms=tuple(terms))
+    issues = map(moved_issue, parsed.issues)
+    terms = (term._replace(chunks=tuple(map(moved_chunk, term.chunks))) for term in parsed.terms)
+    return parsed._replace(prompt=prompt, sections=tuple(sections), issues=tuple(issues), terms=tuple(terms))
 
 
 def at_most(count: int, issues: Sequence[Issue]) -> tuple[Issue, ...]:

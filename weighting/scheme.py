@@ -256,15 +256,15 @@ SchemeFn = Callable[[Sequence[TokenChunk], SchemeOptions], Plan[Weighted]]
 FinishFn = Callable[[Plan[Weighted], Read, SchemeOptions], Plan[Weighted]]
 
 
-def unchanged(plan: Plan[Weighted], read: Read, options: SchemeOptions) -> Plan[Weighted]:
+def unchanged(plan: Plan[Weighted], parsed: Read, options: SchemeOptions) -> Plan[Weighted]:
     """`FinishFn` of schemes whose plan is complete."""
-    del read, options
+    del parsed, options
     return plan
 
 
-def no_issues(read: object) -> Iterable[Issue]:
+def no_issues(parsed: object) -> Iterable[Issue]:
     """No issues."""
-    del read
+    del parsed
     return ()
 
 

@@ -100,8 +100,8 @@ class PromptSettings:
                 was made without the script.
             mode: The WebUI's emphasis mode.
         """
-        given = {name: value for name, value in values.items() if name in OPTIONS}
-        choices: dict[str, Any] = {"syntax": "a1111", "scheme": "a1111", **given, **FIXED}
+        option_values = {name: value for name, value in values.items() if name in OPTIONS}
+        choices: dict[str, Any] = {"syntax": "a1111", "scheme": "a1111", **option_values, **FIXED}
         options = as_emphasized(EncodeOptions(**choices), mode)
         if "scheme" not in values:
             options = replace(options, scheme=OWN[options.emphasis])

@@ -43,13 +43,13 @@ class Shared:
         self._shares, self._device = shares, device
         self._owners = owners.long().to(device)
         self._by_layout: dict[Queries, Tensor] = {}
-        found: dict[tuple[int, int, int], list[int]] = {}
-        for image, own in enumerate(owners):
+        images_of: dict[tuple[int, int, int], list[int]] = {}
+        for image, key_owners in enumerate(owners):
             for prompt in range(shares.shape[1]):
-                places = (own == prompt).nonzero().flatten().tolist()
+                places = (key_owners == prompt).nonzero().flatten().tolist()
                 if places and bool(shares[image, prompt].any()):
-                    found.setdefault((prompt, places[0], places[-1] + 1), []).append(image)
-        self.parts = [Part(prompt, images, slice(first, end)) for (prompt, first, end), images in found.items()]
+                    images_of.setdefault((prompt, places[0], places[-1] + 1), []).append(image)
+        self.parts = [Part(prompt, images, slice(first, end)) for (prompt, first, end), images in images_of.items()]
         """Keys that are read, by prompt."""
 
     def read_again(self, num_rows: int) -> None:
@@ -67,25 +67,25 @@ class Shared:
         """
         owners = self._owners
         num_queries = queries.before + math.prod(queries.grid) + queries.behind
-        found = torch.zeros(len(owners), num_queries, owners.shape[1], device=self._device)
-        found.masked_fill_((owners > 0)[:, None], HIDDEN)
+        bias = torch.zeros(len(owners), num_queries, owners.shape[1], device=self._device)
+        bias.masked_fill_((owners > 0)[:, None], HIDDEN)
         is_own = owners[:, :, None] == owners[:, None]
-        found[:, queries.text.start : queries.text.stop] = torch.where(is_own, 0.0, HIDDEN)
+        bias[:, queries.text.start : queries.text.stop] = torch.where(is_own, 0.0, HIDDEN)
         if math.prod(queries.grid):
             logs = logarithms(self._shares, (queries.grid[-2], queries.grid[-1])).flatten(2).to(self._device)
             number = owners[:, None].expand(-1, logs.shape[-1], -1)
-            found[:, queries.picture] = logs.transpose(1, 2).gather(2, number)
+            bias[:, queries.picture] = logs.transpose(1, 2).gather(2, number)
         if num_references:
-            found[:, -num_references:] = 0.0
-        return found.masked_fill_(self._blends[:, None], 0.0) if is_between else found
+            bias[:, -num_references:] = 0.0
+        return bias.masked_fill_(self._blends[:, None], 0.0) if is_between else bias
 
     def _at(self, queries: Queries) -> Tensor:
         """Share of each prompt at each query, ``[batch, prompts, queries]``: the mean one for those without a place."""
         if queries not in self._by_layout:
             shares = means(self._shares, (queries.grid[-2], queries.grid[-1]), of_layer=True).flatten(2)
             mean = self._shares.double().flatten(2).mean(2, keepdim=True)
-            before, behind = (mean.expand(-1, -1, number) for number in (queries.before, queries.behind))
-            self._by_layout[queries] = torch.cat([before, shares, behind], 2).float().to(self._device)
+            before, after = (mean.expand(-1, -1, number) for number in (queries.before, queries.behind))
+            self._by_layout[queries] = torch.cat([before, shares, after], 2).float().to(self._device)
         return self._by_layout[queries]
 
     def attend(
@@ -107,20 +107,20 @@ class Shared:
         shares = self._at(queries)
         result: Tensor | None = None
         for prompt, images, keys in self.parts:
-            own = [one if len(images) == len(query) else one[images] for one in (query, key, value)]
+            inputs = [tensor if len(images) == len(query) else tensor[images] for tensor in (query, key, value)]
             is_by_head = value.dim() == 4 and key.dim() == 3
-            read = attention(
-                own[0],
-                own[1][..., keys, :],
-                own[2][:, keys] if is_by_head else own[2][..., keys, :],
+            attended = attention(
+                inputs[0],
+                inputs[1][..., keys, :],
+                inputs[2][:, keys] if is_by_head else inputs[2][..., keys, :],
                 heads,
                 None if mask is None else (mask[images] if len(mask) > 1 else mask)[..., keys],
                 *rest,
                 **options,
             )
-            share = shares[images, prompt][..., None].to(read.dtype)  # [images, queries, 1]
+            share = shares[images, prompt][..., None].to(attended.dtype)  # [images, queries, 1]
             if result is None:
-                result = read.new_zeros(len(query), *read.shape[1:])
-            result[images] += read * (share if read.dim() == 3 else share[:, None])
+                result = attended.new_zeros(len(query), *attended.shape[1:])
+            result[images] += attended * (share if attended.dim() == 3 else share[:, None])
         assert result is not None  # the shares of an image add up to 1
         return result

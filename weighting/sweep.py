@@ -72,13 +72,13 @@ def read_sweep(source: str) -> Swept:
     """
     if len(source) > MOST_CHARACTERS:
         raise ValueError(f"the prompt has {len(source):,} characters; at most {MOST_CHARACTERS:,} are read")
-    found = list(_RANGE.finditer(source))
-    if not 1 <= len(found) <= MOST_WORDS:
+    ranges = list(_RANGE.finditer(source))
+    if not 1 <= len(ranges) <= MOST_WORDS:
         raise ValueError(
             f"write one or two weights as a range, such as (dog:0..1:5), which is five weights from 0 to 1; got "
-            f"{len(found)} in “{shortened(source, 80)}”"
+            f"{len(ranges)} in “{shortened(source, 80)}”"
         )
-    sweeps = tuple(_sweep(source, match) for match in found)
+    sweeps = tuple(_sweep(source, match) for match in ranges)
     number = math.prod(len(sweep.values) for sweep in sweeps)
     if number > MOST_TEXTS:
         raise ValueError(f"these are {number} prompts; at most {MOST_TEXTS} are encoded: give the ranges fewer values")

@@ -61,7 +61,7 @@ class LoraTag(NamedTuple):
     @property
     def written(self) -> str:
         """Strength for the text encoder in words."""
-        return ",".join(f"{one:g}@{step:g}" for one, step in self.clip_points) or f"{self.clip_strength:g}"
+        return ",".join(f"{strength:g}@{step:g}" for strength, step in self.clip_points) or f"{self.clip_strength:g}"
 
 
 def take_tags(source: str) -> tuple[Fragment, tuple[Tag, ...]]:
@@ -102,7 +102,7 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
     """
     loras: list[LoraTag] = []
     issues: list[Issue] = []
-    known: set[LoraTag] = set()
+    seen: set[LoraTag] = set()
     for tag in tags:
         written = f"<{tag.kind}:{':'.join(tag.items)}>"
         if (inner := written.find("<", 1)) > 0:
@@ -111,12 +111,12 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
             issues.append(Issue("unclosed-tag", message, tag.span, fix=f"{head}>{written[len(head) :]}"))
         if tag.kind in LORA_KINDS:
             loras.append(_read_lora(tag, issues))
-            if (lora := loras[-1]._replace(span=Span(0, 0))) in known:
+            if (lora := loras[-1]._replace(span=Span(0, 0))) in seen:
                 message = (
                     f"The LoRA “{shortened(lora.name)}” is named again at the same strength: it acts once, as in Forge."
                 )
                 issues.append(Issue(REPEATED_LORA, message, tag.span))
-            known.add(lora)
+            seen.add(lora)
         else:
             kind = tag.kind.lower()
             fix = f"<{kind}{written[len(kind) + 1 :]}" if kind in LORA_KINDS else ""
@@ -134,10 +134,10 @@ def _read_lora(tag: Tag, issues: list[Issue]) -> LoraTag:
         written = options.pop(option, positional[index] if positional[index:] else None)
         strength = strengths[-1] if written is None else _strength(written)
         if strength is None:
-            strength, taken = strengths[-1], ",".join(f"{one:g}@{step:g}" for one, step in strengths[-1][1])
+            strength, points_text = strengths[-1], ",".join(f"{number:g}@{step:g}" for number, step in strengths[-1][1])
             message = (
                 f"“{shortened(str(written), 40)}” in the tag of the LoRA “{shortened(name)}” is no number such as 0.8, "
-                f"and no strengths at steps such as 0.2@0.2,1@0.5: {taken or f'{strength[0]:g}'} is taken."
+                f"and no strengths at steps such as 0.2@0.2,1@0.5: {points_text or f'{strength[0]:g}'} is taken."
             )
             issues.append(Issue("unreadable-strength", message, tag.span))
         strengths.append(strength)
@@ -146,7 +146,7 @@ def _read_lora(tag: Tag, issues: list[Issue]) -> LoraTag:
     lora = LoraTag(name, clip, model, tag.span, clip_points, model_points, start, stop)
     without_effect = [*positional[2:], *(f"{key}={value}" for key, value in options.items())]
     if without_effect:
-        listed = shortened(", ".join(f"“{shortened(one, 40)}”" for one in without_effect[:5]), 160)
+        listed = shortened(", ".join(f"“{shortened(part, 40)}”" for part in without_effect[:5]), 160)
         message = f"In the tag of the LoRA “{shortened(name)}”, {listed} does nothing here."
         issues.append(Issue("lora-option", message, tag.span))
     if clip_points or model_points or start or stop is not None:
@@ -217,7 +217,9 @@ def _strength(text: str) -> tuple[float, Points] | None:
     points = [(pair[0], pair[1] if pair[1:] else 1.0) for pair in pairs]
     if len(pairs[0]) != 2 or any(len(pair) > 2 or None in pair for pair in pairs):
         return None
-    return 1.0, tuple(sorted(((one, step) for one, step in points if one is not None and step is not None), key=_step))
+    return 1.0, tuple(
+        sorted(((strength, step) for strength, step in points if strength is not None and step is not None), key=_step)
+    )
 
 
 def _step(point: tuple[float, float]) -> float:
@@ -258,11 +260,11 @@ class Bare(NamedTuple):
 def bare(source: str, *, has_comments: bool, has_tags: bool) -> Bare:
     r"""Take comments, and then tags, out of a prompt.
 
-    >>> found = bare("a cat # (ugly:1.3)\nin <lora:ink:0.8>a bowl", has_comments=True, has_tags=True)
-    >>> found.fragment.text, found.comments
+    >>> bare_text = bare("a cat # (ugly:1.3)\nin <lora:ink:0.8>a bowl", has_comments=True, has_tags=True)
+    >>> bare_text.fragment.text, bare_text.comments
     ('a cat \nin a bowl', (Span(start=6, end=18),))
     """
-    comments = tuple(Span(*found.span()) for found in _COMMENT.finditer(source)) if has_comments else ()
+    comments = tuple(Span(*match.span()) for match in _COMMENT.finditer(source)) if has_comments else ()
     left = _without(source, comments)
     if not has_tags:
         return Bare(left, (), comments)

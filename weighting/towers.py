@@ -145,13 +145,13 @@ def read_for_towers(
     Raises:
         As in `read_together`.
     """
-    readers, others = _apart(readers)
+    readers, open_readers = _apart(readers)
     reads = _read([text], options, readers)
     is_cut_by_comfyui = rule_of(options.chunking, options.syntax).startswith("comfy")
     if not isinstance(text, str) or not (is_cut_by_comfyui or _differ_in_length(readers.values())):
         reads = _with_equal_counts(reads)
-    found = _with_cut_told({name: read for name, (read,) in _with_equal_rows(reads).items()})
-    return {**found, **{name: read for name, (read,) in _read([text], options, others).items()}}
+    prompts = _with_cut_told({name: parsed for name, (parsed,) in _with_equal_rows(reads).items()})
+    return {**prompts, **{name: parsed for name, (parsed,) in _read([text], options, open_readers).items()}}
 
 
 def read_together(
@@ -177,15 +177,15 @@ def read_together(
         PromptError: In strict mode, if the reference raises.
         ValueError: If an option is out of range.
     """
-    readers, others = _apart(readers)
+    readers, open_readers = _apart(readers)
     reads = _with_equal_rows(_with_equal_counts(_read(texts, options, readers), len(kept)), kept)
-    return {**reads, **_read(texts, options, others)}
+    return {**reads, **_read(texts, options, open_readers)}
 
 
 def _apart(readers: Mapping[str, Reader]) -> tuple[dict[str, Reader], dict[str, Reader]]:
     """Readers of towers whose rows stand side by side, and of those whose rows stand behind them."""
-    others = {name: reader for name, reader in readers.items() if reader.layout.is_open}
-    return {name: reader for name, reader in readers.items() if name not in others}, others
+    open_readers = {name: reader for name, reader in readers.items() if reader.layout.is_open}
+    return {name: reader for name, reader in readers.items() if name not in open_readers}, open_readers
 
 
 def _differ_in_length(towers: Iterable[Reader | ReadPrompt]) -> bool:
@@ -207,139 +207,140 @@ def _text_for(name: str, text: str | Mapping[str, str]) -> str:
     return text if isinstance(text, str) else text.get(name, [*text.values()][-1])
 
 
-def _with_equal_counts(reads: Reads, least: int = 0) -> Reads:
-    """Pad all to the number of chunks of the longest, and to at least ``least``."""
-    longest = max(least, *(num_chunks(read) for some in reads.values() for read in some))
-    return {name: [padded(read, longest) for read in some] for name, some in reads.items()}
+def _with_equal_counts(reads: Reads, min_count: int = 0) -> Reads:
+    """Pad all to the number of chunks of the longest, and to at least ``min_count``."""
+    longest = max(min_count, *(num_chunks(parsed) for prompts in reads.values() for parsed in prompts))
+    return {name: [padded(parsed, longest) for parsed in prompts] for name, prompts in reads.items()}
 
 
-def _with_equal_rows(reads: Reads, kept: Sequence[int] = ()) -> dict[str, list[ReadPrompt]]:
+def _with_equal_rows(reads: Reads, min_rows: Sequence[int] = ()) -> dict[str, list[ReadPrompt]]:
     """If padding is dropped, keep the same rows of every text and tower: as many of each chunk as the fullest has."""
-    every = [read for some in reads.values() for read in some]
-    counts = [read.kept for read in every if read.kept is not None]
-    fullest = tuple(map(max, zip_longest(*counts, kept, fillvalue=0)))
+    every = [parsed for prompts in reads.values() for parsed in prompts]
+    counts = [parsed.kept for parsed in every if parsed.kept is not None]
+    fullest = tuple(map(max, zip_longest(*counts, min_rows, fillvalue=0)))
 
-    def dropping(read: ReadPrompt) -> ReadPrompt:
-        if read.kept is None:
-            return read
+    def dropping(parsed: ReadPrompt) -> ReadPrompt:
+        if parsed.kept is None:
+            return parsed
         if len(fullest) > 1 and _differ_in_length(every):
             # a row that is padding for one tower is a word for another, as their chunks end elsewhere
             message = (
                 "Padding cannot be dropped here, because the text encoders' chunks differ in length: all of it is kept."
             )
             issue = Issue("padding-kept", message, Span(0, 0))
-            return read._replace(kept=None, issues=(*read.issues, issue))
-        return _keeping(read, tuple(min(count, read.layout.length) for count in fullest[: num_chunks(read)]))
+            return parsed._replace(kept=None, issues=(*parsed.issues, issue))
+        return _keeping(parsed, tuple(min(count, parsed.layout.length) for count in fullest[: num_chunks(parsed)]))
 
-    return {name: list(map(dropping, some)) for name, some in reads.items()}
+    return {name: list(map(dropping, prompts)) for name, prompts in reads.items()}
 
 
 def _with_cut_told(reads: Mapping[str, ReadPrompt]) -> dict[str, ReadPrompt]:
     """Add an issue for each tower with tokens beyond the rows that all towers have, in all prompts of its text."""
-    counts = {name: _first_rows(read)[-1] for name, read in reads.items()}
+    counts = {name: _first_rows(parsed)[-1] for name, parsed in reads.items()}
     shortest = min(counts, key=counts.__getitem__)
     issues: dict[str, list[Issue]] = {}
-    for name, read in reads.items():
-        lost = _content_from(counts[shortest], read) if counts[name] > counts[shortest] else []
+    for name, parsed in reads.items():
+        lost = _content_from(counts[shortest], parsed) if counts[name] > counts[shortest] else []
         if lost:
             message = (
                 f"{shortest} ends at row {counts[shortest]}: the last {len(lost)} of {name}'s tokens come after "
                 "that and are left out, as in ComfyUI."
             )
             span = Span(lost[0].at.start, lost[-1].at.end)
-            issues.setdefault(read.prompt.source, []).append(Issue("rows-cut", message, span))
+            issues.setdefault(parsed.prompt.source, []).append(Issue("rows-cut", message, span))
     return {
-        name: read._replace(issues=(*read.issues, *issues.get(read.prompt.source, ()))) for name, read in reads.items()
+        name: parsed._replace(issues=(*parsed.issues, *issues.get(parsed.prompt.source, ())))
+        for name, parsed in reads.items()
     }
 
 
-def _first_rows(read: ReadPrompt) -> list[int]:
+def _first_rows(parsed: ReadPrompt) -> list[int]:
     """First row of each chunk of a prompt's result, and finally the number of rows."""
-    return list(accumulate(read.kept or [read.layout.length] * num_chunks(read), initial=0))
+    return list(accumulate(parsed.kept or [parsed.layout.length] * num_chunks(parsed), initial=0))
 
 
-def _content_from(row: int, read: ReadPrompt) -> list[Token]:
+def _content_from(row: int, parsed: ReadPrompt) -> list[Token]:
     """Tokens between BOS and EOS from a row on."""
-    first_rows = _first_rows(read)
+    first_rows = _first_rows(parsed)
     first = 0
-    found: list[Token] = []
-    for section in read.sections:
+    tokens: list[Token] = []
+    for section in parsed.sections:
         for prompt in section.prompts:
             for start, chunk in zip(first_rows[first:], prompt, strict=False):
-                found += chunk.content[max(0, row - start - 1) :]
+                tokens += chunk.content[max(0, row - start - 1) :]
         first += max(map(len, section.prompts))
-    return found
+    return tokens
 
 
-def _keeping(read: ReadPrompt, kept: tuple[int, ...]) -> ReadPrompt:
+def _keeping(parsed: ReadPrompt, row_counts: tuple[int, ...]) -> ReadPrompt:
     """The prompt with a number of kept rows per chunk; under a scheme without padding they are filled with EOS."""
-    if SCHEMES[read.options.scheme].is_padded:
-        return read._replace(kept=kept)
-    counts = iter(kept)
+    if SCHEMES[parsed.options.scheme].is_padded:
+        return parsed._replace(kept=row_counts)
+    counts = iter(row_counts)
     sections: list[ChunkedSection] = []
-    for section in read.sections:
+    for section in parsed.sections:
         of_section = list(islice(counts, max(map(len, section.prompts))))
         prompts = (
-            tuple(filled(chunk, count, read.layout) for chunk, count in zip(chunks, of_section, strict=False))
+            tuple(filled(chunk, count, parsed.layout) for chunk, count in zip(chunks, of_section, strict=False))
             for chunks in section.prompts
         )
         sections.append(replace(section, prompts=tuple(prompts)))
-    return read._replace(sections=tuple(sections), kept=kept)
+    return parsed._replace(sections=tuple(sections), kept=row_counts)
 
 
-def num_chunks(read: ReadPrompt) -> int:
+def num_chunks(parsed: ReadPrompt) -> int:
     """Number of consecutive chunks in the result; of blended prompts, only the longest counts."""
-    return sum(max(map(len, section.prompts)) for section in read.sections)
+    return sum(max(map(len, section.prompts)) for section in parsed.sections)
 
 
-def num_rows(read: ReadPrompt) -> int:
+def num_rows(parsed: ReadPrompt) -> int:
     """Number of rows of the result, under schemes that return all rows of every chunk; those of terms are appended."""
-    return _first_rows(read)[-1] + sum(term.num_tokens + 1 for term in read.terms)
+    return _first_rows(parsed)[-1] + sum(term.num_tokens + 1 for term in parsed.terms)
 
 
 def check_same_signs(reads: Reads) -> None:
     """Check that the rows to subtract are the same in all towers, whose rows stand side by side."""
-    (first, signs), *others = ((name, list(map(_signs, some))) for name, some in reads.items())
-    for name, other in others:
-        if other != signs:
+    (first, signs), *rest = ((name, list(map(_signs, prompts))) for name, prompts in reads.items())
+    for name, tower_signs in rest:
+        if tower_signs != signs:
             raise NegPipError(
                 f"Weights below 0 must stand in the same rows of {first} and {name}, which stand side by side: give "
                 "both the same text, and no embedding that has more vectors for one than for the other."
             )
 
 
-def _signs(read: ReadPrompt) -> list[bool]:
+def _signs(parsed: ReadPrompt) -> list[bool]:
     """Rows of a prompt's result with the sign -1; empty if there are none."""
-    if not read.has_signs:
+    if not parsed.has_signs:
         return []
-    if read.terms:
-        count = _first_rows(read)[-1]
-        return [row >= count for row in range(num_rows(read))]
-    chunks = [chunk for section in read.sections for chunk in max(section.prompts, key=len)]
-    counts = read.kept or [read.layout.length] * len(chunks)
+    if parsed.terms:
+        count = _first_rows(parsed)[-1]
+        return [row >= count for row in range(num_rows(parsed))]
+    chunks = [chunk for section in parsed.sections for chunk in max(section.prompts, key=len)]
+    counts = parsed.kept or [parsed.layout.length] * len(chunks)
     rows = (weight for chunk, count in zip(chunks, counts, strict=True) for weight in chunk.weights[:count])
-    return [taken_weight(weight, read.options.strength) < 0 for weight in rows]
+    return [taken_weight(weight, parsed.options.strength) < 0 for weight in rows]
 
 
-def padded(read: ReadPrompt, count: int) -> ReadPrompt:
+def padded(parsed: ReadPrompt, count: int) -> ReadPrompt:
     """Append as many empty chunks to the prompt as it lacks.
 
     Args:
-        read: A prompt of at most ``count`` chunks.
+        parsed: A prompt of at most ``count`` chunks.
         count: Required number of chunks.
 
     Returns:
         The longer prompt. The rows of an empty chunk are those of the empty prompt, in every section and blend.
     """
-    missing = count - num_chunks(read)
+    missing = count - num_chunks(parsed)
     if not missing:
-        return read
-    *others, last = read.sections
+        return parsed
+    *earlier, last = parsed.sections
     longest = max(range(len(last.prompts)), key=lambda index: len(last.prompts[index]))
     prompts = list(last.prompts)
-    prompts[longest] = (*prompts[longest], *[close_chunk([], read.layout)] * missing)
-    sections: tuple[ChunkedSection, ...] = (*others, replace(last, prompts=tuple(prompts)))
-    return read._replace(sections=sections, kept=None if read.kept is None else rows_kept(sections))
+    prompts[longest] = (*prompts[longest], *[close_chunk([], parsed.layout)] * missing)
+    sections: tuple[ChunkedSection, ...] = (*earlier, replace(last, prompts=tuple(prompts)))
+    return parsed._replace(sections=sections, kept=None if parsed.kept is None else rows_kept(sections))
 
 
 def joined(encoded: Mapping[str, EncodedPrompt]) -> Encoding:

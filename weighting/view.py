@@ -35,14 +35,14 @@ TAG_ISSUES = ("lora", "lora-without-step", "unknown-tag")
 _CONTRACTION = re.compile(r"['’]\w")
 
 
-def view(read: ReadPrompt, tags: Iterable[Span] = ()) -> dict[str, Any]:
+def view(parsed: ReadPrompt, tags: Iterable[Span] = ()) -> dict[str, Any]:
     """The JSON view of a prompt.
 
     A chip is drawn as one box: the tokens of one stretch of text, such as the bytes of an emoji or the vectors of an
     embedding. Special tokens are left out.
 
     Args:
-        read: The prompt.
+        parsed: The prompt.
         tags: Tags in it that no issue is about.
 
     Returns:
@@ -72,17 +72,17 @@ def view(read: ReadPrompt, tags: Iterable[Span] = ()) -> dict[str, Any]:
     >>> [(chip["text"], chip["note"]) for chip in v["chunks"][0]["chips"]]
     [('a', ''), ('cat', '1.2')]
     """
-    text, options = read.prompt.source, read.options
+    text, options = parsed.prompt.source, parsed.options
     offset = utf16_offsets(text)
     hides = options.hidden_from == "everything"
     chunks: list[dict[str, Any]] = [
         {
             "num_tokens": chunk.num_content,
-            "capacity": None if read.layout.is_open else read.layout.capacity,
+            "capacity": None if parsed.layout.is_open else parsed.layout.capacity,
             "has_break": False,
             "chips": _chips(chunk.content, text, offset, hides=hides),
         }
-        for chunk in read.chunks
+        for chunk in parsed.chunks
     ]
     issues = [
         {
@@ -91,16 +91,16 @@ def view(read: ReadPrompt, tags: Iterable[Span] = ()) -> dict[str, Any]:
             **({"written_in": issue.written_in} if issue.written_in else {}),
             **({"fix": issue.fix} if issue.fix else {}),
         }
-        for issue in read.issues
+        for issue in parsed.issues
     ]
-    breaks = [offset(part.span.start) for part in read.prompt.parts if isinstance(part, Break)]
+    breaks = [offset(part.span.start) for part in parsed.prompt.parts if isinstance(part, Break)]
     _mark_breaks(chunks, breaks)
-    spans = sorted({*tags, *(issue.span for issue in read.issues if issue.code in TAG_ISSUES)})
+    spans = sorted({*tags, *(issue.span for issue in parsed.issues if issue.code in TAG_ISSUES)})
     _add_tags(
         chunks, breaks, [(" ".join(text[slice(*tag)].split()), offset(tag.start), offset(tag.end)) for tag in spans]
     )
     chips = [chip for chunk in chunks for chip in chunk["chips"]]
-    if read.terms:  # they follow the rest, wherever they were typed
+    if parsed.terms:  # they follow the rest, wherever they were typed
         chips.sort(key=lambda chip: chip["start"])
     _mark_problems(chips, issues)
     return {
@@ -111,52 +111,52 @@ def view(read: ReadPrompt, tags: Iterable[Span] = ()) -> dict[str, Any]:
         "normalization": options.normalization,
         "chunking": options.chunking,
         "padding": options.padding,
-        "num_tokens": sum(chunk.num_content for chunk in read.chunks),
+        "num_tokens": sum(chunk.num_content for chunk in parsed.chunks),
         "encodings": "",
-        "bound": bound_text(read),
+        "bound": bound_text(parsed),
         "chunks": chunks,
         "issues": issues,
     }
 
 
-def least_size(read: ReadPrompt) -> int:
+def least_size(parsed: ReadPrompt) -> int:
     """Lower bound of the size of a prompt's `view` as JSON, in bytes, found without making it."""
-    spans = [token.span for chunk in read.chunks for token in chunk.content]
-    num_chips = bool(spans) + sum(one is None or one != other for one, other in pairwise(spans))
+    spans = [token.span for chunk in parsed.chunks for token in chunk.content]
+    num_chips = bool(spans) + sum(span is None or span != following for span, following in pairwise(spans))
     return num_chips * _LEAST_CHIP
 
 
-def token_table(read: ReadPrompt) -> str:
+def token_table(parsed: ReadPrompt) -> str:
     """Table of every chunk's tokens with position, id, text, weight and bytes, then the issues, for a terminal.
 
     Bytes are those of tokens that are parts of characters.
     """
     lines: list[str] = []
-    chunks = read.chunks  # computed at each access
+    chunks = parsed.chunks  # computed at each access
     tokens = [token for chunk in chunks for token in chunk.content]
-    is_clip = not read.layout.is_open
+    is_clip = not parsed.layout.is_open
     parts = iter(token_bytes(tokens, default_tokenizer().symbol) if is_clip else [None] * len(tokens))
     for number, chunk in enumerate(chunks, 1):
-        if read.layout.is_open:
+        if parsed.layout.is_open:
             lines.append(counted(chunk.num_content, "token"))
         else:
-            lines.append(f"chunk {number} of {len(chunks)}: {chunk.num_content}/{read.layout.capacity} tokens")
+            lines.append(f"chunk {number} of {len(chunks)}: {chunk.num_content}/{parsed.layout.capacity} tokens")
         for position, token in enumerate(chunk.content, 1):
             weight = "" if token.weight == 1.0 else f"{token.weight:.4g}"
-            text = text_of(token, read.prompt.source)
+            text = text_of(token, parsed.prompt.source)
             part = next(parts)
             line = f"{position:>5} {id_of(token.id):>7}  {text!r:<24}{weight:>8}"
             lines.append(f"{line}  {'' if part is None else part}".rstrip())
-    lines += [f"{counted(len(read.issues), 'problem')}:"] if read.issues else []
-    lines += [f"  {issue.line}" for issue in read.issues]
+    lines += [f"{counted(len(parsed.issues), 'problem')}:"] if parsed.issues else []
+    lines += [f"  {issue.line}" for issue in parsed.issues]
     return "\n".join(lines)
 
 
-def encoded_text(read: ReadPrompt, *, is_timed: bool = False) -> str:
+def encoded_text(parsed: ReadPrompt, *, is_timed: bool = False) -> str:
     """A prompt as it was encoded: as typed, weights included, without its comments and the LoRAs that it names.
 
     Args:
-        read: The prompt.
+        parsed: The prompt.
         is_timed: Whether it is a text of a timed prompt, of which the whole is wanted.
 
     >>> from ..encoder.tokenizer import default_tokenizer
@@ -166,11 +166,11 @@ def encoded_text(read: ReadPrompt, *, is_timed: bool = False) -> str:
     >>> encoded_text(read_prompt(text, EncodeOptions(syntax="a1111"), default_tokenizer()))
     'a (cat:1.2) '
     """
-    source, options = read.prompt.source, read.options
+    source, options = parsed.prompt.source, parsed.options
     has_tags = is_timed or syntax_of(options.syntax).has_tags
-    taken = {*bare(source, has_comments=options.is_cleaned, has_tags=has_tags).spans}
-    taken |= {issue.span for issue in read.issues if issue.code in TAG_ISSUES}  # compel's withLora()
-    return "".join(source[slice(*span)] for span in unmarked(len(source), sorted(taken)))
+    removed = {*bare(source, has_comments=options.is_cleaned, has_tags=has_tags).spans}
+    removed |= {issue.span for issue in parsed.issues if issue.code in TAG_ISSUES}  # compel's withLora()
+    return "".join(source[slice(*span)] for span in unmarked(len(source), sorted(removed)))
 
 
 def counted(number: int, noun: str) -> str:
@@ -191,7 +191,7 @@ def encodings_text(num_encodings: int, num_chunks: int) -> str:
     return counted(num_encodings, "encoding") if num_encodings > num_chunks + 1 else ""
 
 
-def bound_text(read: ReadPrompt) -> str:
+def bound_text(parsed: ReadPrompt) -> str:
     r"""Number of bound phrases of a prompt, and of passes; empty if there are none.
 
     >>> from ..encoder.tokenizer import default_tokenizer
@@ -200,9 +200,9 @@ def bound_text(read: ReadPrompt) -> str:
     >>> bound_text(read_prompt("a red cat, a blue dog", EncodeOptions(bind="red cat\nblue dog"), default_tokenizer()))
     '2 phrases kept apart in 3 passes'
     """
-    if not read.options.binds:
+    if not parsed.options.binds:
         return ""
-    numbers = bound_passes(read.chunks, read.options.bind_rest)
+    numbers = bound_passes(parsed.chunks, parsed.options.bind_rest)
     count, passes = len(numbers) - numbers.count(0), 1 + len(numbers)
     return f"{counted(count, 'phrase')} kept apart in {passes} pass{'' if passes == 1 else 'es'}"
 
@@ -233,11 +233,15 @@ def _chips(tokens: Sequence[Token], source: str, offset: Callable[[int], int], *
     """Chips of one chunk, still without problems."""
     groups: list[tuple[Token, list[int | str]]] = []
     for token in tokens:
-        one = groups[-1][0] if groups else None
-        if one is None or not _is_one_chip(one, token, hides=hides):
+        previous = groups[-1][0] if groups else None
+        if previous is None or not _is_one_chip(previous, token, hides=hides):
             groups.append((token, []))
         groups[-1][1].append(id_of(token.id))
-    joins = [False, *(_is_one_word(one.at, other.at, source) for (one, _), (other, _) in pairwise(groups)), False]
+    joins = [
+        False,
+        *(_is_one_word(previous.at, following.at, source) for (previous, _), (following, _) in pairwise(groups)),
+        False,
+    ]
     chips: list[dict[str, Any]] = []
     for index, (token, ids) in enumerate(groups):
         (start, end), weight, note = token.at, token.weight, ""
@@ -301,7 +305,7 @@ def _add_tags(chunks: Sequence[dict[str, Any]], breaks: Sequence[int], tags: Seq
         if new:
             chips = [((index, 1), chip) for index, chip in enumerate(chunk["chips"])]
             chips += [((index, 0), chip) for index, chip in new]
-            chunk["chips"] = [chip for _, chip in sorted(chips, key=lambda one: one[0])]
+            chunk["chips"] = [chip for _, chip in sorted(chips, key=lambda entry: entry[0])]
 
 
 def _is_one_chip(token: Token, following: Token, *, hides: bool) -> bool:
@@ -316,9 +320,9 @@ def _is_one_word(span: Span, following: Span, source: str) -> bool:
     """Whether nothing is between two tokens, and both are letters, digits or other characters; so is ``don't``."""
     if not span.start < span.end == following.start < following.end:
         return False
-    behind = source[slice(*following)]
+    following_text = source[slice(*following)]
     kind = _kind(source[span.end - 1])
-    return kind == _kind(behind[0]) or (kind == "letter" and _CONTRACTION.match(behind) is not None)
+    return kind == _kind(following_text[0]) or (kind == "letter" and _CONTRACTION.match(following_text) is not None)
 
 
 def _kind(character: str) -> str:
@@ -383,14 +387,14 @@ def token_bytes(tokens: Iterable[Token], symbol: Callable[[int], str]) -> list[T
     >>> [str(one) for one in token_bytes(tokens, default_tokenizer().symbol)]
     ['None', 'f0 9f a6: bytes 1 to 3 of 4 of 🦊', '8a: byte 4 of 4 of 🦊']
     """
-    found: list[TokenBytes | None] = []
+    parts: list[TokenBytes | None] = []
     group: list[bytes] = []
 
     def close(text: str) -> None:
         first = 1
-        for own in group:
-            found.append(TokenBytes(own, first, text) if len(group) > 1 else None)
-            first += len(own)
+        for content in group:
+            parts.append(TokenBytes(content, first, text) if len(group) > 1 else None)
+            first += len(content)
         group.clear()
 
     for token in tokens:
@@ -400,9 +404,9 @@ def token_bytes(tokens: Iterable[Token], symbol: Callable[[int], str]) -> list[T
                 continue
         close(b"".join(group).decode(errors="replace"))
         if not isinstance(token.id, int):
-            found.append(None)
+            parts.append(None)
     close(b"".join(group).decode(errors="replace"))
-    return found
+    return parts
 
 
 def _is_whole(group: Iterable[bytes]) -> bool:

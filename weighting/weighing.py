@@ -44,7 +44,7 @@ class Watching(Protocol):
         layer: int,
         queries: Queries,
         around: tuple[int, int],
-        read: Callable[[Tensor], Tensor],
+        attend: Callable[[Tensor], Tensor],
         value: Tensor,
         dim: int,
         picked: list[int] | None,
@@ -58,10 +58,10 @@ class Watching(Protocol):
             layer: Its order among the layers.
             queries: Layout of its queries.
             around: Numbers of keys in front of the text's and behind them.
-            read: Its attention as a function of its values alone.
+            attend: Its attention as a function of its values alone.
             value: Its values, as in `shares_by_head`.
             dim: As there.
-            picked: Images that ``read`` takes; None for all.
+            picked: Images that ``attend`` takes; None for all.
             is_by_row: As in `shares_by_head`.
             is_middle: Whether it is in the middle block of a U-Net.
         """
@@ -129,9 +129,9 @@ class Weighing:
     def of_hidden(self: OneWeighing) -> OneWeighing:
         """A copy in which only weights of 0 act, i.e. hidden keys; for queries without a place."""
         bias = (self.bias if self.places is None else self.bias + self.places.least).cpu()
-        found = type(self)(bias.masked_fill(bias != -torch.inf, 0.0), torch.ones(bias.shape), self.bias.device)
-        found.shared, found.is_text_alone = self.shared, True
-        return found
+        hidden = type(self)(bias.masked_fill(bias != -torch.inf, 0.0), torch.ones(bias.shape), self.bias.device)
+        hidden.shared, hidden.is_text_alone = self.shared, True
+        return hidden
 
     def read_again(self, num_rows: int) -> None:
         """Add the last rows once more, for layers that read them twice."""
@@ -169,8 +169,8 @@ class Weighing:
         """
         self.check_batch(query)
         self.num_layers += 1
-        others = key.shape[-2] - self.bias.shape[1]
-        around = (others, 0) if self.is_last else (0, others)
+        num_others = key.shape[-2] - self.bias.shape[1]
+        around = (num_others, 0) if self.is_last else (0, num_others)
         bias: Tensor | None = None
         is_between = self._is_between
         if self.places is not None or self._is_masked(is_between):
@@ -186,20 +186,20 @@ class Weighing:
             value = self.checked(value)
         is_apart = self.shared is not None and not self._is_joint
         if self.shared is not None and is_apart:
-            own = None if mask is None else _in_four_dimensions(mask)
+            key_mask = None if mask is None else _in_four_dimensions(mask)
             queries = self._queries_of(query, options)
-            read = partial(self.shared.attend, queries, attention, query, key)
+            attend = partial(self.shared.attend, queries, attention, query, key)
         else:
-            own, read = mask, partial(attention, query, key)
-        result = read(value, heads, own, *rest, **options)
+            key_mask, attend = mask, partial(attention, query, key)
+        result = attend(value, heads, key_mask, *rest, **options)
         if self.maps is not None and not self.is_text_alone:
             queries = self._queries_of(query, options)
-            picked = None if is_apart else self.maps.picked(own)
+            picked = None if is_apart else self.maps.picked(key_mask)
 
             def of_images(values: Tensor) -> Tensor:
                 if picked is None:
-                    return read(values, heads, own, *rest, **options)
-                masks = own if own is None or len(own) == 1 else own[picked]
+                    return attend(values, heads, key_mask, *rest, **options)
+                masks = key_mask if key_mask is None or len(key_mask) == 1 else key_mask[picked]
                 return attention(query[picked], key[picked], values, heads, masks, *rest, **options)
 
             is_by_row = value.dim() == 4 and key.dim() == 3
@@ -252,8 +252,8 @@ class Weighing:
             if size > MAX_BYTES:
                 sizes = {"gib": size / 2**30, "keys": shape[3], "queries": num_queries}
                 raise ValueError(self.too_large.format(**sizes, prompts=counted(batch, "prompt")))
-            found = query.new_zeros(shape)
-            text = found[..., around[0] : around[0] + num_text]
+            bias = query.new_zeros(shape)
+            text = bias[..., around[0] : around[0] + num_text]
             if self.places is None:
                 text[:] = _held(self.bias[:, None, None], query.dtype)
             else:
@@ -262,7 +262,7 @@ class Weighing:
             if self.shared is not None and self._is_masked(is_between):
                 by_prompt = self.shared.bias(queries, self.num_references(options), is_between=is_between)
                 text += by_prompt[:, None].to(query.dtype)
-            self._by_place[key] = found
+            self._by_place[key] = bias
         return self._by_place[key]
 
 

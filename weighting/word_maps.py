@@ -55,10 +55,10 @@ def word_shares(
 
 def key_rows(words: Sequence[Sequence[int]], num_keys: int) -> Tensor:
     """1 for each word's keys, else 0: ``[words, keys]``, float32."""
-    found = torch.zeros(len(words), num_keys)
-    for row, keys in zip(found, words, strict=True):
+    flags = torch.zeros(len(words), num_keys)
+    for row, keys in zip(flags, words, strict=True):
         row[list(keys)] = 1.0
-    return found
+    return flags
 
 
 Read = Callable[[Tensor], Tensor]
@@ -66,20 +66,20 @@ Read = Callable[[Tensor], Tensor]
 dim]``."""
 
 
-def mean_shares(read: Read, words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False) -> Tensor:
+def mean_shares(attend: Read, words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False) -> Tensor:
     """Share of each word at each query, the mean over heads: ``[batch, words, queries]``, float32.
 
     Arguments as in `shares_by_head`; no word is kept by head.
     """
-    parts = _read_in_parts(read, words, value, dim, is_by_row)
+    parts = _read_in_parts(attend, words, value, dim, is_by_row)
     return torch.cat([part.mean(1, dtype=torch.float32) for part in parts], -1).transpose(-1, -2)
 
 
-def shares_by_head(read: Read, words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False) -> Tensor:
+def shares_by_head(attend: Read, words: Tensor, value: Tensor, dim: int, *, is_by_row: bool = False) -> Tensor:
     """Share of each word at each query, head by head.
 
     Args:
-        read: The attention.
+        attend: The attention.
         words: 1 for each word's keys, else 0: ``[batch, words, keys]``.
         value: Values of the attention, for their form and number type: ``[batch, keys, heads * dim]`` or
             ``[batch, heads, keys, dim]``.
@@ -89,22 +89,22 @@ def shares_by_head(read: Read, words: Tensor, value: Tensor, dim: int, *, is_by_
     Returns:
         ``[batch, heads, words, queries]``, float32.
     """
-    parts = _read_in_parts(read, words, value, dim, is_by_row)
+    parts = _read_in_parts(attend, words, value, dim, is_by_row)
     return torch.cat([part.float() for part in parts], -1).transpose(-1, -2)
 
 
-def _read_in_parts(read: Read, words: Tensor, value: Tensor, dim: int, is_by_row: bool) -> Iterator[Tensor]:
+def _read_in_parts(attend: Read, words: Tensor, value: Tensor, dim: int, is_by_row: bool) -> Iterator[Tensor]:
     """Shares of as many words as a head's values have numbers, and so on: ``[batch, heads, queries, words]``."""
-    for some in words.split(dim, 1):
-        ones = pad(some.transpose(1, 2), (0, dim - some.shape[1])).to(value.dtype)  # [batch, keys, dim]
+    for part in words.split(dim, 1):
+        ones = pad(part.transpose(1, 2), (0, dim - part.shape[1])).to(value.dtype)  # [batch, keys, dim]
         if value.dim() == 3:
             ones = ones.repeat(1, 1, value.shape[-1] // dim)
         else:
             ones = ones[:, :, None] if is_by_row else ones[:, None]
             ones = ones.expand(len(ones), *value.shape[1:]).contiguous()
-        result = read(ones)
+        result = attend(ones)
         by_head = result.unflatten(-1, (-1, dim)).transpose(1, 2) if result.dim() == 3 else result
-        yield by_head[..., : some.shape[1]]
+        yield by_head[..., : part.shape[1]]
 
 
 def on_latent(maps: Tensor, size: Sequence[int]) -> Tensor:
@@ -115,7 +115,7 @@ def on_latent(maps: Tensor, size: Sequence[int]) -> Tensor:
     """
     if tuple(maps.shape[-2:]) == tuple(size):
         return maps
-    covered = [round(cells * cell_side(own, cells)) for own, cells in zip(size, maps.shape[-2:], strict=True)]
+    covered = [round(cells * cell_side(length, cells)) for length, cells in zip(size, maps.shape[-2:], strict=True)]
     flat = maps.reshape(1, -1, *maps.shape[-2:])
     grown = interpolate(flat, covered, mode="bilinear", align_corners=False)
     return grown[..., : size[0], : size[1]].reshape(*maps.shape[:-2], *size)
@@ -187,7 +187,7 @@ def daam_size(size: Sequence[int]) -> tuple[int, ...]:
     side = 1
     while max(size) >= 2 * side * DAAM_SIDE:
         side *= 2
-    return tuple(-(-one // side) for one in size)
+    return tuple(-(-length // side) for length in size)
 
 
 def is_of_daam(grid: Sequence[int], size: Sequence[int]) -> bool:

@@ -76,21 +76,23 @@ class Words:
 
     def numbers_of(self, phrase: str) -> set[int]:
         """Numbers of a phrase's words among ``words``, in all places where it stands; none if it is absent."""
-        wanted = [text.casefold() for text in _WORD.findall(_PREFIX.sub(" ", without_commas(phrase)))]
+        pattern = [text.casefold() for text in _WORD.findall(_PREFIX.sub(" ", without_commas(phrase)))]
         numbers: set[int] = set()
         end = 0
-        for start in self._starts(wanted):
-            last = start + len(wanted) - 1
+        for start in self._starts(pattern):
+            last = start + len(pattern) - 1
             if self._atoms[start].begins and self._atoms[last].ends:
                 numbers.update(self._atoms[place].word for place in range(max(start, end), last + 1))
                 end = last + 1
         return numbers
 
-    def _starts(self, wanted: Sequence[str]) -> Iterable[int]:
+    def _starts(self, pattern: Sequence[str]) -> Iterable[int]:
         """Places of some atoms in a row, in time that grows with the prompt and the phrase alone."""
-        if not wanted or not all(text in self._places for text in wanted):
+        if not pattern or not all(text in self._places for text in pattern):
             return ()
-        return self._places[wanted[0]] if len(wanted) == 1 else _starts_of(wanted, [atom.text for atom in self._atoms])
+        return (
+            self._places[pattern[0]] if len(pattern) == 1 else _starts_of(pattern, [atom.text for atom in self._atoms])
+        )
 
     @cached_property
     def _atoms(self) -> list[_Atom]:
@@ -125,20 +127,20 @@ class Words:
         return rows
 
 
-def _starts_of(wanted: Sequence[str], texts: Sequence[str | None]) -> Iterator[int]:
+def _starts_of(pattern: Sequence[str], texts: Sequence[str | None]) -> Iterator[int]:
     """Places where texts stand in a row among others; Knuth, Morris and Pratt, SIAM Journal on Computing 6 (1977)."""
     borders = [0]  # of the first texts: how many of them are also the last ones
-    for text in wanted[1:]:
+    for text in pattern[1:]:
         border = borders[-1]
-        while border and text != wanted[border]:
+        while border and text != pattern[border]:
             border = borders[border - 1]
-        borders.append(border + (text == wanted[border]))
+        borders.append(border + (text == pattern[border]))
     matched = 0
     for place, text in enumerate(texts):
-        while matched and (matched == len(wanted) or text != wanted[matched]):
+        while matched and (matched == len(pattern) or text != pattern[matched]):
             matched = borders[matched - 1]
-        matched += text == wanted[matched]
-        if matched == len(wanted):
+        matched += text == pattern[matched]
+        if matched == len(pattern):
             yield place - matched + 1
 
 
@@ -197,15 +199,17 @@ def rows_in_towers(words: Mapping[str, Words], phrase: str, num_rows: int) -> tu
     Raises:
         ValueError: If the towers have the phrase in different rows.
     """
-    by_tower = {name: tuple(row for row in own.rows_of(phrase) if row < num_rows) for name, own in words.items()}
-    (first, found), *others = by_tower.items()
-    for name, own in others:
-        if own != found:
+    by_tower = {
+        name: tuple(row for row in tower_words.rows_of(phrase) if row < num_rows) for name, tower_words in words.items()
+    }
+    (first, rows), *rest = by_tower.items()
+    for name, tower_rows in rest:
+        if tower_rows != rows:
             raise ValueError(
                 f"The text encoders {first} and {name} have “{shortened(phrase)}” in different rows, "
-                f"{quote(list(found))} and {quote(list(own))}, which stand side by side. Give both the same text."
+                f"{quote(list(rows))} and {quote(list(tower_rows))}, which stand side by side. Give both the same text."
             )
-    return found
+    return rows
 
 
 def _words(text: str, positions: Sequence[int], embeddings: Sequence[tuple[Span, str]]) -> Iterator[Word]:
@@ -219,7 +223,7 @@ def _words(text: str, positions: Sequence[int], embeddings: Sequence[tuple[Span,
 
     for number, group in groupby(_WORD.finditer(text), mention):
         matches = [*group]
-        parts = [(one, one) for one in matches] if number is None else [(matches[0], matches[-1])]
+        parts = [(match, match) for match in matches] if number is None else [(matches[0], matches[-1])]
         for first, last in parts:
             typed, name = text[first.start() : last.end()], "" if number is None else embeddings[number][1]
             yield Word(

@@ -93,9 +93,9 @@ class LoadReport:
     @property
     def origin(self) -> str:
         """Origin of heads and activations."""
-        told = {tower.tower: tower.told for tower in self.towers}
+        properties = {tower.tower: tower.told for tower in self.towers}
         chosen = [tower.config.activation for tower in self.towers if tower.is_activation_given]
-        return origin_of(told, *chosen[:1])
+        return origin_of(properties, *chosen[:1])
 
     def __str__(self) -> str:
         """Summarise in a few lines, with ignored keys counted by their first part."""
@@ -103,9 +103,9 @@ class LoadReport:
         lines += ["  " + str(tower).replace("\n", "\n  ") for tower in self.towers]
         if self.ignored:
             groups = Counter(key.split(".")[0] for key in self.ignored)
-            some = [f"{group:.60} ({count})" for group, count in groups.most_common(MAX_GROUPS)]
+            ignored = [f"{group:.60} ({count})" for group, count in groups.most_common(MAX_GROUPS)]
             left = [f"and {len(groups) - MAX_GROUPS} more"] if len(groups) > MAX_GROUPS else []
-            lines.append("  ignored: " + ", ".join(some + left))
+            lines.append("  ignored: " + ", ".join(ignored + left))
         return "\n".join(lines)
 
 
@@ -248,11 +248,11 @@ def hugging_face_tensors(
 
 def config_of(text: TextConfig, vision: VisionConfig) -> dict[str, Any] | None:
     """`clip_config`; None for a CLIP that its tensors alone would be taken for."""
-    released = next((one for one in VISION_TOWERS.values() if one.hidden_dim == vision.hidden_dim), None)
+    released = next((config for config in VISION_TOWERS.values() if config.hidden_dim == vision.hidden_dim), None)
     usual = VisionConfig() if released is None else released
     heads = vision.hidden_dim // HEAD_DIM if released is None else released.num_heads
-    told = {(one.activation, one.layer_norm_eps) for one in (text, vision)}
-    is_usual = told == {(usual.activation, usual.layer_norm_eps)}
+    activations = {(config.activation, config.layer_norm_eps) for config in (text, vision)}
+    is_usual = activations == {(usual.activation, usual.layer_norm_eps)}
     if is_usual and (text.num_heads, vision.num_heads) == (text.hidden_dim // HEAD_DIM, heads):
         return None
     return clip_config(text, vision)

@@ -83,9 +83,9 @@ class Told(NamedTuple):
         return f"{heads}{chosen or f'; activation guessed: {self.activation}'}{ignored}"
 
 
-def origin_of(told: Mapping[str, Told], activation: str = "") -> str:
+def origin_of(properties: Mapping[str, Told], activation: str = "") -> str:
     """Origin of the properties of towers by name, in words; ``activation`` as in `Told.line`."""
-    lines = {name: one.line(activation) for name, one in told.items()}
+    lines = {name: tower.line(activation) for name, tower in properties.items()}
     return "; ".join(f"{name}: {line}" if len(lines) > 1 else line for name, line in lines.items())
 
 
@@ -112,7 +112,7 @@ def beside(path: Path, half: Half, sizes: Mapping[str, int | None], *, is_open_c
 def read_json(path: Path) -> Json | None:
     """The object in a JSON file; None without a file, ConfigFileError for one that cannot be used."""
     try:
-        given = parse_json(read_regular(path, MAX_BYTES), parse_constant=_no_number)
+        content = parse_json(read_regular(path, MAX_BYTES), parse_constant=_no_number)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -121,9 +121,9 @@ def read_json(path: Path) -> Json | None:
         raise
     except ValueError as error:
         raise ConfigFileError(f"it is {error}") from error
-    if not isinstance(given, dict):
+    if not isinstance(content, dict):
         raise ConfigFileError("it is no object of JSON")
-    return cast("Json", given)
+    return cast("Json", content)
 
 
 def _no_number(name: str) -> None:
@@ -132,12 +132,12 @@ def _no_number(name: str) -> None:
 
 def _object(config: Json, name: str) -> Json:
     """An object within another; empty if it is left out."""
-    found = config.get(name)
-    if found is None:
+    entry = config.get(name)
+    if entry is None:
         return {}
-    if not isinstance(found, dict):
-        raise ConfigFileError(f"{name} is {quote(found)}, expected an object")
-    return cast("Json", found)
+    if not isinstance(entry, dict):
+        raise ConfigFileError(f"{name} is {quote(entry)}, expected an object")
+    return cast("Json", entry)
 
 
 def part_of(config: Json, half: Half) -> Json | None:
@@ -157,31 +157,31 @@ def part_of(config: Json, half: Half) -> Json | None:
 
 def _of_open_clip(model: Json, half: Half) -> Json:
     """The same entries of a config of OpenCLIP."""
-    given = _object(model, f"{half}_cfg")
-    width = given.get("width", _DEFAULTS[half]["hidden_size"])
+    tower_config = _object(model, f"{half}_cfg")
+    width = tower_config.get("width", _DEFAULTS[half]["hidden_size"])
     _check_whole("width", width)
-    ratio = given.get("mlp_ratio", 4.0)
+    ratio = tower_config.get("mlp_ratio", 4.0)
     if type(ratio) not in (int, float) or not 0 < ratio < MAX_BYTES:
         raise ConfigFileError(f"mlp_ratio is {quote(ratio)}, expected a number")
     part = {
         "hidden_size": width,
         "intermediate_size": int(width * ratio),
-        "num_hidden_layers": given.get("layers", 12),
+        "num_hidden_layers": tower_config.get("layers", 12),
         "projection_dim": model.get("embed_dim"),
-        "layer_norm_eps": _object(given, "norm_kwargs").get("eps", 1e-5),
+        "layer_norm_eps": _object(tower_config, "norm_kwargs").get("eps", 1e-5),
         "hidden_act": "quick_gelu" if model.get("quick_gelu") else "gelu",
     }
     if half == "text":
         return part | {
-            "max_position_embeddings": given.get("context_length", 77),
-            "vocab_size": given.get("vocab_size", 49408),
-            "num_attention_heads": given.get("heads", 8),
+            "max_position_embeddings": tower_config.get("context_length", 77),
+            "vocab_size": tower_config.get("vocab_size", 49408),
+            "num_attention_heads": tower_config.get("heads", 8),
         }
-    head_width = given.get("head_width", 64)
+    head_width = tower_config.get("head_width", 64)
     _check_whole("head_width", head_width)
     return part | {
-        "image_size": given.get("image_size", 224),
-        "patch_size": given.get("patch_size", 16),
+        "image_size": tower_config.get("image_size", 224),
+        "patch_size": tower_config.get("patch_size", 16),
         "num_attention_heads": width // head_width,
     }
 

@@ -185,4 +185,4 @@ def _open_clip_tensors(tower: FoundTower, parameters: Mapping[str, Tensor]) -> d
         source = tower.source(name, {"text_projection": ()})
         tensor = parameter.detach().cpu()
         parts.setdefault(source.key, {})[source.third or 0] = tensor.T if source.is_transposed else tensor
-    return {key: torch.cat([found[third] for third in sorted(found)]).contiguous() for key, found in parts.items()}
+    return {key: torch.cat([thirds[third] for third in sorted(thirds)]).contiguous() for key, thirds in parts.items()}

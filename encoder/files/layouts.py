@@ -63,7 +63,7 @@ TRANSFORMERS_5: KeyTable = {name: name for name in _OWN} | dict(_PROJECTION)
 
 def _both(names: Mapping[str, str]) -> dict[str, str]:
     """Names of weights and biases."""
-    return {f"{theirs}.{kind}": f"{ours}.{kind}" for theirs, ours in names.items() for kind in _KINDS}
+    return {f"{key}.{kind}": f"{name}.{kind}" for key, name in names.items() for kind in _KINDS}
 
 
 _OPENCLIP_BLOCK: KeyTable = {
@@ -141,7 +141,7 @@ class Place:
 
     def key_of(self, name: str) -> str:
         """Key of a parameter; by that of the token or class embedding, a tower is recognised."""
-        return self.prefix + next(key for key, own in self.table.items() if own == name)
+        return self.prefix + next(key for key, parameter in self.table.items() if parameter == name)
 
     def layers_in(self, shapes: Shapes) -> tuple[str, ...]:
         """Layer numbers as written in a file."""
@@ -222,13 +222,13 @@ class FoundTower(NamedTuple):
         third = next((index for index, part in enumerate(_THIRDS) if f".{part}." in pattern), None)
         stacked = pattern if third is None else pattern.replace(_THIRDS[third], "qkv_proj")
         candidates = [
-            Source(self.place.prefix + key.format(number), third if own != pattern else None, key in _TRANSPOSED)
-            for key, own in self.place.table.items()
-            if own in (pattern, stacked)
+            Source(self.place.prefix + key.format(number), third if parameter != pattern else None, key in _TRANSPOSED)
+            for key, parameter in self.place.table.items()
+            if parameter in (pattern, stacked)
         ]
-        found = next((source for source in candidates if source.key in shapes), candidates[0])
-        later_key = found.key + _LATER_SUFFIX
-        return found._replace(later_key=later_key) if name == POSITION_NAME and later_key in shapes else found
+        location = next((source for source in candidates if source.key in shapes), candidates[0])
+        later_key = location.key + _LATER_SUFFIX
+        return location._replace(later_key=later_key) if name == POSITION_NAME and later_key in shapes else location
 
 
 def find_towers(shapes: Shapes) -> list[FoundTower]:
@@ -242,7 +242,7 @@ def find_towers(shapes: Shapes) -> list[FoundTower]:
     Returns:
         The towers; empty for other files.
     """
-    found: dict[str, FoundTower] = {}
+    towers: dict[str, FoundTower] = {}
     seen: set[str] = set()
     for place in PLACES:
         key = place.key_of(TOKEN_NAME)
@@ -252,8 +252,8 @@ def find_towers(shapes: Shapes) -> list[FoundTower]:
         if place.width in (None, width):
             seen.add(key)
             name = place.tower or tower_of_width(width)
-            found.setdefault(name, FoundTower(name, place, place.layers_in(shapes)))
-    return [found[name] for name in TOWERS if name in found]
+            towers.setdefault(name, FoundTower(name, place, place.layers_in(shapes)))
+    return [towers[name] for name in TOWERS if name in towers]
 
 
 def find_vision_tower(shapes: Shapes) -> FoundTower | None:

@@ -61,13 +61,13 @@ class _Value:
             raise ValueError("its pickle holds values nested and shared as PyTorch nests and shares none")
 
 
-def check_pickle(data: bytes | BinaryIO, allowed: Container[str], most: int) -> None:
+def check_pickle(data: bytes | BinaryIO, allowed: Container[str], max_bytes: int) -> None:
     """Check one pickle; of a file the one that begins at its place, behind which it is left.
 
     Args:
         data: The pickle.
         allowed: Names of the classes and functions that it may have, with their modules.
-        most: Bytes that are looked at.
+        max_bytes: Bytes that are looked at.
 
     Raises:
         UnpicklingError: If it names any other class or function.
@@ -76,8 +76,8 @@ def check_pickle(data: bytes | BinaryIO, allowed: Container[str], most: int) -> 
     machine, start = _Machine(allowed), 0 if isinstance(data, bytes) else data.tell()
     try:
         for opcode, argument, place in pickletools.genops(data):
-            if (place or 0) - start > most:
-                raise ValueError(f"its pickle has more than {most:,} bytes")
+            if (place or 0) - start > max_bytes:
+                raise ValueError(f"its pickle has more than {max_bytes:,} bytes")
             machine.do(opcode.name, argument)
     except (IndexError, KeyError) as error:
         raise ValueError("its pickle is broken: it takes more values than it has") from error
@@ -154,10 +154,10 @@ class _Machine:
 
     def _call(self, called: _Value, arguments: _Value) -> None:
         """Make an object; sets are made of keys alone, and dictionaries of nothing."""
-        given = arguments.first
+        argument = arguments.first
         if arguments.kind != "tuple":
             raise ValueError("its pickle calls a function without arguments")
-        is_set_of_keys = called.kind == _SET and given and given.kind == "list" and given.has_keys_alone
-        if called.kind in (_SET, _ORDERED) and given and not is_set_of_keys:
+        is_set_of_keys = called.kind == _SET and argument and argument.kind == "list" and argument.has_keys_alone
+        if called.kind in (_SET, _ORDERED) and argument and not is_set_of_keys:
             raise ValueError("a set or dictionary in its pickle is not made of texts and small numbers")
         self._stack.append(_Value("dict" if called.kind == _ORDERED else "object", [arguments]))

@@ -123,18 +123,18 @@ class Refusals:
     @contextmanager
     def remembered(self, path: Path) -> Generator[os.stat_result]:
         """Raise the stored refusal of a file, or else store one raised within the context."""
-        about = path.stat()
-        key = (path, about.st_size, about.st_mtime_ns)
+        state = path.stat()
+        key = (path, state.st_size, state.st_mtime_ns)
         with self._lock:
-            known = self._found.get(key)
-            if known is not None:
+            refusal = self._found.get(key)
+            if refusal is not None:
                 self._found.move_to_end(key)
-        if known is not None:
-            raise type(known)(*known.args)
+        if refusal is not None:
+            raise type(refusal)(*refusal.args)
         try:
-            yield about
+            yield state
         except ValueError as error:
-            is_settled = abs(time.time_ns() - about.st_mtime_ns) > SETTLED_NANOSECONDS
+            is_settled = abs(time.time_ns() - state.st_mtime_ns) > SETTLED_NANOSECONDS
             if is_settled and not isinstance(error.__cause__, OSError):
                 with self._lock:
                     self._found[key] = type(error)(*error.args)  # a new one, as a raised error keeps its frames alive

@@ -70,8 +70,8 @@ def configs_of(size: str) -> Configs:
     """
     name = _NAME.fullmatch(size)
     try:
-        if name and (known := _LETTERS.get(name["letter"] + (name["kind"] or ""))):
-            text, vision = _named(known, int(name["patch"]), int(name["image"] or 224), is_quick=bool(name["quick"]))
+        if name and (sizes := _LETTERS.get(name["letter"] + (name["kind"] or ""))):
+            text, vision = _named(sizes, int(name["patch"]), int(name["image"] or 224), is_quick=bool(name["quick"]))
         else:
             text, vision = _in_file(Path(size))
     except ValueError as error:
@@ -84,8 +84,8 @@ def configs_of(size: str) -> Configs:
     return text, vision
 
 
-def _named(known: tuple[int, int, int, int, int, int], patch: int, image: int, *, is_quick: bool) -> Configs:
-    width, layers, inner, text_width, text_layers, head_width = known
+def _named(sizes: tuple[int, int, int, int, int, int], patch: int, image: int, *, is_quick: bool) -> Configs:
+    width, layers, inner, text_width, text_layers, head_width = sizes
     shared: dict[str, Any] = {"activation": "quick_gelu" if is_quick else "gelu", "projection_dim": text_width}
     text = replace(
         TOWERS[tower_of_width(text_width)],
@@ -125,31 +125,31 @@ def _check_known(config: Json) -> None:
     if not isinstance(model, dict) or "vision_cfg" not in model:
         return
     towers = [tower for tower in (model["vision_cfg"], model.get("text_cfg")) if isinstance(tower, dict)]
-    for given, known in ((model, _OF_OPEN_CLIP), *((tower, _OF_TOWERS) for tower in towers)):
-        others = [name for name, value in given.items() if value and name not in known]
-        if others:
-            raise ConfigFileError(f"{quote(others[0])} is nothing that the encoders here have")
+    for part, entries in ((model, _OF_OPEN_CLIP), *((tower, _OF_TOWERS) for tower in towers)):
+        unknown = [name for name, value in part.items() if value and name not in entries]
+        if unknown:
+            raise ConfigFileError(f"{quote(unknown[0])} is nothing that the encoders here have")
 
 
 def _checked(part: Json | None, half: Half, config: Json) -> Json:
     """Entries about a tower, each size checked for its range."""
     if part is None:
         raise ConfigFileError(f"it is of a model of type {quote(config.get('model_type'))}, expected clip")
-    for name, most in _MAX.items():
+    for name, maximum in _MAX.items():
         value = part.get(name, 1)
-        if type(value) is not int or not 1 <= value <= most:
-            raise ConfigFileError(f"{name} of the {half} encoder is {quote(value)}, expected 1 to {most:,}")
+        if type(value) is not int or not 1 <= value <= maximum:
+            raise ConfigFileError(f"{name} of the {half} encoder is {quote(value)}, expected 1 to {maximum:,}")
     return part
 
 
 def _shared(part: Json, half: Half) -> dict[str, Any]:
-    told = told_of(part, half, "")
+    properties = told_of(part, half, "")
     return {
         "hidden_dim": part["hidden_size"],
-        "num_heads": told.num_heads,
+        "num_heads": properties.num_heads,
         "num_layers": part["num_hidden_layers"],
         "mlp_dim": part["intermediate_size"],
-        "activation": told.activation,
-        "layer_norm_eps": told.layer_norm_eps,
+        "activation": properties.activation,
+        "layer_norm_eps": properties.layer_norm_eps,
         "projection_dim": part["projection_dim"],
     }

@@ -48,13 +48,13 @@ def stretched(table: Tensor, num_positions: int) -> Tensor:
     """
     factor = _factor(len(table), num_positions)
     rows = table.float() if table.element_size() == 1 else table
-    kept, others = rows[:KEPT_POSITIONS], rows[KEPT_POSITIONS:]
-    parts = [others]
+    first, later = rows[:KEPT_POSITIONS], rows[KEPT_POSITIONS:]
+    parts = [later]
     for part in range(1, factor):
-        between = (factor - part) * others[:-1] / factor + part * others[1:] / factor
-        behind = rows[-1:] + part * (rows[-1:] - rows[-2:-1]) / factor
-        parts.append(torch.cat([between, behind]))
-    return torch.cat([kept, torch.stack(parts, dim=1).flatten(0, 1)]).to(table.dtype)
+        interpolated = (factor - part) * later[:-1] / factor + part * later[1:] / factor
+        extrapolated = rows[-1:] + part * (rows[-1:] - rows[-2:-1]) / factor
+        parts.append(torch.cat([interpolated, extrapolated]))
+    return torch.cat([first, torch.stack(parts, dim=1).flatten(0, 1)]).to(table.dtype)
 
 
 class StretchedFile(NamedTuple):
@@ -124,15 +124,15 @@ def _following(file: TensorFile, key: str, num_positions: int) -> dict[str, Tens
 
 def _factor(rows: int, num_positions: int) -> int:
     """Number of rows made from each row that is not kept."""
-    others = rows - KEPT_POSITIONS
-    if others < 1:
+    num_later = rows - KEPT_POSITIONS
+    if num_later < 1:
         raise ValueError(f"{rows} positions cannot be stretched: Long-CLIP's rule keeps the first {KEPT_POSITIONS}")
-    factor, rest = divmod(num_positions - KEPT_POSITIONS, others)
+    factor, rest = divmod(num_positions - KEPT_POSITIONS, num_later)
     if factor < 2 or rest or num_positions > MAX_POSITIONS:
-        first = ", ".join(str(KEPT_POSITIONS + others * each) for each in (2, 3, 4, 5))
+        first = ", ".join(str(KEPT_POSITIONS + num_later * each) for each in (2, 3, 4, 5))
         raise ValueError(
             f"{num_positions} positions cannot be made of {rows}: Long-CLIP's rule keeps the first {KEPT_POSITIONS} "
-            f"and makes the same number of each of the other {others}. Possible are {first} and so on, up to "
+            f"and makes the same number of each of the other {num_later}. Possible are {first} and so on, up to "
             f"{MAX_POSITIONS:,}"
         )
     return factor

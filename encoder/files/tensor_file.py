@@ -91,9 +91,9 @@ class TensorFile:
 
     def towers(self) -> list[FoundTower]:
         """Text towers in the file, at least one."""
-        found = find_towers(self.shapes)
-        if found:
-            return found
+        towers = find_towers(self.shapes)
+        if towers:
+            return towers
         hint = ""
         if any(key.startswith("model.diffusion_model.") for key in self.shapes):
             hint = " It holds a diffusion model but no CLIP text encoder."
@@ -101,29 +101,29 @@ class TensorFile:
             hint = " It looks like a LoRA."
         elif find_vision_tower(self.shapes):
             hint = f" It is a CLIP without its text half. {FETCH}"
-        some = ", ".join(quote(key, 200) for key in list(self.shapes)[:3]) or "none at all"
+        first_keys = ", ".join(quote(key, 200) for key in list(self.shapes)[:3]) or "none at all"
         raise CheckpointError(
             f"no CLIP text encoder in it: no key ends in {TOKEN_NAME.removeprefix('embeddings.')!r} where "
-            f"one is expected.{hint} First keys: {some}"
+            f"one is expected.{hint} First keys: {first_keys}"
         )
 
     def config(self, tower: FoundTower) -> TextConfig:
         """Sizes from the shapes, the rest by a config beside the file or as in the released tower."""
         size = partial(self._size, tower)
         token_key = tower.source(TOKEN_NAME, self.shapes).key
-        width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0, most=CLIP_L.vocab_size)
+        width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0, limit=CLIP_L.vocab_size)
         if vocab_size != CLIP_L.vocab_size:
             raise CheckpointError(
                 f"key {quote(token_key, 200)} has {vocab_size} tokens, expected {CLIP_L.vocab_size} as CLIP has"
             )
         positions = self._positions(tower)
-        context_length = size(POSITION_NAME, 0, most=MAX_POSITIONS)
+        context_length = size(POSITION_NAME, 0, limit=MAX_POSITIONS)
         if context_length < 3:
             key = tower.source(POSITION_NAME, self.shapes).key
             raise CheckpointError(f"key {quote(key, 200)} has {context_length} positions; BOS, a token and EOS need 3")
         is_projected = tower.source(PROJECTION_NAME, self.shapes).key in self.shapes
         projection_dim = size(PROJECTION_NAME, 0) if is_projected else None
-        num_layers, mlp_dim = self._num_layers(tower), size("encoder.layers.0.mlp.fc1.weight", 0, most=MAX_MLP_DIM)
+        num_layers, mlp_dim = self._num_layers(tower), size("encoder.layers.0.mlp.fc1.weight", 0, limit=MAX_MLP_DIM)
         sizes = {
             "hidden_size": width,
             "intermediate_size": mlp_dim,
@@ -132,18 +132,18 @@ class TensorFile:
             "max_position_embeddings": context_length,
             "vocab_size": vocab_size,
         }
-        told = self._properties(tower, "text", sizes, TOWERS[tower.name], token_key)
-        if positions == "rotary" and width // told.num_heads % 2:
-            raise CheckpointError(f"its {told.num_heads} heads are of odd width, and its positions are rotary")
+        properties = self._properties(tower, "text", sizes, TOWERS[tower.name], token_key)
+        if positions == "rotary" and width // properties.num_heads % 2:
+            raise CheckpointError(f"its {properties.num_heads} heads are of odd width, and its positions are rotary")
         return replace(
             TOWERS[tower.name],
             hidden_dim=width,
-            num_heads=told.num_heads,
+            num_heads=properties.num_heads,
             context_length=context_length,
             num_layers=num_layers,
             mlp_dim=mlp_dim,
-            activation=told.activation,
-            layer_norm_eps=told.layer_norm_eps,
+            activation=properties.activation,
+            layer_norm_eps=properties.layer_norm_eps,
             projection_dim=projection_dim,
             positions=positions,
         )
@@ -157,15 +157,15 @@ class TensorFile:
         width_key: str,
     ) -> Told:
         """Properties by a config beside the file, if it is a model of its own, or else as in a released tower."""
-        found: Told | str = ""
+        properties: Told | str = ""
         if tower.place.prefix in _ALONE:
             is_open_clip = tower.place.table in (OPENCLIP, OPENCLIP_VISION)
             try:
-                found = beside(self.path, half, sizes, is_open_clip=is_open_clip)
+                properties = beside(self.path, half, sizes, is_open_clip=is_open_clip)
             except ConfigFileError as error:
                 # as a problem of the system: one of the file is remembered, and this can be mended beside it
                 raise CheckpointError(str(error)) from OSError(str(error))
-        if isinstance(found, str):
+        if isinstance(properties, str):
             width = sizes["hidden_size"] or 0
             is_released = width == released.hidden_dim
             if not is_released and (width < HEAD_DIM or width % HEAD_DIM):
@@ -173,41 +173,42 @@ class TensorFile:
                     f"key {quote(width_key, 200)} has width {width}, expected a multiple of {HEAD_DIM}"
                 )
             heads = released.num_heads if is_released else width // HEAD_DIM
-            found = Told(heads, released.activation, released.layer_norm_eps, ignored=found)
-        self.told[tower.name] = found
-        return found
+            properties = Told(heads, released.activation, released.layer_norm_eps, ignored=properties)
+        self.told[tower.name] = properties
+        return properties
 
     def _positions(self, tower: FoundTower) -> Positions:
         """Learned if the file has a table of positions; rotary if the table is 0 wide, as written by ``train``."""
         key = tower.source(POSITION_NAME, self.shapes).key
-        shape, about = self.shapes.get(key, ()), self.handle.metadata() or {}
-        said = about.get("positions", "learned")
-        found: Positions = "rotary" if len(shape) == 2 and shape[1] == 0 else "learned"
-        if (said == "rotary") != (found == "rotary"):  # other meanings of the name in a file are not our concern
+        shape, metadata = self.shapes.get(key, ()), self.handle.metadata() or {}
+        said = metadata.get("positions", "learned")
+        positions: Positions = "rotary" if len(shape) == 2 and shape[1] == 0 else "learned"
+        if (said == "rotary") != (positions == "rotary"):  # other meanings of the name in a file are not our concern
             raise CheckpointError(
                 f"its metadata say positions={quote(said)}, and key {quote(key, 200)} has shape {quote(list(shape))}, "
-                f"as {found} positions have it: a table as wide as the encoder for learned ones, 0 wide for rotary ones"
+                f"as {positions} positions have it: a table as wide as the encoder for learned ones, 0 wide for rotary "
+                "ones"
             )
-        if found == "rotary" and about.get("rotary") != ABOUT:
+        if positions == "rotary" and metadata.get("rotary") != ABOUT:
             raise CheckpointError(
-                f"its metadata say rotary={quote(about.get('rotary'), 200)}; the rotary positions that are read are "
+                f"its metadata say rotary={quote(metadata.get('rotary'), 200)}; the rotary positions that are read are "
                 f"rotary={ABOUT!r}"
             )
-        return found
+        return positions
 
     def vision_tower(self) -> FoundTower:
         """The image tower in the file."""
-        found = find_vision_tower(self.shapes)
-        if found:
-            return found
+        tower = find_vision_tower(self.shapes)
+        if tower:
+            return tower
         hint = " It is a CLIP without its image half." if find_towers(self.shapes) else ""
         raise CheckpointError(f"no CLIP image encoder in it.{hint} {FETCH}")
 
     def vision_config(self, tower: FoundTower) -> VisionConfig:
         """Sizes from the shapes, the rest by a config beside the file or as in the released encoder of that width."""
         size = partial(self._size, tower)
-        width, patch_size = size(CLASS_NAME, 0, num_axes=1), size(PATCH_NAME, 3, num_axes=4, most=MAX_IMAGE_SIZE)
-        num_patches = size(POSITION_NAME, 0, most=MAX_POSITIONS) - 1
+        width, patch_size = size(CLASS_NAME, 0, num_axes=1), size(PATCH_NAME, 3, num_axes=4, limit=MAX_IMAGE_SIZE)
+        num_patches = size(POSITION_NAME, 0, limit=MAX_POSITIONS) - 1
         grid = math.isqrt(max(num_patches, 0))
         if grid < 1 or grid**2 != num_patches:
             key = tower.source(POSITION_NAME, self.shapes).key
@@ -221,7 +222,7 @@ class TensorFile:
             )
         is_projected = tower.source(VISUAL_PROJECTION_NAME, self.shapes).key in self.shapes
         projection_dim = size(VISUAL_PROJECTION_NAME, 0) if is_projected else None
-        num_layers, mlp_dim = self._num_layers(tower), size("encoder.layers.0.mlp.fc1.weight", 0, most=MAX_MLP_DIM)
+        num_layers, mlp_dim = self._num_layers(tower), size("encoder.layers.0.mlp.fc1.weight", 0, limit=MAX_MLP_DIM)
         sizes = {
             "hidden_size": width,
             "intermediate_size": mlp_dim,
@@ -230,17 +231,17 @@ class TensorFile:
             "image_size": grid * patch_size,
             "patch_size": patch_size,
         }
-        released = next((one for one in VISION_TOWERS.values() if one.hidden_dim == width), VisionConfig())
-        told = self._properties(tower, "vision", sizes, released, tower.source(CLASS_NAME, self.shapes).key)
+        released = next((config for config in VISION_TOWERS.values() if config.hidden_dim == width), VisionConfig())
+        properties = self._properties(tower, "vision", sizes, released, tower.source(CLASS_NAME, self.shapes).key)
         return VisionConfig(
             image_size=grid * patch_size,
             patch_size=patch_size,
             hidden_dim=width,
-            num_heads=told.num_heads,
+            num_heads=properties.num_heads,
             num_layers=num_layers,
             mlp_dim=mlp_dim,
-            activation=told.activation,
-            layer_norm_eps=told.layer_norm_eps,
+            activation=properties.activation,
+            layer_norm_eps=properties.layer_norm_eps,
             projection_dim=projection_dim,
         )
 
@@ -272,9 +273,9 @@ class TensorFile:
                     f"key {quote(sources[name].key, 200)} has shape {quote(list(shape))}, expected {list(expected)} "
                     "beside the other shapes of this file"
                 )
-        known = {source.key for source in sources.values()}
+        source_keys = {source.key for source in sources.values()}
         for key in self.shapes:
-            if key.startswith(tower.place.layer_prefix) and key not in known:
+            if key.startswith(tower.place.layer_prefix) and key not in source_keys:
                 raise CheckpointError(
                     f"key {quote(key, 200)} is in no layer of a plain CLIP encoder; the file may be quantised, "
                     "or of another kind of model"
@@ -311,17 +312,17 @@ class TensorFile:
             tensor = torch.cat([tensor[:KEPT_POSITIONS], later[KEPT_POSITIONS:]])
         return tensor.T.contiguous() if source.is_transposed else tensor
 
-    def _size(self, tower: FoundTower, name: str, axis: int, *, num_axes: int = 2, most: int = MAX_WIDTH) -> int:
+    def _size(self, tower: FoundTower, name: str, axis: int, *, num_axes: int = 2, limit: int = MAX_WIDTH) -> int:
         """Length of an axis of one of our parameters, at least 1."""
         source = tower.source(name, self.shapes)
         shape = self._shape(source)
         if len(shape) != num_axes:
-            wanted = {1: "one axis", 2: "two axes"}.get(num_axes, f"{num_axes} axes")
-            raise CheckpointError(f"key {quote(source.key, 200)} has shape {quote(list(shape))}, expected {wanted}")
+            axes = {1: "one axis", 2: "two axes"}.get(num_axes, f"{num_axes} axes")
+            raise CheckpointError(f"key {quote(source.key, 200)} has shape {quote(list(shape))}, expected {axes}")
         size = shape[num_axes - 1 - axis] if source.is_transposed else shape[axis]
-        if not 1 <= size <= most:
+        if not 1 <= size <= limit:
             raise CheckpointError(
-                f"key {quote(source.key, 200)} has shape {quote(list(shape))}, and {size} is not between 1 and {most}"
+                f"key {quote(source.key, 200)} has shape {quote(list(shape))}, and {size} is not between 1 and {limit}"
             )
         return size
 
@@ -372,10 +373,12 @@ def _name_in(folder: Path) -> str:
     pickled = (name for name in names if Path(name).suffix.lower() in _PICKLE_SUFFIXES)
     name = next((name for name in _IN_FOLDERS if name in names), None) or next(pickled, None)
     if name is None:
-        others = [name for name in names if name.endswith(".safetensors") or (folder / name / _IN_FOLDERS[0]).is_file()]
+        candidates = [
+            name for name in names if name.endswith(".safetensors") or (folder / name / _IN_FOLDERS[0]).is_file()
+        ]
         raise CheckpointError(
             f"none of {', '.join(_IN_FOLDERS)} is in this folder. Name a .safetensors file, or a folder that has one "
-            f"of these{': ' if others else ''}{', '.join(map(quote, others[:3]))}"
+            f"of these{': ' if candidates else ''}{', '.join(map(quote, candidates[:3]))}"
         )
     return name
 

@@ -86,17 +86,17 @@ def _keys_of_towers(keys: Iterable[str]) -> dict[str, list[str]]:
     """Keys of the vectors of each text tower: one, or one for each member of a bundle."""
     keys = list(keys)
     for layout in _LAYOUTS:
-        found: dict[str, list[str]] = {}
+        keys_of: dict[str, list[str]] = {}
         for match in filter(None, map(layout.fullmatch, keys)):
-            found.setdefault(match.groupdict().get("tower", ""), []).append(match[0])
-        if found:
-            several = next((some for some in found.values() if len(some) > 1), None)
-            if several and not several[0].startswith("bundle_emb."):
+            keys_of.setdefault(match.groupdict().get("tower", ""), []).append(match[0])
+        if keys_of:
+            bundle = next((group for group in keys_of.values() if len(group) > 1), None)
+            if bundle and not bundle[0].startswith("bundle_emb."):
                 raise EmbeddingFileError(
-                    f"{len(several)} tensors, and none is known to be the embedding. First keys: "
-                    f"{', '.join(map(quote, several[:3]))}"
+                    f"{len(bundle)} tensors, and none is known to be the embedding. First keys: "
+                    f"{', '.join(map(quote, bundle[:3]))}"
                 )
-            return found
+            return keys_of
     raise EmbeddingFileError("there is no tensor in it")
 
 

@@ -70,8 +70,8 @@ def chunk_prompt(prompt: Prompt, context: ChunkContext, chunking: str = "as synt
 
     def cut(part: Prompt) -> tuple[TokenChunk, ...]:
         nonlocal first_fragment
-        chunks, found = rule(part, context)
-        issues.extend(found)
+        chunks, chunk_issues = rule(part, context)
+        issues.extend(chunk_issues)
         chunks = tuple(_counted_from(chunk, first_fragment) for chunk in chunks)
         first_fragment += len(part.parts)
         return chunks

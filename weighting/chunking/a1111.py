@@ -126,10 +126,10 @@ class _NameReader:
             whole = Span(span.start - len(EMBEDDING_PREFIX), span.end)
             self._issues.append(Issue("comfy-embedding", message, whole))
         placed = min(count, self._capacity)
-        found = [EmbeddingVector(name, index, vector) for index, vector in enumerate(vectors[:placed])]
+        ids = [EmbeddingVector(name, index, vector) for index, vector in enumerate(vectors[:placed])]
         if count <= placed:
-            found[-1] = replace(found[-1], behind=tuple(vectors[count:]))
-        return [*found, *[0] * (placed - len(found))]
+            ids[-1] = replace(ids[-1], behind=tuple(vectors[count:]))
+        return [*ids, *[0] * (placed - len(ids))]
 
 
 def _covered(chunk: TokenChunk) -> TokenChunk:
@@ -172,8 +172,8 @@ def _blank_behind_eos(chunk: TokenChunk, layout: ChunkLayout) -> TokenChunk:
     first = chunk.plain_ids.index(layout.eos_id)
     if first == chunk.num_content + 1:
         return chunk
-    behind = (token._replace(id=_blanked(token.id, layout.pad_id)) for token in chunk.tokens[first + 1 :])
-    return TokenChunk((*chunk.tokens[: first + 1], *behind), chunk.num_content)
+    blanked = (token._replace(id=_blanked(token.id, layout.pad_id)) for token in chunk.tokens[first + 1 :])
+    return TokenChunk((*chunk.tokens[: first + 1], *blanked), chunk.num_content)
 
 
 def _blanked(token: TokenId, pad_id: int) -> TokenId:

@@ -93,12 +93,12 @@ def _groups(
     if mention is not None:
         rests = mention.rests
         span = Span(positions[0], positions[mention.end - 1] + 1)
-        if mention.found.vectors is not None:
-            vectors = (EmbeddingVector(mention.name, i, vector) for i, vector in enumerate(mention.found.vectors))
+        if mention.lookup.vectors is not None:
+            vectors = (EmbeddingVector(mention.name, i, vector) for i, vector in enumerate(mention.lookup.vectors))
             word = next(numbers)
             yield _Group([Token(vector, weight, word, fragment, span) for vector in vectors])
-        elif mention.found.problem:
-            yield _Group([], Issue("unusable-embedding", f"{mention.found.problem} The name is left out.", span))
+        elif mention.lookup.problem:
+            yield _Group([], Issue("unusable-embedding", f"{mention.lookup.problem} The name is left out.", span))
         else:
             missing = (
                 f"There is no embedding “{mention.name}”" if mention.name else f"“{EMBEDDING_PREFIX}” names nothing"
@@ -118,7 +118,7 @@ class _Mention(NamedTuple):
 
     name: str
     """The last name looked up."""
-    found: LookUp
+    lookup: LookUp
     end: int
     """End of the name in the text."""
     rests: list[tuple[int, int]]
@@ -133,7 +133,7 @@ def _read_mention(text: str, embeddings: Embeddings) -> _Mention | None:
 
     >>> from types import SimpleNamespace
     >>> _read_mention("embedding:cat, b", SimpleNamespace(find={"cat": [0.5]}.get))
-    _Mention(name='cat', found=LookUp(vectors=[0.5], problem=''), end=13, rests=[(13, 14), (14, 16)])
+    _Mention(name='cat', lookup=LookUp(vectors=[0.5], problem=''), end=13, rests=[(13, 14), (14, 16)])
     """
     if not text.startswith(EMBEDDING_PREFIX):
         return None
@@ -141,11 +141,11 @@ def _read_mention(text: str, embeddings: Embeddings) -> _Mention | None:
     if match is None:
         return None
     name, (start, end) = match[1], match.span(1)
-    rests = [found.span() for found in _BETWEEN_SPACES.finditer(text, end) if found[0].strip()]
-    found = look_up(name, embeddings)
+    rests = [rest.span() for rest in _BETWEEN_SPACES.finditer(text, end) if rest[0].strip()]
+    lookup = look_up(name, embeddings)
     stripped = name.strip(",")
-    if found == LookUp(None) and len(stripped) < len(name):
+    if lookup == LookUp(None) and len(stripped) < len(name):
         # the reference returns as many characters from the end as there were commas, even leading ones
         cut = start + len(stripped)
         return _Mention(stripped, look_up(stripped, embeddings), cut, [(cut, end), *rests])
-    return _Mention(name, found, end, rests)
+    return _Mention(name, lookup, end, rests)

@@ -55,16 +55,16 @@ def chunk_compel_truncate(prompt: Prompt, context: ChunkContext) -> Chunked:
     for tokens in _sections(prompt, context.tokenize):
         fragments = (list(group)[: layout.capacity] for _, group in groupby(tokens, key=lambda token: token.fragment))
         shortened = [token for fragment in fragments for token in fragment]
-        kept, rest = shortened[: layout.capacity], shortened[layout.capacity :]
-        lost = len(tokens) - len(kept)
+        content, rest = shortened[: layout.capacity], shortened[layout.capacity :]
+        lost = len(tokens) - len(content)
         if lost:
-            first_lost = next(a.span for a, b in zip([*tokens, *tokens[-1:]], [*kept, None], strict=False) if a != b)
+            first_lost = next(a.span for a, b in zip([*tokens, *tokens[-1:]], [*content, None], strict=False) if a != b)
             span = Span(first_lost.start if first_lost else 0, len(prompt.source))
             issues.append(Issue("text-cut", f"{lost} tokens do not fit into {layout.capacity} and are left out.", span))
-        chunk = close_chunk(kept, layout)
-        if rest and kept[-1].fragment == rest[0].fragment:
+        chunk = close_chunk(content, layout)
+        if rest and content[-1].fragment == rest[0].fragment:
             # for compel, a fragment cut by the end of the chunk includes the EOS: it hides that with the fragment
-            eos = chunk.tokens[-1]._replace(fragment=kept[-1].fragment)
+            eos = chunk.tokens[-1]._replace(fragment=content[-1].fragment)
             chunk = replace(chunk, tokens=(*chunk.tokens[:-1], eos))
         chunks.append(chunk)
     return Chunked(tuple(chunks), tuple(issues))

@@ -45,7 +45,11 @@ def read_graph(graph: Mapping[str, Any]) -> Infotext:
         "sampler_name": "Sampler",
     }
     names |= {"seed": "Seed", "noise_seed": "Seed", "steps": "Steps"}
-    values = {ours: _plain(sampler.get(theirs)) for theirs, ours in names.items() if _plain(sampler.get(theirs))}
+    values = {
+        webui_name: _plain(sampler.get(comfy_name))
+        for comfy_name, webui_name in names.items()
+        if _plain(sampler.get(comfy_name))
+    }
     if values.get("Denoising strength") in ("1", "1.0"):
         del values["Denoising strength"]
     values |= dict(_of_others(graph))

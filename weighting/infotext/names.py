@@ -84,14 +84,14 @@ def webui_settings(settings: dict[str, str]) -> tuple[dict[str, str], list[str]]
     sides = {key: value for name, value in settings.items() if (key := _key(name)) in ("width", "height")}
     is_size = len(sides) == 2 and all(_SIDE.fullmatch(side.strip()) for side in sides.values())
     for name, value in settings.items():
-        ours = _BY_KEY.get(_key(name), name)
+        webui_name = _BY_KEY.get(_key(name), name)
         if is_size and _key(name) in sides:
             if _key(name) == "width":
                 put("Size", f"{sides['width'].strip()}x{sides['height'].strip()}", "width and height")
-        elif ours == name:
+        elif webui_name == name:
             named[name] = value
         else:
-            put(ours, value, name)
+            put(webui_name, value, name)
     if size := _SIZE.fullmatch(named.get("Size", "").strip()):
         named["Size"] = f"{size[1]}x{size[2]}"
     if re.fullmatch(r"-\d{1,2}", skip := named.get("Clip skip", "")):  # as ComfyUI counts
@@ -113,12 +113,12 @@ def _name_sampler(settings: dict[str, str]) -> None:
     if sampler in _SAMPLERS or sampler.endswith(_OLD_ENDS) or len(sampler) > 60:
         return
     key = _id(sampler).removeprefix("sample_").removeprefix("k_")
-    behind = None if key in _SAMPLERS_BY_ID else _SCHEDULE_BEHIND.search(key)
-    key = (key[: behind.start()] if behind else key).removesuffix("_gpu")
+    suffix = None if key in _SAMPLERS_BY_ID else _SCHEDULE_BEHIND.search(key)
+    key = (key[: suffix.start()] if suffix else key).removesuffix("_gpu")
     if key in _SAMPLERS_BY_ID:
         settings["Sampler"] = _SAMPLERS_BY_ID[key]
-        if behind:
-            settings.setdefault("Schedule type", _SCHEDULES[behind[1]])
+        if suffix:
+            settings.setdefault("Schedule type", _SCHEDULES[suffix[1]])
 
 
 def _id(name: str) -> str:

@@ -142,10 +142,10 @@ def _cut_negative(text: str) -> tuple[str, str, list[str]]:
     words = [*_NEGATIVE_WORDS.finditer(text)]
     if not words:
         return text, "", []
-    before, behind = text[: words[0].start()].rstrip(), text[words[0].end() :].strip()
+    before, negative = text[: words[0].start()].rstrip(), text[words[0].end() :].strip()
     if len(words) > 1 or not before.strip(" ,.;|"):
         return text, "", [f"“{NEGATIVE}” begins no line, and where the prompt ends is not clear: all is the prompt."]
-    return before, behind, [f"“{NEGATIVE}” begins no line: what is before it is taken for the prompt."]
+    return before, negative, [f"“{NEGATIVE}” begins no line: what is before it is taken for the prompt."]
 
 
 def _unread(prompt: str, negative: str, settings: _Settings) -> list[str]:

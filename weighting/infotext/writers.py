@@ -50,11 +50,11 @@ class Writer(NamedTuple):
 
 def _unpack_nai(values: Values) -> Values:
     comment = _loads(values.get("Comment"))
-    taken = {**comment, "ENSD": 31337, "clip_skip": 2}
-    taken.update({key: values[key] for key in ("width", "height") if key in values})
+    unpacked = {**comment, "ENSD": 31337, "clip_skip": 2}
+    unpacked.update({key: values[key] for key in ("width", "height") if key in values})
     if isinstance(values.get("Description"), str):
-        taken[PROMPT] = values["Description"]
-    return taken
+        unpacked[PROMPT] = values["Description"]
+    return unpacked
 
 
 def _unpack_invoke(values: Values) -> Values:
@@ -97,16 +97,16 @@ def _unpack_fooocus(values: Values) -> Values:
 
 
 def _unpack_easy(values: Values) -> Values:
-    taken = dict(values)
-    path = [taken.pop(key, None) for key in ("use_stable_diffusion_model", "Stable Diffusion model")]
-    skips = [taken.pop(key, None) for key in ("clip_skip", "Clip Skip")]
+    unpacked = dict(values)
+    path = [unpacked.pop(key, None) for key in ("use_stable_diffusion_model", "Stable Diffusion model")]
+    skips = [unpacked.pop(key, None) for key in ("clip_skip", "Clip Skip")]
     is_skipped = any(skip is True or skip in ("True", "true") for skip in skips)
-    return {**taken, "Model": _stem(path[0] or path[1]), "Clip skip": 2 if is_skipped else None}
+    return {**unpacked, "Model": _stem(path[0] or path[1]), "Clip skip": 2 if is_skipped else None}
 
 
 def _unpack_swarm(values: Values) -> Values:
-    taken = _mapping(values["sui_image_params"])
-    return {**taken, "model": _stem(taken.get("model"))}
+    unpacked = _mapping(values["sui_image_params"])
+    return {**unpacked, "model": _stem(unpacked.get("model"))}
 
 
 WRITERS = (
@@ -159,7 +159,7 @@ def _read(writer: Writer, values: Values) -> Infotext:
     texts: dict[str, str] = {}
     left: list[str] = []
     for key, value in values.items():
-        name = writer.names.get(key, next((ours for ours, keys in _PROMPTS.items() if key in keys), key))
+        name = writer.names.get(key, next((prompt_name for prompt_name, keys in _PROMPTS.items() if key in keys), key))
         if isinstance(value, (str, int, float)) and not isinstance(value, bool):
             texts[name] = str(value)
         elif value and writer.has_webui_settings:

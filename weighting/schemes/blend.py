@@ -192,8 +192,8 @@ def without(
     """The prompt with the marked tokens absent, by the chosen method; begin tokens, which all see, are never."""
     gone = [[False, *row[1:]] for row in gone]
     if options.mask_method == "attention":
-        kept = [bytes(not is_gone for is_gone in row) for row in gone]
-        visible = (both(some, options.visible_in(chunk)) for some, chunk in zip(kept, chunks, strict=True))
+        masks = [bytes(not is_gone for is_gone in row) for row in gone]
+        visible = (both(mask, options.visible_in(chunk)) for mask, chunk in zip(masks, chunks, strict=True))
         return Variant(chunks, tuple(visible), title)
     change = _refilled if options.mask_method == "remove" else _replaced
     changed = tuple(
@@ -213,10 +213,10 @@ def _replaced(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -
 
 def _refilled(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -> TokenChunk:
     """The chunk without its marked tokens: the rest moves up, and padding fills the end."""
-    kept = [token for token, is_gone in zip(chunk.tokens, gone, strict=True) if not is_gone]
-    num_gone = len(chunk.tokens) - len(kept)
+    remaining = [token for token, is_gone in zip(chunk.tokens, gone, strict=True) if not is_gone]
+    num_gone = len(chunk.tokens) - len(remaining)
     padding = [Token(options.layout.pad_id)] * num_gone
-    return TokenChunk((*kept, *padding), chunk.num_content - num_gone)
+    return TokenChunk((*remaining, *padding), chunk.num_content - num_gone)
 
 
 def plan_blend(blend: Blend, options: SchemeOptions) -> Plan[Weighted]:

@@ -38,8 +38,8 @@ def negpip(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTION
     strength = options.strength
 
     def move(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
-        taken = weights if strength == 1.0 else 1.0 + strength * (weights - 1.0)
-        return hidden.where(weights == 1.0, (hidden - empty) * taken.abs() + empty)
+        effective = weights if strength == 1.0 else 1.0 + strength * (weights - 1.0)
+        return hidden.where(weights == 1.0, (hidden - empty) * effective.abs() + empty)
 
     return plan_with_empty(chunks, options, move)
 
@@ -52,18 +52,18 @@ def negpip_apart(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
     return a1111(chunks, options)
 
 
-def finish_signed(plan: Plan[Weighted], read: Read, options: SchemeOptions) -> Plan[Weighted]:
+def finish_signed(plan: Plan[Weighted], parsed: Read, options: SchemeOptions) -> Plan[Weighted]:
     """Give rows signs by their weights, for the scheme ``negpip``."""
-    check_blends(read.sections, options.strength)
-    return plan.then(lambda weighted: signed(weighted, read.sections, options.strength))
+    check_blends(parsed.sections, options.strength)
+    return plan.then(lambda weighted: signed(weighted, parsed.sections, options.strength))
 
 
-def finish_with_terms(plan: Plan[Weighted], read: Read, options: SchemeOptions) -> Plan[Weighted]:
+def finish_with_terms(plan: Plan[Weighted], parsed: Read, options: SchemeOptions) -> Plan[Weighted]:
     """Append the rows of the terms cut out of a prompt, for the scheme ``negpip_apart``."""
-    if not read.terms:
+    if not parsed.terms:
         return plan
-    plans = gathered([plan, *(negpip_apart(term.chunks, options) for term in read.terms)])
-    counts = [term.num_tokens for term in read.terms]
+    plans = gathered([plan, *(negpip_apart(term.chunks, options) for term in parsed.terms)])
+    counts = [term.num_tokens for term in parsed.terms]
     return plans.then(lambda every: with_terms(every[0], zip(every[1:], counts, strict=True)))
 
 
@@ -88,15 +88,15 @@ def check_blends(sections: Sequence[ChunkedSection], strength: float) -> None:
         )
 
 
-def has_weights_below_zero(read: Read) -> bool:
+def has_weights_below_zero(parsed: Read) -> bool:
     """Whether the scheme ``negpip`` gives any row of a prompt the sign -1."""
-    weights = (weight for chunk in read.chunks for weight in chunk.weights)
-    return any(taken_weight(weight, read.options.strength) < 0 for weight in weights)
+    weights = (weight for chunk in parsed.chunks for weight in chunk.weights)
+    return any(taken_weight(weight, parsed.options.strength) < 0 for weight in weights)
 
 
-def has_terms(read: Read) -> bool:
+def has_terms(parsed: Read) -> bool:
     """Whether the scheme ``negpip_apart`` gives any row of a prompt the sign -1."""
-    return bool(read.terms)
+    return bool(parsed.terms)
 
 
 def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Weighted:
@@ -118,9 +118,9 @@ def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Wei
 
 def check_terms(towers: Mapping[str, Read]) -> None:
     """Check that the rows of terms can be joined."""
-    (first, counts), *others = ((name, [term.num_tokens for term in read.terms]) for name, read in towers.items())
-    for name, other in others:
-        if other != counts:
+    (first, counts), *rest = ((name, [term.num_tokens for term in parsed.terms]) for name, parsed in towers.items())
+    for name, tower_counts in rest:
+        if tower_counts != counts:
             raise NegPipError(
                 f"The scheme negpip_apart appends rows of {first} and {name} side by side, so both must have the same "
                 "terms with as many tokens: give both the same text, and no embedding in a term that has more vectors "
@@ -130,7 +130,7 @@ def check_terms(towers: Mapping[str, Read]) -> None:
 
 def check_without_signs(reads: Iterable[Read], where: str) -> None:
     """Refuse rows with signs where nothing can carry them."""
-    if any(read.has_signs for read in reads):
+    if any(parsed.has_signs for parsed in reads):
         raise NegPipError(
             f"{where[0].upper()}{where[1:]} cannot hold that a word of a weight below 0 is taken away, as NegPip does "
             "it in the model's attention: use these schemes in ComfyUI or the WebUI, or weights of 0 and above."

@@ -52,9 +52,9 @@ class Copies(NamedTuple):
         """Whether any row does not occur exactly once."""
         return any(count != 1 for row in self.rows for count in row)
 
-    def count(self, kept: Sequence[int] | None) -> int:
+    def count(self, row_counts: Sequence[int] | None) -> int:
         """Total number of rows, among those kept of each chunk; None for all."""
-        ends = [len(row) for row in self.rows] if kept is None else kept
+        ends = [len(row) for row in self.rows] if row_counts is None else row_counts
         return sum(sum(row[:end]) for row, end in zip(self.rows, ends, strict=True))
 
 
@@ -63,10 +63,10 @@ def repeat(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTION
     return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1]))
 
 
-def finish_repeated(plan: Plan[Weighted], read: Read, options: SchemeOptions) -> Plan[Weighted]:
+def finish_repeated(plan: Plan[Weighted], parsed: Read, options: SchemeOptions) -> Plan[Weighted]:
     """Repeat the rows of a prompt by their weights."""
     del options
-    return plan.then(lambda weighted: repeated(weighted, copies_of(read)))
+    return plan.then(lambda weighted: repeated(weighted, copies_of(parsed)))
 
 
 def repeated(weighted: Weighted, copies: Copies) -> Weighted:
@@ -78,16 +78,16 @@ def repeated(weighted: Weighted, copies: Copies) -> Weighted:
     return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
 
 
-def copies_of(read: Read) -> Copies:
+def copies_of(parsed: Read) -> Copies:
     """Number of repetitions of each row of a prompt.
 
     With q steps, a row of weight w > 0 occurs ``floor(q w + 1/2)`` times, at least once; of weight 0, never; of w < 0,
     as often as one of weight 1. All numbers are divided by their greatest common divisor. q and the divisor apply to
     the whole prompt.
     """
-    weights = _row_weights(read.sections)
+    weights = _row_weights(parsed.sections)
     different = {weight for row in weights for weight in row}
-    steps = _steps_for(different, read.options.finest_step)
+    steps = _steps_for(different, parsed.options.finest_step)
     counts = {weight: _count(weight, steps) for weight in different}
     divisor = math.gcd(steps, *counts.values())
     return Copies(tuple(tuple(counts[weight] // divisor for weight in row) for row in weights), steps)
@@ -95,10 +95,10 @@ def copies_of(read: Read) -> Copies:
 
 def check_rows(towers: Mapping[str, Read]) -> None:
     """Check that a prompt can be weighted by repetition."""
-    (first, read), *others = towers.items()
-    weights = list(chain.from_iterable(_row_weights(read.sections)))
-    for name, other in others:
-        its_weights = list(chain.from_iterable(_row_weights(other.sections)))
+    (first, parsed), *rest = towers.items()
+    weights = list(chain.from_iterable(_row_weights(parsed.sections)))
+    for name, compared in rest:
+        its_weights = list(chain.from_iterable(_row_weights(compared.sections)))
         if its_weights == weights or {*weights, *its_weights} == {1.0}:
             continue
         if len(weights) != len(its_weights):
@@ -111,25 +111,25 @@ def check_rows(towers: Mapping[str, Read]) -> None:
             f"side. {difference}: give both the same text, and no embedding that has more vectors for one than for the "
             "other."
         )
-    if problem := _too_many(copies_of(read), read.kept):
+    if problem := _too_many(copies_of(parsed), parsed.kept):
         raise RepeatError(problem)
 
 
-def repeat_issues(read: Read) -> list[Issue]:
+def repeat_issues(parsed: Read) -> list[Issue]:
     """Issues about a prompt's weights for its author; otherwise as `check_rows`, for one tower."""
     try:
-        copies = copies_of(read)
+        copies = copies_of(parsed)
     except RepeatError as error:
         return [Issue("unlike-rows", str(error), Span(0, 0))]
     issues: list[Issue] = []
-    if problem := _too_many(copies, read.kept):
+    if problem := _too_many(copies, parsed.kept):
         issues.append(Issue("too-many-rows", problem, Span(0, 0)))
-    chunks = chunks_of(read.sections)
+    chunks = chunks_of(parsed.sections)
     issues += negative_weight_issues(chunks, "1 here: repeated rows cannot subtract a word")
-    found: dict[tuple[int, float], Token] = {}
+    first_tokens: dict[tuple[int, float], Token] = {}
     for token in (token for chunk in chunks for token in chunk.content):
-        found.setdefault((token.fragment, token.weight), token)
-    for (_, weight), token in found.items():
+        first_tokens.setdefault((token.fragment, token.weight), token)
+    for (_, weight), token in first_tokens.items():
         acting = _count(weight, copies.steps) / copies.steps
         if weight >= 0 and abs(acting - weight) > _ROUNDING:
             message = (
@@ -175,9 +175,9 @@ def _count(weight: float, steps: int) -> int:
     return max(1, math.floor(steps * weight + 0.5))
 
 
-def _too_many(copies: Copies, kept: Sequence[int] | None) -> str:
+def _too_many(copies: Copies, row_counts: Sequence[int] | None) -> str:
     """Message about too many rows; a long prompt without weights has as many as under any scheme."""
-    count = copies.count(kept)
+    count = copies.count(row_counts)
     if count <= MAX_ROWS or not copies.is_repeating:
         return ""
     return (

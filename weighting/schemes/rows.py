@@ -79,17 +79,17 @@ def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) 
     """
     length = options.layout.length
     places = all_places(len(chunks), length)
-    kept = [row for row, place in enumerate(places) if place.position not in (0, length - 1)]
-    kept = [0, *kept, len(places) - 1]
+    selected = [row for row, place in enumerate(places) if place.position not in (0, length - 1)]
+    selected = [0, *selected, len(places) - 1]
 
     def fold(rows: Encoding) -> Weighted:
         every = weighted_rows(rows.hidden, rows.pooled[:1])
-        hidden = every.hidden[:, kept]
+        hidden = every.hidden[:, selected]
         issues: tuple[Issue, ...] = ()
         if has_weights(chunks):
-            scaled = hidden * weights_of(chunks, hidden).flatten(0, 1)[kept]
+            scaled = hidden * weights_of(chunks, hidden).flatten(0, 1)[selected]
             hidden, issues = _with_mean_of(scaled, hidden, _mean)
-        return Weighted(hidden, every.pooled, [places[row] for row in kept], issues)
+        return Weighted(hidden, every.pooled, [places[row] for row in selected], issues)
 
     return plan_rows(chunks, options, fold)
 
@@ -188,9 +188,9 @@ CODE = "lpw-reads-otherwise"
 _SPACED_WEIGHT = re.compile(r":(?:\s+[+-]?[.\d]+\s*|[+-]?[.\d]+\s+)\)")
 
 
-def lpw_issues(read: Read, *, is_xl: bool = False) -> Iterator[Issue]:
+def lpw_issues(parsed: Read, *, is_xl: bool = False) -> Iterator[Issue]:
     """Issues where a prompt is read differently than by the pipeline for Stable Diffusion 1.x, or that for SDXL."""
-    prompt = read.prompt
+    prompt = parsed.prompt
     if not syntax_of(prompt.syntax).by_webui:
         return
     breaks = [part.span for part in prompt.parts if isinstance(part, Break)]
@@ -209,8 +209,8 @@ def lpw_issues(read: Read, *, is_xl: bool = False) -> Iterator[Issue]:
                 "weighs 1.1."
             )
             yield Issue(CODE, message, Span(*match.span()))
-    capacity = read.layout.capacity
-    if not breaks and any(chunk.num_content < capacity for chunk in chunks_of(read.sections)[:-1]):
+    capacity = parsed.layout.capacity
+    if not breaks and any(chunk.num_content < capacity for chunk in chunks_of(parsed.sections)[:-1]):
         message = (
             f"diffusers' pipeline cuts at {capacity} tokens, wherever that is; so does the chunking compel brutal."
         )

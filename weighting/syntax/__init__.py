@@ -49,11 +49,11 @@ def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
     """
     record = syntax_of(syntax)
     prompt = mended(record.parse(source, strict=strict))
-    found = [*foreign_issues(prompt, record), *slip_issues(prompt, record), *mend_issues(prompt, record)]
-    if not found:
+    hints = [*foreign_issues(prompt, record), *slip_issues(prompt, record), *mend_issues(prompt, record)]
+    if not hints:
         return prompt
-    data = next((issue.span for issue in found if issue.code == GENERATION_DATA), None)
+    data = next((issue.span for issue in hints if issue.code == GENERATION_DATA), None)
     if data is not None:  # nothing in it is taken for a prompt
-        found = [issue for issue in found if issue.code == GENERATION_DATA or issue.span.start < data.start]
-    issues = told_once([*prompt.issues, *found])
+        hints = [issue for issue in hints if issue.code == GENERATION_DATA or issue.span.start < data.start]
+    issues = told_once([*prompt.issues, *hints])
     return replace(prompt, issues=tuple(sorted(issues, key=lambda issue: issue.span)))

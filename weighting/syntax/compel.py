@@ -114,8 +114,8 @@ class _Reader:
         blend = self.parser.several((".blend",), start, end)
         if blend is not None:
             weights, normalize = self.weights(blend)
-            after, behind = self.parser.many(blend.end, end, [self.parser.lora])
-            self.ignored(behind, "text behind .blend() is ignored; compel refuses it", is_error=True)
+            after, stop = self.parser.many(blend.end, end, [self.parser.lora])
+            self.ignored(stop, "text behind .blend() is ignored; compel refuses it", is_error=True)
             self.collect(before)
             prompts = tuple(map(self.flat, blend.parts))
             self.collect(after)
@@ -202,11 +202,11 @@ class _Reader:
         original, edited = (
             tuple(self.fused(self.leaves(side or (), scale))) or (_EMPTY,) for side in (node.children, node.edited)
         )
-        given = {option.name: option.value for option in node.options if isinstance(option.value, float)}
+        options = {option.name: option.value for option in node.options if isinstance(option.value, float)}
         settings = {"s_start": 0.0, "s_end": 0.0, "t_start": 0.2, "t_end": 1.0}
-        if "shape_freedom" in given:
-            settings["s_end"] = 1.0 - max(given["shape_freedom"], 0.0) ** (1.0 / 3.0)
-        settings |= {str(name): value for name, value in given.items() if name in settings}
+        if "shape_freedom" in options:
+            settings["s_end"] = 1.0 - max(options["shape_freedom"], 0.0) ** (1.0 / 3.0)
+        settings |= {str(name): value for name, value in options.items() if name in settings}
         place = encoded_fragments(original)[0].span
         message = (
             ".swap() needs control of the sampler's attention, which an encoder does not have: the original is encoded."
@@ -278,8 +278,8 @@ def _unescaped(word: _Text, passes: int) -> _Text:
     gone = {index for end, count in ends for index in range(end - min(count, passes), end)}
     if not gone:
         return word
-    kept = [index for index in range(len(characters)) if index not in gone]
-    return _Text("".join(characters[index] for index in kept), [positions[index] for index in kept])
+    indices = [index for index in range(len(characters)) if index not in gone]
+    return _Text("".join(characters[index] for index in indices), [positions[index] for index in indices])
 
 
 def _spaced_commas(source: str) -> tuple[str, list[int]]:

@@ -122,14 +122,14 @@ class Parser:
 
     def call(self, name: str, position: int, end: int) -> int | None:
         """End of a name followed by a bracket, or None."""
-        behind = self.literal(name, position, end)
-        return None if behind is None else self.literal("(", behind, end)
+        after = self.literal(name, position, end)
+        return None if after is None else self.literal("(", after, end)
 
-    def once(self, rule: str, position: int, end: int, read: Callable[[int, int], Found | None]) -> Found | None:
+    def once(self, rule: str, position: int, end: int, parse: Callable[[int, int], Found | None]) -> Found | None:
         """Read a rule, or recall its earlier result at this position."""
         key = (rule, position, end)
         if key not in self.memo:
-            self.memo[key] = read(position, end)
+            self.memo[key] = parse(position, end)
         return self.memo[key]
 
     # -- words and groups --------------------------------------------------------------------------------------------
@@ -173,19 +173,19 @@ class Parser:
         return None if inside is None else (Node(children=inside), stop + 1)
 
     def whole(
-        self, content: tuple[int, int], read: Callable[[Parser, int, int], tuple[tuple[Node, ...], int] | None]
+        self, content: tuple[int, int], parse: Callable[[Parser, int, int], tuple[tuple[Node, ...], int] | None]
     ) -> tuple[Node, ...] | None:
-        """Content of a quotation, if all of it fits the grammar; ``read`` is `inside` or `prompt`."""
+        """Content of a quotation, if all of it fits the grammar; ``parse`` is `inside` or `prompt`."""
         start, stop = content
         parser, offset = self, 0
         if _WHITE_ESCAPE.search(self.text, start, stop):
             parser, offset = Parser(_WHITE_ESCAPE.sub(lambda two: _WHITE_ESCAPES[two[0]], self.text[start:stop])), start
             parser.depth = self.depth
-        found = read(parser, start - offset, stop - offset)
+        result = parse(parser, start - offset, stop - offset)
         self.is_too_deep |= parser.is_too_deep
-        if found is None or parser.skip(found[1], stop - offset) != stop - offset:
+        if result is None or parser.skip(result[1], stop - offset) != stop - offset:
             return None
-        return tuple(node.moved(offset) for node in found[0])
+        return tuple(node.moved(offset) for node in result[0])
 
     def inside(self, position: int, end: int, *, commas: bool = True) -> tuple[tuple[Node, ...], int] | None:
         """Content of brackets or quotes; None if nested too deep."""
@@ -193,9 +193,9 @@ class Parser:
             self.is_too_deep = True
             return None
         self.depth += 1
-        found = self.many(position, end, self.rules if commas else self.rules_without_commas)
+        content = self.many(position, end, self.rules if commas else self.rules_without_commas)
         self.depth -= 1
-        return found
+        return content
 
     def quote(self, position: int, end: int) -> tuple[int, int] | None:
         """Start and end of the content of a quotation."""
@@ -214,9 +214,9 @@ class Parser:
     def either(self, position: int, end: int, rules: Sequence[Callable[[int, int], Found | None]]) -> Found | None:
         """Result of the first rule that matches."""
         for rule in rules:
-            found = rule(position, end)
-            if found is not None:
-                return found
+            result = rule(position, end)
+            if result is not None:
+                return result
         return None
 
     def many(
@@ -224,9 +224,9 @@ class Parser:
     ) -> tuple[tuple[Node, ...], int]:
         """Results of as many matches as there are."""
         nodes: list[Node] = []
-        while (found := self.either(position, end, rules)) is not None:
-            nodes.append(found[0])
-            position = found[1]
+        while (result := self.either(position, end, rules)) is not None:
+            nodes.append(result[0])
+            position = result[1]
         return tuple(nodes), position
 
     def target(self, position: int, end: int) -> Found | None:
@@ -235,8 +235,8 @@ class Parser:
 
     def mark(self, mark: str, position: int, end: int) -> Found | None:
         """A comma or full stop after whitespace: in brackets a separate word."""
-        behind = self.literal(mark, position, end)
-        return None if behind is None else (Node(behind - 1, behind), behind)
+        after = self.literal(mark, position, end)
+        return None if after is None else (Node(after - 1, after), after)
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
@@ -275,11 +275,11 @@ class Parser:
         inside = opened and self.inside(opened, end, commas=False)
         if not target or not inside:
             return None
-        edited, behind = inside
+        edited, after = inside
         options: list[Option] = []
-        if (comma := self.literal(",", behind, end)) is not None:
-            options, behind = self.options(comma, end)
-        close = self.literal(")", behind, end)
+        if (comma := self.literal(",", after, end)) is not None:
+            options, after = self.options(comma, end)
+        close = self.literal(")", after, end)
         return None if close is None else (Node(children=(target[0],), edited=edited, options=tuple(options)), close)
 
     def lora(self, position: int, end: int) -> Found | None:
@@ -289,21 +289,21 @@ class Parser:
         name = None if opened is None else _KEYWORD.match(self.text, self.skip(opened, end), end)
         if name is None:
             return None
-        weight, behind = 1.0, name.end()
-        if (comma := self.literal(",", behind, end)) is not None:
+        weight, after = 1.0, name.end()
+        if (comma := self.literal(",", after, end)) is not None:
             number = _NUMBER.match(self.text, self.skip(comma, end), end)
             if number is None:
                 return None
-            weight, behind = float(number[0]), number.end()
-        close = self.literal(")", behind, end)
+            weight, after = float(number[0]), number.end()
+        close = self.literal(")", after, end)
         return None if close is None else (Node(position, close, lora=Lora(name[0], weight), children=()), close)
 
     def options(self, position: int, end: int) -> tuple[list[Option], int]:
         """Numbers and words between commas, each optionally preceded by ``name=``."""
-        found: list[Option] = []
-        behind = position
+        options: list[Option] = []
+        after = position
         while True:
-            start = self.skip(behind, end)
+            start = self.skip(after, end)
             name = _KEYWORD.match(self.text, start, end)
             equals = None if name is None else self.literal("=", name.end(), end)
             if equals is not None:
@@ -311,14 +311,14 @@ class Parser:
             number = _NUMBER.match(self.text, start, end)
             value = number or _KEYWORD.match(self.text, start, end)
             if value is None:
-                return found, position
+                return options, position
             label = name[0] if name is not None and equals is not None else None
-            found.append(Option(label, float(value[0]) if number is not None else value[0]))
+            options.append(Option(label, float(value[0]) if number is not None else value[0]))
             position = value.end()
             comma = self.literal(",", position, end)
             if comma is None:
-                return found, position
-            behind = comma
+                return options, position
+            after = comma
 
     # -- whole prompts -----------------------------------------------------------------------------------------------
 
@@ -326,15 +326,15 @@ class Parser:
         """A whole prompt: grammar where it fits, and otherwise free text."""
         rules = (self.swap, self.lora, self.attention, self.quoted, self.paren, self.free)
         nodes: list[Node] = []
-        while (found := self.either(self.gap(position, end), end, rules)) is not None:
-            nodes.append(found[0])
-            position = found[1]
+        while (result := self.either(self.gap(position, end), end, rules)) is not None:
+            nodes.append(result[0])
+            position = result[1]
         return tuple(nodes), self.gap(position, end)
 
     def several(self, operators: Sequence[str], position: int, end: int) -> Several | None:
         """``(target, target, ...)`` followed by one of the operators."""
-        opened = behind = self.literal("(", position, end)
-        if behind is None:
+        opened = after = self.literal("(", position, end)
+        if after is None:
             return None
         parts: list[tuple[Node, ...]] = []
         while opened is not None:
@@ -342,23 +342,23 @@ class Parser:
             if part is None:
                 return None
             parts.append(part[0])
-            behind = part[1]
-            opened = self.literal(",", behind, end)
-        close = self.literal(")", behind, end)
+            after = part[1]
+            opened = self.literal(",", after, end)
+        close = self.literal(")", after, end)
         if close is None:
             return None
         for operator in operators:
             if opened := self.call(operator, close, end):
-                options, behind = self.options(opened, end)
-                if (finish := self.literal(")", behind, end)) is not None:
+                options, after = self.options(opened, end)
+                if (finish := self.literal(")", after, end)) is not None:
                     return Several(operator, parts, options, finish)
         return None
 
     def several_part(self, position: int, end: int) -> tuple[tuple[Node, ...], int] | None:
         """One of the prompts between the commas of a blend or conjunction."""
-        found = self.target(position, end)
-        if found is not None:
-            return (found[0],), found[1]
+        target = self.target(position, end)
+        if target is not None:
+            return (target[0],), target[1]
         position = self.skip(position, end)
         content = self.quote(position, end)
         if content is None:

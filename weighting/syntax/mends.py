@@ -58,9 +58,9 @@ def mended(prompt: Prompt) -> Prompt:
     issues: list[Issue] = []
     for issue in prompt.issues:
         pattern = _UNCLOSED.get(prompt.source[slice(*issue.span)]) if issue.code == "unclosed-bracket" else None
-        if pattern and (found := pattern.match(prompt.source, issue.span.start)):
-            fix = prompt.source[found.start() : found.start("wrong")].rstrip() + {"(": ")", "[": "]"}[found[0][0]]
-            issue = replace(issue, span=Span(*found.span()), fix=fix)
+        if pattern and (match := pattern.match(prompt.source, issue.span.start)):
+            fix = prompt.source[match.start() : match.start("wrong")].rstrip() + {"(": ")", "[": "]"}[match[0][0]]
+            issue = replace(issue, span=Span(*match.span()), fix=fix)
         issues.append(issue)
     return prompt if issues == list(prompt.issues) else replace(prompt, issues=tuple(issues))
 
@@ -71,9 +71,9 @@ def told_once(issues: list[Issue]) -> list[Issue]:
     unreadable = {issue.span.start: issue for issue in issues if issue.code == "unreadable-weight"}
 
     def is_mended(span: Span) -> bool:
-        index = bisect_right(mending, span.start, key=lambda one: one.start)
+        index = bisect_right(mending, span.start, key=lambda mend: mend.start)
         around = [*mending[max(index - 1, 0) : index], *mending[index : index + 1]]
-        return any(one.start < span.end and span.start < one.end for one in around)
+        return any(mend.start < span.end and span.start < mend.end for mend in around)
 
     return [
         issue
@@ -89,17 +89,17 @@ def mend_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
         yield from _near_weights(prompt)
     if syntax.by_webui:
         yield from _near_edits(prompt.source)
-        for found in _OPEN_TAG.finditer(prompt.source):
-            fix = f"{found[0].rstrip()}>"
-            message = f"The tag “{shortened(found[0])}” is never closed: is “{shortened(fix)}” meant?"
-            yield Issue("unclosed-tag", message, Span(*found.span()), fix=fix)
+        for match in _OPEN_TAG.finditer(prompt.source):
+            fix = f"{match[0].rstrip()}>"
+            message = f"The tag “{shortened(match[0])}” is never closed: is “{shortened(fix)}” meant?"
+            yield Issue("unclosed-tag", message, Span(*match.span()), fix=fix)
     if syntax.write is not None:
         yield from _foreign_weights(prompt.source, syntax)
-        for found in _CHOICE.finditer(prompt.source):
-            choice = found[1].strip()
+        for match in _CHOICE.finditer(prompt.source):
+            choice = match[1].strip()
             fix = "" if "$" in choice or "::" in choice else choice
-            message = f"“{shortened(found[0])}” is text: nothing here picks one of its choices."
-            yield Issue("choice", message, Span(*found.span()), fix=fix)
+            message = f"“{shortened(match[0])}” is text: nothing here picks one of its choices."
+            yield Issue("choice", message, Span(*match.span()), fix=fix)
 
 
 def _near_weights(prompt: Prompt) -> Iterator[Issue]:
@@ -110,24 +110,24 @@ def _near_weights(prompt: Prompt) -> Iterator[Issue]:
         index = bisect_right(starts, position) - 1
         return index >= 0 and position < prompt.marks[index].end
 
-    for found in _NEAR_WEIGHT.finditer(source):
-        if not _is_near(found, source) or is_mark(found.start("number")) or not is_mark(found.end() - 1):
+    for match in _NEAR_WEIGHT.finditer(source):
+        if not _is_near(match, source) or is_mark(match.start("number")) or not is_mark(match.end() - 1):
             continue
-        fix = f":{found['number'].translate(_NO_SPACE)})"
-        form = source[max(_opening(source, found.start()), found.start() - 40, 0) : found.end()]
+        fix = f":{match['number'].translate(_NO_SPACE)})"
+        form = source[max(_opening(source, match.start()), match.start() - 40, 0) : match.end()]
         message = f"“{shortened(form)}” is no weight, but text: is “{shortened(fix, 40)}” meant?"
-        yield Issue("near-weight", message, Span(found.start("sign"), found.end()), fix=fix)
-    for found in _OTHER_NUMBER.finditer(source):
-        if is_mark(found.start("number")) or not is_mark(found.end() - 1):
+        yield Issue("near-weight", message, Span(match.start("sign"), match.end()), fix=fix)
+    for match in _OTHER_NUMBER.finditer(source):
+        if is_mark(match.start("number")) or not is_mark(match.end() - 1):
             continue
-        is_number = found["number"].count(".") < 2
-        is_usable = is_number and abs(float(found["number"])) <= FAR
-        fix = f":{decimal(float(found['number']))})" if is_usable else ""
+        is_number = match["number"].count(".") < 2
+        is_usable = is_number and abs(float(match["number"])) <= FAR
+        fix = f":{decimal(float(match['number']))})" if is_usable else ""
         if fix:
-            message = f"“{shortened(found[0])}” is no weight, but text: is “{shortened(fix, 40)}” meant?"
+            message = f"“{shortened(match[0])}” is no weight, but text: is “{shortened(fix, 40)}” meant?"
         else:
-            message = f"“{shortened(found[0])}” is no weight here, but text: a weight is a number such as 1.2."
-        yield Issue("near-weight", message, Span(*found.span()), fix=fix)
+            message = f"“{shortened(match[0])}” is no weight here, but text: a weight is a number such as 1.2."
+        yield Issue("near-weight", message, Span(*match.span()), fix=fix)
 
 
 _NO_SPACE = str.maketrans("", "", " \t")
@@ -138,52 +138,52 @@ def _opening(source: str, position: int) -> int:
     return source.rfind("(", max(position - 200, 0), position)
 
 
-def _is_near(found: re.Match[str], source: str) -> bool:
+def _is_near(match: re.Match[str], source: str) -> bool:
     """Whether a number is a weight but for a sign, and not part of a ratio, a time or a smiley."""
-    sign, number, rest = found["sign"], found["number"], found["rest"].strip()
+    sign, number, rest = match["sign"], match["number"], match["rest"].strip()
     has_point = "." in number
     if sign.strip() in ("：", ":"):  # a full-width one alone is named for that
         is_signed = bool(rest) or number != number.translate(_NO_SPACE)
-        return is_signed and not ((found["before"].isdigit() or sign[0] in " \t") and not has_point)
-    opening = _opening(source, found.start())
+        return is_signed and not ((match["before"].isdigit() or sign[0] in " \t") and not has_point)
+    opening = _opening(source, match.start())
     is_call = opening > 0 and (source[opening - 1].isalnum() or source[opening - 1] == "_")
-    return has_point and not rest and not is_call and (found["before"].isalpha() or sign[0] != ",")
+    return has_point and not rest and not is_call and (match["before"].isalpha() or sign[0] != ",")
 
 
 def _near_edits(source: str) -> Iterator[Issue]:
     """Square brackets with colons that are no edit."""
-    for found in _SQUARE.finditer(source):
-        inside = found[1]
+    for match in _SQUARE.finditer(source):
+        inside = match[1]
         for _ in range(3):  # levels of brackets
             inside = _ROUND.sub(lambda group: "_" * len(group[0]), inside)
-        before, *others = re.split(r"[:;]", inside)
+        before, *parts = re.split(r"[:;]", inside)
         if (
             "|" in inside
-            or not others
+            or not parts
             or before in OF_PROMPT_CONTROL
             or _PLAIN_TIME.fullmatch(inside.rpartition(":")[2])
         ):
             continue
-        while len(others) > 1 and not others[-1].strip():
-            others.pop()  # a colon behind the number
-        time = _TIME.fullmatch(re.sub(r"\s+", " ", others[-1]))
-        words = [before, *others] if time is None else [before, *others[:-1]]
+        while len(parts) > 1 and not parts[-1].strip():
+            parts.pop()  # a colon behind the number
+        time = _TIME.fullmatch(re.sub(r"\s+", " ", parts[-1]))
+        words = [before, *parts] if time is None else [before, *parts[:-1]]
         if not all(any(map(str.isalpha, word)) or "_" in word for word in words) or not 1 <= len(words) <= 3:
             continue
         if time is None and len(words) == 2 and words[1][:1].isspace():
             continue  # a colon of a sentence
         # the words as they are written, with their groups
         ends = [len(":".join(words[: index + 1])) for index in range(len(words))]
-        texts = [found[1][end - len(word) : end] for word, end in zip(words, ends, strict=True)]
+        texts = [match[1][end - len(word) : end] for word, end in zip(words, ends, strict=True)]
         is_clear = len(words) < 3 and (time or len(words) == 2)
         fix = f"[{':'.join(texts)}:{_share(time) if time else '0.5'}]" if is_clear else ""
         if fix:
-            message = f"“{shortened(found[0])}” is no edit, but text with a weight: is “{shortened(fix)}” meant?"
+            message = f"“{shortened(match[0])}” is no edit, but text with a weight: is “{shortened(fix)}” meant?"
         else:
             message = (
-                f"“{shortened(found[0])}” is no edit, but text with a weight: an edit ends in a number, as [a:b:0.5]."
+                f"“{shortened(match[0])}” is no edit, but text with a weight: an edit ends in a number, as [a:b:0.5]."
             )
-        yield Issue("near-edit", message, Span(*found.span()), fix=fix)
+        yield Issue("near-edit", message, Span(*match.span()), fix=fix)
 
 
 def _share(time: re.Match[str]) -> str:
@@ -193,15 +193,15 @@ def _share(time: re.Match[str]) -> str:
 
 def _foreign_weights(source: str, syntax: Syntax) -> Iterator[Issue]:
     """NovelAI's weights, ``{{word}}`` and ``1.5::word::``."""
-    for found in _BRACES.finditer(source):
-        if len(found[1]) == len(found[3]) <= 20:
-            yield from _novelai(found, found[2], round(BRACE ** len(found[1]), 2), syntax)
-    for found in _COLONS.finditer(source):
-        yield from _novelai(found, found[2], float(found[1]), syntax)
+    for match in _BRACES.finditer(source):
+        if len(match[1]) == len(match[3]) <= 20:
+            yield from _novelai(match, match[2], round(BRACE ** len(match[1]), 2), syntax)
+    for match in _COLONS.finditer(source):
+        yield from _novelai(match, match[2], float(match[1]), syntax)
 
 
-def _novelai(found: re.Match[str], text: str, weight: float, syntax: Syntax) -> Iterator[Issue]:
+def _novelai(match: re.Match[str], text: str, weight: float, syntax: Syntax) -> Iterator[Issue]:
     is_usable = syntax.write is not None and math.isfinite(weight) and abs(weight) <= FAR
     fix = next(syntax.write(text.strip(), weight), "") if is_usable and syntax.write else ""
-    message = f"“{shortened(found[0])}” is a weight in NovelAI, and text here."
-    yield Issue("novelai-weight", message, Span(*found.span()), fix=fix)
+    message = f"“{shortened(match[0])}” is a weight in NovelAI, and text here."
+    yield Issue("novelai-weight", message, Span(*match.span()), fix=fix)

@@ -153,10 +153,10 @@ def foreign_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
     ['“[red]” is a weight, or changes with the steps, in A1111. With syntax comfy it is text.']
     """
     for foreign in syntax.foreign:
-        for found in foreign.form.finditer(prompt.source):
-            span = Span(*found.span())
+        for match in foreign.form.finditer(prompt.source):
+            span = Span(*match.span())
             form = quoted(prompt.source, span)
             message = f"“{form}” {foreign.meaning}. With syntax {prompt.syntax} {foreign.part} is text."
             # of a decimal comma, the two groups are what stands before the number, and the number
-            fix = "" if foreign is not DECIMAL_COMMA else f"{found[1] or ''}{found[2].replace(',', '.')}"
+            fix = "" if foreign is not DECIMAL_COMMA else f"{match[1] or ''}{match[2].replace(',', '.')}"
             yield Issue(foreign.code, message, span, foreign.syntax, fix)

@@ -41,23 +41,23 @@ def slip_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
     elif data.problems:
         yield Issue("unread-generation-data", data.problems[0], Span(0, len(source)))
     if syntax.foreign:
-        for found in _WILDCARD.finditer(source):
-            message = f"“{shortened(found[0])}” is text: nothing here fills wildcards in."
-            yield Issue("wildcard", message, Span(*found.span()))
+        for match in _WILDCARD.finditer(source):
+            message = f"“{shortened(match[0])}” is text: nothing here fills wildcards in."
+            yield Issue("wildcard", message, Span(*match.span()))
     if syntax.has_groups:
-        for found in _FULL_WIDTH.finditer(source):
-            opening, inside, *rest = found.groups()
+        for match in _FULL_WIDTH.finditer(source):
+            opening, inside, *rest = match.groups()
             fix = opening.translate(_PLAIN_SIGNS) + inside + "".join(rest).translate(_PLAIN_SIGNS)
-            if fix != found[0]:
-                message = f"“{shortened(found[0])}” is not read as a weight: its signs are full-width."
-                yield Issue("full-width-weight", message, Span(*found.span()), fix=fix)
-        for found in _NO_BRACKETS.finditer(source):
-            message = f"“{shortened(found[0])}” is text: a weight needs brackets."
-            yield Issue("weight-without-brackets", message, Span(*found.span()), fix=f"({found[0]})")
-        for found in _NAME.finditer(source):
-            message = f"“{shortened(found[0])}” has brackets that are a weight, and no text."
-            name, bracket, inside = found[0].rpartition("(")
-            yield Issue("name-with-brackets", message, Span(*found.span()), fix=f"{name}\\{bracket}{inside[:-1]}\\)")
+            if fix != match[0]:
+                message = f"“{shortened(match[0])}” is not read as a weight: its signs are full-width."
+                yield Issue("full-width-weight", message, Span(*match.span()), fix=fix)
+        for match in _NO_BRACKETS.finditer(source):
+            message = f"“{shortened(match[0])}” is text: a weight needs brackets."
+            yield Issue("weight-without-brackets", message, Span(*match.span()), fix=f"({match[0]})")
+        for match in _NAME.finditer(source):
+            message = f"“{shortened(match[0])}” has brackets that are a weight, and no text."
+            name, bracket, inside = match[0].rpartition("(")
+            yield Issue("name-with-brackets", message, Span(*match.span()), fix=f"{name}\\{bracket}{inside[:-1]}\\)")
     yield from _far_weights(prompt)
 
 

@@ -196,15 +196,15 @@ def _open_bar(groups: Sequence[_Group]) -> Span | None:
 
 def edits_of(parts: Sequence[Part]) -> list[Edit | Alternation]:
     """All edits and alternations, including nested ones, in no particular order."""
-    found: list[Edit | Alternation] = []
+    edits: list[Edit | Alternation] = []
     waiting = list(parts)
     while waiting:
         part = waiting.pop()
         if not isinstance(part, Span):
-            found.append(part)
+            edits.append(part)
             sections = (part.before, part.after) if isinstance(part, Edit) else part.options
             waiting += [child for section in sections for child in section]
-    return found
+    return edits
 
 
 def spans_at(parts: Sequence[Part], step: int, last_steps: Mapping[Span, int]) -> list[Span]:
@@ -231,19 +231,19 @@ def choices_at(parts: Sequence[Part], position: int) -> list[tuple[Edit | Altern
 
     That of an edit is 0 before its change and 1 after it.
     """
-    found: list[tuple[Edit | Alternation, int]] = []
+    choices: list[tuple[Edit | Alternation, int]] = []
     while True:
         before = bisect_left(parts, position, key=lambda part: _span_of(part).start)
         part = parts[before - 1] if before else Span(0, 0)
         if isinstance(part, Span) or position >= part.span.end:
-            return found
+            return choices
         if isinstance(part, Edit):
             index = int(position > part.border)
             parts = part.after if index else part.before
         else:
             index = bisect_left(part.borders, position)
             parts = part.options[index]
-        found.append((part, index))
+        choices.append((part, index))
 
 
 def is_chosen(choice: tuple[Edit | Alternation, int], step: int, last_steps: Mapping[Span, int]) -> bool:

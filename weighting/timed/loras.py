@@ -100,9 +100,9 @@ def lora_times(
     >>> [(lora.tag.name, lora.model) for lora in lora_times("[<lora:a:0.8>:<lora:b:1>:0.5]", 4, "as written")]
     [('a', (0.8, 0.8, 0.0, 0.0)), ('b', (0.0, 0.0, 1.0, 1.0))]
     """
-    found, parts, _, _ = cut_parts(source, steps, has_comments=has_comments, is_negative=False, regions=regions)
-    loras, _ = read_loras(found.tags)
-    text, positions = found.fragment.text, found.fragment.positions
+    bare_text, parts, _, _ = cut_parts(source, steps, has_comments=has_comments, is_negative=False, regions=regions)
+    loras, _ = read_loras(bare_text.tags)
+    text, positions = bare_text.fragment.text, bare_text.fragment.positions
     starts = [part.span.start for part in parts]
     editings = {index: read_editing(text[slice(*part.span)]).parts for index, part in enumerate(parts) if loras}
     sizes = Sizes()
@@ -122,7 +122,11 @@ def lora_times(
             clip.append(_at(lora.clip_points, call, steps, counter, lora.clip_strength) if reads else 0.0)
             model.append(_at(lora.model_points, call, steps, counter, lora.model_strength) if acts else 0.0)
         times.append(LoraTimes(lora, tuple(clip), tuple(model)))
-    count = sum(one != other for lora in times for one, other in pairwise(zip(lora.clip, lora.model, strict=True)))
+    count = sum(
+        current != following
+        for lora in times
+        for current, following in pairwise(zip(lora.clip, lora.model, strict=True))
+    )
     if count > MAX_CHANGES:
         raise ValueError(
             f"The strengths of this prompt's LoRAs change {count} times in {steps} steps; {MAX_CHANGES} are allowed: "
@@ -169,19 +173,19 @@ def _first(
     strengths: tuple[float, ...], acting: dict[tuple[str, bool, float], list[bool]], key: tuple[str, bool, float]
 ) -> tuple[float, ...]:
     """Strengths in each call, 0 where the same acts already; what acts is added."""
-    known = acting.get(key, [False] * len(strengths))
-    acting[key] = [acts or bool(strength) for strength, acts in zip(strengths, known, strict=True)]
-    return tuple(0.0 if acts else strength for strength, acts in zip(strengths, known, strict=True))
+    acts_before = acting.get(key, [False] * len(strengths))
+    acting[key] = [acts or bool(strength) for strength, acts in zip(strengths, acts_before, strict=True)]
+    return tuple(0.0 if acts else strength for strength, acts in zip(strengths, acts_before, strict=True))
 
 
 def with_times(prompt: TimedPrompt, times: Sequence[LoraTimes]) -> TimedPrompt:
     """The prompt with issues that say when its LoRAs act, in place of those that say that they are not loaded."""
     if not times:
         return prompt
-    told = {one.tag.span: one.issue for one in times}
-    issues = [told.get(issue.span, issue) if issue.code == "lora" else issue for issue in prompt.issues]
+    issue_at = {lora.tag.span: lora.issue for lora in times}
+    issues = [issue_at.get(issue.span, issue) if issue.code == "lora" else issue for issue in prompt.issues]
     issues = [issue for issue in issues if issue.code not in (TIMED_LORA, REPEATED_LORA)]
-    issues += once(times, [one.tag.name for one in times])[1]
+    issues += once(times, [lora.tag.name for lora in times])[1]
     return replace(prompt, issues=tuple(sorted(issues, key=lambda issue: issue.span)))
 
 
@@ -209,7 +213,7 @@ def _at(points: Points, call: int, steps: int, counter: Counter, constant: float
     after = bisect_right(points, step, key=lambda point: point[1])
     if after in (0, len(points)):
         return points[max(after - 1, 0)][0]
-    (one, start), (other, end) = points[after - 1 : after + 1]
+    (first, start), (second, end) = points[after - 1 : after + 1]
     scale = 1.0 if isfinite(end - start) else 0.5  # half of what is tiny may be 0
     share = (step * scale - start * scale) / (end * scale - start * scale)
-    return one * (1 - share) + other * share
+    return first * (1 - share) + second * share

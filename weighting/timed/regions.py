@@ -93,12 +93,12 @@ class Place(NamedTuple):
         """Product of its masks, ``[1, height, width]``, float32; None without any."""
         import torch  # the command line reads prompts without it
 
-        found: Tensor | None = None
+        product: Tensor | None = None
         for left, right, top, bottom, weight in self.rectangles:
             mask = torch.zeros(1, self.size[1], self.size[0])
             mask[:, top:bottom, left:right] = weight
-            found = mask if found is None else (found * mask).clamp(0, 1)
-        return found
+            product = mask if product is None else (product * mask).clamp(0, 1)
+        return product
 
     def picture(self) -> list[list[float]] | None:
         """Its place in few cells, from 0 to 1; None if it depends on the picture's size."""
@@ -133,14 +133,14 @@ def shares_of(places: Sequence[Place]) -> Tensor:
     """
     import torch
 
-    base, *others = places
-    width, height = others[0].size
+    base, *coupled = places
+    width, height = coupled[0].size
     whole = torch.ones(1, height, width)
-    masks = [whole if (mask := place.mask()) is None else mask * place.mask_weight for place in others]
-    own = base.mask()
-    if own is None:
-        own = (sum(masks[1:], masks[0]) <= 0).float() if base.fills else whole
-    all_masks = torch.cat([own, *masks])
+    masks = [whole if (mask := place.mask()) is None else mask * place.mask_weight for place in coupled]
+    base_mask = base.mask()
+    if base_mask is None:
+        base_mask = (sum(masks[1:], masks[0]) <= 0).float() if base.fills else whole
+    all_masks = torch.cat([base_mask, *masks])
     total = all_masks.sum(0)
     if not bool((total > 0).all()):
         raise RegionError("In a part of the picture no prompt joined by COUPLE is read: write FILL() before COUPLE.")
@@ -213,20 +213,21 @@ def cut_at_places(text: str) -> PlacedParts:
     ands = [span for span in ands if not _is_within(quoted, span) and not _is_within(called, span)]
     couples = {call.span: call for call in calls if call.name == "COUPLE"}
     borders = sorted([*ands, *couples])
-    taken = [call.span for call in calls if call.name != "COUPLE"]
-    kept = [place for start, end in _outside(taken, len(text)) for place in range(start, end)]
-    fragment = Fragment(tuple(pieces_of("".join(text[place] for place in kept), kept)))
+    removed = [call.span for call in calls if call.name != "COUPLE"]
+    positions = [place for start, end in _outside(removed, len(text)) for place in range(start, end)]
+    fragment = Fragment(tuple(pieces_of("".join(text[place] for place in positions), positions)))
     starts, ends = [0, *(border.end for border in borders)], [*(border.start for border in borders), len(text)]
     spans = tuple(
-        Span(bisect_left(kept, start), bisect_left(kept, end)) for start, end in zip(starts, ends, strict=True)
+        Span(bisect_left(positions, start), bisect_left(positions, end))
+        for start, end in zip(starts, ends, strict=True)
     )
-    own: list[list[_Call]] = [[] for _ in starts]
+    calls_of_part: list[list[_Call]] = [[] for _ in starts]
     for call in calls:
         if call.name not in ("COUPLE", "MASK_SIZE"):
-            own[bisect_left(ends, call.span.start)].append(call)
+            calls_of_part[bisect_left(ends, call.span.start)].append(call)
     joined = [None, *(couples.get(border) for border in borders)]
-    places = tuple(_place(*pair, size) for pair in zip(own, joined, strict=True))
-    _check(places, own)
+    places = tuple(_place(*pair, size) for pair in zip(calls_of_part, joined, strict=True))
+    _check(places, calls_of_part)
     return PlacedParts(fragment, spans, places, tuple(_issues(calls)))
 
 
@@ -260,16 +261,16 @@ def _closing(text: str, opening: int) -> int | None:
 def _brackets(text: str) -> list[Span]:
     """Outermost pairs of square brackets, in order."""
     opened: list[int] = []
-    found: list[Span] = []
+    pairs: list[Span] = []
     for match in _SQUARE.finditer(text):
         if match[0] == "[":
             opened.append(match.start())
         elif match[0] == "]" and opened:
             pair = Span(opened.pop(), match.end())
-            while found and pair.start < found[-1].start:
-                found.pop()
-            found.append(pair)
-    return found
+            while pairs and pair.start < pairs[-1].start:
+                pairs.pop()
+            pairs.append(pair)
+    return pairs
 
 
 def _is_within(spans: Sequence[Span], inner: Span) -> bool:
@@ -278,10 +279,10 @@ def _is_within(spans: Sequence[Span], inner: Span) -> bool:
     return number >= 0 and inner.end < spans[number].end
 
 
-def _outside(taken: Sequence[Span], length: int) -> Iterator[tuple[int, int]]:
+def _outside(spans: Sequence[Span], length: int) -> Iterator[tuple[int, int]]:
     """Stretches of a text between some spans."""
     position = 0
-    for start, end in taken:
+    for start, end in spans:
         yield position, start
         position = end
     yield position, length
@@ -338,7 +339,7 @@ def _with_area(place: Place, call: _Call) -> Place:
     (x, width), (y, height) = _pair(call, across), _pair(call, down)
     if not (width > 0 and height > 0):
         raise call.refused("this area is empty. Its numbers are x and width, y and height.")
-    weighted = place._replace(area_weight=_weight(call, weight, least=-math.inf))
+    weighted = place._replace(area_weight=_weight(call, weight, minimum=-math.inf))
     sides = height, width, y, x
     if _are_parts(call, sides):
         if x == 1 or y == 1:
@@ -373,9 +374,9 @@ def _rectangle(call: _Call, size: tuple[int, int]) -> Rectangle:
 def _size(calls: Sequence[_Call]) -> tuple[int, int]:
     if not calls:
         return MASK_SIZE
-    call, *others = calls
-    if others:
-        raise others[0].refused("a prompt has one MASK_SIZE at most.")
+    call, *repeated = calls
+    if repeated:
+        raise repeated[0].refused("a prompt has one MASK_SIZE at most.")
     width, height = (
         _number(call, argument) if argument.strip() else float(usual)
         for argument, usual in zip(_arguments(call, 2), MASK_SIZE, strict=True)
@@ -387,26 +388,26 @@ def _size(calls: Sequence[_Call]) -> tuple[int, int]:
 
 def _arguments(call: _Call, number: int) -> list[str]:
     """Arguments of a function between commas; those that are left out are empty."""
-    found = _COMMA.split(call.arguments)
-    if len(found) > number:
-        raise call.refused(f"at most {number} arguments are allowed, and there are {len(found)}.")
-    return [*found, *[""] * (number - len(found))]
+    arguments = _COMMA.split(call.arguments)
+    if len(arguments) > number:
+        raise call.refused(f"at most {number} arguments are allowed, and there are {len(arguments)}.")
+    return [*arguments, *[""] * (number - len(arguments))]
 
 
 def _pair(call: _Call, text: str) -> tuple[float, float]:
     """Two numbers between spaces, by default 0 and 1."""
-    numbers = [_number(call, one) for one in text.split()]
+    numbers = [_number(call, part) for part in text.split()]
     if len(numbers) > 2:
         raise call.refused(f"“{shortened(text.strip())}” are more than two numbers.")
     first, second, *_ = [*numbers, *(0.0, 1.0)[len(numbers) :]]
     return first, second
 
 
-def _weight(call: _Call, text: str, least: float = 0.0) -> float:
+def _weight(call: _Call, text: str, minimum: float = 0.0) -> float:
     """A weight, by default 1, with two decimals as prompt-control rounds it."""
     weight = round(_number(call, text.strip()), 2) if text.strip() else 1.0
-    if not least <= weight <= MAX_WEIGHT:
-        raise call.refused(f"a weight is {least:g} to {MAX_WEIGHT:g}.")
+    if not minimum <= weight <= MAX_WEIGHT:
+        raise call.refused(f"a weight is {minimum:g} to {MAX_WEIGHT:g}.")
     return weight
 
 
@@ -438,8 +439,8 @@ def _check(places: Sequence[Place | None], calls: Sequence[Sequence[_Call]]) -> 
         raise RegionError(
             f"the masks have {pixels:,} pixels together; {MAX_PIXELS:,} are allowed. Make MASK_SIZE smaller."
         )
-    for number, (place, own) in enumerate(zip(places, calls, strict=True)):
+    for number, (place, part_calls) in enumerate(zip(places, calls, strict=True)):
         following = places[number + 1] if number + 1 < len(places) else None
         if place is not None and place.fills and (place.is_coupled or following is None or not following.is_coupled):
-            fill = next(call for call in own if call.name == "FILL")
+            fill = next(call for call in part_calls if call.name == "FILL")
             raise fill.refused("it belongs to a prompt before COUPLE.")

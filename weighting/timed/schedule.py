@@ -125,10 +125,10 @@ def read_timed(
     >>> [(text.last_step, text.text) for text in read_timed("a [cat:dog:0.5]", 20).branches[0].texts]
     [(10, 'a cat'), (20, 'a dog')]
     """
-    found, parts, places, issues = cut_parts(
+    bare_text, parts, places, issues = cut_parts(
         source, steps, has_comments=has_comments, is_negative=is_negative, regions=regions
     )
-    text = found.fragment.text
+    text = bare_text.fragment.text
     editings = [read_editing(text[slice(*part.span)]) for part in parts]
     sizes = Sizes()
     branches = tuple(
@@ -136,12 +136,12 @@ def read_timed(
             _weight(part, place),
             _texts(text, part.span.start, editing.parts, steps, sizes),
             place,
-            found.fragment.span_of(Span(part.span.start - 1, part.span.start)).end if part.span.start else 0,
+            bare_text.fragment.span_of(Span(part.span.start - 1, part.span.start)).end if part.span.start else 0,
         )
         for part, editing, place in zip(parts, editings, places or [None] * len(parts), strict=True)
     )
     prompt = TimedPrompt(source, branches, steps, tuple(_issues(text, parts, editings, steps)))
-    return _with_taken_out(prompt, found, issues) if found.spans or places else prompt
+    return _with_taken_out(prompt, bare_text, issues) if bare_text.spans or places else prompt
 
 
 class CutParts(NamedTuple):
@@ -161,20 +161,20 @@ def cut_parts(source: str, steps: int, *, has_comments: bool, is_negative: bool,
     """Take out comments and tags, and cut at AND; arguments and errors as in `read_timed`."""
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
-    found = bare(source, has_comments=has_comments, has_tags=not is_negative)
+    bare_text = bare(source, has_comments=has_comments, has_tags=not is_negative)
     places: Sequence[Place | None] = ()
     issues: list[Issue] = []
     if regions == "off":
-        text = found.fragment.text
+        text = bare_text.fragment.text
         parts = (AndPart(Span(0, len(text))),) if is_negative else split_and(text)
     else:
-        cut = cut_at_places(found.fragment.text)
-        issues = [replace(issue, span=found.fragment.span_of(issue.span)) for issue in cut.issues]
-        found = found._replace(fragment=found.fragment.part(cut.fragment))
+        cut = cut_at_places(bare_text.fragment.text)
+        issues = [replace(issue, span=bare_text.fragment.span_of(issue.span)) for issue in cut.issues]
+        bare_text = bare_text._replace(fragment=bare_text.fragment.part(cut.fragment))
         places = cut.places
         parts = tuple(_and_part(cut.fragment.text, *span) for span in cut.spans)
     Sizes().add(len(parts), steps, "parts between ANDs")
-    return CutParts(found, parts, places, issues)
+    return CutParts(bare_text, parts, places, issues)
 
 
 def _weight(part: AndPart, place: Place | None) -> float:
@@ -182,17 +182,17 @@ def _weight(part: AndPart, place: Place | None) -> float:
     return place.area_weight if place is not None and place.has_area else part.weight
 
 
-def _with_taken_out(prompt: TimedPrompt, found: Bare, others: Sequence[Issue]) -> TimedPrompt:
+def _with_taken_out(prompt: TimedPrompt, bare_text: Bare, place_issues: Sequence[Issue]) -> TimedPrompt:
     """The prompt in positions of the whole text, with issues about the removed parts, and others."""
     # thousands of steps may share a few texts
     fragments = {text.fragment: None for branch in prompt.branches for text in branch.texts}
-    moved = {fragment: found.fragment.part(fragment) for fragment in fragments}
+    moved = {fragment: bare_text.fragment.part(fragment) for fragment in fragments}
     branches = (
         replace(branch, texts=tuple(text._replace(fragment=moved[text.fragment]) for text in branch.texts))
         for branch in prompt.branches
     )
-    moved_issues = (replace(issue, span=found.fragment.span_of(issue.span)) for issue in prompt.issues)
-    issues = [*moved_issues, *found.issues(prompt.source), *others]
+    moved_issues = (replace(issue, span=bare_text.fragment.span_of(issue.span)) for issue in prompt.issues)
+    issues = [*moved_issues, *bare_text.issues(prompt.source), *place_issues]
     return replace(prompt, branches=tuple(branches), issues=tuple(sorted(issues, key=lambda issue: issue.span)))
 
 
@@ -214,9 +214,9 @@ def _and_part(source: str, start: int, end: int) -> AndPart:
     before, colon, number = text.rpartition(":")
     if not colon or not _NUMBER.fullmatch(number.strip()):
         return AndPart(Span(start, start + len(text)))
-    kept = before.rstrip()
+    content = before.rstrip()
     weight = clamped(float(number))
-    return AndPart(Span(start, start + len(kept)), weight, Span(start + len(before), start + len(text)))
+    return AndPart(Span(start, start + len(content)), weight, Span(start + len(before), start + len(text)))
 
 
 def schedule(
@@ -305,19 +305,19 @@ def _texts(
     return tuple(texts)
 
 
-def _piece(source: str, start: int, span: Span, known: dict[Span, Piece]) -> Piece:
-    if span not in known:
+def _piece(source: str, start: int, span: Span, pieces: dict[Span, Piece]) -> Piece:
+    if span not in pieces:
         whole = Span(start + span.start, start + span.end)
-        known[span] = Piece(source[slice(*whole)], whole)
-    return known[span]
+        pieces[span] = Piece(source[slice(*whole)], whole)
+    return pieces[span]
 
 
 def last_steps_of(
     edits: Sequence[Edit | Alternation], steps: int, hires_steps: int | None = None, *, old_rule: bool = False
 ) -> dict[Span, int]:
     """Last step before the change of each edit, by its span; the rest as in `schedule`."""
-    found = (edit for edit in edits if isinstance(edit, Edit))
-    return {edit.span: _last_step(edit.when, steps, hires_steps, old_rule=old_rule) for edit in found}
+    only_edits = (edit for edit in edits if isinstance(edit, Edit))
+    return {edit.span: _last_step(edit.when, steps, hires_steps, old_rule=old_rule) for edit in only_edits}
 
 
 def _last_step(when: str, steps: int, hires_steps: int | None, *, old_rule: bool) -> int:
@@ -357,10 +357,10 @@ def _weight_issues(source: str, part: AndPart, span: Span) -> Iterator[Issue]:
 
 def _editing_issues(text: str, start: int, editing: Editing, steps: int) -> Iterator[Issue]:
     parts, culprit = editing
-    if culprit is not None and (found := _looks_edited(text)):
+    if culprit is not None and (edited := _looks_edited(text)):
         what = "The backslash" if text[culprit.start] == "\\" else "The “|”"
         where = "stands before the end of a line" if text[culprit.start] == "\\" else "stands in no alternation [a|b]"
-        message = f"{what} {where}, so nothing here is edited, as in A1111: “{shortened(found)}” is text."
+        message = f"{what} {where}, so nothing here is edited, as in A1111: “{shortened(edited)}” is text."
         yield Issue("no-editing", message, Span(start + culprit.start, start + culprit.end))
     for edit in edits_of(parts):
         if isinstance(edit, Edit) and not 1 <= (last := _last_step(edit.when, steps, None, old_rule=False)) < steps:
@@ -396,11 +396,11 @@ def runs(branch: Branch, calls: int, counter: Counter) -> list[Run]:
     >>> [(run.fragment.text, run.first, run.end) for run in runs(branch, 4, "as the WebUI counts")]
     [('a', 0, 2), ('b', 2, 3), ('a', 3, 4)]
     """
-    found: list[Run] = []
+    result: list[Run] = []
     for call in range(calls):
         fragment = branch.at(call, counter).fragment
-        if found and found[-1].fragment.text == fragment.text:
-            found[-1] = found[-1]._replace(end=call + 1)
+        if result and result[-1].fragment.text == fragment.text:
+            result[-1] = result[-1]._replace(end=call + 1)
         else:
-            found.append(Run(fragment, call, call + 1))
-    return found
+            result.append(Run(fragment, call, call + 1))
+    return result

@@ -53,23 +53,23 @@ class TimedRead(NamedTuple):
 
 def standing_texts(prompt: TimedPrompt, steps: int, counter: Counter) -> list[StandingText]:
     """All texts of a timed prompt in order, branch by branch."""
-    found: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
+    times_of: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
     for index, branch in enumerate(prompt.branches):
         for run in runs(branch, steps, counter):
-            _, times = found.setdefault((index, run.fragment.text), (run.fragment, []))
+            _, times = times_of.setdefault((index, run.fragment.text), (run.fragment, []))
             times.append((run.first + 1, run.end))
-    return [StandingText(index, fragment, tuple(times)) for (index, _), (fragment, times) in found.items()]
+    return [StandingText(index, fragment, tuple(times)) for (index, _), (fragment, times) in times_of.items()]
 
 
 def read_standing(
     prompt: TimedPrompt,
     texts: Sequence[StandingText],
-    read: Callable[[str], ReadPrompt],
+    read_text: Callable[[str], ReadPrompt],
     issues: Sequence[Issue] = (),
 ) -> list[TimedRead]:
     """Read the first texts of a timed prompt."""
     whole = [*prompt.issues, *issues]
-    known = set(whole)
+    seen = set(whole)
     starts = [branch.start for branch in prompt.branches]
     of_branch: dict[int, list[Issue]] = {}
     for issue in whole:
@@ -77,12 +77,12 @@ def read_standing(
         of_branch.setdefault(min(branch, texts[-1].branch), []).append(issue)
     result: list[TimedRead] = []
     for index, fragment, steps in texts:
-        one = placed(read(fragment.text), prompt.source, fragment)
-        new = [*of_branch.pop(index, []), *(issue for issue in one.issues if issue not in known)]
-        known.update(new)
-        one = one._replace(issues=at_most(MAX_ISSUES, sorted(new, key=lambda issue: issue.span)))
+        parsed = placed(read_text(fragment.text), prompt.source, fragment)
+        new = [*of_branch.pop(index, []), *(issue for issue in parsed.issues if issue not in seen)]
+        seen.update(new)
+        parsed = parsed._replace(issues=at_most(MAX_ISSUES, sorted(new, key=lambda issue: issue.span)))
         branch = prompt.branches[index]
-        result.append(TimedRead(index, branch.weight, steps, fragment.text, one, branch.place))
+        result.append(TimedRead(index, branch.weight, steps, fragment.text, parsed, branch.place))
     return result
 
 
@@ -93,13 +93,13 @@ def timed_view(timed: TimedRead) -> dict[str, Any]:
     ``is_coupled`` says whether COUPLE joins it to the text before.
     """
     steps = [list(run) for run in timed.steps]
-    shown: dict[str, Any] = {**view(timed.read), "branch": timed.branch, "weight": timed.weight, "steps": steps}
+    data: dict[str, Any] = {**view(timed.read), "branch": timed.branch, "weight": timed.weight, "steps": steps}
     if timed.place is not None:
-        shown["places"] = [{"name": timed.place.text, "picture": timed.place.picture()}]
-        shown["is_coupled"] = timed.place.is_coupled
-        first = next((chip for chunk in shown["chunks"] for chip in chunk["chips"]), {})
+        data["places"] = [{"name": timed.place.text, "picture": timed.place.picture()}]
+        data["is_coupled"] = timed.place.is_coupled
+        first = next((chip for chunk in data["chunks"] for chip in chunk["chips"]), {})
         first["places"] = [0]
-    return shown
+    return data
 
 
 MAX_TEXTS = 20
@@ -111,7 +111,7 @@ NOT_HERE = "The WebUI does not read it in this place"
 def read_as_webui(
     source: str,
     steps: int,
-    read: Callable[[str], ReadPrompt],
+    read_text: Callable[[str], ReadPrompt],
     *,
     is_negative: bool = False,
     has_comments: bool = True,
@@ -128,7 +128,7 @@ def read_as_webui(
         issues.append(Issue("tag-as-text", message, tag.span))
 
     def read_here(text: str) -> ReadPrompt:
-        return told_here(read(text), TIMED_READER, NOT_HERE)
+        return told_here(read_text(text), TIMED_READER, NOT_HERE)
 
     reads = read_standing(prompt, texts[:MAX_TEXTS], read_here, issues)
     return reads, texts[MAX_TEXTS:]
@@ -148,24 +148,24 @@ def webui_view(timed: TimedRead) -> dict[str, Any]:
     return _with_tags(timed_view(timed), (*TAG_ISSUES, *LORA_ISSUES))
 
 
-def with_lora_times(shown: dict[str, Any], times: Sequence[LoraTimes]) -> dict[str, Any]:
+def with_lora_times(data: dict[str, Any], times: Sequence[LoraTimes]) -> dict[str, Any]:
     """A view in which the chip of each LoRA that acts in time says when, and is no problem."""
     if not times:
-        return shown
-    offset = utf16_offsets(shown["text"])
-    notes = {offset(one.tag.span.start): one for one in times}
-    for chip in (chip for chunk in shown["chunks"] for chip in chunk["chips"] if not chip["ids"]):
+        return data
+    offset = utf16_offsets(data["text"])
+    notes = {offset(lora.tag.span.start): lora for lora in times}
+    for chip in (chip for chunk in data["chunks"] for chip in chunk["chips"] if not chip["ids"]):
         if chip["start"] in notes:
             chip["note"] = notes[chip["start"]].text
-    return _with_tags(shown, ("lora", TIMED_LORA))
+    return _with_tags(data, ("lora", TIMED_LORA))
 
 
-def _with_tags(shown: dict[str, Any], codes: Sequence[str] = TAG_ISSUES) -> dict[str, Any]:
+def _with_tags(data: dict[str, Any], codes: Sequence[str] = TAG_ISSUES) -> dict[str, Any]:
     """A view in which tags that are acted on are chips like others and not problems."""
-    kept = [number for number, issue in enumerate(shown["issues"]) if issue["code"] not in codes]
-    moved = {number: index for index, number in enumerate(kept)}
-    for chunk in shown["chunks"]:
+    remaining = [number for number, issue in enumerate(data["issues"]) if issue["code"] not in codes]
+    moved = {number: index for index, number in enumerate(remaining)}
+    for chunk in data["chunks"]:
         for chip in chunk["chips"]:
             chip["problems"] = [moved[number] for number in chip["problems"] if number in moved]
             chip["hidden"] = chip["hidden"] and bool(chip["ids"])
-    return {**shown, "issues": [shown["issues"][number] for number in kept]}
+    return {**data, "issues": [data["issues"][number] for number in remaining]}
