@@ -29,7 +29,7 @@ class HostTokenize(Generic[T]):
         text = without_surrogates(text)
         ids = list(self.ids_of(self.owner, text))
         for tokenize in (default_tokenizer(), CleaningTokenize(default_tokenizer())):
-            ours = tokenize(text)
-            if [token_id for token_id, _, _ in ours] == ids:
-                return ours
+            tokens = tokenize(text)
+            if [token_id for token_id, _, _ in tokens] == ids:
+                return tokens
         return [TokenSpan(token_id, 0, len(text)) for token_id in ids]

@@ -14,7 +14,7 @@ from ..hosts.comfy.a1111.schedules import SCHEDULES
 from ..hosts.comfy.types import ModelPatcher
 from ..weighting.infotext import Infotext, read_infotext
 from ..weighting.problems import Problem, refused
-from .checks import Known
+from .checks import NodeState
 from .node import CATEGORY, CHECKED, PROMPT_SETTINGS, Node, Out, checked, make_input, number
 from .results import shown_result
 
@@ -62,10 +62,10 @@ class WeightedCLIPA1111Noise(Node):
     }
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
-        if known.has("subseed_strength"):
-            strength = known.values["subseed_strength"]
+        if state.has("subseed_strength"):
+            strength = state.values["subseed_strength"]
             yield from refused("subseed_strength", A1111Noise, 0, subseed_strength=strength)
 
     def run(self, **inputs: Any) -> tuple[A1111Noise]:
@@ -101,11 +101,11 @@ class WeightedCLIPA1111Sampler(Node):
     }
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
         names = ("sampler", "steps", "denoise", "exact_steps")
-        if known.has(*names):
-            sampler, steps, denoise, exact = (known.values[name] for name in names)
+        if state.has(*names):
+            sampler, steps, denoise, exact = (state.values[name] for name in names)
             yield from refused("denoise", check_denoise, sampler, steps, denoise, exact=exact)
 
     def run(
@@ -178,10 +178,10 @@ class WeightedCLIPReadParameters(Node):
             return None
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
-        if known.has("text", "source", "image"):
-            text, source, image = (known.values[key] for key in ("text", "source", "image"))
+        if state.has("text", "source", "image"):
+            text, source, image = (state.values[key] for key in ("text", "source", "image"))
             name = "text" if text.strip() else "image"
             yield from refused(name, lambda: read_parameters(cls._infotext(text, source, image), source))
 
@@ -194,16 +194,19 @@ class WeightedCLIPReadParameters(Node):
         """Read the text, or the image's."""
         infotext = self._infotext(text, source, image)
         widths = widths_of_model(model)
-        found = read_parameters(infotext, source, widths)
+        params = read_parameters(infotext, source, widths)
         infotext, renamed = with_loras_by_hash(infotext, hashes_files=True)
         sigmas = model_sigmas(model)
-        way = make_run(sigmas, found.sampler, found.schedule, found.steps, 1.0, exact=False)
-        lines = found.report([*renamed, *file_rows(infotext, widths)])
-        checkpoint = f"{found.model} [{found.model_hash}]" if found.model_hash else found.model
-        sampler, levels = make_sampler(found.sampler, way, found.noise, sigmas), way.timed(found.sampler, found.steps)
+        way = make_run(sigmas, params.sampler, params.schedule, params.steps, 1.0, exact=False)
+        lines = params.report([*renamed, *file_rows(infotext, widths)])
+        checkpoint = f"{params.model} [{params.model_hash}]" if params.model_hash else params.model
+        sampler, levels = (
+            make_sampler(params.sampler, way, params.noise, sigmas),
+            way.timed(params.sampler, params.steps),
+        )
         outputs = (
             *(infotext.prompt, infotext.negative, sampler, levels),
-            *(found.noise, found.cfg, found.width, found.height, found.steps, found.noise.seed, found.clip_skip),
-            *(checkpoint, "\n".join(lines), found.settings, found.negative_settings),
+            *(params.noise, params.cfg, params.width, params.height, params.steps, params.noise.seed, params.clip_skip),
+            *(checkpoint, "\n".join(lines), params.settings, params.negative_settings),
         )
         return shown_result(outputs, lines)

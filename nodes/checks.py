@@ -32,14 +32,14 @@ _TYPES = {"STRING": str, "INT": int, "FLOAT": (int, float), "BOOLEAN": bool}
 _CALLED = {"STRING": "a text", "INT": "a whole number", "FLOAT": "a number", "BOOLEAN": "true or false"}
 
 
-class Known(NamedTuple):
+class NodeState(NamedTuple):
     """A node as far as the page knows it."""
 
     values: Mapping[str, Any]
     """Values of its inputs, without those that are computed."""
     sources: Mapping[str, Source | None] = {}
     """Nodes that its linked inputs come from; None for one that is computed."""
-    read: Callable[[Source], Prompts | None] = lambda source: None
+    read_prompts: Callable[[Source], Prompts | None] = lambda source: None
     """Function from a node that encodes a prompt to its prompts; None for any other node."""
     size: tuple[int, int] | None = None
     """Height and width in pixels of the picture that it is for, if it is known."""
@@ -59,7 +59,7 @@ class Known(NamedTuple):
 
     def prompts_of(self, source: Source | None) -> Prompts:
         """Prompts of a CONDITIONING that comes from a node."""
-        return prompts_before(source, self.read) if source else UNKNOWN
+        return prompts_before(source, self.read_prompts) if source else UNKNOWN
 
 
 def answer_check(asked: object, classes: Mapping[str, type[Node]], nodes: Mapping[str, RulerNode]) -> dict[str, Any]:
@@ -94,11 +94,11 @@ def answer_check(asked: object, classes: Mapping[str, type[Node]], nodes: Mappin
         sources = {key: source_of(link) for key, link in links.items()}
     except ValueError as error:
         raise RequestError(str(error)) from error
-    known = Known(
+    state = NodeState(
         values, sources, lambda source: prompts_of_node(source, nodes), (size[0], size[1]) if size is not None else None
     )
-    problems = list(islice(_of_types(node, values), MAX_PROBLEMS)) or list(islice(node.problems(known), MAX_PROBLEMS))
-    return {"problems": [problem._asdict() for problem in problems], "words": list(_offered(node.words(known)))}
+    problems = list(islice(_of_types(node, values), MAX_PROBLEMS)) or list(islice(node.problems(state), MAX_PROBLEMS))
+    return {"problems": [problem._asdict() for problem in problems], "words": list(_offered(node.words(state)))}
 
 
 def _of_types(node: type[Node], values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -121,10 +121,10 @@ def _offered(prompts: Iterable[list[str]]) -> Iterator[list[str]]:
     """Words of prompts, as many as are shown."""
     room = MAX_WORDS
     for words in prompts:
-        shown = [word for word in words if len(word) <= MAX_WORD][:room]
-        room -= len(shown)
-        if shown:
-            yield shown
+        kept_words = [word for word in words if len(word) <= MAX_WORD][:room]
+        room -= len(kept_words)
+        if kept_words:
+            yield kept_words
 
 
 def prompts_of_node(source: Source, nodes: Mapping[str, RulerNode]) -> Prompts | None:
@@ -143,14 +143,18 @@ def prompts_of_node(source: Source, nodes: Mapping[str, RulerNode]) -> Prompts |
     if not texts or len(texts) < len(names) or not node.defaults.keys() <= chosen.keys():
         return UNKNOWN
     values = {name: chosen[name] for name in node.defaults}
-    found = [_prompts_of_text(node, text, values) for text in dict.fromkeys(texts)]
-    one = found[0]
-    return one._replace(words=tuple(words for prompts in found for words in prompts.words)) if len(found) > 1 else one
+    of_texts = [_prompts_of_text(node, text, values) for text in dict.fromkeys(texts)]
+    first = of_texts[0]
+    return (
+        first._replace(words=tuple(words for prompts in of_texts for words in prompts.words))
+        if len(of_texts) > 1
+        else first
+    )
 
 
 def _prompts_of_text(node: RulerNode, text: str, values: Mapping[str, Any]) -> Prompts:
     try:
-        found = prompt_words({**node.fields({**node.defaults, **values}), "text": text})
+        prompt = prompt_words({**node.fields({**node.defaults, **values}), "text": text})
     except (TypeError, ValueError):  # that node says so
         return UNKNOWN
-    return Prompts(found.words, True, found.num_entries, refusal=blended if found.is_blend else None)
+    return Prompts(prompt.words, True, prompt.num_entries, refusal=blended if prompt.is_blend else None)

@@ -19,7 +19,7 @@ from ..weighting.features import text_options
 from ..weighting.options import EncodeOptions
 from ..weighting.problems import Problem, refused
 from ..weighting.syntax import SYNTAXES
-from .checks import Known
+from .checks import NodeState
 from .node import (
     CATEGORY,
     COMMENTS_AND_CHOICES,
@@ -166,10 +166,10 @@ class WeightedCLIPSimilarity(Node):
     }
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
-        if known.has("texts"):
-            yield from refused("texts", _lines, known.values["texts"])
+        if state.has("texts"):
+            yield from refused("texts", _lines, state.values["texts"])
 
     def compare(
         self,
@@ -189,7 +189,7 @@ class WeightedCLIPSimilarity(Node):
         crop = checked("crop", crop, CROPS)
         described = encode_texts(clip_full, lines, syntax)
         features = encode_images(clip_full, images, crop)
-        vectors = torch.stack([one.vector for one in described])
+        vectors = torch.stack([text_features.vector for text_features in described])
         scale = 1.0 if over == "none" else temperature or 1 / clip_full.model.logit_scale
         values = probabilities(similarity(vectors, features, scale), over)
         picture = draw_similarity(values.tolist(), lines, _thumbnails(images), over=over)
@@ -197,7 +197,9 @@ class WeightedCLIPSimilarity(Node):
             "\t".join([line, *(f"{value:.4f}" for value in row)])
             for line, row in zip(lines, values.tolist(), strict=True)
         )
-        return with_preview(node_result((to_image(picture), table), [one.read for one in described]), picture)
+        return with_preview(
+            node_result((to_image(picture), table), [text_features.read for text_features in described]), picture
+        )
 
 
 def _lines(texts: str) -> list[str]:
@@ -257,9 +259,9 @@ class WeightedCLIPDifference(Node):
         from ..web.difference import difference, difference_report, draw_differences
 
         pair = encode_by_both(clip, clip_changed, text, self.options(syntax))
-        found = [difference(name, *prompts) for name, prompts in pair.prompts.items()]
-        reads = merged_reads(one.read for one in found)
-        lines = [difference_report(found), *(issue.line for read in reads for issue in read.issues)]
+        differences = [difference(name, *prompts) for name, prompts in pair.prompts.items()]
+        reads = merged_reads(tower.read for tower in differences)
+        lines = [difference_report(differences), *(issue.line for parsed in reads for issue in parsed.issues)]
         lines += [f"not compared: {', '.join(pair.left_to_host)}"] if pair.left_to_host else []
-        picture = draw_differences(found)
+        picture = draw_differences(differences)
         return with_preview(node_result((to_image(picture), "\n".join(lines)), reads), picture)

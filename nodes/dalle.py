@@ -17,7 +17,7 @@ from ..hosts.comfy.dalle import Prefix, decode_tokens, encode_tokens, load_hoste
 from ..hosts.comfy.models import Hosted
 from ..weighting.problems import Problem, refused
 from ..weighting.view import counted
-from .checks import Known
+from .checks import NodeState
 from .node import CATEGORY, COMMENTS_AND_CHOICES, Loader, Node, Out, loading_inputs, make_input, number
 from .results import shown_result, to_image, to_picture, with_preview
 
@@ -96,8 +96,8 @@ class WeightedCLIPImageToTokens(Node):
         tokens, pixels = encode_tokens(dvae, image)
         count, rows, columns = tokens.ids.shape
         grids = [
-            draw_token_grid(to_picture(one.movedim(0, -1)), ids.tolist())
-            for one, ids in zip(pixels[:MAX_GRIDS], tokens.ids[:MAX_GRIDS], strict=True)
+            draw_token_grid(to_picture(picture.movedim(0, -1)), ids.tolist())
+            for picture, ids in zip(pixels[:MAX_GRIDS], tokens.ids[:MAX_GRIDS], strict=True)
         ]
         issues: list[str] = []
         (_, height, width, _), (inner_height, inner_width) = image.shape, pixels.shape[-2:]
@@ -155,11 +155,11 @@ class WeightedCLIPTokensToImage(Node):
     }
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
-        if known.has("numbers"):
-            is_connected = "tokens" in known.sources
-            yield from refused("numbers", _check_origin, known.values["numbers"], is_connected=is_connected)
+        if state.has("numbers"):
+            is_connected = "tokens" in state.sources
+            yield from refused("numbers", _check_origin, state.values["numbers"], is_connected=is_connected)
 
     def decode(
         self, dvae: Hosted[DVAE], swap: str, tokens: ImageTokens | None = None, numbers: str = ""

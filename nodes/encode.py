@@ -26,7 +26,7 @@ from ..weighting.script_settings import PromptSettings
 from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
-from .checks import Known
+from .checks import NodeState
 from .node import (
     CATEGORY,
     CONDITIONING,
@@ -140,11 +140,11 @@ class WeightedCLIPA1111Encode(EncodeNode):
         return EncodeOptions(**mode, chunking="a1111", **choices)
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run, beside those of the prompt."""
-        if known.has("text", "steps", "regions", "cleaning"):
-            text, steps, regions = (known.values[name] for name in ("text", "steps", "regions"))
-            has_comments = known.values["cleaning"] == OPTIONS["cleaning"].default
+        if state.has("text", "steps", "regions", "cleaning"):
+            text, steps, regions = (state.values[name] for name in ("text", "steps", "regions"))
+            has_comments = state.values["cleaning"] == OPTIONS["cleaning"].default
             yield from refused(
                 "text",
                 lambda: check_branches(read_timed(text, steps, has_comments=has_comments, regions=regions)),
@@ -185,11 +185,11 @@ class WeightedCLIPA1111Encode(EncodeNode):
         hooked: HookedClip | None = None
         if loras == LORAS[1]:
             times = lora_times(text, timing.steps, counter, **reading)
-            found = find_loras(times)
-            hooked = hook_loras(clip, found.loras, timing, model)
-            hooked = hooked._replace(issues=[*found.issues, *hooked.issues])
-        given = hooked.clip if hooked else clip
-        encoded = encode_timed(given, prompt, options, timing, counter, as_webui=as_webui)
+            files = find_loras(times)
+            hooked = hook_loras(clip, files.loras, timing, model)
+            hooked = hooked._replace(issues=[*files.issues, *hooked.issues])
+        hooked_clip = hooked.clip if hooked else clip
+        encoded = encode_timed(hooked_clip, prompt, options, timing, counter, as_webui=as_webui)
         conditioning, lines = place_lines(encoded.conditioning, settings.places)
         if settings.is_negative and not text and is_sdxl(clip):
             conditioning, lines = zeroed(conditioning), ["no negative prompt: zeros, as in the WebUI for SDXL"]
@@ -420,9 +420,9 @@ class WeightedCLIPWeighAttention(EncodeNode):
         return EncodeOptions(scheme="unweighted", **choices)
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run, beside those of the prompt."""
-        values = dict(known.values)
+        values = dict(state.values)
         if isinstance(text := values.pop("text", None), str):
             yield from refused("text", lambda: check_sections(parse_encoded(text, cls.options(**values)).sections))
 

@@ -23,7 +23,7 @@ from ..weighting.timed.loras import LORAS
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS
 
 if TYPE_CHECKING:
-    from .checks import Known
+    from .checks import NodeState
 
 NATIVE_TYPE = "WEIGHTED_CLIP"
 """Type name of a link that carries our own encoder."""
@@ -63,9 +63,9 @@ def make_input(kind: str | Iterable[str], tooltip: str, *, counts: bool = False,
     return kind, {**options, "tooltip": tooltip}
 
 
-def number(default: Any, least: float | None, most: float | None, step: float | None = None) -> dict[str, Any]:
+def number(default: Any, minimum: float | None, maximum: float | None, step: float | None = None) -> dict[str, Any]:
     """Options of an input for a number: its default, range and step, where there are any."""
-    options = {"default": default, "min": least, "max": most, "step": step}
+    options = {"default": default, "min": minimum, "max": maximum, "step": step}
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -121,13 +121,13 @@ def option_input(name: str, *, counts: bool = True, **limits: Any) -> Input:
 
     ``counts`` as in `make_input`; ``limits`` are more for the host, such as the range that its widget has.
     """
-    about = OPTIONS[name]
-    if about.choices:
-        return make_input(about.choices, about.tooltip, counts=counts, **limits)
-    options = {**number(about.default, about.least, about.most, about.step), **limits}
-    if about.is_lines:
+    option = OPTIONS[name]
+    if option.choices:
+        return make_input(option.choices, option.tooltip, counts=counts, **limits)
+    options = {**number(option.default, option.least, option.most, option.step), **limits}
+    if option.is_lines:
         options["multiline"] = True
-    return make_input(_TYPES[type(about.default)], about.tooltip, counts=counts, **options)
+    return make_input(_TYPES[type(option.default)], option.tooltip, counts=counts, **options)
 
 
 RARE = ("normalization", "chunking", "padding", "pooled", "filler", "comma_backtrack", "cleaning", "finest_step")
@@ -152,9 +152,9 @@ INPUTS: dict[str, Input] = {
 
 def cleaning_input() -> dict[str, Input]:
     """Cleaning of a prompt that is always in A1111's syntax."""
-    about = OPTIONS["cleaning"]
-    tooltip = with_choices("What is repaired in the prompt first.", about.said)
-    return {"cleaning": make_input(about.choices, tooltip, counts=True, advanced=True)}
+    option = OPTIONS["cleaning"]
+    tooltip = with_choices("What is repaired in the prompt first.", option.said)
+    return {"cleaning": make_input(option.choices, tooltip, counts=True, advanced=True)}
 
 
 def loras_input(**options: Any) -> Input:
@@ -264,12 +264,12 @@ class Node:
         return {kind: inputs for kind, inputs in kinds.items() if inputs}
 
     @classmethod
-    def problems(cls, known: Known) -> Iterable[Problem]:
+    def problems(cls, state: NodeState) -> Iterable[Problem]:
         """Problems of its inputs before a run: what a run refuses, found by the same functions."""
         return ()
 
     @classmethod
-    def words(cls, known: Known) -> Iterable[list[str]]:
+    def words(cls, state: NodeState) -> Iterable[list[str]]:
         """Words, by prompt, that its input with the mark `WORDS` takes."""
         return ()
 

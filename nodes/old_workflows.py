@@ -22,7 +22,7 @@ from ..weighting.options import EncodeOptions
 from ..weighting.problems import Problem, refuse
 from ..weighting.prompt import shortened
 from ..weighting.timed.schedule import read_timed
-from .checks import Known
+from .checks import NodeState
 from .node import CATEGORY, NODES, EncodeNode, checked, inputs, make_input, number, prompt_input
 from .results import encoded_result
 
@@ -159,18 +159,18 @@ class WeightedCLIPSmzEncode(OldNodes):
     @staticmethod
     def options(parser: str, mean_normalization: bool, **_: Any) -> EncodeOptions:
         """Options from the inputs."""
-        ours = PARSERS[checked("parser", parser, PARSERS)]
-        if ours is None:
+        equal = PARSERS[checked("parser", parser, PARSERS)]
+        if equal is None:
             return EncodeOptions()
-        return EncodeOptions(**ours.reading, scheme=ours.scheme if mean_normalization else ours.scheme_without_mean)
+        return EncodeOptions(**equal.reading, scheme=equal.scheme if mean_normalization else equal.scheme_without_mean)
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Inputs for which smZNodes gives what no node of ours gives."""
-        values = known.values
+        values = state.values
         text = values.get("text", "")
-        ours = PARSERS.get(str(values.get("parser")), PARSERS["comfy"])  # other names are refused by `options`
-        if ours is None:
+        equal = PARSERS.get(str(values.get("parser")), PARSERS["comfy"])  # other names are refused by `options`
+        if equal is None:
             name = quote(values["parser"])
             yield Problem(f"The parser {name} of smZNodes has no equal here: choose A1111.", "parser")
         if values.get("use_old_emphasis_implementation"):
@@ -178,18 +178,18 @@ class WeightedCLIPSmzEncode(OldNodes):
             yield Problem(message, "use_old_emphasis_implementation")
         if values.get("with_SDXL"):
             yield Problem(f"A text for each encoder of SDXL: use {WEIGHTED_PROMPT} (SDXL).", "with_SDXL")
-        if isinstance(text, str) and (found := re.search(r"\bAND\b", text)):
-            part = shortened(text[found.start() :])
+        if isinstance(text, str) and (match := re.search(r"\bAND\b", text)):
+            part = shortened(text[match.start() :])
             yield Problem(f"“{part}” would be a conditioning of its own: use A1111/Forge Prompt for it.", "text")
-        elif isinstance(text, str) and ours is not None and ours.changes:
-            texts = [one.text for branch in read_timed(text, 20).branches for one in branch.texts]
+        elif isinstance(text, str) and equal is not None and equal.changes:
+            texts = [timed_text.text for branch in read_timed(text, 20).branches for timed_text in branch.texts]
             if len(texts) > 1:
                 changes = f"“{shortened(texts[0])}” becomes “{shortened(texts[1])}”"
                 yield Problem(f"This prompt changes with the steps, {changes}: use A1111/Forge Prompt for it.", "text")
 
     def encode(self, clip: EitherClip, text: str, **choices: Any) -> dict[str, Any]:
         """Encode; ``choices`` are the other inputs."""
-        refuse(self.problems(Known({"text": text, **choices})))
+        refuse(self.problems(NodeState({"text": text, **choices})))
         return encoded_result(encode_text(clip, text, self.options(**choices)))
 
 

@@ -17,7 +17,7 @@ from ..weighting.fields import check_times, check_weight
 from ..weighting.phrases import without_commas
 from ..weighting.problems import Problem, refused
 from ..weighting.prompt import shortened
-from .checks import Known
+from .checks import NodeState
 from .node import Node, Out, checked, make_input, number, placed_input, words_input
 from .results import placed_result
 
@@ -73,16 +73,16 @@ class Placing(Node):
     hidden = {"unique_id": "UNIQUE_ID"}
 
     @staticmethod
-    def where_problems(known: Known, conditioning: str, name: str, phrase: str = "") -> Iterator[Problem]:
+    def where_problems(state: NodeState, conditioning: str, name: str, phrase: str = "") -> Iterator[Problem]:
         """Problems of the inputs `WHERE` and of the mask, of what messages call by a name."""
-        values = known.values
-        if known.has("start", "end", "unit"):
+        values = state.values
+        if state.has("start", "end", "unit"):
             yield from refused("end", check_times, values["start"], values["end"], in_steps=values["unit"] == UNITS[1])
-        if known.has("area"):
-            prompts = known.prompts(conditioning)
-            yield from area_problems(values["area"], name, prompts, phrase=phrase, size=known.size)
-        yield from mask_problems(mask_before(known.sources.get("mask")), values.get("area", ""), name)
-        yield from box_problems(known.sources.get("boxes"), known.size)
+        if state.has("area"):
+            prompts = state.prompts(conditioning)
+            yield from area_problems(values["area"], name, prompts, phrase=phrase, size=state.size)
+        yield from mask_problems(mask_before(state.sources.get("mask")), values.get("area", ""), name)
+        yield from box_problems(state.sources.get("boxes"), state.size)
 
 
 class WeightedCLIPPlace(Placing):
@@ -115,20 +115,20 @@ class WeightedCLIPPlace(Placing):
     optional = {"mask": MASK, "boxes": BOXES}
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
-        phrase = without_commas(str(known.values.get("phrase", "")))
-        if known.has("phrase"):
-            yield from phrase_problems(phrase, known.prompts("conditioning"))
+        phrase = without_commas(str(state.values.get("phrase", "")))
+        if state.has("phrase"):
+            yield from phrase_problems(phrase, state.prompts("conditioning"))
         for name in ("inside", "outside"):
-            if known.has(name):
-                yield from refused(name, check_weight, name, known.values[name])
-        yield from cls.where_problems(known, "conditioning", f"“{shortened(phrase)}”" if phrase else "It", phrase)
+            if state.has(name):
+                yield from refused(name, check_weight, name, state.values[name])
+        yield from cls.where_problems(state, "conditioning", f"“{shortened(phrase)}”" if phrase else "It", phrase)
 
     @classmethod
-    def words(cls, known: Known) -> Iterator[list[str]]:
+    def words(cls, state: NodeState) -> Iterator[list[str]]:
         """Words of its prompts."""
-        return known.typed_words("conditioning")
+        return state.typed_words("conditioning")
 
     def place(
         self,
@@ -187,13 +187,13 @@ class WeightedCLIPRegion(Placing):
     }
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
-        if known.has("strength"):
-            yield from refused("strength", check_weight, "strength", known.values["strength"])
-        number = 1 + known.prompts("base").num_regions
-        yield from cls.where_problems(known, "base", f"region {number}")
-        yield from region_problems(known.prompts("region"))
+        if state.has("strength"):
+            yield from refused("strength", check_weight, "strength", state.values["strength"])
+        number = 1 + state.prompts("base").num_regions
+        yield from cls.where_problems(state, "base", f"region {number}")
+        yield from region_problems(state.prompts("region"))
 
     def place(
         self,

@@ -35,12 +35,12 @@ def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, 
 
     Its ``texts`` are, for each given text, the part that was encoded.
     """
-    first, *others = _reads(encoded)
-    reads = [first._replace(issues=(*issues, *first.issues)), *others]
-    lines = [line for read in reads for line in (_text_line(encoded_text(read)), token_table(read))]
-    views = [{**view(read), "towers": _towers_of(read, encoded), **_of_run(read, encoded)} for read in reads]
+    first, *rest = _reads(encoded)
+    reads = [first._replace(issues=(*issues, *first.issues)), *rest]
+    lines = [line for parsed in reads for line in (_text_line(encoded_text(parsed)), token_table(parsed))]
+    views = [{**view(parsed), "towers": _towers_of(parsed, encoded), **_of_run(parsed, encoded)} for parsed in reads]
     result = _result((encoded.conditioning, "\n".join([*lines, *_encoding_lines(encoded)])), views)
-    return {**result, "texts": {read.prompt.source: encoded_text(read) for read in reads}}
+    return {**result, "texts": {parsed.prompt.source: encoded_text(parsed) for parsed in reads}}
 
 
 NOTHING = torch.zeros(1, 1, 1, 3)
@@ -62,20 +62,20 @@ def masked_result(encoded: Encoded, is_drawn: bool = True) -> dict[str, Any]:
 
 def node_result(result: tuple[Any, ...], reads: Sequence[ReadPrompt]) -> dict[str, Any]:
     """Outputs of a node, with the views and problems of its prompts for the front end."""
-    return _result(result, [view(read) for read in reads])
+    return _result(result, [view(parsed) for parsed in reads])
 
 
 def timed_loras_result(
     result: tuple[Any, ...],
     prompt: TimedPrompt,
     counter: Counter,
-    read: Callable[[str], ReadPrompt],
+    read_text: Callable[[str], ReadPrompt],
     times: Sequence[LoraTimes],
     issues: Sequence[Issue],
 ) -> dict[str, Any]:
     """Outputs of a node that does not encode a timed prompt, with a view of each of its first texts."""
     texts = standing_texts(prompt, prompt.steps, counter)[:MAX_TEXTS]
-    reads = read_standing(prompt, texts, read, issues)
+    reads = read_standing(prompt, texts, read_text, issues)
     return _result(result, [with_lora_times(timed_view(timed), times) for timed in reads])
 
 
@@ -103,7 +103,7 @@ def timed_result(
     ``times`` are those of its LoRAs, which the CLIP carries as hooks. Its ``texts`` are as in `encoded_result`.
     """
     is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
-    is_timed = is_timed or any(one.changes for one in times)
+    is_timed = is_timed or any(lora.changes for lora in times)
     issues = [*(timing.issues if is_timed else ()), *(hooked.issues if hooked else ())]
     texts = standing_texts(prompt, timing.steps, counter)
     reads = read_standing(prompt, texts, lambda text: _reads(encoded.texts[text])[0], issues)
@@ -126,17 +126,17 @@ def _text_line(text: str) -> str:
 
 
 def _result(result: tuple[Any, ...], views: list[dict[str, Any]]) -> dict[str, Any]:
-    problems = [issue["message"] for one in views for issue in one["issues"]]
+    problems = [issue["message"] for prompt_view in views for issue in prompt_view["issues"]]
     return {"ui": {"weighted_clip": views, "text": problems}, "result": result}
 
 
 def merged_reads(prompts: Iterable[ReadPrompt]) -> list[ReadPrompt]:
     """Prompts as read by several towers, with those of the same text merged, including their problems."""
     reads: dict[str, ReadPrompt] = {}
-    for one in prompts:
-        read = reads.setdefault(one.prompt.source, one)
-        issues = tuple(dict.fromkeys([*read.issues, *one.issues]))
-        reads[one.prompt.source] = read._replace(issues=issues)
+    for parsed in prompts:
+        merged = reads.setdefault(parsed.prompt.source, parsed)
+        issues = tuple(dict.fromkeys([*merged.issues, *parsed.issues]))
+        reads[parsed.prompt.source] = merged._replace(issues=issues)
     return list(reads.values())
 
 
@@ -144,18 +144,19 @@ def _reads(encoded: Encoded) -> list[ReadPrompt]:
     return merged_reads(prompt.read for prompt in encoded.prompts.values())
 
 
-def _of_run(read: ReadPrompt, encoded: Encoded) -> dict[str, Any]:
+def _of_run(parsed: ReadPrompt, encoded: Encoded) -> dict[str, Any]:
     """Additions of a run to the view of a text: encodings, parts left to the host, and further notes."""
-    tower = next(iter(_towers_of(read, encoded) or encoded.prompts))  # a timed text is in positions of the whole prompt
-    encodings = encodings_text(encoded.prompts[tower].num_encodings, len(read.chunks))
+    # a timed text is in positions of the whole prompt
+    tower = next(iter(_towers_of(parsed, encoded) or encoded.prompts))
+    encodings = encodings_text(encoded.prompts[tower].num_encodings, len(parsed.chunks))
     notes = [encoded.note] if encoded.note else []
     left = list(encoded.left_to_host)
     return {"encodings": encodings, "left_to_host": left, "notes": notes, "encoder": encoded.tokenizer}
 
 
-def _towers_of(read: ReadPrompt, encoded: Encoded) -> list[str]:
+def _towers_of(parsed: ReadPrompt, encoded: Encoded) -> list[str]:
     """Towers that read this text."""
-    return [name for name, one in encoded.prompts.items() if one.read.prompt.source == read.prompt.source]
+    return [name for name, prompt in encoded.prompts.items() if prompt.read.prompt.source == parsed.prompt.source]
 
 
 def _heading(timed: TimedRead, *, has_weight: bool) -> str:
@@ -172,8 +173,8 @@ def _encoding_lines(encoded: Encoded) -> list[str]:
     for name, prompt in encoded.prompts.items():
         rows, dim = prompt.hidden.shape[1:]
         count = counted(prompt.num_encodings, "encoding")
-        told = ", ".join(filter(None, (prompt.read.options.scheme, bound_text(prompt.read), count)))
-        lines.append(f"{name}: {told} -> {rows} rows of {dim}")
+        summary = ", ".join(filter(None, (prompt.read.options.scheme, bound_text(prompt.read), count)))
+        lines.append(f"{name}: {summary} -> {rows} rows of {dim}")
         if encoded.how_computed.get(name):
             lines.append(f"{name}: {encoded.how_computed[name]}")
     if encoded.left_to_host:

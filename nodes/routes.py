@@ -59,14 +59,14 @@ def add_routes(nodes: Mapping[str, RulerNode], classes: Mapping[str, Any]) -> No
             INFOTEXT_PATH: _taken_apart,
             PICTURE_PATH: _picture,
         }
-        for path, read in paths.items():
-            instance.routes.post(path)(partial(answer, nodes=nodes, read=read))
+        for path, handle in paths.items():
+            instance.routes.post(path)(partial(answer, nodes=nodes, handle=handle))
 
 
 async def answer(
-    request: Any, nodes: Mapping[str, RulerNode], read: Callable[[bytes, Mapping[str, RulerNode]], str] | None = None
+    request: Any, nodes: Mapping[str, RulerNode], handle: Callable[[bytes, Mapping[str, RulerNode]], str] | None = None
 ) -> Any:
-    """Answer an aiohttp request: the views, or another result of ``read``, or 400, 413 or 429 with ``error``."""
+    """Answer an aiohttp request: the views, or another result of ``handle``, or 400, 413 or 429 with ``error``."""
     from aiohttp import web
 
     from ..web.inspection import MAX_BYTES
@@ -79,7 +79,7 @@ async def answer(
     if len(_running) >= MAX_AT_ONCE:
         return web.json_response({"error": f"{MAX_AT_ONCE} prompts are being read: ask again"}, status=429)
     try:
-        answered = await _start(read or _read, body, nodes)
+        answered = await _start(handle or _read, body, nodes)
     except RecursionError:
         return web.json_response({"error": "the request is nested too deep"}, status=400)
     except ValueError as error:  # also raised by json, its codec, and for a number of more digits than Python reads
@@ -88,10 +88,10 @@ async def answer(
 
 
 def _start(
-    read: Callable[[bytes, Mapping[str, RulerNode]], str], body: bytes, nodes: Mapping[str, RulerNode]
+    handle: Callable[[bytes, Mapping[str, RulerNode]], str], body: bytes, nodes: Mapping[str, RulerNode]
 ) -> asyncio.Future[str]:
     """Handle a request in a thread. One whose client is gone counts until its thread has finished."""
-    reading = _threads.submit(read, body, nodes)
+    reading = _threads.submit(handle, body, nodes)
     _running.add(reading)
     reading.add_done_callback(_running.discard)
     return asyncio.wrap_future(reading)
@@ -104,11 +104,11 @@ def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     asked = parse_json(body)
     request = request_of(asked, nodes)
     node = nodes[asked["node"]]
-    others = embedding_names(), reader_of(asked, nodes), positions_in(files_of(asked))
+    reading = embedding_names(), reader_of(asked, nodes), positions_in(files_of(asked))
     if node.is_swept:
-        answered = inspect_sweep(request, *others)
+        answered = inspect_sweep(request, *reading)
     else:
-        answered = inspect(request, *others, lora_issues=node.lora_issues)
+        answered = inspect(request, *reading, lora_issues=node.lora_issues)
     values = {**node.defaults, **asked["values"], "text": asked["text"]}
     messages = [problem.message for problem in islice(node.problems(values), MAX_PROBLEMS)]
     first, *rest = answered["views"]
@@ -132,15 +132,15 @@ def positions_in(files: Iterable[str]) -> int:
 
     folder_paths = host("folder_paths")
 
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for file in files:
         folder, _, name = file.partition("/")
         path = folder_paths.get_full_path(folder, name) if folder in FOLDERS else None
         if path is not None and "\0" not in path:
             with suppress(OSError):  # it has been removed
-                about = Path(path).stat()
-                found = {**_positions(path, about.st_mtime_ns, about.st_size), **found}
-    return next((found[name] for name in TOWERS if name in found), CLIP_L.context_length)
+                state = Path(path).stat()
+                positions = {**_positions(path, state.st_mtime_ns, state.st_size), **positions}
+    return next((positions[name] for name in TOWERS if name in positions), CLIP_L.context_length)
 
 
 @lru_cache(maxsize=MAX_FILES_KNOWN)
@@ -224,9 +224,9 @@ def _ruler_node(node_class: Any) -> RulerNode:
         return live_reader(encoder, reads_as)
 
     def problems(values: Mapping[str, Any]) -> Iterable[Problem]:
-        from .checks import Known
+        from .checks import NodeState
 
-        return node_class.problems(Known(values))
+        return node_class.problems(NodeState(values))
 
     texts = tuple(name for name, spec in inputs.items() if spec[1:] and spec[1].get(node.MARK) == node.PROMPT)
     loads, is_swept = getattr(node_class, "lora_issues", None), getattr(node_class, "is_swept", False)

@@ -13,7 +13,7 @@ from ..weighting.options import EncodeOptions
 from ..weighting.problems import Problem, refused
 from ..weighting.sweep import Swept, read_sweep
 from ..weighting.view import encoded_text
-from .checks import Known
+from .checks import NodeState
 from .node import CATEGORY, METADATA, Node, Out, checked, inputs, make_input, number, prompt_input
 from .results import shown_result, to_image, to_picture, with_preview
 
@@ -67,10 +67,10 @@ class WeightedCLIPSweep(Node):
         return EncodeOptions(**choices)
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run, beside those of the prompt."""
-        if known.has("text", "many"):
-            yield from refused("many", cls._swept, known.values["text"], known.values["many"])
+        if state.has("text", "many"):
+            yield from refused("many", cls._swept, state.values["text"], state.values["many"])
 
     @staticmethod
     def _swept(text: str, many: bool) -> Swept:
@@ -88,9 +88,9 @@ class WeightedCLIPSweep(Node):
         """Encode the prompt at all values; ``choices`` are the menus."""
         options, swept = self.options(**choices), self._swept(text, many)
         encoded = encode_together(clip, swept.texts, options)
-        for one in encoded:
-            note_texts(extra_pnginfo, {"text": encoded_text(next(iter(one.prompts.values())).read)})
-        return shown_result(([one.conditioning for one in encoded], list(swept.labels), swept), swept.labels)
+        for prompt in encoded:
+            note_texts(extra_pnginfo, {"text": encoded_text(next(iter(prompt.prompts.values())).read)})
+        return shown_result(([prompt.conditioning for prompt in encoded], list(swept.labels), swept), swept.labels)
 
 
 class WeightedCLIPSweepGrid(Node):
@@ -129,5 +129,7 @@ class WeightedCLIPSweepGrid(Node):
             raise ValueError(
                 f"Sweep Grid: {len(images) * num} pictures {side} pixels wide are too many: give it less width"
             )
-        picture = draw_sweep(swept, [[to_picture(one) for one in batch] for batch in images], side=side, theme=colors)
+        picture = draw_sweep(
+            swept, [[to_picture(image) for image in batch] for batch in images], side=side, theme=colors
+        )
         return with_preview(shown_result((to_image(picture),), ()), picture)

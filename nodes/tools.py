@@ -24,7 +24,7 @@ from ..weighting.tags import REPEATED_LORA, TIMED_LORA, bare, comment_issues, re
 from ..weighting.timed.loras import LORAS, Loras, constant, lora_times, with_times
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
 from ..weighting.view import token_table, view
-from .checks import Known
+from .checks import NodeState
 from .node import (
     CATEGORY,
     EITHER_CLIP,
@@ -68,11 +68,11 @@ class WeightedCLIPConvert(Node):
     optional = inputs("cleaning")
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Parts of the prompt that the other syntax cannot say, before a run."""
-        values = dict(known.values)
+        values = dict(state.values)
         text = values.pop("text", None)
-        if isinstance(text, str) and known.has("to"):
+        if isinstance(text, str) and state.has("to"):
             for issue in cls._converted(text, values.pop("to"), cls.options(**values)).issues:
                 yield Problem(issue.line, "text", is_refused=False)
 
@@ -92,8 +92,8 @@ class WeightedCLIPConvert(Node):
         options = self.options(**choices)
         result = self._converted(text, to, options)
         report = "\n".join(issue.line for issue in result.issues) or "Every token keeps its id and its weight."
-        read = read_prompt(text, options, default_tokenizer())
-        return node_result((result.text, report), [read._replace(issues=result.issues)])
+        parsed = read_prompt(text, options, default_tokenizer())
+        return node_result((result.text, report), [parsed._replace(issues=result.issues)])
 
 
 class WeightedCLIPInspect(Node):
@@ -124,10 +124,10 @@ class WeightedCLIPInspect(Node):
 
         reader = next(iter(readers_of(clip).values()))
         options = self.options(**choices)
-        read = reader.read(text, options)
-        data = view(read)
+        parsed = reader.read(text, options)
+        data = view(parsed)
         picture = to_image(draw_tokens(data))
-        return node_result((picture, data["num_tokens"], token_table(read)), [read])
+        return node_result((picture, data["num_tokens"], token_table(parsed)), [parsed])
 
 
 PACKING = ("auto", "off")
@@ -260,23 +260,23 @@ class WeightedCLIPLoadPromptLoras(Node):
         checked("counter", counter, COUNTERS)
         checked("loras", loras, LORAS)
         options = self.options(**choices)
-        found = bare(text, has_comments=options.is_cleaned, has_tags=True)
-        tags, said = read_loras(found.tags)
-        said += comment_issues(text, found.comments)
+        bare_text = bare(text, has_comments=options.is_cleaned, has_tags=True)
+        tags, said = read_loras(bare_text.tags)
+        said += comment_issues(text, bare_text.comments)
         timing = timing_from(clip, steps, sigmas, model)
         times = [constant(tag) for tag in tags]
         if loras == LORAS[1]:
             times = lora_times(text, timing.steps, counter, has_comments=options.is_cleaned)
             said = [issue for issue in said if issue.code != TIMED_LORA]
-            said += [one.issue for one in times if not one.acts]
+            said += [lora.issue for lora in times if not lora.acts]
         files = find_loras(times)
         said = [issue for issue in said if issue.code != REPEATED_LORA]
-        loaded = load_loras(model, clip, [one for one in files.loras if not one.times.changes])
-        hooked = hook_loras(loaded.clip, [one for one in files.loras if one.times.changes], timing, loaded.model)
+        loaded = load_loras(model, clip, [lora for lora in files.loras if not lora.times.changes])
+        hooked = hook_loras(loaded.clip, [lora for lora in files.loras if lora.times.changes], timing, loaded.model)
         issues = [*files.issues, *hooked.issues, *(timing.issues if hooked.lines else ())]
         lines = [*loaded.lines, *hooked.lines, *([timing.note] if hooked.lines else [])]
         lines = [*(lines or ["no LoRA loaded"]), *(issue.line for issue in [*said, *issues])]
-        outputs = (loaded.model, hooked.clip, found.fragment.text, "\n".join(lines))
+        outputs = (loaded.model, hooked.clip, bare_text.fragment.text, "\n".join(lines))
 
         def read(text: str) -> ReadPrompt:
             return read_prompt(text, options, default_tokenizer())

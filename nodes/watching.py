@@ -31,7 +31,7 @@ from ..hosts.comfy.word_maps import (
 )
 from ..weighting.phrases import without_commas
 from ..weighting.problems import Problem, refused
-from .checks import Known
+from .checks import NodeState
 from .node import CATEGORY, WATCH, Drawing, Node, Out, checked, make_input, number, watch_input, words_input
 from .results import NOTHING, saved_preview, to_image, to_picture
 
@@ -71,17 +71,17 @@ class WeightedCLIPWatch(Node):
     }
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
-        if known.has("every"):
-            yield from refused("every", check_every, known.values["every"])
-        if known.has("words", "layers"):
-            yield from words_problems(known.values["words"], known.values["layers"], known.prompts("conditioning"))
+        if state.has("every"):
+            yield from refused("every", check_every, state.values["every"])
+        if state.has("words", "layers"):
+            yield from words_problems(state.values["words"], state.values["layers"], state.prompts("conditioning"))
 
     @classmethod
-    def words(cls, known: Known) -> Iterator[list[str]]:
+    def words(cls, state: NodeState) -> Iterator[list[str]]:
         """Words of its prompts."""
-        return known.typed_words("conditioning")
+        return state.typed_words("conditioning")
 
     def watch(self, conditioning: Conditioning, words: str, every: int, layers: str) -> tuple[Conditioning, Watch]:
         """Let the words be watched."""
@@ -120,24 +120,24 @@ class WeightedCLIPWordMaps(Drawing, Node):
     hidden = HIDDEN
 
     @classmethod
-    def problems(cls, known: Known) -> Iterator[Problem]:
+    def problems(cls, state: NodeState) -> Iterator[Problem]:
         """Problems of its inputs before a run."""
-        names = cls._names(known)
-        if names is not None and known.has("word"):
-            yield from refused("word", check_watched, known.values["word"], names)
+        names = cls._names(state)
+        if names is not None and state.has("word"):
+            yield from refused("word", check_watched, state.values["word"], names)
 
     @classmethod
-    def words(cls, known: Known) -> Iterator[list[str]]:
+    def words(cls, state: NodeState) -> Iterator[list[str]]:
         """Words that are watched."""
-        yield cls._names(known) or []
+        yield cls._names(state) or []
 
     @staticmethod
-    def _names(known: Known) -> list[str] | None:
+    def _names(state: NodeState) -> list[str] | None:
         """Names of the words that are watched; None if they are not known."""
-        watch = known.sources.get("watch")
+        watch = state.sources.get("watch")
         if watch is None or watch.kind != WeightedCLIPWatch.__name__:
             return None
-        words, prompts = watch.values.get("words"), known.prompts_of(watch.links.get("conditioning"))
+        words, prompts = watch.values.get("words"), state.prompts_of(watch.links.get("conditioning"))
         if not isinstance(words, str) or not (words.strip() or prompts.is_whole):
             return None
         return watched_names(words, prompts)
@@ -156,13 +156,13 @@ class WeightedCLIPWordMaps(Drawing, Node):
         checked("scale", scale, SCALES)
         check_watched(word, watch.names)
         maps = maps_of(watch, latent["samples"], image)
-        numbers = {one.word.casefold(): number for number, one in enumerate(maps)}
+        numbers = {word_map.word.casefold(): number for number, word_map in enumerate(maps)}
         key = " ".join(without_commas(word).split()).casefold()
         used = [is_used(slot, prompt, unique_id) for slot in self.drawn]
         num_words = most_words(maps, FLOAT * (used[0] + 3 * used[2]))
         chosen = [numbers[key]] if key else [*range(num_words)]
         places = places_of(maps)
-        largest = max(place.largest for own in places for place in own)
+        largest = max(place.largest for of_word in places for place in of_word)
         pictures = _Pictures(maps, places, largest, scale, image)
         num_pictures = len(maps[0].shares)
         lines = [watch.note] if watch.note else []
@@ -171,7 +171,7 @@ class WeightedCLIPWordMaps(Drawing, Node):
         if num_pictures > MAX_PICTURES:
             lines.append(f"grids: the first {MAX_PICTURES} of {num_pictures} pictures or frames")
         note = f"scale: {scale}; 1 is {largest:.2%} of the attention"
-        report = "\n".join([*lines, table_of([one.word for one in maps], places)])
+        report = "\n".join([*lines, table_of([word_map.word for word_map in maps], places)])
         masks, grid, overlays = torch.zeros(1, 1, 1), NOTHING, NOTHING
         height, width = maps[0].at(0).shape
         num_maps = len(chosen) * num_pictures
@@ -225,8 +225,8 @@ class _Pictures(NamedTuple):
         from ..web.pictures import draw_word_maps, tile_size
 
         small = tile_size(*self.maps[0].at(0).shape)
-        tiles = self._replace(maps=[one._replace(size=small) for one in self.maps])
-        maps = ((one.word, tiles.values(word, index).numpy()) for word, one in enumerate(self.maps))
+        tiles = self._replace(maps=[word_map._replace(size=small) for word_map in self.maps])
+        maps = ((word_map.word, tiles.values(word, index).numpy()) for word, word_map in enumerate(self.maps))
         return to_image(draw_word_maps(maps, note, self.picture(index)))
 
     def preview(self, index: int) -> dict[str, str] | None:

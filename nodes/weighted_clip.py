@@ -128,8 +128,8 @@ class WeightedCLIP(Node):
         checked("counter", counter, COUNTERS)
         settings = Settings(EncodeOptions(**choices), scheme, strength, timed, steps, counter)
         lines = [] if clip is None or settings_of(clip) is None else [TWICE]
-        found = weighted_clip(clip, settings, partial(_tell, unique_id))
-        return shown_result((with_memory(found, remember) if remember else found,), lines)
+        served = weighted_clip(clip, settings, partial(_tell, unique_id))
+        return shown_result((with_memory(served, remember) if remember else served,), lines)
 
 
 def _tell(by: str | None, report: Report) -> None:

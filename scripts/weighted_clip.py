@@ -22,7 +22,7 @@ if NAME not in sys.modules:
     spec.loader.exec_module(sys.modules[NAME])
 
 HOST_PARTS = ("settings", "generation", "lab", "exchange", "axes", "routes")
-settings, generation, lab, exchange, axes, routes = (import_module(f"{NAME}.hosts.webui.{one}") for one in HOST_PARTS)
+settings, generation, lab, exchange, axes, routes = (import_module(f"{NAME}.hosts.webui.{part}") for part in HOST_PARTS)
 accordion, markup, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "markup", "page"))
 pictures = import_module(f"{NAME}.web.pictures")
 
@@ -41,10 +41,12 @@ class WeightedCLIPScript(scripts.Script):
     def ui(self, is_img2img):
         """The controls, in the order in which the API takes their values."""
         input_accordion, first = getattr(ui_components, "InputAccordion", None), settings.first_values()
-        controls, told = accordion.build_accordion(self.title(), self.elem_id, first, input_accordion, exchange.given)
+        controls, message_box = accordion.build_accordion(
+            self.title(), self.elem_id, first, input_accordion, exchange.given
+        )
         self.infotext_fields = [
             *((control, partial(settings.pasted, name)) for name, control in controls.items()),
-            (told, lambda parameters: markup.passing(markup.problems(settings.untaken(parameters)))),
+            (message_box, lambda parameters: markup.passing(markup.problems(settings.untaken(parameters)))),
         ]
         self.paste_field_names = [settings.infotext_key(name) for name in controls if name != "enabled"]
         return list(controls.values())

@@ -37,12 +37,12 @@ def chunk_counts(sections: Sequence[ChunkedSection]) -> list[int]:
     return [max(map(len, section.prompts)) for section in sections]
 
 
-def first_rows(read: ReadPrompt) -> list[int]:
+def first_rows(parsed: ReadPrompt) -> list[int]:
     """First row of each chunk in an encoding with all rows; prompts of a blend share rows."""
-    ends = accumulate(chunk_counts(read.sections), initial=0)
+    ends = accumulate(chunk_counts(parsed.sections), initial=0)
     return [
-        (first + index) * read.layout.length
-        for section, first in zip(read.sections, ends, strict=False)
+        (first + index) * parsed.layout.length
+        for section, first in zip(parsed.sections, ends, strict=False)
         for prompt in section.prompts
         for index in range(len(prompt))
     ]
@@ -88,8 +88,8 @@ class TowerDifference:
 
     def labels(self, chunk: int) -> list[str]:
         """Labels of the rows of a chunk without padding: BOS, the tokens' texts, EOS."""
-        shown = self.read.chunks[chunk]
-        return mask_labels(shown, self.read.prompt.source)[: shown.num_content + 2]
+        tokens = self.read.chunks[chunk]
+        return mask_labels(tokens, self.read.prompt.source)[: tokens.num_content + 2]
 
 
 def difference(tower: str, original: EncodedPrompt, changed: EncodedPrompt) -> TowerDifference:
@@ -122,14 +122,14 @@ def draw_differences(differences: Sequence[TowerDifference], *, width: int = 110
     Encoders with other tokens get separate charts below.
     """
     groups: dict[tuple[str, ...], list[TowerDifference]] = {}
-    for one in differences:
-        labels = [label for chunk in _shown(one) for label in one.labels(chunk)]
-        groups.setdefault(tuple(labels), []).append(one)
+    for difference in differences:
+        labels = [label for chunk in _shown(difference) for label in difference.labels(chunk)]
+        groups.setdefault(tuple(labels), []).append(difference)
     charts: list[Image.Image] = []
-    for labels, some in groups.items():
-        count = len(some[0].read.chunks)
+    for labels, group in groups.items():
+        count = len(group[0].read.chunks)
         title = f"chunks 1 to {SHOWN_CHUNKS} of {count}; the report has all" if count > SHOWN_CHUNKS else ""
-        rows = [_line(one) for one in some]
+        rows = [_line(difference) for difference in group]
         charts.append(draw_changes(rows, labels, None, heading=HEADING, legend=LEGEND, title=title, width=width))
     if len(charts) == 1:
         return charts[0]
@@ -144,27 +144,31 @@ def draw_differences(differences: Sequence[TowerDifference], *, width: int = 110
 def difference_report(differences: Sequence[TowerDifference]) -> str:
     """Relative changes as text: for each text encoder its tokens, most changed first, padding, and pooled."""
     lines: list[str] = []
-    for one in differences:
-        found = [
-            (one.relative[chunk][place], chunk, place, label)
-            for chunk in range(len(one.read.chunks))
-            for place, label in enumerate(one.labels(chunk))
+    for difference in differences:
+        rows = [
+            (difference.relative[chunk][place], chunk, place, label)
+            for chunk in range(len(difference.read.chunks))
+            for place, label in enumerate(difference.labels(chunk))
         ]
-        found.sort(key=lambda row: -row[0] if math.isfinite(row[0]) else -math.inf)  # NaN and infinity first
-        lines.append(f"{one.tower}: |changed - original| / |original| of each row, the largest first")
-        for value, chunk, place, label in found:
-            change = one.changes[chunk][place]
-            told = [f"length {ratio_text(change.ratio)}"] if ratio_text(change.ratio) else []
-            told += [f"angle {angle_text(change.angle)}"] if angle_text(change.angle) else []
+        rows.sort(key=lambda row: -row[0] if math.isfinite(row[0]) else -math.inf)  # NaN and infinity first
+        lines.append(f"{difference.tower}: |changed - original| / |original| of each row, the largest first")
+        for value, chunk, place, label in rows:
+            change = difference.changes[chunk][place]
+            measures = [f"length {ratio_text(change.ratio)}"] if ratio_text(change.ratio) else []
+            measures += [f"angle {angle_text(change.angle)}"] if angle_text(change.angle) else []
             where = f"chunk {chunk + 1}, position {place}"
-            lines.append(f"{percent(value):>11}  {label!r:<24}{where:<24}{', '.join(told)}".rstrip())
-        lines.append(f"{percent(_mean([row[0] for row in found])):>11}  mean of these {counted(len(found), 'row')}")
-        padding = [value for chunk, values in enumerate(one.relative) for value in values[len(one.labels(chunk)) :]]
+            lines.append(f"{percent(value):>11}  {label!r:<24}{where:<24}{', '.join(measures)}".rstrip())
+        lines.append(f"{percent(_mean([row[0] for row in rows])):>11}  mean of these {counted(len(rows), 'row')}")
+        padding = [
+            value
+            for chunk, values in enumerate(difference.relative)
+            for value in values[len(difference.labels(chunk)) :]
+        ]
         if padding:
             what = f"mean of {counted(len(padding), 'row')} of padding, at most {percent(max(padding))}"
             lines.append(f"{percent(_mean(padding)):>11}  {what}")
-        lines.append(f"{percent(one.pooled):>11}  pooled vector")
-        lines += [BLENDED] if _is_blended(one.read) else []
+        lines.append(f"{percent(difference.pooled):>11}  pooled vector")
+        lines += [BLENDED] if _is_blended(difference.read) else []
     return "\n".join(lines)
 
 
@@ -177,24 +181,24 @@ def percent(share: float, digits: int = 4) -> str:
     return f"{100 * share:.{digits}g} %" if math.isfinite(share) else "no number"
 
 
-def _shown(one: TowerDifference) -> range:
-    return range(min(SHOWN_CHUNKS, len(one.read.chunks)))
+def _shown(difference: TowerDifference) -> range:
+    return range(min(SHOWN_CHUNKS, len(difference.read.chunks)))
 
 
-def _line(one: TowerDifference) -> SchemeRow:
+def _line(difference: TowerDifference) -> SchemeRow:
     """Line of the chart for an encoder."""
-    ends = [len(one.labels(chunk)) for chunk in _shown(one)]
-    changes = [change for chunk, end in enumerate(ends) for change in one.changes[chunk][:end]]
-    relative = [value for chunk, end in enumerate(ends) for value in one.relative[chunk][:end]]
-    notes = (f"mean {percent(_mean(relative), 3)}", f"pooled {percent(one.pooled, 3)}")
-    message = BLENDED if _is_blended(one.read) else ""
+    ends = [len(difference.labels(chunk)) for chunk in _shown(difference)]
+    changes = [change for chunk, end in enumerate(ends) for change in difference.changes[chunk][:end]]
+    relative = [value for chunk, end in enumerate(ends) for value in difference.relative[chunk][:end]]
+    notes = (f"mean {percent(_mean(relative), 3)}", f"pooled {percent(difference.pooled, 3)}")
+    message = BLENDED if _is_blended(difference.read) else ""
     if max(relative) > 0 and not any(ratio_text(change.ratio) or angle_text(change.angle) for change in changes):
-        return SchemeRow(one.tower, (), notes, f"All rows change by too little to be drawn. {message}".strip())
-    return SchemeRow(one.tower, changes, notes, message)
+        return SchemeRow(difference.tower, (), notes, f"All rows change by too little to be drawn. {message}".strip())
+    return SchemeRow(difference.tower, changes, notes, message)
 
 
-def _is_blended(read: ReadPrompt) -> bool:
-    return any(len(section.prompts) > 1 for section in read.sections)
+def _is_blended(parsed: ReadPrompt) -> bool:
+    return any(len(section.prompts) > 1 for section in parsed.sections)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -206,10 +206,10 @@ def inspect(
                 return reader.read(text, options)
             return read_prompt(text, options, default_tokenizer(), layout, embeddings=embeddings)
 
-        def shown(read: ReadPrompt, as_view: dict[str, Any]) -> dict[str, Any]:
+        def shown(parsed: ReadPrompt, as_view: dict[str, Any]) -> dict[str, Any]:
             if reader is not None:
                 return {**as_view, "notes": [reader.note], "encoder": reader.name}
-            encodings, refusal = _planned(read)
+            encodings, refusal = _planned(parsed)
             return with_problems({**as_view, "encodings": encodings}, refusal)
 
         only_loads = "regions" not in data and data.get("loras") == LORAS[0]
@@ -217,8 +217,8 @@ def inspect(
             prompt, tags = read(data["text"]), list[LoraTag]()
             if only_loads and lora_issues is not None:  # which it does load
                 tags, _ = read_loras(bare(data["text"], has_comments=options.is_cleaned, has_tags=True).tags)
-                others = (issue for issue in prompt.issues if issue.code not in ("lora", REPEATED_LORA))
-                issues = [*others, *lora_issues([constant(tag) for tag in tags])]
+                other_issues = (issue for issue in prompt.issues if issue.code not in ("lora", REPEATED_LORA))
+                issues = [*other_issues, *lora_issues([constant(tag) for tag in tags])]
                 prompt = prompt._replace(issues=tuple(sorted(issues, key=lambda issue: issue.span)))
             check_size(least_size(prompt))
             return {"views": [shown(prompt, view(prompt, [tag.span for tag in tags]))]}
@@ -231,21 +231,25 @@ def inspect(
 
 def with_problems(as_view: dict[str, Any], *messages: str) -> dict[str, Any]:
     """A view with problems of the whole prompt before its own."""
-    known = {"", *(issue["message"] for issue in as_view["issues"])}
-    new = [{"code": "refused", "message": one, "start": 0, "end": 0} for one in messages if one not in known]
+    shown_messages = {"", *(issue["message"] for issue in as_view["issues"])}
+    new = [
+        {"code": "refused", "message": message, "start": 0, "end": 0}
+        for message in messages
+        if message not in shown_messages
+    ]
     for chip in (chip for chunk in as_view["chunks"] for chip in chunk["chips"]):
         chip["problems"] = [number + len(new) for number in chip["problems"]]
     return {**as_view, "issues": [*new, *as_view["issues"]]}
 
 
-def _planned(read: ReadPrompt) -> tuple[str, str]:
+def _planned(parsed: ReadPrompt) -> tuple[str, str]:
     """Number of encodings of a prompt, if quickly determined and not few; and why a run would refuse it."""
     try:
-        plan = plan_prompt(read, default_tokenizer())
+        plan = plan_prompt(parsed, default_tokenizer())
     except ValueError as error:
-        is_named = any(issue.message in str(error) for issue in read.issues)
+        is_named = any(issue.message in str(error) for issue in parsed.issues)
         return "", "" if is_named else str(error)
-    num_chunks, length = len(read.chunks), read.layout.length
+    num_chunks, length = len(parsed.chunks), parsed.layout.length
     if num_chunks > MAX_CHUNKS or length > MAX_POSITIONS:
         return "", ""
     max_asks = MAX_ASKS * CLIP_L_LAYOUT.length // length
@@ -256,19 +260,19 @@ def _planned(read: ReadPrompt) -> tuple[str, str]:
     return (encodings_text(number, num_chunks) if next(variants, None) is None else ""), ""
 
 
-def inspect_sweep(request: Mapping[str, Any], *others: Any) -> dict[str, Any]:
+def inspect_sweep(request: Mapping[str, Any], *options: Any) -> dict[str, Any]:
     """Same as `inspect` for ranges of weights: a view for each of the first prompts, with its ``label``."""
     try:
         swept = read_sweep(_checked(request)["text"])
     except RequestError:
         raise
     except ValueError:  # which is among the node's problems
-        return inspect(request, *others)
+        return inspect(request, *options)
     lengths = accumulate(map(len, swept.texts[:MAX_VIEWS]))
     count = max(1, sum(length <= MAX_CHARACTERS for length in lengths))
     views: list[dict[str, Any]] = []
     for label, text in zip(swept.labels[:count], swept.texts[:count], strict=True):
-        (as_view,) = inspect({**request, "text": text}, *others)["views"]
+        (as_view,) = inspect({**request, "text": text}, *options)["views"]
         views.append({**as_view, "label": label})
     views[0]["notes"] = [*views[0].get("notes", ()), f"{counted(len(swept.labels), 'picture')}, one for each"]
     if len(swept.labels) > count:
@@ -305,9 +309,9 @@ def prompt_words(request: object) -> PromptWords:
     return PromptWords(tuple(words_of(prompt.parts) for prompt in prompts), num_entries, is_blend)
 
 
-def check_size(least: int) -> None:
+def check_size(min_bytes: int) -> None:
     """Refuse an answer that will be too long, of at least so many bytes, before it is made."""
-    if least > MAX_ANSWER:
+    if min_bytes > MAX_ANSWER:
         raise RequestError(TOO_LONG)
 
 
@@ -344,7 +348,7 @@ def _lora_times(data: Mapping[str, Any], *, has_comments: bool) -> list[LoraTime
 
 def _timed_views(
     data: Mapping[str, Any],
-    read: Callable[[str], ReadPrompt],
+    read_text: Callable[[str], ReadPrompt],
     shown_as: Callable[[ReadPrompt, dict[str, Any]], dict[str, Any]],
     lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]],
     *,
@@ -358,12 +362,12 @@ def _timed_views(
     room = MAX_CHARACTERS - len(texts[0].fragment.text)
     count = 1 + sum(length <= room for length in lengths)
     issues = [issue for issue in lora_issues(times) if issue not in prompt.issues]
-    reads = read_standing(prompt, texts[:count], read, issues)
+    reads = read_standing(prompt, texts[:count], read_text, issues)
     check_size(least_size(reads[0].read))
-    shown = [shown_as(timed.read, with_lora_times(timed_view(timed), times)) for timed in reads]
+    views = [shown_as(timed.read, with_lora_times(timed_view(timed), times)) for timed in reads]
     if len(texts) > count:
-        shown[-1]["num_more"] = len(texts) - count
-    return shown
+        views[-1]["num_more"] = len(texts) - count
+    return views
 
 
 def _checked(request: object) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from weighted_clip.hosts.comfy.clip import Encoded
 from weighted_clip.hosts.comfy.old_nodes import add_replacements, balanced, with_replaced
-from weighted_clip.nodes.checks import Known
+from weighted_clip.nodes.checks import NodeState
 from weighted_clip.nodes.old_workflows import INTERPRETATIONS, OLD_NODES, WeightedCLIPSmzEncode
 
 from ..weighting.test_schemes import OURS
@@ -111,5 +111,5 @@ def test_a_balance_scales_the_towers_rows(balance: float, low: float, high: floa
     ],
 )
 def test_what_has_no_equal_is_said_while_typing(values: dict[str, Any], name: str | None) -> None:
-    problems = list(WeightedCLIPSmzEncode.problems(Known(values)))
+    problems = list(WeightedCLIPSmzEncode.problems(NodeState(values)))
     assert [problem.input for problem in problems] == ([] if name is None else [name])

@@ -101,7 +101,7 @@ class Guard:
         else:
             refusal = _refusal(scope, f"/{rest}")
         if refusal is None:
-            headers = [one for one in scope["headers"] if not is_page or one[0] != b"accept-encoding"]
+            headers = [header for header in scope["headers"] if not is_page or header[0] != b"accept-encoding"]
             await self._app({**scope, "root_path": f"/{self._secret}", "headers": headers}, receive, send_more)
             return
         status, reason = refusal
@@ -134,9 +134,9 @@ def _refusal(scope: Mapping[str, Any], path: str) -> tuple[HTTPStatus, str] | No
     length = headers.get("content-length", "0" if is_reading else "")
     if "transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
         return HTTPStatus.LENGTH_REQUIRED, f"a request has to say how long it is, got content-length {quote(length)}"
-    most = MAX_UPLOAD_BYTES if path in UPLOADS else MAX_BYTES
-    if len(length) > len(str(most)) or int(length) > most:
-        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {most} bytes at most, got {length:.20}"
+    limit = MAX_UPLOAD_BYTES if path in UPLOADS else MAX_BYTES
+    if len(length) > len(str(limit)) or int(length) > limit:
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {limit} bytes at most, got {length:.20}"
     return None
 
 
@@ -155,21 +155,23 @@ def listen(port: int | None) -> socket.socket:
         ValueError: If the port is in use or not available.
     """
     tried = range(FIRST_PORT, FIRST_PORT + NUM_PORTS) if port is None else [port]
-    for one in tried:
+    for candidate in tried:
         listening = socket.socket()
         if os.name == "posix":  # elsewhere it would share the port with another program
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((HOST, one))
+            listening.bind((HOST, candidate))
             listening.listen(128)
         except OSError as error:
             listening.close()
             # EACCES is Windows' error for its reserved ports
             if error.errno not in (errno.EADDRINUSE, errno.EACCES) or port is not None:
-                raise ValueError(f"port {one} cannot be used: {error.strerror}; choose another with --port") from error
+                raise ValueError(
+                    f"port {candidate} cannot be used: {error.strerror}; choose another with --port"
+                ) from error
         except OverflowError as error:
             listening.close()
-            raise ValueError(f"a port is a number from 0 to 65535; got {one}") from error
+            raise ValueError(f"a port is a number from 0 to 65535; got {candidate}") from error
         else:
             return listening
     raise ValueError(f"no port from {tried[0]} to {tried[-1]} is free; choose one with --port")

@@ -53,7 +53,7 @@ def build_accordion(
     return controls, pasted
 
 
-def _receive(controls: Mapping[str, Any], told: Any, box: Any, give: Give) -> None:
+def _receive(controls: Mapping[str, Any], message_box: Any, box: Any, give: Give) -> None:
     """Set the controls to what the tab sends; it is told if something cannot be set."""
 
     def receive(request: str) -> tuple[Any, ...]:
@@ -64,7 +64,7 @@ def _receive(controls: Mapping[str, Any], told: Any, box: Any, give: Give) -> No
         changes = [gr.update(value=values[name]) if name in values else gr.update() for name in controls]
         return *changes, markup.passing(markup.problems(lines))
 
-    live(box.change, {"fn": receive, "inputs": [box], "outputs": [*controls.values(), told]})
+    live(box.change, {"fn": receive, "inputs": [box], "outputs": [*controls.values(), message_box]})
 
 
 def _controls(elem_id: Callable[[str], str], defaults: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -105,11 +105,11 @@ def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any], par
 
     def shown(scheme: str, *values: Any) -> tuple[Any, ...]:
         chosen = dict(zip(folded, values, strict=True))
-        told = _note(scheme, cuts_off=chosen["bind_hide"] == "cutoff")
-        told += markup.note(told_changes("Advanced", chosen, defaults))
+        lines = _note(scheme, cuts_off=chosen["bind_hide"] == "cutoff")
+        lines += markup.note(told_changes("Advanced", chosen, defaults))
         is_seen = appearing(chosen)
         is_there = [*(only == scheme for only in rows), *(is_seen[part] for part in parts)]
-        return told, *(gr.update(visible=one) for one in is_there)
+        return lines, *(gr.update(visible=is_visible) for is_visible in is_there)
 
     inputs = [controls["scheme"], *folded.values()]
     page = Context.root_block
@@ -119,12 +119,12 @@ def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any], par
 
 def _note(scheme: str, *, cuts_off: bool = False) -> str:
     """Effect of a scheme, and what it does not go with."""
-    about = SCHEMES.get(scheme)
-    lines = "" if about is None else markup.note(about.advice)
-    if cuts_off and (about is None or not about.bound_as_cutoff):
-        *some, last = (name for name, one in SCHEMES.items() if one.bound_as_cutoff)
+    record = SCHEMES.get(scheme)
+    lines = "" if record is None else markup.note(record.advice)
+    if cuts_off and (record is None or not record.bound_as_cutoff):
+        *names, last = (name for name, other in SCHEMES.items() if other.bound_as_cutoff)
         lines += markup.message(
-            f"cutoff does not go with {scheme}: a prompt with weights is refused. Take {', '.join(some)} or {last}, or "
-            "another choice than cutoff."
+            f"cutoff does not go with {scheme}: a prompt with weights is refused. Take {', '.join(names)} or {last}, "
+            "or another choice than cutoff."
         )
     return lines

@@ -43,10 +43,10 @@ class LabBlocks(gr.Blocks):
 def check_files(part: Any, value: object) -> None:
     """Refuse a value with files that its component does not take, or that were not uploaded."""
     takes_files = isinstance(part, (gr.File, gr.Image))
-    for one in _dicts(value):
+    for entry in _dicts(value):
         if not takes_files:
             raise gr.Error(f"{part.label} takes no file and no object", print_exception=False)
-        if "path" in one and not _is_in(Path(part.GRADIO_CACHE), one["path"]):
+        if "path" in entry and not _is_in(Path(part.GRADIO_CACHE), entry["path"]):
             raise gr.Error(f"{part.label}: choose a file, or drop one; no other can be named", print_exception=False)
 
 
@@ -54,12 +54,12 @@ def _dicts(value: object) -> Iterator[dict[str, Any]]:
     """All objects in a value of JSON."""
     left = [value]
     while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            yield one
-            left.extend(one.values())
-        elif isinstance(one, list):
-            left.extend(one)
+        item = left.pop()
+        if isinstance(item, dict):
+            yield item
+            left.extend(item.values())
+        elif isinstance(item, list):
+            left.extend(item)
 
 
 def _is_in(folder: Path, path: object) -> bool:
@@ -70,7 +70,7 @@ def _is_in(folder: Path, path: object) -> bool:
         return False
 
 
-def keep(page: gr.Blocks, parts: Mapping[str, Any], link: Any, told: Any) -> None:
+def keep(page: gr.Blocks, parts: Mapping[str, Any], link: Any, notice: Any) -> None:
     """Let a page start with its last values, or with those in its address."""
     fields = json.dumps([(name, _allowed(part)) for name, part in parts.items()])
     values = list(parts.values())
@@ -81,7 +81,7 @@ def keep(page: gr.Blocks, parts: Mapping[str, Any], link: Any, told: Any) -> Non
     page.load(None, inputs=values, outputs=values, js=script("restore"), queue=False, show_progress="hidden")
     for part in values:
         part.change(None, inputs=values, outputs=[], js=script("save"), queue=False, show_progress="hidden")
-    link.click(None, inputs=values, outputs=[told], js=script("copyLink"), queue=False, show_progress="hidden")
+    link.click(None, inputs=values, outputs=[notice], js=script("copyLink"), queue=False, show_progress="hidden")
 
 
 def _allowed(part: Any) -> Any:
@@ -131,10 +131,10 @@ class WeightsPart:
         return self._done(lambda: self._shelf.drop(Path(path or "")))
 
     def _done(self, act: Callable[[], None]) -> tuple[Any, str]:
-        told = markup.note(f"Weights: {self._shelf.name}")
+        notice = markup.note(f"Weights: {self._shelf.name}")
         try:
             act()
-            told = markup.note(f"Weights: {self._shelf.source().title}")
+            notice = markup.note(f"Weights: {self._shelf.source().title}")
         except Exception as error:  # the page is the only place where the user can see it
-            told = markup.refused(explained(error))
-        return gr.update(choices=self._shelf.names, value=self._shelf.name), told
+            notice = markup.refused(explained(error))
+        return gr.update(choices=self._shelf.names, value=self._shelf.name), notice

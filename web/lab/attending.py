@@ -84,43 +84,43 @@ def find_attention(model: AttentionModel, text: str, options: EncodeOptions, cho
     """Attention weights of a layer and head for one chunk of a prompt, of ``limit`` positions at most."""
     towers = list(model.sizes())
     tower = towers[min(choice.tower, len(towers)) - 1]
-    read = read_for_towers(text, options, model.readers())[tower]
-    number = min(choice.chunk, len(read.chunks))
-    versions = versions_of(read, number - 1, model.readers()[tower])
+    parsed = read_for_towers(text, options, model.readers())[tower]
+    number = min(choice.chunk, len(parsed.chunks))
+    versions = versions_of(parsed, number - 1, model.readers()[tower])
     version = versions[min(choice.version, len(versions)) - 1]
     config = model.sizes()[tower]
     layer, head = min(choice.layer, config.num_layers), min(choice.head, config.num_heads)
     weights = model.attention(tower, version.ask, layer).double().cpu()  # [heads, s, s]
-    length = read.layout.length
+    length = parsed.layout.length
     mask = mask_tensor([version.ask.visible], length)
     allowed = allowed_keys(1, length, mask, is_causal=version.ask.is_causal)[0]
     count = min(length, version.chunk.num_content + 2 + SHOWN_PADDING, limit)
     parts = [tower] if len(towers) > 1 else []
     parts += [f"layer {layer} of {config.num_layers}"]
     parts += [f"head {head} of {config.num_heads}" if head else f"mean of {counted(config.num_heads, 'head')}"]
-    parts += [f"chunk {number} of {len(read.chunks)}"] if len(read.chunks) > 1 else []
+    parts += [f"chunk {number} of {len(parsed.chunks)}"] if len(parsed.chunks) > 1 else []
     parts += [f"{options.scheme}: {version.title}"] if len(versions) > 1 else []
     attended = Attended(
-        mask_labels(version.chunk, read.prompt.source)[:count],
+        mask_labels(version.chunk, parsed.prompt.source)[:count],
         (weights.mean(0) if head == 0 else weights[head - 1])[:count, :count].tolist(),
         allowed[:count, :count].tolist(),
         version.ask.is_causal,
         ", ".join(parts),
         num_more=length - count,
     )
-    return Found(attended, config, len(versions), len(read.chunks), towers)
+    return Found(attended, config, len(versions), len(parsed.chunks), towers)
 
 
-def versions_of(read: ReadPrompt, chunk: int, reader: Reader) -> list[Version]:
+def versions_of(parsed: ReadPrompt, chunk: int, reader: Reader) -> list[Version]:
     """Distinct encodings of one chunk needed by a prompt's scheme, the prompt's own first; at most `MAX_VERSIONS`."""
-    alone = read._replace(sections=(ChunkedSection(((chunk_of(read, chunk),),)),), kept=None)
-    found: dict[Ask, Version] = {}
+    alone = parsed._replace(sections=(ChunkedSection(((chunk_of(parsed, chunk),),)),), kept=None)
+    versions: dict[Ask, Version] = {}
     for variant in islice(plan_prompt(alone, reader.tokenize).variants(), 4 * MAX_VERSIONS):
         if variant.is_aside:
             continue
-        for one, ask in zip(variant.chunks, variant.asks(), strict=True):
-            found.setdefault(ask, Version(variant.title, one, ask))
-    return list(found.values())[:MAX_VERSIONS]
+        for encoded_chunk, ask in zip(variant.chunks, variant.asks(), strict=True):
+            versions.setdefault(ask, Version(variant.title, encoded_chunk, ask))
+    return list(versions.values())[:MAX_VERSIONS]
 
 
 ROW = 26
@@ -164,7 +164,7 @@ def attention_chart(attended: Attended) -> str:
         f"tabindex='{0 if i == query else -1}' title='{escape(labels[i])}'>{name}</button>"
         for i, name in enumerate(names)
     )
-    told, texts, shares = rows[query]
+    sentence, texts, shares = rows[query]
     keys = "".join(
         f"<li><b title='{escape(label)}'>{name}</b><span><u style='width: {100 * share:.1f}%'></u></span>"
         f"<em>{text}</em></li>"
@@ -179,7 +179,7 @@ def attention_chart(attended: Attended) -> str:
     more = f" {attended.num_more} positions of padding behind these are not shown." if attended.num_more else ""
     return (
         f"<section class='weighted-clip-attention' data-rows='{escape(json.dumps(rows, separators=(',', ':')))}'>"
-        f"<h2>{escape(attended.told)}</h2><p class='weighted-clip-told' role='status'>{escape(told)}</p>"
+        f"<h2>{escape(attended.told)}</h2><p class='weighted-clip-told' role='status'>{escape(sentence)}</p>"
         "<div class='weighted-clip-head-view'><div class='weighted-clip-from' role='radiogroup' "
         f"aria-label='Word that attends'>{words}</div>"
         f"<svg viewBox='0 0 100 {height}' style='height: {height}px' preserveAspectRatio='none' aria-hidden='true'>"
@@ -197,11 +197,11 @@ def row_of(attended: Attended, query: int) -> tuple[str, list[str], list[float]]
         _PERCENT.text(weight) if is_open else "later" if attended.is_causal and key > query else "hidden"
         for key, (weight, is_open) in enumerate(zip(weights, allowed, strict=True))
     ]
-    most = sorted(range(len(weights)), key=lambda key: -weights[key])[:NAMED]
-    named = ", ".join(f"{labels[key]} {texts[key]}" for key in most if allowed[key])
+    strongest = sorted(range(len(weights)), key=lambda key: -weights[key])[:NAMED]
+    named = ", ".join(f"{labels[key]} {texts[key]}" for key in strongest if allowed[key])
     shut = [f"{count} {why}" for why in ("later", "hidden") if (count := texts.count(why))]
-    told = f"{labels[query]} attends {named}" + (f"; not seen: {' and '.join(shut)}" if shut else "")
-    return told, texts, [round(weight, 4) for weight in weights]
+    sentence = f"{labels[query]} attends {named}" + (f"; not seen: {' and '.join(shut)}" if shut else "")
+    return sentence, texts, [round(weight, 4) for weight in weights]
 
 
 def _weights(weights: Sequence[Sequence[float]]) -> str:
@@ -213,7 +213,7 @@ def _weights(weights: Sequence[Sequence[float]]) -> str:
             if level:
                 cells.setdefault(level, []).append(f"M{x} {y}h1v1h-1z")
     return "".join(
-        f"<path fill-opacity='{level / LEVELS:g}' d='{''.join(some)}'/>" for level, some in sorted(cells.items())
+        f"<path fill-opacity='{level / LEVELS:g}' d='{''.join(squares)}'/>" for level, squares in sorted(cells.items())
     )
 
 
@@ -223,12 +223,12 @@ def _open(allowed: Sequence[Sequence[bool]]) -> str:
 
 
 def _matrix(title: str, cells: str, count: int, query: int) -> str:
-    told = {
+    legend = {
         "Weights": "the stronger, the more a row's word attends a column's",
         "Mask": "filled is what a row's word may attend",
     }[title]
     return (
-        f"<figure><svg viewBox='0 0 {count} {count}' role='img' aria-label='{title}: {escape(told)}' "
+        f"<figure><svg viewBox='0 0 {count} {count}' role='img' aria-label='{title}: {escape(legend)}' "
         f"shape-rendering='crispEdges'>{cells}<rect x='0' y='{query}' width='{count}' height='1'/></svg>"
-        f"<figcaption>{title}: {escape(told)}</figcaption></figure>"
+        f"<figcaption>{title}: {escape(legend)}</figcaption></figure>"
     )

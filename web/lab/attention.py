@@ -48,26 +48,26 @@ class AttentionTab(PromptTab):
         numbers, text, options = values[:5], values[5], values[6:]
         inputs = inputs_of(text, options)
         try:
-            parts, shown = self._shown(Choice(*map(_number, _NUMBERS, numbers)), text, options)
+            parts, content = self._shown(Choice(*map(_number, _NUMBERS, numbers)), text, options)
         except Exception as error:  # the page is the only place where the user can see it
             return *(gr.update(),) * 5, markup.current(markup.message(explained(error)), inputs)
-        return *parts, markup.current(shown, inputs)
+        return *parts, markup.current(content, inputs)
 
     def _shown(self, choice: Choice, text: str, values: Sequence[Any]) -> tuple[list[Any], str]:
         model = self.handlers.source()
         if not isinstance(model, AttentionModel):
             raise LabError("This encoder does not show its attention: only those that the lab itself has loaded do.")
-        given = self.handlers.given(text, values, model)
-        found = find_attention(model, given.text, given.options, choice, MAX_POSITIONS)
-        versions, chunks, towers = found.num_versions, found.num_chunks, found.towers
+        chosen = self.handlers.given(text, values, model)
+        attention = find_attention(model, chosen.text, chosen.options, choice, MAX_POSITIONS)
+        versions, chunks, towers = attention.num_versions, attention.num_chunks, attention.towers
         parts = [
-            _update(found.config.num_layers, choice.layer),
-            _update(found.config.num_heads, choice.head),
+            _update(attention.config.num_layers, choice.layer),
+            _update(attention.config.num_heads, choice.head),
             _hidden(f"Version, 1 to {versions}", versions),
             _hidden(f"Chunk, 1 to {chunks} ", chunks),  # not the label of the tab Masks
             _hidden("Text encoder: " + ", ".join(f"{i} {name}" for i, name in enumerate(towers, 1)), len(towers)),
         ]
-        return parts, markup.note(given.note) + attention_chart(found.attended)
+        return parts, markup.note(chosen.note) + attention_chart(attention.attended)
 
 
 _NUMBERS = (("Layer", 1), ("Head", 0), ("Version", 1), ("Chunk of the prompt", 1), ("Text encoder", 1))
@@ -76,13 +76,13 @@ _NUMBERS = (("Layer", 1), ("Head", 0), ("Version", 1), ("Chunk of the prompt", 1
 
 def _number(declared: tuple[str, int], value: Any) -> int:
     """A number of the page; one beyond the model's own is that."""
-    label, least = declared
-    return whole_number(label, value, least, MAX_NUMBER)
+    label, minimum = declared
+    return whole_number(label, value, minimum, MAX_NUMBER)
 
 
-def _update(most: int, chosen: int) -> Any:
+def _update(limit: int, chosen: int) -> Any:
     """Slider up to the model's limit."""
-    return gr.update(maximum=most, value=most) if chosen > most else gr.update(maximum=most)
+    return gr.update(maximum=limit, value=limit) if chosen > limit else gr.update(maximum=limit)
 
 
 def _hidden(label: str, count: int) -> Any:

@@ -50,8 +50,8 @@ class BesideTab(PromptTab):
     def build(self, page: Inputs) -> None:
         """As in `Tab`."""
         example = "Such as the prompt with a word changed"
-        other = textbox("other", "Another prompt, read with the same options", placeholder=example)
-        self.asked, self.kept = [other], {"other": other}
+        box = textbox("other", "Another prompt, read with the same options", placeholder=example)
+        self.asked, self.kept = [box], {"other": box}
         self.shown = [html("panes", "Tokens of both prompts", NOT_YET)]
         self._start = button("compare_pooled", "Compare pooled vectors")
         self._pooled = html("pooled", "Similarity of the pooled vectors")
@@ -61,32 +61,32 @@ class BesideTab(PromptTab):
         asked = [*self.asked, *page.all]
         self._start.click(self.pooled, inputs=asked, outputs=[self._pooled], show_progress="minimal")
 
-    def show(self, other: str, text: str, *values: Any) -> tuple[Any, ...]:
+    def show(self, second_text: str, text: str, *values: Any) -> tuple[Any, ...]:
         """Tokens of both prompts."""
-        inputs = {**inputs_of(text, values), OTHER_ID: other}
+        inputs = {**inputs_of(text, values), OTHER_ID: second_text}
         try:
-            one, two = (self.handlers.given(each, values) for each in (text, other))
-            content = _notes(one, two) + _panes(*compared(one.read, two.read), bool(other.strip()))
+            first, second = (self.handlers.given(each, values) for each in (text, second_text))
+            content = _notes(first, second) + _panes(*compared(first.read, second.read), bool(second_text.strip()))
         except EXPLAINED as error:
             content = markup.message(str(error))
         return (markup.current(content, inputs),)
 
-    def pooled(self, other: str, text: str, *values: Any) -> str:
+    def pooled(self, second_text: str, text: str, *values: Any) -> str:
         """Similarity of the pooled vectors, for each text encoder."""
         try:
             model = self.handlers.source()
-            one, two = (self.handlers.given(each, values, model) for each in (text, other))
-            found = self.handlers.run(pooled_cosines, model, one, two)
+            first, second = (self.handlers.given(each, values, model) for each in (text, second_text))
+            cosines = self.handlers.run(pooled_cosines, model, first, second)
         except Exception as error:  # the page is the only place where the user can see it
             return markup.refused(explained(error))
-        rows = [(name, f"{cosine:.4f}", f"{angle:.1f}°") for name, (cosine, angle) in found.items()]
+        rows = [(name, f"{cosine:.4f}", f"{angle:.1f}°") for name, (cosine, angle) in cosines.items()]
         table = markup.table(("Text encoder", "Cosine", "Angle"), rows, POOLED_NOTE)
-        return markup.kept(_notes(one, two) + table, {**choices_of(text, values), OTHER_ID: other})
+        return markup.kept(_notes(first, second) + table, {**choices_of(text, values), OTHER_ID: second_text})
 
 
-def compared(one: ReadPrompt, other: ReadPrompt) -> tuple[list[Shared], list[Shared]]:
+def compared(first_prompt: ReadPrompt, second_prompt: ReadPrompt) -> tuple[list[Shared], list[Shared]]:
     """First tokens of two prompts, each compared with the other prompt."""
-    first, second = _tokens(one), _tokens(other)
+    first, second = _tokens(first_prompt), _tokens(second_prompt)
     ids = [[id_of(token.id) for token in tokens] for tokens in (first, second)]
     kinds = [["own"] * len(first), ["own"] * len(second)]
     for start, place, size in SequenceMatcher(None, *ids, autojunk=False).get_matching_blocks():
@@ -94,42 +94,46 @@ def compared(one: ReadPrompt, other: ReadPrompt) -> tuple[list[Shared], list[Sha
             kinds[0][i] = kinds[1][j] = "same" if first[i].weight == second[j].weight else "weight"
     return tuple(  # pyright: ignore[reportReturnType] - there are two
         [
-            Shared(text_of(token, read.prompt.source) or f"#{id_of(token.id)}", token.weight, kind)
-            for token, kind in zip(tokens, some, strict=True)
+            Shared(text_of(token, parsed.prompt.source) or f"#{id_of(token.id)}", token.weight, kind)
+            for token, kind in zip(tokens, of_prompt, strict=True)
         ]
-        for read, tokens, some in zip((one, other), (first, second), kinds, strict=True)
+        for parsed, tokens, of_prompt in zip((first_prompt, second_prompt), (first, second), kinds, strict=True)
     )
 
 
 def pooled_cosines(model: LabModel, first: Given, second: Given) -> dict[str, tuple[float, float]]:
     """Cosine of two prompts' pooled vectors and the angle between them in degrees, by text encoder."""
     encoders = Encoders(model.readers())
-    for given in (first, second):  # refuses either before one is encoded
-        encoders.prepare([given.text], given.options)
-    one, two = (model.encode(given.text, given.options) for given in (first, second))
-    cosines = {name: similarity(one[name].pooled.double(), two[name].pooled.double()).item() for name in one}
+    for chosen in (first, second):  # refuses either before one is encoded
+        encoders.prepare([chosen.text], chosen.options)
+    first_vectors, second_vectors = (model.encode(chosen.text, chosen.options) for chosen in (first, second))
+    cosines = {
+        name: similarity(first_vectors[name].pooled.double(), second_vectors[name].pooled.double()).item()
+        for name in first_vectors
+    }
     return {name: (value, math.degrees(math.acos(max(-1.0, min(1.0, value))))) for name, value in cosines.items()}
 
 
-def _tokens(read: ReadPrompt) -> list[Token]:
-    return [token for chunk in read.chunks for token in chunk.content][:MAX_TOKENS]
+def _tokens(parsed: ReadPrompt) -> list[Token]:
+    return [token for chunk in parsed.chunks for token in chunk.content][:MAX_TOKENS]
 
 
 def _notes(*several: Given) -> str:
     """Lines about the text that is taken of each prompt, if it has several."""
-    return "".join(markup.note(given.note) for given in several)
+    return "".join(markup.note(chosen.note) for chosen in several)
 
 
-def _panes(one: Sequence[Shared], other: Sequence[Shared], is_given: bool) -> str:
+def _panes(first: Sequence[Shared], second: Sequence[Shared], is_given: bool) -> str:
     if not is_given:
         return markup.note("Type another prompt to see which tokens differ.")
-    kinds = [token.kind for token in one]
-    only, theirs = kinds.count("own"), sum(token.kind == "own" for token in other)
-    told = f"{counted(len(kinds) - only, 'token')} in both, {only} only in the prompt, {theirs} only in the other"
-    told += f", {kinds.count('weight')} with another weight" if "weight" in kinds else ""
-    cut = f" Of each, the first {MAX_TOKENS:,} are compared." if max(len(one), len(other)) == MAX_TOKENS else ""
-    panes = _pane("The prompt", one) + _pane("The other", other)
-    return f"{markup.note(f'{told}.{cut}')}<div class='weighted-clip-panes'>{panes}</div>" + (markup.note(NOTE))
+    kinds = [token.kind for token in first]
+    only_first, only_second = kinds.count("own"), sum(token.kind == "own" for token in second)
+    shared = counted(len(kinds) - only_first, "token")
+    summary = f"{shared} in both, {only_first} only in the prompt, {only_second} only in the other"
+    summary += f", {kinds.count('weight')} with another weight" if "weight" in kinds else ""
+    cut = f" Of each, the first {MAX_TOKENS:,} are compared." if max(len(first), len(second)) == MAX_TOKENS else ""
+    panes = _pane("The prompt", first) + _pane("The other", second)
+    return f"{markup.note(f'{summary}.{cut}')}<div class='weighted-clip-panes'>{panes}</div>" + (markup.note(NOTE))
 
 
 def _pane(name: str, tokens: Sequence[Shared]) -> str:

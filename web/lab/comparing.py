@@ -68,7 +68,7 @@ def compare(
         raise LabError(f"choose schemes to compare among {', '.join(SCHEMES)}; got {got}")
     options = replace(options, padding="attend" if options.padding == "drop" else options.padding)
     plain = _encoded(model, text, replace(options, scheme="unweighted"), check)
-    known = {*plain.read.issues}  # the user asked for no weights, so unweighted need not report them
+    plain_issues = {*plain.read.issues}  # the user asked for no weights, so unweighted need not report them
     for scheme in schemes:
         try:
             chosen = replace(options, scheme=scheme)
@@ -77,60 +77,60 @@ def compare(
             yield Comparison(scheme, (), str(error), (), 0)
             continue
         changes, message = row_changes(plain, encoded)
-        lines = tuple(issue.line for issue in encoded.read.issues if issue not in known)
+        lines = tuple(issue.line for issue in encoded.read.issues if issue not in plain_issues)
         yield Comparison(scheme, changes, message, lines, encoded.num_encodings)
 
 
 def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tuple[RowChange | None, ...], ...], str]:
     """Changes from a prompt's unweighted encoding, with all rows, to another; and a message, as in `Comparison`."""
-    read = plain.read
-    length = read.layout.length
+    parsed = plain.read
+    length = parsed.layout.length
     if SCHEMES[weighted.read.options.scheme].is_repeating:
         return _repeated_changes(plain, weighted)
     num_rows, num_plain = weighted.hidden.shape[1], plain.hidden.shape[1]
-    is_unmixed = all(len(section.prompts) == 1 for section in read.sections)
+    is_unmixed = all(len(section.prompts) == 1 for section in parsed.sections)
     # rows of the plain encoding that the other one has, too
-    kept, missing = list(range(num_plain)), ""
+    rows, missing = list(range(num_plain)), ""
     if weighted.read.kept is not None:
-        kept, missing = _rows_up_to(weighted.read.kept, length), "of padding"
+        rows, missing = _rows_up_to(weighted.read.kept, length), "of padding"
     elif num_rows != num_plain and is_unmixed:
-        kept, missing = _rows_without_seams(read), "between chunks"
-    if num_rows != len(kept) or num_plain != num_chunks(read) * length:
+        rows, missing = _rows_without_seams(parsed), "between chunks"
+    if num_rows != len(rows) or num_plain != num_chunks(parsed) * length:
         return (), f"This has {num_rows} rows and the unweighted encoding {num_plain}, so they cannot be laid together."
     message = ""
     if not is_unmixed:
         message = BLENDED
     elif num_rows < num_plain:
         message = f"It leaves out {num_plain - num_rows} rows {missing}."
-    by_row = dict(zip(kept, measured(plain.hidden[0, kept], weighted.hidden[0]), strict=True))
-    return tuple(tuple(map(by_row.get, range(start, start + length))) for start in first_rows(read)), message
+    by_row = dict(zip(rows, measured(plain.hidden[0, rows], weighted.hidden[0]), strict=True))
+    return tuple(tuple(map(by_row.get, range(start, start + length))) for start in first_rows(parsed)), message
 
 
 def _repeated_changes(
     plain: EncodedPrompt, weighted: EncodedPrompt
 ) -> tuple[tuple[tuple[RowChange | None, ...], ...], str]:
     """Same as `row_changes`, for the scheme ``repeat``: the first copy of each row is measured."""
-    read = weighted.read
-    counts = [count for row in copies_of(read).rows for count in row]
-    kept = [row for row, count in enumerate(counts) if count]
+    parsed = weighted.read
+    counts = [count for row in copies_of(parsed).rows for count in row]
+    rows = [row for row, count in enumerate(counts) if count]
     firsts = [first for first, count in zip(accumulate(counts, initial=0), counts, strict=False) if count]
-    by_row = dict(zip(kept, measured(plain.hidden[0, kept], weighted.hidden[0, firsts]), strict=True))
+    by_row = dict(zip(rows, measured(plain.hidden[0, rows], weighted.hidden[0, firsts]), strict=True))
     message = f"It changes no row: {len(counts)} rows become {sum(counts)}, by their weights."
     message = "" if set(counts) == {1} else message
     return tuple(
-        tuple(map(by_row.get, range(start, start + read.layout.length))) for start in first_rows(read)
+        tuple(map(by_row.get, range(start, start + parsed.layout.length))) for start in first_rows(parsed)
     ), message
 
 
-def _rows_up_to(kept: Sequence[int], length: int) -> list[int]:
+def _rows_up_to(row_counts: Sequence[int], length: int) -> list[int]:
     """First rows of each chunk, as many as are kept."""
-    return [chunk * length + row for chunk, count in enumerate(kept) for row in range(count)]
+    return [chunk * length + row for chunk, count in enumerate(row_counts) for row in range(count)]
 
 
-def _rows_without_seams(read: ReadPrompt) -> list[int]:
+def _rows_without_seams(parsed: ReadPrompt) -> list[int]:
     """Rows kept by the scheme ``lpw``: all of each section except the BOS and EOS between its chunks."""
-    length = read.layout.length
-    ends = accumulate((count * length for count in chunk_counts(read.sections)), initial=0)
+    length = parsed.layout.length
+    ends = accumulate((count * length for count in chunk_counts(parsed.sections)), initial=0)
     return [
         row
         for first, end in pairwise(ends)
@@ -155,29 +155,29 @@ CUT = "▲"
 """Marks a bar that is longer than its axis."""
 
 
-def comparison_chart(comparisons: Sequence[Comparison], read: ReadPrompt, chunk: int = 0) -> str:
+def comparison_chart(comparisons: Sequence[Comparison], parsed: ReadPrompt, chunk: int = 0) -> str:
     """Draw one chunk, counted from 0, of a comparison, which may be incomplete."""
-    shown = chunk_of(read, chunk)
+    tokens = chunk_of(parsed, chunk)
     if not comparisons:
         raise LabError("there is nothing to draw: no scheme was compared")
-    end = shown.num_content + 2
-    labels = mask_labels(shown, read.prompt.source)[:end]
+    end = tokens.num_content + 2
+    labels = mask_labels(tokens, parsed.prompt.source)[:end]
     rows = [_scheme_row(comparison, chunk, end) for comparison in comparisons]
     axes = axes_of(rows)
-    title = f"{HEADING}, chunk {chunk + 1} of {len(read.chunks)}" if len(read.chunks) > 1 else HEADING
-    drawn = "".join(_scheme(row, labels, shown.weights[:end], axes) for row in rows)
+    title = f"{HEADING}, chunk {chunk + 1} of {len(parsed.chunks)}" if len(parsed.chunks) > 1 else HEADING
+    drawn = "".join(_scheme(row, labels, tokens.weights[:end], axes) for row in rows)
     return f"<section class='weighted-clip-chart'><h2>{title}</h2>{drawn}{_legend(axes)}</section>"
 
 
 def told_of(text: str, options: EncodeOptions) -> str:
     """Subject of a comparison: the prompt and the options shared by all schemes, as markup."""
-    some = text if len(text) <= MAX_PROMPT else f"{text[:MAX_PROMPT]}… ({len(text):,} characters)"
-    told = [
-        f"{about.label} {str(getattr(options, name)).replace(chr(10), ' / ')}"
-        for name, about in OPTIONS.items()
-        if name in ALWAYS_TOLD or (about.label and name != "scheme" and getattr(options, name) != about.default)
+    prompt = text if len(text) <= MAX_PROMPT else f"{text[:MAX_PROMPT]}… ({len(text):,} characters)"
+    settings = [
+        f"{option.label} {str(getattr(options, name)).replace(chr(10), ' / ')}"
+        for name, option in OPTIONS.items()
+        if name in ALWAYS_TOLD or (option.label and name != "scheme" and getattr(options, name) != option.default)
     ]
-    return f"<p class='weighted-clip-of'><q>{escape(some)}</q> <span>{escape(', '.join(told))}</span></p>"
+    return f"<p class='weighted-clip-of'><q>{escape(prompt)}</q> <span>{escape(', '.join(settings))}</span></p>"
 
 
 def _scheme_row(comparison: Comparison, chunk: int, end: int) -> SchemeRow:
@@ -223,11 +223,11 @@ def _cell(label: str, weight: float, change: RowChange | None, axes: Axes) -> st
 
 
 def _legend(axes: Axes) -> str:
-    most = f"×{axes.length_top:g}"
-    cut = f" {CUT}: the bar is cut, as it would be longer than {most}." if axes.length_top == LENGTH_TOPS[-1] else ""
+    longest = f"×{axes.length_top:g}"
+    cut = f" {CUT}: the bar is cut, as it would be longer than {longest}." if axes.length_top == LENGTH_TOPS[-1] else ""
     return (
         "<p class='weighted-clip-note'>Upper bar: length of the row as a multiple of that of the unweighted row, "
-        f"logarithmic, ×{1 / axes.length_top:.2g} to {most}. Lower bar: angle between the two, to "
+        f"logarithmic, ×{1 / axes.length_top:.2g} to {longest}. Lower bar: angle between the two, to "
         f"{axes.angle_top:g}°. ·: changed by less than 0.5 % or 0.05°. none: a row of length 0 has no direction. left "
         f"out: the scheme has no such row.{cut}</p>"
     )

@@ -70,12 +70,12 @@ class _Name(str):
     __hash__ = str.__hash__
 
 
-def named_choices(shown: Mapping[str, str]) -> list[Any]:
+def named_choices(displayed: Mapping[str, str]) -> list[Any]:
     """Choices as displayed, each with its value; only the values where gradio cannot, which is before 4."""
     if int(gr.__version__.partition(".")[0]) < 4:
-        return list(shown)
+        return list(displayed)
     names: list[Any] = []
-    for value, words in shown.items():
+    for value, words in displayed.items():
         name = _Name(words)
         name.value = value
         names.append((name, value))
@@ -84,21 +84,21 @@ def named_choices(shown: Mapping[str, str]) -> list[Any]:
 
 def menu_of(name: str) -> list[Any]:
     """Choices of a declared option as displayed."""
-    about = declared(name)
-    return named_choices({choice: about.shown(choice) for choice in about.choices})
+    option = declared(name)
+    return named_choices({choice: option.shown(choice) for choice in option.choices})
 
 
 def control(name: str, elem_id: str, value: Any, **changes: Any) -> Any:
     """Component for a declared option; a menu says what each of its choices does."""
-    about = declared(name)
-    shared = {"value": value, "label": about.label, "info": about.info, "elem_id": elem_id, **changes}
-    if about.kind is bool:
+    option = declared(name)
+    shared = {"value": value, "label": option.label, "info": option.info, "elem_id": elem_id, **changes}
+    if option.kind is bool:
         return gr.Checkbox(**shared)
-    if about.is_lines:
+    if option.is_lines:
         return gr.Textbox(lines=2, max_lines=6, **shared)
-    if about.choices:
+    if option.choices:
         return gr.Dropdown(**{"choices": menu_of(name), **shared})
-    return gr.Slider(**{"minimum": about.least, "maximum": about.most, "step": about.step, **shared})
+    return gr.Slider(**{"minimum": option.least, "maximum": option.most, "step": option.step, **shared})
 
 
 def messenger(elem_id: str) -> gr.Textbox:
@@ -117,29 +117,29 @@ def appearing(values: Mapping[str, Any]) -> dict[str, bool]:
     def holds(*names: str) -> bool:
         return any(values[name] != OPTIONS[name].default for name in names)
 
-    found = {
+    is_visible = {
         "bind": holds("bind", "bind_hide", "bind_rest", "bind_strength", "bind_words"),
         "bind_words": holds("bind_hide", "bind_words"),
     }
     if "hide" in values:
-        found["hidden_from"] = holds("hide", "hidden_from", "from_phrases")
-        found["from_phrases"] = holds("from_phrases") or values["hidden_from"] == "the phrases below"
-    return found
+        is_visible["hidden_from"] = holds("hide", "hidden_from", "from_phrases")
+        is_visible["from_phrases"] = holds("from_phrases") or values["hidden_from"] == "the phrases below"
+    return is_visible
 
 
 def told_changes(where: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Line about folded controls that do not hold their defaults; empty if all do."""
     changed = [(declared(name), value) for name, value in values.items() if value != defaults[name]]
-    told = [
-        about.label if about.is_lines or about.kind is bool else f"{about.label} {shortened(str(value))}"
-        for about, value in changed
+    changes = [
+        option.label if option.is_lines or option.kind is bool else f"{option.label} {shortened(str(value))}"
+        for option, value in changed
     ]
-    return f"Also under {where}: {', '.join(told)}." if told else ""
+    return f"Also under {where}: {', '.join(changes)}." if changes else ""
 
 
 def label_of(name: str) -> str:
     """Label of an option's control, with the scheme it counts with if that is only one."""
-    only = [f" of {scheme}" for scheme, about in SCHEMES.items() if name in about.options]
+    only = [f" of {scheme}" for scheme, record in SCHEMES.items() if name in record.options]
     return OPTIONS[name].label + "".join(only)
 
 
@@ -200,25 +200,26 @@ def connect_tabs(tabs: Mapping[Any, Tab], events: Sequence[Callable[..., Any]], 
     """
     quick = [tab for tab in tabs.values() if tab.shown and not tab.is_slow]
     for place, tab in tabs.items():
-        shown = [] if tab.is_slow else tab.shown
-        asked = [*tab.asked, *page.all] if shown else []
+        content = [] if tab.is_slow else tab.shown
+        asked = [*tab.asked, *page.all] if content else []
         live(
-            place.select, {"fn": _opening(tab, has_content=bool(shown)), "inputs": asked, "outputs": [is_open, *shown]}
+            place.select,
+            {"fn": _opening(tab, has_content=bool(content)), "inputs": asked, "outputs": [is_open, *content]},
         )
-    asked = [one for tab in quick for one in tab.asked]
+    asked = [component for tab in quick for component in tab.asked]
     following = {
         "fn": _following(quick),
         "inputs": [is_open, *asked, *page.all],
-        "outputs": [one for tab in quick for one in tab.shown],
+        "outputs": [component for tab in quick for component in tab.shown],
     }
-    for event in (*events, *(one.change for one in asked)):
+    for event in (*events, *(component.change for component in asked)):
         live(event, following)
     for place, tab in tabs.items():
         if tab.is_slow:
             inputs = [*tab.asked, *page.all]
             shared = {"outputs": list(tab.shown), "show_progress": "hidden", "trigger_mode": "always_last"}
             place.select(tab.show, inputs=inputs, **shared)
-            changes = [*events, *(one.change for one in tab.asked)]
+            changes = [*events, *(component.change for component in tab.asked)]
             gr.on(changes, _following([tab]), inputs=[is_open, *inputs], **shared)
 
 
@@ -235,12 +236,12 @@ def _following(tabs: Sequence[Tab]) -> Callable[..., Any]:
     """Handler that fills the tab that is open, and leaves all others as they are."""
 
     def follow(title: str, *values: Any) -> tuple[Any, ...]:
-        shown: list[Any] = []
+        updates: list[Any] = []
         start, page = 0, values[sum(len(tab.asked) for tab in tabs) :]
         for tab in tabs:
-            own = values[start : start + len(tab.asked)]
+            tab_values = values[start : start + len(tab.asked)]
             start += len(tab.asked)
-            shown += tab.show(*own, *page) if tab.title == title else [gr.update()] * len(tab.shown)
-        return tuple(shown)
+            updates += tab.show(*tab_values, *page) if tab.title == title else [gr.update()] * len(tab.shown)
+        return tuple(updates)
 
     return follow

@@ -78,7 +78,7 @@ class Handlers:
         folded = {name: value for name, value in chosen.items() if name not in ("syntax", "scheme")}
         note = "" if scheme is None else markup.note(scheme.advice)
         note += markup.note(told_changes("More options", folded, vars(self._base)))
-        parts = [gr.update(visible=one) for one in appearing(chosen).values()]
+        parts = [gr.update(visible=is_visible) for is_visible in appearing(chosen).values()]
         try:
             if self.is_in_webui:
                 strip = markup.strips(self.webui_views(model, text, values), "", inputs)
@@ -125,8 +125,8 @@ class Handlers:
             index, count = min(number, len(reads)) - 1, len(reads) + num_more
             chosen, note = reads[index], ""
             if count > 1:
-                told = f"Of {count} texts that the WebUI makes of this prompt in {steps} steps this is number"
-                note = f"{told} {index + 1}: “{shortened(chosen.text)}”."
+                sentence = f"Of {count} texts that the WebUI makes of this prompt in {steps} steps this is number"
+                note = f"{sentence} {index + 1}: “{shortened(chosen.text)}”."
             if self.is_in_webui or note:
                 return Given(chosen.text, _left(options), chosen.read, note)
         return Given(text, options, self.reader(model, options)(text))
@@ -157,10 +157,10 @@ class Handlers:
     def webui_views(self, model: LabModel | None, text: str, values: Sequence[Any]) -> Sequence[dict[str, Any]]:
         """A view of each text that the WebUI makes of a prompt."""
         reads, num_more = self._texts(model, text, self.options(text, values), *self.place(values)[1:])
-        views = [webui_view(one) for one in reads]
+        views = [webui_view(timed) for timed in reads]
         views[-1]["num_more"] = num_more
-        has_tags = any(not chip["ids"] for one in views for chunk in one["chunks"] for chip in chunk["chips"])
-        return [{**one, "notes": [TAGS_ACT]} for one in views] if has_tags else views
+        has_tags = any(not chip["ids"] for timed in views for chunk in timed["chunks"] for chip in chunk["chips"])
+        return [{**timed, "notes": [TAGS_ACT]} for timed in views] if has_tags else views
 
     def _texts(
         self,
@@ -175,8 +175,8 @@ class Handlers:
         counter = checked_counter(counter)
         has_comments = options.cleaning == "as Forge"
         reader = self.reader(model, _left(options))
-        reads, others = read_as_webui(text, count, reader, has_comments=has_comments, counter=counter)
-        return reads, len(others)
+        reads, further = read_as_webui(text, count, reader, has_comments=has_comments, counter=counter)
+        return reads, len(further)
 
     def reader(self, model: LabModel | None, options: EncodeOptions) -> Callable[[str], ReadPrompt]:
         """Reader of texts by a model, or as CLIP-L reads them if there is none."""
@@ -194,8 +194,8 @@ def checked_counter(counter: object) -> Counter:
 
 def inputs_of(text: str, values: Sequence[Any]) -> dict[str, str]:
     """Texts by the id of their box."""
-    given = dict(zip(OPTIONS, values[: len(OPTIONS)], strict=True))
-    return {PROMPT_ID: text, **{element_id(name): one for name, one in given.items() if DECLARED[name].is_lines}}
+    choices = dict(zip(OPTIONS, values[: len(OPTIONS)], strict=True))
+    return {PROMPT_ID: text, **{element_id(name): value for name, value in choices.items() if DECLARED[name].is_lines}}
 
 
 def choices_of(text: str, values: Sequence[Any], *left_out: str) -> dict[str, str]:
@@ -205,7 +205,7 @@ def choices_of(text: str, values: Sequence[Any], *left_out: str) -> dict[str, st
         for name in ("steps", "counter"):
             named.pop(name, None)
     written = {name: value if isinstance(value, str) else f"{value:g}" for name, value in named.items()}
-    return {PROMPT_ID: text, **{element_id(name): one for name, one in written.items() if name not in left_out}}
+    return {PROMPT_ID: text, **{element_id(name): value for name, value in written.items() if name not in left_out}}
 
 
 DEFAULT_STEPS = 20

@@ -61,21 +61,21 @@ class TokenLab(Tab):
             grid = gr.Image(
                 label="Grid of tokens: click one to swap it", interactive=False, elem_id=element_id("token_grid")
             )
-        shown = html("token_change", "What the tokens decode to")
+        figures = html("token_change", "What the tokens decode to")
 
-        def encode(given: Any) -> tuple[Any, ...]:
+        def encode(upload: Any) -> tuple[Any, ...]:
             try:
-                return self.encode(uploaded_picture(given))
+                return self.encode(uploaded_picture(upload))
             except LabError as error:
                 return None, None, markup.refused(error)
 
         def point(state: Any, token: Any, event: gr.SelectData = None) -> tuple[Any, Any, str]:  # type: ignore[assignment]
             return self.point(state, token, (-1, -1) if event is None else event.index)
 
-        asked = {"inputs": [picture], "outputs": [encoded, grid, shown], "preprocess": False}
+        asked = {"inputs": [picture], "outputs": [encoded, grid, figures], "preprocess": False}
         make.click(encode, **asked, show_progress="minimal")
-        grid.select(point, inputs=[encoded, number], outputs=[row, column, shown], show_progress="minimal")
-        swap.click(self.swap, inputs=[encoded, row, column, number], outputs=[shown], show_progress="minimal")
+        grid.select(point, inputs=[encoded, number], outputs=[row, column, figures], show_progress="minimal")
+        swap.click(self.swap, inputs=[encoded, row, column, number], outputs=[figures], show_progress="minimal")
 
     @property
     def about(self) -> str:
@@ -95,18 +95,18 @@ class TokenLab(Tab):
             return None, None, markup.refused(explained(error))
         rows, columns = encoded.tokens.shape[1:]
         count = len(encoded.tokens.unique())
-        told = f"{rows} x {columns} tokens, {count} of them different.{notes} Click one in the grid to swap it."
-        shown = markup.photos([_figure("reconstruction", "What the tokens decode to.", encoded.decoded)])
-        return encoded, grid, shown + markup.note(told)
+        counts = f"{rows} x {columns} tokens, {count} of them different.{notes} Click one in the grid to swap it."
+        figures = markup.photos([_figure("reconstruction", "What the tokens decode to.", encoded.decoded)])
+        return encoded, grid, figures + markup.note(counts)
 
     def point(self, encoded: Encoded | None, number: float | None, place: Any) -> tuple[Any, Any, str]:
         """Effect of the token at a pixel ``(x, y)`` of the grid's picture: its row and column, and figures."""
         if encoded is None:
             return None, None, markup.refused("Make tokens of a picture first.")
-        found = cell_at(*place, *encoded.tokens.shape[1:])
-        if found is None:
+        cell = cell_at(*place, *encoded.tokens.shape[1:])
+        if cell is None:
             return None, None, markup.refused("That is beside the grid: click a token.")
-        return *found, self.swap(encoded, *found, number)
+        return *cell, self.swap(encoded, *cell, number)
 
     def swap(self, encoded: Encoded | None, row: float | None, column: float | None, number: float | None) -> str:
         """Effect of swapping a token, as figures: with the original, the swapped, and their difference."""
@@ -123,11 +123,11 @@ class TokenLab(Tab):
             return markup.refused(explained(error))
         change = (decoded - encoded.decoded).abs().amax(1, keepdim=True)
         largest = float(change.max())
-        told = "Nothing changes." if not largest else _reach(change[0, 0], largest)
+        effect = "Nothing changes." if not largest else _reach(change[0, 0], largest)
         figures = [
             _figure("reconstruction", "What the tokens decode to.", encoded.decoded),
             _figure("swapped", f"After the swap. {notes[0]}.", decoded),
-            _figure("difference", told, (change / (largest or 1)).expand(-1, 3, -1, -1)),
+            _figure("difference", effect, (change / (largest or 1)).expand(-1, 3, -1, -1)),
             ("grid", "The grid after the swap, the token framed.", grid),
         ]
         return markup.photos(figures)
@@ -149,11 +149,11 @@ def _encoded(dvae: DVAE, picture: Image.Image) -> tuple[Encoded, str]:
 def _reach(change: Tensor, largest: float) -> str:
     """Extent and size of a swap's change of the picture; ``change`` is ``[h, w]``."""
     rows, columns = (change > 0.01).nonzero(as_tuple=True)
-    told = f"Bright: changed most, by up to {100 * largest:.0f} % of the whole range."
+    sentence = f"Bright: changed most, by up to {100 * largest:.0f} % of the whole range."
     if not len(rows):
-        return told
-    height, width = (int(one.max() - one.min()) + 1 for one in (rows, columns))
-    return f"{told} Pixels that change by more than 1 % lie within {width} x {height}."
+        return sentence
+    height, width = (int(indices.max() - indices.min()) + 1 for indices in (rows, columns))
+    return f"{sentence} Pixels that change by more than 1 % lie within {width} x {height}."
 
 
 def _figure(title: str, caption: str, pixels: Tensor) -> tuple[str, str, Image.Image]:

@@ -108,14 +108,14 @@ def table(header: Sequence[str], rows: Iterable[Iterable[str]], below: str = "")
     )
 
 
-def copies(told: str, texts: Mapping[str, str]) -> str:
+def copies(line: str, texts: Mapping[str, str]) -> str:
     """A line of text, and buttons that copy others, by what stands on them; the script does it."""
     buttons = "".join(
         f"<button type='button' class='weighted-clip-copy' data-weighted-clip-copy='{escape(text)}'>{escape(name)}"
         "</button>"
         for name, text in texts.items()
     )
-    return f"<p class='weighted-clip-copies'><span>{escape(told)}</span>{buttons}<span role='status'></span></p>"
+    return f"<p class='weighted-clip-copies'><span>{escape(line)}</span>{buttons}<span role='status'></span></p>"
 
 
 def figures(pictures: Iterable[tuple[str, str, Image.Image]], *, is_wide: bool = False) -> str:
@@ -174,9 +174,9 @@ def _inputs(inputs: Mapping[str, str]) -> str:
 
 def _tokens_as_text(view: Mapping[str, Any]) -> str:
     chips = [chip for chunk in view["chunks"] for chip in chunk["chips"]]
-    shown = chips[:MAX_FALLBACK_CHIPS]
+    first_chips = chips[:MAX_FALLBACK_CHIPS]
     left = sum(len(chip["ids"]) for chip in chips[MAX_FALLBACK_CHIPS:])
-    text = " · ".join(f"{chip['text']} ({chip['note']})" if chip["note"] else chip["text"] for chip in shown)
+    text = " · ".join(f"{chip['text']} ({chip['note']})" if chip["note"] else chip["text"] for chip in first_chips)
     text += f" … {left} more" if left else ""
     last = view["chunks"][-1]
     count = f"{last['num_tokens']} / {last['capacity']}"

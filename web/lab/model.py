@@ -89,10 +89,10 @@ def checked_text(name: str, value: object) -> str:
     return value
 
 
-def checked_number(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> float:
+def checked_number(name: str, value: object, minimum: float = -math.inf, maximum: float = math.inf) -> float:
     """Check that a value is a number, within a range if there is one."""
-    span = "" if least == -math.inf else f", {least:g} to {most:g}"
-    if not _is_number(value) or not least <= value <= most:
+    span = "" if minimum == -math.inf else f", {minimum:g} to {maximum:g}"
+    if not _is_number(value) or not minimum <= value <= maximum:
         raise LabError(f"{name} must be a number{span}; {_got(value)}")
     return value
 
@@ -149,9 +149,9 @@ def opened_upload(path: Path) -> Image.Image:
         raise LabError(without_folder(error, path)) from error
 
 
-def uploaded_picture(given: Any) -> Image.Image | None:
+def uploaded_picture(upload: Any) -> Image.Image | None:
     """Picture that a component holds as a file, without gradio's preprocessing, which opens every format there is."""
-    return None if given is None else opened_upload(Path(given["path"]))
+    return None if upload is None else opened_upload(Path(upload["path"]))
 
 
 def pixels_of(picture: Image.Image) -> Tensor:

@@ -107,8 +107,8 @@ class NativeLabModel:
         plain, vectors = encoder.split([ask.ids])
         ids = torch.tensor(plain, device=device)
         mask = mask_tensor([ask.visible], len(ask.ids))
-        found = attention_weights(encoder.model, ids, mask, layer=layer, vectors=vectors, is_causal=ask.is_causal)
-        return found[0]
+        weights = attention_weights(encoder.model, ids, mask, layer=layer, vectors=vectors, is_causal=ask.is_causal)
+        return weights[0]
 
     def full(self) -> FullClip:
         """Both halves, to compare pictures with texts; the first call loads them."""
@@ -131,8 +131,8 @@ class NativeLabModel:
                 try:
                     self._encoders = encoders_for(self._load(), self._settings.clip_skip)[1]
                 except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: memory
-                    told = str(error) if self._path is None else without_folder(error, self._path)
-                    raise LabError(f"{self.title} cannot be loaded: {told}") from error
+                    reason = str(error) if self._path is None else without_folder(error, self._path)
+                    raise LabError(f"{self.title} cannot be loaded: {reason}") from error
             return self._encoders
 
 

@@ -115,8 +115,8 @@ class _Page:
         if is_alone:
             self.link = button("link", "Copy link", size="sm")
             self.linked = html("linked", "What was copied")
-        told = "Which text of AND and prompt editing the parts below take"
-        self.text = whole("text", "Text", int(handlers.is_in_webui), info=told, visible=False)
+        info = "Which text of AND and prompt editing the parts below take"
+        self.text = whole("text", "Text", int(handlers.is_in_webui), info=info, visible=False)
         self.refresh = button("refresh", "Read again", size="sm")
         outputs = [model, strip, note, self.text, *parts]
         self.reading: dict[str, Any] = {"fn": handlers.read, "inputs": [], "outputs": outputs}
@@ -133,7 +133,7 @@ class _Page:
 
     def receive(self, take: Callable[[str], EncodeOptions]) -> None:
         """Set the options to what the WebUI's script sends; it is told if something cannot be set."""
-        box, told = messenger(element_id("taken")), html("taken_told", "What was not taken")
+        box, notice = messenger(element_id("taken")), html("taken_told", "What was not taken")
 
         def receive(request: str) -> tuple[Any, ...]:
             try:
@@ -142,18 +142,18 @@ class _Page:
                 return *[gr.update()] * len(OPTIONS), markup.refused(error)
             return *(gr.update(value=getattr(options, name)) for name in OPTIONS), ""
 
-        live(box.change, {"fn": receive, "inputs": [box], "outputs": [*self.options.values(), told]})
+        live(box.change, {"fn": receive, "inputs": [box], "outputs": [*self.options.values(), notice]})
 
     def _options(self, base: EncodeOptions, effect: str) -> tuple[Any, dict[str, Any], list[Any]]:
         """Component for the effect of the scheme, one for each of `OPTIONS`, and what `appearing` is about."""
-        made: dict[str, Any] = {}
+        controls: dict[str, Any] = {}
 
         is_seen, parts = appearing(vars(base)), dict[str, Any]()
 
         def row(*names: str, part: str = "", elem_id: str | None = None) -> None:
             with gr.Row(visible=is_seen.get(part, True), elem_id=elem_id) as container:
                 for name in names:
-                    made[name] = control(name, element_id(name), getattr(base, name), label=label_of(name))
+                    controls[name] = control(name, element_id(name), getattr(base, name), label=label_of(name))
             if part:
                 parts[part] = container
 
@@ -172,7 +172,7 @@ class _Page:
                 row("bind_hide", "bind_rest")
                 row("bind_strength")
             row("bind_words", part="bind_words")
-        return note, {name: made[name] for name in OPTIONS}, [parts[name] for name in is_seen]
+        return note, {name: controls[name] for name in OPTIONS}, [parts[name] for name in is_seen]
 
     def _build_tabs(self, tabs: Sequence[Tab]) -> None:
         page = Inputs(self.prompt, self.options, self.first, self.reading)

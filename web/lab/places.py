@@ -55,10 +55,10 @@ def model_folder(folder: Path) -> ModelFolder:
     bases = [base for base in (folder, folder / "models") if base.is_dir()]
     places = [base / name for base in bases for name in MODEL_FOLDERS if (base / name).is_dir()]
     if not places:
-        there = _listed(sorted(path.name for path in folder.iterdir()))
+        contents = _listed(sorted(path.name for path in folder.iterdir()))
         raise ValueError(
             f"--models {folder}: no folder of models: none of {', '.join(MODEL_FOLDERS)} is in it, as in ComfyUI's or "
-            f"the WebUI's folder “models”; in it are {there}"
+            f"the WebUI's folder “models”; in it are {contents}"
         )
     files = {
         path.relative_to(folder).as_posix(): path
@@ -81,14 +81,16 @@ def chosen_file(models: ModelFolder, name: str | None) -> Path:
     """
     if name is None:
         return _first_readable(models)
-    wanted = name.replace("\\", "/")
-    if wanted in models.files:
-        return models.files[wanted]
-    found = [key for key, path in models.files.items() if wanted in (path.name, path.stem, key.removesuffix(SUFFIX))]
-    if len(found) == 1:
-        return models.files[found[0]]
-    if found:
-        raise ValueError(f"--model {name}: there are several of that name, say which one: {_listed(found)}")
+    path_or_name = name.replace("\\", "/")
+    if path_or_name in models.files:
+        return models.files[path_or_name]
+    matches = [
+        key for key, path in models.files.items() if path_or_name in (path.name, path.stem, key.removesuffix(SUFFIX))
+    ]
+    if len(matches) == 1:
+        return models.files[matches[0]]
+    if matches:
+        raise ValueError(f"--model {name}: there are several of that name, say which one: {_listed(matches)}")
     raise ValueError(f"--model {name}: not in {models.folder}; there are {_listed(list(models.files))}")
 
 
@@ -123,8 +125,8 @@ def hub_file(*, download: bool) -> Path | None:
         return None
     try:
         fetched = Path(huggingface_hub.hf_hub_download(HUB_REPOSITORY, HUB_FILE, revision=HUB_REVISION))
-        found = _sha256(fetched)
-        if found == HUB_SHA256:
+        digest = _sha256(fetched)
+        if digest == HUB_SHA256:
             return fetched
         fetched.resolve().unlink()  # target of the link in the cache
         fetched.unlink(missing_ok=True)
@@ -132,16 +134,16 @@ def hub_file(*, download: bool) -> Path | None:
         raise ValueError(f"--download: {HUB_FILE} of {HUB_REPOSITORY} cannot be fetched: {error}") from error
     raise ValueError(
         f"--download: {HUB_FILE} of {HUB_REPOSITORY} is not the one that OpenAI released: its SHA-256 should be "
-        f"{HUB_SHA256}, and is {found}. It was removed; try again"
+        f"{HUB_SHA256}, and is {digest}. It was removed; try again"
     )
 
 
 def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(2**20):
-            found.update(block)
-    return found.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _listed(names: list[str]) -> str:

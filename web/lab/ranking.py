@@ -70,28 +70,28 @@ class RankingLab(Tab):
                 elem_id=element_id("pictures"),
             )
             with gr.Column():
-                told = f"One a line, up to {MAX_TEXTS - 1}; the prompt is the first"
-                others = textbox("other_texts", "Other texts to compare with", info=told, max_lines=8)
+                info = f"One a line, up to {MAX_TEXTS - 1}; the prompt is the first"
+                other_texts = textbox("other_texts", "Other texts to compare with", info=info, max_lines=8)
                 softmax = gr.Radio(
                     list(SOFTMAX), value=next(iter(SOFTMAX)), label="Matrix", elem_id=element_id("softmax")
                 )
         self._start = button("rank", "Rank", variant="primary")
         self._sheet = html("ranked", "Pictures, best first")
-        self._asked, self.kept = [files, others, softmax], {"other_texts": others, "softmax": softmax}
+        self._asked, self.kept = [files, other_texts, softmax], {"other_texts": other_texts, "softmax": softmax}
 
     def connect(self, page: Inputs) -> None:
         """As in `Tab`."""
         asked = [*self._asked, page.prompt, page.options["syntax"]]
         self._start.click(self.rank, inputs=asked, outputs=[self._sheet], show_progress="minimal")
 
-    def rank(self, files: Sequence[str] | None, others: str, softmax: str, prompt: str, syntax: str) -> str:
+    def rank(self, files: Sequence[str] | None, other_texts: str, softmax: str, prompt: str, syntax: str) -> str:
         """Pictures, best matches of the prompt first, and a matrix of pictures and texts."""
         try:
             if softmax not in SOFTMAX or syntax not in tuple(SYNTAXES):
                 raise LabError(
                     f"choose among {', '.join(SOFTMAX)}, and a syntax; got {quote(softmax, 40)}, {quote(syntax, 40)}"
                 )
-            return self._ranked([Path(file) for file in files or ()], _texts(prompt, others), softmax, syntax)
+            return self._ranked([Path(file) for file in files or ()], _texts(prompt, other_texts), softmax, syntax)
         except Exception as error:  # the page is the only place where the user can see it
             return markup.refused(explained(error))
 
@@ -102,24 +102,26 @@ class RankingLab(Tab):
         if len(paths) > MAX_PICTURES:
             raise LabError(f"these are {len(paths)} pictures; at most {MAX_PICTURES} are ranked at a time")
         layout = layout_of(clip.text.config)
-        read = [text_features(text, syntax, default_tokenizer(), layout, clip.text_features) for text in texts]
+        features_of = [text_features(text, syntax, default_tokenizer(), layout, clip.text_features) for text in texts]
         images, problems = _opened(paths)
         if not images:
             return markup.problems(problems)
         features = image_features(clip, [image for _, image in images])
         scale = 1.0 if softmax == "cosines" else 1 / clip.logit_scale
-        scores = similarity(torch.stack([one.vector for one in read]), features)
+        scores = similarity(torch.stack([text_vector.vector for text_vector in features_of]), features)
         values: list[list[float]] = probabilities(scores / scale, SOFTMAX[softmax]).tolist()
         order = best(scores[0], len(images))
-        for number, one in enumerate(read):
-            problems += [f"{f'Text {number}' if number else 'Prompt'}, {issue.line}" for issue in one.read.issues]
+        for number, text_vector in enumerate(features_of):
+            problems += [
+                f"{f'Text {number}' if number else 'Prompt'}, {issue.line}" for issue in text_vector.read.issues
+            ]
         sheet: list[tuple[str, str, Image.Image]] = []
         for rank, index in enumerate(order, 1):
             name, image = images[index]
             sheet.append((f"{rank}. {name}", f"{rank}. {scores[0, index]:.4f} {name}", _small(image)))
-        told = f"{counted(len(images), 'picture')}, the one first that fits the prompt best."
+        summary = f"{counted(len(images), 'picture')}, the one first that fits the prompt best."
         return (
-            markup.note(told)
+            markup.note(summary)
             + markup.problems(problems)
             + markup.photos(sheet, is_sheet=True)
             + _matrix(values, texts, [images[index][0] for index in order], order, SOFTMAX[softmax])
@@ -127,11 +129,14 @@ class RankingLab(Tab):
         )
 
 
-def _texts(prompt: str, others: str) -> list[str]:
+def _texts(prompt: str, other_texts: str) -> list[str]:
     """The prompt and each of the other lines."""
-    if len(checked_text("Prompt", prompt)) + len(checked_text("Other texts to compare with", others)) > MAX_CHARACTERS:
+    if (
+        len(checked_text("Prompt", prompt)) + len(checked_text("Other texts to compare with", other_texts))
+        > MAX_CHARACTERS
+    ):
         raise LabError(f"the texts are longer than {MAX_CHARACTERS:,} characters: shorten them")
-    texts = [prompt, *(line.strip() for line in others.splitlines() if line.strip())]
+    texts = [prompt, *(line.strip() for line in other_texts.splitlines() if line.strip())]
     if len(texts) > MAX_TEXTS:
         raise LabError(f"these are {len(texts) - 1} other texts; at most {MAX_TEXTS - 1} are compared")
     return texts

@@ -60,8 +60,8 @@ def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
         reads = read_for_towers(text, options, model.readers())
     except ValueError as error:
         raise LabError(str(error)) from error
-    read = next(iter(reads.values()))
-    return read._replace(issues=tuple(replace(one, message=told_in_lab(one.message)) for one in read.issues))
+    parsed = next(iter(reads.values()))
+    return parsed._replace(issues=tuple(replace(issue, message=told_in_lab(issue.message)) for issue in parsed.issues))
 
 
 def told_in_lab(line: str) -> str:
@@ -69,43 +69,45 @@ def told_in_lab(line: str) -> str:
     return line.replace(TIMED_READER, "The tab Schedule shows how").replace(LORA_LOADER, ".")
 
 
-def token_rows(read: ReadPrompt, limit: int) -> TokenTable:
+def token_rows(parsed: ReadPrompt, limit: int) -> TokenTable:
     """Tokens of a prompt as a table with a maximum number of rows."""
     rows: list[list[str | int | float]] = []
-    tokens = [token for chunk in read.chunks for token in chunk.content]
+    tokens = [token for chunk in parsed.chunks for token in chunk.content]
     parts = iter(token_bytes(tokens, default_tokenizer().symbol))
     words: dict[int, int] = {}  # those without tokens do not count
-    for number, chunk in enumerate(read.chunks, 1):
+    for number, chunk in enumerate(parsed.chunks, 1):
         for position, token in enumerate(chunk.content, 1):
             weight = float(f"{token.weight:.6g}")
-            hidden_from = read.options.hidden_from if token.is_hidden else ""
+            hidden_from = parsed.options.hidden_from if token.is_hidden else ""
             word = words.setdefault(token.word, len(words) + 1)
-            text = text_of(token, read.prompt.source)
+            text = text_of(token, parsed.prompt.source)
             part = next(parts)
-            told = "" if part is None else str(part)
-            rows.append([number, position, id_of(token.id), text, weight, word, hidden_from, told])
+            bytes_text = "" if part is None else str(part)
+            rows.append([number, position, id_of(token.id), text, weight, word, hidden_from, bytes_text])
     return TokenTable(rows[:limit], max(0, len(rows) - limit))
 
 
-def totals(read: ReadPrompt) -> str:
+def totals(parsed: ReadPrompt) -> str:
     """Numbers of tokens, characters and chunks in a prompt, in words."""
-    counts = [chunk.num_content for chunk in read.chunks]
-    characters = len(read.prompt.source)
-    told = f"{counted(sum(counts), 'token')} of {counted(characters, 'character')} in {counted(len(counts), 'chunk')}"
-    return f"{told}: {', '.join(map(str, counts))} of {read.layout.capacity}"
+    counts = [chunk.num_content for chunk in parsed.chunks]
+    characters = len(parsed.prompt.source)
+    counts_text = (
+        f"{counted(sum(counts), 'token')} of {counted(characters, 'character')} in {counted(len(counts), 'chunk')}"
+    )
+    return f"{counts_text}: {', '.join(map(str, counts))} of {parsed.layout.capacity}"
 
 
-def ids_text(read: ReadPrompt) -> str:
+def ids_text(parsed: ReadPrompt) -> str:
     """Ids of a prompt's tokens as JSON: a list per chunk, without BOS, EOS and padding; only one list for one chunk."""
-    ids = [[id_of(token.id) for token in chunk.content] for chunk in read.chunks]
+    ids = [[id_of(token.id) for token in chunk.content] for chunk in parsed.chunks]
     return json.dumps(ids if len(ids) > 1 else ids[0], ensure_ascii=False)
 
 
-def chunk_of(read: ReadPrompt, chunk: int) -> TokenChunk:
+def chunk_of(parsed: ReadPrompt, chunk: int) -> TokenChunk:
     """Chunk of a prompt by its number from 0."""
-    if not 0 <= chunk < len(read.chunks):
-        raise LabError(f"there is no chunk {chunk + 1}: this prompt has chunks 1 to {len(read.chunks)}")
-    return read.chunks[chunk]
+    if not 0 <= chunk < len(parsed.chunks):
+        raise LabError(f"there is no chunk {chunk + 1}: this prompt has chunks 1 to {len(parsed.chunks)}")
+    return parsed.chunks[chunk]
 
 
 def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> None:
@@ -115,9 +117,9 @@ def export(model: LabModel, text: str, options: EncodeOptions, path: Path) -> No
         rows = joined(model.encode(text, options))
     except ValueError as error:
         raise LabError(str(error)) from error
-    about = {"weights": model.title} | ({"warning": model.warning} if model.warning else {})
+    metadata = {"weights": model.title} | ({"warning": model.warning} if model.warning else {})
     try:
-        write_conditioning(path, rows, text, options, about)
+        write_conditioning(path, rows, text, options, metadata)
     except OSError as error:
         raise LabError(without_folder(error, path)) from error
     except UnicodeError as error:
@@ -150,26 +152,26 @@ class MaskPicture(NamedTuple):
     """RGB."""
 
 
-def mask_pictures(read: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPicture]:
+def mask_pictures(parsed: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPicture]:
     """Draw the masks of one chunk, given by its number from 0.
 
     At most ``limit`` positions are shown, with only a little of the padding: causal mask, padding mask, that of hidden
     phrases if the chunk has any, their product, and then the masks of further encodings that the scheme blends in.
     """
-    shown = chunk_of(read, chunk)
-    labels = mask_labels(shown, read.prompt.source)
-    visible = min(len(labels), shown.num_content + 2 + SHOWN_PADDING, limit)
+    tokens = chunk_of(parsed, chunk)
+    labels = mask_labels(tokens, parsed.prompt.source)
+    visible = min(len(labels), tokens.num_content + 2 + SHOWN_PADDING, limit)
     pictures = [
         MaskPicture(title, caption, draw_masks([(title, mask)], labels, visible=visible))
-        for title, caption, mask in chunk_masks(read, shown)
+        for title, caption, mask in chunk_masks(parsed, tokens)
     ]
-    versions = further_masks(read, shown)
+    versions = further_masks(parsed, tokens)
     if versions:
         count = next((number for positions, number in SHOWN_VERSIONS if visible <= positions), 1)
         drawn = [(f"version {number}", mask) for number, mask in enumerate(versions[:count], 1)]
-        caption = f"{read.options.scheme} also encodes this chunk with further words hidden, and blends the results."
-        if read.options.binds:
-            is_whole = read.options.bind_hide == "whole phrases"
+        caption = f"{parsed.options.scheme} also encodes this chunk with further words hidden, and blends the results."
+        if parsed.options.binds:
+            is_whole = parsed.options.bind_hide == "whole phrases"
             hidden = "all phrases hidden but one" if is_whole else "these words hidden in all phrases but one"
             caption = f"The chunk is also encoded with {hidden}, from which that one's rows are taken."
         if len(versions) > len(drawn):
@@ -178,9 +180,9 @@ def mask_pictures(read: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPict
     return pictures
 
 
-def chunk_masks(read: ReadPrompt, chunk: TokenChunk) -> list[tuple[str, str, Tensor]]:
+def chunk_masks(parsed: ReadPrompt, chunk: TokenChunk) -> list[tuple[str, str, Tensor]]:
     """Title, caption and mask of each picture of a chunk; masks are ``[1, 77, 77]``, bool, True = may be attended."""
-    options, length = read.options, read.layout.length
+    options, length = parsed.options, parsed.layout.length
     everything = torch.ones(1, length, length, dtype=torch.bool)
 
     def of_chunk(visible: VisibleFn) -> Tensor:
@@ -188,7 +190,7 @@ def chunk_masks(read: ReadPrompt, chunk: TokenChunk) -> list[tuple[str, str, Ten
         return everything if mask is None else mask.expand(1, length, length)
 
     causal = causal_mask(length) if options.is_causal else everything
-    padding = of_chunk(padding_visible(options.padding, read.layout))
+    padding = of_chunk(padding_visible(options.padding, parsed.layout))
     phrases = of_chunk(phrases_visible(options))
     causal_caption = (
         "Each position may attend itself and what comes before it; everything after it is hidden."
@@ -197,44 +199,44 @@ def chunk_masks(read: ReadPrompt, chunk: TokenChunk) -> list[tuple[str, str, Ten
     )
     masks = [("causal mask", causal_caption, causal), ("padding mask", PADDING_CAPTIONS[options.padding], padding)]
     if any(token.is_hidden for token in chunk.tokens):
-        masks.append(("hidden phrases", _hidden_caption(read, chunk), phrases))
+        masks.append(("hidden phrases", _hidden_caption(parsed, chunk), phrases))
     product = combine(causal, padding, phrases)
     assert product is not None
     if torch.equal(product, causal):
-        told = "Here that is causality alone." if options.is_causal else "Here nothing is hidden."
+        summary = "Here that is causality alone." if options.is_causal else "Here nothing is hidden."
     else:
-        told = "Here more is hidden than by causality." if options.is_causal else "Here something is hidden."
-    return [*masks, ("product", f"What the encoder gets: a cell is open where all masks are. {told}", product)]
+        summary = "Here more is hidden than by causality." if options.is_causal else "Here something is hidden."
+    return [*masks, ("product", f"What the encoder gets: a cell is open where all masks are. {summary}", product)]
 
 
-def further_masks(read: ReadPrompt, chunk: TokenChunk) -> list[Tensor]:
+def further_masks(parsed: ReadPrompt, chunk: TokenChunk) -> list[Tensor]:
     """Distinct masks of those encodings of a chunk in which the scheme hides more than the prompt itself.
 
     Each is ``[77, 77]``, bool, including causality; empty for schemes that hide nothing.
     """
-    causal = causal_mask(read.layout.length)
-    own = chunk_masks(read, chunk)[-1][2][0]
-    found: dict[bytes, Tensor] = {}
-    for variant in plan_prompt(_around(read, chunk), _one_token).variants():
+    causal = causal_mask(parsed.layout.length)
+    product = chunk_masks(parsed, chunk)[-1][2][0]
+    masks: dict[bytes, Tensor] = {}
+    for variant in plan_prompt(_around(parsed, chunk), _one_token).variants():
         for its_chunk, visible in zip(variant.chunks, variant.visible, strict=True):
-            mask = mask_tensor([visible], read.layout.length)
+            mask = mask_tensor([visible], parsed.layout.length)
             if mask is not None and its_chunk.ids == chunk.ids:
-                seen = mask[0] & causal[0] if variant.is_causal else mask[0].expand(read.layout.length, -1)
-                found[seen.numpy().tobytes()] = seen
-    return [mask for mask in found.values() if bool((own & ~mask).any())]
+                seen = mask[0] & causal[0] if variant.is_causal else mask[0].expand(parsed.layout.length, -1)
+                masks[seen.numpy().tobytes()] = seen
+    return [mask for mask in masks.values() if bool((product & ~mask).any())]
 
 
-def _around(read: ReadPrompt, chunk: TokenChunk) -> ReadPrompt:
+def _around(parsed: ReadPrompt, chunk: TokenChunk) -> ReadPrompt:
     """A prompt of one chunk and its neighbours, into which its words may extend.
 
     Otherwise a long prompt would be encoded completely for each faded word anywhere in it.
     """
-    for section in read.sections:
+    for section in parsed.sections:
         for prompt in section.prompts:
-            for index, one in enumerate(prompt):
-                if one is chunk:
-                    beside = prompt[max(0, index - 1) : index + 2]
-                    return read._replace(sections=(ChunkedSection((beside,)),), kept=None)
+            for index, candidate in enumerate(prompt):
+                if candidate is chunk:
+                    neighbours = prompt[max(0, index - 1) : index + 2]
+                    return parsed._replace(sections=(ChunkedSection((neighbours,)),), kept=None)
     raise ValueError("the chunk is none of this prompt")
 
 
@@ -243,25 +245,25 @@ def _one_token(text: str) -> list[tuple[int, int, int]]:
     return [(0, 0, len(text))]
 
 
-def _hidden_caption(read: ReadPrompt, chunk: TokenChunk) -> str:
-    hidden = _texts(read, chunk, lambda token: token.is_hidden)
+def _hidden_caption(parsed: ReadPrompt, chunk: TokenChunk) -> str:
+    hidden = _texts(parsed, chunk, lambda token: token.is_hidden)
     subject = f"{' and '.join(hidden)} {'is' if len(hidden) == 1 else 'are'} hidden from"
-    if read.options.hidden_from == "everything":
+    if parsed.options.hidden_from == "everything":
         return f"{subject} every position, {'its' if len(hidden) == 1 else 'their'} own included."
-    if read.options.hidden_from == "padding rows only":
+    if parsed.options.hidden_from == "padding rows only":
         return f"{subject} the padding after the prompt; its words still see all of it."
-    blind = _texts(read, chunk, lambda token: token.is_blind)
+    blind = _texts(parsed, chunk, lambda token: token.is_blind)
     return f"{subject} {' and '.join(blind) or 'nothing in this chunk'}; all else still sees it."
 
 
-def _texts(read: ReadPrompt, chunk: TokenChunk, is_meant: Callable[[Token], bool]) -> list[str]:
+def _texts(parsed: ReadPrompt, chunk: TokenChunk, is_meant: Callable[[Token], bool]) -> list[str]:
     """Quoted stretches of text of the selected tokens."""
     texts: list[str] = []
     for meant, group in groupby(chunk.content, is_meant):
         text, end = "", 0
         for span in dict.fromkeys(token.span for token in group if meant and token.span):
             # brackets and weights between two tokens are not part of a phrase
-            text += (" " if text and span.start > end else "") + read.prompt.source[span.start : span.end]
+            text += (" " if text and span.start > end else "") + parsed.prompt.source[span.start : span.end]
             end = span.end
         texts += [f"“{text}”"] if text else []
     return list(dict.fromkeys(texts))

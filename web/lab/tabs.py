@@ -89,8 +89,8 @@ class TokensTab(PromptTab):
     def show(self, text: str, *values: Any) -> tuple[Any, ...]:
         """The table."""
         try:
-            given = self.handlers.given(text, values)
-            content = markup.note(given.note) + _token_table(given.read)
+            chosen = self.handlers.given(text, values)
+            content = markup.note(chosen.note) + _token_table(chosen.read)
         except EXPLAINED as error:
             content = markup.message(str(error))
         return (markup.current(content, inputs_of(text, values)),)
@@ -110,12 +110,12 @@ class MasksTab(PromptTab):
         """Information for choosing a chunk, and the masks of the chosen one."""
         number = gr.update()
         try:
-            given = self.handlers.given(text, values)
-            count = len(given.read.chunks)
+            chosen = self.handlers.given(text, values)
+            count = len(chosen.read.chunks)
             number = gr.update(label=f"Chunk, 1 to {count}", visible=count > 1)
             index = entry_number("Chunk", chunk, count) - 1
-            pictures = markup.figures(mask_pictures(given.read, MAX_POSITIONS, index))
-            content = markup.note(given.note) + pictures
+            pictures = markup.figures(mask_pictures(chosen.read, MAX_POSITIONS, index))
+            content = markup.note(chosen.note) + pictures
         except EXPLAINED as error:
             content = markup.message(str(error))
         return number, markup.current(content, inputs_of(text, values))
@@ -163,8 +163,8 @@ class CompareTab(PromptTab):
         """Encode a prompt by several schemes, until `cancel` sets ``is_cancelled`` in this user's job."""
         job["is_cancelled"] = False
         running, ended = buttons(is_running=True), buttons(is_running=False)
-        wanted = schemes if isinstance(schemes, (list, tuple)) else (schemes,)  # a request may hold anything
-        names = [name for name in SCHEMES if name in wanted]
+        selected = schemes if isinstance(schemes, (list, tuple)) else (schemes,)  # a request may hold anything
+        names = [name for name in SCHEMES if name in selected]
         if not names:
             no_such = f"There is no such scheme; allowed: {', '.join(SCHEMES)}"
             yield *ended, markup.refused(no_such if schemes else "Choose at least one scheme."), gr.update()
@@ -175,27 +175,27 @@ class CompareTab(PromptTab):
             if job["is_cancelled"]:
                 raise Cancelled
 
-        found: list[Comparison] = []
+        comparisons: list[Comparison] = []
         yield *running, _progress(0, total, f"encoding with {names[0]}"), ""
         try:
             model = self.handlers.source()
-            given = self.handlers.given(text, values, model)
-            steps = compare(model, given.text, given.options, names, check)
-            while len(found) < total and not job["is_cancelled"]:
-                found.append(self.handlers.run(next, steps))
-                told = f"encoding with {names[len(found)]}" if len(found) < total else ""
+            chosen = self.handlers.given(text, values, model)
+            steps = compare(model, chosen.text, chosen.options, names, check)
+            while len(comparisons) < total and not job["is_cancelled"]:
+                comparisons.append(self.handlers.run(next, steps))
+                status = f"encoding with {names[len(comparisons)]}" if len(comparisons) < total else ""
                 yield (
                     *running,
-                    _progress(len(found), total, told),
-                    _chart(found, given, self.handlers.options(text, values), text, values),
+                    _progress(len(comparisons), total, status),
+                    _chart(comparisons, chosen, self.handlers.options(text, values), text, values),
                 )
         except Cancelled:
             pass
         except Exception as error:  # the page is the only place where the user can see it
             yield *ended, markup.refused(explained(error)), gr.update()
             return
-        told = "done" if len(found) == total else "cancelled"
-        yield *ended, _progress(len(found), total, told), gr.update()
+        status = "done" if len(comparisons) == total else "cancelled"
+        yield *ended, _progress(len(comparisons), total, status), gr.update()
 
     def cancel(self, job: dict[str, Any]) -> Any:
         """End a comparison after the encoder's current call: state of the button Cancel.
@@ -236,8 +236,8 @@ class ConvertTab(PromptTab):
         except EXPLAINED as error:
             return converted, markup.current(markup.message(str(error)), inputs)
         lines = [study.told_in_lab(issue.line) for issue in result.issues]
-        told = f"Nothing is lost: the {target} syntax reads the same tokens with the same weights."
-        lost = markup.problems(lines) if lines else markup.note(told)
+        message = f"Nothing is lost: the {target} syntax reads the same tokens with the same weights."
+        lost = markup.problems(lines) if lines else markup.note(message)
         return result.text, markup.current(lost, inputs)
 
 
@@ -266,17 +266,17 @@ class ExportTab(PromptTab):
         """Encode a prompt into a file: the file, and its contents."""
         try:
             model = self.handlers.source()
-            given = self.handlers.given(text, values, model)
-            options = given.options
+            chosen = self.handlers.given(text, values, model)
+            options = chosen.options
             with self._lock:  # since Python 3.12 concurrent calls would each create one
                 folder = self._folder.name
             path = Path(tempfile.mkdtemp(dir=folder)) / "prompt.safetensors"
-            self.handlers.run(export, model, given.text, options, path)
+            self.handlers.run(export, model, chosen.text, options, path)
         except Exception as error:  # the page is the only place where the user can see it
             return None, markup.refused(explained(error))
         size = f"{path.stat().st_size / 1024:,.0f} KiB"
         line = f"Encoded with {options.scheme} by {model.title}, {size}. The file names prompt, options and model."
-        line = f"{line} {given.note}".rstrip()
+        line = f"{line} {chosen.note}".rstrip()
         return str(path), markup.note(line)
 
     @cached_property
@@ -293,8 +293,8 @@ class ScheduleTab(PromptTab):
     def build(self, page: Inputs) -> None:
         """As in `Tab`; the page's other tabs read the steps, too."""
         with gr.Row():
-            told = f"A prompt that changes halfway: {TIMED_EXAMPLE}"
-            self.steps = whole("steps", "Sampling steps", DEFAULT_STEPS, info=told)
+            info = f"A prompt that changes halfway: {TIMED_EXAMPLE}"
+            self.steps = whole("steps", "Sampling steps", DEFAULT_STEPS, info=info)
             self.counter = gr.Dropdown(
                 named_choices(COUNTED),
                 value=COUNTERS[0],
@@ -322,7 +322,7 @@ class ScheduleTab(PromptTab):
         prompt = read_timed(text, count, has_comments=options.is_cleaned)
         texts = standing_texts(prompt, count, checked_counter(counter))
         reads = read_standing(prompt, texts[:MAX_VIEWS], self.handlers.reader(model, options))
-        views = [timed_view(one) for one in reads]
+        views = [timed_view(timed) for timed in reads]
         views[-1]["num_more"] = len(texts) - len(reads)
         for issue in (issue for view in views for issue in view["issues"]):
             issue["message"] = study.told_in_lab(issue["message"])
@@ -339,8 +339,8 @@ def _used(converted: str, target: str, prompt: str, syntax: str) -> tuple[str, s
     return (converted, target) if is_there else (prompt, syntax)
 
 
-def _token_table(read: ReadPrompt) -> str:
-    rows, num_more = study.token_rows(read, MAX_ROWS)
+def _token_table(parsed: ReadPrompt) -> str:
+    rows, num_more = study.token_rows(parsed, MAX_ROWS)
     note = f"{counted(num_more, 'more token')} not listed" if num_more else ""
     if not rows:
         return markup.note("No tokens: the prompt is empty.")
@@ -349,38 +349,40 @@ def _token_table(read: ReadPrompt) -> str:
     if not any(line[-1] for line in lines):  # most prompts are of whole characters
         header, lines = header[:-1], [line[:-1] for line in lines]
     table = "\n".join("\t".join(" ".join(cell.split()) for cell in line) for line in (header, *lines))
-    copies = {"Copy ids": study.ids_text(read), "Copy table": table}
+    copies = {"Copy ids": study.ids_text(parsed), "Copy table": table}
     # a phone has room for what says something
-    told = [bool(column) or len(read.chunks) > 1 for column in range(len(header))]
-    told = [one and any(line[column] for line in lines) for column, one in enumerate(told)]
-    shown = [list(compress(line, told)) for line in (header, *lines)]
-    return markup.copies(study.totals(read), copies) + markup.table(shown[0], shown[1:], note)
+    columns = [bool(column) or len(parsed.chunks) > 1 for column in range(len(header))]
+    columns = [is_wide and any(line[column] for line in lines) for column, is_wide in enumerate(columns)]
+    visible = [list(compress(line, columns)) for line in (header, *lines)]
+    return markup.copies(study.totals(parsed), copies) + markup.table(visible[0], visible[1:], note)
 
 
 def _cell(value: str | int | float) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _progress(done: int, total: int, told: str) -> str:
+def _progress(num_done: int, total: int, status: str) -> str:
     """Progress of a comparison."""
-    return markup.progress(done / total, f"{done} of {total} schemes: {told}")
+    return markup.progress(num_done / total, f"{num_done} of {total} schemes: {status}")
 
 
-def _chart(found: Sequence[Comparison], given: Given, options: EncodeOptions, text: str, values: Sequence[Any]) -> str:
+def _chart(
+    comparisons: Sequence[Comparison], chosen: Given, options: EncodeOptions, text: str, values: Sequence[Any]
+) -> str:
     """Effects of schemes on the rows of a prompt: a chart for each of its first chunks, and a table."""
-    read = given.read
-    count = len(read.chunks)
-    charts = [comparison_chart(found, read, chunk) for chunk in range(min(count, MAX_CHARTS))]
-    notes = [" ".join(filter(None, (one.message, *one.issues))) for one in found]
-    names = [one.scheme for one in found]
+    parsed = chosen.read
+    count = len(parsed.chunks)
+    charts = [comparison_chart(comparisons, parsed, chunk) for chunk in range(min(count, MAX_CHARTS))]
+    notes = [" ".join(filter(None, (comparison.message, *comparison.issues))) for comparison in comparisons]
+    names = [comparison.scheme for comparison in comparisons]
     columns = [("Scheme", names), ("What a weight does", [SCHEMES[name].advice for name in names])]
     columns += [("Notes", notes)] if any(notes) else []
     header, cells = zip(*columns, strict=True)
     left = f"Of {counted(count, 'chunk')} the first {MAX_CHARTS} are drawn." if count > MAX_CHARTS else ""
-    shown = (
+    content = (
         told_of(text, options)
-        + markup.note(given.note)
+        + markup.note(chosen.note)
         + "".join(charts)
         + markup.table(header, zip(*cells, strict=True), left)
     )
-    return markup.kept(shown, choices_of(text, values, "scheme"))
+    return markup.kept(content, choices_of(text, values, "scheme"))

@@ -100,7 +100,7 @@ class TextToImageLab(Tab):
                     picture = gr.Image(
                         label="Picture whose top is kept", height=260, elem_id=element_id("kept_picture")
                     )
-                    kept = slider(
+                    rows_slider = slider(
                         "kept_rows", "Rows kept", "Of tokens, from the top of the picture", (0, rows, 1), rows // 2
                     )
                 with gr.Row():
@@ -114,14 +114,14 @@ class TextToImageLab(Tab):
             return *buttons(is_running=True), self.begin(state)
 
         def draw(*values: Any) -> Iterator[tuple[Any, ...]]:
-            *others, given, kept = values
+            *first_values, upload, num_rows = values
             try:
-                values = (*others, uploaded_picture(given), kept)
+                values = (*first_values, uploaded_picture(upload), num_rows)
             except LabError as error:
                 yield *buttons(is_running=False), markup.refused(error), gr.update()
                 return
-            for is_running, told, images in self.draw(*values):
-                yield *buttons(is_running=is_running), told, gr.update() if images is None else images
+            for is_running, line, images in self.draw(*values):
+                yield *buttons(is_running=is_running), line, gr.update() if images is None else images
 
         def cancel(state: dict[str, Any]) -> Any:  # shows no line, which might come after the drawing's own last one
             self.cancel(state)
@@ -132,7 +132,7 @@ class TextToImageLab(Tab):
         begun = start.click(begin, inputs=[job], outputs=[start, stop, progress], queue=False, show_progress="hidden")
         begun.then(
             draw,
-            inputs=[job, caption, count, temperature, top_k, top_p, seed, picture, kept],
+            inputs=[job, caption, count, temperature, top_k, top_p, seed, picture, rows_slider],
             outputs=[start, stop, progress, drawn],
             show_progress="hidden",
             preprocess=False,
@@ -155,9 +155,9 @@ class TextToImageLab(Tab):
             words = words_in_pieces(self.dalle.pieces, self._caption(caption))
         except Exception as error:  # the page is the only place where the user can see it
             return markup.message(explained(error))
-        count, most = sum(map(len, words)), self.dalle.prior.config.text_length
-        told = f"{count} of at most {counted(most, 'piece')}" if words else "No pieces: the caption is empty."
-        return markup.words(words) + markup.message(told, is_problem=count > most)
+        count, limit = sum(map(len, words)), self.dalle.prior.config.text_length
+        count_text = f"{count} of at most {counted(limit, 'piece')}" if words else "No pieces: the caption is empty."
+        return markup.words(words) + markup.message(count_text, is_problem=count > limit)
 
     def begin(self, job: dict[str, Any]) -> str:
         """Line for the page before `draw`, which may have to wait for other users."""
@@ -195,19 +195,19 @@ class TextToImageLab(Tab):
             for tokens in steps(prior, wish.text, wish.seeds[first : first + together], wish.options, wish.given):
                 drawn, last = tokens.shape[1], first + len(tokens)
                 where = f"images {first + 1} to {last}" if len(tokens) > 1 else f"image {last}"
-                told = f"token {drawn} of {length}, {where} of {count}"
+                progress = f"token {drawn} of {length}, {where} of {count}"
                 share = (first * length + len(tokens) * drawn) / (count * length)
                 if drawn == length or self._clock() - ended >= PAUSE * took:
                     began, sheet = self._clock(), None
                     if drawn == length or drawn - num_shown >= columns:
                         images[first:last] = _pictures(self.dalle, tokens)
                         sheet, num_shown = _sheet(wish, images), drawn // columns * columns
-                    yield True, markup.progress(share, told), sheet
+                    yield True, markup.progress(share, progress), sheet
                     ended = self._clock()
                     took = ended - began  # including the time to update the page
                 if job["is_cancelled"]:
                     images[first:last] = _pictures(self.dalle, tokens)
-                    yield False, markup.progress(share, f"cancelled after {told}"), _sheet(wish, images)
+                    yield False, markup.progress(share, f"cancelled after {progress}"), _sheet(wish, images)
                     return
         yield False, markup.progress(1, f"done: {counted(count, 'image')}"), None
 
@@ -232,15 +232,15 @@ class TextToImageLab(Tab):
             whole_number("Top-k", top_k, 0, prior.image_vocab_size),
             checked_number("Top-p", top_p, MIN_TOP_P, 1),
         )
-        given, note = torch.zeros(0, dtype=torch.long), ""
+        prefix, note = torch.zeros(0, dtype=torch.long), ""
         if picture is not None:
-            kept = whole_number("Rows kept", rows, 0, prior.rows)
+            num_rows = whole_number("Rows kept", rows, 0, prior.rows)
             fitting = ImageOps.fit(picture.convert("RGB"), (width, height), Image.Resampling.LANCZOS)
-            given = self.dalle.prefix(pixels_of(fitting), kept)
-            note = f"The top {kept} of {prior.rows} rows of tokens are the picture's."
+            prefix = self.dalle.prefix(pixels_of(fitting), num_rows)
+            note = f"The top {num_rows} of {prior.rows} rows of tokens are the picture's."
             if picture.size != fitting.size:
                 note += f" It was scaled, and cut at both ends, to {width} x {height} pixels."
-        return Wish(caption, text, seeds, options, given, note)
+        return Wish(caption, text, seeds, options, prefix, note)
 
     def _caption(self, caption: str) -> str:
         if len(checked_text("Caption", caption)) > MAX_CHARACTERS:
@@ -272,9 +272,9 @@ def _pictures(dalle: DALLE, tokens: Tensor) -> list[Image.Image]:
     images = torch.full((count, 3, rows * f, columns * f), GREY)
     begun = -(-drawn // columns)
     if begun:
-        some = tokens[:, -1:].repeat(1, begun * columns).cpu()
-        some[:, :drawn] = tokens
-        images[:, :, : begun * f] = dalle.images(some.unflatten(1, (begun, columns))).float()
+        filled = tokens[:, -1:].repeat(1, begun * columns).cpu()
+        filled[:, :drawn] = tokens
+        images[:, :, : begun * f] = dalle.images(filled.unflatten(1, (begun, columns))).float()
         left = drawn - (begun - 1) * columns
         images[:, :, (begun - 1) * f : begun * f, left * f :] = GREY
     return [enlarged(image) for image in images]
@@ -282,8 +282,8 @@ def _pictures(dalle: DALLE, tokens: Tensor) -> list[Image.Image]:
 
 def _sheet(wish: Wish, images: list[Image.Image]) -> str:
     """All images, with notes about them."""
-    shown = [
+    photos = [
         (f"{wish.caption:.200}, image {index}", f"seed {seed}", image)
         for index, (seed, image) in enumerate(zip(wish.seeds, images, strict=True), 1)
     ]
-    return markup.note(wish.note) + markup.photos(shown, is_sheet=True)
+    return markup.note(wish.note) + markup.photos(photos, is_sheet=True)

@@ -71,8 +71,8 @@ class Axes:
         >>> [Axes(10.0, 45.0).cuts(ratio) for ratio in (10.1, 12.0, 0.05, 0.0, float("nan"))]
         [False, True, True, True, True]
         """
-        most = self.length_top * TOLERANCE
-        return not 1 / most <= ratio <= most
+        longest = self.length_top * TOLERANCE
+        return not 1 / longest <= ratio <= longest
 
     def angle_share(self, angle: float) -> float:
         """Share of its axis that a bar takes, 0 to 1."""

@@ -44,10 +44,10 @@ def draw_curves(
     """
     colors = THEMES[theme]
     hues = (colors.accent, colors.up, colors.down, colors.problem, colors.muted, colors.text)
-    found = {
+    finite = {
         name: [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)] for name, points in curves.items()
     }
-    drawn = {name: _thinned(points) for name, points in found.items() if points}
+    drawn = {name: _thinned(points) for name, points in finite.items() if points}
     if not drawn:
         raise ValueError(f"{title}: there is nothing to draw")
     xs = [x for points in drawn.values() for x, _ in points]

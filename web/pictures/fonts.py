@@ -81,16 +81,16 @@ def runs(text: str, *, bold: bool = False) -> tuple[Run, ...]:
     points.
     """
     main = main_font(bold=bold)
-    found: list[Run] = []
+    result: list[Run] = []
     for character in text:
-        run = _character_run(character, main, found[-1].file if found else main)
-        if run and found and run.scale == found[-1].scale == 1.0 and run.file == found[-1].file:
-            found[-1] = found[-1]._replace(text=found[-1].text + run.text)
+        run = _character_run(character, main, result[-1].file if result else main)
+        if run and result and run.scale == result[-1].scale == 1.0 and run.file == result[-1].file:
+            result[-1] = result[-1]._replace(text=result[-1].text + run.text)
         elif run:
-            found.append(run)
-    if text and not any(run_width(run, MEASURED_SIZE) for run in found):  # nothing would be visible
+            result.append(run)
+    if text and not any(run_width(run, MEASURED_SIZE) for run in result):  # nothing would be visible
         return tuple(_code_point(character, main) for character in text)
-    return tuple(found)
+    return tuple(result)
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:

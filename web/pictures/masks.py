@@ -85,16 +85,24 @@ def make_grid(mask: Any, labels: Sequence[str], *, visible: int | None = None, c
         raise ValueError(f"visible positions and cell size must be at least 1, got {visible} and {cell}")
     num_rows = num_columns if num_rows == 1 else num_rows
     rows = tuple(map(tuple, values.expand(num_rows, -1)[:visible, :visible].tolist()))
-    shown_rows, shown = len(rows), len(rows[0])
-    cell = cell or cell_size(shown)
+    shown_rows, shown_columns = len(rows), len(rows[0])
+    cell = cell or cell_size(shown_columns)
     label_size = min(LABEL_SIZE, cell * 0.78)
-    names = tuple(shorten(label, MAX_LABEL_WIDTH, label_size) for label in labels[: max(shown, shown_rows)])
-    return Grid(rows, names[:shown_rows], names[:shown], cell, label_size, shown_rows < num_rows, shown < num_columns)
+    names = tuple(shorten(label, MAX_LABEL_WIDTH, label_size) for label in labels[: max(shown_columns, shown_rows)])
+    return Grid(
+        rows,
+        names[:shown_rows],
+        names[:shown_columns],
+        cell,
+        label_size,
+        shown_rows < num_rows,
+        shown_columns < num_columns,
+    )
 
 
-def cell_size(shown: int) -> int:
+def cell_size(num_shown: int) -> int:
     """Width and height of a cell, in pixels, by the number of positions shown."""
-    return 13 if shown > 40 else 20 if shown > 16 else 28
+    return 13 if num_shown > 40 else 20 if num_shown > 16 else 28
 
 
 def draw_grid(canvas: Canvas, grid: Grid, left: float, top: float, colors: Theme) -> None:
@@ -202,17 +210,17 @@ def draw_mask_rows(
         raise ValueError("there must be at least one mask in each row")
     grids = [[make_grid(mask, labels, visible=visible, cell=cell) for _, mask in masks] for _, masks in rows]
     heights = [_row_height(row, caption, masks) for row, (caption, masks) in zip(grids, rows, strict=True)]
-    between = MARGIN * 1.5
+    row_gap = MARGIN * 1.5
     content = max(sum(grid.width for grid in row) + GAP * (len(row) - 1) for row in grids)
     captions = max(text_width(caption, CAPTION_SIZE) for caption, _ in rows)
     width = max(content, captions, legend_width(_LEGEND)) + 2 * MARGIN
-    canvas = Canvas(width, sum(heights) + between * (len(rows) - 1) + 2 * MARGIN + 34, colors.background)
+    canvas = Canvas(width, sum(heights) + row_gap * (len(rows) - 1) + 2 * MARGIN + 34, colors.background)
     top = float(MARGIN)
     for row, height, (caption, masks) in zip(grids, heights, rows, strict=True):
         _draw_row(canvas, row, [title for title, _ in masks], top, colors)
         if caption:
             canvas.text(MARGIN, top + height - 10, caption, colors.muted, size=CAPTION_SIZE)
-        top += height + between
+        top += height + row_gap
     draw_legend(canvas, _LEGEND, (colors.visible, colors.hidden), colors)
     return canvas.image()
 
@@ -266,22 +274,22 @@ def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
     return _labels(spans, text, len(chunk.tokens))
 
 
-def draw_encoding_masks(read: ReadPrompt, variants: Iterable[Variant], *, theme: ThemeName = "light") -> Image.Image:
+def draw_encoding_masks(parsed: ReadPrompt, variants: Iterable[Variant], *, theme: ThemeName = "light") -> Image.Image:
     """Draw the attention masks of a prompt's first chunk in each of its encodings.
 
     Up to `SHOWN_ENCODINGS` are side by side; up to `SHOWN_ROWS` such rows if phrases are bound. Of each, at most
     `SHOWN_POSITIONS` rows and columns are drawn.
     """
-    chunk, length = read.chunks[0], read.layout.length
+    chunk, length = parsed.chunks[0], parsed.layout.length
     versions = versions_of_first(variants)
-    limit = SHOWN_ENCODINGS * (SHOWN_ROWS if read.options.binds else 1)
-    shown = [(version.title, variant_mask(version, length)[0]) for version in versions[:limit]]
-    num_more = len(versions) - len(shown)
+    limit = SHOWN_ENCODINGS * (SHOWN_ROWS if parsed.options.binds else 1)
+    masks = [(version.title, variant_mask(version, length)[0]) for version in versions[:limit]]
+    num_more = len(versions) - len(masks)
     caption = f"{num_more} more versions are not shown." if num_more else ""
-    labels = mask_labels(chunk, read.prompt.source)
+    labels = mask_labels(chunk, parsed.prompt.source)
     visible = min(len(labels), chunk.num_content + 2 + SHOWN_PADDING, SHOWN_POSITIONS)
-    side = math.isqrt(MAX_CELLS // len(shown)) // visible  # of a cell
-    rows = [shown[first : first + SHOWN_ENCODINGS] for first in range(0, len(shown), SHOWN_ENCODINGS)]
+    side = math.isqrt(MAX_CELLS // len(masks)) // visible  # of a cell
+    rows = [masks[first : first + SHOWN_ENCODINGS] for first in range(0, len(masks), SHOWN_ENCODINGS)]
     captioned = [(caption if row is rows[-1] else "", row) for row in rows]
     return draw_mask_rows(captioned, labels, visible=visible, cell=min(side, cell_size(visible)), theme=theme)
 

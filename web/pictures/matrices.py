@@ -165,7 +165,7 @@ class _Matrix:
         return canvas.image()
 
     def _best(self, row: int, column: int) -> bool:
-        line = [other[column] for other in self.rows] if self.over == "texts" else self.rows[row]
+        line = [values[column] for values in self.rows] if self.over == "texts" else self.rows[row]
         return self.rows[row][column] == max((value for value in line if not math.isnan(value)), default=None)
 
     def _draw_axes(self, canvas: Canvas, images: Sequence[Image.Image]) -> None:

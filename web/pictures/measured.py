@@ -20,10 +20,10 @@ def _charted(question: Question) -> Sequence[Way]:
     return SOME_WAYS if question.ways == EVERY_WAY else question.ways
 
 
-def draw_chart(found: Measured, question: Question, answer: str) -> Image.Image:
+def draw_chart(measured: Measured, question: Question, answer: str) -> Image.Image:
     """Means of an answer by weight, a curve for each way."""
     curves = {
-        way.name: [(weight, found[question.name, way.name, weight, answer].mean) for weight in question.weights]
+        way.name: [(weight, measured[question.name, way.name, weight, answer].mean) for weight in question.weights]
         for way in _charted(question)
     }
     title = f"{question.title}: {ANSWERS[answer].lower()}"
@@ -36,6 +36,6 @@ def draw_grid(painter: Painter, question: Question, seeds: int = GRID_SEEDS, num
     blocks: dict[str, list[list[Image.Image]]] = {}
     for way in _charted(question):
         columns = [sitting.draw(way, weight)[number] for weight in question.weights]
-        blocks[way.name] = [[image_of(one[seed]) for one in columns] for seed in range(seeds)]
+        blocks[way.name] = [[image_of(column[seed]) for column in columns] for seed in range(seeds)]
     title = sitting.prompts[number].text(part=question.part).replace(":1)", ":weight)")
     return draw_weight_grid(title, [f"{weight:g}" for weight in question.weights], blocks)

@@ -80,8 +80,8 @@ def draw_samples(
     colors = theme_named(theme)
     if not rows or (chosen is not None and len(chosen) != len(rows)):
         raise ValueError(f"there must be rows and as many chosen images, got {len(rows)} rows")
-    most = min(MAX_SAMPLES, max(len(images) for _, images in rows))
-    inner = most * (SAMPLE_SIDE + SAMPLE_GAP) - SAMPLE_GAP
+    num_columns = min(MAX_SAMPLES, max(len(images) for _, images in rows))
+    inner = num_columns * (SAMPLE_SIDE + SAMPLE_GAP) - SAMPLE_GAP
     width = 2 * MARGIN + inner + (0 if chosen is None else 3 * SAMPLE_GAP + SAMPLE_SIDE)
     rows = rows[:MAX_SAMPLE_ROWS]
     canvas = Canvas(
@@ -186,8 +186,8 @@ class _Ranking:
         self, scores: Sequence[float], order: Sequence[int], keep: int, text: str, names: Sequence[str], colors: Theme
     ) -> None:
         self.scores, self.names, self.colors, self.is_empty = scores, names, colors, not text.strip()
-        kept, others = order[:keep], order[keep:]
-        kept_width, other_width = len(kept) * (KEPT_SIDE + CARD_GAP), len(others) * (OTHER_SIDE + CARD_GAP)
+        best, rest = order[:keep], order[keep:]
+        kept_width, other_width = len(best) * (KEPT_SIDE + CARD_GAP), len(rest) * (OTHER_SIDE + CARD_GAP)
         self.width = max(MIN_RANKING_WIDTH, min(RANKING_WIDTH, max(kept_width, other_width) - CARD_GAP))
         # bold is wider than the regular font used for measuring
         lines = few_lines(text, self.width * 0.85, FONT_SIZE, MAX_TITLE_LINES)
@@ -196,12 +196,12 @@ class _Ranking:
         self.headings: list[tuple[str, float]] = []
         self.bottom = MARGIN + len(self.title) * FONT_SIZE * LINE_HEIGHT + 6
         count = f"{len(order):,}"
-        if kept:
-            what = f"Kept: the best {keep:,} of {count}" if others else f"Kept: all {count}" if keep > 1 else "Kept"
-            self._add(what, kept[:MAX_KEPT], 1, KEPT_SIDE, len(kept) - MAX_KEPT)
-        if others:
-            what = "Not kept, best first" if kept else f"{count} images, best first"
-            self._add(what, others[:MAX_OTHERS], keep + 1, OTHER_SIDE, len(others) - MAX_OTHERS)
+        if best:
+            what = f"Kept: the best {keep:,} of {count}" if rest else f"Kept: all {count}" if keep > 1 else "Kept"
+            self._add(what, best[:MAX_KEPT], 1, KEPT_SIDE, len(best) - MAX_KEPT)
+        if rest:
+            what = "Not kept, best first" if best else f"{count} images, best first"
+            self._add(what, rest[:MAX_OTHERS], keep + 1, OTHER_SIDE, len(rest) - MAX_OTHERS)
 
     def _add(self, heading: str, indices: Sequence[int], first: int, side: int, more: int) -> None:
         heading += f"; {more:,} more {'are' if more > 1 else 'is'} not drawn" if more > 0 else ""

@@ -136,9 +136,9 @@ def contrast(first: Color, second: Color) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def readable(background: Color, *wanted: Color) -> Color:
+def readable(background: Color, *candidates: Color) -> Color:
     """First wanted colour that is readable on a background, else white or near-black, whichever is better."""
-    for color in wanted:
+    for color in candidates:
         if contrast(background, color) >= MIN_CONTRAST:
             return color
     return max(((255, 255, 255), (12, 13, 15)), key=lambda color: contrast(background, color))

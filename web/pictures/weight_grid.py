@@ -79,8 +79,8 @@ def draw_sweep(
         side: Width of a picture, in pixels.
         theme: ``light`` or ``dark``.
     """
-    first, *others = swept.sweeps
-    labels = others[0].labels if others else (shortened(first.words, 24),)
+    first, *further = swept.sweeps
+    labels = further[0].labels if further else (shortened(first.words, 24),)
     blocks = {label: list(zip(*pictures[row :: len(labels)], strict=True)) for row, label in enumerate(labels)}
-    ways = f" — across: {first.words}, down: {others[0].words}" if others else ""
+    ways = f" — across: {first.words}, down: {further[0].words}" if further else ""
     return draw_weight_grid(f"{swept.source}{ways}", first.values, blocks, side=side, theme=theme)

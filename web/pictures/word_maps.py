@@ -92,8 +92,8 @@ def draw_word_maps(
     )
     for number, (title, tile) in enumerate(tiles):
         left, top = MARGIN + number % columns * step[0], MARGIN + number // columns * step[1]
-        shown = shorten(" ".join(title.split()), size[0], FONT_SIZE)
-        canvas.text(left, top + TITLE_ROOM / 2, shown, colors.text, size=FONT_SIZE)
+        label = shorten(" ".join(title.split()), size[0], FONT_SIZE)
+        canvas.text(left, top + TITLE_ROOM / 2, label, colors.text, size=FONT_SIZE)
         canvas.paste(tile, left, top + TITLE_ROOM)
     canvas.text(MARGIN, MARGIN + rows * step[1] + SMALL_SIZE, note, colors.muted, size=SMALL_SIZE)
     return canvas.image()
