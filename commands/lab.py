@@ -87,7 +87,7 @@ def shelf_of(arguments: argparse.Namespace) -> Shelf:
     It is a file, one from a folder or Hugging Face's cache, or else random weights.
     """
     from ..web.lab import places
-    from ..web.lab.native import Settings, Shelf, file_model, random_model
+    from ..web.lab.native import LoadSettings, Shelf, file_model, random_model
 
     if arguments.model is not None and arguments.models is None:
         raise ValueError(f"--model {arguments.model}: say where it is with --models DIR, or use --weights FILE")
@@ -101,7 +101,7 @@ def shelf_of(arguments: argparse.Namespace) -> Shelf:
             show(f"{'*' if file == path else ' '} {file_name}")
     elif path is None:
         path = places.hub_file(download=arguments.download)
-    settings = Settings(embeddings, arguments.clip_skip, dtype_named(arguments.dtype), device_of(arguments))
+    settings = LoadSettings(embeddings, arguments.clip_skip, dtype_named(arguments.dtype), device_of(arguments))
     if path is None:
         return Shelf(random_model(settings), "random weights", settings, files)
     name = next((name for name, file in files.items() if file == path), path.name)

@@ -102,11 +102,11 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str, Any], str]]:
     """Weights of each token that is the word, as data and as lines of text."""
-    from ..web.lab.attending import Choice, find_attention, row_of
+    from ..web.lab.attending import AttentionChoice, find_attention, row_of
     from ..web.lab.model import LabError
-    from ..web.lab.native import RANDOM_WARNING, Settings, file_model, random_model
+    from ..web.lab.native import RANDOM_WARNING, LoadSettings, file_model, random_model
 
-    settings = Settings(embedding_folders(arguments))
+    settings = LoadSettings(embedding_folders(arguments))
     model = random_model(settings) if arguments.weights is None else file_model(arguments.weights, settings)
     tower, config = next(iter(model.sizes().items()))
     for name, least, most in (("layer", 1, config.num_layers), ("head", 0, config.num_heads)):
@@ -121,7 +121,7 @@ def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str,
     chunk, num_chunks = 0, 1
     while chunk < num_chunks:
         chunk += 1
-        choice = Choice(arguments.layer, arguments.head, 1, chunk, 1)
+        choice = AttentionChoice(arguments.layer, arguments.head, 1, chunk, 1)
         try:
             attended, _, _, num_chunks, _ = find_attention(model, text, options_of(arguments), choice, MAX_POSITIONS)
         except LabError as error:

@@ -106,7 +106,7 @@ def load_full_clip(
     with open_tensor_file(Path(path)) as file:
         vision_tower, text_tower = file.vision_tower(), file.towers()[0]
         vision_config, text_config = file.vision_config(vision_tower), file.config(text_tower)
-        properties = file.told
+        properties = file.properties
         if not properties[text_tower.name].file:
             text_config = replace(text_config, activation=vision_config.activation)
             properties[text_tower.name] = properties[text_tower.name]._replace(activation=vision_config.activation)

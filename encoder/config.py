@@ -133,7 +133,7 @@ TOWERS = {"clip_l": CLIP_L, "clip_g": OPENCLIP_BIGG, "clip_h": OPENCLIP_H}
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """Use of text towers by a model family."""
 
     name: str
@@ -149,10 +149,10 @@ class Family:
 
 
 FAMILIES = (
-    Family("SD 1.x", ("clip_l",), min_clip_skip=1, final_norm=True, projected=False),
-    Family("SD 2.x", ("clip_h",), min_clip_skip=2, final_norm=True, projected=True),
-    Family("SDXL", ("clip_l", "clip_g"), min_clip_skip=2, final_norm=False, projected=True),
-    Family("SDXL refiner", ("clip_g",), min_clip_skip=2, final_norm=False, projected=True),
+    ModelFamily("SD 1.x", ("clip_l",), min_clip_skip=1, final_norm=True, projected=False),
+    ModelFamily("SD 2.x", ("clip_h",), min_clip_skip=2, final_norm=True, projected=True),
+    ModelFamily("SDXL", ("clip_l", "clip_g"), min_clip_skip=2, final_norm=False, projected=True),
+    ModelFamily("SDXL refiner", ("clip_g",), min_clip_skip=2, final_norm=False, projected=True),
 )
 """Families that condition on CLIP text towers only."""
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from .kernels import PACKED, Kernel
 from .layers import Arithmetic, Block, quick_gelu
-from .linear import Packed, layer_norm, linear
+from .linear import PackedLayers, layer_norm, linear
 
 PACK_ROWS = 256
 """Minimum number of rows for which a copy that is used once pays off."""
@@ -38,7 +38,7 @@ Layers = Sequence[nn.Linear]
 class Fast(Arithmetic):
     """Parts of a block for one call of an encoder."""
 
-    def __init__(self, kernel: Kernel, packs: dict[int, Packed] | None = None) -> None:
+    def __init__(self, kernel: Kernel, packs: dict[int, PackedLayers] | None = None) -> None:
         """Choose the kernel and the weights."""
         self.kernel: Kernel = kernel
         self.packs = packs or {}
@@ -77,7 +77,7 @@ class Packs:
     """Packed weights of models, for as long as the models live. Thread-safe."""
 
     def __init__(self) -> None:
-        self._found: WeakKeyDictionary[nn.Module, tuple[Hashable, dict[int, Packed]]] = WeakKeyDictionary()
+        self._found: WeakKeyDictionary[nn.Module, tuple[Hashable, dict[int, PackedLayers]]] = WeakKeyDictionary()
         self._lock = Lock()
 
     def of(
@@ -87,7 +87,7 @@ class Packs:
         kernel: Kernel,
         now: Hashable,
         state: Callable[[], Hashable],
-    ) -> dict[int, Packed]:
+    ) -> dict[int, PackedLayers]:
         """Return packed weights, cached or new.
 
         Args:
@@ -159,7 +159,7 @@ def has_room(size: int) -> bool:
     return free is None or free >= size + LEAST_FREE
 
 
-class _Names(NamedTuple):
+class _GroupFiles(NamedTuple):
     """Files of a control group, and fields of its statistics."""
 
     limit: str
@@ -170,8 +170,10 @@ class _Names(NamedTuple):
 
 _STAT = "memory.stat"
 _BY_CONTROLLER = {
-    "": _Names("memory.max", "memory.current", ("inactive_file ", "active_file ")),
-    "memory": _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file ", "total_active_file ")),
+    "": _GroupFiles("memory.max", "memory.current", ("inactive_file ", "active_file ")),
+    "memory": _GroupFiles(
+        "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file ", "total_active_file ")
+    ),
 }
 """Names in version 2, whose controllers are not named, and in version 1, where each has its folder."""
 _NO_LIMIT = 2**60

@@ -30,11 +30,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .linear import ONEDNN, Packed, PackedByMKL, PackedByOneDNN, blank_linear, has_packed_mkl
+from .linear import ONEDNN, PackedByMKL, PackedByOneDNN, PackedLayers, blank_linear, has_packed_mkl
 
 Kernel = Literal["plain", "onednn", "mkl"]
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
-PACKED: Mapping[Kernel, type[Packed]] = {"onednn": PackedByOneDNN, "mkl": PackedByMKL}
+PACKED: Mapping[Kernel, type[PackedLayers]] = {"onednn": PackedByOneDNN, "mkl": PackedByMKL}
 """Class of packed weights of each kernel that has any."""
 Run = Callable[[], object]
 VARIABLE = "WEIGHTED_CLIP_KERNEL"
@@ -51,7 +51,7 @@ none is still in the processor's cache."""
 _FIELD = re.compile(r"^(model name|cpu family|model)[\t ]*: (.+)$", re.MULTILINE)
 
 
-class Choice:
+class KernelChoice:
     """Choice of the kernel for one kind of work in this process."""
 
     def __init__(self, measure: Callable[[], Kernel], work: str = "", place: Callable[[], Path] | None = None) -> None:
@@ -157,7 +157,7 @@ def measured_on_texts(repetitions: int = 20) -> Kernel:
 
     def block() -> Iterator[Mapping[Kernel, Run]]:
         layers = _layers(*sizes)
-        packs: list[dict[Kernel, Packed]] = [
+        packs: list[dict[Kernel, PackedLayers]] = [
             {kernel: PACKED[kernel]([layer]) for kernel in available() if kernel in PACKED} for layer in layers
         ]
         for rows in (26, 77):  # a pass reads all weights before it reads the first again
@@ -242,7 +242,7 @@ def _forced() -> Kernel | None:
     return kernel
 
 
-CHOICE = Choice(measured_on_texts)
+CHOICE = KernelChoice(measured_on_texts)
 """The choice of this process for text encoders."""
-IMAGE_CHOICE = Choice(measured_on_images, ", images")
+IMAGE_CHOICE = KernelChoice(measured_on_images, ", images")
 """The choice of this process for image towers."""

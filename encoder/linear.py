@@ -110,7 +110,7 @@ MKL = _operators(torch.ops.mkl, "_mkl_linear", "_mkl_reorder_linear_weight", is_
 """MKL's operators for packed weights, or None where unavailable."""
 
 
-class Packed(ABC):
+class PackedLayers(ABC):
     """``x W^T + b`` for layers with the same input, as one product on a copy of their weights."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
@@ -130,11 +130,11 @@ class Packed(ABC):
         """Multiply ``[n, in]`` to ``[n, all outs]``."""
 
 
-class PackedByOneDNN(Packed):
+class PackedByOneDNN(PackedLayers):
     """Weights in oneDNN's order, in parts, so that no sum is longer than `LONGEST_SUM`."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        """Copy the weights, see `Packed`."""
+        """Copy the weights, see `PackedLayers`."""
         super().__init__(layers)
         assert ONEDNN is not None
         self.num_parts = num_parts(layers[0].in_features)
@@ -154,11 +154,11 @@ class PackedByOneDNN(Packed):
         return total
 
 
-class PackedByMKL(Packed):
+class PackedByMKL(PackedLayers):
     """Weights in MKL's order. For 17 rows or more the sums are those of MKL without it, mostly to the bit."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        """Copy the weights, see `Packed`."""
+        """Copy the weights, see `PackedLayers`."""
         super().__init__(layers)
         assert MKL is not None
         weight = torch.cat([layer.weight.detach() for layer in layers])

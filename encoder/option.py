@@ -31,8 +31,8 @@ class Option(NamedTuple):
     """Sentences of the tooltip about choices; those that need none are left out."""
     called: Mapping[str, str]
     """Choices in a few words, which a page shows after their names; may be empty."""
-    least: float | None
-    most: float | None
+    minimum: float | None
+    maximum: float | None
     step: float | None
     is_lines: bool
     """Whether it is a text of several lines, one phrase per line; on the command line a flag for each."""
@@ -60,8 +60,8 @@ def option(
     help: str = "",
     choices: Mapping[str, str] | Iterable[str] = (),
     called: Mapping[str, str] | None = None,
-    least: float | None = None,
-    most: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
     step: float | None = None,
     is_lines: bool = False,
     metavar: str | None = None,
@@ -77,8 +77,8 @@ def option(
         help: As in `Option`; by default ``info`` in lower case.
         choices: Allowed values; with what the tooltip says of each, in sentences, where that needs saying.
         called: As in `Option`.
-        least: Smallest number; it is checked.
-        most: Largest number; it is checked.
+        minimum: Smallest number; it is checked.
+        maximum: Largest number; it is checked.
         step: Distance between two values of a slider.
         is_lines: As in `Option`.
         metavar: As in `Option`.
@@ -86,11 +86,11 @@ def option(
     """
     said = {value: text for value, text in choices.items() if text} if isinstance(choices, Mapping) else {}
     words = help or info[:1].lower() + info[1:]
-    about = Option(
+    declaration = Option(
         *(default, label, info, with_choices(tooltip or f"{info}.", said), words, tuple(choices), said, called or {}),
-        *(least, most, step, is_lines, metavar, kind or (str if default is None else type(default))),
+        *(minimum, maximum, step, is_lines, metavar, kind or (str if default is None else type(default))),
     )
-    return dataclasses.field(default=default, metadata={"option": about})
+    return dataclasses.field(default=default, metadata={"option": declaration})
 
 
 def with_choices(first: str, said: Mapping[str, str]) -> str:
@@ -106,10 +106,10 @@ def options_in(cls: Any) -> dict[str, Option]:
 class OptionError(ValueError):
     """Raised for a value that an option does not allow."""
 
-    def __init__(self, name: str, label: str, told: str) -> None:
-        """Name the option by its field; ``told`` is what it must be, and what it is."""
-        super().__init__(f"{name} {told}")
-        self.on_page = f"{label or name} {told}"
+    def __init__(self, name: str, label: str, reason: str) -> None:
+        """Name the option by its field; ``reason`` says what it must be, and what it is."""
+        super().__init__(f"{name} {reason}")
+        self.on_page = f"{label or name} {reason}"
         """The message for a page, which shows the option's label."""
 
 
@@ -138,10 +138,10 @@ def check_options(options: Any, declared: Mapping[str, Option]) -> None:
 def _check_number(name: str, value: object, declaration: Option) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise OptionError(name, declaration.label, f"must be a number, got {quote(value)}")
-    if declaration.least is None or declaration.most is None:
+    if declaration.minimum is None or declaration.maximum is None:
         if not math.isfinite(value):
             raise OptionError(name, declaration.label, f"must be a finite number, got {quote(value)}")
-    elif not declaration.least <= value <= declaration.most:
+    elif not declaration.minimum <= value <= declaration.maximum:
         raise OptionError(
-            name, declaration.label, f"must be {declaration.least:g} to {declaration.most:g}, got {quote(value)}"
+            name, declaration.label, f"must be {declaration.minimum:g} to {declaration.maximum:g}, got {quote(value)}"
         )

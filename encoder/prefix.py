@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .cache import MEBIBYTE, Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
-from .config import FAMILIES, OPENCLIP_H, Family, TextConfig
+from .config import FAMILIES, OPENCLIP_H, ModelFamily, TextConfig
 from .encoding import Encoding
 from .fast import PACKS, arithmetic_for
 from .kernels import CHOICE, Kernel
@@ -201,7 +201,7 @@ def bytes_per_chunk(config: TextConfig) -> int:
     return config.context_length * 4 * (16 * config.hidden_dim + 3 * config.mlp_dim)
 
 
-class Shared(NamedTuple):
+class SharedStates(NamedTuple):
     """States shared by some chunks. Known states are numbered first, trunk by trunk, up to the last one used."""
 
     nodes: list[list[int]]
@@ -212,7 +212,7 @@ class Shared(NamedTuple):
     """Number of known states of each trunk."""
 
 
-def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> Shared:
+def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> SharedStates:
     """Find the states shared by chunks.
 
     Args:
@@ -254,7 +254,7 @@ def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> Shared:
         starts = list(accumulate(num_known, initial=0))
         moved = [starts[state // length] + state % length for state in range(first)]
         nodes = [[moved[state] if state < first else state - first + starts[-1] for state in row] for row in nodes]
-    return Shared(nodes, fresh, num_known)
+    return SharedStates(nodes, fresh, num_known)
 
 
 def num_shared(first: ChunkKey, second: ChunkKey) -> int:
@@ -272,7 +272,7 @@ class _Mixer:
     """Attention of new states: each attends to its whole chunk, new or known."""
 
     def __init__(
-        self, shared: Shared, nodes: Tensor, rows: Tensor, places: Tensor, mask: Tensor | None, *, is_causal: bool
+        self, shared: SharedStates, nodes: Tensor, rows: Tensor, places: Tensor, mask: Tensor | None, *, is_causal: bool
     ) -> None:
         self.nodes = nodes  # [b, s]
         self.is_whole = len(shared.fresh) == nodes.numel()
@@ -354,7 +354,7 @@ def _run_block(
 
 def encoders_for(
     models: Mapping[str, TextModel], clip_skip: int = 1, *, max_bytes: int | None = None, is_packed: bool = True
-) -> tuple[Family, dict[str, TextEncoder]]:
+) -> tuple[ModelFamily, dict[str, TextEncoder]]:
     """The family with these towers, and each tower with the layer that the family conditions on.
 
     Args:

@@ -35,7 +35,7 @@ from .node import (
     METADATA,
     PROMPT_SETTINGS,
     TIME_INPUTS,
-    Drawing,
+    DrawingNode,
     EncodeNode,
     Input,
     Out,
@@ -227,7 +227,7 @@ class WeightedCLIPMaskedBlend(EncodeNode):
         return encoded_result(encode_text(clip, text, self.options(**choices)))
 
 
-class MaskNode(Drawing, EncodeNode):
+class MaskNode(DrawingNode, EncodeNode):
     """Base of nodes for CLIP text towers that draw their masks."""
 
     drawn = (1,)

@@ -124,7 +124,7 @@ def option_input(name: str, *, counts: bool = True, **limits: Any) -> Input:
     option = OPTIONS[name]
     if option.choices:
         return make_input(option.choices, option.tooltip, counts=counts, **limits)
-    options = {**number(option.default, option.least, option.most, option.step), **limits}
+    options = {**number(option.default, option.minimum, option.maximum, option.step), **limits}
     if option.is_lines:
         options["multiline"] = True
     return make_input(_TYPES[type(option.default)], option.tooltip, counts=counts, **options)
@@ -296,7 +296,7 @@ class EncodeNode(Node):
         return result
 
 
-class Drawing:
+class DrawingNode:
     """Mixin of nodes that draw pictures only for outputs that are connected."""
 
     drawn: tuple[int, ...]

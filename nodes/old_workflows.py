@@ -109,7 +109,7 @@ class WeightedCLIPAdvEncodeSDXL(OldNodes):
         return encoded_result(encoded._replace(conditioning=balanced(encoded, balance)))
 
 
-class Parser(NamedTuple):
+class SmzParser(NamedTuple):
     """Our equal of one of smZNodes' parsers."""
 
     reading: dict[str, Any]
@@ -120,13 +120,13 @@ class Parser(NamedTuple):
     """Whether it reads prompts that change with the steps."""
 
 
-PARSERS: dict[str, Parser | None] = {
-    "comfy": Parser({"syntax": "comfy"}, "comfy", "comfy", changes=False),
-    "comfy++": Parser({"syntax": "comfy"}, "a1111", "a1111_no_norm", changes=False),
-    "A1111": Parser({"syntax": "a1111"}, "a1111", "a1111_no_norm"),
+PARSERS: dict[str, SmzParser | None] = {
+    "comfy": SmzParser({"syntax": "comfy"}, "comfy", "comfy", changes=False),
+    "comfy++": SmzParser({"syntax": "comfy"}, "a1111", "a1111_no_norm", changes=False),
+    "A1111": SmzParser({"syntax": "a1111"}, "a1111", "a1111_no_norm"),
     "full": None,
-    "compel": Parser({"syntax": "compel", "chunking": "a1111"}, "a1111", "a1111_no_norm"),
-    "fixed attention": Parser({"syntax": "none"}, "unweighted", "unweighted"),
+    "compel": SmzParser({"syntax": "compel", "chunking": "a1111"}, "a1111", "a1111_no_norm"),
+    "fixed attention": SmzParser({"syntax": "none"}, "unweighted", "unweighted"),
 }
 """Ours by smZNodes' names; None for one without an equal."""
 

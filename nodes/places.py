@@ -64,7 +64,7 @@ def placement_of(
     return Placement(area, start, end, checked("unit", unit, UNITS) == "steps", mask, unique_id, boxes)
 
 
-class Placing(Node):
+class PlacingNode(Node):
     """Base of the nodes that place something, and show it after a run."""
 
     FUNCTION = "place"
@@ -85,7 +85,7 @@ class Placing(Node):
         yield from box_problems(state.sources.get("boxes"), state.size)
 
 
-class WeightedCLIPPlace(Placing):
+class WeightedCLIPPlace(PlacingNode):
     """Gives a phrase of an encoded prompt its place in the picture, and its time: “red cat” in the left half only, or
     in the first steps only. The rest of the prompt acts everywhere. Chain it for more phrases. For all models
     that Attention Weights knows, with prompts that our nodes have encoded.
@@ -150,7 +150,7 @@ class WeightedCLIPPlace(Placing):
         return placed_result(placed, report, unique_id)
 
 
-class WeightedCLIPRegion(Placing):
+class WeightedCLIPRegion(PlacingNode):
     """Adds a prompt of its own in a place of its own: “a blue dog” in the right half of the base prompt's picture. Base
     and regions are read side by side in one pass of the model, and where no region is, the base is. Chain it for more
     regions. For all models that Attention Weights knows, with prompts of our nodes or of others.

@@ -32,7 +32,7 @@ from ..hosts.comfy.word_maps import (
 from ..weighting.phrases import without_commas
 from ..weighting.problems import Problem, refused
 from .checks import NodeState
-from .node import CATEGORY, WATCH, Drawing, Node, Out, checked, make_input, number, watch_input, words_input
+from .node import CATEGORY, WATCH, DrawingNode, Node, Out, checked, make_input, number, watch_input, words_input
 from .results import NOTHING, saved_preview, to_image, to_picture
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class WeightedCLIPWatch(Node):
         return watch_words(conditioning, words, every, checked("layers", layers, LAYERS))
 
 
-class WeightedCLIPWordMaps(Drawing, Node):
+class WeightedCLIPWordMaps(DrawingNode, Node):
     """Shows where in the picture each watched word was read: as masks, for inpainting or Place Phrase, and as pictures.
     It takes the LATENT as the sampler gives it, by which it knows which sampling is meant.
     """

@@ -8,7 +8,7 @@ from weighted_clip.weighting.chunks import TokenChunk, Tokenize
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.pipeline import EncodedPrompt, ask
 from weighted_clip.weighting.reading import ReadPrompt
-from weighted_clip.weighting.scheme import SchemeOptions, Weighted
+from weighted_clip.weighting.scheme import SchemeOptions, WeightedRows
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.towers import Reader
 
@@ -24,7 +24,7 @@ def encode_prompt(read: ReadPrompt, encode: EncodeFn, tokenize: Tokenize | None 
     return encode_prompts([read], encode, tokenize)[0]
 
 
-def apply_scheme(name: str, chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions) -> Weighted:
+def apply_scheme(name: str, chunks: Sequence[TokenChunk], encode: EncodeFn, options: SchemeOptions) -> WeightedRows:
     return ask(SCHEMES[name].plan(chunks, options), encode, max_chunks=16)
 
 

@@ -93,7 +93,7 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     from weighted_clip.hosts.webui.settings import Settings, pasted
     from weighted_clip.web.inspection import RequestError, inspect
     from weighted_clip.web.lab import markup
-    from weighted_clip.web.lab.native import Settings as LabSettings
+    from weighted_clip.web.lab.native import LoadSettings as LabSettings
     from weighted_clip.web.lab.native import random_model
     from weighted_clip.weighting.convert import TARGETS, convert
     from weighted_clip.weighting.embedding_folder import EmbeddingFolder

@@ -28,7 +28,7 @@ PLAIN = RowEffect()
 """Effect on a row that is left unchanged."""
 
 
-class Way(NamedTuple):
+class RowRule(NamedTuple):
     """A way of weighing a row."""
 
     effect: Callable[[float, float], RowEffect]
@@ -58,11 +58,11 @@ def _krea2(weight: float, strength: float) -> RowEffect:
     return RowEffect(2.0 * strength * (weight - 1.0)) if weight > 1.0 else _value(weight, strength)
 
 
-WAYS: dict[str, Way] = {
-    "bias": Way(_bias),
-    "value": Way(_value),
-    "negpip": Way(_negpip, scheme="negpip"),
-    "krea2": Way(_krea2),
+WAYS: dict[str, RowRule] = {
+    "bias": RowRule(_bias),
+    "value": RowRule(_value),
+    "negpip": RowRule(_negpip, scheme="negpip"),
+    "krea2": RowRule(_krea2),
 }
 """Ways of weighing a row by name, default first."""
 
@@ -99,7 +99,7 @@ def effect_of(weight: float, how: str = "bias", strength: float = 1.0) -> RowEff
     return way.effect(weight, strength)
 
 
-def way_of(how: str) -> Way:
+def way_of(how: str) -> RowRule:
     """Record of a way of weighing."""
     if how not in WAYS:
         raise ValueError(f"how must be one of: {', '.join(WAYS)}; got {quote(how)}")

@@ -59,7 +59,7 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
     >>> convert("a ((red)) [cat], (dog:1.3)", "a1111", "compel", default_tokenizer()).text
     'a (red)1.21 (cat)0.90909091 , (dog)1.3'
     """
-    writer = _Writer(_Side(source, tokenize, is_cleaned), _Side(target, tokenize, is_cleaned))
+    writer = _SyntaxWriter(_Side(source, tokenize, is_cleaned), _Side(target, tokenize, is_cleaned))
     bare_text = writer.source.bare(text)
     prompt = parse(bare_text.fragment.text, source)
     issues = [*prompt.issues]
@@ -140,7 +140,7 @@ def _written_lora(lora: Lora, target: _Side) -> str:
     return written if _same(_loras(target.syntax.parse(reread.fragment.text), reread.tags), [lora]) else ""
 
 
-class _Writer:
+class _SyntaxWriter:
     """Writes parts in one syntax, collecting issues about anything it cannot express."""
 
     def __init__(self, source: _Side, target: _Side) -> None:

@@ -70,7 +70,7 @@ class Embeddings(Protocol):
         ...
 
 
-class Placed(list[Any]):
+class SizedVectors(list[Any]):
     """Vectors of an embedding that take another number of positions under the rule ``a1111``, as in SDXL."""
 
     def __init__(self, vectors: Iterable[Any], num_positions: int) -> None:
@@ -95,11 +95,11 @@ class EmbeddingsOfSdxl:
         """Every name, as in `Embeddings`."""
         return self.by_tower[self.tower].names()
 
-    def find(self, name: str) -> Placed | None:
+    def find(self, name: str) -> SizedVectors | None:
         """Look up a name, as in `Embeddings`; one that does not fit both towers is refused."""
         vectors = {tower: embeddings.find(name) for tower, embeddings in self.by_tower.items()}
         of_tower, of_clip_g = vectors[self.tower], vectors["clip_g"]
-        return None if of_tower is None or not of_clip_g else Placed(of_tower, len(of_clip_g))
+        return None if of_tower is None or not of_clip_g else SizedVectors(of_tower, len(of_clip_g))
 
 
 class LookUp(NamedTuple):

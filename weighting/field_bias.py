@@ -29,7 +29,7 @@ def least_bias(weights: Tensor, rows: Tensor) -> Tensor:
     return minima[:, kind_of_row].float()
 
 
-class Places:
+class FieldBias:
     """Fields in one call of a model."""
 
     def __init__(self, weights: Tensor, rows: Tensor, min_bias: Tensor, device: torch.device | str = "cpu") -> None:

@@ -215,8 +215,8 @@ class EncodeOptions:
         "1: wholly apart; 0: not at all; Cutoff has 0.5",
         "1: the phrases are kept apart. 0.5: half way from the usual encoding. 0: not at all.",
         help="how far apart, 0 to 1 (1)",
-        least=0.0,
-        most=1.0,
+        minimum=0.0,
+        maximum=1.0,
         step=0.05,
         metavar="S",
     )
@@ -366,8 +366,8 @@ class PlaceOptions:
         1.0,
         "Strength of weights",
         "Each becomes 1 + strength (weight - 1)",
-        least=0.0,
-        most=2.0,
+        minimum=0.0,
+        maximum=2.0,
         step=0.05,
     )
 

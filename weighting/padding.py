@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .chunking import ChunkedSection
 from .chunks import ChunkLayout, TokenChunk
 from .plan import Visible, VisibleFn, both
-from .scheme import Weighted, hide_nothing
+from .scheme import WeightedRows, hide_nothing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +64,7 @@ def rows_kept(sections: Sequence[ChunkedSection]) -> tuple[int, ...]:
     )
 
 
-def cleaned(weighted: Weighted, chunks: Sequence[TokenChunk], padding: str, empty: Tensor) -> Weighted:
+def cleaned(weighted: WeightedRows, chunks: Sequence[TokenChunk], padding: str, empty: Tensor) -> WeightedRows:
     """Replace the padding of each chunk by rows of the empty prompt, by a policy of `BEHIND_CONTENT`.
 
     Padding is identified by position, as for masks.

@@ -25,7 +25,7 @@ from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, both, gathered, mask_tensor, uncausal
 from .prompt import Issue, Span
 from .reading import ReadPrompt
-from .scheme import Place, SchemeFn, SchemeOptions, Weighted, all_places, empty_prompt_aside, has_weights
+from .scheme import RowOrigin, SchemeFn, SchemeOptions, WeightedRows, all_places, empty_prompt_aside, has_weights
 from .schemes import SCHEMES
 from .schemes.blend import EMPHASES, parted
 from .schemes.sections import plan_sections
@@ -46,7 +46,7 @@ class EncodedPrompt(NamedTuple):
     """Number of different encodings it took."""
     signs: tuple[float, ...] = ()
     """Factor of each row's value in the attention that reads it, 1 or -1; empty if all are 1."""
-    places: Sequence[Place] = ()
+    places: Sequence[RowOrigin] = ()
     """Origin of each row in the chunks of ``read``; those of a blend are those of its longest prompt."""
     variants: Callable[[], Iterable[Variant]] = tuple
     """Function that returns the versions that were encoded, as in its `Plan`."""
@@ -71,7 +71,7 @@ def plan_prompt(parsed: ReadPrompt, tokenize: Tokenize) -> Plan[EncodedPrompt]:
     scheme = SCHEMES[options.scheme]
     scheme_options = _scheme_options(parsed, tokenize)
 
-    def plan_chunks(chunks: Sequence[TokenChunk]) -> Plan[Weighted]:
+    def plan_chunks(chunks: Sequence[TokenChunk]) -> Plan[WeightedRows]:
         plan = scheme.plan(chunks, scheme_options)
         plan = plan.then(lambda weighted: _with_eos_rows(weighted, chunks, options.eos_rows, parsed.layout))
         if options.padding not in BEHIND_CONTENT:
@@ -136,14 +136,14 @@ def _check_bound(parsed: ReadPrompt) -> None:
         )
 
 
-def _with_pooled_of_raw_text(plan: Plan[Weighted], parsed: ReadPrompt, tokenize: Tokenize) -> Plan[Weighted]:
+def _with_pooled_of_raw_text(plan: Plan[WeightedRows], parsed: ReadPrompt, tokenize: Tokenize) -> Plan[WeightedRows]:
     ids = [token_id for token_id, _, _ in tokenize(parsed.prompt.source)][: parsed.layout.capacity]
     raw = close_chunk([Token(token_id) for token_id in ids], parsed.layout)
     typed = Variant((raw,), (None,), "the text as typed", is_aside=True)
     return plan.then_with(typed, lambda weighted, rows: weighted._replace(pooled=rows.pooled))
 
 
-def _encoded(weighted: Weighted, parsed: ReadPrompt) -> EncodedPrompt:
+def _encoded(weighted: WeightedRows, parsed: ReadPrompt) -> EncodedPrompt:
     parsed = parsed._replace(issues=(*parsed.issues, *weighted.issues))
     return EncodedPrompt(weighted.hidden, weighted.pooled, parsed, signs=weighted.signs, places=weighted.places)
 
@@ -173,7 +173,7 @@ def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[E
     options, layout = reads[0].options, reads[0].layout
     scheme, scheme_options = SCHEMES[options.scheme], _scheme_options(reads[0], tokenize)
     in_columns, parts = scheme.in_columns, [parsed.chunks for parsed in reads]
-    blends: list[Plan[Weighted]] = []
+    blends: list[Plan[WeightedRows]] = []
     if scheme_options.emphasis is not None:
         in_columns = EMPHASES[scheme_options.emphasis].in_columns
         lowered, parts = zip(*map(parted, parts), strict=True)
@@ -183,10 +183,10 @@ def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[E
     assert in_columns is not None
     columns = gathered([_plan_column(column, in_columns, scheme_options) for column in zip(*parts, strict=True)])
 
-    def of_texts(results: Sequence[Weighted]) -> list[Weighted]:
+    def of_texts(results: Sequence[WeightedRows]) -> list[WeightedRows]:
         return [_of_text(results, index, parsed) for index, parsed in enumerate(reads)]
 
-    def emphasized(texts: Sequence[Weighted]) -> list[Weighted]:
+    def emphasized(texts: Sequence[WeightedRows]) -> list[WeightedRows]:
         results = of_texts(columns.combine(_in_columns(texts, layout.length)))
         return [
             result._replace(issues=(*text.issues, *result.issues)) for text, result in zip(texts, results, strict=True)
@@ -204,11 +204,11 @@ def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[E
     return _as_chosen(plan.then(lambda texts: list(map(_encoded, map(without_padding, texts, reads), reads))), reads)
 
 
-def _plan_column(column: Sequence[TokenChunk], plan_chunks: SchemeFn, options: SchemeOptions) -> Plan[Weighted]:
+def _plan_column(column: Sequence[TokenChunk], plan_chunks: SchemeFn, options: SchemeOptions) -> Plan[WeightedRows]:
     """Plan one chunk of every text: hidden states ``[texts, 77, dim]`` and pooled vectors ``[texts, pooled_dim]``."""
     plan = plan_chunks(column, options)
 
-    def combine(results: Iterator[Encoding]) -> Weighted:
+    def combine(results: Iterator[Encoding]) -> WeightedRows:
         rows = next(results)
         weighted = plan.combine(iter([rows]))
         return weighted._replace(hidden=weighted.hidden.view_as(rows.hidden), pooled=rows.pooled)
@@ -216,20 +216,20 @@ def _plan_column(column: Sequence[TokenChunk], plan_chunks: SchemeFn, options: S
     return Plan(plan.variants, combine)
 
 
-def _in_columns(texts: Sequence[Weighted], length: int) -> Iterator[Encoding]:
+def _in_columns(texts: Sequence[WeightedRows], length: int) -> Iterator[Encoding]:
     """Rows of some texts as those of their columns."""
     hidden = torch.cat([text.hidden for text in texts]).unflatten(1, (-1, length))  # [texts, chunks, 77, dim]
     pooled = torch.cat([text.pooled for text in texts])
     return (Encoding(rows, pooled) for rows in hidden.unbind(1))
 
 
-def _of_text(columns: Sequence[Weighted], index: int, parsed: ReadPrompt) -> Weighted:
+def _of_text(columns: Sequence[WeightedRows], index: int, parsed: ReadPrompt) -> WeightedRows:
     """Share of one text in every column."""
     hidden = torch.cat([column.hidden[index : index + 1] for column in columns], dim=1)  # [1, 77 * chunks, dim]
     # issues found in a column are reported once, with the first text
     column_issues = [issue for column in columns for issue in column.issues] if index == 0 else []
     places = all_places(len(columns), parsed.layout.length)
-    return Weighted(hidden, columns[0].pooled[index : index + 1], places, tuple(dict.fromkeys(column_issues)))
+    return WeightedRows(hidden, columns[0].pooled[index : index + 1], places, tuple(dict.fromkeys(column_issues)))
 
 
 def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
@@ -242,7 +242,7 @@ def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
     return visible
 
 
-def without_padding(weighted: Weighted, parsed: ReadPrompt) -> Weighted:
+def without_padding(weighted: WeightedRows, parsed: ReadPrompt) -> WeightedRows:
     """Drop the rows of padding, if the prompt's options say so."""
     row_counts = parsed.kept
     if row_counts is None:
@@ -254,17 +254,19 @@ def without_padding(weighted: Weighted, parsed: ReadPrompt) -> Weighted:
     return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
 
 
-def _without_begin(weighted: Weighted) -> Weighted:
+def _without_begin(weighted: WeightedRows) -> WeightedRows:
     """Drop the rows of positions that the encoder does not have."""
     rows = [row for row, place in enumerate(weighted.places) if place.position]
     return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
 
 
-def _with_eos_rows(weighted: Weighted, chunks: Sequence[TokenChunk], rule: str, layout: ChunkLayout) -> Weighted:
+def _with_eos_rows(
+    weighted: WeightedRows, chunks: Sequence[TokenChunk], rule: str, layout: ChunkLayout
+) -> WeightedRows:
     """Replace the first EOS row of every chunk by that of the first chunk, or by the mean of them."""
     if rule == "own" or len(chunks) == 1 or len(weighted.places) != len(chunks) * layout.length:
         return weighted
-    ends = {Place(index, chunk.plain_ids.index(layout.eos_id)) for index, chunk in enumerate(chunks)}
+    ends = {RowOrigin(index, chunk.plain_ids.index(layout.eos_id)) for index, chunk in enumerate(chunks)}
     rows = [row for row, place in enumerate(weighted.places) if place in ends]
     hidden = weighted.hidden.clone()
     hidden[:, rows] = hidden[:, rows[:1]] if rule == "first" else hidden[:, rows].mean(1, keepdim=True)

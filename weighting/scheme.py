@@ -90,7 +90,7 @@ class ReadOptions(Protocol):
         ...
 
 
-class Read(Protocol):
+class SchemePrompt(Protocol):
     """The parts of a `ReadPrompt` that schemes use; its own module needs the table of schemes."""
 
     @property
@@ -134,7 +134,7 @@ class Read(Protocol):
         ...
 
 
-class Place(NamedTuple):
+class RowOrigin(NamedTuple):
     """Origin of a row of a result."""
 
     chunk: int
@@ -143,14 +143,14 @@ class Place(NamedTuple):
     """Position in the chunk, counted from 0, which is BOS."""
 
 
-class Weighted(NamedTuple):
+class WeightedRows(NamedTuple):
     """The result of a scheme."""
 
     hidden: Tensor
     """``[1, rows, dim]``."""
     pooled: Tensor
     """``[1, pooled_dim]``."""
-    places: Sequence[Place]
+    places: Sequence[RowOrigin]
     """Origin of each row, in text order; most schemes return all rows of every chunk."""
     issues: tuple[Issue, ...] = ()
     """Problems with the request."""
@@ -158,14 +158,14 @@ class Weighted(NamedTuple):
     """Factor of each row's value in the attention that reads it, 1 or -1; empty if all are 1."""
 
 
-def all_places(num_chunks: int, length: int) -> list[Place]:
+def all_places(num_chunks: int, length: int) -> list[RowOrigin]:
     """Places of all rows of some chunks."""
-    return [Place(chunk, position) for chunk in range(num_chunks) for position in range(length)]
+    return [RowOrigin(chunk, position) for chunk in range(num_chunks) for position in range(length)]
 
 
-def weighted_rows(hidden: Tensor, pooled: Tensor, issues: tuple[Issue, ...] = ()) -> Weighted:
+def weighted_rows(hidden: Tensor, pooled: Tensor, issues: tuple[Issue, ...] = ()) -> WeightedRows:
     """Result with all rows of every chunk, from hidden states ``[chunks, 77, dim]``."""
-    return Weighted(hidden.flatten(0, 1).unsqueeze(0), pooled, all_places(*hidden.shape[:2]), issues)
+    return WeightedRows(hidden.flatten(0, 1).unsqueeze(0), pooled, all_places(*hidden.shape[:2]), issues)
 
 
 def whole_prompt(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Variant:
@@ -186,20 +186,20 @@ def empty_prompt_aside(options: SchemeOptions) -> Variant:
 
 
 def plan_rows(
-    chunks: Sequence[TokenChunk], options: SchemeOptions, fold: Callable[[Encoding], Weighted]
-) -> Plan[Weighted]:
+    chunks: Sequence[TokenChunk], options: SchemeOptions, fold: Callable[[Encoding], WeightedRows]
+) -> Plan[WeightedRows]:
     """Plan of a scheme that needs only C."""
     return Plan(lambda: [whole_prompt(chunks, options)], lambda rows: fold(next(rows)))
 
 
 def plan_with_empty(
     chunks: Sequence[TokenChunk], options: SchemeOptions, move: Callable[[Tensor, Tensor, Tensor], Tensor]
-) -> Plan[Weighted]:
+) -> Plan[WeightedRows]:
     """Plan of a scheme that moves rows by ``move(C, E, w)``, and leaves C alone if every weight is 1."""
     if not has_weights(chunks):
         return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1]))
 
-    def combine(results: Iterator[Encoding]) -> Weighted:
+    def combine(results: Iterator[Encoding]) -> WeightedRows:
         rows, empty = next(results), next(results)
         hidden = move(rows.hidden, empty.hidden[0], weights_of(chunks, rows.hidden))
         return weighted_rows(hidden, rows.pooled[:1])
@@ -252,11 +252,11 @@ def lerp(hidden: Tensor, empty: Tensor, weights: Tensor) -> Tensor:
     return hidden.where(weights == 1.0, (hidden - empty) * weights + empty)
 
 
-SchemeFn = Callable[[Sequence[TokenChunk], SchemeOptions], Plan[Weighted]]
-FinishFn = Callable[[Plan[Weighted], Read, SchemeOptions], Plan[Weighted]]
+SchemeFn = Callable[[Sequence[TokenChunk], SchemeOptions], Plan[WeightedRows]]
+FinishFn = Callable[[Plan[WeightedRows], SchemePrompt, SchemeOptions], Plan[WeightedRows]]
 
 
-def unchanged(plan: Plan[Weighted], parsed: Read, options: SchemeOptions) -> Plan[Weighted]:
+def unchanged(plan: Plan[WeightedRows], parsed: SchemePrompt, options: SchemeOptions) -> Plan[WeightedRows]:
     """`FinishFn` of schemes whose plan is complete."""
     del parsed, options
     return plan
@@ -273,7 +273,7 @@ class Scheme:
     """A row of the table: a weighting scheme as users choose it, and everything that is true of it alone."""
 
     plan: SchemeFn
-    """Function from ``(chunks, options)`` to the plan of a `Weighted`."""
+    """Function from ``(chunks, options)`` to the plan of a `WeightedRows`."""
     summary: str
     """Effect of a weight, in one sentence for menus."""
     equals: str
@@ -308,15 +308,15 @@ class Scheme:
     rows."""
     cut: Callable[[Fragment], tuple[Fragment, Sequence[CutTerm]]] | None = None
     """Function that cuts out the terms to encode separately, before a text is read."""
-    issues: Callable[[Read], Iterable[Issue]] = no_issues
+    issues: Callable[[SchemePrompt], Iterable[Issue]] = no_issues
     """Issues about a prompt, before tags and comments are added to it."""
     left_out_issues: Callable[[Sequence[Span]], Iterable[Issue]] = no_issues
     """Issues about the tags and comments removed from a prompt."""
-    check: Callable[[Mapping[str, Read]], None] | None = None
+    check: Callable[[Mapping[str, SchemePrompt]], None] | None = None
     """Function that raises a ValueError if it cannot weight a prompt as read by each tower, by name."""
     finish: FinishFn = unchanged
     """Last step, for the rows of the whole prompt: from ``(plan, read, options)`` to another plan."""
-    has_signs: Callable[[Read], bool] | None = None
+    has_signs: Callable[[SchemePrompt], bool] | None = None
     """Function that tells whether it gives any row of a prompt the sign -1; None: it has no signs."""
     t5: T5Rule | None = None
     """Rule by which its program weighs the rows of T5, if it does."""

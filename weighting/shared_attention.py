@@ -16,7 +16,7 @@ from .fields import HIDDEN, logarithms, means
 from .queries import Queries
 
 
-class Part(NamedTuple):
+class PromptKeys(NamedTuple):
     """Keys of one prompt in a layer."""
 
     prompt: int
@@ -26,7 +26,7 @@ class Part(NamedTuple):
     keys: slice
 
 
-class Shared:
+class SharedAttention:
     """Prompts in one call of a model."""
 
     def __init__(
@@ -49,7 +49,9 @@ class Shared:
                 places = (key_owners == prompt).nonzero().flatten().tolist()
                 if places and bool(shares[image, prompt].any()):
                     images_of.setdefault((prompt, places[0], places[-1] + 1), []).append(image)
-        self.parts = [Part(prompt, images, slice(first, end)) for (prompt, first, end), images in images_of.items()]
+        self.parts = [
+            PromptKeys(prompt, images, slice(first, end)) for (prompt, first, end), images in images_of.items()
+        ]
         """Keys that are read, by prompt."""
 
     def read_again(self, num_rows: int) -> None:

@@ -16,20 +16,20 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from .field_bias import Places
+from .field_bias import FieldBias
 from .queries import Queries, QueriesError
-from .shared_attention import Shared
+from .shared_attention import SharedAttention
 from .view import counted
 
 MAX_BYTES = 2**30
 """Largest size of a bias by place in a layer."""
 
 
-OneWeighing = TypeVar("OneWeighing", bound="Weighing")
+OneWeighing = TypeVar("OneWeighing", bound="AttentionWeighting")
 
 
 class Watching(Protocol):
-    """Maps of words that are watched in a call, as `Weighing` makes them."""
+    """Maps of words that are watched in a call, as `AttentionWeighting` makes them."""
 
     def picked(self, mask: Tensor | None) -> list[int] | None:
         """Images of the batch that have words, if an attention with this mask can read them alone; None: it cannot."""
@@ -68,7 +68,7 @@ class Watching(Protocol):
         ...
 
 
-class Weighing:
+class AttentionWeighting:
     """Weights for one call of a model, and the layers in which they acted; hosts say how it is told what is wrong."""
 
     of_others: ClassVar[str]
@@ -89,9 +89,9 @@ class Weighing:
         self._enlarges = bool((factor.abs() > 1).any())
         self.bias = bias.to(device)
         self.factor = factor.to(device)
-        self.places: Places | None = None
+        self.places: FieldBias | None = None
         """Fields of the text's keys, beside their bias."""
-        self.shared: Shared | None = None
+        self.shared: SharedAttention | None = None
         """Prompts that the text's keys belong to, if they are several."""
         self.maps: Watching | None = None
         """Maps of words that are watched in this call."""

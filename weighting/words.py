@@ -20,7 +20,7 @@ from .chunks import Token, TokenChunk
 from .embeddings import EMBEDDING_PREFIX, EmbeddingVector
 from .phrases import without_commas
 from .prompt import Break, Fragment, Span, shortened
-from .scheme import Place
+from .scheme import RowOrigin
 
 if TYPE_CHECKING:
     from .pipeline import EncodedPrompt
@@ -149,7 +149,7 @@ Stretch = tuple[str, Sequence[int]]
 
 
 def words_of(
-    parts: Iterable[Fragment | Break], chunks: Sequence[TokenChunk] = (), places: Sequence[Place] = ()
+    parts: Iterable[Fragment | Break], chunks: Sequence[TokenChunk] = (), places: Sequence[RowOrigin] = ()
 ) -> Words:
     """Words of a prompt.
 

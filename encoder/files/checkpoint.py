@@ -26,7 +26,7 @@ from ..linear import overflow
 from ..quoting import quote
 from ..text_model import TextModel
 from ..vision_model import VisionModel
-from .config_file import Told, origin_of
+from .config_file import TowerProperties, origin_of
 from .layouts import HUGGING_FACE, HUGGING_FACE_VISION, LAYER_NUMBER, POSITION_NAME, PROJECTION_NAME, FoundTower
 from .tensor_file import CheckpointError, TensorFile, open_tensor_file
 
@@ -46,7 +46,7 @@ class TowerReport:
     """Name of the file layout."""
     config: TextConfig
     """Sizes inferred from shapes."""
-    told: Told
+    properties: TowerProperties
     """Heads and activation of the file, and their origin."""
     is_activation_given: bool
     """Whether the caller chose the activation."""
@@ -60,7 +60,7 @@ class TowerReport:
     def __str__(self) -> str:
         """Summarise in a few lines."""
         config = self.config
-        assumed = f"by {self.told.file}" if self.told.file else f"assumed, as {self.tower} was released"
+        assumed = f"by {self.properties.file}" if self.properties.file else f"assumed, as {self.tower} was released"
         origin = "as chosen" if self.is_activation_given else assumed
         lines = [
             f"{self.tower}: {self.layout}, {config.num_layers} layers of width {config.hidden_dim}, "
@@ -93,7 +93,7 @@ class LoadReport:
     @property
     def origin(self) -> str:
         """Origin of heads and activations."""
-        properties = {tower.tower: tower.told for tower in self.towers}
+        properties = {tower.tower: tower.properties for tower in self.towers}
         chosen = [tower.config.activation for tower in self.towers if tower.is_activation_given]
         return origin_of(properties, *chosen[:1])
 
@@ -147,9 +147,9 @@ def load_text_models(
                 used = (*used, tower.source(POSITION_NAME, file.shapes).key)
             report = TowerReport(
                 tower=tower.name,
-                layout=tower.place.layout,
+                layout=tower.location.layout,
                 config=config,
-                told=file.told[tower.name],
+                properties=file.properties[tower.name],
                 is_activation_given=activation is not None,
                 dtypes=dtypes,
                 used=used,

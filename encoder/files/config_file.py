@@ -59,7 +59,7 @@ class ConfigFileError(ValueError):
     """Raised for a config that cannot be used; the message names it."""
 
 
-class Told(NamedTuple):
+class TowerProperties(NamedTuple):
     """Properties of a tower that its tensors do not tell."""
 
     num_heads: int
@@ -83,13 +83,15 @@ class Told(NamedTuple):
         return f"{heads}{chosen or f'; activation guessed: {self.activation}'}{ignored}"
 
 
-def origin_of(properties: Mapping[str, Told], activation: str = "") -> str:
-    """Origin of the properties of towers by name, in words; ``activation`` as in `Told.line`."""
+def origin_of(properties: Mapping[str, TowerProperties], activation: str = "") -> str:
+    """Origin of the properties of towers by name, in words; ``activation`` as in `TowerProperties.line`."""
     lines = {name: tower.line(activation) for name, tower in properties.items()}
     return "; ".join(f"{name}: {line}" if len(lines) > 1 else line for name, line in lines.items())
 
 
-def beside(path: Path, half: Half, sizes: Mapping[str, int | None], *, is_open_clip: bool) -> Told | str:
+def properties_beside(
+    path: Path, half: Half, sizes: Mapping[str, int | None], *, is_open_clip: bool
+) -> TowerProperties | str:
     """Look for a config in the folder of a file."""
     names = ("open_clip_config.json", "config.json") if is_open_clip else ("config.json",)
     ignored: list[str] = []
@@ -102,7 +104,7 @@ def beside(path: Path, half: Half, sizes: Mapping[str, int | None], *, is_open_c
             if part is None:
                 why = f"it is of a model of type {quote(config.get('model_type'))}"
             elif not (why := _misfit(part, half, sizes)):
-                return told_of(part, half, name)
+                return properties_of(part, half, name)
         except ConfigFileError as error:
             raise ConfigFileError(f"{name} beside it: {error}. Mend it, or take it out of the folder") from error
         ignored.append(f"{name} is not used: {why}")
@@ -202,7 +204,7 @@ def _misfit(part: Json, half: Half, sizes: Mapping[str, int | None]) -> str:
     return ""
 
 
-def told_of(part: Json, half: Half, file: str) -> Told:
+def properties_of(part: Json, half: Half, file: str) -> TowerProperties:
     """Properties of a config that fits, checked."""
     heads, width = part["num_attention_heads"], part["hidden_size"]
     _check_whole("num_attention_heads", heads)
@@ -215,4 +217,4 @@ def told_of(part: Json, half: Half, file: str) -> Told:
         raise ConfigFileError(f"layer_norm_eps is {quote(eps)}, expected a number between 0 and 1")
     if half == "text" and part.get("eos_token_id") not in _EOS_IDS:
         raise ConfigFileError(f"eos_token_id is {quote(part['eos_token_id'])}, and texts end in {CLIP_L.eos_id}")
-    return Told(heads, activation, eps, file)
+    return TowerProperties(heads, activation, eps, file)

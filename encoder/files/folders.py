@@ -19,7 +19,7 @@ from ..text_model import TextModel
 from ..tokenizer import BOS_TEXT, EOS_TEXT, default_tokenizer, read_merges
 from ..vision_model import VisionModel
 from .checkpoint import clip_config, hugging_face_tensors, text_config
-from .layouts import OPENCLIP, OPENCLIP_VISION, FoundTower, Place
+from .layouts import OPENCLIP, OPENCLIP_VISION, FoundTower, TowerLocation
 
 Files = dict[str, Mapping[str, Any] | str]
 """Contents by path within a folder: tensors of a ``.safetensors`` file, an object of a ``.json`` file, or text."""
@@ -121,8 +121,8 @@ def _for_open_clip(clip: Parts) -> Files:
         "resize_mode": "shortest" if clip.crop == "center" else "squash",
     }
     tensors = {
-        **_open_clip_tensors(FoundTower("", Place("", OPENCLIP, ""), ()), clip.text_parameters),
-        **_open_clip_tensors(FoundTower("", Place("", OPENCLIP_VISION, ""), ()), clip.vision_parameters),
+        **_open_clip_tensors(FoundTower("", TowerLocation("", OPENCLIP, ""), ()), clip.text_parameters),
+        **_open_clip_tensors(FoundTower("", TowerLocation("", OPENCLIP_VISION, ""), ()), clip.vision_parameters),
         **clip.numbers,
     }
     config = {"model_cfg": model, "preprocess_cfg": preprocessing}

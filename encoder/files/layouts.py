@@ -120,7 +120,7 @@ OPENCLIP_VISION: KeyTable = {
 
 
 @dataclass(frozen=True)
-class Place:
+class TowerLocation:
     """A possible location of a text tower in a file."""
 
     prefix: str
@@ -149,26 +149,30 @@ class Place:
         return tuple({key.removeprefix(prefix).split(".")[0]: None for key in shapes if key.startswith(prefix)})
 
 
-PLACES = (
-    Place("", HUGGING_FACE, "Hugging Face text model"),
-    Place("", TRANSFORMERS_5, "Hugging Face text model (transformers 5)"),
-    Place("", OPENCLIP, "OpenAI or OpenCLIP model"),
-    Place("text.", OPENCLIP, "OpenCLIP model with its text tower apart"),
-    Place("cond_stage_model.transformer.", HUGGING_FACE, "Stable Diffusion 1.x checkpoint", "clip_l"),
-    Place(
+TOWER_LOCATIONS = (
+    TowerLocation("", HUGGING_FACE, "Hugging Face text model"),
+    TowerLocation("", TRANSFORMERS_5, "Hugging Face text model (transformers 5)"),
+    TowerLocation("", OPENCLIP, "OpenAI or OpenCLIP model"),
+    TowerLocation("text.", OPENCLIP, "OpenCLIP model with its text tower apart"),
+    TowerLocation("cond_stage_model.transformer.", HUGGING_FACE, "Stable Diffusion 1.x checkpoint", "clip_l"),
+    TowerLocation(
         "cond_stage_model.transformer.",
         TRANSFORMERS_5,
         "Stable Diffusion 1.x checkpoint (transformers 5 names)",
         "clip_l",
     ),
-    Place("cond_stage_model.model.", OPENCLIP, "Stable Diffusion 2.x checkpoint", "clip_h"),
-    Place("conditioner.embedders.0.transformer.", HUGGING_FACE, "SDXL checkpoint", "clip_l"),
-    Place("conditioner.embedders.0.transformer.", TRANSFORMERS_5, "SDXL checkpoint (transformers 5 names)", "clip_l"),
-    Place("conditioner.embedders.1.model.", OPENCLIP, "SDXL checkpoint", "clip_g"),
-    Place("conditioner.embedders.0.model.", OPENCLIP, "Stable Diffusion 2.x checkpoint (sgm names)", "clip_h", 1024),
-    Place("conditioner.embedders.0.model.", OPENCLIP, "SDXL refiner checkpoint", "clip_g"),
+    TowerLocation("cond_stage_model.model.", OPENCLIP, "Stable Diffusion 2.x checkpoint", "clip_h"),
+    TowerLocation("conditioner.embedders.0.transformer.", HUGGING_FACE, "SDXL checkpoint", "clip_l"),
+    TowerLocation(
+        "conditioner.embedders.0.transformer.", TRANSFORMERS_5, "SDXL checkpoint (transformers 5 names)", "clip_l"
+    ),
+    TowerLocation("conditioner.embedders.1.model.", OPENCLIP, "SDXL checkpoint", "clip_g"),
+    TowerLocation(
+        "conditioner.embedders.0.model.", OPENCLIP, "Stable Diffusion 2.x checkpoint (sgm names)", "clip_h", 1024
+    ),
+    TowerLocation("conditioner.embedders.0.model.", OPENCLIP, "SDXL refiner checkpoint", "clip_g"),
     *(
-        Place(f"{prefix}{tower}.{inner}", table, f"ComfyUI {kind}", tower)
+        TowerLocation(f"{prefix}{tower}.{inner}", table, f"ComfyUI {kind}", tower)
         for prefix, kind in (("text_encoders.", "checkpoint"), ("", "text encoders"))
         for inner, tables in (("transformer.", (HUGGING_FACE, TRANSFORMERS_5)), ("", (HUGGING_FACE, OPENCLIP)))
         for table in tables
@@ -177,15 +181,15 @@ PLACES = (
 )
 """Known locations of a text tower, most common first."""
 
-VISION_PLACES = (
-    Place("", HUGGING_FACE_VISION, "Hugging Face image model"),
-    Place("", OPENCLIP_VISION, "OpenAI or OpenCLIP model"),
-    Place("", TRANSFORMERS_5_VISION, "Hugging Face image model (transformers 5)"),
+VISION_LOCATIONS = (
+    TowerLocation("", HUGGING_FACE_VISION, "Hugging Face image model"),
+    TowerLocation("", OPENCLIP_VISION, "OpenAI or OpenCLIP model"),
+    TowerLocation("", TRANSFORMERS_5_VISION, "Hugging Face image model (transformers 5)"),
 )
 """Known locations of an image tower."""
 
 
-class Source(NamedTuple):
+class ParameterLocation(NamedTuple):
     """Location of a model parameter in a file."""
 
     key: str
@@ -209,12 +213,12 @@ class FoundTower(NamedTuple):
 
     name: str
     """ComfyUI's name for a text tower: ``clip_l``, ``clip_g`` or ``clip_h``; ``vision`` for an image tower."""
-    place: Place
+    location: TowerLocation
     """Location of the tower."""
     layers: tuple[str, ...]
     """Layer numbers as written in the file, which may be anything."""
 
-    def source(self, name: str, shapes: Shapes) -> Source:
+    def source(self, name: str, shapes: Shapes) -> ParameterLocation:
         """Location of a parameter in the file or, if it is missing, the first location to search."""
         match = LAYER_NUMBER.search(name)
         number = match.group() if match else ""
@@ -222,8 +226,10 @@ class FoundTower(NamedTuple):
         third = next((index for index, part in enumerate(_THIRDS) if f".{part}." in pattern), None)
         stacked = pattern if third is None else pattern.replace(_THIRDS[third], "qkv_proj")
         candidates = [
-            Source(self.place.prefix + key.format(number), third if parameter != pattern else None, key in _TRANSPOSED)
-            for key, parameter in self.place.table.items()
+            ParameterLocation(
+                self.location.prefix + key.format(number), third if parameter != pattern else None, key in _TRANSPOSED
+            )
+            for key, parameter in self.location.table.items()
             if parameter in (pattern, stacked)
         ]
         location = next((source for source in candidates if source.key in shapes), candidates[0])
@@ -244,23 +250,23 @@ def find_towers(shapes: Shapes) -> list[FoundTower]:
     """
     towers: dict[str, FoundTower] = {}
     seen: set[str] = set()
-    for place in PLACES:
-        key = place.key_of(TOKEN_NAME)
+    for location in TOWER_LOCATIONS:
+        key = location.key_of(TOKEN_NAME)
         if key not in shapes or key in seen:
             continue
         width = shapes[key][-1] if shapes[key] else 0
-        if place.width in (None, width):
+        if location.width in (None, width):
             seen.add(key)
-            name = place.tower or tower_of_width(width)
-            towers.setdefault(name, FoundTower(name, place, place.layers_in(shapes)))
+            name = location.tower or tower_of_width(width)
+            towers.setdefault(name, FoundTower(name, location, location.layers_in(shapes)))
     return [towers[name] for name in TOWERS if name in towers]
 
 
 def find_vision_tower(shapes: Shapes) -> FoundTower | None:
     """The image tower of a file, or None."""
-    for place in VISION_PLACES:
-        if place.key_of(CLASS_NAME) in shapes:
-            return FoundTower("vision", place, place.layers_in(shapes))
+    for location in VISION_LOCATIONS:
+        if location.key_of(CLASS_NAME) in shapes:
+            return FoundTower("vision", location, location.layers_in(shapes))
     return None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config import CLIP_L, MAX_POSITIONS, TOWERS, TextConfig, VisionConfig
 from ..quoting import quote
-from .config_file import ConfigFileError, Half, Json, part_of, read_json, told_of
+from .config_file import ConfigFileError, Half, Json, part_of, properties_of, read_json
 from .layouts import tower_of_width
 from .tensor_file import MAX_IMAGE_SIZE, MAX_LAYERS, MAX_MLP_DIM, MAX_WIDTH
 
@@ -143,7 +143,7 @@ def _checked(part: Json | None, half: Half, config: Json) -> Json:
 
 
 def _shared(part: Json, half: Half) -> dict[str, Any]:
-    properties = told_of(part, half, "")
+    properties = properties_of(part, half, "")
     return {
         "hidden_dim": part["hidden_size"],
         "num_heads": properties.num_heads,

@@ -84,10 +84,10 @@ def stretched_file(file: TensorFile, num_positions: int) -> StretchedFile:
     """
     towers = file.towers()
     tower = towers[0]
-    if tower.place.prefix.startswith(_OF_CHECKPOINTS):
+    if tower.location.prefix.startswith(_OF_CHECKPOINTS):
         raise CheckpointError(
-            f"this is a file of the layout “{tower.place.layout}”: hosts read checkpoints with 77 positions only. Give "
-            "a text encoder or a whole CLIP; ComfyUI's node CLIPSave writes the text encoder of a checkpoint"
+            f"this is a file of the layout “{tower.location.layout}”: hosts read checkpoints with 77 positions only. "
+            "Give a text encoder or a whole CLIP; ComfyUI's node CLIPSave writes the text encoder of a checkpoint"
         )
     if len(towers) > 1:
         raise CheckpointError(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..config import CLIP_L, HEAD_DIM, MAX_POSITIONS, TOWERS, VISION_TOWERS, Positions, TextConfig, VisionConfig
 from ..layers import ABOUT
 from ..quoting import quote
-from .config_file import ConfigFileError, Half, Told, beside, read_json
+from .config_file import ConfigFileError, Half, TowerProperties, properties_beside, read_json
 from .layouts import (
     CLASS_NAME,
     KEPT_POSITIONS,
@@ -33,8 +33,8 @@ from .layouts import (
     TOKEN_NAME,
     VISUAL_PROJECTION_NAME,
     FoundTower,
+    ParameterLocation,
     Shapes,
-    Source,
     find_towers,
     find_vision_tower,
 )
@@ -86,7 +86,7 @@ class TensorFile:
     """Handle from which safetensors reads tensors."""
     shapes: Shapes
     """Shape of each tensor by key."""
-    told: dict[str, Told] = field(default_factory=dict)
+    properties: dict[str, TowerProperties] = field(default_factory=dict)
     """Properties that no tensor tells, by tower, of the towers whose sizes were read."""
 
     def towers(self) -> list[FoundTower]:
@@ -155,13 +155,13 @@ class TensorFile:
         sizes: Mapping[str, int | None],
         released: TextConfig | VisionConfig,
         width_key: str,
-    ) -> Told:
+    ) -> TowerProperties:
         """Properties by a config beside the file, if it is a model of its own, or else as in a released tower."""
-        properties: Told | str = ""
-        if tower.place.prefix in _ALONE:
-            is_open_clip = tower.place.table in (OPENCLIP, OPENCLIP_VISION)
+        properties: TowerProperties | str = ""
+        if tower.location.prefix in _ALONE:
+            is_open_clip = tower.location.table in (OPENCLIP, OPENCLIP_VISION)
             try:
-                properties = beside(self.path, half, sizes, is_open_clip=is_open_clip)
+                properties = properties_beside(self.path, half, sizes, is_open_clip=is_open_clip)
             except ConfigFileError as error:
                 # as a problem of the system: one of the file is remembered, and this can be mended beside it
                 raise CheckpointError(str(error)) from OSError(str(error))
@@ -173,8 +173,8 @@ class TensorFile:
                     f"key {quote(width_key, 200)} has width {width}, expected a multiple of {HEAD_DIM}"
                 )
             heads = released.num_heads if is_released else width // HEAD_DIM
-            properties = Told(heads, released.activation, released.layer_norm_eps, ignored=properties)
-        self.told[tower.name] = properties
+            properties = TowerProperties(heads, released.activation, released.layer_norm_eps, ignored=properties)
+        self.properties[tower.name] = properties
         return properties
 
     def _positions(self, tower: FoundTower) -> Positions:
@@ -252,7 +252,7 @@ class TensorFile:
         shape = self.shapes[key]
         if shape not in ((), (1,)):
             raise CheckpointError(f"key {quote(key, 200)} has shape {quote(list(shape))}, expected one number")
-        number = float(self.tensor(Source(key, None, is_transposed=False)))
+        number = float(self.tensor(ParameterLocation(key, None, is_transposed=False)))
         if abs(number) > MAX_LOG_SCALE:
             raise CheckpointError(
                 f"key {quote(key, 200)} holds {number:g}, the logarithm of a scale is {-MAX_LOG_SCALE:g} to "
@@ -260,7 +260,7 @@ class TensorFile:
             )
         return number
 
-    def sources(self, tower: FoundTower, model: nn.Module) -> dict[str, Source]:
+    def sources(self, tower: FoundTower, model: nn.Module) -> dict[str, ParameterLocation]:
         """Location of each parameter of the model, checked for its shape."""
         count = sum(parameter.numel() for parameter in model.parameters())
         if count > MAX_PARAMETERS:
@@ -275,14 +275,14 @@ class TensorFile:
                 )
         source_keys = {source.key for source in sources.values()}
         for key in self.shapes:
-            if key.startswith(tower.place.layer_prefix) and key not in source_keys:
+            if key.startswith(tower.location.layer_prefix) and key not in source_keys:
                 raise CheckpointError(
                     f"key {quote(key, 200)} is in no layer of a plain CLIP encoder; the file may be quantised, "
                     "or of another kind of model"
                 )
         return sources
 
-    def tensor(self, source: Source) -> Tensor:
+    def tensor(self, source: ParameterLocation) -> Tensor:
         """Values of one parameter."""
         stored = self.shapes[source.key]
         dtype = self.handle.get_slice(source.key).get_dtype()
@@ -335,7 +335,7 @@ class TensorFile:
                 raise CheckpointError(f"layer {index} of {len(tower.layers)} is missing; the file looks incomplete")
         return len(tower.layers)
 
-    def _shape(self, source: Source) -> tuple[int, ...]:
+    def _shape(self, source: ParameterLocation) -> tuple[int, ...]:
         if source.key not in self.shapes:
             raise CheckpointError(f"key {quote(source.key, 200)} is missing; the file looks incomplete")
         return self.shapes[source.key]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...encoder.clip import FullClip, load_full_clip
-from ...encoder.config import Crop, Family, TextConfig
+from ...encoder.config import Crop, ModelFamily, TextConfig
 from ...encoder.files.checkpoint import LoadReport, load_text_models
 from ...encoder.images import image_features
 from ...encoder.prefix import encoders_for
@@ -50,7 +50,7 @@ class NativeClip:
 
     encoders: Mapping[str, TextEncoder]
     """The towers with their layer choice, by name."""
-    family: Family
+    family: ModelFamily
     """The model family they are for."""
     clip: Clip
     """The host's CLIP with the same towers, for other nodes."""

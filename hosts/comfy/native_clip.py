@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ...encoder.config import Family
+from ...encoder.config import ModelFamily
 from ...encoder.encoding import Encoding
 from ...encoder.prefix import num_cut_layers
 from ...encoder.quoting import quote
@@ -34,7 +34,7 @@ ENCODER = "weighted_clip_encoder"
 """Attribute of a tower with our encoder."""
 
 
-def native_clip(family: Family, encoders: Mapping[str, TextEncoder], device: str) -> Clip:
+def native_clip(family: ModelFamily, encoders: Mapping[str, TextEncoder], device: str) -> Clip:
     """A host's CLIP whose towers are ours.
 
     Args:
@@ -69,7 +69,7 @@ def native_clip(family: Family, encoders: Mapping[str, TextEncoder], device: str
     return clip
 
 
-def _classes_of(family: Family) -> tuple[Any, Any]:
+def _classes_of(family: ModelFamily) -> tuple[Any, Any]:
     """The host's model and tokenizer of a family."""
     if family.name == "SD 1.x":
         sd1 = host("comfy.sd1_clip")
@@ -149,7 +149,7 @@ class _Whole:
         return 0
 
 
-def _take(tower: Any, encoder: TextEncoder, family: Family, num_missing: int) -> None:
+def _take(tower: Any, encoder: TextEncoder, family: ModelFamily, num_missing: int) -> None:
     """Give a host's tower our layers in place of its own, which have no weights."""
     model, transformer = encoder.model, checked_object(tower, "comfy.sdxl_clip.SDXLClipG").transformer
     text_model = transformer.text_model

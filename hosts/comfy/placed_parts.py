@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...weighting.prompt import shortened
-from ...weighting.timed.regions import Place, RegionError, shares_of
+from ...weighting.timed.regions import RegionError, RegionPlace, shares_of
 from .placing import Placement, place_region
 from .types import Conditioning
 
@@ -21,7 +21,7 @@ class PlacedPart(NamedTuple):
     entries: Conditioning
     """Its texts, each in its time."""
     weight: float
-    place: Place | None
+    place: RegionPlace | None
     """Its place; None for the whole picture."""
 
 
@@ -66,7 +66,7 @@ def check_parts(parts: Sequence[PlacedPart]) -> int:
 
 def _check_coupled(group: Sequence[PlacedPart]) -> None:
     for number, part in enumerate(group):
-        place = part.place or Place("")
+        place = part.place or RegionPlace("")
         name = shortened(place.text) if place.text else "the base prompt"
         if number and place.has_area:
             raise RegionError(f"“{name}”: an AREA behind COUPLE has no effect in prompt-control. Take MASK.")
@@ -79,7 +79,7 @@ def _check_coupled(group: Sequence[PlacedPart]) -> None:
 
 def _coupled(group: Sequence[PlacedPart]) -> Conditioning:
     """A base prompt with regions, each with its share of each place."""
-    places = [part.place or Place("") for part in group]
+    places = [part.place or RegionPlace("") for part in group]
     _check_coupled(group)
     values = {"area": area, "set_area_to_bounds": False} if (area := _area(places[0])) else {}
     result = [[hidden, {**others, **values}] for hidden, others in group[0].entries]
@@ -89,11 +89,11 @@ def _coupled(group: Sequence[PlacedPart]) -> Conditioning:
     return result
 
 
-def _area(place: Place) -> tuple[Any, ...] | None:
+def _area(place: RegionPlace) -> tuple[Any, ...] | None:
     return ("percentage", *place.percentages) if place.percentages is not None else place.pixels
 
 
-def _where(place: Place | None) -> dict[str, Any]:
+def _where(place: RegionPlace | None) -> dict[str, Any]:
     """Keys of an entry for a place in the picture, as ComfyUI's nodes for areas and masks set them."""
     values: dict[str, Any] = {}
     if place is None:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ...weighting.attention import PLAIN
-from ...weighting.field_bias import Places
-from ...weighting.shared_attention import Shared
+from ...weighting.field_bias import FieldBias
+from ...weighting.shared_attention import SharedAttention
 from ...weighting.word_maps import key_rows
 from .attention_layers import Weighing
 from .contract import host
@@ -336,7 +336,7 @@ def weighing_of(taken: Taken, num_keys: int, device: torch.device, watch: Callab
     if words:
         weighing.maps = watch(torch.stack(words, 1))
     if taken.weights is not None:
-        weighing.places = Places(taken.weights.cpu(), torch.stack(of_fields, 1), least, device)
+        weighing.places = FieldBias(taken.weights.cpu(), torch.stack(of_fields, 1), least, device)
     if taken.beside is not None and taken.shares is not None:
-        weighing.shared = Shared(torch.stack(prompts), taken.shares.cpu(), taken.blending, device)
+        weighing.shared = SharedAttention(torch.stack(prompts), taken.shares.cpu(), taken.blending, device)
     return weighing

@@ -30,7 +30,7 @@ from ...encoder.encoding import EncoderError, Encoding
 from ...encoder.masks import causal_mask, check_mask
 from ...weighting import script_settings
 from ...weighting.chunks import ChunkLayout
-from ...weighting.embeddings import EmbeddingError, EmbeddingVector, Placed, TokenId, plain_id
+from ...weighting.embeddings import EmbeddingError, EmbeddingVector, SizedVectors, TokenId, plain_id
 from ...weighting.options import EncodeOptions
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
@@ -336,7 +336,7 @@ class _HostEmbeddings:
                     f"encoder is {self.tower}."
                 )
             vectors = vectors[self.tower]
-        return Placed(vectors, int(embedding.vectors))
+        return SizedVectors(vectors, int(embedding.vectors))
 
 
 def _fixes(chunk: Sequence[TokenId]) -> Iterator[tuple[int, Any]]:

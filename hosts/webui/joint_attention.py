@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ...weighting import weighing
-from ...weighting.field_bias import Places, least_bias
+from ...weighting.field_bias import FieldBias, least_bias
 from ...weighting.queries import Queries
 from ...weighting.view import counted
 from .cross_attention import ATTENTIONS, AttentionHooks
@@ -37,7 +37,7 @@ WITH_KEYS = ("attention_pytorch", "attention")
 """Names of the host's functions that take a mask that is the same for all queries."""
 
 
-class Weighing(weighing.Weighing):
+class Weighing(weighing.AttentionWeighting):
     """Weights for one call of a network of Forge."""
 
     of_others = (
@@ -234,7 +234,7 @@ def _address(schedule: Sequence[Any], step: int) -> int:
     return rows_in(entry.cond).data_ptr()
 
 
-def _places(fields: Any, weights: Mapping[int, Tensor], context: Tensor) -> Places:
+def _places(fields: Any, weights: Mapping[int, Tensor], context: Tensor) -> FieldBias:
     """Weights by place in a call with rows ``[batch, rows, dim]``, as `Placing.fields` has them."""
     by_place = torch.stack(list(weights.values()))[None].expand(len(context), -1, -1, -1)
     rows = torch.zeros(len(context), len(weights), context.shape[1])
@@ -243,7 +243,7 @@ def _places(fields: Any, weights: Mapping[int, Tensor], context: Tensor) -> Plac
         for index, keys in own:
             rows[image, order[index], list(keys)] = 1.0
     least = torch.cat([least_bias(by_place[:1], own) for own in rows])
-    return Places(by_place, rows, least, context.device)
+    return FieldBias(by_place, rows, least, context.device)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ...weighting.chunks import Token
 from ...weighting.options import EncodeOptions
 from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
-from ...weighting.scheme import Place
+from ...weighting.scheme import RowOrigin
 from ...weighting.syntax import parse
 from ...weighting.towers import read_for_towers
 from ...weighting.words import Words, words_of
@@ -252,4 +252,4 @@ class JointTexts:
 
 def _words(read: ReadPrompt, rows: Iterable[tuple[int, int]]) -> Words:
     """Words of a text with the chunk of each row and its place there."""
-    return words_of(read.prompt.parts, read.chunks, [Place(*row) for row in rows])
+    return words_of(read.prompt.parts, read.chunks, [RowOrigin(*row) for row in rows])

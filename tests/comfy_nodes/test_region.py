@@ -10,7 +10,7 @@ from weighted_clip.hosts.comfy.attention_layers import Weighing
 from weighted_clip.hosts.comfy.fields import Step, Where
 from weighted_clip.hosts.comfy.regions import Region
 from weighted_clip.weighting.queries import Queries
-from weighted_clip.weighting.shared_attention import Shared
+from weighted_clip.weighting.shared_attention import SharedAttention
 
 from .fake_comfy import defaults, node
 from .test_place import conditioning, place
@@ -168,7 +168,7 @@ def test_each_image_reads_its_prompts_apart_and_mixes_them_by_place() -> None:
     shares[0, 0] = 0.0
     shares[1, 2] = 0.0
     shares[2] = torch.tensor([1.0, 0.0, 0.0])[:, None, None]
-    shared = Shared(owners, shares)
+    shared = SharedAttention(owners, shares)
     found = shared.attend(Queries((2, 2)), attention, query, key, value, 2, mask)
     for image in range(3):
         for cell in range(4):
@@ -194,7 +194,7 @@ def test_all_read_the_prompts_that_blend_in_every_second_block(blends) -> None:
     weighing = Weighing(torch.zeros(1, 3), torch.ones(1, 3))
     weighing.queries = Queries((2, 2), before=3, text=range(3))
     shares = torch.rand(1, 3, 2, 2, generator=torch.Generator().manual_seed(0))
-    weighing.shared = Shared(torch.tensor([[0.0, 1.0, 2.0]]), shares, torch.tensor([blends]))
+    weighing.shared = SharedAttention(torch.tensor([[0.0, 1.0, 2.0]]), shares, torch.tensor([blends]))
     seen = []
 
     def attention(query, key, value, heads, mask):

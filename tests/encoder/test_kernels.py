@@ -17,7 +17,7 @@ from weighted_clip.encoder.clip import FullClip
 from weighted_clip.encoder.config import VisionConfig
 from weighted_clip.encoder.fast import PACKS, Fast, Packs, products_of
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.encoder.kernels import PACKED, VARIABLE, Choice, Kernel, available, machine
+from weighted_clip.encoder.kernels import PACKED, VARIABLE, Kernel, KernelChoice, available, machine
 from weighted_clip.encoder.layers import quick_gelu
 from weighted_clip.encoder.linear import ONEDNN, PackedByMKL, PackedByOneDNN, has_packed_mkl
 from weighted_clip.encoder.prefix import PrefixTextEncoder
@@ -46,14 +46,14 @@ def measurements(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
 @needs_onednn
 def test_nothing_is_measured_before_the_first_answer(measurements: list[Kernel], tmp_path: Path) -> None:
     place = tmp_path / "folder" / "kernels.json"
-    choice = Choice(measurements.pop, place=lambda: place)
+    choice = KernelChoice(measurements.pop, place=lambda: place)
     assert [choice.now(), choice.now()] == ["plain", "plain"]
     assert len(measurements) == 2
     choice.answered()
     assert [choice.now(), choice.now()] == ["onednn", "onednn"]
     assert len(measurements) == 1
     assert json.loads(place.read_text(encoding="utf-8")) == {machine(): "onednn"}
-    restarted = Choice(measurements.pop, place=lambda: place)
+    restarted = KernelChoice(measurements.pop, place=lambda: place)
     assert restarted.now() == "onednn"  # from the first answer
     assert len(measurements) == 1
 
@@ -67,7 +67,7 @@ def test_a_file_that_does_not_know_the_machine_is_made_anew(
 ) -> None:
     place = tmp_path / "kernels.json"
     place.write_text(text.replace("MACHINE", json.dumps(machine())), encoding="utf-8")
-    choice = Choice(measurements.pop, place=lambda: place)
+    choice = KernelChoice(measurements.pop, place=lambda: place)
     assert choice.now() == "plain"
     choice.answered()
     assert choice.now() == "onednn"
@@ -83,14 +83,14 @@ def test_a_place_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     before = [*tmp_path.iterdir()]
     for place in (tmp_path / "file" / "kernels.json", tmp_path / "folder"):
-        choice = Choice(["plain", "onednn"].pop, place=lambda place=place: place)
+        choice = KernelChoice(["plain", "onednn"].pop, place=lambda place=place: place)
         choice.answered()
         assert [choice.now(), choice.now()] == ["onednn", "onednn"]
         assert [*tmp_path.iterdir()] == before
 
 
 def test_a_kernel_can_be_forced(measurements: list[Kernel], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    choice = Choice(measurements.pop, place=lambda: tmp_path / "kernels.json")
+    choice = KernelChoice(measurements.pop, place=lambda: tmp_path / "kernels.json")
     choice.answered()
     monkeypatch.setenv(VARIABLE, "plain")
     assert choice.now() == "plain"
@@ -121,14 +121,14 @@ def test_what_one_kernel_computed_is_not_taken_for_anothers(tiny: TextModel, mon
 def test_texts_and_images_are_two_choices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(VARIABLE)
     place = tmp_path / "kernels.json"
-    texts = Choice(lambda: "onednn", place=lambda: place)
-    images = Choice(lambda: "plain", ", images", place=lambda: place)
+    texts = KernelChoice(lambda: "onednn", place=lambda: place)
+    images = KernelChoice(lambda: "plain", ", images", place=lambda: place)
     for choice, kernel in ((texts, "onednn"), (images, "plain")):
         choice.answered()
         assert choice.now() == kernel
     assert json.loads(place.read_text(encoding="utf-8")) == {machine(): "onednn", machine() + ", images": "plain"}
     for work, kernel in (("", "onednn"), (", images", "plain")):
-        assert Choice(lambda: pytest.fail("measured again"), work, place=lambda: place).now() == kernel
+        assert KernelChoice(lambda: pytest.fail("measured again"), work, place=lambda: place).now() == kernel
 
 
 @needs_onednn

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.web.lab.native import NativeLabModel, Settings
+from weighted_clip.web.lab.native import LoadSettings, NativeLabModel
 
 from ..comfy_nodes import fake_comfy
 from .disks import CONFIG
@@ -33,7 +33,7 @@ def no_collector() -> Iterator[None]:
 @pytest.fixture
 def lab_model() -> NativeLabModel:
     """The lab's model of that encoder."""
-    return NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
+    return NativeLabModel("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, LoadSettings())
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.nodes import routes
 from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web import inspection
-from weighted_clip.web.lab.native import NativeLabModel, Settings
+from weighted_clip.web.lab.native import LoadSettings, NativeLabModel
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 
@@ -193,7 +193,7 @@ def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
             kept.extend(weakref.ref(one.hidden) for one in result.values())
             return result
 
-    model = Model("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, Settings())
+    model = Model("tiny", {"clip_l": CONFIG}, lambda: {"clip_l": seeded_text_model(CONFIG)}, LoadSettings())
     tab = tabs.CompareTab(tabs.Handlers(lambda: model, EncodeOptions()))
     values = option_values()
     job = {"is_cancelled": False}

@@ -17,7 +17,7 @@ from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import Tokenizer, default_tokenizer
 from weighted_clip.hosts.comfy import clip as comfy
 from weighted_clip.hosts.comfy.cache import memory_of
-from weighted_clip.web.lab.native import NativeLabModel, Settings
+from weighted_clip.web.lab.native import LoadSettings, NativeLabModel
 from weighted_clip.web.pictures import draw_tokens, fonts
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.options import EncodeOptions
@@ -168,7 +168,7 @@ def test_a_model_that_eight_sessions_ask_for_first_is_loaded_once(monkeypatch: p
         loaded.append(threading.get_ident())
         return {"clip_l": seeded_text_model(CONFIG)}
 
-    model = NativeLabModel("tiny", {"clip_l": CONFIG}, load, Settings())
+    model = NativeLabModel("tiny", {"clip_l": CONFIG}, load, LoadSettings())
     results = at_once(lambda index: model.encode("a cat", EncodeOptions())["clip_l"].hidden)
     assert len(loaded) == 1
     assert all(torch.equal(result, results[0]) for result in results)
@@ -182,7 +182,7 @@ def test_a_model_that_could_not_be_loaded_is_loaded_at_the_next_try() -> None:
             raise problems.pop()
         return {"clip_l": seeded_text_model(CONFIG)}
 
-    model = NativeLabModel("tiny", {"clip_l": CONFIG}, load, Settings())
+    model = NativeLabModel("tiny", {"clip_l": CONFIG}, load, LoadSettings())
     with pytest.raises(RuntimeError, match="tiny cannot be loaded: CUDA out of memory"):
         model.encode("a cat", EncodeOptions())
     for kind in (MemoryError, KeyboardInterrupt):

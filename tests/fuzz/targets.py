@@ -105,7 +105,7 @@ def _lab() -> Any:
     """The lab's handlers, without a model and with a small one, and how many values they take."""
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
     from weighted_clip.web.lab.model import LabError
-    from weighted_clip.web.lab.native import Settings as LabSettings
+    from weighted_clip.web.lab.native import LoadSettings as LabSettings
     from weighted_clip.web.lab.native import random_model
 
     model, base = random_model(LabSettings(), config=CONFIG), EncodeOptions(syntax="a1111", scheme="masked_blend")

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.web.lab.model import LabError
-from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
+from weighted_clip.web.lab.native import LoadSettings, NativeLabModel, random_model
 from weighted_clip.weighting.options import EncodeOptions
 
 pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
@@ -30,7 +30,7 @@ BASE = EncodeOptions(syntax="a1111", scheme="a1111")
 @cache
 def small_model() -> NativeLabModel:
     """A small model of random weights."""
-    return random_model(Settings(), config=CONFIG)
+    return random_model(LoadSettings(), config=CONFIG)
 
 
 def no_model() -> Any:

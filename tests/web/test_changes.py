@@ -20,7 +20,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import difference as subject
 from weighted_clip.web.difference import TowerDifference, difference, difference_report, draw_differences
 from weighted_clip.web.lab.comparing import CUT, Comparison, compare, comparison_chart, told_of
-from weighted_clip.web.lab.native import Settings, random_model
+from weighted_clip.web.lab.native import LoadSettings, random_model
 from weighted_clip.web.lab.study import read
 from weighted_clip.web.pictures import RowChange, SchemeRow, changes, draw_changes, style
 from weighted_clip.web.pictures.changes import CUT_LEGEND, Axes, angle_text, axes_of, ratio_text
@@ -140,7 +140,7 @@ SAME = RowChange(1.0, 0.0)
 
 
 def prompt(text: str, options: EncodeOptions = A1111) -> ReadPrompt:
-    return read(random_model(Settings(), config=CONFIG), text, options)
+    return read(random_model(LoadSettings(), config=CONFIG), text, options)
 
 
 def heights(markup: str, kind: str) -> list[int]:
@@ -190,7 +190,7 @@ def test_what_is_compared_is_said() -> None:
 
 
 def test_what_unweighted_leaves_out_is_no_problem_and_that_of_others_is() -> None:
-    model = random_model(Settings(), config=CONFIG)
+    model = random_model(LoadSettings(), config=CONFIG)
     found = list(compare(model, "(a:1.5) cat", A1111, ["unweighted", "comfy"]))
     assert [one.issues for one in found] == [(), ()]
     markup = comparison_chart(found, prompt("(a:1.5) cat"))

@@ -12,10 +12,10 @@ import torch
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.lab.attending import MAX_VERSIONS, Attended, attention_chart
+from weighted_clip.web.lab.attending import MAX_VERSIONS, AttentionView, attention_chart
 from weighted_clip.web.lab.attention import AttentionTab
 from weighted_clip.web.lab.handlers import Handlers
-from weighted_clip.web.lab.native import NativeLabModel, Settings
+from weighted_clip.web.lab.native import LoadSettings, NativeLabModel
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.workshop.peers.transformers import transformers_text_model
@@ -120,7 +120,7 @@ def test_numbers_that_are_too_large_mean_the_last_one_and_others_are_refused(han
 def test_each_text_encoder_has_weights_of_its_own() -> None:
     configs = {"clip_l": CONFIG, "clip_g": TextConfig(hidden_dim=128, num_heads=2, num_layers=2, mlp_dim=64, pad_id=0)}
     both = {name: seeded_text_model(config) for name, config in configs.items()}
-    handlers = AttentionTab(Handlers(lambda: NativeLabModel("xl", configs, lambda: both, Settings()), BASE))
+    handlers = AttentionTab(Handlers(lambda: NativeLabModel("xl", configs, lambda: both, LoadSettings()), BASE))
     parts, first = shown(handlers, "a cat", 9, 9, 1, 1, 1)
     assert "clip_l, layer 3 of 3, head 4 of 4" in first
     assert parts[4] == {"label": "Text encoder: 1 clip_l, 2 clip_g", "visible": True, "__type__": "update"}
@@ -141,7 +141,7 @@ def test_errors_and_encoders_that_show_nothing_are_told(handlers: AttentionTab) 
 
 
 def test_what_users_type_is_escaped() -> None:
-    markup = attention_chart(Attended(["<b>", "'\"", " "], [[1, 0, 0]] * 3, [[True] * 3] * 3, False, "<i>"))
+    markup = attention_chart(AttentionView(["<b>", "'\"", " "], [[1, 0, 0]] * 3, [[True] * 3] * 3, False, "<i>"))
     assert not re.search("<b>[^<]|<i>", markup.replace("<b title", ""))
     assert "title=''" not in markup
 

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.web.lab.image_tokens import TokenLab
-from weighted_clip.web.lab.native import Settings, Shelf, random_model
+from weighted_clip.web.lab.native import LoadSettings, Shelf, random_model
 from weighted_clip.web.lab.text_to_image import TextToImageLab
 
 from ..dalle.models import palette_dvae
@@ -60,7 +60,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gr.Blocks]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("uploads")))
         config = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
-        shelf = Shelf(random_model(Settings(), config=config), "random weights", Settings(), {})
+        shelf = Shelf(random_model(LoadSettings(), config=config), "random weights", LoadSettings(), {})
         yield build_page(
             shelf.source,
             image_tokens=TokenLab(palette_dvae()),

@@ -16,7 +16,7 @@ from weighted_clip.encoder.prefix import encoders_for
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab import access, native, places, server
 from weighted_clip.web.lab.model import LabError, LabModel
-from weighted_clip.web.lab.native import RANDOM_WARNING, NativeLabModel, Settings, Shelf, file_model, random_model
+from weighted_clip.web.lab.native import RANDOM_WARNING, LoadSettings, NativeLabModel, Shelf, file_model, random_model
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
@@ -50,7 +50,7 @@ def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("clip_skip", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_encodes_as_the_encoder_alone(sdxl: Path, clip_skip: int, dtype: torch.dtype) -> None:
-    model: LabModel = file_model(sdxl, Settings(clip_skip=clip_skip, dtype=dtype))
+    model: LabModel = file_model(sdxl, LoadSettings(clip_skip=clip_skip, dtype=dtype))
     options = EncodeOptions(syntax="a1111", scheme="masked_blend")
     found = model.encode("a (cat:0.5)", options)
     encoders = encoders_for(load_text_models(sdxl, dtype=dtype)[0], clip_skip)[1]
@@ -73,7 +73,7 @@ def test_weights_are_loaded_once_and_only_to_encode(sdxl: Path, monkeypatch: pyt
         return load_text_models(path, **others)
 
     monkeypatch.setattr(native, "load_text_models", load)
-    model = file_model(sdxl, Settings())
+    model = file_model(sdxl, LoadSettings())
     assert [reader.layout.pad_id for reader in model.readers().values()] == [49407, 0]
     assert loads == []
     threads = [threading.Thread(target=model.encode, args=("a cat", EncodeOptions())) for _ in range(4)]
@@ -88,13 +88,13 @@ def test_what_is_wrong_with_the_weights_is_told_when_they_are_read(tmp_path: Pat
     tensors = {f"text_model.{name}": tensor for name, tensor in seeded_text_model(L).state_dict().items()}
     tensors["text_model.final_layer_norm.weight"][3] = float("nan")
     save_file(tensors, tmp_path / "broken.safetensors")
-    model = file_model(tmp_path / "broken.safetensors", Settings())
+    model = file_model(tmp_path / "broken.safetensors", LoadSettings())
     assert list(model.readers()) == ["clip_l"]
     for _ in range(2):
         with pytest.raises(LabError, match=r"broken\.safetensors .*cannot be loaded: .*final_layer_norm"):
             model.encode("a", EncodeOptions())
     with pytest.raises(CheckpointError, match="there is no such file"):
-        file_model(tmp_path / "nowhere.safetensors", Settings())
+        file_model(tmp_path / "nowhere.safetensors", LoadSettings())
 
 
 def test_weights_that_were_refused_are_read_again_only_when_they_have_changed(
@@ -111,7 +111,7 @@ def test_weights_that_were_refused_are_read_again_only_when_they_have_changed(
     whole = path.read_bytes()
     path.write_bytes(whole[:-4] + b"\xff\xff\xff\x7f")  # the last number is NaN
     os.utime(path, ns=(10**18, 10**18))
-    model = file_model(path, Settings())
+    model = file_model(path, LoadSettings())
     for _ in range(3):
         with pytest.raises(LabError, match=r"l\.safetensors.* cannot be loaded: .* NaN"):
             model.encode("a cat", EncodeOptions())
@@ -121,24 +121,24 @@ def test_weights_that_were_refused_are_read_again_only_when_they_have_changed(
 
 
 def test_random_weights_say_so() -> None:
-    model = random_model(Settings(), config=L)
+    model = random_model(LoadSettings(), config=L)
     assert model.warning == RANDOM_WARNING
     assert "random weights, seed 0" in model.title
     assert torch.equal(
         model.encode("a", EncodeOptions())["clip_l"].hidden,
-        random_model(Settings(), config=L).encode("a", EncodeOptions())["clip_l"].hidden,
+        random_model(LoadSettings(), config=L).encode("a", EncodeOptions())["clip_l"].hidden,
     )
-    assert random_model(Settings()).readers()["clip_l"].layout == layout_of(CLIP_L)
+    assert random_model(LoadSettings()).readers()["clip_l"].layout == layout_of(CLIP_L)
 
 
 @pytest.mark.parametrize("clip_skip", [0, 5])
 def test_clip_skip_is_checked_before_anything_is_loaded(clip_skip: int) -> None:
     with pytest.raises(ValueError, match=f"clip_skip {clip_skip} is out of range"):
-        random_model(Settings(clip_skip=clip_skip), config=L)
+        random_model(LoadSettings(clip_skip=clip_skip), config=L)
 
 
 def test_options_out_of_range_are_no_error_of_loading() -> None:
-    model = NativeLabModel("small", {"clip_l": L}, lambda: {"clip_l": seeded_text_model(L)}, Settings())
+    model = NativeLabModel("small", {"clip_l": L}, lambda: {"clip_l": seeded_text_model(L)}, LoadSettings())
     with pytest.raises(ValueError, match="exactly one token"):
         model.encode("a", EncodeOptions(filler="two words"))
 
@@ -166,7 +166,7 @@ def test_a_folder_of_comfyui_is_looked_through(tmp_path: Path) -> None:
     outside = places.model_folder(tmp_path / "ComfyUI")
     assert list(outside.files.values()) == list(found.files.values())
     assert outside.embeddings == found.embeddings
-    model = file_model(encoder, Settings(found.embeddings))
+    model = file_model(encoder, LoadSettings(found.embeddings))
     assert [row[2] for row in rows_of(model, "embedding:style")] == ["style[0]", "style[1]"]
 
 

@@ -28,7 +28,7 @@ from weighted_clip.web.lab.access import MAX_UPLOAD_BYTES
 from weighted_clip.web.lab.components import PREFIX
 from weighted_clip.web.lab.handlers import Handlers
 from weighted_clip.web.lab.image_tokens import TokenLab
-from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, Shelf
+from weighted_clip.web.lab.native import RANDOM_WARNING, LoadSettings, Shelf
 from weighted_clip.web.lab.page import build_page
 from weighted_clip.web.lab.tabs import COMPARED, CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
 from weighted_clip.web.lab.text_to_image import TextToImageLab
@@ -108,7 +108,7 @@ def page_of(kind: str) -> gr.Blocks:
         "WebUI": {"is_in_webui": True},
         "alone": {
             "is_alone": True,
-            "shelf": Shelf(small_model(), "random weights", Settings(), {}),
+            "shelf": Shelf(small_model(), "random weights", LoadSettings(), {}),
             "image_tokens": TokenLab(palette_dvae()),
             "text_to_image": TextToImageLab(dalle_of(PRIOR)),
         },

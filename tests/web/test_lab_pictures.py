@@ -18,7 +18,7 @@ from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab.image_tokens import TokenLab
 from weighted_clip.web.lab.model import SHOWN_SIDE, LabError
-from weighted_clip.web.lab.native import Settings, Shelf, file_model, random_model
+from weighted_clip.web.lab.native import LoadSettings, Shelf, file_model, random_model
 from weighted_clip.web.lab.ranking import MAX_PICTURES, MAX_TEXTS, SOFTMAX, RankingLab
 from weighted_clip.web.pictures.token_grid import LEFT, TOP, cell_side
 from weighted_clip.weighting.options import EncodeOptions
@@ -39,7 +39,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ranking(weights: Path) -> RankingLab:
-    model = file_model(weights, Settings())
+    model = file_model(weights, LoadSettings())
     return RankingLab(lambda: model)
 
 
@@ -98,11 +98,11 @@ def test_what_cannot_be_ranked_is_said(ranking: RankingLab, weights: Path, tmp_p
         (([str(tmp_path / "text.png")], "", "cosines", "a", "none"), "no image of a kind that is read"),
     ):
         assert told in ranking.rank(*given)
-    random = random_model(Settings(), config=CONFIG)
+    random = random_model(LoadSettings(), config=CONFIG)
     assert "Random weights would rank pictures at random" in RankingLab(lambda: random).rank(
         paths, "", "cosines", "a", "none"
     )
-    half = file_model(save_clip(tmp_path / "half.safetensors", is_whole=False), Settings())
+    half = file_model(save_clip(tmp_path / "half.safetensors", is_whole=False), LoadSettings())
     assert "Pictures cannot be compared: " in RankingLab(lambda: half).rank(paths, "", "cosines", "a", "none")
     assert "Pictures cannot be compared: " in RankingLab(lambda: half).rank(None, "", "cosines", "a", "none")
 
@@ -112,8 +112,8 @@ def test_what_cannot_be_ranked_is_said(ranking: RankingLab, weights: Path, tmp_p
 
 def test_weights_are_chosen_by_name_and_dropped(weights: Path, tmp_path: Path) -> None:
     other = save_clip(tmp_path / "other.safetensors", CONFIG, is_whole=False)
-    first = random_model(Settings(), config=CONFIG)
-    shelf = Shelf(first, "random weights", Settings(), {"clip/whole.safetensors": weights})
+    first = random_model(LoadSettings(), config=CONFIG)
+    shelf = Shelf(first, "random weights", LoadSettings(), {"clip/whole.safetensors": weights})
     assert shelf.names == ["random weights", "clip/whole.safetensors"]
     assert shelf.source() is first
     shelf.choose("clip/whole.safetensors")
@@ -129,7 +129,7 @@ def test_weights_are_chosen_by_name_and_dropped(weights: Path, tmp_path: Path) -
 
 
 def test_a_file_that_cannot_be_used_changes_nothing_and_goes(tmp_path: Path) -> None:
-    shelf = Shelf(random_model(Settings(), config=CONFIG), "random weights", Settings(), {})
+    shelf = Shelf(random_model(LoadSettings(), config=CONFIG), "random weights", LoadSettings(), {})
     before = shelf.source()
     bad = tmp_path / "bad.safetensors"
     bad.write_bytes(b"no such file at all")
@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_goes(tmp_path: Path) -> 
 
 
 def test_only_the_last_dropped_file_is_kept(tmp_path: Path) -> None:
-    shelf = Shelf(random_model(Settings(), config=CONFIG), "random weights", Settings(), {})
+    shelf = Shelf(random_model(LoadSettings(), config=CONFIG), "random weights", LoadSettings(), {})
     one, two = (save_clip(tmp_path / f"{name}.safetensors", CONFIG, is_whole=False) for name in ("one", "two"))
     shelf.drop(one)
     shelf.drop(two)

@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.web.lab import server
 from weighted_clip.web.lab.access import MAX_BYTES, MAX_UPLOAD_BYTES, NO_SECRET, UPLOADS, Guard
-from weighted_clip.web.lab.native import Settings, Shelf, random_model
+from weighted_clip.web.lab.native import LoadSettings, Shelf, random_model
 
 from ..patience import SECONDS
 from .chromium import Tab
@@ -214,7 +214,7 @@ def routes_of(router: Any) -> Iterator[tuple[str, str]]:
 
 def test_no_route_is_answered_without_the_secret() -> None:
     config = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64)
-    shelf = Shelf(random_model(Settings(), config=config), "random weights", Settings(), {})
+    shelf = Shelf(random_model(LoadSettings(), config=config), "random weights", LoadSettings(), {})
     app = server._app(shelf.source, None, None, shelf, SECRET, is_private=False)
     routes = {*routes_of(app)}
     assert {("POST", "/gradio_api/queue/join"), ("GET", "/config"), ("GET", "/weighted-clip/style.css")} < routes

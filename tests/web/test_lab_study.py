@@ -19,7 +19,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab.comparing import Comparison, compare, comparison_chart
 from weighted_clip.web.lab.model import LabError
-from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
+from weighted_clip.web.lab.native import LoadSettings, NativeLabModel, random_model
 from weighted_clip.web.lab.study import (
     HEADERS,
     chunk_masks,
@@ -49,12 +49,12 @@ PROMPT = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 @pytest.fixture(scope="module")
 def model() -> NativeLabModel:
     """One small tower."""
-    return random_model(Settings(), config=L)
+    return random_model(LoadSettings(), config=L)
 
 
 def two_towers(embeddings: tuple[Path, ...] = ()) -> NativeLabModel:
     models = {name: seeded_text_model(config) for name, config in CONFIGS.items()}
-    return NativeLabModel("two", CONFIGS, lambda: models, Settings(embeddings))
+    return NativeLabModel("two", CONFIGS, lambda: models, LoadSettings(embeddings))
 
 
 class Counting:
@@ -360,7 +360,7 @@ def test_sections_stand_behind_one_another(model: NativeLabModel) -> None:
 def test_towers_after_the_first_do_not_count() -> None:
     joined, alone = (
         two_towers(),
-        NativeLabModel("one", {"clip_g": G}, lambda: {"clip_g": seeded_text_model(G)}, Settings()),
+        NativeLabModel("one", {"clip_g": G}, lambda: {"clip_g": seeded_text_model(G)}, LoadSettings()),
     )
     (both,) = compare(joined, PROMPT, A1111, ["comfy"])
     (g,) = compare(alone, PROMPT, A1111, ["comfy"])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from weighted_clip.web.pictures import draw_ranking, draw_similarity, draw_token_grid, matrices, style
-from weighted_clip.web.pictures.matrices import Scale, scale_of
+from weighted_clip.web.pictures.matrices import ColorScale, scale_of
 from weighted_clip.web.pictures.sheets import few_lines
 from weighted_clip.web.pictures.style import LIGHT, MIN_CONTRAST, contrast, readable
 from weighted_clip.web.pictures.token_grid import LEFT, TOP, cell_at, cell_side, token_color
@@ -60,18 +60,18 @@ def framed(boxes: Boxes) -> list[style.Color]:
 @pytest.mark.parametrize(
     ("values", "over", "scale"),
     [
-        ([[0.21, 0.33]], "none", Scale(0.2, 0.35, False)),
-        ([[0.25]], "none", Scale(0.2, 0.3, False)),
-        ([[0.2], [0.3]], "none", Scale(0.2, 0.3, False)),
-        ([[-1.0, 1.0]], "none", Scale(-1.0, 1.0, False)),
-        ([[math.nan, 0.11]], "none", Scale(0.05, 0.15, False)),
-        ([[math.nan]], "none", Scale(-0.05, 0.05, False)),
-        ([[0.4, 0.6]], "images", Scale(0.0, 1.0, True)),
-        ([[0.4, 0.6]], "texts", Scale(0.0, 1.0, True)),
+        ([[0.21, 0.33]], "none", ColorScale(0.2, 0.35, False)),
+        ([[0.25]], "none", ColorScale(0.2, 0.3, False)),
+        ([[0.2], [0.3]], "none", ColorScale(0.2, 0.3, False)),
+        ([[-1.0, 1.0]], "none", ColorScale(-1.0, 1.0, False)),
+        ([[math.nan, 0.11]], "none", ColorScale(0.05, 0.15, False)),
+        ([[math.nan]], "none", ColorScale(-0.05, 0.05, False)),
+        ([[0.4, 0.6]], "images", ColorScale(0.0, 1.0, True)),
+        ([[0.4, 0.6]], "texts", ColorScale(0.0, 1.0, True)),
     ],
 )
 def test_the_scale_goes_from_about_the_least_to_about_the_largest(
-    values: list[list[float]], over: str, scale: Scale
+    values: list[list[float]], over: str, scale: ColorScale
 ) -> None:
     found = scale_of(values, over)
     assert (found.low, found.high) == pytest.approx((scale.low, scale.high), abs=0.051)
@@ -92,7 +92,7 @@ def test_every_cosine_is_on_its_scale(values: list[float]) -> None:
 @pytest.mark.parametrize("theme", [style.LIGHT, style.DARK])
 def test_equal_steps_of_a_value_are_equal_steps_of_lightness(theme: style.Theme) -> None:
     """CIE lightness, from luminance."""
-    scale = Scale(0.1, 0.3, False)
+    scale = ColorScale(0.1, 0.3, False)
     luminances = [(style.contrast(scale.color(0.1 + 0.02 * n, theme), (0, 0, 0)) * 0.05) - 0.05 for n in range(11)]
     lightness = [116 * value ** (1 / 3) - 16 for value in luminances]
     steps = [after - before for before, after in pairwise(lightness)]
@@ -108,7 +108,7 @@ def test_equal_steps_of_a_value_are_equal_steps_of_lightness(theme: style.Theme)
     [(0, "0 %"), (0.0002, "<0.1 %"), (0.004, "0.4 %"), (0.0994, "9.9 %"), (0.0996, "10 %"), (1, "100 %")],
 )
 def test_probabilities_are_percent(value: float, text: str) -> None:
-    assert Scale(0, 1, True).text(value) == text
+    assert ColorScale(0, 1, True).text(value) == text
 
 
 # --- the matrix
@@ -154,7 +154,7 @@ def test_the_largest_of_each_row_is_framed(boxes: Boxes) -> None:
 def test_over_texts_the_largest_of_each_column_is_framed(boxes: Boxes, written: list[str]) -> None:
     values = torch.tensor([[0.6, 0.3], [0.4, 0.7]])
     draw_similarity(values, ["a", "b"], plain(2), over="texts")
-    assert framed(boxes) == [Scale(0, 1, True).color(value, style.LIGHT) for value in (0.6, 0.7)]
+    assert framed(boxes) == [ColorScale(0, 1, True).color(value, style.LIGHT) for value in (0.6, 0.7)]
     assert {"60 %", "70 %", "framed: largest of its column"} <= set(written)
     written.clear()
     draw_similarity(values, ["a", "b"], plain(2), over="images", theme="dark", title="Probabilities")

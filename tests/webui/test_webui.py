@@ -17,7 +17,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui.engines import Engine, UnknownEncodersError, WebUIError, engines_of
 from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings, infotext_key, pasted
-from weighted_clip.weighting.embeddings import Placed
+from weighted_clip.weighting.embeddings import SizedVectors
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
@@ -130,7 +130,7 @@ def test_embeddings_of_the_host_are_read_and_named(kind: str, request: pytest.Fi
             return ("my style", "both")
 
         def find(self, name: str) -> list[Tensor]:
-            return list(vectors) if name == "my style" else Placed(vectors[:1], 2)
+            return list(vectors) if name == "my style" else SizedVectors(vectors[:1], 2)
 
     text = "a cat in (my style:0.5) and both"
     for scheme in ("a1111", "masked_blend"):

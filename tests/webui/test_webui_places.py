@@ -15,7 +15,7 @@ from weighted_clip.hosts.comfy.fields import Field, Step, Where, acting
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import PROBLEMS, arm, begin_pass, report
 from weighted_clip.hosts.webui.settings import Settings, pasted
-from weighted_clip.weighting.field_bias import Places
+from weighted_clip.weighting.field_bias import FieldBias
 from weighted_clip.weighting.places import read_place
 from weighted_clip.weighting.queries import Queries
 
@@ -251,7 +251,7 @@ def test_the_bias_is_that_of_comfyuis_node(model: Any, monkeypatch: pytest.Monke
     host_model = SimpleNamespace(latent_format=None, model_sampling=model.forge_objects.unet.model.predictor)
     step = Step(host_model, torch.zeros(1, 4, *CELLS), torch.tensor(LEVELS[0]), LEVELS, {})
     found = acting(fields, 77, step)
-    fields_of_node = Places(found.weights, found.rows[None], found.least)
+    fields_of_node = FieldBias(found.weights, found.rows[None], found.least)
     for mask, grid in zip(seen[:2], (CELLS, (3, 3)), strict=True):
         [bias] = fields_of_node.biases(Queries(grid))
         assert mask is not None
@@ -409,9 +409,9 @@ def test_the_axis_replaces_the_lines_of_its_phrase(plot: Any, model: Any) -> Non
     values = ["Red cat: top", "red cat: left half, 0-0.6", "off"]
     expected = [box.replace("red cat: left half\n", "") + f"\n{values[0]}"] * 2 + [""]
     expected[1] = expected[1].replace(values[0], values[1])
-    for cell, lines in zip(cells(plot, Generation(model), "Places", values), expected, strict=True):
+    for cell, lines in zip(cells(plot, Generation(model), "FieldBias", values), expected, strict=True):
         arm(cell, list({**vars(Settings()), "enabled": True, "places": box}.values()))
         assert cell.extra_generation_params.get("Weighted CLIP places", "") == lines
     for wrong, words in ((["red cat"], "no colon"), ([], "write a line")):
         with pytest.raises(WebUIError, match=words):
-            cells(plot, Generation(model), "Places", wrong)
+            cells(plot, Generation(model), "FieldBias", wrong)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.weighting.fields import means
-from weighted_clip.weighting.timed.regions import UNREAD, Place, RegionError, cut_at_places, shares_of
+from weighted_clip.weighting.timed.regions import UNREAD, RegionError, RegionPlace, cut_at_places, shares_of
 from weighted_clip.weighting.timed.schedule import TimedPrompt, read_timed
 
 SOUP = st.lists(
@@ -22,7 +22,7 @@ def read(text: str) -> TimedPrompt:
 
 def coupled_of(branches: Any) -> dict[str, Any]:
     """Prompts joined by COUPLE as in the case file."""
-    shares = shares_of([branch.place or Place("") for branch in branches])
+    shares = shares_of([branch.place or RegionPlace("") for branch in branches])
     texts = [" ".join(branch.texts[0].text.split()) for branch in branches]
     return {"texts": texts, "shares": [cells_of(share) for share in shares]}
 

@@ -28,7 +28,7 @@ from ...weighting.reading import ReadPrompt
 from ...weighting.towers import Reader, read_for_towers
 from ...weighting.view import counted
 from ..pictures.masks import SHOWN_PADDING, mask_labels
-from ..pictures.matrices import Scale
+from ..pictures.matrices import ColorScale
 from .model import LabModel
 from .study import chunk_of
 
@@ -49,7 +49,7 @@ class AttentionModel(LabModel, Protocol):
         ...
 
 
-class Choice(NamedTuple):
+class AttentionChoice(NamedTuple):
     """Selection of weights, each number from 1. A number that is too large means the last one."""
 
     layer: int
@@ -69,10 +69,10 @@ class Version(NamedTuple):
     ask: Ask
 
 
-class Found(NamedTuple):
+class AttentionChoices(NamedTuple):
     """Weights of a chunk, and what there is to choose from."""
 
-    attended: Attended
+    attended: AttentionView
     config: TextConfig
     """Sizes of the tower."""
     num_versions: int
@@ -80,7 +80,9 @@ class Found(NamedTuple):
     towers: Sequence[str]
 
 
-def find_attention(model: AttentionModel, text: str, options: EncodeOptions, choice: Choice, limit: int) -> Found:
+def find_attention(
+    model: AttentionModel, text: str, options: EncodeOptions, choice: AttentionChoice, limit: int
+) -> AttentionChoices:
     """Attention weights of a layer and head for one chunk of a prompt, of ``limit`` positions at most."""
     towers = list(model.sizes())
     tower = towers[min(choice.tower, len(towers)) - 1]
@@ -100,7 +102,7 @@ def find_attention(model: AttentionModel, text: str, options: EncodeOptions, cho
     parts += [f"head {head} of {config.num_heads}" if head else f"mean of {counted(config.num_heads, 'head')}"]
     parts += [f"chunk {number} of {len(parsed.chunks)}"] if len(parsed.chunks) > 1 else []
     parts += [f"{options.scheme}: {version.title}"] if len(versions) > 1 else []
-    attended = Attended(
+    attended = AttentionView(
         mask_labels(version.chunk, parsed.prompt.source)[:count],
         (weights.mean(0) if head == 0 else weights[head - 1])[:count, :count].tolist(),
         allowed[:count, :count].tolist(),
@@ -108,7 +110,7 @@ def find_attention(model: AttentionModel, text: str, options: EncodeOptions, cho
         ", ".join(parts),
         num_more=length - count,
     )
-    return Found(attended, config, len(versions), len(parsed.chunks), towers)
+    return AttentionChoices(attended, config, len(versions), len(parsed.chunks), towers)
 
 
 def versions_of(parsed: ReadPrompt, chunk: int, reader: Reader) -> list[Version]:
@@ -129,7 +131,7 @@ LEVELS = 16
 """Steps of opacity in the matrix of weights."""
 NAMED = 3
 """Number of words named in the line above."""
-_PERCENT = Scale(0.0, 1.0, True)
+_PERCENT = ColorScale(0.0, 1.0, True)
 NOTE = (
     "How much of each word on the right a head takes into the one on the left, 100 % in all. Point at a word, or use "
     "the arrow keys; strength is drawn as a square root."
@@ -137,7 +139,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Attended:
+class AttentionView:
     """Content of the chart."""
 
     labels: Sequence[str]
@@ -153,7 +155,7 @@ class Attended:
     """Number of further positions not shown."""
 
 
-def attention_chart(attended: Attended) -> str:
+def attention_chart(attended: AttentionView) -> str:
     """Draw the weights of a head, initially those of the last word."""
     labels = attended.labels
     rows = [row_of(attended, query) for query in range(len(labels))]
@@ -190,7 +192,7 @@ def attention_chart(attended: Attended) -> str:
     )
 
 
-def row_of(attended: Attended, query: int) -> tuple[str, list[str], list[float]]:
+def row_of(attended: AttentionView, query: int) -> tuple[str, list[str], list[float]]:
     """Text about a word, texts at each word that it could attend to, and its shares."""
     labels, weights, allowed = attended.labels, attended.weights[query], attended.allowed[query]
     texts = [

@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 from . import markup
-from .attending import AttentionModel, Choice, attention_chart, find_attention
+from .attending import AttentionChoice, AttentionModel, attention_chart, find_attention
 from .components import Inputs, html, slider, whole
 from .handlers import inputs_of
 from .model import LabError, explained, whole_number
@@ -44,16 +44,16 @@ class AttentionTab(PromptTab):
         self.shown = [*self.asked, html("attention", "Attention weights", loading)]
 
     def show(self, *values: Any) -> tuple[Any, ...]:
-        """Ranges of the numbers, in the order of `Choice`, and the weights."""
+        """Ranges of the numbers, in the order of `AttentionChoice`, and the weights."""
         numbers, text, options = values[:5], values[5], values[6:]
         inputs = inputs_of(text, options)
         try:
-            parts, content = self._shown(Choice(*map(_number, _NUMBERS, numbers)), text, options)
+            parts, content = self._shown(AttentionChoice(*map(_number, _NUMBERS, numbers)), text, options)
         except Exception as error:  # the page is the only place where the user can see it
             return *(gr.update(),) * 5, markup.current(markup.message(explained(error)), inputs)
         return *parts, markup.current(content, inputs)
 
-    def _shown(self, choice: Choice, text: str, values: Sequence[Any]) -> tuple[list[Any], str]:
+    def _shown(self, choice: AttentionChoice, text: str, values: Sequence[Any]) -> tuple[list[Any], str]:
         model = self.handlers.source()
         if not isinstance(model, AttentionModel):
             raise LabError("This encoder does not show its attention: only those that the lab itself has loaded do.")
@@ -71,7 +71,7 @@ class AttentionTab(PromptTab):
 
 
 _NUMBERS = (("Layer", 1), ("Head", 0), ("Version", 1), ("Chunk of the prompt", 1), ("Text encoder", 1))
-"""Label and least value of each number, in the order of `Choice`."""
+"""Label and least value of each number, in the order of `AttentionChoice`."""
 
 
 def _number(declared: tuple[str, int], value: Any) -> int:

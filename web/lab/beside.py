@@ -18,7 +18,7 @@ from ...weighting.reading import ReadPrompt
 from ...weighting.view import counted, id_of, text_of, weight_text
 from . import markup
 from .components import Inputs, button, element_id, html, textbox
-from .handlers import Given, choices_of, inputs_of
+from .handlers import PromptText, choices_of, inputs_of
 from .markup import NOT_YET
 from .model import EXPLAINED, LabModel, explained
 from .tabs import PromptTab
@@ -33,7 +33,7 @@ POOLED_NOTE = (
 )
 
 
-class Shared(NamedTuple):
+class ComparedToken(NamedTuple):
     """A token of a prompt compared with another prompt."""
 
     text: str
@@ -84,7 +84,7 @@ class BesideTab(PromptTab):
         return markup.kept(_notes(first, second) + table, {**choices_of(text, values), OTHER_ID: second_text})
 
 
-def compared(first_prompt: ReadPrompt, second_prompt: ReadPrompt) -> tuple[list[Shared], list[Shared]]:
+def compared(first_prompt: ReadPrompt, second_prompt: ReadPrompt) -> tuple[list[ComparedToken], list[ComparedToken]]:
     """First tokens of two prompts, each compared with the other prompt."""
     first, second = _tokens(first_prompt), _tokens(second_prompt)
     ids = [[id_of(token.id) for token in tokens] for tokens in (first, second)]
@@ -94,14 +94,14 @@ def compared(first_prompt: ReadPrompt, second_prompt: ReadPrompt) -> tuple[list[
             kinds[0][i] = kinds[1][j] = "same" if first[i].weight == second[j].weight else "weight"
     return tuple(  # pyright: ignore[reportReturnType] - there are two
         [
-            Shared(text_of(token, parsed.prompt.source) or f"#{id_of(token.id)}", token.weight, kind)
+            ComparedToken(text_of(token, parsed.prompt.source) or f"#{id_of(token.id)}", token.weight, kind)
             for token, kind in zip(tokens, of_prompt, strict=True)
         ]
         for parsed, tokens, of_prompt in zip((first_prompt, second_prompt), (first, second), kinds, strict=True)
     )
 
 
-def pooled_cosines(model: LabModel, first: Given, second: Given) -> dict[str, tuple[float, float]]:
+def pooled_cosines(model: LabModel, first: PromptText, second: PromptText) -> dict[str, tuple[float, float]]:
     """Cosine of two prompts' pooled vectors and the angle between them in degrees, by text encoder."""
     encoders = Encoders(model.readers())
     for chosen in (first, second):  # refuses either before one is encoded
@@ -118,12 +118,12 @@ def _tokens(parsed: ReadPrompt) -> list[Token]:
     return [token for chunk in parsed.chunks for token in chunk.content][:MAX_TOKENS]
 
 
-def _notes(*several: Given) -> str:
+def _notes(*several: PromptText) -> str:
     """Lines about the text that is taken of each prompt, if it has several."""
     return "".join(markup.note(chosen.note) for chosen in several)
 
 
-def _panes(first: Sequence[Shared], second: Sequence[Shared], is_given: bool) -> str:
+def _panes(first: Sequence[ComparedToken], second: Sequence[ComparedToken], is_given: bool) -> str:
     if not is_given:
         return markup.note("Type another prompt to see which tokens differ.")
     kinds = [token.kind for token in first]
@@ -136,7 +136,7 @@ def _panes(first: Sequence[Shared], second: Sequence[Shared], is_given: bool) ->
     return f"{markup.note(f'{summary}.{cut}')}<div class='weighted-clip-panes'>{panes}</div>" + (markup.note(NOTE))
 
 
-def _pane(name: str, tokens: Sequence[Shared]) -> str:
+def _pane(name: str, tokens: Sequence[ComparedToken]) -> str:
     chips = "".join(
         f"<li class='weighted-clip-{kind}'>{escape(' '.join(text.split()) or text)}"
         f"{f' <i>{weight_text(weight)}</i>' if weight != 1 else ''}</li>"

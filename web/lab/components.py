@@ -98,7 +98,7 @@ def control(name: str, elem_id: str, value: Any, **changes: Any) -> Any:
         return gr.Textbox(lines=2, max_lines=6, **shared)
     if option.choices:
         return gr.Dropdown(**{"choices": menu_of(name), **shared})
-    return gr.Slider(**{"minimum": option.least, "maximum": option.most, "step": option.step, **shared})
+    return gr.Slider(**{"minimum": option.minimum, "maximum": option.maximum, "step": option.step, **shared})
 
 
 def messenger(elem_id: str) -> gr.Textbox:

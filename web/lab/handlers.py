@@ -114,7 +114,7 @@ class Handlers:
         options = self.options(text, values)
         return self.reader(model, options)(text)
 
-    def given(self, text: str, values: Sequence[Any], model: LabModel | None = None) -> Given:
+    def given(self, text: str, values: Sequence[Any], model: LabModel | None = None) -> PromptText:
         """The text to take of a prompt, as read by a model: by default the loaded one, or CLIP-L if there is none."""
         model = self.model()[0] if model is None else model
         options = self.options(text, values)
@@ -128,8 +128,8 @@ class Handlers:
                 sentence = f"Of {count} texts that the WebUI makes of this prompt in {steps} steps this is number"
                 note = f"{sentence} {index + 1}: “{shortened(chosen.text)}”."
             if self.is_in_webui or note:
-                return Given(chosen.text, _left(options), chosen.read, note)
-        return Given(text, options, self.reader(model, options)(text))
+                return PromptText(chosen.text, _left(options), chosen.read, note)
+        return PromptText(text, options, self.reader(model, options)(text))
 
     def place(self, values: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Number of the text to take of a prompt, 0 for all of it as it is written; the sampling steps; the counter."""
@@ -214,7 +214,7 @@ DEFAULT_STEPS = 20
 TAGS_ACT = "tags act in txt2img and img2img, not here"
 
 
-class Given(NamedTuple):
+class PromptText(NamedTuple):
     """The encoded part of the page's prompt."""
 
     text: str

@@ -26,7 +26,7 @@ size."""
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedPicture:
     """An encoded picture."""
 
     picture: Image.Image
@@ -84,7 +84,7 @@ class TokenLab(Tab):
         line = f"A dVAE with {config.vocab_size:,} tokens of {config.downsampling} x {config.downsampling} pixels."
         return markup.note(line)
 
-    def encode(self, picture: Image.Image | None) -> tuple[Encoded | None, Image.Image | None, str]:
+    def encode(self, picture: Image.Image | None) -> tuple[EncodedPicture | None, Image.Image | None, str]:
         """Encode a picture and decode its tokens: state for the other handlers, the grid, and figures."""
         if picture is None:
             return None, None, markup.refused("Choose a picture first.")
@@ -99,7 +99,7 @@ class TokenLab(Tab):
         figures = markup.photos([_figure("reconstruction", "What the tokens decode to.", encoded.decoded)])
         return encoded, grid, figures + markup.note(counts)
 
-    def point(self, encoded: Encoded | None, number: float | None, place: Any) -> tuple[Any, Any, str]:
+    def point(self, encoded: EncodedPicture | None, number: float | None, place: Any) -> tuple[Any, Any, str]:
         """Effect of the token at a pixel ``(x, y)`` of the grid's picture: its row and column, and figures."""
         if encoded is None:
             return None, None, markup.refused("Make tokens of a picture first.")
@@ -108,7 +108,9 @@ class TokenLab(Tab):
             return None, None, markup.refused("That is beside the grid: click a token.")
         return *cell, self.swap(encoded, *cell, number)
 
-    def swap(self, encoded: Encoded | None, row: float | None, column: float | None, number: float | None) -> str:
+    def swap(
+        self, encoded: EncodedPicture | None, row: float | None, column: float | None, number: float | None
+    ) -> str:
         """Effect of swapping a token, as figures: with the original, the swapped, and their difference."""
         if encoded is None:
             return markup.refused("Make tokens of a picture first.")
@@ -133,7 +135,7 @@ class TokenLab(Tab):
         return markup.photos(figures)
 
 
-def _encoded(dvae: DVAE, picture: Image.Image) -> tuple[Encoded, str]:
+def _encoded(dvae: DVAE, picture: Image.Image) -> tuple[EncodedPicture, str]:
     """Encode a picture; also returns how it was prepared, as a sentence or nothing."""
     small = picture.convert("RGB")
     small.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
@@ -143,7 +145,7 @@ def _encoded(dvae: DVAE, picture: Image.Image) -> tuple[Encoded, str]:
     if inner.shape != pixels.shape:
         notes += f" Cut at both ends to {inner.shape[3]} x {inner.shape[2]} pixels."
     ids = dvae.tokens(inner)
-    return Encoded(picture_of(inner[0]), ids, dvae.images(ids).float().cpu()), notes
+    return EncodedPicture(picture_of(inner[0]), ids, dvae.images(ids).float().cpu()), notes
 
 
 def _reach(change: Tensor, largest: float) -> str:

@@ -42,7 +42,7 @@ RANDOM_WARNING = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class LoadSettings:
     """Settings for loading a model."""
 
     embeddings: tuple[Path, ...] = ()
@@ -63,7 +63,7 @@ class NativeLabModel:
         title: str,
         configs: Mapping[str, TextConfig],
         load: Callable[[], Mapping[str, TextModel]],
-        settings: Settings,
+        settings: LoadSettings,
         *,
         warning: str = "",
         origin: str = "",
@@ -136,12 +136,12 @@ class NativeLabModel:
             return self._encoders
 
 
-def file_model(path: Path, settings: Settings) -> NativeLabModel:
+def file_model(path: Path, settings: LoadSettings) -> NativeLabModel:
     """Text encoders of a safetensors file, which may be a checkpoint of Stable Diffusion 1.x, 2.x or SDXL."""
     with open_tensor_file(path) as file:
         towers = file.towers()
         configs = {tower.name: file.config(tower) for tower in towers}
-        origin = origin_of(file.told)
+        origin = origin_of(file.properties)
     layouts = ", ".join(dict.fromkeys(tower.place.layout for tower in towers))
     refusals = Refusals()
 
@@ -152,7 +152,7 @@ def file_model(path: Path, settings: Settings) -> NativeLabModel:
     return NativeLabModel(f"{path.name} ({layouts})", configs, load, settings, origin=origin, path=path)
 
 
-def random_model(settings: Settings, *, config: TextConfig = CLIP_L, seed: int = 0) -> NativeLabModel:
+def random_model(settings: LoadSettings, *, config: TextConfig = CLIP_L, seed: int = 0) -> NativeLabModel:
     """CLIP-L with seeded random weights, and the warning that they are meaningless."""
     return NativeLabModel(
         f"random weights, seed {seed} (no meaning)",
@@ -166,7 +166,7 @@ def random_model(settings: Settings, *, config: TextConfig = CLIP_L, seed: int =
 class Shelf:
     """Models by name, one of which is in use. Only headers of files are read until something is encoded."""
 
-    def __init__(self, model: NativeLabModel, name: str, settings: Settings, files: Mapping[str, Path]) -> None:
+    def __init__(self, model: NativeLabModel, name: str, settings: LoadSettings, files: Mapping[str, Path]) -> None:
         self._model = model
         self._settings = settings
         self._files = dict(files)

@@ -80,7 +80,7 @@ def build_page(
     tabs += filter(None, (image_tokens, text_to_image))
     blocks = LabBlocks if is_alone else gr.Blocks
     with blocks(analytics_enabled=False, title="Prompt Lab") as page, gr.Column(elem_id=element_id("page")):
-        parts = _Page(handlers, prompt, base, tabs, is_alone=is_alone, shelf=shelf)
+        parts = _PageBuilder(handlers, prompt, base, tabs, is_alone=is_alone, shelf=shelf)
         live(page.load, parts.reading)  # the model may have changed by then
         if take is not None:
             parts.receive(take)
@@ -89,7 +89,7 @@ def build_page(
     return page
 
 
-class _Page:
+class _PageBuilder:
     """Builds the components in the open container."""
 
     def __init__(

@@ -41,7 +41,7 @@ from .components import (
     textbox,
     whole,
 )
-from .handlers import DEFAULT_STEPS, Given, Handlers, checked_counter, choices_of, inputs_of
+from .handlers import DEFAULT_STEPS, Handlers, PromptText, checked_counter, choices_of, inputs_of
 from .markup import NOT_YET
 from .model import EXPLAINED, checked_text, entry_number, explained, whole_number
 from .study import MAX_POSITIONS, export, mask_pictures
@@ -367,7 +367,7 @@ def _progress(num_done: int, total: int, status: str) -> str:
 
 
 def _chart(
-    comparisons: Sequence[Comparison], chosen: Given, options: EncodeOptions, text: str, values: Sequence[Any]
+    comparisons: Sequence[Comparison], chosen: PromptText, options: EncodeOptions, text: str, values: Sequence[Any]
 ) -> str:
     """Effects of schemes on the rows of a prompt: a chart for each of its first chunks, and a table."""
     parsed = chosen.read

@@ -57,7 +57,7 @@ _NO_CHARACTER = "\U0010ffff"  # assigned in no font: shows how a missing charact
 _PROBE_SIZE = 32
 
 
-class Run(NamedTuple):
+class FontRun(NamedTuple):
     """Characters drawn with one font."""
 
     file: str
@@ -74,14 +74,14 @@ def main_font(*, bold: bool = False) -> str:
 
 
 @lru_cache(maxsize=8192)
-def runs(text: str, *, bold: bool = False) -> tuple[Run, ...]:
+def runs(text: str, *, bold: bool = False) -> tuple[FontRun, ...]:
     """Split any string, including lone surrogates and control characters, by the font that each character needs.
 
     Characters that are invisible by nature are left out, unless the text has no others: then they are drawn as code
     points.
     """
     main = main_font(bold=bold)
-    result: list[Run] = []
+    result: list[FontRun] = []
     for character in text:
         run = _character_run(character, main, result[-1].file if result else main)
         if run and result and run.scale == result[-1].scale == 1.0 and run.file == result[-1].file:
@@ -99,7 +99,7 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 
 
 @lru_cache(maxsize=16384)
-def run_width(run: Run, size: float) -> float:
+def run_width(run: FontRun, size: float) -> float:
     """Width of one run in pixels at a font size in pixels."""
     # measured at twice the size, as it is drawn
     font = _load(run.file, round(size * run.scale * 2))
@@ -111,7 +111,7 @@ def run_width(run: Run, size: float) -> float:
 
 
 def draw_run(
-    image: Image.Image, run: Run, left: float, baseline: float, size: float, fill: tuple[int, int, int] | int
+    image: Image.Image, run: FontRun, left: float, baseline: float, size: float, fill: tuple[int, int, int] | int
 ) -> None:
     """Draw one run on an image of mode RGB or L, in the image's own pixels."""
     font = _load(run.file, round(size * run.scale))
@@ -127,22 +127,22 @@ def draw_run(
     image.paste(fill, (round(left), round(baseline - 0.82 * stencil.height)), stencil)
 
 
-def _character_run(character: str, main: str, previous: str) -> Run | None:
+def _character_run(character: str, main: str, previous: str) -> FontRun | None:
     category = unicodedata.category(character)
     if category in ("Mn", "Me") and _has_glyph(previous, character):
-        return Run(previous, character, 1.0)  # an accent belongs to its letter
+        return FontRun(previous, character, 1.0)  # an accent belongs to its letter
     file = _font_of(character, main)
     if file is not None:
-        return Run(file, character, 1.0)
+        return FontRun(file, character, 1.0)
     if category == "Cf" or "\ufe00" <= character <= "\ufe0f" or "\u2000" <= character <= "\u200b":
         return None  # joiners, variation selectors and special blanks
     if character in SPELLINGS:
-        return Run(main, SPELLINGS[character], 1.0)
+        return FontRun(main, SPELLINGS[character], 1.0)
     return _code_point(character, main)
 
 
-def _code_point(character: str, main: str) -> Run:
-    return Run(main, f"U+{ord(character):04X}", CODE_POINT_SCALE)
+def _code_point(character: str, main: str) -> FontRun:
+    return FontRun(main, f"U+{ord(character):04X}", CODE_POINT_SCALE)
 
 
 @lru_cache(maxsize=8192)

@@ -40,7 +40,7 @@ UNITS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Scale:
+class ColorScale:
     """Colour and text of a value."""
 
     low: float
@@ -69,19 +69,19 @@ class Scale:
         return f"{100 * value:.0f} %" if value == 0 or value >= 0.0995 else f"{100 * value:.1f} %"
 
 
-def scale_of(values: Sequence[Sequence[float]], over: Over) -> Scale:
+def scale_of(values: Sequence[Sequence[float]], over: Over) -> ColorScale:
     """Scale of a matrix: 0 to 100 % for probabilities, about the range of values for cosines.
 
     >>> scale_of([[0.21, 0.33]], "none")
     Scale(low=0.2, high=0.35, is_percent=False)
     """
     if over != "none":
-        return Scale(0.0, 1.0, True)
+        return ColorScale(0.0, 1.0, True)
     finite = [value for row in values for value in row if math.isfinite(value)] or [0.0]
     low, high = math.floor(min(finite) / SCALE_STEP + 1e-9), math.ceil(max(finite) / SCALE_STEP - 1e-9)
     while high - low < 2:
         low, high = low - (high - low == 1), high + 1
-    return Scale(round(low * SCALE_STEP, 6), round(high * SCALE_STEP, 6), False)
+    return ColorScale(round(low * SCALE_STEP, 6), round(high * SCALE_STEP, 6), False)
 
 
 def draw_similarity(

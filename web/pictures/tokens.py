@@ -81,7 +81,7 @@ class Border(NamedTuple):
         return BORDER_LINE + text_width(self.text, SMALL_SIZE) + 8
 
 
-class Placed(NamedTuple):
+class PlacedItem(NamedTuple):
     """An item of the strip with its position."""
 
     item: Chip | Border
@@ -119,9 +119,9 @@ def strip_items(view: Mapping[str, Any]) -> list[Chip | Border]:
     return items
 
 
-def place(items: Sequence[Chip | Border], width: float) -> list[Placed]:
+def place(items: Sequence[Chip | Border], width: float) -> list[PlacedItem]:
     """Break the strip into rows of a width in pixels. A word that fits a row is not broken."""
-    placed: list[Placed] = []
+    placed: list[PlacedItem] = []
     left, top = 0.0, 0.0
     for word in _words(items):
         widths = [min(item.width, width) for item in word]
@@ -133,7 +133,7 @@ def place(items: Sequence[Chip | Border], width: float) -> list[Placed]:
                 left, top = 0.0, top + CHIP_HEIGHT + ROW_GAP
                 placed[-1] = placed[-1]._replace(is_last=True)
             is_first = number == 0 or left == 0
-            placed.append(Placed(item, left, top, item_width, is_first, is_last=number == len(word) - 1))
+            placed.append(PlacedItem(item, left, top, item_width, is_first, is_last=number == len(word) - 1))
             left += item_width
     return placed
 
@@ -163,11 +163,11 @@ BORDER_TEXT_INSET = 13
 
 
 @dataclass(frozen=True)
-class Drawing:
+class TokenDrawing:
     """Layout of a token picture before it is drawn. Pixels from the picture's top left corner."""
 
     height: int
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedItem, ...]
     """Items of the strip; add `MARGIN` to their positions."""
     note: str
     """Text instead of chips, or the number left out."""
@@ -213,7 +213,7 @@ def draw_tokens(view: Mapping[str, Any], *, width: int = 1200, theme: ThemeName 
     return canvas.image()
 
 
-def lay_out(view: Mapping[str, Any], width: int) -> Drawing:
+def lay_out(view: Mapping[str, Any], width: int) -> TokenDrawing:
     """Lay out a picture of that width."""
     inner = width - 2 * MARGIN
     all_placed = place(strip_items(view), inner)
@@ -247,7 +247,7 @@ def lay_out(view: Mapping[str, Any], width: int) -> Drawing:
     last = view["chunks"][-1]
     fullness = min(1.0, last["num_tokens"] / max(1, last["capacity"]))
     height = round(bottom + MARGIN - 4)
-    return Drawing(height, tuple(placed), note, tuple(footer), tuple(messages), fullness)
+    return TokenDrawing(height, tuple(placed), note, tuple(footer), tuple(messages), fullness)
 
 
 def footer_texts(view: Mapping[str, Any]) -> list[str]:
@@ -275,7 +275,7 @@ def message_lines(issues: Sequence[Mapping[str, Any]], width: float) -> list[str
     return lines
 
 
-def _draw_item(canvas: Canvas, placed: Placed, colors: Theme) -> None:
+def _draw_item(canvas: Canvas, placed: PlacedItem, colors: Theme) -> None:
     left, top = MARGIN + placed.left, MARGIN + placed.top
     middle = top + CHIP_HEIGHT / 2
     if isinstance(placed.item, Border):
@@ -312,7 +312,7 @@ def _draw_item(canvas: Canvas, placed: Placed, colors: Theme) -> None:
         canvas.wave(left + 3, right - 3, top + CHIP_HEIGHT + 2.5, colors.wave)
 
 
-def _draw_footer(canvas: Canvas, drawing: Drawing, colors: Theme) -> None:
+def _draw_footer(canvas: Canvas, drawing: TokenDrawing, colors: Theme) -> None:
     y = drawing.footer[0][2] if drawing.footer[0][1] > MARGIN else drawing.footer[0][2] - FOOTER_SIZE
     canvas.bar(MARGIN, y, METER_WIDTH, drawing.fullness, colors.accent, colors.line)
     for number, (text, left, middle) in enumerate(drawing.footer):

@@ -27,7 +27,7 @@ _BETWEEN_SPACES = re.compile("[^\x1c-\x1f]+")
 """Text between whitespace known to Python but not to the tokenizer; after a name ComfyUI makes it one space."""
 
 
-class _Group(NamedTuple):
+class _TokenGroup(NamedTuple):
     tokens: list[Token]
     issue: Issue | None = None
 
@@ -84,7 +84,7 @@ def words(text: str) -> Iterator[tuple[int, int]]:
 
 def _groups(
     text: str, positions: Sequence[int], weight: float, fragment: int, numbers: Iterator[int], context: ChunkContext
-) -> Iterator[_Group]:
+) -> Iterator[_TokenGroup]:
     """Group or groups of a segment or word, which may start with an embedding's name. Each takes a number."""
     if not text:
         return
@@ -96,21 +96,21 @@ def _groups(
         if mention.lookup.vectors is not None:
             vectors = (EmbeddingVector(mention.name, i, vector) for i, vector in enumerate(mention.lookup.vectors))
             word = next(numbers)
-            yield _Group([Token(vector, weight, word, fragment, span) for vector in vectors])
+            yield _TokenGroup([Token(vector, weight, word, fragment, span) for vector in vectors])
         elif mention.lookup.problem:
-            yield _Group([], Issue("unusable-embedding", f"{mention.lookup.problem} The name is left out.", span))
+            yield _TokenGroup([], Issue("unusable-embedding", f"{mention.lookup.problem} The name is left out.", span))
         else:
             missing = (
                 f"There is no embedding “{mention.name}”" if mention.name else f"“{EMBEDDING_PREFIX}” names nothing"
             )
             message = f"{missing}: the name is left out, as in ComfyUI."
-            yield _Group([], Issue("unknown-embedding", message, span))
+            yield _TokenGroup([], Issue("unknown-embedding", message, span))
     if rests:
         word = next(numbers)
         tokens: list[Token] = []
         for a, b in rests:
             tokens += tokens_of(text[a:b], positions[a:b], weight, fragment, word, context.tokenize)
-        yield _Group(tokens)
+        yield _TokenGroup(tokens)
 
 
 class _Mention(NamedTuple):

@@ -51,7 +51,7 @@ _LIKE_A_SETTING = re.compile(
 _LIKE_NEGATIVE = re.compile(r"^negative prompt[ \t]*[:：]", re.IGNORECASE | re.MULTILINE)
 
 
-class _Settings(NamedTuple):
+class _ParsedSettings(NamedTuple):
     """Settings read from a stretch of text, and sentences about what was left out."""
 
     values: dict[str, str]
@@ -98,7 +98,7 @@ def read_lines(text: str) -> Infotext:
     return Infotext(prompt, negative, settings.values).with_problems(*more)
 
 
-def _find_settings(text: str) -> tuple[int, int, _Settings]:
+def _find_settings(text: str) -> tuple[int, int, _ParsedSettings]:
     """Beginning and end of the settings in a text, and what they are; the end of the text if there are none."""
     start, words = _begin_of_settings(text), [*_NEGATIVE_WORDS.finditer(text)]
     settings = _read_settings(text[start:])
@@ -108,7 +108,7 @@ def _find_settings(text: str) -> tuple[int, int, _Settings]:
         settings_before = _read_settings(before[earlier:])
         if settings_before.are_settings:
             return earlier, words[0].start(), settings_before
-    return (start, len(text), settings) if settings.are_settings else (len(text), len(text), _Settings({}, []))
+    return (start, len(text), settings) if settings.are_settings else (len(text), len(text), _ParsedSettings({}, []))
 
 
 def _begin_of_settings(text: str) -> int:
@@ -148,7 +148,7 @@ def _cut_negative(text: str) -> tuple[str, str, list[str]]:
     return before, negative, [f"“{NEGATIVE}” begins no line: what is before it is taken for the prompt."]
 
 
-def _unread(prompt: str, negative: str, settings: _Settings) -> list[str]:
+def _unread(prompt: str, negative: str, settings: _ParsedSettings) -> list[str]:
     """Sentences about words in the prompts that look like a negative prompt or settings."""
     if settings.values:
         words = _LIKE_NEGATIVE.search(prompt)
@@ -158,7 +158,7 @@ def _unread(prompt: str, negative: str, settings: _Settings) -> list[str]:
     return ["It names settings that cannot be split: a line like “Steps: 20, Sampler: Euler a, Seed: 7” is read."]
 
 
-def _read_settings(text: str) -> _Settings:
+def _read_settings(text: str) -> _ParsedSettings:
     """Read ``name: value, name: value``; what is between them is left out, with a sentence."""
     values: dict[str, str] = {}
     problems: list[str] = []
@@ -191,7 +191,7 @@ def _read_settings(text: str) -> _Settings:
     else:
         leave_out(text[position:])
     named, given_twice = webui_settings(values)
-    return _Settings(named, [*given_twice, *problems])
+    return _ParsedSettings(named, [*given_twice, *problems])
 
 
 def _read_value(text: str, start: int, may_be_json: bool) -> tuple[str, int, bool]:

@@ -24,7 +24,7 @@ from ..scheme import (
     DEFAULT_OPTIONS,
     SchemeFn,
     SchemeOptions,
-    Weighted,
+    WeightedRows,
     empty_prompt,
     has_weights,
     lerp,
@@ -51,7 +51,7 @@ class Blend(NamedTuple):
     """Whether the rows of any version are moved; no version has weights that the whole prompt lacks."""
 
 
-def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """Blend the prompt's encoding with encodings in which its down-weighted tokens are absent.
 
     Law ``nested``: with the distinct weights below 1, ``v_0 < ... < v_(k-1)`` and ``v_k = 1``, ``v_0 B + sum_i (v_(i+1)
@@ -91,7 +91,7 @@ class Emphasis(NamedTuple):
     """As in `Scheme`."""
 
 
-def _ignoring(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Plan[Weighted]:
+def _ignoring(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Plan[WeightedRows]:
     first = next((token for chunk in chunks for token in chunk.content if token.weight > 1.0), None)
     message = "Weights above 1 count for nothing, as the WebUI's emphasis mode is Ignore."
     issues = () if first is None else (Issue("ignored-weights", message, first.at),)
@@ -112,14 +112,14 @@ def parted(chunks: Sequence[TokenChunk]) -> tuple[tuple[TokenChunk, ...], tuple[
     return lowered, tuple(chunk.reweighted(lambda token: max(token.weight, 1.0)) for chunk in chunks)
 
 
-def _emphasized(chunks: Sequence[TokenChunk], mode: str, options: SchemeOptions) -> Plan[Weighted]:
+def _emphasized(chunks: Sequence[TokenChunk], mode: str, options: SchemeOptions) -> Plan[WeightedRows]:
     """Blend by weights below 1, then the WebUI's emphasis by those above; without weights below 1 it alone."""
     lowered, raised = parted(chunks)
     emphasis = EMPHASES[mode].plan(raised, options)
     if not has_weights(lowered):
         return emphasis
 
-    def then_emphasis(blended: Weighted) -> Weighted:
+    def then_emphasis(blended: WeightedRows) -> WeightedRows:
         rows = blended.hidden.unflatten(1, (len(raised), -1))[0]  # [chunks, 77, dim]
         weighted = emphasis.combine(iter([Encoding(rows, blended.pooled)]))
         return weighted._replace(issues=(*blended.issues, *weighted.issues))
@@ -127,7 +127,7 @@ def _emphasized(chunks: Sequence[TokenChunk], mode: str, options: SchemeOptions)
     return masked_blend(lowered, options).then(then_emphasis)
 
 
-def compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """`masked_blend` by the law ``compel`` with the method ``attention``. Equals compel 2.5.1."""
     return masked_blend(chunks, replace(options, law="compel", mask_method="attention"))
 
@@ -219,7 +219,7 @@ def _refilled(chunk: TokenChunk, gone: Sequence[bool], options: SchemeOptions) -
     return TokenChunk((*remaining, *padding), chunk.num_content - num_gone)
 
 
-def plan_blend(blend: Blend, options: SchemeOptions) -> Plan[Weighted]:
+def plan_blend(blend: Blend, options: SchemeOptions) -> Plan[WeightedRows]:
     """Plan that sums the versions of a prompt by their shares."""
 
     def variants() -> Iterator[Variant]:
@@ -261,7 +261,7 @@ def fold_blend(blend: Blend, results: Iterator[Encoding], options: SchemeOptions
     return whole, Encoding(hidden, pooled if options.pooled == "weighted" else whole.pooled[:1])
 
 
-def adv_compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def adv_compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """Nested law of masked_blend with words replaced and negative weights unchanged.
 
     Called ``compel`` in ADV_CLIP_emb and prompt-control; it differs from the compel library.
@@ -270,14 +270,14 @@ def adv_compel(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OP
     return plan_blend(nested_blend(chunks, options), options)
 
 
-def down_weight(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def down_weight(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """All weights divided by the largest, then as `adv_compel`: one word is raised by fading all others."""
     top = max(weight for chunk in chunks for weight in chunk.weights)
     scaled = [chunk.reweighted(lambda token: token.weight / top if token.word else 1.0) for chunk in chunks]
     return adv_compel(scaled, options)
 
 
-def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """Below 1 as `adv_compel`; above, ``(w - 1) (C - C_without)`` is added to the word's own rows."""
     options = replace(options, mask_method="token")
     blend = nested_blend([chunk.reweighted(lambda token: min(token.weight, 1.0)) for chunk in chunks], options)
@@ -296,7 +296,7 @@ def comfy_plus_plus(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAU
         for word, weight in raised:
             yield without(plain, rows_of(word), f"without a word at {weight:g}", options)
 
-    def combine(results: Iterator[Encoding]) -> Weighted:
+    def combine(results: Iterator[Encoding]) -> WeightedRows:
         whole, (hidden, pooled) = fold_blend(blend, results, options)
         for (word, weight), rows in zip(raised, results, strict=False):  # further results belong to others
             is_word = hidden.new_tensor(rows_of(word)).bool().unsqueeze(-1)  # [chunks, 77, 1]

@@ -19,7 +19,16 @@ from ..chunking import ChunkedSection, chunks_of
 from ..chunks import TokenChunk
 from ..plan import Plan, gathered
 from ..prompt import Fragment, Piece, Span, pieces_of
-from ..scheme import DEFAULT_OPTIONS, CutTerm, Place, Read, SchemeOptions, Weighted, plan_with_empty, taken_weight
+from ..scheme import (
+    DEFAULT_OPTIONS,
+    CutTerm,
+    RowOrigin,
+    SchemeOptions,
+    SchemePrompt,
+    WeightedRows,
+    plan_with_empty,
+    taken_weight,
+)
 from .rows import a1111
 
 if TYPE_CHECKING:
@@ -30,7 +39,7 @@ class NegPipError(ValueError):
     """Raised for weights below 0 that cannot act here; the message says what can be done."""
 
 
-def negpip(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def negpip(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """``E + (C - E) |w|``; `signed` gives rows with w < 0 the sign -1. Equals ComfyUI-ppm's CLIP NegPip.
 
     With ``options.strength`` s, w is replaced by ``1 + s (w - 1)``.
@@ -44,7 +53,7 @@ def negpip(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTION
     return plan_with_empty(chunks, options, move)
 
 
-def negpip_apart(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def negpip_apart(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """As `a1111`, for the rest of a prompt and each term cut out of it. Equals sd-webui-negpip.
 
     The terms' rows are appended by `with_terms`.
@@ -52,13 +61,13 @@ def negpip_apart(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
     return a1111(chunks, options)
 
 
-def finish_signed(plan: Plan[Weighted], parsed: Read, options: SchemeOptions) -> Plan[Weighted]:
+def finish_signed(plan: Plan[WeightedRows], parsed: SchemePrompt, options: SchemeOptions) -> Plan[WeightedRows]:
     """Give rows signs by their weights, for the scheme ``negpip``."""
     check_blends(parsed.sections, options.strength)
     return plan.then(lambda weighted: signed(weighted, parsed.sections, options.strength))
 
 
-def finish_with_terms(plan: Plan[Weighted], parsed: Read, options: SchemeOptions) -> Plan[Weighted]:
+def finish_with_terms(plan: Plan[WeightedRows], parsed: SchemePrompt, options: SchemeOptions) -> Plan[WeightedRows]:
     """Append the rows of the terms cut out of a prompt, for the scheme ``negpip_apart``."""
     if not parsed.terms:
         return plan
@@ -67,7 +76,7 @@ def finish_with_terms(plan: Plan[Weighted], parsed: Read, options: SchemeOptions
     return plans.then(lambda every: with_terms(every[0], zip(every[1:], counts, strict=True)))
 
 
-def signed(weighted: Weighted, sections: Sequence[ChunkedSection], strength: float) -> Weighted:
+def signed(weighted: WeightedRows, sections: Sequence[ChunkedSection], strength: float) -> WeightedRows:
     """Give each row of a prompt the sign of its weight."""
     rows = [
         [taken_weight(weight, strength) < 0 for weight in chunk.weights]
@@ -88,18 +97,18 @@ def check_blends(sections: Sequence[ChunkedSection], strength: float) -> None:
         )
 
 
-def has_weights_below_zero(parsed: Read) -> bool:
+def has_weights_below_zero(parsed: SchemePrompt) -> bool:
     """Whether the scheme ``negpip`` gives any row of a prompt the sign -1."""
     weights = (weight for chunk in parsed.chunks for weight in chunk.weights)
     return any(taken_weight(weight, parsed.options.strength) < 0 for weight in weights)
 
 
-def has_terms(parsed: Read) -> bool:
+def has_terms(parsed: SchemePrompt) -> bool:
     """Whether the scheme ``negpip_apart`` gives any row of a prompt the sign -1."""
     return bool(parsed.terms)
 
 
-def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Weighted:
+def with_terms(weighted: WeightedRows, terms: Iterable[tuple[WeightedRows, int]]) -> WeightedRows:
     """Append the rows of terms encoded separately, with the sign -1."""
     import torch  # not above: commands that encode nothing read the table of schemes
 
@@ -108,7 +117,7 @@ def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Wei
         first = 1 + max((place.chunk for place in places), default=-1)
         rows = slice(1, num_tokens + 2)
         hidden.append(term.hidden[:, rows])
-        places += [Place(first + place.chunk, place.position) for place in term.places[rows]]
+        places += [RowOrigin(first + place.chunk, place.position) for place in term.places[rows]]
         issues += term.issues
     if len(hidden) == 1:
         return weighted
@@ -116,7 +125,7 @@ def with_terms(weighted: Weighted, terms: Iterable[tuple[Weighted, int]]) -> Wei
     return weighted._replace(hidden=torch.cat(hidden, dim=1), places=places, issues=tuple(issues), signs=signs)
 
 
-def check_terms(towers: Mapping[str, Read]) -> None:
+def check_terms(towers: Mapping[str, SchemePrompt]) -> None:
     """Check that the rows of terms can be joined."""
     (first, counts), *rest = ((name, [term.num_tokens for term in parsed.terms]) for name, parsed in towers.items())
     for name, tower_counts in rest:
@@ -128,7 +137,7 @@ def check_terms(towers: Mapping[str, Read]) -> None:
             )
 
 
-def check_without_signs(reads: Iterable[Read], where: str) -> None:
+def check_without_signs(reads: Iterable[SchemePrompt], where: str) -> None:
     """Refuse rows with signs where nothing can carry them."""
     if any(parsed.has_signs for parsed in reads):
         raise NegPipError(

@@ -17,7 +17,15 @@ from ..chunking import ChunkedSection, chunks_of
 from ..chunks import Token, TokenChunk
 from ..plan import Plan
 from ..prompt import Issue, Span
-from ..scheme import DEFAULT_OPTIONS, Read, SchemeOptions, Weighted, negative_weight_issues, plan_rows, weighted_rows
+from ..scheme import (
+    DEFAULT_OPTIONS,
+    SchemeOptions,
+    SchemePrompt,
+    WeightedRows,
+    negative_weight_issues,
+    plan_rows,
+    weighted_rows,
+)
 
 STEPS = (1, 2, 4, 8, 10)
 FINEST_STEPS = ("auto", *map(str, STEPS))
@@ -58,18 +66,18 @@ class Copies(NamedTuple):
         return sum(sum(row[:end]) for row, end in zip(self.rows, ends, strict=True))
 
 
-def repeat(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def repeat(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """C. `repeated` repeats its rows at the very end, after prompts are joined and padding is handled."""
     return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1]))
 
 
-def finish_repeated(plan: Plan[Weighted], parsed: Read, options: SchemeOptions) -> Plan[Weighted]:
+def finish_repeated(plan: Plan[WeightedRows], parsed: SchemePrompt, options: SchemeOptions) -> Plan[WeightedRows]:
     """Repeat the rows of a prompt by their weights."""
     del options
     return plan.then(lambda weighted: repeated(weighted, copies_of(parsed)))
 
 
-def repeated(weighted: Weighted, copies: Copies) -> Weighted:
+def repeated(weighted: WeightedRows, copies: Copies) -> WeightedRows:
     """Repeat rows next to each other, and leave out rows of weight 0."""
     if not copies.is_repeating:
         return weighted
@@ -78,7 +86,7 @@ def repeated(weighted: Weighted, copies: Copies) -> Weighted:
     return weighted._replace(hidden=weighted.hidden[:, rows], places=[weighted.places[row] for row in rows])
 
 
-def copies_of(parsed: Read) -> Copies:
+def copies_of(parsed: SchemePrompt) -> Copies:
     """Number of repetitions of each row of a prompt.
 
     With q steps, a row of weight w > 0 occurs ``floor(q w + 1/2)`` times, at least once; of weight 0, never; of w < 0,
@@ -93,7 +101,7 @@ def copies_of(parsed: Read) -> Copies:
     return Copies(tuple(tuple(counts[weight] // divisor for weight in row) for row in weights), steps)
 
 
-def check_rows(towers: Mapping[str, Read]) -> None:
+def check_rows(towers: Mapping[str, SchemePrompt]) -> None:
     """Check that a prompt can be weighted by repetition."""
     (first, parsed), *rest = towers.items()
     weights = list(chain.from_iterable(_row_weights(parsed.sections)))
@@ -115,7 +123,7 @@ def check_rows(towers: Mapping[str, Read]) -> None:
         raise RepeatError(problem)
 
 
-def repeat_issues(parsed: Read) -> list[Issue]:
+def repeat_issues(parsed: SchemePrompt) -> list[Issue]:
     """Issues about a prompt's weights for its author; otherwise as `check_rows`, for one tower."""
     try:
         copies = copies_of(parsed)

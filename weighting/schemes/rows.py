@@ -21,9 +21,9 @@ from ..plan import Plan
 from ..prompt import Break, Issue, Span
 from ..scheme import (
     DEFAULT_OPTIONS,
-    Read,
     SchemeOptions,
-    Weighted,
+    SchemePrompt,
+    WeightedRows,
     all_places,
     has_weights,
     lerp,
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def unweighted(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def unweighted(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """C: weights are read but not applied. Equals A1111's emphasis mode ``Ignore``."""
     first = next((token for chunk in chunks for token in chunk.content if token.weight != 1.0), None)
     issues = () if first is None else (Issue("ignored-weights", "This scheme applies no weights.", first.at),)
     return plan_rows(chunks, options, lambda rows: weighted_rows(rows.hidden, rows.pooled[:1], issues))
 
 
-def comfy(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def comfy(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """``E + (C - E) w``: rows move along the line from the empty prompt. Equals ComfyUI 0.29.0.
 
     E is encoded in the same batch, last, and only if a weight differs from 1, as the host does.
@@ -53,12 +53,12 @@ def comfy(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS
     return plan_with_empty(chunks, options, lerp)
 
 
-def a1111_no_norm(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def a1111_no_norm(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """``C w``: rows are scaled. Equals A1111's emphasis mode ``No norm``."""
     return plan_rows(chunks, options, lambda rows: weighted_rows(_scaled(rows.hidden, chunks), rows.pooled[:1]))
 
 
-def a1111(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def a1111(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """``C w``, then each chunk is rescaled to its former mean. Equals A1111's emphasis mode ``Original``.
 
     The mean is over all 77 rows and features of one chunk, signed, so every row of the chunk is scaled by one number.
@@ -66,12 +66,12 @@ def a1111(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS
     return _plan_with_mean_restored(chunks, options, _mean_of_each)
 
 
-def a1111_global_norm(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def a1111_global_norm(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """``C w``, then all chunks are rescaled by one number to their former mean. Called ``A1111`` in ADV_CLIP_emb."""
     return _plan_with_mean_restored(chunks, options, _mean)
 
 
-def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """As `a1111_global_norm`, on the rows without BOS and EOS between chunks.
 
     Equals ``get_weighted_text_embeddings`` of diffusers' lpw pipeline for SD 1.x with ``no_boseos_middle=True``. So n
@@ -82,19 +82,19 @@ def lpw(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) 
     selected = [row for row, place in enumerate(places) if place.position not in (0, length - 1)]
     selected = [0, *selected, len(places) - 1]
 
-    def fold(rows: Encoding) -> Weighted:
+    def fold(rows: Encoding) -> WeightedRows:
         every = weighted_rows(rows.hidden, rows.pooled[:1])
         hidden = every.hidden[:, selected]
         issues: tuple[Issue, ...] = ()
         if has_weights(chunks):
             scaled = hidden * weights_of(chunks, hidden).flatten(0, 1)[selected]
             hidden, issues = _with_mean_of(scaled, hidden, _mean)
-        return Weighted(hidden, every.pooled, [places[row] for row in selected], issues)
+        return WeightedRows(hidden, every.pooled, [places[row] for row in selected], issues)
 
     return plan_rows(chunks, options, fold)
 
 
-def lerp_last(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def lerp_last(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """``L + (C - L) w`` with L the row of the EOS that closes the chunk. Equals diffusers' lpw pipeline for SDXL.
 
     Its chunks have no padding, so that EOS is the last row: `without_padding` leaves out everything after it. Weights
@@ -105,7 +105,7 @@ def lerp_last(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPT
     issues = tuple(Issue("clamped-weight", message, token.at) for token in too_large[:1])
     ends = [chunk.num_content + 1 for chunk in chunks]
 
-    def fold(rows: Encoding) -> Weighted:
+    def fold(rows: Encoding) -> WeightedRows:
         weights = weights_of(chunks, rows.hidden).clamp(-MAX_HALF, MAX_HALF)
         last = rows.hidden[range(len(ends)), ends].unsqueeze(1)  # [chunks, 1, dim]
         hidden = lerp(rows.hidden, last, weights.half().to(rows.hidden.dtype))
@@ -118,7 +118,7 @@ MAX_HALF = 65504.0
 """The largest number in float16."""
 
 
-def perp(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[Weighted]:
+def perp(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPTIONS) -> Plan[WeightedRows]:
     """Move a row by the projection of the empty prompt's row onto it. Equals prompt-control 3.0.0-beta.9.
 
     With ``P = (E . C) / |C|^2 C`` row by row: ``C + w P`` for a weight beyond 1 or -1, E for 0, else ``C - (1 - w) P``.
@@ -145,11 +145,11 @@ SMALL_MEAN = 1e-4
 
 def _plan_with_mean_restored(
     chunks: Sequence[TokenChunk], options: SchemeOptions, mean: Callable[[Tensor], Tensor]
-) -> Plan[Weighted]:
+) -> Plan[WeightedRows]:
     if not has_weights(chunks):
         return unweighted(chunks, options)
 
-    def fold(rows: Encoding) -> Weighted:
+    def fold(rows: Encoding) -> WeightedRows:
         hidden, issues = _with_mean_of(_scaled(rows.hidden, chunks), rows.hidden, mean)
         return weighted_rows(hidden, rows.pooled[:1], issues)
 
@@ -188,7 +188,7 @@ CODE = "lpw-reads-otherwise"
 _SPACED_WEIGHT = re.compile(r":(?:\s+[+-]?[.\d]+\s*|[+-]?[.\d]+\s+)\)")
 
 
-def lpw_issues(parsed: Read, *, is_xl: bool = False) -> Iterator[Issue]:
+def lpw_issues(parsed: SchemePrompt, *, is_xl: bool = False) -> Iterator[Issue]:
     """Issues where a prompt is read differently than by the pipeline for Stable Diffusion 1.x, or that for SDXL."""
     prompt = parsed.prompt
     if not syntax_of(prompt.syntax).by_webui:

@@ -15,14 +15,14 @@ from ..chunking import ChunkedSection
 from ..chunks import TokenChunk, close_chunk
 from ..plan import Plan, Variant, gathered
 from ..prompt import Issue, Span
-from ..scheme import Place, SchemeOptions, Weighted
+from ..scheme import RowOrigin, SchemeOptions, WeightedRows
 
 
 def plan_sections(
     sections: Sequence[ChunkedSection],
-    plan: Callable[[Sequence[TokenChunk]], Plan[Weighted]],
+    plan: Callable[[Sequence[TokenChunk]], Plan[WeightedRows]],
     options: SchemeOptions,
-) -> Plan[Weighted]:
+) -> Plan[WeightedRows]:
     """Plan each prompt of each section, and join the results.
 
     The prompts of a blend are padded to the longest with copies of E, the empty prompt's encoding, and summed by their
@@ -38,12 +38,12 @@ def plan_sections(
 
 
 def _joined(
-    sections: Sequence[ChunkedSection], results: Sequence[Sequence[Weighted]], empty: Tensor, options: SchemeOptions
-) -> Weighted:
+    sections: Sequence[ChunkedSection], results: Sequence[Sequence[WeightedRows]], empty: Tensor, options: SchemeOptions
+) -> WeightedRows:
     """Join the results of all prompts; ``empty`` is E, ``[77, dim]``."""
     issues = [issue for result in results for weighted in result for issue in weighted.issues]
     parts: list[Tensor] = []
-    places: list[Place] = []
+    places: list[RowOrigin] = []
     for section, result in zip(sections, results, strict=True):
         part = _blend([weighted.hidden for weighted in result], section, empty, issues)
         if section.weight != 1.0:
@@ -53,7 +53,7 @@ def _joined(
         start = places[-1].chunk + 1 if places else 0
         places += [place._replace(chunk=start + place.chunk) for place in longest]
         parts.append(part)
-    return Weighted(
+    return WeightedRows(
         hidden=torch.cat(parts, dim=1),
         pooled=_blended_pooled(sections[0], results[0]) if options.pooled == "weighted" else results[0][0].pooled,
         places=places,
@@ -80,7 +80,7 @@ def _scale(section: ChunkedSection) -> float:
     return (sum(section.shares) or 1.0) if section.normalize else 1.0
 
 
-def _blended_pooled(section: ChunkedSection, results: Sequence[Weighted]) -> Tensor:
+def _blended_pooled(section: ChunkedSection, results: Sequence[WeightedRows]) -> Tensor:
     scale = _scale(section)
     return reduce(
         torch.add, (share / scale * r.pooled for share, r in zip(section.shares or (1.0,), results, strict=True))

@@ -47,7 +47,7 @@ _LAST_NUMBER = re.compile(r":(\s*)([+-]?(?:\d+\.?|\d*\.\d+))$")
 _CLOSING = {")": ("(", ROUND_FACTOR), "]": ("[", SQUARE_FACTOR)}
 
 
-class _Reader:
+class _BracketScan:
     """State of a scan: pieces so far, open brackets, and pending multiplications."""
 
     def __init__(self, source: str, *, strict: bool) -> None:
@@ -158,7 +158,7 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
     >>> [(f.text, f.weight) for f in parse("a (red:1.4) [cat]").fragments]
     [('a ', 1.0), ('red', 1.4), (' ', 1.0), ('cat', 0.9090909090909091)]
     """
-    reader = _Reader(source, strict=strict)
+    reader = _BracketScan(source, strict=strict)
     reader.scan()
     weights = _apply(reader.weights, reader.products)
     parts, issues = _merge(reader.pieces, weights)

@@ -41,7 +41,7 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
     [('a ', 1.0), ('red', 1.4), (' (cat)', 1.0)]
     """
     del strict
-    reader = _Reader(source)
+    reader = _GroupSplitter(source)
     reader.read()
     covered = (piece.span for fragment in reader.fragments for piece in fragment.pieces)
     return Prompt(
@@ -58,7 +58,7 @@ _Range = tuple[int, int, float, int, int]
 brackets, or if they are to be ignored, it is text."""
 
 
-class _Reader:
+class _GroupSplitter:
     """Splits ranges of the source into text and groups, visiting each bracket once, whatever the nesting."""
 
     def __init__(self, source: str) -> None:

@@ -37,7 +37,7 @@ from ..prompt import (
     shortened,
     unmarked,
 )
-from .compel_grammar import MAX_DEPTH, Node, Parser, Several
+from .compel_grammar import MAX_DEPTH, CompelNode, CompelParser, Several
 from .record import NUMBER_IN_BRACKETS, OF_A1111, OF_EXTENSIONS, OF_SWARM, Syntax, decimal
 
 _ODD_SPACE = re.compile(r"[\v\f]")
@@ -63,10 +63,10 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
     >>> [(f.text, f.weight) for f in parse("a tall man (picking apricots+)++").fragments]
     [('a tall man', 1.0), ('picking', 1.2100000000000002), ('apricots', 1.3310000000000004)]
     """
-    return _Reader(source, strict=strict).read()
+    return _NodeReader(source, strict=strict).read()
 
 
-class _Reader:
+class _NodeReader:
     """Turns nodes into fragments whose pieces refer to the source."""
 
     def __init__(self, source: str, *, strict: bool) -> None:
@@ -74,7 +74,7 @@ class _Reader:
         self.strict = strict
         self.text, self.positions = _spaced_commas(_ODD_SPACE.sub(" ", source))
         self.positions.append(len(source))
-        self.parser = Parser(self.text)
+        self.parser = CompelParser(self.text)
         self.loras: list[Lora] = []
         self.issues: list[Issue] = []
 
@@ -173,7 +173,7 @@ class _Reader:
         """Span in the source of a stretch of the text."""
         return Span(self.positions[start], self.positions[end])
 
-    def collect(self, nodes: Sequence[Node]) -> None:
+    def collect(self, nodes: Sequence[CompelNode]) -> None:
         """Collect LoRAs, and brackets that have become text."""
         for node in nodes:
             if node.lora is not None:
@@ -184,11 +184,11 @@ class _Reader:
                 message = "Brackets here do not fit compel's grammar: they are text."
                 self.issues.append(Issue("bracket-as-text", message, self.span(node.start, node.end)))
 
-    def flat(self, nodes: Sequence[Node]) -> tuple[Fragment | Swap, ...]:
+    def flat(self, nodes: Sequence[CompelNode]) -> tuple[Fragment | Swap, ...]:
         """Words with their products of weights, neighbours of equal weight joined."""
         return tuple(self.fused(self.leaves(nodes, 1.0)))
 
-    def leaves(self, nodes: Sequence[Node], scale: float) -> Iterator[tuple[_Text, float] | Swap]:
+    def leaves(self, nodes: Sequence[CompelNode], scale: float) -> Iterator[tuple[_SourceWord, float] | Swap]:
         for node in nodes:
             self.collect([node])
             if node.edited is not None:
@@ -196,9 +196,9 @@ class _Reader:
             elif node.children is not None:
                 yield from self.leaves(node.children, scale * node.weight)
             else:
-                yield _Text(self.text[node.start : node.end], self.positions[node.start : node.end]), scale
+                yield _SourceWord(self.text[node.start : node.end], self.positions[node.start : node.end]), scale
 
-    def swap(self, node: Node, scale: float) -> Swap:
+    def swap(self, node: CompelNode, scale: float) -> Swap:
         original, edited = (
             tuple(self.fused(self.leaves(side or (), scale))) or (_EMPTY,) for side in (node.children, node.edited)
         )
@@ -220,8 +220,8 @@ class _Reader:
             self.issues.append(Issue("nested-swap", message, place))
         return Swap(original, edited, tuple(settings.items()))
 
-    def fused(self, leaves: Iterator[tuple[_Text, float] | Swap]) -> Iterator[Fragment | Swap]:
-        run: list[_Text] = []
+    def fused(self, leaves: Iterator[tuple[_SourceWord, float] | Swap]) -> Iterator[Fragment | Swap]:
+        run: list[_SourceWord] = []
         weight = 1.0
         for leaf in leaves:
             if isinstance(leaf, Swap):
@@ -237,7 +237,7 @@ class _Reader:
         yield from _fragment(run, weight)
 
 
-class _Text(NamedTuple):
+class _SourceWord(NamedTuple):
     """A word with the positions of its characters in the source."""
 
     characters: str
@@ -251,7 +251,7 @@ def _single(prompt: tuple[Fragment | Swap, ...], weight: float = 1.0) -> Section
     return Section((prompt,), weight=weight)
 
 
-def _fragment(run: list[_Text], weight: float) -> Iterator[Fragment]:
+def _fragment(run: list[_SourceWord], weight: float) -> Iterator[Fragment]:
     """Join words of equal weight into a fragment, separated by spaces.
 
     An escape loses a backslash each time compel makes a fragment of it: once when it is read, once when the tree is
@@ -271,7 +271,7 @@ def _fragment(run: list[_Text], weight: float) -> Iterator[Fragment]:
     yield Fragment(tuple(pieces), weight)
 
 
-def _unescaped(word: _Text, passes: int) -> _Text:
+def _unescaped(word: _SourceWord, passes: int) -> _SourceWord:
     """Remove the backslashes of escapes: each pass removes the last one before a character."""
     characters, positions = word
     ends = [(match.end(1), len(match[1])) for match in _ESCAPE.finditer(characters)]
@@ -279,7 +279,7 @@ def _unescaped(word: _Text, passes: int) -> _Text:
     if not gone:
         return word
     indices = [index for index in range(len(characters)) if index not in gone]
-    return _Text("".join(characters[index] for index in indices), [positions[index] for index in indices])
+    return _SourceWord("".join(characters[index] for index in indices), [positions[index] for index in indices])
 
 
 def _spaced_commas(source: str) -> tuple[str, list[int]]:

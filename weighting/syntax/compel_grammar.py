@@ -40,21 +40,21 @@ _WORD = re.compile(
 
 
 @dataclass(frozen=True)
-class Node:
+class CompelNode:
     """Result of a rule: a word, or a group of nodes with a weight."""
 
     start: int = 0
     end: int = 0
     """Start and end of the word; unused for a group."""
-    children: tuple[Node, ...] | None = None
+    children: tuple[CompelNode, ...] | None = None
     """None for a word."""
     weight: float = 1.0
     lora: Lora | None = None
-    edited: tuple[Node, ...] | None = None
+    edited: tuple[CompelNode, ...] | None = None
     """For a swap, the replacement of the children."""
-    options: tuple[Option, ...] = ()
+    options: tuple[OperatorValue, ...] = ()
 
-    def moved(self, offset: int) -> Node:
+    def moved(self, offset: int) -> CompelNode:
         """The same node, counted from ``offset`` characters earlier."""
         if not offset:
             return self
@@ -65,7 +65,7 @@ class Node:
         return replace(self, start=self.start + offset, end=self.end + offset, children=children, edited=edited)
 
 
-class Option(NamedTuple):
+class OperatorValue(NamedTuple):
     """A value in the brackets of an operator."""
 
     name: str | None
@@ -85,16 +85,16 @@ class Option(NamedTuple):
             return None
 
 
-Found = tuple[Node, int]
+RuleMatch = tuple[CompelNode, int]
 
 
-class Parser:
+class CompelParser:
     """Grammar of one text. Rules return what they found and where it ends, or None."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.line_ends = [*(match.start() for match in _LINE_END.finditer(text)), len(text)]
-        self.memo: dict[tuple[str, int, int], Found | None] = {}
+        self.memo: dict[tuple[str, int, int], RuleMatch | None] = {}
         self.depth = 0
         self.is_too_deep = False
         # allowed in brackets and quotes
@@ -125,7 +125,9 @@ class Parser:
         after = self.literal(name, position, end)
         return None if after is None else self.literal("(", after, end)
 
-    def once(self, rule: str, position: int, end: int, parse: Callable[[int, int], Found | None]) -> Found | None:
+    def once(
+        self, rule: str, position: int, end: int, parse: Callable[[int, int], RuleMatch | None]
+    ) -> RuleMatch | None:
         """Read a rule, or recall its earlier result at this position."""
         key = (rule, position, end)
         if key not in self.memo:
@@ -134,52 +136,57 @@ class Parser:
 
     # -- words and groups --------------------------------------------------------------------------------------------
 
-    def word(self, position: int, end: int) -> Found | None:
+    def word(self, position: int, end: int) -> RuleMatch | None:
         """A word, which may be adjacent to syntax."""
         return self.once("word", self.skip(position, end), end, self._word)
 
-    def _word(self, position: int, end: int) -> Found | None:
+    def _word(self, position: int, end: int) -> RuleMatch | None:
         match = _WORD.match(self.text, position, end)
-        return (Node(position, match.end()), match.end()) if match else None
+        return (CompelNode(position, match.end()), match.end()) if match else None
 
-    def free(self, position: int, end: int) -> Found | None:
+    def free(self, position: int, end: int) -> RuleMatch | None:
         """Everything up to the next whitespace."""
         match = _FREE.match(self.text, position, end)
-        return (Node(position, match.end()), match.end()) if match else None
+        return (CompelNode(position, match.end()), match.end()) if match else None
 
-    def paren(self, position: int, end: int) -> Found | None:
+    def paren(self, position: int, end: int) -> RuleMatch | None:
         """``( … )``."""
         position = self.skip(position, end)
         return self.once("paren", position, end, self._paren) if self.text.startswith("(", position, end) else None
 
-    def _paren(self, position: int, end: int) -> Found | None:
+    def _paren(self, position: int, end: int) -> RuleMatch | None:
         inside = self.inside(position + 1, end)
         close = inside and self.literal(")", inside[1], end)
-        return (Node(children=inside[0]), close) if inside and close else None
+        return (CompelNode(children=inside[0]), close) if inside and close else None
 
-    def quoted(self, position: int, end: int) -> Found | None:
+    def quoted(self, position: int, end: int) -> RuleMatch | None:
         """``" … "``."""
         position = self.skip(position, end)
         return self.once("quoted", position, end, self._quoted) if self.text.startswith('"', position, end) else None
 
-    def _quoted(self, position: int, end: int) -> Found | None:
+    def _quoted(self, position: int, end: int) -> RuleMatch | None:
         content = self.quote(position, end)
         if content is None:
             return None
         start, stop = content
         if not _WHITE_ESCAPE.sub("", self.text[start:stop]).strip():
-            return Node(children=(Node(start, start),)), stop + 1
-        inside = self.whole(content, Parser.inside)
-        return None if inside is None else (Node(children=inside), stop + 1)
+            return CompelNode(children=(CompelNode(start, start),)), stop + 1
+        inside = self.whole(content, CompelParser.inside)
+        return None if inside is None else (CompelNode(children=inside), stop + 1)
 
     def whole(
-        self, content: tuple[int, int], parse: Callable[[Parser, int, int], tuple[tuple[Node, ...], int] | None]
-    ) -> tuple[Node, ...] | None:
+        self,
+        content: tuple[int, int],
+        parse: Callable[[CompelParser, int, int], tuple[tuple[CompelNode, ...], int] | None],
+    ) -> tuple[CompelNode, ...] | None:
         """Content of a quotation, if all of it fits the grammar; ``parse`` is `inside` or `prompt`."""
         start, stop = content
         parser, offset = self, 0
         if _WHITE_ESCAPE.search(self.text, start, stop):
-            parser, offset = Parser(_WHITE_ESCAPE.sub(lambda two: _WHITE_ESCAPES[two[0]], self.text[start:stop])), start
+            parser, offset = (
+                CompelParser(_WHITE_ESCAPE.sub(lambda two: _WHITE_ESCAPES[two[0]], self.text[start:stop])),
+                start,
+            )
             parser.depth = self.depth
         result = parse(parser, start - offset, stop - offset)
         self.is_too_deep |= parser.is_too_deep
@@ -187,7 +194,7 @@ class Parser:
             return None
         return tuple(node.moved(offset) for node in result[0])
 
-    def inside(self, position: int, end: int, *, commas: bool = True) -> tuple[tuple[Node, ...], int] | None:
+    def inside(self, position: int, end: int, *, commas: bool = True) -> tuple[tuple[CompelNode, ...], int] | None:
         """Content of brackets or quotes; None if nested too deep."""
         if self.depth == MAX_DEPTH:
             self.is_too_deep = True
@@ -211,7 +218,9 @@ class Parser:
             last_escaped, search = close, close + 1
         return None if last_escaped < 0 else (position + 1, last_escaped)
 
-    def either(self, position: int, end: int, rules: Sequence[Callable[[int, int], Found | None]]) -> Found | None:
+    def either(
+        self, position: int, end: int, rules: Sequence[Callable[[int, int], RuleMatch | None]]
+    ) -> RuleMatch | None:
         """Result of the first rule that matches."""
         for rule in rules:
             result = rule(position, end)
@@ -220,42 +229,42 @@ class Parser:
         return None
 
     def many(
-        self, position: int, end: int, rules: Sequence[Callable[[int, int], Found | None]]
-    ) -> tuple[tuple[Node, ...], int]:
+        self, position: int, end: int, rules: Sequence[Callable[[int, int], RuleMatch | None]]
+    ) -> tuple[tuple[CompelNode, ...], int]:
         """Results of as many matches as there are."""
-        nodes: list[Node] = []
+        nodes: list[CompelNode] = []
         while (result := self.either(position, end, rules)) is not None:
             nodes.append(result[0])
             position = result[1]
         return tuple(nodes), position
 
-    def target(self, position: int, end: int) -> Found | None:
+    def target(self, position: int, end: int) -> RuleMatch | None:
         """Target of an operator."""
         return self.either(position, end, (self.quoted, self.paren, self.word))
 
-    def mark(self, mark: str, position: int, end: int) -> Found | None:
+    def mark(self, mark: str, position: int, end: int) -> RuleMatch | None:
         """A comma or full stop after whitespace: in brackets a separate word."""
         after = self.literal(mark, position, end)
-        return None if after is None else (Node(after - 1, after), after)
+        return None if after is None else (CompelNode(after - 1, after), after)
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
-    def attention(self, position: int, end: int) -> Found | None:
+    def attention(self, position: int, end: int) -> RuleMatch | None:
         """``(text)1.3``, ``(text)++``, ``word+``, ``(text).attend(1.3)``."""
         return self.once("attention", self.skip(position, end), end, self._attention)
 
-    def _attention(self, position: int, end: int) -> Found | None:
+    def _attention(self, position: int, end: int) -> RuleMatch | None:
         target = self.target(position, end)
         if target and (opened := self.call(".attend", target[1], end)):
             operator = self.operator(self.skip(opened, end), end)
             if operator and (close := self.literal(")", operator[1], end)):
-                return Node(children=(target[0],), weight=operator[0]), close
+                return CompelNode(children=(target[0],), weight=operator[0]), close
         group = self.quoted(position, end) or self.paren(position, end)
         if group and (operator := self.operator(group[1], end)):
-            return Node(children=(group[0],), weight=operator[0]), operator[1]
+            return CompelNode(children=(group[0],), weight=operator[0]), operator[1]
         word = self.word(position, end)
         if word and (signs := _SIGNS.match(self.text, word[1], end)):
-            return Node(children=(word[0],), weight=_power(signs[0])), signs.end()
+            return CompelNode(children=(word[0],), weight=_power(signs[0])), signs.end()
         return None
 
     def operator(self, position: int, end: int) -> tuple[float, int] | None:
@@ -265,24 +274,26 @@ class Parser:
         number = _NUMBER.match(self.text, position, end)
         return None if number is None else (float(number[0]), number.end())
 
-    def swap(self, position: int, end: int) -> Found | None:
+    def swap(self, position: int, end: int) -> RuleMatch | None:
         """``original.swap(edited, options)``."""
         return self.once("swap", self.skip(position, end), end, self._swap)
 
-    def _swap(self, position: int, end: int) -> Found | None:
+    def _swap(self, position: int, end: int) -> RuleMatch | None:
         target = self.target(position, end)
         opened = target and self.call(".swap", target[1], end)
         inside = opened and self.inside(opened, end, commas=False)
         if not target or not inside:
             return None
         edited, after = inside
-        options: list[Option] = []
+        options: list[OperatorValue] = []
         if (comma := self.literal(",", after, end)) is not None:
             options, after = self.options(comma, end)
         close = self.literal(")", after, end)
-        return None if close is None else (Node(children=(target[0],), edited=edited, options=tuple(options)), close)
+        return (
+            None if close is None else (CompelNode(children=(target[0],), edited=edited, options=tuple(options)), close)
+        )
 
-    def lora(self, position: int, end: int) -> Found | None:
+    def lora(self, position: int, end: int) -> RuleMatch | None:
         """``withLora(name, weight)``."""
         position = self.skip(position, end)
         opened = self.call("useLora", position, end) or self.call("withLora", position, end)
@@ -296,11 +307,11 @@ class Parser:
                 return None
             weight, after = float(number[0]), number.end()
         close = self.literal(")", after, end)
-        return None if close is None else (Node(position, close, lora=Lora(name[0], weight), children=()), close)
+        return None if close is None else (CompelNode(position, close, lora=Lora(name[0], weight), children=()), close)
 
-    def options(self, position: int, end: int) -> tuple[list[Option], int]:
+    def options(self, position: int, end: int) -> tuple[list[OperatorValue], int]:
         """Numbers and words between commas, each optionally preceded by ``name=``."""
-        options: list[Option] = []
+        options: list[OperatorValue] = []
         after = position
         while True:
             start = self.skip(after, end)
@@ -313,7 +324,7 @@ class Parser:
             if value is None:
                 return options, position
             label = name[0] if name is not None and equals is not None else None
-            options.append(Option(label, float(value[0]) if number is not None else value[0]))
+            options.append(OperatorValue(label, float(value[0]) if number is not None else value[0]))
             position = value.end()
             comma = self.literal(",", position, end)
             if comma is None:
@@ -322,10 +333,10 @@ class Parser:
 
     # -- whole prompts -----------------------------------------------------------------------------------------------
 
-    def prompt(self, position: int, end: int) -> tuple[tuple[Node, ...], int]:
+    def prompt(self, position: int, end: int) -> tuple[tuple[CompelNode, ...], int]:
         """A whole prompt: grammar where it fits, and otherwise free text."""
         rules = (self.swap, self.lora, self.attention, self.quoted, self.paren, self.free)
-        nodes: list[Node] = []
+        nodes: list[CompelNode] = []
         while (result := self.either(self.gap(position, end), end, rules)) is not None:
             nodes.append(result[0])
             position = result[1]
@@ -336,7 +347,7 @@ class Parser:
         opened = after = self.literal("(", position, end)
         if after is None:
             return None
-        parts: list[tuple[Node, ...]] = []
+        parts: list[tuple[CompelNode, ...]] = []
         while opened is not None:
             part = self.several_part(opened, end)
             if part is None:
@@ -354,7 +365,7 @@ class Parser:
                     return Several(operator, parts, options, finish)
         return None
 
-    def several_part(self, position: int, end: int) -> tuple[tuple[Node, ...], int] | None:
+    def several_part(self, position: int, end: int) -> tuple[tuple[CompelNode, ...], int] | None:
         """One of the prompts between the commas of a blend or conjunction."""
         target = self.target(position, end)
         if target is not None:
@@ -363,7 +374,7 @@ class Parser:
         content = self.quote(position, end)
         if content is None:
             return None
-        nodes = self.whole(content, Parser.prompt)
+        nodes = self.whole(content, CompelParser.prompt)
         return None if nodes is None else (nodes, content[1] + 1)
 
 
@@ -371,8 +382,8 @@ class Several(NamedTuple):
     """The prompts of a blend or a conjunction."""
 
     operator: str
-    parts: list[tuple[Node, ...]]
-    options: list[Option]
+    parts: list[tuple[CompelNode, ...]]
+    options: list[OperatorValue]
     end: int
 
 

@@ -70,7 +70,7 @@ Part = Span | Edit | Alternation
 
 
 @dataclass
-class _Group:
+class _OpenBracket:
     """An open bracket, or the prompt as a whole."""
 
     bracket: str
@@ -131,7 +131,7 @@ def read_editing(source: str) -> Editing:
     >>> read_editing("a [b:3]").parts[1]
     Edit(before=(), after=(Span(start=3, end=4),), when='3', span=Span(start=2, end=7), border=2)
     """
-    prompt = _Group("", 0)
+    prompt = _OpenBracket("", 0)
     groups = [prompt]  # open groups, outermost first
     position = 0
 
@@ -147,7 +147,7 @@ def read_editing(source: str) -> Editing:
         if kind == "text" or (group is prompt and kind in ("colon", "close")):
             group.add(deque[Part]([span]))
         elif kind == "open":
-            groups.append(_Group(match[0], span.start))
+            groups.append(_OpenBracket(match[0], span.start))
         elif kind == "bar" and group.bracket == "[" and (group.is_alternation or not group.borders):
             group.is_alternation = True
             group.border(span)
@@ -189,7 +189,7 @@ def _unedited(source: str, culprit: Span) -> Editing:
     return Editing((Span(0, len(source)),), culprit)
 
 
-def _open_bar(groups: Sequence[_Group]) -> Span | None:
+def _open_bar(groups: Sequence[_OpenBracket]) -> Span | None:
     """The first ``|`` of an alternation that is never closed."""
     return next((group.borders[0] for group in groups if group.is_alternation), None)
 

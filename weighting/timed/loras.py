@@ -23,7 +23,7 @@ from ..prompt import Issue, shortened
 from ..tags import REPEATED_LORA, TIMED_LORA, LoraTag, Points, read_loras
 from .editing import choices_at, is_chosen, read_editing
 from .regions import REGIONS, Regions
-from .schedule import Counter, Sizes, TimedPrompt, cut_parts, last_steps_of
+from .schedule import Counter, PromptTotals, TimedPrompt, cut_parts, last_steps_of
 
 Loras = Literal["as A1111", "in time"]
 LORAS: tuple[Loras, ...] = get_args(Loras)
@@ -105,7 +105,7 @@ def lora_times(
     text, positions = bare_text.fragment.text, bare_text.fragment.positions
     starts = [part.span.start for part in parts]
     editings = {index: read_editing(text[slice(*part.span)]).parts for index, part in enumerate(parts) if loras}
-    sizes = Sizes()
+    sizes = PromptTotals()
     times: list[LoraTimes] = []
     for lora in loras:
         place = bisect_left(positions, lora.span.start)

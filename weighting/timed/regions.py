@@ -62,7 +62,7 @@ class Rectangle(NamedTuple):
     """Value of the mask in it; 0 outside."""
 
 
-class Place(NamedTuple):
+class RegionPlace(NamedTuple):
     """Place of a part of a prompt."""
 
     text: str
@@ -118,7 +118,7 @@ class Place(NamedTuple):
         return small_picture(shares.clamp(0, 1))
 
 
-def shares_of(places: Sequence[Place]) -> Tensor:
+def shares_of(places: Sequence[RegionPlace]) -> Tensor:
     """Share that each of some prompts joined by COUPLE has of each place.
 
     Args:
@@ -162,13 +162,13 @@ class PlacedParts(NamedTuple):
     """The text without functions, in pieces that know their positions."""
     spans: tuple[Span, ...]
     """Each part in that text, with the number at its end."""
-    places: tuple[Place | None, ...]
+    places: tuple[RegionPlace | None, ...]
     """Place of each part; None for the whole picture."""
     issues: tuple[Issue, ...]
     """Issues about them, in positions of the text with functions."""
 
 
-class _Call(NamedTuple):
+class _FunctionCall(NamedTuple):
     name: str
     arguments: str
     span: Span
@@ -200,7 +200,7 @@ def cut_at_places(text: str) -> PlacedParts:
     """
     quoted = [Span(*match.span()) for match in _QUOTED.finditer(text)]
     brackets = _brackets(text)
-    calls: list[_Call] = []
+    calls: list[_FunctionCall] = []
     for call in _calls(text):
         if _is_within(quoted, call.span):
             continue
@@ -221,7 +221,7 @@ def cut_at_places(text: str) -> PlacedParts:
         Span(bisect_left(positions, start), bisect_left(positions, end))
         for start, end in zip(starts, ends, strict=True)
     )
-    calls_of_part: list[list[_Call]] = [[] for _ in starts]
+    calls_of_part: list[list[_FunctionCall]] = [[] for _ in starts]
     for call in calls:
         if call.name not in ("COUPLE", "MASK_SIZE"):
             calls_of_part[bisect_left(ends, call.span.start)].append(call)
@@ -231,7 +231,7 @@ def cut_at_places(text: str) -> PlacedParts:
     return PlacedParts(fragment, spans, places, tuple(_issues(calls)))
 
 
-def _calls(text: str) -> Iterator[_Call]:
+def _calls(text: str) -> Iterator[_FunctionCall]:
     """Functions in a text, those that are not read too."""
     position = 0
     while match := _CALL.search(text, position):
@@ -244,7 +244,7 @@ def _calls(text: str) -> Iterator[_Call]:
                 raise RegionError(
                     f"“{shortened(text[match.start() :])}” at {match.start()}: its bracket is never closed."
                 )
-        yield _Call(name, text[opening + 1 : end - 1], Span(match.start(), end), text[match.start() : end])
+        yield _FunctionCall(name, text[opening + 1 : end - 1], Span(match.start(), end), text[match.start() : end])
         position = end
 
 
@@ -288,12 +288,12 @@ def _outside(spans: Sequence[Span], length: int) -> Iterator[tuple[int, int]]:
     yield position, length
 
 
-def _place(calls: Sequence[_Call], couple: _Call | None, size: tuple[int, int]) -> Place | None:
+def _place(calls: Sequence[_FunctionCall], couple: _FunctionCall | None, size: tuple[int, int]) -> RegionPlace | None:
     """Place of a part with these functions, joined by a COUPLE or not."""
     if not calls and couple is None:
         return None
     typed = [*([couple] if couple else []), *calls]
-    place = Place(" ".join(call.text for call in typed), size=size, is_coupled=couple is not None)
+    place = RegionPlace(" ".join(call.text for call in typed), size=size, is_coupled=couple is not None)
     masks = [call for call in typed if call.name == "MASK" or (call.name == "COUPLE" and call.arguments.strip())]
     place = place._replace(rectangles=tuple(_rectangle(call, size) for call in masks))
     seen: set[str] = set()
@@ -318,7 +318,7 @@ def _place(calls: Sequence[_Call], couple: _Call | None, size: tuple[int, int]) 
     return place
 
 
-def _issues(calls: Sequence[_Call]) -> Iterator[Issue]:
+def _issues(calls: Sequence[_FunctionCall]) -> Iterator[Issue]:
     """Issues about areas that are not where their numbers seem to say."""
     for call in calls:
         if call.name != "AREA":
@@ -334,7 +334,7 @@ def _issues(calls: Sequence[_Call]) -> Iterator[Issue]:
                 yield Issue("area-size", message, call.span)
 
 
-def _with_area(place: Place, call: _Call) -> Place:
+def _with_area(place: RegionPlace, call: _FunctionCall) -> RegionPlace:
     across, down, weight = _arguments(call, 3)
     (x, width), (y, height) = _pair(call, across), _pair(call, down)
     if not (width > 0 and height > 0):
@@ -351,7 +351,7 @@ def _with_area(place: Place, call: _Call) -> Place:
     return weighted._replace(pixels=in_cells)
 
 
-def _rectangle(call: _Call, size: tuple[int, int]) -> Rectangle:
+def _rectangle(call: _FunctionCall, size: tuple[int, int]) -> Rectangle:
     across, down, weight, *operations = _arguments(call, 4)
     if operations[0].strip() not in ("", "multiply"):
         raise call.refused(f"masks are multiplied here; “{shortened(operations[0].strip(), 40)}” is not read.")
@@ -371,7 +371,7 @@ def _rectangle(call: _Call, size: tuple[int, int]) -> Rectangle:
     return Rectangle(left, right, top, bottom, _weight(call, weight))
 
 
-def _size(calls: Sequence[_Call]) -> tuple[int, int]:
+def _size(calls: Sequence[_FunctionCall]) -> tuple[int, int]:
     if not calls:
         return MASK_SIZE
     call, *repeated = calls
@@ -386,7 +386,7 @@ def _size(calls: Sequence[_Call]) -> tuple[int, int]:
     return int(width), int(height)
 
 
-def _arguments(call: _Call, number: int) -> list[str]:
+def _arguments(call: _FunctionCall, number: int) -> list[str]:
     """Arguments of a function between commas; those that are left out are empty."""
     arguments = _COMMA.split(call.arguments)
     if len(arguments) > number:
@@ -394,7 +394,7 @@ def _arguments(call: _Call, number: int) -> list[str]:
     return [*arguments, *[""] * (number - len(arguments))]
 
 
-def _pair(call: _Call, text: str) -> tuple[float, float]:
+def _pair(call: _FunctionCall, text: str) -> tuple[float, float]:
     """Two numbers between spaces, by default 0 and 1."""
     numbers = [_number(call, part) for part in text.split()]
     if len(numbers) > 2:
@@ -403,7 +403,7 @@ def _pair(call: _Call, text: str) -> tuple[float, float]:
     return first, second
 
 
-def _weight(call: _Call, text: str, minimum: float = 0.0) -> float:
+def _weight(call: _FunctionCall, text: str, minimum: float = 0.0) -> float:
     """A weight, by default 1, with two decimals as prompt-control rounds it."""
     weight = round(_number(call, text.strip()), 2) if text.strip() else 1.0
     if not minimum <= weight <= MAX_WEIGHT:
@@ -411,14 +411,14 @@ def _weight(call: _Call, text: str, minimum: float = 0.0) -> float:
     return weight
 
 
-def _number(call: _Call, text: str) -> float:
+def _number(call: _FunctionCall, text: str) -> float:
     number = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
     if not math.isfinite(number):
         raise call.refused(f"“{shortened(text.strip())}” is no number, or too large.")
     return number
 
 
-def _are_parts(call: _Call, numbers: Sequence[float]) -> bool:
+def _are_parts(call: _FunctionCall, numbers: Sequence[float]) -> bool:
     """Whether numbers are parts of the picture; else they are pixels."""
     if all(0 <= number <= 1 for number in numbers):
         return True
@@ -429,7 +429,7 @@ def _are_parts(call: _Call, numbers: Sequence[float]) -> bool:
     )
 
 
-def _check(places: Sequence[Place | None], calls: Sequence[Sequence[_Call]]) -> None:
+def _check(places: Sequence[RegionPlace | None], calls: Sequence[Sequence[_FunctionCall]]) -> None:
     """Refuse what has no meaning between parts, and too many or too large masks."""
     placed = [place for place in places if place is not None]
     if len(placed) > MAX_PLACES:

@@ -18,7 +18,7 @@ from ..prompt import Fragment, Issue, Piece, Span, shortened
 from ..tags import Bare, bare
 from ..weights import FAR, MAX_WEIGHT, clamped, clamped_issue, far_issue
 from .editing import Alternation, Edit, Editing, Part, edits_of, read_editing, spans_at
-from .regions import Place, Regions, cut_at_places
+from .regions import RegionPlace, Regions, cut_at_places
 
 Counter = Literal["as the WebUI counts", "as written"]
 COUNTERS: tuple[Counter, ...] = get_args(Counter)
@@ -66,7 +66,7 @@ class Branch:
     """Its share of the guidance; 1.0 is neutral. Always finite."""
     texts: tuple[TimedText, ...]
     """At least one text, in order of time, the last one for the last step."""
-    place: Place | None = None
+    place: RegionPlace | None = None
     """Its place in the picture; None for the whole."""
     start: int = 0
     """Position in the prompt behind what joins it to the part before."""
@@ -130,7 +130,7 @@ def read_timed(
     )
     text = bare_text.fragment.text
     editings = [read_editing(text[slice(*part.span)]) for part in parts]
-    sizes = Sizes()
+    sizes = PromptTotals()
     branches = tuple(
         Branch(
             _weight(part, place),
@@ -151,7 +151,7 @@ class CutParts(NamedTuple):
     """The prompt without what is taken out of it; positions of the parts are in its text."""
     parts: tuple[AndPart, ...]
     """The parts."""
-    places: Sequence[Place | None]
+    places: Sequence[RegionPlace | None]
     """Their places; none if places are not read."""
     issues: list[Issue]
     """Issues about places."""
@@ -162,7 +162,7 @@ def cut_parts(source: str, steps: int, *, has_comments: bool, is_negative: bool,
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be 1 to {MAX_STEPS}, got {steps}")
     bare_text = bare(source, has_comments=has_comments, has_tags=not is_negative)
-    places: Sequence[Place | None] = ()
+    places: Sequence[RegionPlace | None] = ()
     issues: list[Issue] = []
     if regions == "off":
         text = bare_text.fragment.text
@@ -173,11 +173,11 @@ def cut_parts(source: str, steps: int, *, has_comments: bool, is_negative: bool,
         bare_text = bare_text._replace(fragment=bare_text.fragment.part(cut.fragment))
         places = cut.places
         parts = tuple(_and_part(cut.fragment.text, *span) for span in cut.spans)
-    Sizes().add(len(parts), steps, "parts between ANDs")
+    PromptTotals().add(len(parts), steps, "parts between ANDs")
     return CutParts(bare_text, parts, places, issues)
 
 
-def _weight(part: AndPart, place: Place | None) -> float:
+def _weight(part: AndPart, place: RegionPlace | None) -> float:
     """Weight of a part; an area has its own."""
     return place.area_weight if place is not None and place.has_area else part.weight
 
@@ -246,11 +246,11 @@ def schedule(
     """
     start, end = within or Span(0, len(source))
     parts = read_editing(source[start:end]).parts
-    return _texts(source, start, parts, steps, Sizes(), hires_steps=hires_steps, old_rule=old_rule)
+    return _texts(source, start, parts, steps, PromptTotals(), hires_steps=hires_steps, old_rule=old_rule)
 
 
 @dataclass
-class Sizes:
+class PromptTotals:
     """Running totals for a prompt, over all its branches."""
 
     changes: int = 0
@@ -280,7 +280,7 @@ def _texts(
     start: int,
     parts: Sequence[Part],
     steps: int,
-    sizes: Sizes,
+    sizes: PromptTotals,
     *,
     hires_steps: int | None = None,
     old_rule: bool = False,
@@ -378,7 +378,7 @@ def _looks_edited(text: str) -> str:
     return ""
 
 
-class Run(NamedTuple):
+class TextRun(NamedTuple):
     """Consecutive calls that use the same text."""
 
     fragment: Fragment
@@ -389,18 +389,18 @@ class Run(NamedTuple):
     """One past the last call."""
 
 
-def runs(branch: Branch, calls: int, counter: Counter) -> list[Run]:
+def runs(branch: Branch, calls: int, counter: Counter) -> list[TextRun]:
     """Texts of a branch in the order in which a sampler uses them.
 
     >>> branch = read_timed("[a|b]", 4).branches[0]
     >>> [(run.fragment.text, run.first, run.end) for run in runs(branch, 4, "as the WebUI counts")]
     [('a', 0, 2), ('b', 2, 3), ('a', 3, 4)]
     """
-    result: list[Run] = []
+    result: list[TextRun] = []
     for call in range(calls):
         fragment = branch.at(call, counter).fragment
         if result and result[-1].fragment.text == fragment.text:
             result[-1] = result[-1]._replace(end=call + 1)
         else:
-            result.append(Run(fragment, call, call + 1))
+            result.append(TextRun(fragment, call, call + 1))
     return result

@@ -18,7 +18,7 @@ from ..syntax.a1111 import TIMED_READER
 from ..tags import LORA_ISSUES, TIMED_LORA, bare
 from ..view import TAG_ISSUES, utf16_offsets, view
 from .loras import LoraTimes
-from .regions import Place
+from .regions import RegionPlace
 from .schedule import COUNTERS, Counter, TimedPrompt, read_timed, runs
 
 
@@ -47,7 +47,7 @@ class TimedRead(NamedTuple):
     read: ReadPrompt
     """The text as read, in positions of the whole prompt. A problem of several texts is listed with the first of them
     only, one of the times or the place of a part with the part's first text."""
-    place: Place | None = None
+    place: RegionPlace | None = None
     """Place of that part in the picture; None for the whole."""
 
 
