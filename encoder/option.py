@@ -14,23 +14,17 @@ from .quoting import quote
 
 
 class Option(NamedTuple):
-    """A field of options, as all fronts show it."""
+    """A field of options: what is declared of it, and the texts that fronts derive from that."""
 
     default: Any
     label: str
     """Label of its control on a page; empty if it has none."""
-    info: str
-    """A few words below the control."""
-    tooltip: str
-    """Whole sentences, followed by what is said of each choice, a line each."""
-    help: str
-    """Line of ``--help``."""
+    text: str
+    """What it is, in a sentence or two."""
     choices: tuple[str, ...]
     """Allowed values in the order of menus, default first; empty if it is no menu."""
-    said: Mapping[str, str]
-    """Sentences of the tooltip about choices; those that need none are left out."""
-    called: Mapping[str, str]
-    """Choices in a few words, which a page shows after their names; may be empty."""
+    meanings: Mapping[str, str]
+    """What choices mean, in a few words; those that need none are left out."""
     minimum: float | None
     maximum: float | None
     step: float | None
@@ -40,11 +34,28 @@ class Option(NamedTuple):
     """Placeholder of its value in ``--help``."""
     kind: type
     """Type of its value."""
+    short_help: str
+    """Line of ``--help``, if it is not the text."""
+
+    @property
+    def info(self) -> str:
+        """Line below its control on a page."""
+        return self.text.removesuffix(".")
+
+    @property
+    def help(self) -> str:
+        """Line of ``--help``."""
+        return self.short_help or self.info[:1].lower() + self.info[1:]
+
+    @property
+    def tooltip(self) -> str:
+        """Its text, and a line for each choice with a meaning."""
+        return with_choices(self.text, self.meanings)
 
     def shown(self, choice: str) -> str:
         """A choice as pages show it."""
-        called = self.called.get(choice)
-        return f"{choice}: {called}" if called else choice
+        meaning = self.meanings.get(choice)
+        return f"{choice}: {meaning}" if meaning else choice
 
     def chosen(self, shown: str) -> str:
         """The choice that a page shows in these words; other words are returned as they are."""
@@ -54,12 +65,10 @@ class Option(NamedTuple):
 def option(
     default: Any,
     label: str = "",
-    info: str = "",
-    tooltip: str = "",
+    text: str = "",
     *,
     help: str = "",
     choices: Mapping[str, str] | Iterable[str] = (),
-    called: Mapping[str, str] | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
     step: float | None = None,
@@ -67,16 +76,14 @@ def option(
     metavar: str | None = None,
     kind: type | None = None,
 ) -> Any:
-    """Declare a field of options: its default, and what its `Option` says of it.
+    """Declare a field of options: its default, and its `Option`.
 
     Args:
         default: Value if none is given.
         label: As in `Option`.
-        info: As in `Option`.
-        tooltip: The first sentences of the tooltip; by default ``info`` as a sentence.
-        help: As in `Option`; by default ``info`` in lower case.
-        choices: Allowed values; with what the tooltip says of each, in sentences, where that needs saying.
-        called: As in `Option`.
+        text: As in `Option`.
+        help: Line of ``--help``; by default the text.
+        choices: Allowed values; as a mapping with the meaning of each, which may be empty.
         minimum: Smallest number; it is checked.
         maximum: Largest number; it is checked.
         step: Distance between two values of a slider.
@@ -84,18 +91,23 @@ def option(
         metavar: As in `Option`.
         kind: As in `Option`; by default that of the default, and text for None.
     """
-    said = {value: text for value, text in choices.items() if text} if isinstance(choices, Mapping) else {}
-    words = help or info[:1].lower() + info[1:]
+    meanings = {value: meaning for value, meaning in choices.items() if meaning} if isinstance(choices, Mapping) else {}
     declaration = Option(
-        *(default, label, info, with_choices(tooltip or f"{info}.", said), words, tuple(choices), said, called or {}),
-        *(minimum, maximum, step, is_lines, metavar, kind or (str if default is None else type(default))),
+        *(default, label, text, tuple(choices), meanings, minimum, maximum, step, is_lines, metavar),
+        *(kind or (str if default is None else type(default)), help),
     )
     return dataclasses.field(default=default, metadata={"option": declaration})
 
 
-def with_choices(first: str, said: Mapping[str, str]) -> str:
-    """A tooltip of some sentences, with what is said of each choice on a line of its own."""
-    return "\n".join([first, *(f"{value}: {text}" for value, text in said.items())])
+def with_choices(text: str, meanings: Mapping[str, str]) -> str:
+    """A tooltip: a text, and the meaning of each choice on a line of its own."""
+    return "\n".join([text, *map(choice_line, meanings.items())])
+
+
+def choice_line(choice: tuple[str, str]) -> str:
+    """A choice and its meaning as a line of a tooltip."""
+    value, meaning = choice
+    return f"{value}: {meaning}{'' if meaning.endswith('…') else '.'}"
 
 
 def options_in(cls: Any) -> dict[str, Option]:

@@ -153,7 +153,7 @@ INPUTS: dict[str, Input] = {
 def cleaning_input() -> dict[str, Input]:
     """Cleaning of a prompt that is always in A1111's syntax."""
     option = OPTIONS["cleaning"]
-    tooltip = with_choices("What is repaired in the prompt first.", option.said)
+    tooltip = with_choices("How the prompt is cleaned first.", option.meanings)
     return {"cleaning": make_input(option.choices, tooltip, counts=True, advanced=True)}
 
 

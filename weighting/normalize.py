@@ -13,12 +13,12 @@ from ..encoder.quoting import quote
 from .chunks import Token, TokenChunk
 
 NORMALIZATIONS = {
-    "none": "",
-    "mean": "shifts them so that they average to 1.",
-    "length": "a word of several tokens counts no more than a short one.",
-    "length+mean": "",
+    "none": "weights stay as typed",
+    "mean": "shifted so that they average 1",
+    "length": "a word of several tokens counts no more than a short one",
+    "length+mean": "first length, then mean",
 }
-"""Rules by name, default first, with what a tooltip says of them."""
+"""Rules by name, default first, with their meaning in menus."""
 
 
 def normalize(chunks: Sequence[TokenChunk], rule: str) -> tuple[TokenChunk, ...]:

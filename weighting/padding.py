@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PADDINGS = {
-    "attend": "all of it, as Stable Diffusion was trained.",
-    "mask": "none of it.",
-    "mask EOS too": "not the end token either.",  # the lecture's Definition 3.2 to the letter
-    "drop": "its rows are left out, so the U-Net does not see them either.",
-    "clean": "its rows are those of the empty prompt, which carry nothing of your words.",
-    "clean EOS too": "so is the end token's row.",
+    "attend": "words see all of it, as Stable Diffusion was trained",
+    "mask": "words see none of it",
+    "mask EOS too": "words do not see the end token either",  # the lecture's Definition 3.2 to the letter
+    "drop": "its rows are left out, so the image model does not see them either",
+    "clean": "its rows are those of the empty prompt, which carry nothing of your words",
+    "clean EOS too": "so is the end token's row",
 }
-"""Padding policies, default first, with what a tooltip says of them."""
+"""Padding policies, default first, with their meaning in menus."""
 
 BEHIND_CONTENT = {"clean": 2, "clean EOS too": 1}
 """Policies that insert rows of the empty prompt, and the distance of these from the end of BOS and content."""

@@ -274,12 +274,10 @@ class Scheme:
 
     plan: SchemeFn
     """Function from ``(chunks, options)`` to the plan of a `WeightedRows`."""
-    summary: str
-    """Effect of a weight, in one sentence for menus."""
     equals: str
     """Program whose numbers it reproduces."""
     short: str
-    """Effect in a few plain words, shown after its name in menus of pages."""
+    """Effect of a weight in a few plain words, shown after its name."""
     advice: str
     """Example of a weight and its effect, in plain sentences, shown on pages where it is chosen."""
     choose: str = ""

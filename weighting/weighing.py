@@ -48,6 +48,7 @@ class Watching(Protocol):
         value: Tensor,
         dim: int,
         picked: list[int] | None,
+        /,
         *,
         is_by_row: bool,
         is_middle: bool = False,

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from ..encoder.option import choice_line
 from ..nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from ..weighting.options import OPTIONS
 from ..weighting.schemes import SCHEMES
@@ -76,7 +77,7 @@ def with_table(page: str, head: Sequence[str], rows: Iterable[Sequence[str]]) ->
 def guide() -> str:
     """The guide to weighting, with its tables of schemes."""
     page = (ROOT / GUIDE).read_text(encoding="utf-8")
-    rows = [(f"`{name}`", scheme.summary.removesuffix(".")) for name, scheme in SCHEMES.items()]
+    rows = [(f"`{name}`", scheme.short) for name, scheme in SCHEMES.items()]
     page = with_table(page, ("Scheme", "What a weight does"), rows)
     chosen: dict[str, list[str]] = {}
     for name, scheme in SCHEMES.items():
@@ -158,12 +159,14 @@ def translated(texts: Mapping[str, Any], translations: Mapping[str, Any]) -> dic
     }
     for name, given in found.get("inputs", {}).items() if "outputs" in found else ():
         told = texts["inputs"][name]["tooltip"]
-        for value, said in OPTIONS[name].said.items() if name in OPTIONS else ():
-            if f"{value}: {said}" in told and not re.search(rf"(?<!\w){re.escape(value)}(?!\w)", given["tooltip"]):
+        for value, said in OPTIONS[name].meanings.items() if name in OPTIONS else ():
+            if (line := choice_line((value, said))) in told and not re.search(
+                rf"(?<!\w){re.escape(value)}(?!\w)", given["tooltip"]
+            ):
                 if COMPILED & set(said):
                     signs = " ".join(sorted(COMPILED))
                     raise ValueError(f"no locale can hold {said!r}: tell what {value} does without any of {signs}")
-                given["tooltip"] += f"\n{value}: {said}"
+                given["tooltip"] += f"\n{line}"
     return found
 
 

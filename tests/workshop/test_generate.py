@@ -36,13 +36,13 @@ def test_a_text_without_translation_is_english_and_so_is_a_value_that_a_menu_lac
     assert (found["description"], found["outputs"]) == ("A node.", english["outputs"])
     assert found["inputs"]["scheme"]["name"] == "方案"
     tooltip = found["inputs"]["scheme"]["tooltip"]
-    assert tooltip.startswith("权重如何起作用。comfy：移动行。\na1111: Scales")
-    assert tooltip.count("comfy：") == 1 and "comfy: " not in tooltip and "\nlpw: As" in tooltip
+    assert tooltip.startswith("权重如何起作用。comfy：移动行。\na1111: ")
+    assert tooltip.count("comfy：") == 1 and "comfy: " not in tooltip and "\nlpw: " in tooltip
 
 
 def test_words_that_would_put_a_translation_out_of_the_locale_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {**OPTIONS["syntax"].said, "braces": "{word|1.2} sets."}
-    monkeypatch.setitem(OPTIONS, "syntax", OPTIONS["syntax"]._replace(said=said))
+    meanings = {**OPTIONS["syntax"].meanings, "braces": "{word|1.2} sets"}
+    monkeypatch.setitem(OPTIONS, "syntax", OPTIONS["syntax"]._replace(meanings=meanings))
     english = {"inputs": {"syntax": {"tooltip": "How weights are written.\nbraces: {word|1.2} sets."}}, "outputs": {}}
     with pytest.raises(ValueError, match="without any of @"):
         generate.translated(english, {"inputs": {"syntax": {"tooltip": "权重的写法。"}}})

@@ -142,7 +142,7 @@ def file_model(path: Path, settings: LoadSettings) -> NativeLabModel:
         towers = file.towers()
         configs = {tower.name: file.config(tower) for tower in towers}
         origin = origin_of(file.properties)
-    layouts = ", ".join(dict.fromkeys(tower.place.layout for tower in towers))
+    layouts = ", ".join(dict.fromkeys(tower.location.layout for tower in towers))
     refusals = Refusals()
 
     def load() -> Mapping[str, TextModel]:

@@ -28,9 +28,13 @@ from ..scheme import (
 )
 
 STEPS = (1, 2, 4, 8, 10)
-FINEST_STEPS = ("auto", *map(str, STEPS))
-"""Number of steps from weight 0 to 1, default first. ``auto``: the fewest steps by which no weight is off by more than
-`TOLERANCE`, or else the most."""
+FINEST_STEPS = {
+    "auto": "the fewest that fit the weights",
+    **{str(steps): f"0, {1 / steps:g}, {2 / steps:g} …" for steps in STEPS},
+}
+"""Number of steps from weight 0 to 1, default first, with their meaning in menus.
+
+``auto``: the fewest steps by which no weight is off by more than `TOLERANCE`, or else the most."""
 TOLERANCE = 0.03
 MAX_ROWS = 2048
 """Maximum number of rows after repetition."""
