@@ -110,7 +110,7 @@ def shelf_of(arguments: argparse.Namespace) -> Shelf:
 
 LAB = Command(
     "lab",
-    "study a prompt in the browser; what runs without a command",
+    "open the Prompt Lab (default)",
     _add_arguments,
     _run,
     (

@@ -27,7 +27,7 @@ NOISE = Out("NOISE", "NOISE", "The noise, for SamplerCustomAdvanced and for A111
 
 
 class WeightedCLIPA1111Noise(Node):
-    """Draws the noise of A1111 and Forge, to the bit: one generator for each picture of a batch, variations by a second
+    """Makes the noise of A1111 and Forge, to the bit: one generator for each picture of a batch, variations by a second
     seed, and noise for A1111 Sampler's later steps. For SamplerCustomAdvanced.
     """
 
@@ -84,7 +84,7 @@ class WeightedCLIPA1111Sampler(Node):
     aliases = "same picture, automatic1111, forge, webui, euler a, DPM++ 2M Karras, DDIM, UniPC, schedule type, sigmas"
     outputs = SAMPLING
     required = {
-        "model": make_input("MODEL", "The diffusion model: its noise levels are asked for."),
+        "model": make_input("MODEL", "The diffusion model, for its noise levels."),
         "noise": make_input("NOISE", "From A1111 Noise."),
         "sampler": make_input(KINDS, "Sampling method, as the WebUI names it."),
         "schedule": make_input(
@@ -149,12 +149,16 @@ class WeightedCLIPReadParameters(Node):
         Out("INT", "seed", "The seed."),
         Out("INT", "clip_skip", "For CLIP Set Last Layer: the layer that the WebUI ends with for this model."),
         Out("STRING", "checkpoint", "Name of the checkpoint; with its hash, if the text gives it."),
-        Out("STRING", "report", "What is not used, what is read otherwise than it stands, and where all else went."),
+        Out(
+            "STRING",
+            "report",
+            "Values that are not used, values that were reinterpreted, and where all the others went.",
+        ),
         Out(PROMPT_SETTINGS, "settings", "How the prompt was read and weighted, for A1111/Forge Prompt."),
         Out(PROMPT_SETTINGS, "negative_settings", "The same for the negative prompt."),
     )
     required = {
-        "model": make_input("MODEL", "The diffusion model: its noise levels are asked for."),
+        "model": make_input("MODEL", "The diffusion model, for its noise levels."),
         "text": ("STRING", {"multiline": True, "tooltip": "Generation data. Empty: that of the image."}),
         "source": make_input(
             SOURCES, "Random numbers of a picture that does not name them: of a graphics card, or CPU."

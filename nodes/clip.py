@@ -79,8 +79,8 @@ class WeightedCLIPLoadFull(Loader):
         **loading_inputs("Type of the weights and the arithmetic.", "auto: where the host runs text encoders."),
         "activation": make_input(
             ACTIVATIONS,
-            "The model's non-linearity. as released: that of the config.json beside the file; where there is "
-            "none, quick_gelu for B and L, gelu for H and bigG. OpenCLIP's own B and L mostly want gelu.",
+            "The model's non-linearity. as released: taken from the config.json next to the file; without one, "
+            "quick_gelu for B and L, gelu for H and bigG. OpenCLIP's own B and L mostly want gelu.",
         ),
     }
 

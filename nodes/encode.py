@@ -9,13 +9,13 @@ from torch import Tensor
 
 from ..hosts.comfy.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
 from ..hosts.comfy.consumers import HIDDEN, is_used
-from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
+from ..hosts.comfy.live_tokenizers import as_by_host, as_weighted
 from ..hosts.comfy.loras import HookedClip, find_loras, hook_loras, lora_issues
 from ..hosts.comfy.placing import place_lines
 from ..hosts.comfy.timed import check_branches, encode_timed, timing_from
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
-from ..hosts.comfy.weighing import check_sections, report_of, weigh_text
+from ..hosts.comfy.weighing import check_sections, report_of, weight_text
 from ..weighting.attention import WAYS
 from ..weighting.convert import TARGETS
 from ..weighting.options import OPTIONS, EncodeOptions
@@ -107,13 +107,13 @@ class WeightedCLIPA1111Encode(EncodeNode):
         **TIME_INPUTS,
         "model": make_input(
             "MODEL",
-            "Connect it along with sigmas if the model is not Stable Diffusion 1, 2 or XL, or has changed noise "
-            "levels.",
+            "Connect it along with sigmas if the model is not Stable Diffusion 1, 2 or XL, or its noise levels were "
+            "changed.",
         ),
         **cleaning_input(),
         "regions": make_input(
             REGIONS,
-            "prompt-control: MASK(x1 x2, y1 y2, weight) and AREA(…) in a part between ANDs are its place in the "
+            "prompt-control: MASK(x1 x2, y1 y2, weight) and AREA(…) in a part between ANDs give its area of the "
             "picture, and COUPLE joins regions, as in comfyui-prompt-control.",
             counts=True,
             advanced=True,
@@ -121,8 +121,8 @@ class WeightedCLIPA1111Encode(EncodeNode):
         "loras": loras_input(advanced=True),
         "settings": make_input(
             PROMPT_SETTINGS,
-            "How a picture's prompt was read and weighted, from Read A1111 Parameters; emphasis and padding then count "
-            "for nothing.",
+            "How a picture's prompt was read and weighted, from Read A1111 Parameters; emphasis and padding are then "
+            "ignored.",
             counts=True,
         ),
     }
@@ -270,7 +270,7 @@ class WeightedCLIPMaskControl(MaskNode):
 
 class WeightedCLIPBindPhrases(MaskNode):
     """Keeps phrases apart, so that the colour of one does not leak into another: each is encoded with the words of all
-    others hidden. Shows the masks. With no phrases it gives what Weighted Prompt gives.
+    the others hidden. Shows the masks. Without phrases it gives what Weighted Prompt gives.
     """
 
     title = "Color Bleed"
@@ -318,12 +318,12 @@ class WeightedCLIPSDXLEncode(EncodeNode):
         **inputs("clip"),
         "text_g": prompt_input("The prompt for CLIP-G, the large encoder. As in the stock node, // starts a comment."),
         "text_l": prompt_input("The prompt for CLIP-L; usually the same as for CLIP-G."),
-        "width": size_input("Width that SDXL should take the original picture to have had, in pixels."),
-        "height": size_input("Its height."),
-        "crop_w": size_input("How many pixels were cut off at its left; 0: well centred pictures.", 0),
-        "crop_h": size_input("How many at its top.", 0),
-        "target_width": size_input("Width of the picture wanted."),
-        "target_height": size_input("Its height."),
+        "width": size_input("Width that SDXL should assume for the original picture, in pixels."),
+        "height": size_input("Height that SDXL should assume, in pixels."),
+        "crop_w": size_input("Pixels cropped at the left of the original; 0: well centred pictures.", 0),
+        "crop_h": size_input("Pixels cropped at its top.", 0),
+        "target_width": size_input("Width of the picture to make, in pixels."),
+        "target_height": size_input("Height of the picture to make, in pixels."),
         **inputs("syntax", "scheme", "normalization", "chunking", "padding", "pooled"),
     }
     optional = {
@@ -380,9 +380,13 @@ class WeightedCLIPWeighAttention(EncodeNode):
     CATEGORY = f"{CATEGORY}/prompt"
     aliases = "attention, weights, cross attention, prompt, emphasis, attention bias, prompt weight, negative weight"
     outputs = (
-        Out("CONDITIONING", "CONDITIONING", "The encoded prompt, in which the weights travel to the sampler."),
-        Out("STRING", "report", "Each weighed word with its weight and rows, what is not weighed, and every problem."),
-        Out("MODEL", "MODEL", "The model that came in, ready for the weights; nothing if none came in."),
+        Out("CONDITIONING", "CONDITIONING", "The encoded prompt, which carries the weights to the sampler."),
+        Out(
+            "STRING",
+            "report",
+            "Each weighted word with its weight and rows, what is left unweighted, and every problem.",
+        ),
+        Out("MODEL", "MODEL", "The connected model, ready for the weights; empty if no model was connected."),
     )
     required = {
         **inputs("clip", "text"),
@@ -390,14 +394,14 @@ class WeightedCLIPWeighAttention(EncodeNode):
         "how": make_input(
             WAYS,
             "What a weight does. bias: multiplies the share of the image's attention that the word gets; below "
-            "zero the word is taken away instead of added. value: shares stay, and what is read of the word is "
-            "multiplied. negpip: as ComfyUI-ppm's CLIP NegPip, for Stable Diffusion 1, 2 and XL, and Anima: "
-            "rows are moved as by ComfyUI, and below zero what is read of the word is taken away. krea2: as "
+            "zero the word is taken away instead of added. value: the share stays, and what the image takes from the "
+            "word is multiplied. negpip: as ComfyUI-ppm's CLIP NegPip, for Stable Diffusion 1, 2 and XL, and Anima: "
+            "rows are moved as in ComfyUI, and below zero what the image takes from the word is subtracted. krea2: as "
             "KJNodes' Krea2 Prompt Weight: value up to 1, and a stronger bias above.",
         ),
         "strength": make_input(
             "FLOAT",
-            "How far weights are taken. 0: not at all. 0.5: half way from 1. 1: as written.",
+            "Strength of the weights. 0: none. 0.5: halfway to 1. 1: as written.",
             **number(1.0, 0.0, 10.0, 0.05),
         ),
     }
@@ -411,7 +415,7 @@ class WeightedCLIPWeighAttention(EncodeNode):
     }
     hidden = {"unique_id": "UNIQUE_ID", **METADATA}
 
-    reads_as = staticmethod(as_weighed)
+    reads_as = staticmethod(as_weighted)
     """Reading of prompts for T5, Qwen and others."""
 
     @staticmethod
@@ -438,7 +442,7 @@ class WeightedCLIPWeighAttention(EncodeNode):
     ) -> dict[str, Any]:
         """Encode, and attach the weights; ``choices`` are the other menus."""
         options, how = self.options(**choices), checked("how", how, WAYS)
-        weighed = weigh_text(clip, text, options, how, strength, model, unique_id)
+        weighed = weight_text(clip, text, options, how, strength, model, unique_id)
         result = encoded_result(weighed.encoded)
         conditioning, report = result["result"]
         report = "\n".join([report, *report_of(weighed, how, strength)])

@@ -1,9 +1,7 @@
 """Nodes that take the place of other packs' in saved workflows, where those packs are not installed.
 
-Their inputs and menus have the names of the other nodes', as ComfyUI copies values as they are. What has no equal here
-is refused in words.
-
-Source: ComfyUI_ADV_CLIP_emb 63984de and ComfyUI_smZNodes, run beside ours.
+Their inputs and menus have the other nodes' names, as ComfyUI copies values as they are. What has no equivalent here is
+refused in words.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ INTERPRETATIONS = {
 }
 """Our schemes by ADV_CLIP_emb's names."""
 TOLD = {
-    "token_normalization": make_input(NORMALIZATIONS, "How weights are evened out, as in ADV_CLIP_emb.", counts=True),
+    "token_normalization": make_input(NORMALIZATIONS, "How weights are normalized, as in ADV_CLIP_emb.", counts=True),
     "weight_interpretation": make_input(INTERPRETATIONS, "What a weight does, as in ADV_CLIP_emb.", counts=True),
 }
 """Menus of ADV_CLIP_emb."""
@@ -56,7 +54,7 @@ class OldNodes(EncodeNode):
 
 
 class WeightedCLIPAdvEncode(OldNodes):
-    """Stands where a workflow had CLIP Text Encode (Advanced) of ADV_CLIP_emb, and gives the same rows. In new
+    """Replaces CLIP Text Encode (Advanced) of ADV_CLIP_emb in an old workflow, and gives the same rows. In new
     workflows use Weighted Prompt.
     """
 
@@ -78,7 +76,7 @@ class WeightedCLIPAdvEncode(OldNodes):
 
 
 class WeightedCLIPAdvEncodeSDXL(OldNodes):
-    """Stands where a workflow had CLIP Text Encode SDXL (Advanced) of ADV_CLIP_emb, and gives the same rows. In new
+    """Replaces CLIP Text Encode SDXL (Advanced) of ADV_CLIP_emb in an old workflow, and gives the same rows. In new
     workflows use Weighted Prompt (SDXL).
     """
 
@@ -132,7 +130,7 @@ PARSERS: dict[str, SmzParser | None] = {
 
 
 class WeightedCLIPSmzEncode(OldNodes):
-    """Stands where a workflow had CLIP Text Encode++ of smZNodes, and gives the same rows. In new workflows use
+    """Replaces CLIP Text Encode++ of smZNodes in an old workflow, and gives the same rows. In new workflows use
     Weighted Prompt or A1111/Forge Prompt.
     """
 
@@ -146,13 +144,15 @@ class WeightedCLIPSmzEncode(OldNodes):
     )
     required = {
         **inputs("clip", "text"),
-        "parser": make_input(PARSERS, "How the prompt is read. full has no equal here.", counts=True),
+        "parser": make_input(PARSERS, "How the prompt is read. full has no equivalent here.", counts=True),
         "mean_normalization": make_input(
             "BOOLEAN", "Whether each chunk's mean is restored.", default=True, counts=True
         ),
-        "use_old_emphasis_implementation": make_input("BOOLEAN", "On has no equal here.", default=False, advanced=True),
+        "use_old_emphasis_implementation": make_input(
+            "BOOLEAN", "On has no equivalent here.", default=False, advanced=True
+        ),
         "with_SDXL": make_input(
-            "BOOLEAN", f"On has no equal here: use {WEIGHTED_PROMPT} (SDXL).", default=False, advanced=True
+            "BOOLEAN", f"On has no equivalent here: use {WEIGHTED_PROMPT} (SDXL).", default=False, advanced=True
         ),
     }
 
@@ -172,9 +172,9 @@ class WeightedCLIPSmzEncode(OldNodes):
         equal = PARSERS.get(str(values.get("parser")), PARSERS["comfy"])  # other names are refused by `options`
         if equal is None:
             name = quote(values["parser"])
-            yield Problem(f"The parser {name} of smZNodes has no equal here: choose A1111.", "parser")
+            yield Problem(f"The parser {name} of smZNodes has no equivalent here: choose A1111.", "parser")
         if values.get("use_old_emphasis_implementation"):
-            message = "The old emphasis implementation of smZNodes has no equal here: turn it off."
+            message = "The old emphasis implementation of smZNodes has no equivalent here: turn it off."
             yield Problem(message, "use_old_emphasis_implementation")
         if values.get("with_SDXL"):
             yield Problem(f"A text for each encoder of SDXL: use {WEIGHTED_PROMPT} (SDXL).", "with_SDXL")

@@ -33,12 +33,12 @@ WHERE = {
     ),
     "start": make_input(
         "FLOAT",
-        "When its place begins to count, in the unit below.",
+        "Start of the placement, in the unit below.",
         **number(0.0, 0.0, 10000.0, 0.01),
     ),
     "end": make_input(
         "FLOAT",
-        "When it stops: before and after that all is as without this node. percent 1: at the end.",
+        "End of the placement. Outside this range the node has no effect. percent 1: at the end.",
         **number(1.0, 0.0, 10000.0, 0.01),
     ),
     "unit": make_input(
@@ -48,11 +48,13 @@ WHERE = {
     ),
 }
 """Inputs for a place and a time."""
-MASK = make_input("MASK", "A painted place, instead of the area or within it. One, or one for each picture or frame.")
+MASK = make_input(
+    "MASK", "A painted area, instead of the area above or within it. One mask, or one for each picture or frame."
+)
 BOXES = make_input(
     "BOUNDING_BOX",
-    "Boxes in pixels of the picture, as from Create Bounding Boxes: together they are the place, instead of the area "
-    "or within it.",
+    "Boxes in pixels of the picture, as from Create Bounding Boxes: together they are the area, instead of the one "
+    "above or within it.",
     forceInput=True,
 )
 
@@ -86,29 +88,27 @@ class PlacingNode(Node):
 
 
 class WeightedCLIPPlace(PlacingNode):
-    """Gives a phrase of an encoded prompt its place in the picture, and its time: “red cat” in the left half only, or
-    in the first steps only. The rest of the prompt acts everywhere. Chain it for more phrases. For all models
-    that Attention Weights knows, with prompts that our nodes have encoded.
+    """Limits a phrase of an encoded prompt to an area of the picture, a range of steps, or both: “red cat” in the left
+    half only, or in the first steps only. The rest of the prompt acts everywhere. Chain it for more phrases. For all
+    models that Attention Weights supports, with prompts that our nodes have encoded.
     """
 
     title = PLACE_PHRASE
     aliases = "place, region, regional prompt, area, mask, where, when, time, attention, attention mask, local"
     outputs = (
         Out("CONDITIONING", "CONDITIONING", "The prompt with its phrase in place, for the sampler or the next phrase."),
-        Out("STRING", "report", "How many rows the phrase has, where it acts, and when."),
+        Out("STRING", "report", "The phrase's number of rows, its area, and its time."),
     )
     required = {
         "conditioning": placed_input("A prompt from one of our encode nodes; negative prompts too."),
-        "phrase": words_input(
-            "Words of the prompt, without brackets and numbers. If they stand there several times, all are meant."
-        ),
+        "phrase": words_input("Words of the prompt, without brackets and numbers. All occurrences are placed."),
         "inside": make_input(
             "FLOAT",
             "Weight inside the area: 2 is twice the share of what the image looks at there.",
             **number(1.0, 0.0, 100.0, 0.05),
         ),
         "outside": make_input(
-            "FLOAT", "Weight outside: at 0 the phrase is not read there.", **number(0.0, 0.0, 100.0, 0.05)
+            "FLOAT", "Weight outside the area: at 0 the phrase is not read there.", **number(0.0, 0.0, 100.0, 0.05)
         ),
         **WHERE,
     }
@@ -151,16 +151,16 @@ class WeightedCLIPPlace(PlacingNode):
 
 
 class WeightedCLIPRegion(PlacingNode):
-    """Adds a prompt of its own in a place of its own: “a blue dog” in the right half of the base prompt's picture. Base
-    and regions are read side by side in one pass of the model, and where no region is, the base is. Chain it for more
-    regions. For all models that Attention Weights knows, with prompts of our nodes or of others.
+    """Adds a separate prompt for one area: “a blue dog” in the right half of the base prompt's picture. Base and
+    regions are read side by side in one pass of the model, and the base prompt fills the rest. Chain it for more
+    regions. For all models that Attention Weights supports, with prompts of our nodes or of others.
     """
 
     title = REGIONAL_PROMPT
     aliases = "region, attention couple, couple, latent couple, area, mask, place, where, composition"
     outputs = (
         Out("CONDITIONING", "CONDITIONING", "The base with its region, for the sampler or as base of the next region."),
-        Out("STRING", "report", "How many rows the region has, where it acts, and when."),
+        Out("STRING", "report", "The region's number of rows, its area, and its time."),
     )
     required = {
         "base": placed_input("The prompt for the whole picture, perhaps with regions already; negative prompts too."),
@@ -169,7 +169,8 @@ class WeightedCLIPRegion(PlacingNode):
         ),
         "strength": make_input(
             "FLOAT",
-            "1: the region's place reads it alone. 0.5: half it, half the base. Where regions overlap, they share.",
+            "1: the area reads the region's prompt alone. 0.5: half of it, half of the base. Overlapping regions "
+            "share.",
             **number(1.0, 0.0, 100.0, 0.05),
         ),
         **WHERE,
@@ -178,8 +179,9 @@ class WeightedCLIPRegion(PlacingNode):
         "mask": MASK,
         "blocks": make_input(
             BLOCKS,
-            "every other: the region keeps to its place in every second block of the model only, so that prompts "
-            "blend. It counts in models in which text and picture share an attention (Flux, Qwen-Image, Z-Image, ...); "
+            "every other: the region is limited to its area in every second block of the model only, so that prompts "
+            "blend. It matters for models in which text and picture share an attention (Flux, Qwen-Image, Z-Image, "
+            "...); "
             "in Stable Diffusion 1, 2 and XL, Anima, Wan and LTX-Video it changes nothing.",
             advanced=True,
         ),

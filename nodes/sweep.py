@@ -27,8 +27,8 @@ FEW = 24
 
 
 class WeightedCLIPSweep(Node):
-    """Tries a weight at several values: (dog:0..1:5) makes five prompts, with dog at 0 to 1. What is connected runs
-    once for each. Two such words make every pair.
+    """Tries a weight at several values: (dog:0..1:5) makes five prompts, with dog at 0 to 1. Connected nodes run once
+    per value. Two such words make every pair.
     """
 
     title = "Sweep Weights"
@@ -36,7 +36,7 @@ class WeightedCLIPSweep(Node):
     aliases = "sweep, try weights, xyz plot, grid, compare weights, range, list, prompt weight"
     outputs = (
         Out("CONDITIONING", "CONDITIONING", "A list of encoded prompts: the sampler runs once for each."),
-        Out("STRING", "labels", "A list of their words and weights, for file names."),
+        Out("STRING", "labels", "A list of the words and weights, for file names."),
         Out(SWEEP_TYPE, "sweep", "All values, for Sweep Grid."),
     )
     OUTPUT_IS_LIST = (True, True, False)
@@ -105,7 +105,7 @@ class WeightedCLIPSweepGrid(Node):
     INPUT_IS_LIST = True
     OUTPUT_NODE = True
     required = {
-        "images": make_input("IMAGE", "The pictures that became of the CONDITIONING of Sweep Weights."),
+        "images": make_input("IMAGE", "Images generated from Sweep Weights' CONDITIONING."),
         "sweep": make_input(SWEEP_TYPE, "From the same Sweep Weights."),
         "width": make_input("INT", "Width of a picture in the grid, in pixels.", **number(192, 32, 1024)),
         "theme": make_input(THEMES, "Colours of the grid."),
@@ -122,7 +122,7 @@ class WeightedCLIPSweepGrid(Node):
             sizes = ", ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:4])
             raise ValueError(
                 f"Sweep Grid needs one picture or batch of one size for each of {len(swept.labels)} prompts; got "
-                f"{len(images)}: {sizes}. Connect what became of the CONDITIONING of the same Sweep Weights"
+                f"{len(images)}: {sizes}. Connect the pictures made from the CONDITIONING of the same Sweep Weights"
             )
         ((num, height, wide, _),) = shapes
         if len(images) * num * side * side * height > MOST_PIXELS * wide:

@@ -48,8 +48,8 @@ from .results import node_result, timed_loras_result, to_image
 
 
 class WeightedCLIPConvert(Node):
-    """Rewrites a prompt for another program: every token keeps its id and its weight. What the other syntax cannot say
-    is named.
+    """Rewrites a prompt for another program: every token keeps its id and its weight. Anything the target syntax cannot
+    express is reported.
     """
 
     title = "Convert Prompt Syntax"
@@ -62,8 +62,8 @@ class WeightedCLIPConvert(Node):
     FUNCTION = "convert"
     required = {
         **inputs("text"),
-        "from": make_input(with_first("a1111", SYNTAXES), "The syntax the prompt is in.", counts=True),
-        "to": make_input(TARGETS, "The syntax wanted.", counts=True),
+        "from": make_input(with_first("a1111", SYNTAXES), "The syntax of the prompt.", counts=True),
+        "to": make_input(TARGETS, "The target syntax.", counts=True),
     }
     optional = inputs("cleaning")
 

@@ -45,7 +45,7 @@ PREVIEW_SIDE = 512
 
 class WeightedCLIPWatch(Node):
     """Records where in the picture each word of a prompt is read while it is sampled, for Word Maps. The picture stays
-    the same to the last bit. For all models that Attention Weights knows, with prompts that our nodes have encoded.
+    the same to the last bit. For all models that Attention Weights supports, with prompts that our nodes have encoded.
     """
 
     title = "Watch Words"
@@ -59,13 +59,14 @@ class WeightedCLIPWatch(Node):
     required = {
         "conditioning": make_input("CONDITIONING", "A prompt from one of our encode nodes; negative prompts too."),
         "words": words_input(
-            "Words or phrases of the prompt, one a line, 50 at most. Empty: its first twelve words.", multiline=True
+            "Words or phrases of the prompt, one per line, 50 at most. Empty: its first twelve words.", multiline=True
         ),
-        "every": make_input("INT", "Record every so many steps. 1: all. More is faster.", **number(1, 1, 1000)),
+        "every": make_input("INT", "Record every Nth step (1 = every step). Higher is faster.", **number(1, 1, 1000)),
         "layers": make_input(
             LAYERS,
-            "all: the mean of all attention layers. fine: those that see the picture in the most cells, so edges. "
-            "coarse: the others, so the layout. as DAAM: as that program does, for comparison (Stable Diffusion 1, 2, "
+            "all: the mean of all attention layers. fine: the layers with the most cells, which show edges. coarse: "
+            "the others, which show the layout. as DAAM: the layers that DAAM uses, for comparison (Stable Diffusion "
+            "1, 2, "
             "XL). Models with one grid, such as Flux, have the same layers in coarse and fine.",
         ),
     }
@@ -90,7 +91,7 @@ class WeightedCLIPWatch(Node):
 
 class WeightedCLIPWordMaps(DrawingNode, Node):
     """Shows where in the picture each watched word was read: as masks, for inpainting or Place Phrase, and as pictures.
-    It takes the LATENT as the sampler gives it, by which it knows which sampling is meant.
+    Connect the sampler's LATENT unchanged; it identifies the run.
     """
 
     title = "Word Maps"
@@ -106,13 +107,13 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
     OUTPUT_NODE = True
     required = {
         "watch": watch_input("From Watch Words."),
-        "latent": make_input("LATENT", "The sampler's output as it is, sampled with Watch Words' CONDITIONING."),
+        "latent": make_input("LATENT", "The sampler's output, unchanged, sampled with Watch Words' CONDITIONING."),
         "scale": make_input(
             SCALES,
             "one for all: 1 is the largest share of all words, so words that are hardly read stay dark. each its own: "
-            "from the word's least share to its largest.",
+            "from the word's smallest share to its largest.",
         ),
-        "word": words_input("The word whose masks and overlays to give. Empty: all, one after the other."),
+        "word": words_input("The word to output masks and overlays for. Empty: all words, one after the other."),
     }
     optional = {"image": make_input("IMAGE", "The decoded picture, for the overlay and the size.")}
 

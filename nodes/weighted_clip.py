@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..hosts.comfy.cache import with_memory
-from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
+from ..hosts.comfy.live_tokenizers import as_by_host, as_weighted
 from ..hosts.comfy.served import tell_served
 from ..hosts.comfy.titles import WEIGHTED_CLIP
 from ..hosts.comfy.types import Clip
@@ -25,8 +25,8 @@ TWICE = "There is another Weighted CLIP before this one: the settings of this on
 
 
 class WeightedCLIP(Node):
-    """Put it behind the loader, and every prompt box of the workflow weighs: (word:1.3) makes a word stronger,
-    (word:0.5) weaker, in any model and in any node that takes this CLIP, also in subgraphs. A prompt without weights
+    """Put it after the loader, and every prompt box of the workflow takes weights: (word:1.3) makes a word stronger,
+    (word:0.5) weaker, with any model and any node that takes this CLIP, also in subgraphs. A prompt without weights
     gives exactly what it gave before.
     """
 
@@ -39,7 +39,7 @@ class WeightedCLIP(Node):
         Out(
             "CLIP",
             "CLIP",
-            "The CLIP for all prompt boxes. LoRA loaders and CLIP Set Last Layer may stand on either side.",
+            "The CLIP for all prompt boxes. LoRA loaders and CLIP Set Last Layer can come before or after it.",
         ),
     )
     required = {
@@ -54,7 +54,7 @@ class WeightedCLIP(Node):
         ),
         "strength": make_input(
             "FLOAT",
-            "In the attention: how far weights are taken. 0: not at all. 0.5: half way from 1. 1: as written.",
+            "In the attention: strength of the weights. 0: none. 0.5: halfway to 1. 1: as written.",
             **number(1.0, 0.0, 10.0, 0.05),
         ),
     }
@@ -107,7 +107,7 @@ class WeightedCLIP(Node):
     def reader_for(values: Mapping[str, Any]) -> Callable[[Clip, str, EncodeOptions], ReadPrompt]:
         """Reading of prompts for T5, Qwen and others."""
         scheme = str(values.get("scheme", AUTO))
-        return as_weighed if scheme == AUTO or scheme.startswith(ATTENTION) else as_by_host
+        return as_weighted if scheme == AUTO or scheme.startswith(ATTENTION) else as_by_host
 
     def run(
         self,

@@ -10,8 +10,8 @@ from .node import DEVICES, Node, Out, checked, make_input
 
 
 class WeightedCLIPLoadWorld(Node):
-    """Loads a small Stable Diffusion, 4 MB, that draws coloured shapes, 32 x 32 pixels, within seconds on any computer:
-    prompts, weights and the nodes of this pack can be tried without a checkpoint.
+    """Loads a small Stable Diffusion, 4 MB, that draws coloured shapes, 32 x 32 pixels, within seconds on any computer,
+    so that you can try prompts, weights and the nodes of this pack without a checkpoint.
     """
 
     title = "Load Small World"
@@ -19,7 +19,7 @@ class WeightedCLIPLoadWorld(Node):
     outputs = (
         Out("MODEL", "MODEL", "The diffusion model, for KSampler: scheduler simple."),
         Out("CLIP", "CLIP", "The text encoder, for any node that encodes a prompt."),
-        Out("VAE", "VAE", "Makes pictures of latents and latents of pictures."),
+        Out("VAE", "VAE", "The VAE."),
     )
     FUNCTION = "load"
     required = {"device": make_input(DEVICES, "auto: where the host runs such models.")}

@@ -175,7 +175,7 @@ def load_same(folder: Path, own: Own, say: Callable[[str], None], *, is_main_pro
     check_same(folder, found, now, {*LENGTH, *MAY_CHANGE, *(() if is_as_long else own.follow_length)})
     step = state.get("step")
     if not is_as_long and type(step) is int and step > own.num_steps:
-        raise ValueError(f"{path} is of step {step:,}, beyond the {own.num_steps:,} asked for: ask for more steps")
+        raise ValueError(f"{path} is at step {step:,} of {own.num_steps:,}; raise --steps")
     with naming(path):
         check_keys(state, own.state, "the checkpoint")
         own.check(state)
@@ -188,7 +188,7 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{path} cannot be gone on with: {error}. {_ADVICE}") from error
+        raise ValueError(f"{path} cannot be resumed: {error}. {_ADVICE}") from error
 
 
 # ---- what a state must be

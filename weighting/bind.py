@@ -76,7 +76,7 @@ def within_bounds(marked: Bound, chunks: Sequence[TokenChunk]) -> Bound:
     number = len({token.phrase for chunk in marked.chunks for token in chunk.tokens} - {0})
     if number <= MAX_PHRASES:
         return marked
-    message = f"At most {MAX_PHRASES} phrases can be kept apart, as each is an encoding more: there are {number:,}."
+    message = f"At most {MAX_PHRASES} phrases can be kept apart, as each is one more encoding: there are {number:,}."
     return Bound(tuple(chunks), (bind_issue(UNBOUND, message),))
 
 

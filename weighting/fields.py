@@ -125,7 +125,7 @@ def levels_of_steps(start: int, end: int, levels: Sequence[float]) -> tuple[floa
 def check_weight(name: str, weight: float) -> None:
     """Refuse a weight that is no number from 0, with a ValueError that quotes it."""
     if not (math.isfinite(weight) and weight >= 0):
-        raise ValueError(f"{name} must be 0 or a number above, got {weight:g}.")
+        raise ValueError(f"{name} must be 0 or above, got {weight:g}.")
 
 
 def check_times(start: float, end: float, *, in_steps: bool) -> None:

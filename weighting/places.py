@@ -105,7 +105,7 @@ def _read(line: str) -> PlacedPhrase:
     if not phrase:
         raise ValueError("it has no phrase in front of the colon.")
     if not rest:
-        raise ValueError("nothing stands behind the colon.")
+        raise ValueError("nothing follows the colon.")
     weights: dict[str, float] = {}
     times: list[re.Match[str]] = []
     area: list[str] = []
@@ -113,16 +113,16 @@ def _read(line: str) -> PlacedPhrase:
         if weight := _WEIGHT.fullmatch(part):
             name = weight[1].lower()
             if name in weights:
-                raise ValueError(f"{name} stands there twice.")
+                raise ValueError(f"{name} is given twice.")
             weights[name] = _weight(name, weight[2])
         elif time := _TIME.fullmatch(part):
             times.append(time)
         else:
             area.append(part)
     if len(times) > 1:
-        raise ValueError("two times stand there: write one line for each.")
+        raise ValueError("two times are given: write one line for each.")
     if area and not all(area):
-        raise ValueError("nothing stands between two commas, or behind the last one.")
+        raise ValueError("nothing is between two commas, or after the last one.")
     place = PlacedPhrase(phrase, read_area(shortened(", ".join(area))), line=line)._replace(**weights)
     for time in times:
         start, end, in_steps, written = float(time[1]), float(time[2]), time[3] is not None, shortened(time[0])
@@ -137,6 +137,6 @@ def _weight(name: str, written: str) -> float:
     try:
         weight = float(written)
     except ValueError:
-        raise ValueError(f"{name} must be 0 or a number above, got “{shortened(written)}”.") from None
+        raise ValueError(f"{name} must be 0 or above, got “{shortened(written)}”.") from None
     check_weight(name, weight)
     return weight

@@ -107,7 +107,7 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
         written = f"<{tag.kind}:{':'.join(tag.items)}>"
         if (inner := written.find("<", 1)) > 0:
             head = written[:inner].rstrip(" \t\r\n,")
-            message = f"The tag “{shortened(head)}” is never closed: is “{shortened(f'{head}>')}” meant?"
+            message = f"The tag “{shortened(head)}” is never closed: did you mean “{shortened(f'{head}>')}”?"
             issues.append(Issue("unclosed-tag", message, tag.span, fix=f"{head}>{written[len(head) :]}"))
         if tag.kind in LORA_KINDS:
             loras.append(_read_lora(tag, issues))
@@ -120,7 +120,7 @@ def read_loras(tags: tuple[Tag, ...]) -> tuple[list[LoraTag], list[Issue]]:
         else:
             kind = tag.kind.lower()
             fix = f"<{kind}{written[len(kind) + 1 :]}" if kind in LORA_KINDS else ""
-            message = f"“{shortened(written)}” is a tag of A1111 and no text. Only LoRAs can be loaded here."
+            message = f"“{shortened(written)}” is an A1111 tag, not text. Only LoRAs can be loaded here."
             issues.append(Issue("unknown-tag", message, tag.span, fix=fix))
     return loras, issues
 

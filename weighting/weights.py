@@ -33,4 +33,4 @@ def far_issue(text: str, weight: float, span: Span, digits: Span | None = None) 
     if digits is None:
         return Issue("far-weight", f"“{text}” has the weight {weight:g}, beyond -10 to 10.", span)
     fix = f"{float(f'{number[0]}.{number[1:]}'):g}"
-    return Issue("far-weight", f"“{text}” has the weight {weight:g}: is {fix} meant?", digits, fix=fix)
+    return Issue("far-weight", f"“{text}” has the weight {weight:g}: did you mean {fix}?", digits, fix=fix)

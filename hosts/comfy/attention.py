@@ -37,14 +37,26 @@ from .families import (
     layout_of,
     reads_apart,
     reads_masks,
-    weigher_of,
+    weighting_function,
 )
 from .fields import PIXELS, Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
 from .queries import Call, num_guides, told_by_layer
 from .regions import LLAMA, MASK, Region
 from .reserving import reserve
-from .steps import LLAMA_ROWS, MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of
+from .steps import (
+    LLAMA_ROWS,
+    MARKER,
+    Read,
+    Sizes,
+    inputs_for,
+    num_changed,
+    plain,
+    read_in,
+    sizes_of,
+    take,
+    weighting_of_call,
+)
 from .text_rows import num_rows_read
 from .titles import PLACE_PHRASE, REGIONAL_PROMPT
 from .types import Conditioning, ModelPatcher
@@ -63,7 +75,7 @@ READ_TOO = ("t5xxl_ids", "t5xxl_weights", LLAMA, MASK)
 """Values of an entry that a model reads beside its rows: Anima T5's ids, HiDream rows of Llama, LTX-Video a mask."""
 NUM_TOKENS = "num_tokens"
 """The host's name of the number of rows of a text, for models that read it."""
-NOT_ACTING = "lost in silence: where another pack, such as Attention Couple, takes this conditioning for a region"
+NOT_ACTING = "weights are ignored if another pack (e.g. Attention Couple) uses this conditioning as a region"
 """Line of a report about weights and signs in the attention; our code does not run there."""
 
 Entry = dict[str, Any]
@@ -455,7 +467,7 @@ def _predict(
     for entry in marked:
         marker = entry["model_conds"][MARKER]
         if "c_crossattn" not in entry["model_conds"]:
-            weigher_of(model)  # Stable Cascade's text goes another way
+            weighting_function(model)  # Stable Cascade's text goes another way
         llama = _llama_of(entry["model_conds"])
         num_last = 0 if llama is None else llama.shape[2]
         num_filled = _num_filled(entry, is_filled)
@@ -635,7 +647,7 @@ def _check_places(maps: Tensor, x: Tensor) -> None:
     if maps.shape[0] != x.shape[0] or maps.shape[2:] != x.shape[2:]:
         raise ValueError(
             "A placed phrase or a region cannot act where another node cuts the picture into parts, such as tiles: "
-            "nobody can tell then where in the picture it draws. Take out that node, or "
+            "tiled sampling gives no position in the picture. Take out that node, or "
             f"{PLACE_PHRASE} and {REGIONAL_PROMPT}."
         )
 
@@ -665,7 +677,7 @@ def _apply(
     if taken is None or not (num_rows or taken.beside is not None or len(taken.watched[0])):
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     model = executor.class_obj  # type: ignore[attr-defined]
-    weigh = weigher_of(model)
+    weigh = weighting_function(model)
     assert c_crossattn is not None  # all families have the text there
     seen: _Seen | None = options.get(MARKER)
     num_keys = _num_rows(c_crossattn, inputs.get(LLAMA_ROWS))
@@ -674,7 +686,7 @@ def _apply(
             _check_places(maps, x)
     picture = x[:, :, : x.shape[2] - num_guides(inputs.get("keyframe_idxs"), x.shape[2:])]
     taken = taken.of_frames(picture.shape[2])
-    weighing = weighing_of(taken, num_keys, x.device, lambda words: _maps(words, picture, model, seen))
+    weighing = weighting_of_call(taken, num_keys, x.device, lambda words: _maps(words, picture, model, seen))
     if taken.beside is not None:
         c_crossattn = torch.cat([c_crossattn, taken.beside.to(c_crossattn).expand(len(x), -1, -1)], 1)
         if taken.masks is not None:

@@ -38,7 +38,7 @@ COUPLED = (
 """Message where another pack's node puts prompts beside ours in the attention."""
 
 
-Weigh = Callable[["Weighing", Call], TransformerOptions]
+WeightingFunction = Callable[["Weighing", Call], TransformerOptions]
 """From weights and a call of a model to a copy of its options with the weights applied."""
 
 

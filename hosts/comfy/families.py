@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .attention_hooks import by_hooks
 from .attention_layers import (
-    Weigh,
+    WeightingFunction,
     before_three_texts,
     behind_refiners,
     behind_text_fusion,
@@ -124,7 +124,7 @@ class Family:
 
     title: str
     """Its name in messages."""
-    weigh: Weigh
+    weigh: WeightingFunction
     """Method for getting weights into its attention."""
     layout: Layout | None
     """Layout of the queries of that attention; None if it is unknown, so that words have no places there."""
@@ -527,7 +527,7 @@ def is_filled_in_front(model: Any) -> bool:
 
 def check_regions(model: Any) -> None:
     """Refuse regions in a model of the host that is unknown, or whose picture they would move."""
-    weigher_of(model)
+    weighting_function(model)
     if known_class(model, MOVED_BY_ROWS) is not None:
         raise ValueError(
             f"{REGIONAL_PROMPT} would move the picture of this model ({type(model).__name__}), which places it by the "
@@ -546,7 +546,7 @@ def reads_masks(model: Any) -> bool:
     return MASK in signature(_network_of(model).forward).parameters
 
 
-def weigher_of(model: Any) -> Weigh:
+def weighting_function(model: Any) -> WeightingFunction:
     """Method for getting weights into the attention of a host's model (``comfy.model_base.BaseModel``).
 
     A ValueError says that it is unknown where this model reads text.

@@ -197,7 +197,7 @@ def _made_mask(where: Where, step: Step) -> Tensor | None:
 
 def without_place(name: str) -> str:
     """Message about a phrase or region whose area and mask have no place in common."""
-    return f"{name} has no place in the picture: its area and its mask do not meet."
+    return f"{name} has no place in the picture: area and mask do not overlap."
 
 
 def _by_picture(pictures: Tensor, where: Where, step: Step) -> Tensor:

@@ -48,7 +48,7 @@ class _TokenizerAlone:
         return self.tokenizer.tokenize_with_weights(text, False, **options)
 
 
-def as_weighed(clip: Clip, text: str, options: EncodeOptions) -> ReadPrompt:
+def as_weighted(clip: Clip, text: str, options: EncodeOptions) -> ReadPrompt:
     """Read a prompt whose words are weighted in the attention."""
     family = BY_TOKENIZER[class_of(clip.tokenizer)]
     host_text = text_to_weigh(clip, family, text, options)
@@ -80,7 +80,7 @@ def live_reader(name: str, read: Callable[[Clip, str, EncodeOptions], ReadPrompt
 
     Args:
         name: Class of its tokenizer, as reported by a run; or a loader and its type, one of `OF_LOADERS`.
-        read: `as_weighed` or `as_by_host`.
+        read: `as_weighted` or `as_by_host`.
 
     Returns:
         The reader; None if that encoder's rows are unknown, if it is not available without a checkpoint, or if there is
@@ -107,7 +107,7 @@ def _tokenizer_alone(name: str) -> Any:
     module, _, class_name = name.rpartition(".")
     try:
         clip = _TokenizerAlone(getattr(import_module(module), class_name)())
-        as_weighed(clip, "a", EncodeOptions())  # pyright: ignore[reportArgumentType]
+        as_weighted(clip, "a", EncodeOptions())  # pyright: ignore[reportArgumentType]
     except Exception as error:  # any exception of a host class created without its checkpoint
         logger.info("the token ruler shows tokens of %s after a run only: %s", class_name, error)
         return None

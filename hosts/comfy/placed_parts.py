@@ -69,11 +69,11 @@ def _check_coupled(group: Sequence[PlacedPart]) -> None:
         place = part.place or RegionPlace("")
         name = shortened(place.text) if place.text else "the base prompt"
         if number and place.has_area:
-            raise RegionError(f"“{name}”: an AREA behind COUPLE has no effect in prompt-control. Take MASK.")
+            raise RegionError(f"“{name}”: an AREA after COUPLE has no effect in prompt-control. Take MASK.")
         if part.weight != 1 and not place.has_area:
             raise RegionError(
-                f"“{name}” has the weight {part.weight:g}. Beside COUPLE, prompt-control multiplies the rows of text "
-                "by it, which is not read here. Weigh a region with its MASK: COUPLE(x1 x2, y1 y2, weight)."
+                f"“{name}” has the weight {part.weight:g}. With COUPLE, prompt-control multiplies the rows of text "
+                "by it, which is not read here. Weight a region with its MASK: COUPLE(x1 x2, y1 y2, weight)."
             )
 
 

@@ -99,7 +99,7 @@ def place_phrase(
         lines[0] += f", in {num_found} of the {len(fields)} entries of this CONDITIONING"
     place = place_in_words(where)
     if inside == outside == 1.0 or (not place and inside == 1.0):
-        return conditioning, f"{lines[0]}\nits weight is 1 everywhere: the CONDITIONING is as it came in"
+        return conditioning, f"{lines[0]}\nits weight is 1 everywhere: conditioning unchanged"
     lines.append(f"weight {inside:g} in {place}, {outside:g} outside" if place else f"weight {inside:g} everywhere")
     lines += time_lines(where, [values for (_, values), field in zip(conditioning, fields, strict=True) if field])
     placed = _watched(with_field(conditioning, fields), where, [field.rows if field else () for field in fields])
@@ -177,7 +177,7 @@ def place_region(
     if len(region) > 1:
         lines[0] += f", {len(region)} texts one after the other"
     if not strength:
-        return base, f"{lines[0]}\nits strength is 0: the CONDITIONING is as it came in"
+        return base, f"{lines[0]}\nits strength is 0: conditioning unchanged"
     lines.append(f"strength {strength:g} in {place_in_words(where) or 'the whole picture'}")
     if blends:
         lines.append("in every other block, in models in which text and picture share an attention")

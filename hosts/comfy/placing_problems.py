@@ -18,7 +18,7 @@ from .titles import REGIONAL_PROMPT
 from .upstream import Prompts
 from .words import absent
 
-EMPTY = "phrase is empty: write some words of the prompt that are to be placed."
+EMPTY = "phrase is empty: type the words of the prompt to place."
 NESTED = f"The prompt of region has regions itself: connect it as base, and chain {REGIONAL_PROMPT} nodes."
 SMALLEST = 8
 """Pixels along a side of a place of most latents."""
@@ -42,7 +42,7 @@ def absent_place(word: str, name: str) -> str:
 def own_map(name: str, area: str) -> str:
     """Message about a phrase that is placed where it is read itself."""
     return (
-        f"{name} cannot be placed “{shortened(area)}”: it would follow its own map, and feed on itself. Take another "
+        f"{name} cannot be placed “{shortened(area)}”: the phrase would follow its own map (feedback). Take another "
         "word of the prompt."
     )
 
@@ -63,8 +63,8 @@ def strength_words(strength: float) -> str:
 def comes_with(names: Sequence[str]) -> str:
     """Message about a region's prompt with values of `ALONE`."""
     return (
-        f"The prompt of region comes with {', '.join(names)}, which acts on whole pictures, not on a region. Give the "
-        f"base what is for all of the picture, and {REGIONAL_PROMPT} its area, mask and strength."
+        f"The prompt of region comes with {', '.join(names)}, which acts on whole pictures, not on a region. Apply to "
+        f"the base what is for the whole picture, and {REGIONAL_PROMPT} its area, mask and strength."
     )
 
 
@@ -158,5 +158,5 @@ def checked_mask(mask: Tensor | None) -> Tensor | None:
     if not bool(pictures.isfinite().all()) or bool((pictures < 0).any()) or bool((pictures > 1).any()):
         raise ValueError("mask must hold numbers from 0 to 1.")
     if not bool(pictures.any()):
-        raise ValueError("mask is 0 everywhere: paint the place.")
+        raise ValueError("The mask is empty. Paint the area.")
     return pictures

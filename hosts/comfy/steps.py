@@ -165,7 +165,7 @@ def sizes_of(reads: Sequence[Read]) -> Sizes:
 def inputs_for(
     inputs: Mapping[str, Any], read: Read | None, sizes: Sizes, step: Step | None, text_of: TextOf
 ) -> dict[str, Any]:
-    """A model's inputs for an entry, with those for our `weighing_of`; None for an entry that is not marked.
+    """A model's inputs for an entry, with those for our `weighting_of_call`; None for an entry that is not marked.
 
     Rows that an entry lacks are NaN.
     """
@@ -309,7 +309,7 @@ def num_changed(lines: Tensor) -> int:
     return int((lines != plain(1, len(lines) - 2)).any(0).sum())
 
 
-def weighing_of(taken: Taken, num_keys: int, device: torch.device, watch: Callable[[Tensor], Maps]) -> Weighing:
+def weighting_of_call(taken: Taken, num_keys: int, device: torch.device, watch: Callable[[Tensor], Maps]) -> Weighing:
     """Weights for the keys of a call, where the host has repeated shorter texts until there are so many.
 
     ``watch`` makes maps of the keys of words, as `Maps` takes them.

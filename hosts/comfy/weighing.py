@@ -51,7 +51,7 @@ class WeighedWord(NamedTuple):
     """Its rows in the conditioning, counted from 0."""
 
 
-class Weighed(NamedTuple):
+class WeightedText(NamedTuple):
     """A prompt with weights that act in the attention."""
 
     encoded: Encoded
@@ -62,7 +62,7 @@ class Weighed(NamedTuple):
     """The model for it, if one was given."""
 
 
-def weigh_text(
+def weight_text(
     clip: EitherClip,
     text: str,
     options: EncodeOptions,
@@ -70,7 +70,7 @@ def weigh_text(
     strength: float = 1.0,
     model: ModelPatcher | None = None,
     node_id: str | None = None,
-) -> Weighed:
+) -> WeightedText:
     """Encode a prompt without its weights, and weight its words in the attention.
 
     Args:
@@ -104,7 +104,7 @@ def weigh_text(
     is_weighed = [token.weight != 1.0 for token in tokens] if moves_rows else [effect != PLAIN for effect in effects]
     words = _words(text, tokens, is_weighed)
     prompts = {name: without_ignored(prompt) for name, prompt in encoded.prompts.items()}
-    return Weighed(encoded._replace(conditioning=conditioning, prompts=prompts), words, model)
+    return WeightedText(encoded._replace(conditioning=conditioning, prompts=prompts), words, model)
 
 
 def without_ignored(prompt: EncodedPrompt) -> EncodedPrompt:
@@ -113,18 +113,20 @@ def without_ignored(prompt: EncodedPrompt) -> EncodedPrompt:
     return prompt._replace(read=prompt.read._replace(issues=issues))
 
 
-def report_of(weighed: Weighed, how: str, strength: float) -> list[str]:
+def report_of(weighed: WeightedText, how: str, strength: float) -> list[str]:
     """Lines about the weighted words with their rows, and about those not weighted."""
     if not weighed.words:
-        return ["no word is weighed: the conditioning is that of CLIP Text Encode"]
-    lines = [f"weighed in the attention by {how}, strength {strength:g}:"]
+        return ["no word is weighted: the conditioning is that of CLIP Text Encode"]
+    lines = [f"weighted in the attention by {how}, strength {strength:g}:"]
     if _moves_rows(how):
-        lines = [f"weighed by {how}, strength {strength:g}: rows as ComfyUI does, below 0 taken away in the attention:"]
+        lines = [
+            f"weighted by {how}, strength {strength:g}: rows as ComfyUI does, below 0 taken away in the attention:"
+        ]
     for text, weight, rows in weighed.words:
         lines.append(f"  {quote(text)} {weight:.4g}: {'row' if len(rows) == 1 else 'rows'} {_ranges(rows)}")
     num_rows = sum(len(word.rows) for word in weighed.words)
     lines.append(f"{counted(num_rows, 'row')}, counted from 0; after sampling ComfyUI's log says in how many layers")
-    lines.append("not weighed: the pooled vector, and what a ControlNet reads")
+    lines.append("not weighted: the pooled vector, and what a ControlNet reads")
     is_said = any(prompt.signs for prompt in weighed.encoded.prompts.values())  # by the report on the encoding
     return lines if is_said else [*lines, NOT_ACTING]
 

@@ -26,7 +26,7 @@ WORDS = "weighted_clip_words"
 
 
 FOREIGN = (
-    f"This CONDITIONING does not say which of its rows are words. Put the node {WEIGHTED_CLIP} behind the loader, or "
+    f"This CONDITIONING does not say which of its rows are words. Put the node {WEIGHTED_CLIP} after the loader, or "
     f"encode the prompt with {WEIGHTED_PROMPT}: with their first settings they give what the stock node gives."
 )
 """Message about a conditioning that no node of ours has encoded."""
@@ -41,7 +41,7 @@ def without_rows(phrase: str, reason: str) -> str:
 def changed(phrase: str) -> str:
     """Message about a phrase of a conditioning whose rows another node has changed."""
     return (
-        f"“{shortened(phrase)}” cannot be found any more: a node behind the text encoder, such as Conditioning "
+        f"“{shortened(phrase)}” cannot be found any more: a node after the text encoder, such as Conditioning "
         "(Average) or (Concat), has changed the rows of this CONDITIONING. Place or watch the phrase before that node, "
         "or join prompts with Conditioning (Combine)."
     )

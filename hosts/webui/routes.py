@@ -52,8 +52,8 @@ REFUSED = "refused"
 name of the setting whose lines they are about, or ""."""
 METHOD = "init_script_args"
 """Method of the host's API that is replaced."""
-UNKNOWN = "no tokens are shown of this model: its text encoder is unknown here"
-IGNORED = "Emphasis mode Ignore: weights count for nothing"
+UNKNOWN = "no tokens are shown for this model: its text encoder is not supported"
+IGNORED = "Emphasis mode Ignore: weights have no effect"
 
 _running = 0
 

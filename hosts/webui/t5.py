@@ -26,11 +26,11 @@ from .engines import UnknownEncodersError
 NAME = "text_processing_engine_t5"
 """Attribute of the host's model."""
 LOST = (
-    "Behind BREAK T5 begins another text in this WebUI, which the picture does not read. Where a prompt changes with "
+    "After BREAK, T5 starts another text in this WebUI, which the picture does not read. Where a prompt changes with "
     "the steps, texts are mixed up."
 )
 STOPS = "BREAK stops the generation with this model: in this WebUI T5 begins another text there, and CLIP does not."
-UNKNOWN = "“{}” is unknown to T5, which reads one and the same token for all that it does not know."
+UNKNOWN = "“{}” is unknown to T5, which reads the same token for everything that it does not know."
 MAX_TOLD = 5
 """Maximum number of different unknown letters that are told."""
 

@@ -314,7 +314,7 @@ class Network:
 
 def test_an_unknown_model_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"this model \(SimpleNamespace, Network\)"):
-        families.weigher_of(SimpleNamespace(diffusion_model=Network()))
+        families.weighting_function(SimpleNamespace(diffusion_model=Network()))
 
 
 # ---- the wrappers

@@ -51,7 +51,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def refusal(network: Any) -> str:
     with pytest.raises(ValueError, match="do not know where this model") as raised:
-        families.weigher_of(SimpleNamespace(diffusion_model=network))
+        families.weighting_function(SimpleNamespace(diffusion_model=network))
     return str(raised.value)
 
 
@@ -65,7 +65,7 @@ def test_a_subclass_that_inherits_its_attention_is_accepted(toy: Any) -> None:
             return "of no method of the host's"
 
     for network in (toy.Network(), Larger()):
-        assert families.weigher_of(SimpleNamespace(diffusion_model=network)) is families.in_joint_attention
+        assert families.weighting_function(SimpleNamespace(diffusion_model=network)) is families.in_joint_attention
 
 
 def test_a_subclass_that_reads_in_its_own_way_is_refused_in_words(toy: Any) -> None:

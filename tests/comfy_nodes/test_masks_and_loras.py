@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from weighted_clip.hosts.comfy.clip import encode_texts
-from weighted_clip.hosts.comfy.weighing import weigh_text
+from weighted_clip.hosts.comfy.weighing import weight_text
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 
@@ -141,7 +141,7 @@ def test_a_refused_text_is_refused_before_others_are_encoded(monkeypatch) -> Non
         encode_texts(two, ["a", texts], EncodeOptions(scheme="negpip"))
     for how in ("negpip", "bias"):
         with pytest.raises(ValueError, match=r"does not take \.and and \.blend"):
-            weigh_text(two, '("a cat", "a dog").and()', EncodeOptions(syntax="compel"), how)
+            weight_text(two, '("a cat", "a dog").and()', EncodeOptions(syntax="compel"), how)
 
 
 @pytest.mark.parametrize("binding", [{}, {"phrases": "red cat\nblue dog", "rest": "alone"}], ids=["", "bound"])

@@ -112,7 +112,7 @@ def test_the_page_gets_each_different_text_of_a_conditioning_once() -> None:
 def test_weight_1_everywhere_attaches_nothing(inputs) -> None:
     words = conditioning()
     same, report = place(words, **inputs)
-    assert same is words and "the CONDITIONING is as it came in" in report
+    assert same is words and "conditioning unchanged" in report
 
 
 def test_a_phrase_in_some_texts_of_a_timed_prompt_is_placed_there() -> None:

@@ -118,10 +118,10 @@ def test_words_in_later_chunks_have_their_own_rows() -> None:
 
 def test_the_report_names_words_rows_and_what_is_not_weighed() -> None:
     report = run()[1]
-    assert "weighed in the attention by bias, strength 1:" in report
+    assert "weighted in the attention by bias, strength 1:" in report
     assert "'red' 1.4: row 2\n" in report
     assert "'photorealistic dog' 0.5: rows 6-8\n" in report
-    assert "not weighed: the pooled vector, and what a ControlNet reads" in report
+    assert "not weighted: the pooled vector, and what a ControlNet reads" in report
 
 
 @pytest.mark.parametrize("how", ["bias", "negpip"])

@@ -452,7 +452,7 @@ def check_report_and_log_say_what_acts() -> None:
     assert none is None
     for line in ("'red' 1.7: row 2", "'mat' 0.4: row 6", "'oil painting' -0.6: rows 8-9", "'snow' 0: row 11"):
         assert line in report, report
-    assert "not weighed: the pooled vector, and what a ControlNet reads" in report
+    assert "not weighted: the pooled vector, and what a ControlNet reads" in report
     num_layers = sum(name.endswith("attn2") for name, _ in model.model.diffusion_model.named_modules())
     assert logged(lambda: sampled(model, conditioning, negative)) == [
         f"Attention Weights: 5 rows in {num_layers} attention layers"

@@ -344,7 +344,7 @@ def test_a_menu_puts_it_before_all_prompts(page: RulerPage, where: str) -> None:
     )
     before = page.run(FEEDS)
     assert before == {"a (red:1.3) cat": "CLIPLoader", "a dog": "CLIPLoader"}
-    item = f"Weigh all prompts with {page.run('return LiteGraph.registered_node_types[args[0]].title', SERVER)}"
+    item = f"Weight all prompts with {page.run('return LiteGraph.registered_node_types[args[0]].title', SERVER)}"
     choose(page, item, kind)
     page.wait(f"return Object.keys(await (async () => {{ {FEEDS} }})()).length === 3")
     assert page.run(FEEDS) == {**dict.fromkeys(before, SERVER), SERVER: "CLIPLoader"}

@@ -68,7 +68,7 @@ def test_infinite_weights_are_refused_and_far_ones_named(webui: WebUIServer) -> 
     text = "a (cat:12) and a dog"
     made = webui.txt2img(text, script=(True, "a1111"), probe=True)
     assert made.seen is not None
-    assert "“cat” has the weight 12: is 1.2 meant?" in made.seen.comments
+    assert "“cat” has the weight 12: did you mean 1.2?" in made.seen.comments
     assert made.equals(webui.txt2img(text))
 
 

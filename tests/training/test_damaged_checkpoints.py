@@ -153,7 +153,7 @@ def test_the_count_of_measurements_is_looked_at_too(
     shutil.copytree(whole, tmp_path / "out")
     changed(lambda state: change(state["patience"]))(tmp_path / "out" / "checkpoint.pt")
     monkeypatch.setattr(resumed, "folder", tmp_path / "out")
-    with pytest.raises(ValueError, match=r"checkpoint\.pt cannot be gone on with: patience"):
+    with pytest.raises(ValueError, match=r"checkpoint\.pt cannot be resumed: patience"):
         resumed.resume()
 
 
@@ -176,5 +176,5 @@ def test_gradient_scales_are_looked_at_too(
     shutil.copytree(whole, tmp_path / "out")
     changed(lambda state: change(state["scales"]))(tmp_path / "out" / "checkpoint.pt")
     monkeypatch.setattr(resumed, "folder", tmp_path / "out")
-    with pytest.raises(ValueError, match=r"checkpoint\.pt cannot be gone on with: .*scales"):
+    with pytest.raises(ValueError, match=r"checkpoint\.pt cannot be resumed: .*scales"):
         resumed.resume()

@@ -157,7 +157,7 @@ def test_a_run_is_not_shortened_to_less_than_it_has_done_nor_lengthened_with_oth
 ) -> None:
     assert start(objective, data, tmp_path / "out", "--steps", "4") == 0
     assert start(objective, data, tmp_path / "out", "--resume", "--steps", "3") == 1
-    assert "is of step 4, beyond the 3 asked for: ask for more steps" in capsys.readouterr().err
+    assert "is at step 4 of 3; raise --steps" in capsys.readouterr().err
     assert start(objective, data, tmp_path / "out", "--resume", "--steps", "6", "--seed", "7") == 1
     assert "is of a run with other seed (0 then, 7 now)" in capsys.readouterr().err
 

@@ -232,7 +232,7 @@ function serverItems(node) {
     insert();
     changed();
   };
-  return insert ? [{ content: say(`Weigh all prompts with ${LiteGraph.registered_node_types[SERVER].title}`), callback }] : [];
+  return insert ? [{ content: say(`Weight all prompts with ${LiteGraph.registered_node_types[SERVER].title}`), callback }] : [];
 }
 
 /** Items of the menu of a stock node. */

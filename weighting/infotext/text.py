@@ -88,7 +88,7 @@ def read_lines(text: str) -> Infotext:
     prompt, negative, more = _cut_negative(before)
     if settings.values and end < len(text):
         negative = _NEGATIVE_WORDS.sub("", text[end:], 1).strip()
-        more.append("The negative prompt is behind the settings.")
+        more.append("The negative prompt comes after the settings.")
     if (settings.values or negative) and (words := _POSITIVE_WORDS.match(prompt)):
         prompt = prompt[words.end() :]
         more.append(f"“{words[0].strip()}” before the prompt is left out.")
@@ -144,8 +144,12 @@ def _cut_negative(text: str) -> tuple[str, str, list[str]]:
         return text, "", []
     before, negative = text[: words[0].start()].rstrip(), text[words[0].end() :].strip()
     if len(words) > 1 or not before.strip(" ,.;|"):
-        return text, "", [f"“{NEGATIVE}” begins no line, and where the prompt ends is not clear: all is the prompt."]
-    return before, negative, [f"“{NEGATIVE}” begins no line: what is before it is taken for the prompt."]
+        return (
+            text,
+            "",
+            [f"“{NEGATIVE}” does not begin a line, so it is unclear where the prompt ends: all of it is the prompt."],
+        )
+    return before, negative, [f"“{NEGATIVE}” does not begin a line: the text before it is taken as the prompt."]
 
 
 def _unread(prompt: str, negative: str, settings: _ParsedSettings) -> list[str]:

@@ -42,7 +42,7 @@ class Writer(NamedTuple):
     """The WebUI's names by its own, where `webui_settings` does not know them."""
     unpack: Callable[[Values], Values] = dict
     """First step, which gives the object with prompts and settings."""
-    note: str = "its pictures are drawn otherwise, so the picture will be another."
+    note: str = "it draws pictures differently, so the picture will differ."
     """End of a sentence that begins with its name."""
     has_webui_settings: bool = False
     """Whether what it writes are the WebUI's settings, of which none is left out."""
@@ -113,7 +113,7 @@ WRITERS = (
     Writer("SwarmUI", ("sui_image_params",), {"comfyuisampler": "Sampler"}, _unpack_swarm),
     Writer(
         *("NovelAI", ("Software", "Comment"), {"scale": "CFG scale", "uc": NEGATIVE}, _unpack_nai),
-        "its models are others than A1111's, and its weights are braces.",
+        "its models differ from A1111's, and its weights are braces.",
     ),
     Writer("InvokeAI", ("positive_prompt", "seed"), {"scheduler": "Sampler"}, _unpack_invoke),
     Writer("InvokeAI", ("image", "model_weights"), {}, _unpack_old_invoke),

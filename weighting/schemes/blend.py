@@ -93,7 +93,7 @@ class Emphasis(NamedTuple):
 
 def _ignoring(chunks: Sequence[TokenChunk], options: SchemeOptions) -> Plan[WeightedRows]:
     first = next((token for chunk in chunks for token in chunk.content if token.weight > 1.0), None)
-    message = "Weights above 1 count for nothing, as the WebUI's emphasis mode is Ignore."
+    message = "Weights above 1 have no effect, as the WebUI's emphasis mode is Ignore."
     issues = () if first is None else (Issue("ignored-weights", message, first.at),)
     return unweighted(chunks, options).then(lambda weighted: weighted._replace(issues=issues))
 

@@ -91,14 +91,14 @@ def mend_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
         yield from _near_edits(prompt.source)
         for match in _OPEN_TAG.finditer(prompt.source):
             fix = f"{match[0].rstrip()}>"
-            message = f"The tag “{shortened(match[0])}” is never closed: is “{shortened(fix)}” meant?"
+            message = f"The tag “{shortened(match[0])}” is never closed: did you mean “{shortened(fix)}”?"
             yield Issue("unclosed-tag", message, Span(*match.span()), fix=fix)
     if syntax.write is not None:
         yield from _foreign_weights(prompt.source, syntax)
         for match in _CHOICE.finditer(prompt.source):
             choice = match[1].strip()
             fix = "" if "$" in choice or "::" in choice else choice
-            message = f"“{shortened(match[0])}” is text: nothing here picks one of its choices."
+            message = f"“{shortened(match[0])}” is text: none of its choices is picked here."
             yield Issue("choice", message, Span(*match.span()), fix=fix)
 
 
@@ -115,7 +115,7 @@ def _near_weights(prompt: Prompt) -> Iterator[Issue]:
             continue
         fix = f":{match['number'].translate(_NO_SPACE)})"
         form = source[max(_opening(source, match.start()), match.start() - 40, 0) : match.end()]
-        message = f"“{shortened(form)}” is no weight, but text: is “{shortened(fix, 40)}” meant?"
+        message = f"“{shortened(form)}” is text, not a weight: did you mean “{shortened(fix, 40)}”?"
         yield Issue("near-weight", message, Span(match.start("sign"), match.end()), fix=fix)
     for match in _OTHER_NUMBER.finditer(source):
         if is_mark(match.start("number")) or not is_mark(match.end() - 1):
@@ -124,9 +124,9 @@ def _near_weights(prompt: Prompt) -> Iterator[Issue]:
         is_usable = is_number and abs(float(match["number"])) <= FAR
         fix = f":{decimal(float(match['number']))})" if is_usable else ""
         if fix:
-            message = f"“{shortened(match[0])}” is no weight, but text: is “{shortened(fix, 40)}” meant?"
+            message = f"“{shortened(match[0])}” is text, not a weight: did you mean “{shortened(fix, 40)}”?"
         else:
-            message = f"“{shortened(match[0])}” is no weight here, but text: a weight is a number such as 1.2."
+            message = f"“{shortened(match[0])}” is text, not a weight: a weight is a number such as 1.2."
         yield Issue("near-weight", message, Span(*match.span()), fix=fix)
 
 
@@ -178,10 +178,10 @@ def _near_edits(source: str) -> Iterator[Issue]:
         is_clear = len(words) < 3 and (time or len(words) == 2)
         fix = f"[{':'.join(texts)}:{_share(time) if time else '0.5'}]" if is_clear else ""
         if fix:
-            message = f"“{shortened(match[0])}” is no edit, but text with a weight: is “{shortened(fix)}” meant?"
+            message = f"“{shortened(match[0])}” is text with a weight, not an edit: did you mean “{shortened(fix)}”?"
         else:
             message = (
-                f"“{shortened(match[0])}” is no edit, but text with a weight: an edit ends in a number, as [a:b:0.5]."
+                f"“{shortened(match[0])}” is text with a weight, not an edit: an edit ends in a number, as [a:b:0.5]."
             )
         yield Issue("near-edit", message, Span(*match.span()), fix=fix)
 

@@ -36,13 +36,13 @@ def slip_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
     data = read_infotext(source)
     if data.is_generation_data:
         start = 0 if data.writer else begin_of_data(source)
-        message = f"“{quoted(source, Span(start, len(source)), 40)}” begins generation data, which is no prompt."
+        message = f"“{quoted(source, Span(start, len(source)), 40)}” begins generation data, which is not a prompt."
         yield Issue(GENERATION_DATA, message, Span(start, len(source)))
     elif data.problems:
         yield Issue("unread-generation-data", data.problems[0], Span(0, len(source)))
     if syntax.foreign:
         for match in _WILDCARD.finditer(source):
-            message = f"“{shortened(match[0])}” is text: nothing here fills wildcards in."
+            message = f"“{shortened(match[0])}” is text: wildcards are not filled in here."
             yield Issue("wildcard", message, Span(*match.span()))
     if syntax.has_groups:
         for match in _FULL_WIDTH.finditer(source):

@@ -183,7 +183,7 @@ def _problem_with(name: str, digest: str, widths: Widths) -> str:
     if digest and path.is_file() and path.stat().st_size <= MAX_HASHED:
         own = hashlib.sha256(path.read_bytes()).hexdigest()
         if not own.startswith(digest.lower()):
-            return f"“{shortened(files[0], MAX_NAME)}” is another file than the picture's: hash {own[:12]}"
+            return f"“{shortened(files[0], MAX_NAME)}” is not the picture's file: hash {own[:12]}"
     return ""
 
 

@@ -37,7 +37,7 @@ from .marks import HostTokens, pairs_in, prompt_of, rebuilt, unweighted
 from .rows import EDITED, check_embeddings, parts_of_rows, read_of_tokens, shared_tokens
 from .settings import Method, Settings
 
-EDITED_LINE = "Another node has put the tokens of a prompt together: they are weighed as they stand."
+EDITED_LINE = "Another node has put the tokens of a prompt together: they are weighted as they are."
 
 
 class Encoding:
@@ -226,7 +226,7 @@ class Session:
 
     def _note(self, clip: Clip) -> str:
         if self.method.way is not None:
-            return f"weighed in the attention by {self.method.way}, strength {self.settings.strength:g}"
+            return f"weighted in the attention by {self.method.way}, strength {self.settings.strength:g}"
         return stock_note(clip)
 
     def _host_prompts(self, call: Encoding, conditioning: Conditioning) -> dict[str, EncodedPrompt]:

@@ -359,7 +359,7 @@ export class NodeRuler {
   /** How the nodes that serve weigh. */
   #servers() {
     const all = new Set([...(this.#rule.readers?.values() ?? [])].map(([{ settings }]) => settings));
-    return [...all].map((node) => `weighed by ${node.title}: ${widgetOf(node, "scheme")?.value}`);
+    return [...all].map((node) => `weighted by ${node.title}: ${widgetOf(node, "scheme")?.value}`);
   }
 
   /** Whether another scheme than the first was chosen for words without weights. */

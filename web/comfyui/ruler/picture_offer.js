@@ -112,7 +112,7 @@ function showMissing(missing) {
   list.append(...missing.slice(0, MAX_LINES).map((line) => make("li", "", say(line))));
   const numMore = missing.length - MAX_LINES;
   if (numMore > 0) list.append(make("li", "", say(`and ${numMore} more`)));
-  const shown = bar(say("Without these files the picture will be another:"));
+  const shown = bar(say("Without these files the picture will differ:"));
   shown.firstChild.append(list);
 }
 
