@@ -99,7 +99,7 @@ def _encoders_by_scheme() -> list[tuple[str, str]]:
     for name, scheme in SCHEMES.items():
         encoders = ["CLIP"]
         if scheme.by_host:
-            encoders.append("all others, as far as ComfyUI weighs them")
+            encoders.append("all others, as far as ComfyUI weights them")
         if scheme.t5 is not None:
             encoders.append(f"T5 of {' and '.join(scheme.t5.models)}, as in {scheme.t5.program}")
         found.setdefault("; ".join(encoders), []).append(f"`{name}`")

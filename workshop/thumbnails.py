@@ -66,7 +66,7 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
         dict(zip(("stock", "kept apart"), kept_apart().values(), strict=True)), (60, 73)
     ),
     "05 Hide a word": lambda: compared({"stock": of_two(), "square hidden": of_two({"hide": "blue square"})}),
-    "06 Weigh attention": lambda: compared(
+    "06 Attention weights": lambda: compared(
         {"stock, -1": text(NEGATIVE), "attention, -1": text(NEGATIVE, Way("", how="bias"))}, (1, 2)
     ),
     "07 A word for the first steps": lambda: compared(

@@ -28,7 +28,7 @@ MASK = "attention_mask"
 
 
 class Region(NamedTuple):
-    """A prompt with a place of its own, as it is carried by the entries of the base prompt."""
+    """Region prompt stored on a base conditioning entry."""
 
     text: Tensor
     """Its rows: ``[1, rows, dim]``."""

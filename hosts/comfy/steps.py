@@ -235,7 +235,7 @@ def _with(neutral: Tensor, own: Tensor | None) -> Tensor:
 
 
 class Taken(NamedTuple):
-    """Our inputs, taken from those of a call of a model."""
+    """Weighted CLIP inputs extracted from a model call."""
 
     rows: list[Tensor]
     """Lines of each image's rows, as in `Read`."""

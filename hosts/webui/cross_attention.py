@@ -57,7 +57,7 @@ class AttentionHooks:
     # For subclasses
 
     def find(self) -> None:
-        """Find in the texts that are noted what is wanted of them; raise if it has no rows of its own."""
+        """Locate the requested words in the recorded texts; raise if they have no rows of their own."""
         raise NotImplementedError
 
     def _begin(self, p: Any, latent: Tensor, context: Tensor, options: Mapping[str, Any]) -> torch.Size | None:

@@ -186,8 +186,8 @@ SCHEMES: dict[str, Scheme] = {
         "The picture reads (dog:2) twice as strongly and (dog:0) not at all; the word itself stays as it is.",
         choose=(
             "a word should get more or less attention from the image, and its row should stay as it is; Stable "
-            "Diffusion 1, 2, XL. In ComfyUI the node [Weigh "
-            "Attention](reference/attention.md#weights-in-the-attention) does it without rounding"
+            "Diffusion 1, 2, XL. In ComfyUI the node [Attention "
+            "Weights](reference/attention.md#weights-in-the-attention) does it without rounding"
         ),
         formula="$`C_j`$, several times or not at all: see [repeat](#repeat)",
         cost="n",
