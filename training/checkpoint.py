@@ -93,7 +93,7 @@ def kept_steps(folder: Path) -> list[int]:
 
 
 def remove_kept(folder: Path, step: int, most: int) -> None:
-    """Keep only the N newest checkpoints up to a step."""
+    """Keep only the ``most`` newest of the checkpoints before a step."""
     earlier = [one for one in kept_steps(folder) if one < step]
     for one in earlier[: max(0, len(earlier) - most)]:
         (folder / _kept_name(one)).unlink()
