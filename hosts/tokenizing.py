@@ -15,7 +15,7 @@ T = TypeVar("T")
 class HostTokenize(Generic[T]):
     """A host's tokenizer as a tokenize function; equal for equal owners, so that results are cached.
 
-    Ids are the host's. Positions in the text are those of our own tokenizer, with cleaning if that gives the host's
+    Ids are the host's. Our own tokenizer gives the positions in the text, with cleaning if only that gives the host's
     ids; if the ids differ either way, every token gets the whole text as its position.
     """
 
@@ -29,7 +29,7 @@ class HostTokenize(Generic[T]):
         text = without_surrogates(text)
         ids = list(self.ids_of(self.owner, text))
         for tokenize in (default_tokenizer(), CleaningTokenize(default_tokenizer())):
-            ours = tokenize(text)
-            if [token_id for token_id, _, _ in ours] == ids:
-                return ours
+            tokens = tokenize(text)
+            if [token_id for token_id, _, _ in tokens] == ids:
+                return tokens
         return [TokenSpan(token_id, 0, len(text)) for token_id in ids]
