@@ -15,7 +15,7 @@ T = TypeVar("T")
 class HostTokenize(Generic[T]):
     """A host's tokenizer as a tokenize function; equal for equal owners, so that results are cached.
 
-    Ids are the host's. Positions in the text are those of our own tokenizer, with cleaning if that gives the host's
+    Ids are the host's. Our own tokenizer gives the positions in the text, with cleaning if only that gives the host's
     ids; if the ids differ either way, every token gets the whole text as its position.
     """
 

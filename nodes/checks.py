@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..encoder.quoting import quote
-from ..hosts.comfy.upstream import UNKNOWN, Prompts, Source, blended, prompts_before, source_of
+from ..hosts.comfy.upstream import UNKNOWN, Prompts, UpstreamNode, blended, prompts_before, source_of
 from ..web.inspection import RequestError, RulerNode, prompt_words
 from ..weighting.problems import Problem, refused
 from .node import Node, checked
@@ -37,9 +37,9 @@ class NodeState(NamedTuple):
 
     values: Mapping[str, Any]
     """Values of its inputs, without those that are computed."""
-    sources: Mapping[str, Source | None] = {}
+    sources: Mapping[str, UpstreamNode | None] = {}
     """Nodes that its linked inputs come from; None for one that is computed."""
-    read_prompts: Callable[[Source], Prompts | None] = lambda source: None
+    read_prompts: Callable[[UpstreamNode], Prompts | None] = lambda source: None
     """Function from a node that encodes a prompt to its prompts; None for any other node."""
     size: tuple[int, int] | None = None
     """Height and width in pixels of the picture that it is for, if it is known."""
@@ -57,7 +57,7 @@ class NodeState(NamedTuple):
         for words in dict.fromkeys(self.prompts(name).words):
             yield [word.typed for word in words.words if word is not None]
 
-    def prompts_of(self, source: Source | None) -> Prompts:
+    def prompts_of(self, source: UpstreamNode | None) -> Prompts:
         """Prompts of a CONDITIONING that comes from a node."""
         return prompts_before(source, self.read_prompts) if source else UNKNOWN
 
@@ -127,7 +127,7 @@ def _offered(prompts: Iterable[list[str]]) -> Iterator[list[str]]:
             yield kept_words
 
 
-def prompts_of_node(source: Source, nodes: Mapping[str, RulerNode]) -> Prompts | None:
+def prompts_of_node(source: UpstreamNode, nodes: Mapping[str, RulerNode]) -> Prompts | None:
     """Prompts of a node that encodes, one of ours or one that a Weighted CLIP serves; UNKNOWN where they are computed.
 
     None for any other node.

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..hosts.comfy.boxes import box_problems
-from ..hosts.comfy.placing import Placement, place_phrase, place_region
+from ..hosts.comfy.placing import TypedPlace, place_phrase, place_region
 from ..hosts.comfy.placing_problems import area_problems, mask_problems, phrase_problems, region_problems
 from ..hosts.comfy.titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..hosts.comfy.types import Conditioning
@@ -61,9 +61,9 @@ BOXES = make_input(
 
 def placement_of(
     area: str, start: float, end: float, unit: str, mask: Tensor | None, unique_id: str | None, boxes: Any
-) -> Placement:
+) -> TypedPlace:
     """Place and time from the inputs."""
-    return Placement(area, start, end, checked("unit", unit, UNITS) == "steps", mask, unique_id, boxes)
+    return TypedPlace(area, start, end, checked("unit", unit, UNITS) == "steps", mask, unique_id, boxes)
 
 
 class PlacingNode(Node):

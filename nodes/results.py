@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..hosts.comfy.attention import NOT_ACTING
-from ..hosts.comfy.clip import Encoded
+from ..hosts.comfy.clip import EncodedText
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.loras import HookedClip
 from ..hosts.comfy.placed_view import placed_views
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-def encoded_result(encoded: Encoded, issues: Sequence[Issue] = ()) -> dict[str, Any]:
+def encoded_result(encoded: EncodedText, issues: Sequence[Issue] = ()) -> dict[str, Any]:
     """ComfyUI's result of a node that encodes one prompt, or one per tower: conditioning and report.
 
     Its ``texts`` are, for each given text, the part that was encoded.
@@ -47,7 +47,7 @@ NOTHING = torch.zeros(1, 1, 1, 3)
 """IMAGE of an output that is not connected."""
 
 
-def masked_result(encoded: Encoded, is_drawn: bool = True) -> dict[str, Any]:
+def masked_result(encoded: EncodedText, is_drawn: bool = True) -> dict[str, Any]:
     """Same as `encoded_result`, with a picture of the first tower's masks between conditioning and report."""
     picture = NOTHING
     if is_drawn:
@@ -140,11 +140,11 @@ def merged_reads(prompts: Iterable[ReadPrompt]) -> list[ReadPrompt]:
     return list(reads.values())
 
 
-def _reads(encoded: Encoded) -> list[ReadPrompt]:
+def _reads(encoded: EncodedText) -> list[ReadPrompt]:
     return merged_reads(prompt.read for prompt in encoded.prompts.values())
 
 
-def _of_run(parsed: ReadPrompt, encoded: Encoded) -> dict[str, Any]:
+def _of_run(parsed: ReadPrompt, encoded: EncodedText) -> dict[str, Any]:
     """Additions of a run to the view of a text: encodings, parts left to the host, and further notes."""
     # a timed text is in positions of the whole prompt
     tower = next(iter(_towers_of(parsed, encoded) or encoded.prompts))
@@ -154,7 +154,7 @@ def _of_run(parsed: ReadPrompt, encoded: Encoded) -> dict[str, Any]:
     return {"encodings": encodings, "left_to_host": left, "notes": notes, "encoder": encoded.tokenizer}
 
 
-def _towers_of(parsed: ReadPrompt, encoded: Encoded) -> list[str]:
+def _towers_of(parsed: ReadPrompt, encoded: EncodedText) -> list[str]:
     """Towers that read this text."""
     return [name for name, prompt in encoded.prompts.items() if prompt.read.prompt.source == parsed.prompt.source]
 
@@ -167,7 +167,7 @@ def _heading(timed: TimedRead, *, has_weight: bool) -> str:
     return f"steps {times}{joint}: “{timed.text}”"
 
 
-def _encoding_lines(encoded: Encoded) -> list[str]:
+def _encoding_lines(encoded: EncodedText) -> list[str]:
     """Encoding by each tower, and parts left to the host."""
     lines: list[str] = []
     for name, prompt in encoded.prompts.items():

@@ -15,7 +15,7 @@ from ..hosts.comfy.watching import LAYERS, Watch
 from ..hosts.comfy.word_maps import (
     MAX_PICTURES,
     SCALES,
-    Place,
+    MapSummary,
     WordMap,
     check_every,
     check_watched,
@@ -194,7 +194,7 @@ class _Pictures(NamedTuple):
     """Pictures of maps, made one at a time."""
 
     maps: Sequence[WordMap]
-    places: Sequence[Sequence[Place]]
+    places: Sequence[Sequence[MapSummary]]
     """Summary of each word's map of each picture."""
     largest: float
     """Largest share of all."""

@@ -12,8 +12,8 @@ from ..hosts.comfy.served import tell_served
 from ..hosts.comfy.titles import WEIGHTED_CLIP
 from ..hosts.comfy.types import Clip
 from ..hosts.comfy.weighted_clip.clip import settings_of, weighted_clip
-from ..hosts.comfy.weighted_clip.encoding import Report
-from ..hosts.comfy.weighted_clip.settings import ATTENTION, AUTO, CHOICES, Settings
+from ..hosts.comfy.weighted_clip.encoding import EncodingReport
+from ..hosts.comfy.weighted_clip.settings import ATTENTION, AUTO, CHOICES, ClipSettings
 from ..weighting.attention import way_of
 from ..weighting.options import EncodeOptions
 from ..weighting.reading import ReadPrompt
@@ -126,13 +126,13 @@ class WeightedCLIP(Node):
         del extra_pnginfo  # its being asked for tells the host that texts of a request are noted
         checked("scheme", scheme, CHOICES)
         checked("counter", counter, COUNTERS)
-        settings = Settings(EncodeOptions(**choices), scheme, strength, timed, steps, counter)
+        settings = ClipSettings(EncodeOptions(**choices), scheme, strength, timed, steps, counter)
         lines = [] if clip is None or settings_of(clip) is None else [TWICE]
         served = weighted_clip(clip, settings, partial(_tell, unique_id))
         return shown_result((with_memory(served, remember) if remember else served,), lines)
 
 
-def _tell(by: str | None, report: Report) -> None:
+def _tell(by: str | None, report: EncodingReport) -> None:
     """Show what became of a prompt under its box."""
     views: list[dict[str, Any]] = []
     texts: dict[str, str] = {}

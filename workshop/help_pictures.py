@@ -185,7 +185,7 @@ def webui_schedules(names: Sequence[str], num_steps: int) -> Image.Image:
     left, top, height = 44, 34, 170
     canvas = Canvas(HELP_WIDTH, top + height + 30, DARK.background)
     colors = (DARK.up, DARK.down, DARK.accent)
-    low, high = math.log(sigmas.least), math.log(sigmas.most)
+    low, high = math.log(sigmas.smallest), math.log(sigmas.largest)
     for level in (10, 1, 0.1):
         y = top + height * (high - math.log(level)) / (high - low)
         canvas.line([(left, y), (HELP_WIDTH - 14, y)], DARK.line, width=1)

@@ -41,14 +41,14 @@ from .families import (
 )
 from .fields import PIXELS, Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
-from .queries import Call, num_guides, told_by_layer
+from .queries import ModelCall, num_guides, told_by_layer
 from .regions import LLAMA, MASK, Region
 from .reserving import reserve
 from .steps import (
     LLAMA_ROWS,
     MARKER,
-    Read,
-    Sizes,
+    BatchSizes,
+    StepRows,
     inputs_for,
     num_changed,
     plain,
@@ -60,7 +60,7 @@ from .steps import (
 from .text_rows import num_rows_read
 from .titles import PLACE_PHRASE, REGIONAL_PROMPT
 from .types import Conditioning, ModelPatcher
-from .watching import AS_DAAM, Due, Maps, Record, Records, Watch, Watched
+from .watching import AS_DAAM, Due, Maps, Record, Records, Watch, WatchedWords
 from .words import WORDS
 
 logger = logging.getLogger(__name__)
@@ -68,11 +68,11 @@ logger = logging.getLogger(__name__)
 EVENT = "weighted_clip.weighed"
 """Message to the page after a sampling: the node whose weights acted, and where (web/comfyui/ruler.js)."""
 READY = "weighted_clip_attention_is_ready"
-"""Marks an entry whose marker is as long as those of the other entries."""
+"""Marks an entry whose marker has been made as long as the other entries' markers."""
 RECORDS = "weighted_clip_records"
 """Name of the maps of a sampling among the options of the host's model."""
 READ_TOO = ("t5xxl_ids", "t5xxl_weights", LLAMA, MASK)
-"""Values of an entry that a model reads beside its rows: Anima T5's ids, HiDream rows of Llama, LTX-Video a mask."""
+"""Further values of an entry that models read: Anima T5's ids, HiDream Llama's rows, LTX-Video a mask."""
 NUM_TOKENS = "num_tokens"
 """The host's name of the number of rows of a text, for models that read it."""
 NOT_ACTING = "weights are ignored if another pack (e.g. Attention Couple) uses this conditioning as a region"
@@ -139,10 +139,12 @@ def with_field(conditioning: Conditioning, fields: Sequence[Field | None]) -> Co
 
 
 def with_watch(conditioning: Conditioning, watch: Watch, rows: Sequence[Sequence[tuple[int, ...]]]) -> Conditioning:
-    """Let a watch record the words of a conditioning; ``rows`` are those of each word, entry by entry."""
+    """Let a watch record the words of a conditioning; ``rows`` holds each word's rows, entry by entry."""
     marked: Conditioning = []
-    for (text, values), own in zip(conditioning, rows, strict=True):
-        marked += _with_marker(text, values, _marker_of(text, values).with_watch(Watched(watch, tuple(own))))
+    for (text, values), entry_rows in zip(conditioning, rows, strict=True):
+        marked += _with_marker(
+            text, values, _marker_of(text, values).with_watch(WatchedWords(watch, tuple(entry_rows)))
+        )
     return marked
 
 
@@ -159,17 +161,17 @@ def with_region(
     times: Sequence[tuple[float, float]],
     blends: bool = False,
 ) -> Conditioning:
-    """Attach a region's prompt to each entry of a conditioning; ``times`` are those of the region's entries."""
+    """Attach a region's prompt to each entry of a conditioning; ``times`` holds the time range of each region entry."""
     marked: Conditioning = []
     for rows, values in conditioning:
         marker = _marker_of(rows, values)
-        for (text, others), between in zip(region, times, strict=True):
-            own = _marker_for(text, _marker_of(text, others))
+        for (text, region_values), time_range in zip(region, times, strict=True):
+            region_marker = _marker_for(text, _marker_of(text, region_values))
             first = marker.cond.shape[1] // 2
-            rows_of_it = range(first, first + own.num_own)
-            inputs_of = {key: others[key] for key in READ_TOO if key in others}
-            added = Region(text, rows_of_it, strength, where, between, others.get(WORDS), inputs_of, blends)
-            marker = marker.with_region(added, own)
+            rows_of_it = range(first, first + region_marker.num_own)
+            inputs_of = {key: region_values[key] for key in READ_TOO if key in region_values}
+            added = Region(text, rows_of_it, strength, where, time_range, region_values.get(WORDS), inputs_of, blends)
+            marker = marker.with_region(added, region_marker)
         marked += _with_marker(rows, values, marker)
     return marked
 
@@ -206,7 +208,7 @@ def _marker_class() -> Any:
             node_id: str | None = None,
             fields: tuple[Field, ...] = (),
             regions: tuple[Region, ...] = (),
-            watches: tuple[Watched, ...] = (),
+            watches: tuple[WatchedWords, ...] = (),
         ) -> None:
             super().__init__(cond)
             self.rows = rows  # fingerprint of the rows that the effects are for
@@ -222,20 +224,23 @@ def _marker_class() -> Any:
         def with_field(self, field: Field) -> Marker:
             return self._copy_with(self.cond, fields=(*self.fields, field))
 
-        def with_watch(self, watched: Watched) -> Marker:
+        def with_watch(self, watched: WatchedWords) -> Marker:
             return self._copy_with(self.cond, watches=(*self.watches, watched))
 
-        def with_region(self, region: Region, own: Any) -> Marker:
-            both = torch.cat([self.cond.view(2, -1), own.cond.view(2, -1)], 1).view(1, -1)
+        def with_region(self, region: Region, region_marker: Any) -> Marker:
+            both = torch.cat([self.cond.view(2, -1), region_marker.cond.view(2, -1)], 1).view(1, -1)
 
             def moved(rows: Sequence[int]) -> tuple[int, ...]:
                 return tuple(region.rows.start + row for row in rows)
 
             return self._copy_with(
                 both,
-                fields=(*self.fields, *(field._replace(rows=moved(field.rows)) for field in own.fields)),
+                fields=(*self.fields, *(field._replace(rows=moved(field.rows)) for field in region_marker.fields)),
                 regions=(*self.regions, region),
-                watches=(*self.watches, *(one._replace(rows=tuple(map(moved, one.rows))) for one in own.watches)),
+                watches=(
+                    *self.watches,
+                    *(watched._replace(rows=tuple(map(moved, watched.rows))) for watched in region_marker.watches),
+                ),
             )
 
         @property
@@ -278,7 +283,7 @@ def _hooks() -> Any:
     return group
 
 
-class _Seen:
+class _SamplingLog:
     """Record of the weights' effects in one sampling."""
 
     def __init__(self) -> None:
@@ -317,18 +322,18 @@ class _Seen:
         if step.sigmas is None:
             return
         self.num_steps = len(step.sigmas) - 1
-        for one in (*marker.fields, *marker.regions):
-            if (id(one), start, end) in self.noted:  # in a step before
+        for placed in (*marker.fields, *marker.regions):
+            if (id(placed), start, end) in self.noted:  # in a step before
                 continue
-            self.noted.add((id(one), start, end))
-            if isinstance(one, Region):
-                self._of(REGIONAL_PROMPT, one.where).update(one.steps(step, start, end))
+            self.noted.add((id(placed), start, end))
+            if isinstance(placed, Region):
+                self._of(REGIONAL_PROMPT, placed.where).update(placed.steps(step, start, end))
             else:
-                self._of(PLACE_PHRASE, one.where).update(steps_of(one.where, step, start, end))
-        for where in (one.where for one in (*marker.fields, *marker.regions)):
-            key, made = (where.node_id, where.name), (id(where), step.latent.shape)
-            if (where.watch is not None or key not in self.pictures) and made in self.masks:
-                mask = self.masks[made]
+                self._of(PLACE_PHRASE, placed.where).update(steps_of(placed.where, step, start, end))
+        for where in (placed.where for placed in (*marker.fields, *marker.regions)):
+            key, mask_key = (where.node_id, where.name), (id(where), step.latent.shape)
+            if (where.watch is not None or key not in self.pictures) and mask_key in self.masks:
+                mask = self.masks[mask_key]
                 self.pictures[key] = [[1.0]] if mask is None else small_picture(mask.flatten(0, -3).mean(0))
 
     def _of(self, title: str, where: Where) -> set[int]:
@@ -343,8 +348,8 @@ class _Seen:
             images = slice(image, image + entries.count(due.number))
             for watched in due.watches:
                 words = slice(start, start + len(watched.rows))
-                there = [bool(rows) for rows in watched.rows]
-                self.records.by_watch[watched.watch].add(there, maps, images, words, due.area)
+                are_present = [bool(rows) for rows in watched.rows]
+                self.records.by_watch[watched.watch].add(are_present, maps, images, words, due.area)
                 start = words.stop
 
     def report(self) -> None:
@@ -359,8 +364,8 @@ class _Seen:
         if not self.num_rows:
             return
         logger.info("Attention Weights: %s", _in_words(self.num_rows, self.num_layers))
-        for node_id, found in self.of_nodes.items():
-            _tell(node_id, _in_words(*found))
+        for node_id, counts in self.of_nodes.items():
+            _tell(node_id, _in_words(*counts))
         if self.has_control:
             logger.info(
                 "Attention Weights: the ControlNet read them at weight 1; it has no weights in its own attention"
@@ -378,7 +383,7 @@ def _tell(node_id: str, text: str, **more: Any) -> None:
         server.send_sync(EVENT, {"node": node_id, "text": text, **more}, server.client_id)
 
 
-def _check_rows(executor: Callable[..., Any], *given: Any, **named: Any) -> Any:
+def _check_rows(executor: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Wrapper around a whole sampling: the marked entries still have the rows that were weighed, or zeros.
 
     Later, entries of the host may have the rows of one prompt and the model's inputs of another.
@@ -387,10 +392,10 @@ def _check_rows(executor: Callable[..., Any], *given: Any, **named: Any) -> Any:
     guider.conds = {kind: [_checked(entry) for entry in entries] for kind, entries in guider.conds.items()}
     markers = [entry["model_conds"].get(MARKER) for entries in guider.conds.values() for entry in entries]
     if not any(marker is not None and marker.watches for marker in markers):
-        return executor(*given, **named)
+        return executor(*args, **kwargs)
     records = Records()
     guider.model_options.setdefault("transformer_options", {})[RECORDS] = records
-    result = executor(*given, **named)
+    result = executor(*args, **kwargs)
     for watch, record in records.by_watch.items():
         watch.add(record, result)
     return result
@@ -401,26 +406,28 @@ def _checked(entry: Entry) -> Entry:
     marker = entry["model_conds"].get(MARKER)
     if marker is None:
         return entry
-    found = _marker_for(entry["cross_attn"], marker)
-    return entry if found is marker else {**entry, "model_conds": {**entry["model_conds"], MARKER: found}}
+    checked_marker = _marker_for(entry["cross_attn"], marker)
+    if checked_marker is marker:
+        return entry
+    return {**entry, "model_conds": {**entry["model_conds"], MARKER: checked_marker}}
 
 
 def _marker_for(rows: Tensor, marker: Any) -> Any:
     """The marker if it is for these rows, one without effects if they are zeros; others are refused."""
-    found = fingerprint(rows)
-    if are_same(marker.rows, found):
+    current = fingerprint(rows)
+    if are_same(marker.rows, current):
         return marker
-    if not are_zero(found):
-        raise ValueError(_changed(marker.rows.shape[1], found.shape[1]))
-    return _marker_class()(plain(marker.num_own).reshape(1, -1), found, marker.node_id)
+    if not are_zero(current):
+        raise ValueError(_changed(marker.rows.shape[1], current.shape[1]))
+    return _marker_class()(plain(marker.num_own).reshape(1, -1), current, marker.node_id)
 
 
 def _changed(num_own: int, num_found: int) -> str:
     """Message about rows that are not those that were weighed."""
-    found = "others" if num_found == num_own else f"{num_found}"
+    received = "others" if num_found == num_own else f"{num_found}"
     return (
         f"Attention Weights, {PLACE_PHRASE} or {REGIONAL_PROMPT} got {num_own} rows of text, but the sampler got "
-        f"{found}: a node between them, such as Conditioning (Concat) or (Average), has changed them. Join prompts "
+        f"{received}: a node between them, such as Conditioning (Concat) or (Average), has changed them. Join prompts "
         "with Conditioning (Combine), or write them as one."
     )
 
@@ -432,7 +439,7 @@ def _sample(
     options = extra_args["model_options"].setdefault("transformer_options", {})
     if MARKER in options:  # our wrappers are both on the model and in the conditioning
         return executor(model, sigmas, extra_args, *rest, **named)
-    seen = options[MARKER] = _Seen()
+    seen = options[MARKER] = _SamplingLog()
     seen.records = options.get(RECORDS, seen.records)
     result = executor(model, sigmas, extra_args, *rest, **named)
     if seen.num_rows and not all(map(bool, (*seen.are_finite, result.isfinite().all()))):
@@ -449,7 +456,7 @@ def _predict(
     executor: Callable[..., Any], model: Any, conds: Sequence[list[Entry] | None], *rest: Any, **named: Any
 ) -> Any:
     """Wrapper around the predictions of a step: give entries markers of one length, so that they can share a batch."""
-    entries = [entry for some in conds if some is not None for entry in some]
+    entries = [entry for group in conds if group is not None for entry in group]
     marked = [entry for entry in entries if MARKER in entry["model_conds"]]
     if not marked or any(READY in entry for entry in entries):
         return executor(model, conds, *rest, **named)
@@ -462,7 +469,7 @@ def _predict(
     if step is not None and is_known(model):
         layout_of(model)  # refuses models in which nothing can have a place
     is_filled = is_filled_in_front(model)
-    reads: dict[int, Read] = {}
+    reads: dict[int, StepRows] = {}
     due = _due(marked, step, seen)
     for entry in marked:
         marker = entry["model_conds"][MARKER]
@@ -471,11 +478,11 @@ def _predict(
         llama = _llama_of(entry["model_conds"])
         num_last = 0 if llama is None else llama.shape[2]
         num_filled = _num_filled(entry, is_filled)
-        own = None if step is None else _without_guides(step, entry)
-        reads[id(entry)] = read_in(marker, own, num_filled, num_last, due.get(id(entry)))
-        if seen is not None and own is not None:
-            seen.note_places(marker, own, entry.get("timestep_start"), entry.get("timestep_end"))
-    if any(read.regions for read in reads.values()):
+        entry_step = None if step is None else _without_guides(step, entry)
+        reads[id(entry)] = read_in(marker, entry_step, num_filled, num_last, due.get(id(entry)))
+        if seen is not None and entry_step is not None:
+            seen.note_places(marker, entry_step, entry.get("timestep_start"), entry.get("timestep_end"))
+    if any(step_rows.regions for step_rows in reads.values()):
         check_regions(model)
     for entry in marked:
         if regions := reads[id(entry)].regions:
@@ -483,22 +490,22 @@ def _predict(
     sizes = sizes_of(list(reads.values()))
 
     def ready(entry: Entry) -> Entry:
-        read = reads.get(id(entry))
-        return _ready(_connected(model, entry, read, seen), read, sizes, step, seen)
+        step_rows = reads.get(id(entry))
+        return _ready(_connected(model, entry, step_rows, seen), step_rows, sizes, step, seen)
 
     try:
-        return executor(model, [some and [*map(ready, some)] for some in conds], *rest, **named)
+        return executor(model, [group and [*map(ready, group)] for group in conds], *rest, **named)
     except AttributeError as error:
         # prompt-control's hook lacks a part once the host has copied it to put it beside ours
-        beside = {type(hook).__name__ for entry in marked for hook in getattr(entry.get("hooks"), "hooks", ())}
-        if any(name == "AttentionCoupleHook" and name in str(error) for name in beside):
+        hook_classes = {type(hook).__name__ for entry in marked for hook in getattr(entry.get("hooks"), "hooks", ())}
+        if any(name == "AttentionCoupleHook" and name in str(error) for name in hook_classes):
             raise ValueError(COUPLED) from error
         raise
 
 
-def _connected(model: Any, entry: Entry, read: Read | None, seen: _Seen | None) -> Entry:
+def _connected(model: Any, entry: Entry, step_rows: StepRows | None, seen: _SamplingLog | None) -> Entry:
     """An entry whose rows were joined by layers before the first step, joined again if those must not read some."""
-    hidden = None if read is None else read.lines[0] == -torch.inf
+    hidden = None if step_rows is None else step_rows.lines[0] == -torch.inf
     if not entry.get(UNCONNECTED) or hidden is None or not bool(hidden.any()) or not (connect := connector_of(model)):
         return entry
     inputs = entry["model_conds"]
@@ -538,24 +545,24 @@ def _check_masks(model: Any, inputs: Mapping[str, Any], regions: Sequence[Region
             )
 
 
-def _seen_in(*given: Any, **named: Any) -> _Seen | None:
+def _seen_in(*args: Any, **kwargs: Any) -> _SamplingLog | None:
     """Record of this sampling, from the arguments of a step's predictions."""
-    return _transformer_options(*given, **named).get(MARKER)
+    return _transformer_options(*args, **kwargs).get(MARKER)
 
 
-def _transformer_options(*given: Any, **named: Any) -> dict[str, Any]:
+def _transformer_options(*args: Any, **kwargs: Any) -> dict[str, Any]:
     """The host's options among the arguments of a step's predictions."""
-    options = [value for value in (*given, *named.values()) if isinstance(value, dict)]
-    return next((one["transformer_options"] for one in options if "transformer_options" in one), {})
+    name = "transformer_options"
+    return next((value[name] for value in (*args, *kwargs.values()) if isinstance(value, dict) and name in value), {})
 
 
-def _step(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any, **named: Any) -> Step | None:
+def _step(model: Any, marked: Sequence[Entry], seen: _SamplingLog | None, *args: Any, **kwargs: Any) -> Step | None:
     """The step that predictions are for; None if no entry has anything that depends on it."""
     markers = [entry["model_conds"][MARKER] for entry in marked]
     if not any(marker.fields or marker.regions or marker.watches for marker in markers):
         return None
-    latent, sigma, *_ = (value for value in (*given, *named.values()) if isinstance(value, Tensor))
-    options = _transformer_options(*given, **named)
+    latent, sigma, *_ = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+    options = _transformer_options(*args, **kwargs)
     sigmas: Tensor | None = options.get("sample_sigmas")
     masks = {} if seen is None else seen.masks
     levels = None if sigmas is None else sigmas.tolist()
@@ -564,7 +571,7 @@ def _step(model: Any, marked: Sequence[Entry], seen: _Seen | None, *given: Any, 
     return Step(model, latent, sigma.flatten()[0], levels, masks, is_part, records)
 
 
-def _due(marked: Sequence[Entry], step: Step | None, seen: _Seen | None) -> dict[int, Due]:
+def _due(marked: Sequence[Entry], step: Step | None, seen: _SamplingLog | None) -> dict[int, Due]:
     """Words that are watched in a step, by the identity of their entry; of several calls at a level, in the first.
 
     Refused for a part of a video.
@@ -572,12 +579,12 @@ def _due(marked: Sequence[Entry], step: Step | None, seen: _Seen | None) -> dict
     if seen is None or step is None:
         return {}
     level = float(step.sigma)
-    number = sum(level <= float(other) for other in (step.sigmas or [])[1:-1])
+    number = sum(level <= float(sigma) for sigma in (step.sigmas or [])[1:-1])
     records, recording = seen.records.by_watch, set[Watch]()
-    found: dict[int, Due] = {}
+    due_by_entry: dict[int, Due] = {}
     for entry in marked:
-        watches: list[Watched] = []
-        own = _without_guides(step, entry)
+        watches: list[WatchedWords] = []
+        entry_step = _without_guides(step, entry)
         for watched in entry["model_conds"][MARKER].watches:
             watch = watched.watch
             is_known = watch in records and level in records[watch].levels
@@ -589,22 +596,24 @@ def _due(marked: Sequence[Entry], step: Step | None, seen: _Seen | None) -> dict
                     "(context windows): take out that node, or Watch Words."
                 )
             if watch not in records:
-                about = step.model.latent_format
+                latent_format = step.model.latent_format
                 ratios = (
-                    getattr(about, "spacial_downscale_ratio", PIXELS),
-                    getattr(about, "temporal_downscale_ratio", 1),
+                    getattr(latent_format, "spacial_downscale_ratio", PIXELS),
+                    getattr(latent_format, "temporal_downscale_ratio", 1),
                 )
-                records[watch] = Record(watch, own.latent, *ratios)
+                records[watch] = Record(watch, entry_step.latent, *ratios)
             records[watch].levels.add(level)
             recording.add(watch)
             watches.append(watched)
         if watches:
-            found[id(entry)] = Due(len(found) + 1, tuple(watches), entry.get("area"))
-    seen.due = tuple(found.values())
-    return found
+            due_by_entry[id(entry)] = Due(len(due_by_entry) + 1, tuple(watches), entry.get("area"))
+    seen.due = tuple(due_by_entry.values())
+    return due_by_entry
 
 
-def _ready(entry: Entry, read: Read | None, sizes: Sizes, step: Step | None, seen: _Seen | None) -> Entry:
+def _ready(
+    entry: Entry, step_rows: StepRows | None, sizes: BatchSizes, step: Step | None, seen: _SamplingLog | None
+) -> Entry:
     """An entry with inputs of its batch's sizes."""
     texts = {} if seen is None else seen.texts
 
@@ -612,22 +621,23 @@ def _ready(entry: Entry, read: Read | None, sizes: Sizes, step: Step | None, see
         if "t5xxl_ids" not in region.inputs or step is None:
             return region.text
         if id(region) not in texts:
-            given = {**entry, **region.inputs, "cross_attn": region.text}
-            made = step.model.extra_conds(**given, device=step.latent.device, noise=step.latent)
-            texts[id(region)] = made["c_crossattn"].cond
+            cond_values = {**entry, **region.inputs, "cross_attn": region.text}
+            model_inputs = step.model.extra_conds(**cond_values, device=step.latent.device, noise=step.latent)
+            texts[id(region)] = model_inputs["c_crossattn"].cond
         return texts[id(region)]
 
-    own = sizes.of(read) if sizes.regions and step is not None and not reads_apart(step.model) else sizes
-    copy = {**entry, "model_conds": inputs_for(entry["model_conds"], read, own, step, text_of), READY: True}
+    entry_sizes = sizes.of(step_rows) if sizes.regions and step is not None and not reads_apart(step.model) else sizes
+    inputs = inputs_for(entry["model_conds"], step_rows, entry_sizes, step, text_of)
+    copy = {**entry, "model_conds": inputs, READY: True}
     if has_only_ours(entry.get("hooks")):
         copy["hooks"] = None  # no longer needed, and entries with different hooks never share a batch
     return copy
 
 
 def _num_filled(entry: Entry, is_filled: bool) -> int:
-    """Number of rows of zeros that a model puts before those of a marked entry, in the form of the host's sampler.
+    """Number of rows of zeros that a model puts before the rows of a marked entry, in the form of the host's sampler.
 
-    ``is_filled``: it does so. If not, or if rows are missing, other rows than the marker's are refused.
+    ``is_filled``: whether it does so. Otherwise, or if rows are missing, a number other than the marker's is refused.
     """
     inputs = entry["model_conds"]
     num_rows = _num_rows(inputs["c_crossattn"].cond, _llama_of(inputs))
@@ -671,15 +681,15 @@ def _apply(
     options = transformer_options or {}
     taken = take(inputs, len(x))
     if taken is not None and c_crossattn is not None and NUM_TOKENS in inputs and MASK not in inputs:
-        beside = 0 if taken.beside is None else taken.beside.shape[1]
-        inputs[NUM_TOKENS] = c_crossattn.shape[1] + beside  # regions may have other rows than the base prompt
+        num_region_rows = 0 if taken.beside is None else taken.beside.shape[1]
+        inputs[NUM_TOKENS] = c_crossattn.shape[1] + num_region_rows  # regions may have other rows than the base prompt
     num_rows = 0 if taken is None else max(map(num_changed, taken.rows))
     if taken is None or not (num_rows or taken.beside is not None or len(taken.watched[0])):
         return executor(x, t, c_concat, c_crossattn, control, options, **inputs)
     model = executor.class_obj  # type: ignore[attr-defined]
     weigh = weighting_function(model)
     assert c_crossattn is not None  # all families have the text there
-    seen: _Seen | None = options.get(MARKER)
+    seen: _SamplingLog | None = options.get(MARKER)
     num_keys = _num_rows(c_crossattn, inputs.get(LLAMA_ROWS))
     for maps in (taken.weights, taken.shares):
         if maps is not None:
@@ -694,7 +704,7 @@ def _apply(
     if taken.llamas is not None:
         llama = inputs[LLAMA_ROWS]
         inputs[LLAMA_ROWS] = torch.cat([llama, taken.llamas.to(llama).expand(len(x), -1, -1, -1)], 2)
-    call = Call(model.diffusion_model, options, inputs, tuple(x.shape[2:]))
+    call = ModelCall(model.diffusion_model, options, inputs, tuple(x.shape[2:]))
     with weighing.closing:
         options = weigh(weighing, call)
         if weighing.has_places:
@@ -712,17 +722,17 @@ def _apply(
         seen.are_finite.append(weighing.is_finite)
         uuids = options.get("uuids", ())
         for index, uuid in enumerate(uuids):
-            own = taken.rows[index * len(x) // len(uuids)]
-            seen.note(uuid, num_changed(own), weighing.num_layers)
+            image_rows = taken.rows[index * len(x) // len(uuids)]
+            seen.note(uuid, num_changed(image_rows), weighing.num_layers)
         if isinstance(weighing.maps, Maps):
             seen.note_maps(weighing.maps, taken.entries)
     return result
 
 
-def _maps(words: Tensor, x: Tensor, model: Any, seen: _Seen | None) -> Maps:
+def _maps(words: Tensor, x: Tensor, model: Any, seen: _SamplingLog | None) -> Maps:
     """Maps of watched words ``[batch, words, keys]`` in a call of a model."""
     has_grids = layout_of(model) is told_by_layer
-    layers = set() if seen is None else {one.watch.layers for due in seen.due for one in due.watches}
+    layers = set() if seen is None else {watched.watch.layers for due in seen.due for watched in due.watches}
     if AS_DAAM in layers and not has_grids:
         raise ValueError(
             f"Watch Words records as DAAM does in {FAMILIES[0].title} only; set its layers to all, coarse or fine."

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from .attention_layers import WITHOUT_BIAS, Weighing
 from .kinds import class_of
-from .queries import Call
+from .queries import ModelCall
 from .titles import PLACE_PHRASE
 from .types import TransformerOptions
 
 
-def by_hooks(weighing: Weighing, call: Call) -> TransformerOptions:
+def by_hooks(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     """Options for weights in Ernie-Image: in every attention, with the text behind the picture.
 
     Refused if the model is compiled, so that hooks would be passed over or stay, and if the attention takes no mask.

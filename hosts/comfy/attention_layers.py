@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...weighting.weighing import AttentionWeighting as SharedWeighing
 from .contract import host
-from .queries import Call, of_layer
+from .queries import ModelCall, of_layer
 from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS, WEIGHTED_PROMPT
 from .types import AttentionFunction, TransformerOptions
 
@@ -35,10 +35,10 @@ COUPLED = (
     f"prompts. Use {WEIGHTED_PROMPT} with another scheme for all prompts of that node, or take out the node and give "
     f"each prompt its place with {REGIONAL_PROMPT}."
 )
-"""Message where another pack's node puts prompts beside ours in the attention."""
+"""Message about another pack's node that lets one attention read further prompts."""
 
 
-WeightingFunction = Callable[["Weighing", Call], TransformerOptions]
+WeightingFunction = Callable[["Weighing", ModelCall], TransformerOptions]
 """From weights and a call of a model to a copy of its options with the weights applied."""
 
 
@@ -96,7 +96,7 @@ def _acting_in(pending: list[bool], weighing: Weighing) -> Callable[..., Tensor]
     return act
 
 
-def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
+def in_cross_attention(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     """Options for weights in a cross attention the host can patch: in the next one after its patch.
 
     Refused if another pack replaces that attention.
@@ -129,7 +129,7 @@ def in_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     return around_attention({**options, "patches": patched}, _acting_in(are_text, weighing), weighing)
 
 
-def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
+def in_joint_attention(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     """Options for weights where text and image share an attention: in all blocks, with the text first.
 
     Refused if another pack changes the text there.
@@ -149,11 +149,11 @@ def in_joint_attention(weighing: Weighing, call: Call) -> TransformerOptions:
     return around_attention(call.options, act, weighing)
 
 
-def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
+def behind_refiners(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     """Same as `in_joint_attention`, for models whose first layers refine the text alone, then the image alone.
 
-    Hidden rows are hidden from the refined text, too. Reference images bring texts of their own, which precede ours.
-    Refused beside them if words have places.
+    Hidden rows are hidden from the refined text, too. Reference images bring texts of their own, which precede ours;
+    words with places are refused then.
     """
     references, texts = (call.inputs.get(name) or () for name in ("ref_latents", "ref_contexts"))
     if references and weighing.has_places:
@@ -180,7 +180,7 @@ def behind_refiners(weighing: Weighing, call: Call) -> TransformerOptions:
     return around_attention(call.options, act, weighing)
 
 
-def behind_text_fusion(weighing: Weighing, call: Call) -> TransformerOptions:
+def behind_text_fusion(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     """Same as `in_joint_attention`, for Krea 2, whose first layers join the encoder's layers by row, then refine rows.
 
     Hidden rows are hidden from the refined ones, too.
@@ -191,7 +191,7 @@ def behind_text_fusion(weighing: Weighing, call: Call) -> TransformerOptions:
     return around_attention(options, _acting_in(read_rows, hidden), weighing)
 
 
-def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
+def in_wan_cross_attention(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     """Options for weights in Wan's cross attention: after the self attention, which the host can patch.
 
     Refused if another pack replaces the cross attention.
@@ -211,7 +211,7 @@ def in_wan_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions
     return around_attention({**call.options, "patches": patched}, _acting_in(are_text, weighing), weighing)
 
 
-def in_masked_cross_attention(weighing: Weighing, call: Call) -> TransformerOptions:
+def in_masked_cross_attention(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     """Options for weights in the cross attention of LTX-Video and LTX-2: in those that get the mask of the text's rows.
 
     Each block is told that mask, or one that only marks them if it has none, in however many parts its self attention
@@ -224,8 +224,8 @@ def in_masked_cross_attention(weighing: Weighing, call: Call) -> TransformerOpti
 
     def note(block: Mapping[str, Any]) -> Mapping[str, Any]:
         nonlocal mask
-        given = block["attention_mask"]
-        mask = mark if given is None else given
+        block_mask = block["attention_mask"]
+        mask = mark if block_mask is None else block_mask
         return {**block, "attention_mask": mask}
 
     def act(attention: Callable[..., Tensor], *inputs: Any, **choices: Any) -> Tensor:
@@ -249,7 +249,7 @@ def _check_are_original(layers: Sequence[Any]) -> None:
             )
 
 
-def in_joint_blocks(weighing: Weighing, call: Call) -> TransformerOptions:
+def in_joint_blocks(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     """Options for weights in Stable Diffusion 3: in the first attention of each block.
 
     The text comes first there. Some blocks of 3.5 Medium have a second one, of the image alone. A function around each
@@ -286,12 +286,12 @@ def _noting_blocks(
     def around(earlier: Callable[..., Any] | None) -> Callable[..., Any]:
         def replacement(block: Mapping[str, Any], extra: Mapping[str, Any]) -> Any:
             def original(block: Mapping[str, Any]) -> Any:
-                found = next(block[name].shape[1] for name in TEXTS if name in block)
-                if found != num_rows:
+                num_block_rows = next(block[name].shape[1] for name in TEXTS if name in block)
+                if num_block_rows != num_rows:
                     raise ValueError(
                         f"Attention Weights and Place Phrase expect {num_rows} rows of text in each block, but another "
-                        f"node has made them {found}: which of them are words can no longer be told. Take out that "
-                        "node or ours."
+                        f"node has made them {num_block_rows}: which of them are words can no longer be told. Take out "
+                        "that node or ours."
                     )
                 return extra["original_block"](note(block))
 
@@ -302,14 +302,14 @@ def _noting_blocks(
     replaced = options.get("patches_replace", {})
     blocks = replaced.get("dit", {})
     names = [("double_block", index) for index in range(number)]
-    ours = {name: around(blocks.get(name)) for name in names}
-    return {**options, "patches_replace": {**replaced, "dit": {**blocks, **ours}}}
+    wrapped_blocks = {name: around(blocks.get(name)) for name in names}
+    return {**options, "patches_replace": {**replaced, "dit": {**blocks, **wrapped_blocks}}}
 
 
-def before_three_texts(weighing: Weighing, call: Call) -> TransformerOptions:
+def before_three_texts(weighing: Weighing, call: ModelCall) -> TransformerOptions:
     """Options for weights in HiDream: in every attention, with the text last.
 
-    The image is followed by the rows of T5, those of Llama's last layer, and those of Llama's layer for this block.
+    After the image come T5's rows, the rows of Llama's last layer, and the rows of Llama's layer for this block.
     """
     weighing.read_again(call.inputs["encoder_hidden_states_llama3"].shape[2])  # [batch, layers, rows, dim]
     weighing.is_last = True

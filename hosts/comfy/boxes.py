@@ -13,7 +13,7 @@ from typing import Any
 from ...encoder.quoting import quote
 from ...weighting.areas import Area, Extent, area_mask
 from ...weighting.problems import Problem, refused
-from .upstream import Source
+from .upstream import UpstreamNode
 
 MAX_BOXES = 100
 SIDES = ("x", "y", "width", "height")
@@ -37,7 +37,7 @@ def read_boxes(boxes: Any) -> tuple[Area, ...]:
     if boxes is None:
         return ()
     frame: Any = [boxes] if isinstance(boxes, Mapping) else boxes
-    if isinstance(frame, (list, tuple)) and frame and all(isinstance(one, (list, tuple)) for one in frame):
+    if isinstance(frame, (list, tuple)) and frame and all(isinstance(item, (list, tuple)) for item in frame):
         if len(frame) > 1:
             raise ValueError(f"boxes are those of {len(frame)} frames: give the boxes of one picture, or a mask.")
         frame = next(iter(frame))
@@ -53,7 +53,7 @@ def read_boxes(boxes: Any) -> tuple[Area, ...]:
 def _area_of(box: Any) -> Area:
     """A box as an area."""
     values: list[Any] = [box.get(name) for name in SIDES] if isinstance(box, Mapping) else []
-    if not values or not all(type(one) in (int, float) and math.isfinite(one) for one in values):
+    if not values or not all(type(value) in (int, float) and math.isfinite(value) for value in values):
         raise ValueError(f"A box has the numbers {', '.join(SIDES)}, in pixels; got {quote(box)}.")
     x, y, width, height = map(float, values)
     if min(x, y) < 0 or not (width > 0 and height > 0):
@@ -63,13 +63,13 @@ def _area_of(box: Any) -> Area:
     return Area(Extent(x, x + width, is_pixels=True), Extent(y, y + height, is_pixels=True), text=text)
 
 
-def box_problems(source: Source | None, size: tuple[int, int] | None) -> Iterator[Problem]:
+def box_problems(source: UpstreamNode | None, size: tuple[int, int] | None) -> Iterator[Problem]:
     """Problems of boxes before a run, by the node that they come from, and height and width of the picture if known."""
     values = source.values if source else {}
     if source and source.kind == BOX and all(name in values for name in SIDES):
-        found = list(refused("boxes", read_boxes, {name: values[name] for name in SIDES}))
-        yield from found
-        if size is not None and not found:
+        problems = list(refused("boxes", read_boxes, {name: values[name] for name in SIDES}))
+        yield from problems
+        if size is not None and not problems:
             yield from refused("boxes", area_mask, read_boxes(dict(values))[0], (1, 1), size)
     if source and source.kind == CANVAS and size is not None and all(name in values for name in SIDES[2:]):
         width, height = (values[name] for name in SIDES[2:])

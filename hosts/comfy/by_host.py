@@ -55,7 +55,7 @@ class HostRead(NamedTuple):
     """Name of the text encoder among the host's tokens: ``t5xxl``, ..."""
     host_tokens: dict[str, Any]
     """Tokens in the host's form."""
-    read: ReadPrompt
+    prompt: ReadPrompt
     """The prompt as read, for views and reports."""
 
 
@@ -82,22 +82,22 @@ def stock_note(clip: Clip) -> str:
     return WEIGHS_ROWS if reads_weights(clip) else READS_AS_TEXT
 
 
-def encode_by_host(clip: Clip, found: HostRead, values: Mapping[str, Any]) -> HostEncoded:
+def encode_by_host(clip: Clip, request: HostRead, values: Mapping[str, Any]) -> HostEncoded:
     """Let the host encode a prompt, unless it is to interrupt the work; for a CLIP without a CLIP text tower.
 
     ``values`` are added to the conditioning's dictionary.
     """
-    name, host_tokens, read = found
+    name, host_tokens, prompt = request
     host("comfy.model_management").throw_exception_if_processing_interrupted()
     conditioning = clip.encode_from_tokens_scheduled(host_tokens, add_dict=dict(values))
-    return HostEncoded(conditioning, name, prompt_by_host(conditioning, read))
+    return HostEncoded(conditioning, name, prompt_by_host(conditioning, prompt))
 
 
-def prompt_by_host(conditioning: Conditioning, read: ReadPrompt) -> EncodedPrompt:
+def prompt_by_host(conditioning: Conditioning, prompt: ReadPrompt) -> EncodedPrompt:
     """A prompt that the host has encoded, with its rows in the first entry; one without a pooled vector has a row."""
     hidden, values = conditioning[0]
     pooled = values.get("pooled_output")
-    return EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, read, 1)
+    return EncodedPrompt(hidden, hidden[:, 0] if pooled is None else pooled, prompt, 1)
 
 
 def written_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostText:
@@ -142,11 +142,10 @@ def read_for_host(clip: Clip, text: str, options: EncodeOptions) -> HostRead:
     tokens = tokens_of_text(clip, host_text)
     family = text_family(clip)
     names = (_encoder_of(clip, tokens),) if family is None else family.names_of(clip)
-    known = read_of_tokens(tokens, names)
+    named_prompt = read_of_tokens(tokens, names)
     issues = tuple(dict.fromkeys(host_text.issues))
-    return HostRead(
-        known[0] if known else names[0], tokens, known[1] if known else as_read(host_text.prompt, (), issues, options)
-    )
+    name, prompt = named_prompt or (names[0], as_read(host_text.prompt, (), issues, options))
+    return HostRead(name, tokens, prompt)
 
 
 def words_or_reason(
@@ -158,8 +157,8 @@ def words_or_reason(
 ) -> tuple[Part, ...] | str:
     """Words and rows of a conditioning that the host has made of marked tokens, or the reason why none are known.
 
-    ``of_towers`` are those of text towers that read the prompt by our rules, ``sizes`` the numbers of rows of pictures
-    as in `parts_of_rows`.
+    ``of_towers`` holds the words of text towers that read the prompt by our rules, ``sizes`` the numbers of rows of
+    pictures, as in `parts_of_rows`.
     """
     family = text_family(clip)
     if family is None:
@@ -177,9 +176,9 @@ def _check_options(clip: Clip, options: EncodeOptions) -> None:
     for field, name in _OF_CLIP.items():
         value = getattr(options, field)
         if value != getattr(_DEFAULTS, field):
-            shown = f"{name} {value}" if isinstance(value, str) and "\n" not in value else name
+            setting = f"{name} {value}" if isinstance(value, str) and "\n" not in value else name
             raise ValueError(
-                f"“{shown}” takes a CLIP text encoder, and this CLIP ({_name(clip)}) has none: set {name} back"
+                f"“{setting}” takes a CLIP text encoder, and this CLIP ({_name(clip)}) has none: set {name} back"
                 f"{_way(clip)}."
             )
 
@@ -198,8 +197,10 @@ def _way(clip: Clip) -> str:
 
 def _left_out(clip: Clip, characters: Sequence[Character]) -> Issue:
     """Issue saying that weights are not encoded, at the first of them."""
-    index, first = next((index, one) for index, one in enumerate(characters) if one.weight != 1.0)
-    rest = takewhile(lambda one: (one.fragment, one.weight) == (first.fragment, first.weight), characters[index:])
+    index, first = next((index, character) for index, character in enumerate(characters) if character.weight != 1.0)
+    rest = takewhile(
+        lambda character: (character.fragment, character.weight) == (first.fragment, first.weight), characters[index:]
+    )
     span = Span(first.place, [*rest][-1].place + 1)
     way = "Attention Weights applies them." if text_family(clip) else "Attention Weights does not know this encoder."
     message = (

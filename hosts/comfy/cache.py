@@ -100,7 +100,7 @@ def _scope(tower: Any, patcher: Any) -> Hashable | None:
     """Everything a tower's output depends on besides the chunks; None if that cannot be determined."""
     if _has_hooks(patcher):
         return None
-    others = {
+    patches = {
         path: _Same(thing)
         for path, thing in patcher.object_patches.items()
         if not path.endswith(".encode_token_weights")
@@ -113,7 +113,7 @@ def _scope(tower: Any, patcher: Any) -> Hashable | None:
         logger.warning("encodings of this CLIP are not remembered, as its weights cannot be compared: %s", error)
         return None
     choices = tuple(str(getattr(tower, name, None)) for name in CHOICES)
-    return weights, choices, patcher.patches_uuid, frozenset(others.items()), _injected(patcher), changed_calls(tower)
+    return weights, choices, patcher.patches_uuid, frozenset(patches.items()), _injected(patcher), changed_calls(tower)
 
 
 def _injected(patcher: Any) -> Hashable:

@@ -40,7 +40,7 @@ from .models import NativeClip, encode_native
 from .native_clip import is_native
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from .towers import answered_by, encode_fn, has_towers, host_id, other_rule, reader_of, t5_readers, tokenizers_of
-from .types import Clip, Conditioning, Tower
+from .types import Clip, Conditioning, HostTower
 from .weighted_clip.host_texts import text_as_typed, tokens_of_text
 from .words import with_words, words_or_blend
 
@@ -58,7 +58,7 @@ EitherClip = Clip | NativeClip
 """Values of our nodes' clip input."""
 
 
-class Encoded(NamedTuple):
+class EncodedText(NamedTuple):
     """Result of encoding one text."""
 
     conditioning: Conditioning
@@ -80,7 +80,7 @@ def encode_text(
     text: str | Mapping[str, str],
     options: EncodeOptions,
     values: Mapping[str, Any] | None = None,
-) -> Encoded:
+) -> EncodedText:
     """Encode a prompt by a host's CLIP or our native encoder.
 
     Args:
@@ -108,12 +108,12 @@ def encode_texts(
     options: EncodeOptions,
     values: Mapping[str, Any] | None = None,
     *,
-    kept: Sequence[int] | None = None,
-) -> list[Encoded]:
+    rows_to_keep: Sequence[int] | None = None,
+) -> list[EncodedText]:
     """Encode several prompts, each as in `encode_text`.
 
     The native encoder encodes them together, and so does a host's CLIP with a cache, in windows. Any other CLIP encodes
-    each separately, as the host would. ``kept`` is as in `encode_unsigned`.
+    each separately, as the host would. ``rows_to_keep`` is as in `encode_unsigned`.
     """
 
     def check(reads: Reads) -> None:
@@ -121,12 +121,12 @@ def encode_texts(
             check_same_signs(reads)
 
     return [
-        one._replace(conditioning=with_signs(one.conditioning, one.prompts))
-        for one in encode_unsigned(clip, texts, options, values, check, kept=kept)
+        encoded._replace(conditioning=with_signs(encoded.conditioning, encoded.prompts))
+        for encoded in encode_unsigned(clip, texts, options, values, check, rows_to_keep=rows_to_keep)
     ]
 
 
-def encode_together(clip: EitherClip, texts: Sequence[str], options: EncodeOptions) -> list[Encoded]:
+def encode_together(clip: EitherClip, texts: Sequence[str], options: EncodeOptions) -> list[EncodedText]:
     """Encode several prompts as `encode_texts` does, a host's CLIP too in windows: what they share is encoded once."""
     if not isinstance(clip, NativeClip) and towers_of(clip) and memory_of(clip) is None:
         clip = with_memory(clip, DEFAULT_MEBIBYTES)
@@ -140,47 +140,47 @@ def encode_unsigned(
     values: Mapping[str, Any] | None = None,
     check: Callable[[Reads], object] = lambda reads: None,
     *,
-    kept: Sequence[int] | None = None,
-) -> list[Encoded]:
+    rows_to_keep: Sequence[int] | None = None,
+) -> list[EncodedText]:
     """Same as `encode_texts`, with conditioning that does not carry the signs of rows: `with_signs` adds them.
 
     ``check`` is called with the prompts as CLIP text towers read them, before anything is encoded. An exception that
-    it raises ends the work. With ``kept``, the numbers of rows to keep as in `read_together`, they are encoded as texts
-    that alternate in a picture of the WebUI: with equal numbers of rows, and in some schemes evened out together.
+    it raises ends the work. With ``rows_to_keep``, as in `read_together`, prompts are encoded as texts that alternate
+    in a picture of the WebUI: with equal numbers of rows, and in some schemes evened out together.
     """
     values = dict(values or {})
     clip = host_clip(clip)
     if isinstance(clip, NativeClip):
         device = host("comfy.model_management").intermediate_device()
-        prepared = _prepared(Encoders(clip.readers(), clip.encoders), texts, options, kept)
+        prepared = _prepared(Encoders(clip.readers(), clip.encoders), texts, options, rows_to_keep)
         check(prepared.reads)
-        found = encode_native(clip, prepared)
+        results = encode_native(clip, prepared)
         how = {name: encoder.how_computed() for name, encoder in clip.encoders.items()}
         return [
-            Encoded(
+            EncodedText(
                 with_words(
-                    [[one.hidden.to(device), {"pooled_output": one.pooled.to(device), **values}]],
-                    words_or_blend(one.prompts),
+                    [[result.hidden.to(device), {"pooled_output": result.pooled.to(device), **values}]],
+                    words_or_blend(result.prompts),
                 ),
-                one.prompts,
+                result.prompts,
                 (),
                 how_computed=how,
             )
-            for one in found
+            for result in results
         ]
     if clip is not None:
         checked_object(clip, CLIP, "cond_stage_model", "encode_from_tokens_scheduled", "tokenize", "tokenizer")
     if clip is not None and not has_towers(clip):
-        reads = [read_for_host(clip, text, options) for text in map(_whole, texts)]
-        return [_encoded_by_host(clip, read, values) for read in reads]
+        requests = [read_for_host(clip, text, options) for text in map(_whole, texts)]
+        return [_encoded_by_host(clip, request, values) for request in requests]
     name, *_ = towers_of(clip)  # reports a missing CLIP
     is_remembering = memory_of(clip) is not None
-    window = max(1, len(texts)) if kept is not None else WINDOW if is_remembering else 1
+    window_size = max(1, len(texts)) if rows_to_keep is not None else WINDOW if is_remembering else 1
     device = torch.device(getattr(clip.patcher, "load_device", "cpu"))
     calls = calls_of(getattr(clip.cond_stage_model, name), device, is_remembering=is_remembering)
     encoders = Encoders({**readers_of(clip), **t5_readers(clip, options.scheme)}, **calls)
-    windows = [texts[start : start + window] for start in range(0, len(texts), window)]
-    plans = [_prepared(encoders, some, options, kept) for some in windows]
+    windows = [texts[start : start + window_size] for start in range(0, len(texts), window_size)]
+    plans = [_prepared(encoders, window, options, rows_to_keep) for window in windows]
     for prepared in plans:
         check(prepared.reads)
         if SCHEMES[options.scheme].is_repeating:
@@ -188,8 +188,8 @@ def encode_unsigned(
         check_signs(clip, prepared.reads, is_stable_diffusion=is_stable_diffusion(clip))
     return [
         encoded
-        for some, prepared in zip(windows, plans, strict=True)
-        for encoded in _encode_host(clip, prepared, some, values)
+        for window, prepared in zip(windows, plans, strict=True)
+        for encoded in _encode_host(clip, prepared, window, values)
     ]
 
 
@@ -202,11 +202,14 @@ def calls_of(tower: Any, device: torch.device, *, is_remembering: bool) -> dict[
 
 
 def _prepared(
-    encoders: Encoders, texts: Sequence[str | Mapping[str, str]], options: EncodeOptions, kept: Sequence[int] | None
+    encoders: Encoders,
+    texts: Sequence[str | Mapping[str, str]],
+    options: EncodeOptions,
+    rows_to_keep: Sequence[int] | None,
 ) -> Prepared:
-    if kept is None:
+    if rows_to_keep is None:
         return encoders.prepare(texts, options)
-    return encoders.prepare_together(list(map(_whole, texts)), options, kept)
+    return encoders.prepare_together(list(map(_whole, texts)), options, rows_to_keep)
 
 
 def _whole(text: str | Mapping[str, str]) -> str:
@@ -249,8 +252,8 @@ def is_stable_diffusion(clip: EitherClip) -> bool:
     """
     if isinstance(clip, NativeClip):
         return True
-    known = {name for name, value in vars(clip.tokenizer).items() if hasattr(value, "tokenize_with_weights")}
-    return has_towers(clip) and not others_in(clip) and known <= set(TOWERS)
+    encoder_names = {name for name, value in vars(clip.tokenizer).items() if hasattr(value, "tokenize_with_weights")}
+    return has_towers(clip) and not others_in(clip) and encoder_names <= set(TOWERS)
 
 
 def is_sdxl(clip: EitherClip) -> bool:
@@ -281,15 +284,18 @@ def _others(clip: Clip, prompts: Container[str]) -> tuple[str, ...]:
     return tuple(name for name in others_in(clip) if name not in prompts)
 
 
-def _encoded_by_host(clip: Clip, read: HostRead, values: Mapping[str, Any]) -> Encoded:
+def _encoded_by_host(clip: Clip, request: HostRead, values: Mapping[str, Any]) -> EncodedText:
     """Encode a prompt by a CLIP without a CLIP text tower."""
-    found = encode_by_host(clip, read, values)
-    others = {name for name, _ in clip.cond_stage_model.named_children()} - {found.encoder, f"clip_{found.encoder}"}
-    prompts = {found.encoder: found.prompt}
-    return Encoded(
-        with_words(found.conditioning, words_or_reason(clip, read.host_tokens, found.conditioning)),
+    encoded = encode_by_host(clip, request, values)
+    left_to_host = {name for name, _ in clip.cond_stage_model.named_children()} - {
+        encoded.encoder,
+        f"clip_{encoded.encoder}",
+    }
+    prompts = {encoded.encoder: encoded.prompt}
+    return EncodedText(
+        with_words(encoded.conditioning, words_or_reason(clip, request.host_tokens, encoded.conditioning)),
         prompts,
-        tuple(sorted(others)),
+        tuple(sorted(left_to_host)),
         stock_note(clip),
         class_of(clip.tokenizer),
     )
@@ -297,7 +303,7 @@ def _encoded_by_host(clip: Clip, read: HostRead, values: Mapping[str, Any]) -> E
 
 def _encode_host(
     clip: Clip, prepared: Prepared, texts: Sequence[str | Mapping[str, str]], values: dict[str, Any]
-) -> list[Encoded]:
+) -> list[EncodedText]:
     """Encode prompts by calls of the host, one per prompt.
 
     Several are encoded together when the host requests the first: then nothing changes between its calls. For a single
@@ -306,13 +312,13 @@ def _encode_host(
     """
     model_management = host("comfy.model_management")
 
-    kept: dict[str, list[EncodedPrompt]] = {}
+    encoded_by_tower: dict[str, list[EncodedPrompt]] = {}
 
     def run(index: int, name: str, encode: EncodeFn) -> EncodedPrompt:
-        if name not in kept or len(texts) == 1:
+        if name not in encoded_by_tower or len(texts) == 1:
             check = model_management.throw_exception_if_processing_interrupted
-            kept[name] = prepared.run_tower(name, encode, check)
-        return kept[name][index]
+            encoded_by_tower[name] = prepared.run_tower(name, encode, check)
+        return encoded_by_tower[name][index]
 
     return [_call_host(clip, prepared, index, text, partial(run, index), values) for index, text in enumerate(texts)]
 
@@ -324,7 +330,7 @@ def _call_host(
     text: str | Mapping[str, str],
     run: Callable[[str, EncodeFn], EncodedPrompt],
     values: dict[str, Any],
-) -> Encoded:
+) -> EncodedText:
     """Let the host encode one prompt, with ``run`` for its CLIP text towers."""
     model_management = host("comfy.model_management")
 
@@ -340,12 +346,12 @@ def _call_host(
     rule = None if is_patched(clip) else other_rule(work, prepared.reads)
     if rule is not None:
         return _encode_by_other_rule(
-            work, rule, {name: some[index] for name, some in prepared.reads.items()}, tokens, values
+            work, rule, {name: tower_reads[index] for name, tower_reads in prepared.reads.items()}, tokens, values
         )
     finish = for_patched if is_patched(clip) else lambda encoded: encoded
     prompts: dict[str, EncodedPrompt] = {}
 
-    def answer(name: str, tower: Tower) -> tuple[Tensor, Tensor]:
+    def answer(name: str, tower: HostTower) -> tuple[Tensor, Tensor]:
         encoded = prompts[name] = finish(run(name, with_recall(encode_fn(tower), tower, work.patcher)))
         return encoded.hidden.to(device), encoded.pooled.to(device)
 
@@ -361,13 +367,15 @@ def _call_host(
     words = words_or_blend(prompts)
     if not isinstance(words, str) and not is_clip:
         words = words_or_reason(clip, tokens, conditioning, words[0])
-    return Encoded(with_words(conditioning, words), prompts, _others(clip, prompts))
+    return EncodedText(with_words(conditioning, words), prompts, _others(clip, prompts))
 
 
-def _host_tokens(read: ReadPrompt) -> list[list[tuple[Any, float]]]:
+def _host_tokens(prompt: ReadPrompt) -> list[list[tuple[Any, float]]]:
     """Tokens and weights of a prompt in the host's form."""
-    is_weighing = SCHEMES[read.options.scheme].is_weighing
-    return [[(host_id(token.id), token.weight if is_weighing else 1.0) for token in tokens] for tokens in read.encoded]
+    is_weighing = SCHEMES[prompt.options.scheme].is_weighing
+    return [
+        [(host_id(token.id), token.weight if is_weighing else 1.0) for token in tokens] for tokens in prompt.encoded
+    ]
 
 
 def _encode_by_other_rule(
@@ -376,24 +384,28 @@ def _encode_by_other_rule(
     reads: Mapping[str, ReadPrompt],
     tokens: dict[str, Any],
     values: dict[str, Any],
-) -> Encoded:
+) -> EncodedText:
     """Encode a prompt by another pack's function that has replaced the host's, as the host's own node would."""
     function = getattr(rule, "func", rule)
-    about = f"Another node, of {quote(getattr(function, '__module__', None))}, has replaced how this CLIP encodes"
+    cause = f"Another node, of {quote(getattr(function, '__module__', None))}, has replaced how this CLIP encodes"
     options = next(iter(reads.values())).options
-    if any(section.shares or section.weight != 1.0 for read in reads.values() for section in read.sections):
-        raise ValueError(f"{about}: .and and .blend do not act. Take them out, or the CLIP from before that node.")
+    if any(section.shares or section.weight != 1.0 for prompt in reads.values() for section in prompt.sections):
+        raise ValueError(f"{cause}: .and and .blend do not act. Take them out, or the CLIP from before that node.")
     if options.hide or options.binds or not options.is_causal:
-        raise ValueError(f"{about}: nothing hides words there. Take the CLIP from before that node.")
-    logger.warning("%s: its rule acts, and not the scheme of ours", about)
-    message = f"{about}: its rule acts, not this node’s scheme and settings. For those take the CLIP from before it."
+        raise ValueError(f"{cause}: nothing hides words there. Take the CLIP from before that node.")
+    logger.warning("%s: its rule acts, and not the scheme of ours", cause)
+    message = f"{cause}: its rule acts, not this node’s scheme and settings. For those take the CLIP from before it."
     issue = Issue("other-rule", message, Span(0, 0))
     conditioning = clip.encode_from_tokens_scheduled(tokens, add_dict=values)
-    hidden, others = conditioning[0]
+    hidden, entry_values = conditioning[0]
     prompts: dict[str, EncodedPrompt] = {}
-    for name, read in reads.items():
-        chunks = chunks_of(read.sections)
+    for name, prompt in reads.items():
+        chunks = chunks_of(prompt.sections)
         plain = Variant(chunks, (None,) * len(chunks), "the prompt")
-        read = read._replace(issues=(issue, *read.issues))
-        prompts[name] = EncodedPrompt(hidden, others["pooled_output"], read, 1, variants=partial(tuple, [plain]))
-    return Encoded(with_words(conditioning, "another pack’s node has made its rows"), prompts, _others(clip, prompts))
+        prompt = prompt._replace(issues=(issue, *prompt.issues))
+        prompts[name] = EncodedPrompt(
+            hidden, entry_values["pooled_output"], prompt, 1, variants=partial(tuple, [plain])
+        )
+    return EncodedText(
+        with_words(conditioning, "another pack’s node has made its rows"), prompts, _others(clip, prompts)
+    )

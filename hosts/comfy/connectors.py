@@ -1,4 +1,4 @@
-"""Connectors of LTX-2: layers that read the encoder's rows, and rows of their own behind them, before the first step.
+"""Connectors of LTX-2: before the first step, these layers read the encoder's rows and further rows of their own.
 
 Each row reads all others there, so that a word's own row is not the only one that knows of it.
 

@@ -25,7 +25,12 @@ def is_used(slot: int, prompt: Any, node_id: str | None) -> bool:
     if not isinstance(prompt, dict) or node_id not in prompt:
         return True
     inputs = (node.get("inputs") for node in prompt.values() if isinstance(node, dict))
-    return any([node_id, slot] == value for some in inputs if isinstance(some, dict) for value in some.values())
+    return any(
+        [node_id, slot] == value
+        for node_inputs in inputs
+        if isinstance(node_inputs, dict)
+        for value in node_inputs.values()
+    )
 
 
 def used_in_running(slots: tuple[int, ...], node_id: str | None) -> list[int]:

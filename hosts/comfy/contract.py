@@ -301,13 +301,13 @@ def host(module: str) -> Any:
     """
     names = MODULES[module]
     try:
-        found = import_module(module)
+        imported = import_module(module)
     except ImportError as error:
         raise _missing(module, f"it cannot be imported: {error}") from error
-    return _Host(module, found, names)
+    return _HostModule(module, imported, names)
 
 
-class _Host:
+class _HostModule:
     """Names of a module that are in the contract."""
 
     def __init__(self, name: str, module: Any, names: tuple[str, ...]) -> None:

@@ -78,14 +78,14 @@ def decode_tokens(hosted: Hosted[DVAE], tokens: ImageTokens) -> Tensor:
 
 def _in_host(hosted: Hosted[DVAE], shape: tuple[int, ...], work: Callable[[Check], Tensor]) -> Tensor:
     """Do some work with the host's memory, progress bar and interrupts; ``shape``: images, rows and columns."""
-    total, done = hosted.model.num_parts(*shape), 0
+    total, num_done = hosted.model.num_parts(*shape), 0
     show, check_interrupt = working(hosted.patcher, total)
 
     def check() -> None:
-        nonlocal done
+        nonlocal num_done
         check_interrupt()
-        show(done)
-        done += 1
+        show(num_done)
+        num_done += 1
 
     result = work(check)
     show(total)
@@ -156,10 +156,10 @@ def sample_images(
     length = dalle.prior.config.num_image_tokens
     # completely: the host loads parts of a model only by its own kinds of layers
     update, check = working(hosted.patcher, len(seeds) * length, memory_required=memory, force_full_load=True)
-    given = None
+    prefix_tokens = None
     if prefix is not None:
         pixels = prefix.image[..., :3].movedim(-1, 0).expand(3, -1, -1)
-        given = dalle.prefix(pixels, prefix.rows, check)
+        prefix_tokens = dalle.prefix(pixels, prefix.rows, check)
     previews = _Previews(dalle, PREVIEW_SECONDS)
 
     def show(count: int, picture: Image.Image | None) -> None:
@@ -169,7 +169,7 @@ def sample_images(
         check()
         show(finished * length + tokens.numel(), previews(tokens))
 
-    ids = dalle.tokens(caption, seeds, options, prefix=given, on_token=on_token)
+    ids = dalle.tokens(caption, seeds, options, prefix=prefix_tokens, on_token=on_token)
     images = dalle.images(ids, check).float()
     show(len(seeds) * length, _side_by_side(images[:MAX_PREVIEWED], dalle.size[0]))  # it stays on the node
     config = dalle.dvae.config
@@ -178,10 +178,11 @@ def sample_images(
 
 def _check_fits(dalle: DALLE, prefix: Prefix) -> None:
     """Refuse an unsuitable prefix, in words for users of a graph of nodes."""
-    most = dalle.prior.config.rows
-    if not 1 <= prefix.rows <= most:
+    max_rows = dalle.prior.config.rows
+    if not 1 <= prefix.rows <= max_rows:
         raise ValueError(
-            f"prefix_rows must be from 1 to {most}, the rows of tokens that this model's images have; got {prefix.rows}"
+            f"prefix_rows must be from 1 to {max_rows}, the rows of tokens that this model's images have; got "
+            f"{prefix.rows}"
         )
     (height, width), (given_height, given_width) = dalle.size, prefix.image.shape[:2]
     if (given_height, given_width) != (height, width):

@@ -14,7 +14,7 @@ from .models import NativeClip
 from .schemes import is_patched
 
 
-class Pair(NamedTuple):
+class EncodedPair(NamedTuple):
     """A prompt encoded by two CLIPs."""
 
     prompts: dict[str, tuple[EncodedPrompt, EncodedPrompt]]
@@ -23,7 +23,7 @@ class Pair(NamedTuple):
     """Further text encoders of other families."""
 
 
-def encode_by_both(clip: EitherClip, clip_changed: EitherClip, text: str, options: EncodeOptions) -> Pair:
+def encode_by_both(clip: EitherClip, clip_changed: EitherClip, text: str, options: EncodeOptions) -> EncodedPair:
     """Encode a prompt by two CLIPs.
 
     Args:
@@ -39,37 +39,37 @@ def encode_by_both(clip: EitherClip, clip_changed: EitherClip, text: str, option
         ValueError: If one is None or has no CLIP text tower, or their towers differ; the message names them.
     """
     _check(clip, clip_changed)
-    reads = [read_for_towers(text, options, readers_of(one)) for one in (clip, clip_changed)]
+    reads = [read_for_towers(text, options, readers_of(either)) for either in (clip, clip_changed)]
     for name in reads[0]:
         before, after = reads[0][name], reads[1][name]
         if before.layout.length == after.layout.length and _ids(before) != _ids(after):
             raise ValueError(f"{name} of clip and of clip_changed read this text as different tokens.")
-    original, changed = (encode_text(one, text, options) for one in (clip, clip_changed))
+    original, changed = (encode_text(either, text, options) for either in (clip, clip_changed))
     prompts: dict[str, tuple[EncodedPrompt, EncodedPrompt]] = {}
     for name, before in original.prompts.items():
         pair = _with_own_rows(clip, before), _with_own_rows(clip_changed, changed.prompts[name])
-        sizes = [f"{one.read.layout.length} rows of {one.hidden.shape[-1]}" for one in pair]
+        sizes = [f"{prompt.read.layout.length} rows of {prompt.hidden.shape[-1]}" for prompt in pair]
         if sizes[0] != sizes[1]:
             raise ValueError(
                 f"{name} of clip has {sizes[0]} for a chunk, and that of clip_changed {sizes[1]}: their rows cannot be "
                 "compared. Connect two versions of one text encoder, such as a CLIP with a LoRA and without it."
             )
         prompts[name] = pair
-    return Pair(prompts, original.left_to_host)
+    return EncodedPair(prompts, original.left_to_host)
 
 
 def _check(clip: EitherClip, clip_changed: EitherClip) -> None:
     """Refuse CLIPs without a CLIP text tower, and two of different families."""
-    for name, one in (("clip", clip), ("clip_changed", clip_changed)):
-        if one is None:
+    for name, clip_input in (("clip", clip), ("clip_changed", clip_changed)):
+        if clip_input is None:
             raise ValueError(
                 f"The input {name} is None. If it comes from a checkpoint loader, that checkpoint holds no text "
                 "encoder: load one with Load CLIP."
             )
-        if not isinstance(one, NativeClip) and not has_towers(one):
+        if not isinstance(clip_input, NativeClip) and not has_towers(clip_input):
             raise ValueError(
-                f"The input {name} ({type(one.cond_stage_model).__name__}) holds no CLIP text encoder: CLIP Difference "
-                "compares CLIP-L, CLIP-G and CLIP-H."
+                f"The input {name} ({type(clip_input.cond_stage_model).__name__}) holds no CLIP text encoder: CLIP "
+                "Difference compares CLIP-L, CLIP-G and CLIP-H."
             )
     if not _is_one_family(clip, clip_changed):
         raise ValueError(
@@ -78,12 +78,12 @@ def _check(clip: EitherClip, clip_changed: EitherClip) -> None:
         )
 
 
-def _is_one_family(clip: EitherClip, other: EitherClip) -> bool:
-    if towers_of(clip) != towers_of(other):
+def _is_one_family(clip: EitherClip, clip_changed: EitherClip) -> bool:
+    if towers_of(clip) != towers_of(clip_changed):
         return False
-    if isinstance(clip, NativeClip) or isinstance(other, NativeClip):
-        return is_stable_diffusion(clip) and is_stable_diffusion(other)
-    return _class_of(clip) == _class_of(other)
+    if isinstance(clip, NativeClip) or isinstance(clip_changed, NativeClip):
+        return is_stable_diffusion(clip) and is_stable_diffusion(clip_changed)
+    return _class_of(clip) == _class_of(clip_changed)
 
 
 def _class_of(clip: EitherClip) -> str:
@@ -104,5 +104,5 @@ def _with_own_rows(clip: EitherClip, encoded: EncodedPrompt) -> EncodedPrompt:
     return encoded._replace(hidden=encoded.hidden[:, ::2])
 
 
-def _ids(read: ReadPrompt) -> list[int | str]:
-    return [id_of(token.id) for chunk in read.chunks for token in chunk.tokens]
+def _ids(prompt: ReadPrompt) -> list[int | str]:
+    return [id_of(token.id) for chunk in prompt.chunks for token in chunk.tokens]

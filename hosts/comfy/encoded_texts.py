@@ -72,13 +72,13 @@ class EncodedTexts(dict[str, Any]):
 
     def items(self) -> Any:
         """Node ids with their texts: nodes that ran, and those whose outputs ComfyUI had cached."""
-        known: dict[str, str | None] = {}
-        found: dict[str, Runs] = {}
+        signatures: dict[str, str | None] = {}
+        cached_runs: dict[str, Runs] = {}
         for node_id in self._prompt:
-            signature = _signature(self._prompt, node_id, known)
+            signature = _signature(self._prompt, node_id, signatures)
             for suffix, runs in self._memory.get(signature).items() if signature else ():
-                found[node_id + suffix] = runs
-        return {node_id: _written(runs) for node_id, runs in {**found, **self._runs}.items()}.items()
+                cached_runs[node_id + suffix] = runs
+        return {node_id: _written(runs) for node_id, runs in {**cached_runs, **self._runs}.items()}.items()
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         """A copy is a plain dictionary."""
@@ -119,10 +119,10 @@ def note_texts(extra_pnginfo: Any, texts: dict[str, str]) -> None:
     context = host("comfy_execution.utils").get_executing_context()
     if context is None:
         return
-    kept = extra_pnginfo.get(KEY)
-    if not isinstance(kept, EncodedTexts):  # the request did not come by the server, or something copied it
-        kept = extra_pnginfo[KEY] = EncodedTexts({}, (), TextMemory())
-    kept.add(context.node_id, texts)
+    request_texts = extra_pnginfo.get(KEY)
+    if not isinstance(request_texts, EncodedTexts):  # the request did not come by the server, or something copied it
+        request_texts = extra_pnginfo[KEY] = EncodedTexts({}, (), TextMemory())
+    request_texts.add(context.node_id, texts)
 
 
 def _written(runs: Runs) -> dict[str, Any]:
@@ -132,23 +132,23 @@ def _written(runs: Runs) -> dict[str, Any]:
     return {name: [run.get(name, "") for run in runs] for name in runs[0]}
 
 
-def _signature(prompt: Mapping[str, Any], node_id: str, known: dict[str, str | None]) -> str | None:
+def _signature(prompt: Mapping[str, Any], node_id: str, signatures: dict[str, str | None]) -> str | None:
     """Hash of all that the outputs of a node depend on, as ComfyUI sees it; None if they are never cached."""
-    if node_id not in known:
-        known[node_id] = None
+    if node_id not in signatures:
+        signatures[node_id] = None
         node = prompt.get(node_id)
         if isinstance(node, dict) and isinstance(node.get("inputs"), dict):
-            known[node_id] = _hash_of(prompt, node_id, node, known)
-    return known[node_id]
+            signatures[node_id] = _hash_of(prompt, node_id, node, signatures)
+    return signatures[node_id]
 
 
 def _hash_of(
-    prompt: Mapping[str, Any], node_id: str, node: Mapping[str, Any], known: dict[str, str | None]
+    prompt: Mapping[str, Any], node_id: str, node: Mapping[str, Any], signatures: dict[str, str | None]
 ) -> str | None:
     inputs: list[Any] = []
     for name, value in sorted(node["inputs"].items()):
         if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and value[0] in prompt:
-            source = _signature(prompt, value[0], known)
+            source = _signature(prompt, value[0], signatures)
             if source is None:
                 return None
             inputs.append([name, source, value[1]])

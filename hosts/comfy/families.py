@@ -1,6 +1,6 @@
 """Families of diffusion models whose words Attention Weights weights: one record each, and the tables made of them.
 
-A family is known by classes of the host: that of its diffusion model says where it reads text, that of its tokenizer
+A family is known by classes of the host: its diffusion model's class says where it reads text, its tokenizer's class
 which rows of a CONDITIONING are a word's. A test in the host verifies each.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
@@ -71,7 +71,7 @@ ANIMA_ROWS = 512
 """Minimum number of rows read by Anima's model: those made from T5's ids, then zeros."""
 
 Part = tuple[str, ...] | int
-"""Rows of a conditioning: those of an encoder, of two that share rows, or a number belonging to no word."""
+"""Rows of a conditioning: of one encoder, of two that share rows, or a number of rows without words."""
 
 
 def _all_rows(ids: Sequence[int | bytes]) -> int:
@@ -84,14 +84,14 @@ def _longcat_suffix(ids: Sequence[int | bytes]) -> int:
 
 
 def _hunyuan_suffix(ids: Sequence[int | bytes]) -> int:
-    """Number of tokens behind the user's last turn in Hunyuan Video's template."""
+    """Number of tokens after the user's last turn in Hunyuan Video's template."""
     starts = [place for place in range(len(ids)) if tuple(ids[place : place + 3]) == LLAMA_USER]
     ends = [place for place in range(starts[-1], len(ids)) if ids[place] == TURN_END] if starts else []
     return len(ids) - 1 - ends[0] if ends else 0
 
 
 def rows_of_anima(num_rows: int) -> int:
-    """Number of rows that Anima's model reads, given that of T5's ids."""
+    """Number of rows that Anima's model reads for a number of T5's ids."""
     return max(num_rows, ANIMA_ROWS)
 
 
@@ -119,7 +119,7 @@ def _hidream_parts(clip: Clip) -> tuple[Part, ...]:
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """A family of models that read text in the same way."""
 
     title: str
@@ -139,9 +139,9 @@ class Family:
     num_left_out_behind: Callable[[Sequence[int | bytes]], int] = _all_rows
     """Function from its ids to the number of last rows that the host leaves out."""
     filled_up: Callable[[int], int] = int
-    """Function from its number of rows to that which its model reads, with rows of no word behind them."""
+    """Function from its number of rows to the number that its model reads, with rows without words at the end."""
     parts: Callable[[Clip], tuple[Part, ...]] | None = None
-    """Function that gives the order of rows of several encoders; None for those of one alone."""
+    """Function that gives the order of rows of several encoders; None if there is one encoder."""
     has_row_weights: bool = False
     """Whether its conditioning holds a weight for each row, by which the model multiplies it."""
     takes_embeddings: bool = True
@@ -164,20 +164,20 @@ class Family:
 
     def encoder_of(self, clip: Clip) -> str:
         """Name of a CLIP's text encoder among the host's tokens."""
-        known = known_class(clip.tokenizer, self.tokenizers)
-        assert known is not None  # it is of this family
-        return self.tokenizers[name_of(known)]
+        tokenizer_class = known_class(clip.tokenizer, self.tokenizers)
+        assert tokenizer_class is not None  # it is of this family
+        return self.tokenizers[name_of(tokenizer_class)]
 
 
 FAMILIES = (
-    Family(
+    ModelFamily(
         "Stable Diffusion 1, 2 and XL",
         in_cross_attention,
         told_by_layer,
         ("comfy.ldm.modules.diffusionmodules.openaimodel.UNetModel",),
         {},
     ),
-    Family(
+    ModelFamily(
         "Flux 1",
         in_joint_attention,
         text_in_front,
@@ -185,7 +185,7 @@ FAMILIES = (
         {"comfy.text_encoders.flux.FluxTokenizer": "t5xxl"},
         loader="DualCLIPLoader flux",
     ),
-    Family(
+    ModelFamily(
         "Chroma",
         in_joint_attention,
         text_in_front,
@@ -193,7 +193,7 @@ FAMILIES = (
         {"comfy.text_encoders.pixart_t5.PixArtTokenizer": "t5xxl"},
         loader="CLIPLoader chroma",
     ),
-    Family(
+    ModelFamily(
         "Qwen-Image",
         in_joint_attention,
         text_in_front,
@@ -201,14 +201,14 @@ FAMILIES = (
         {"comfy.text_encoders.qwen_image.QwenImageTokenizer": "qwen25_7b"},
         loader="CLIPLoader qwen_image",
     ),
-    Family(
+    ModelFamily(
         "Z-Image",
         behind_refiners,
         text_in_front_padded,
         ("comfy.ldm.lumina.model.NextDiT", "comfy.ldm.lumina.model.NextDiTPixelSpace"),
         {"comfy.text_encoders.z_image.ZImageTokenizer": "qwen3_4b"},
     ),
-    Family(
+    ModelFamily(
         "Krea 2",
         behind_text_fusion,
         text_in_front,
@@ -216,7 +216,7 @@ FAMILIES = (
         {"comfy.text_encoders.krea2.Krea2Tokenizer": "qwen3vl_4b"},
         loader="CLIPLoader krea2",
     ),
-    Family(
+    ModelFamily(
         "Anima",
         in_cross_attention,
         picture_alone,
@@ -226,7 +226,7 @@ FAMILIES = (
         has_row_weights=True,
         takes_embeddings=False,
     ),
-    Family(
+    ModelFamily(
         "Wan",
         in_wan_cross_attention,
         between_references,
@@ -243,7 +243,7 @@ FAMILIES = (
         ),
         {"comfy.text_encoders.wan.WanT5Tokenizer": "umt5xxl"},
     ),
-    Family(
+    ModelFamily(
         "LTX-Video",
         in_masked_cross_attention,
         before_guides,
@@ -251,7 +251,7 @@ FAMILIES = (
         {"comfy.text_encoders.lt.LTXVT5Tokenizer": "t5xxl"},
         loader="CLIPLoader ltxv",
     ),
-    Family(
+    ModelFamily(
         "LTX-2",
         in_masked_cross_attention,
         None,
@@ -260,7 +260,7 @@ FAMILIES = (
         filled_up=rows_of_connectors,
         connect=without_rows,
     ),
-    Family(
+    ModelFamily(
         "Stable Diffusion 3",
         in_joint_blocks,
         text_in_front,
@@ -269,7 +269,7 @@ FAMILIES = (
         parts=_sd3_parts,
         takes_embeddings=False,
     ),
-    Family(
+    ModelFamily(
         "Lumina 2",
         behind_refiners,
         text_in_front_padded,
@@ -279,7 +279,7 @@ FAMILIES = (
             "comfy.text_encoders.lumina2.NTokenizer": "gemma3_4b",
         },
     ),
-    Family(
+    ModelFamily(
         "Flux 2",
         in_joint_attention,
         text_in_front,
@@ -291,7 +291,7 @@ FAMILIES = (
         },
         filled_in_front=("comfy.model_base.Flux2",),
     ),
-    Family(
+    ModelFamily(
         "HiDream",
         before_three_texts,
         text_behind,
@@ -300,7 +300,7 @@ FAMILIES = (
         parts=_hidream_parts,
         takes_embeddings=False,
     ),
-    Family(
+    ModelFamily(
         "Mage-Flow",
         in_joint_attention,
         text_in_front,
@@ -308,7 +308,7 @@ FAMILIES = (
         {"comfy.text_encoders.mage_flow.MageFlowTokenizer": "qwen3vl_4b"},
         loader="CLIPLoader mage",
     ),
-    Family(
+    ModelFamily(
         "Boogu",
         behind_refiners_apart,
         text_before_references,
@@ -316,7 +316,7 @@ FAMILIES = (
         {"comfy.text_encoders.boogu.BooguTokenizer": "qwen3vl_8b"},
         loader="CLIPLoader boogu",
     ),
-    Family(
+    ModelFamily(
         "Ideogram 4",
         in_every_attention,
         text_before_cells,
@@ -327,7 +327,7 @@ FAMILIES = (
         },
         loader="CLIPLoader ideogram4",
     ),
-    Family(
+    ModelFamily(
         "OmniGen 2",
         behind_refiners_apart,
         text_before_references,
@@ -335,7 +335,7 @@ FAMILIES = (
         {"comfy.text_encoders.omnigen2.Omnigen2Tokenizer": "qwen25_3b"},
         loader="CLIPLoader omnigen2",
     ),
-    Family(
+    ModelFamily(
         "HiDream-O1",
         in_language_model,
         None,
@@ -343,14 +343,14 @@ FAMILIES = (
         {"comfy.text_encoders.hidream_o1.HiDreamO1Tokenizer": "hidream_o1"},
         takes_embeddings=False,
     ),
-    Family(
+    ModelFamily(
         "Ernie-Image",
         by_hooks,
         None,
         ("comfy.ldm.ernie.model.ErnieImageModel",),
         {"comfy.text_encoders.ernie.ErnieTokenizer": "ministral3_3b"},
     ),
-    Family(
+    ModelFamily(
         "LongCat-Image",
         in_joint_attention,
         text_in_front,
@@ -361,7 +361,7 @@ FAMILIES = (
         takes_embeddings=False,
         moved_by_rows=("comfy.model_base.LongCatImage",),
     ),
-    Family(
+    ModelFamily(
         "Lens",
         behind_picture,
         text_behind_cells,
@@ -369,7 +369,7 @@ FAMILIES = (
         {"comfy.text_encoders.gpt_oss.LensTokenizer": "gpt_oss"},
         takes_embeddings=False,
     ),
-    Family(
+    ModelFamily(
         "JoyImage",
         behind_picture,
         text_behind_references,
@@ -377,14 +377,14 @@ FAMILIES = (
         {"comfy.text_encoders.joyimage.JoyImageTokenizer": "qwen3vl_8b"},
         loader="CLIPLoader joyimage",
     ),
-    Family(
+    ModelFamily(
         "PixelDiT",
         before_pixels,
         None,
         ("comfy.ldm.pixeldit.model.PixDiT_T2I", "comfy.ldm.pixeldit.pid.PidNet"),
         {"comfy.text_encoders.pixeldit.PixelDiTGemma2Tokenizer": "gemma2_2b"},
     ),
-    Family(
+    ModelFamily(
         "Ovis-Image",
         in_joint_attention,
         text_in_front,
@@ -392,7 +392,7 @@ FAMILIES = (
         {"comfy.text_encoders.ovis.OvisTokenizer": "qwen3_2b"},
         loader="CLIPLoader ovis",
     ),
-    Family(
+    ModelFamily(
         "NewBie",
         behind_refiners,
         text_in_front_padded,
@@ -400,28 +400,28 @@ FAMILIES = (
         {"comfy.text_encoders.newbie.NewBieTokenizer": "gemma"},
         takes_embeddings=False,
     ),
-    Family(
+    ModelFamily(
         "AuraFlow",
         behind_registers,
         None,
         ("comfy.ldm.aura.mmdit.MMDiT",),
         {"comfy.text_encoders.aura_t5.AuraT5Tokenizer": "pile_t5xl"},
     ),
-    Family(
+    ModelFamily(
         "Cosmos 1",
         in_every_second_attention,
         picture_alone,
         ("comfy.ldm.cosmos.model.GeneralDIT",),
         {},
     ),
-    Family(
+    ModelFamily(
         "Cosmos Predict 2",
         in_cross_attention,
         picture_alone,
         ("comfy.ldm.cosmos.predict2.MiniTrainDIT",),
         {"comfy.text_encoders.cosmos.CosmosT5Tokenizer": "t5xxl"},
     ),
-    Family(
+    ModelFamily(
         "Hunyuan Video",
         behind_token_refiner,
         None,
@@ -431,7 +431,7 @@ FAMILIES = (
         num_left_out_behind=_hunyuan_suffix,
         takes_embeddings=False,
     ),
-    Family(
+    ModelFamily(
         "Hunyuan Video 1.5 and Image 2.1",
         behind_token_refiner,
         None,
@@ -443,7 +443,7 @@ FAMILIES = (
         loader="DualCLIPLoader hunyuan_video_15",
         takes_embeddings=False,
     ),
-    Family(
+    ModelFamily(
         "Kandinsky 5",
         behind_text_blocks,
         None,
@@ -455,7 +455,7 @@ FAMILIES = (
         loader="DualCLIPLoader kandinsky5",
         takes_embeddings=False,
     ),
-    Family(
+    ModelFamily(
         "CogVideoX",
         in_every_attention,
         None,
@@ -463,7 +463,7 @@ FAMILIES = (
         {"comfy.text_encoders.cogvideo.CogVideoXTokenizer": "t5xxl"},
         loader="CLIPLoader cogvideox",
     ),
-    Family(
+    ModelFamily(
         "Mochi",
         behind_video,
         None,
@@ -497,12 +497,12 @@ MOVED_BY_ROWS = {name for family in FAMILIES for name in family.moved_by_rows}
 """Classes of host models that a region would move."""
 
 
-def text_family(clip: Clip) -> Family | None:
+def text_family(clip: Clip) -> ModelFamily | None:
     """Family of a CLIP's text encoder, or None if its rows are unknown."""
-    known = known_class(clip.tokenizer, BY_TOKENIZER)
-    if known is None or TOKENIZE in overridden(type(clip.tokenizer), known):
+    tokenizer_class = known_class(clip.tokenizer, BY_TOKENIZER)
+    if tokenizer_class is None or TOKENIZE in overridden(type(clip.tokenizer), tokenizer_class):
         return None
-    return BY_TOKENIZER[name_of(known)]
+    return BY_TOKENIZER[name_of(tokenizer_class)]
 
 
 def _network_of(model: Any) -> Any:
@@ -511,8 +511,8 @@ def _network_of(model: Any) -> Any:
 
 def _name_of_network(model: Any) -> str:
     """Name of the known class that a host's model has a network of; empty if it is of none."""
-    known = known_class(_network_of(model), WEIGHERS)
-    return "" if known is None else name_of(known)
+    network_class = known_class(_network_of(model), WEIGHERS)
+    return "" if network_class is None else name_of(network_class)
 
 
 def is_known(model: Any) -> bool:
@@ -552,18 +552,18 @@ def weighting_function(model: Any) -> WeightingFunction:
     A ValueError says that it is unknown where this model reads text.
     """
     network = _network_of(model)
-    known = known_class(network, WEIGHERS)
-    changed = "" if known is None else changes(network, known)
-    if known is None or changed:
+    network_class = known_class(network, WEIGHERS)
+    changed = "" if network_class is None else changes(network, network_class)
+    if network_class is None or changed:
         out = known_class(network, OUT_OF_REACH)
-        why = f": it is a {known.__name__} with {changed}" if known is not None else ""
+        why = f": it is a {network_class.__name__} with {changed}" if network_class is not None else ""
         why = why if out is None else f": {OUT_OF_REACH[name_of(out)]}"
         raise ValueError(
             f"Attention Weights, {PLACE_PHRASE} and {REGIONAL_PROMPT} do not know where this model "
             f"({type(model).__name__}, {type(network).__name__}) reads text{why}. For this model, encode without them."
         )
-    checked_object(network, name_of(known))
-    return WEIGHERS[name_of(known)]
+    checked_object(network, name_of(network_class))
+    return WEIGHERS[name_of(network_class)]
 
 
 def has_layout(model: Any) -> bool:

@@ -106,7 +106,7 @@ class Step(NamedTuple):
 
 
 def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
-    """Fields that act in a step, for an entry of so many rows."""
+    """Find the fields that act in a step, for an entry with ``num_rows`` rows."""
     bias = torch.zeros(num_rows)
     weights: list[Tensor] = []
     rows: list[Tensor] = []
@@ -126,7 +126,7 @@ def acting(fields: Sequence[Field], num_rows: int, step: Step) -> Acting:
     if not weights:
         return Acting(bias, torch.ones(1, 0, *sizes), torch.zeros(0, num_rows), torch.zeros(1, num_rows))
     num_pictures = max(map(len, weights))
-    by_field = torch.stack([one.expand(num_pictures, *sizes) for one in weights], 1).float()
+    by_field = torch.stack([weight_map.expand(num_pictures, *sizes) for weight_map in weights], 1).float()
     of_field = torch.stack(rows)
     return Acting(bias, by_field, of_field, least_bias(by_field, of_field))
 
@@ -184,11 +184,11 @@ def _made_mask(where: Where, step: Step) -> Tensor | None:
     if where.area is not None:
         mask = area_mask(where.area, cells, pixels)[None]
     if where.boxes:
-        own = torch.stack([area_mask(box, cells, pixels) for box in where.boxes]).amax(0, keepdim=True)
-        mask = own if mask is None else own * mask
+        factor = torch.stack([area_mask(box, cells, pixels) for box in where.boxes]).amax(0, keepdim=True)
+        mask = factor if mask is None else factor * mask
     if where.mask is not None:
-        own = _by_picture(means(where.mask.cpu(), cells).float(), where, step)
-        mask = own if mask is None else own * mask
+        factor = _by_picture(means(where.mask.cpu(), cells).float(), where, step)
+        mask = factor if mask is None else factor * mask
     if mask is not None and where.watch is None and not bool(mask.any()):
         raise ValueError(without_place(where.name))
     is_flat = mask is not None and mask.dim() < step.latent.dim() - 1

@@ -27,17 +27,17 @@ def fingerprint(rows: Tensor) -> Tensor:
     return torch.cat([sums, rows.norm(dim=-1, keepdim=True)], -1).cpu()
 
 
-def are_same(own: Tensor, found: Tensor) -> bool:
-    """Whether two fingerprints are those of the same rows, each batch compared with the first's only one."""
-    if own.shape[1] != found.shape[1]:
+def are_same(recorded: Tensor, current: Tensor) -> bool:
+    """Whether each batch of the current rows is the recorded row for row; ``recorded`` has one batch."""
+    if recorded.shape[1] != current.shape[1]:
         return False
-    distance = (found[..., :-1] - own[..., :-1]).norm(dim=-1)
-    return not bool((distance > TOLERANCE * own[..., -1]).any())
+    distance = (current[..., :-1] - recorded[..., :-1]).norm(dim=-1)
+    return not bool((distance > TOLERANCE * recorded[..., -1]).any())
 
 
-def are_zero(found: Tensor) -> bool:
-    """Whether a fingerprint is that of zeros."""
-    return not bool(found.any())
+def are_zero(current: Tensor) -> bool:
+    """Whether the rows of a fingerprint are all zero."""
+    return not bool(current.any())
 
 
 @cache

@@ -31,36 +31,36 @@ def known_class(thing: object, names: Container[str]) -> type | None:
     return next((kind for kind in type(thing).__mro__ if name_of(kind) in names), None)
 
 
-def overridden(kind: type, known: type) -> list[str]:
+def overridden(kind: type, parent: type) -> list[str]:
     """Methods of a class, but for how it is made, that a subclass has others for."""
-    own = [base for base in known.__mro__ if base not in nn.Module.__mro__]
-    theirs = {name for base in own for name in vars(base)} | {"forward", "__call__"}
-    before = kind.__mro__[: kind.__mro__.index(known)]
-    found = {name for base in before for name, value in vars(base).items() if _is_method(value)}
-    return sorted((found & theirs) - {"__init__", "__init_subclass__"})
+    parent_bases = [base for base in parent.__mro__ if base not in nn.Module.__mro__]
+    parent_names = {name for base in parent_bases for name in vars(base)} | {"forward", "__call__"}
+    before = kind.__mro__[: kind.__mro__.index(parent)]
+    method_names = {name for base in before for name, value in vars(base).items() if _is_method(value)}
+    return sorted((method_names & parent_names) - {"__init__", "__init_subclass__"})
 
 
 def _is_method(value: object) -> bool:
     return callable(value) or isinstance(value, (property, classmethod, staticmethod))
 
 
-def changes(network: Any, known: type) -> str:
+def changes(network: Any, parent: type) -> str:
     """Parts of a known class that a network of a subclass has changed, in words; empty if none."""
     kind = type(network)
-    if kind is known:
+    if kind is parent:
         return ""
-    if methods := overridden(kind, known):
+    if methods := overridden(kind, parent):
         return f"another {' and '.join(methods)}"
-    theirs = vars(sys.modules[known.__module__])
+    module_names = vars(sys.modules[parent.__module__])
     for blocks in network.children():
         for block in blocks if isinstance(blocks, nn.ModuleList) else ():
-            made = type(getattr(block, "_orig_mod", block))  # compiled by torch.compile
-            is_theirs = any(theirs.get(base.__name__) is base for base in made.__mro__)
+            part_class = type(getattr(block, "_orig_mod", block))  # compiled by torch.compile
+            is_theirs = any(module_names.get(base.__name__) is base for base in part_class.__mro__)
             if next(block.children(), None) is not None and not is_theirs:
-                return f"other blocks, {made.__name__}"
+                return f"other blocks, {part_class.__name__}"
     for layer in network.modules():
-        made = type(layer)
-        base = next((base for base in made.__mro__ if base.__module__.startswith(NETWORKS)), None)
-        if layer is not network and base is not None and (methods := overridden(made, base)):
-            return f"layers {made.__name__} with another {' and '.join(methods)}"
+        part_class = type(layer)
+        base = next((base for base in part_class.__mro__ if base.__module__.startswith(NETWORKS)), None)
+        if layer is not network and base is not None and (methods := overridden(part_class, base)):
+            return f"layers {part_class.__name__} with another {' and '.join(methods)}"
     return ""

@@ -29,7 +29,9 @@ from .weighted_clip.rows import check_embeddings, read_of_tokens
 
 logger = logging.getLogger(__name__)
 
-OF_LOADERS: Mapping[str, str] = {one.loader: next(iter(one.tokenizers)) for one in FAMILIES if one.loader is not None}
+OF_LOADERS: Mapping[str, str] = {
+    family.loader: next(iter(family.tokenizers)) for family in FAMILIES if family.loader is not None
+}
 """Most likely tokenizer by name of the loader and its type setting."""
 
 _lock = Lock()
@@ -54,13 +56,13 @@ def as_weighted(clip: Clip, text: str, options: EncodeOptions) -> ReadPrompt:
     host_text = text_to_weigh(clip, family, text, options)
     tokens = tokens_of_text(clip, host_text)
     check_embeddings(family, tokens)
-    known = read_of_tokens(tokens, family.names_of(clip))
-    return as_read(host_text.prompt, (), tuple(host_text.issues), options) if known is None else known[1]
+    named_prompt = read_of_tokens(tokens, family.names_of(clip))
+    return as_read(host_text.prompt, (), tuple(host_text.issues), options) if named_prompt is None else named_prompt[1]
 
 
 def as_by_host(clip: Clip, text: str, options: EncodeOptions) -> ReadPrompt:
     """Read a prompt that the host encodes itself."""
-    return read_for_host(clip, text, options).read
+    return read_for_host(clip, text, options).prompt
 
 
 @dataclass(frozen=True)

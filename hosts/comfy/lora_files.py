@@ -27,7 +27,7 @@ MAX_HASHED = 8 << 30
 _HASH = re.compile(r"[0-9a-f]{8,64}")
 
 
-class Names(NamedTuple):
+class LoraNames(NamedTuple):
     """Name and hash in a LoRA's metadata."""
 
     alias: str = ""
@@ -43,17 +43,19 @@ def lora_files() -> Sequence[str]:
 
 def files_named(name: str, files: Sequence[str]) -> list[str]:
     """Files of a name: by path, else bare; with or without suffix; else ignoring case; else by their alias."""
-    wanted = name.replace("\\", "/").strip()
+    posix_name = name.replace("\\", "/").strip()
     paths = [PurePath(file.replace("\\", "/")) for file in files]
     for fold in (str, str.lower):
-        for shown in (paths, [PurePath(path.name) for path in paths]):
-            names = [(path.as_posix(), path.with_suffix("").as_posix()) for path in shown]
-            found = [file for file, some in zip(files, names, strict=True) if fold(wanted) in map(fold, some)]
-            if found:
-                return found
+        for searched_paths in (paths, [PurePath(path.name) for path in paths]):
+            names = [(path.as_posix(), path.with_suffix("").as_posix()) for path in searched_paths]
+            matches = [
+                file for file, file_names in zip(files, names, strict=True) if fold(posix_name) in map(fold, file_names)
+            ]
+            if matches:
+                return matches
     for fold in (str, str.lower):
-        if wanted and (found := [file for file in files if fold(names_in(file).alias) == fold(wanted)]):
-            return found
+        if posix_name and (matches := [file for file in files if fold(names_in(file).alias) == fold(posix_name)]):
+            return matches
     return []
 
 
@@ -73,47 +75,47 @@ def file_by_hash(short: str, files: Sequence[str] | None = None) -> str | None:
     if not _HASH.fullmatch(short):
         return None
     files = lora_files() if files is None else files
-    known = {file: names_in(file).hash for file in files}
-    if found := next((file for file, one in known.items() if one.startswith(short)), None):
-        return found
+    hashes = {file: names_in(file).hash for file in files}
+    if match := next((file for file, digest in hashes.items() if digest.startswith(short)), None):
+        return match
     room = MAX_HASHED
-    for file in (file for file, one in known.items() if not one):
+    for file in (file for file, digest in hashes.items() if not digest):
         path, mtime, size = _about(file)
         room -= size
-        if path is not None and room >= 0 and any(one.startswith(short) for one in _hashes(path, mtime, size)):
+        if path is not None and room >= 0 and any(digest.startswith(short) for digest in _hashes(path, mtime, size)):
             return file
     return None
 
 
-def names_in(file: str) -> Names:
+def names_in(file: str) -> LoraNames:
     """Name and hash in the metadata of a file; empty if it cannot be read."""
     path, mtime, size = _about(file)
-    return _names_in(path, mtime, size) if path is not None else Names()
+    return _names_in(path, mtime, size) if path is not None else LoraNames()
 
 
 def _about(file: str) -> tuple[Path | None, int, int]:
     """Path of a file with its modification time and size; no path if it is none that can be read."""
     path = host("folder_paths").get_full_path("loras", file)
     try:
-        about = Path(path).stat() if path else None
+        stat = Path(path).stat() if path else None
     except (OSError, ValueError):
-        about = None
-    is_file = about is not None and Path(path).is_file()  # no pipe, which would wait for ever
-    return (Path(path), about.st_mtime_ns, about.st_size) if about is not None and is_file else (None, 0, 0)
+        stat = None
+    is_file = stat is not None and Path(path).is_file()  # no pipe, which would wait for ever
+    return (Path(path), stat.st_mtime_ns, stat.st_size) if stat is not None and is_file else (None, 0, 0)
 
 
 @lru_cache(maxsize=16384)
-def _names_in(path: Path, mtime: int, size: int) -> Names:
+def _names_in(path: Path, mtime: int, size: int) -> LoraNames:
     """Metadata of a file, cached until it changes."""
     del mtime, size
     if path.suffix.lower() != ".safetensors":
-        return Names()
+        return LoraNames()
     try:
         with opened(path, MAX_HEADER) as file:
-            about = file.metadata() or {}
+            metadata = file.metadata() or {}
     except (OSError, SafetensorError):
-        return Names()
-    return Names(about.get("ss_output_name", "")[:1000], about.get("sshs_model_hash", "")[:64].lower())
+        return LoraNames()
+    return LoraNames(metadata.get("ss_output_name", "")[:1000], metadata.get("sshs_model_hash", "")[:64].lower())
 
 
 @lru_cache(maxsize=16384)

@@ -41,14 +41,14 @@ def find_loras(loras: Sequence[LoraTimes]) -> FoundLoras:
     """Find the files of LoRAs. As in Forge, one that is named again at the same strength acts once."""
     issues: list[Issue] = []
     files = lora_files() if loras else ()
-    found = [FoundLora(lora, file) for lora in loras if (file := _file_of(lora.tag, files, issues)) is not None]
-    times, repeated = once([one.times for one in found], [one.file for one in found])
-    kept = [
-        one._replace(times=new)
-        for one, new in zip(found, times, strict=True)
-        if new == one.times or any(new.clip) or any(new.model)
+    matches = [FoundLora(lora, file) for lora in loras if (file := _file_of(lora.tag, files, issues)) is not None]
+    times, repeated = once([match.times for match in matches], [match.file for match in matches])
+    effective = [
+        match._replace(times=new)
+        for match, new in zip(matches, times, strict=True)
+        if new == match.times or any(new.clip) or any(new.model)
     ]
-    return FoundLoras(kept, [*issues, *repeated])
+    return FoundLoras(effective, [*issues, *repeated])
 
 
 class LoadedLoras(NamedTuple):
@@ -166,8 +166,8 @@ def _check_encodes_under_hooks(clip: Clip) -> None:
     """Raise for a CLIP of which the host drops results besides the rows and the pooled vector under hooks."""
     if is_stable_diffusion(clip):
         return
-    known = {"cond", "pooled_output", "hooks"}
-    dropped = clip.encode_from_tokens(clip.tokenize(""), return_pooled=True, return_dict=True).keys() - known
+    kept_keys = {"cond", "pooled_output", "hooks"}
+    dropped = clip.encode_from_tokens(clip.tokenize(""), return_pooled=True, return_dict=True).keys() - kept_keys
     if dropped:
         name = type(clip.cond_stage_model).__name__
         raise ValueError(
@@ -178,11 +178,11 @@ def _check_encodes_under_hooks(clip: Clip) -> None:
 
 def _file_of(lora: LoraTag, files: Sequence[str], issues: list[Issue]) -> str | None:
     """File of a LoRA in the host's loras folder; adds an issue if there is none or several."""
-    name, found = shortened(lora.name), files_named(lora.name, files)
-    if not found:
+    name, matches = shortened(lora.name), files_named(lora.name, files)
+    if not matches:
         message = f"There is no LoRA “{name}” in ComfyUI's loras folder: it is left out."
         issues.append(Issue("unknown-lora", message, lora.span))
-    elif len(found) > 1:
-        message = f"Several LoRAs are called “{name}”: {shortened(', '.join(found), 200)}. The first is taken."
+    elif len(matches) > 1:
+        message = f"Several LoRAs are called “{name}”: {shortened(', '.join(matches), 200)}. The first is taken."
         issues.append(Issue("ambiguous-lora", message, lora.span))
-    return next(iter(found), None)
+    return next(iter(matches), None)

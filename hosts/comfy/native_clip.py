@@ -48,11 +48,11 @@ def native_clip(family: ModelFamily, encoders: Mapping[str, TextEncoder], device
     model_class, tokenizer_class = _classes_of(family)
 
     def model(*, dtype: torch.dtype, **_: Any) -> Any:
-        made = model_class(device="meta", dtype=dtype)
+        text_model = model_class(device="meta", dtype=dtype)
         for name, encoder in encoders.items():
-            _take(getattr(made, name), encoder, family, num_cut_layers(name, encoder.config))
-        made.disable_offload = True  # for the plain kind of patcher: the other moves the host's own layers alone
-        return made
+            _take(getattr(text_model, name), encoder, family, num_cut_layers(name, encoder.config))
+        text_model.disable_offload = True  # for the plain kind of patcher: the other moves the host's own layers alone
+        return text_model
 
     cpu = torch.device("cpu")
     lengths = {f"{name}_max_length": encoder.config.context_length for name, encoder in encoders.items()}
@@ -122,7 +122,7 @@ class _Native:
     layer: Any
 
     def set_clip_options(self, options: Mapping[str, Any]) -> None:
-        """Take the host's choices; the loader's layer stays where none is chosen, also that of the embeddings."""
+        """Take the host's choices; where it chooses no layer, the loader's stays, for embeddings as well."""
         before = self.layer
         super().set_clip_options(options)  # type: ignore[misc]
         if before == "hidden" and "layer" not in options:

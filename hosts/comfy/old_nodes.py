@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .clip import Encoded
+from .clip import EncodedText
 from .contract import host
 from .types import Conditioning
 
@@ -68,10 +68,10 @@ def with_replaced(request: Any, old_nodes: Mapping[str, OldNode]) -> Any:
     return request
 
 
-def balanced(encoded: Encoded, balance: float) -> Conditioning:
+def balanced(encoded: EncodedText, balance: float) -> Conditioning:
     """Conditioning of SDXL whose towers count by a balance: 0 is CLIP-L alone, 1 CLIP-G alone, 0.5 both in full."""
     share = {"clip_l": 1 - max(0.0, balance - 0.5) * 2, "clip_g": 1 - max(0.0, 0.5 - balance) * 2}
     if balance == 0.5:
         return encoded.conditioning
-    factors = torch.cat([torch.full(one.hidden.shape[-1:], share[name]) for name, one in encoded.prompts.items()])
+    factors = torch.cat([torch.full(prompt.hidden.shape[-1:], share[name]) for name, prompt in encoded.prompts.items()])
     return [[rows * factors.to(rows), values] for rows, values in encoded.conditioning]

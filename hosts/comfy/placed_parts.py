@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ...weighting.prompt import shortened
 from ...weighting.timed.regions import RegionError, RegionPlace, shares_of
-from .placing import Placement, place_region
+from .placing import TypedPlace, place_region
 from .types import Conditioning
 
 
@@ -39,7 +39,7 @@ def placed_entries(parts: Sequence[PlacedPart]) -> Conditioning:
         for entries, weight, place in group:
             strength = {"strength": weight} if len(parts) > 1 or place is not None else {}
             values = {**strength, **_where(place)}
-            conditioning += [[hidden, {**others, **values}] for hidden, others in entries]
+            conditioning += [[hidden, {**entry_values, **values}] for hidden, entry_values in entries]
     return conditioning
 
 
@@ -82,10 +82,10 @@ def _coupled(group: Sequence[PlacedPart]) -> Conditioning:
     places = [part.place or RegionPlace("") for part in group]
     _check_coupled(group)
     values = {"area": area, "set_area_to_bounds": False} if (area := _area(places[0])) else {}
-    result = [[hidden, {**others, **values}] for hidden, others in group[0].entries]
+    result = [[hidden, {**entry_values, **values}] for hidden, entry_values in group[0].entries]
     for part, share in zip(group[1:], shares_of(places)[1:], strict=True):
         if bool(share.any()):
-            result, _ = place_region(result, part.entries, 1.0, Placement(mask=share))
+            result, _ = place_region(result, part.entries, 1.0, TypedPlace(mask=share))
     return result
 
 

@@ -43,18 +43,20 @@ def placed_views(conditioning: Conditioning, node_id: str | None = None) -> list
     - in each chip ``places``: the numbers of its phrases in that list.
 
     Args:
-        conditioning: Conditioning, of which one that is not of our encode nodes has regions only.
+        conditioning: Conditioning; if another pack's node encoded it, only its regions are known.
         node_id: Node that asks.
     """
-    found: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    labelled_views: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for _, values in conditioning:
         fields, regions = fields_of(values), regions_of(values)
-        known = _words_of(values.get(WORDS))
-        for words in known or ([_NO_WORDS] if fields or regions else []):
+        texts = _words_of(values.get(WORDS))
+        for words in texts or ([_NO_WORDS] if fields or regions else []):
             view = _view(words, fields, regions, node_id)
-            _, labels = found.setdefault(json.dumps(view), (view, []))
+            _, labels = labelled_views.setdefault(json.dumps(view), (view, []))
             labels.append(_times(values))
-    views = [{**view, "label": ", ".join(dict.fromkeys(filter(None, labels)))} for view, labels in found.values()]
+    views = [
+        {**view, "label": ", ".join(dict.fromkeys(filter(None, labels)))} for view, labels in labelled_views.values()
+    ]
     if len(views) == 1:
         views[0]["label"] = ""
     if len(views) > MAX_TEXTS:
@@ -77,7 +79,7 @@ def _view(words: Words, fields: Sequence[Field], regions: Sequence[Region], node
             chunks[-1]["has_break"] = True
             chunks.append(_chunk())
         else:
-            places = [place for place, own in enumerate(numbers) if number in own]
+            places = [place for place, field_numbers in enumerate(numbers) if number in field_numbers]
             chunks[-1]["num_tokens"] += 1
             chunks[-1]["chips"].append({**_chip(word, before), "places": places})
         before = word
@@ -92,15 +94,15 @@ def _view(words: Words, fields: Sequence[Field], regions: Sequence[Region], node
 
 
 def _is_of_base(field: Field, regions: Sequence[Region]) -> bool:
-    """Whether some of a field's rows are not those of regions, which follow."""
+    """Whether a field has rows of the base prompt, which come before the regions' rows."""
     return not regions or min(field.rows) < regions[0].rows.start
 
 
 def _text(words: Words) -> str:
     """Words with a space where there was something between them."""
-    found = [word for word in words.words if word]
-    spaces = ["" if one.span.end == other.span.start else " " for one, other in pairwise(found)]
-    return "".join(space + word.typed for space, word in zip(["", *spaces], found, strict=False))
+    typed_words = [word for word in words.words if word]
+    spaces = ["" if earlier.span.end == later.span.start else " " for earlier, later in pairwise(typed_words)]
+    return "".join(space + word.typed for space, word in zip(["", *spaces], typed_words, strict=False))
 
 
 def _chunk() -> dict[str, Any]:

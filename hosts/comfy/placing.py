@@ -36,7 +36,7 @@ from .watching import Watch
 from .words import WORDS, absent, rows_of
 
 
-class Placement(NamedTuple):
+class TypedPlace(NamedTuple):
     """Place and time as typed."""
 
     area: str = ""
@@ -61,7 +61,7 @@ class Placement(NamedTuple):
 
 
 def place_phrase(
-    conditioning: Conditioning, phrase: str, inside: float, outside: float, placement: Placement
+    conditioning: Conditioning, phrase: str, inside: float, outside: float, placement: TypedPlace
 ) -> tuple[Conditioning, str]:
     """Place a phrase of a conditioning.
 
@@ -88,8 +88,8 @@ def place_phrase(
     where = placement.checked(name)
     fields: list[Field | None] = []
     for rows, values in conditioning:
-        found = all_rows_of(phrase, rows, values)
-        fields.append(Field(found, inside, outside, where, phrase) if found else None)
+        phrase_rows = all_rows_of(phrase, rows, values)
+        fields.append(Field(phrase_rows, inside, outside, where, phrase) if phrase_rows else None)
     num_found = sum(field is not None for field in fields)
     if not num_found:
         raise ValueError(absent(phrase))
@@ -117,39 +117,43 @@ def place_lines(conditioning: Conditioning, places: Sequence[PlacedPhrase]) -> t
         if not any(all_rows_of(place.phrase, rows, values) for rows, values in conditioning):
             lines.append(f"“{shortened(place.line)}” places nothing: these words are not in the prompt")
             continue
-        where = Placement(place.area.text if place.area else "", place.start, place.end, place.in_steps)
+        where = TypedPlace(place.area.text if place.area else "", place.start, place.end, place.in_steps)
         conditioning, report = place_phrase(conditioning, place.phrase, place.inside, place.outside, where)
         lines.append(report)
     return conditioning, lines
 
 
-def _watched(conditioning: Conditioning, where: Where, own: Sequence[Sequence[int]] | None = None) -> Conditioning:
-    """Let the word by whose map something is placed be watched, which has none of its ``own`` rows, entry by entry."""
+def _watched(
+    conditioning: Conditioning, where: Where, placed_rows: Sequence[Sequence[int]] | None = None
+) -> Conditioning:
+    """Watch the word by whose map something is placed; it must have none of the ``placed_rows``, entry by entry."""
     if where.watch is None:
         return conditioning
     (word,) = where.watch.names
-    found = [all_rows_of(word, rows, values) for rows, values in conditioning]
-    if not any(found):
+    word_rows = [all_rows_of(word, rows, values) for rows, values in conditioning]
+    if not any(word_rows):
         raise ValueError(absent_place(word, where.name))
-    if any(set(one) & set(other) for one, other in zip(found, own or (), strict=bool(own))):
+    if any(
+        set(watched) & set(placed) for watched, placed in zip(word_rows, placed_rows or (), strict=bool(placed_rows))
+    ):
         raise ValueError(own_map(where.name, where.area_text))
-    return with_watch(conditioning, where.watch, [[rows] for rows in found])
+    return with_watch(conditioning, where.watch, [[rows] for rows in word_rows])
 
 
 def all_rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, ...]:
     """Rows of a phrase in an entry of a conditioning and in its regions, counted from 0; errors as in `rows_of`."""
-    found = rows_of(phrase, rows, values)
+    all_rows = rows_of(phrase, rows, values)
     for region in regions_of(values):
         if region.words is not None:
-            own = rows_of(phrase, region.text, {WORDS: region.words})
-            found += tuple(region.rows.start + row for row in own)
-    return found
+            region_rows = rows_of(phrase, region.text, {WORDS: region.words})
+            all_rows += tuple(region.rows.start + row for row in region_rows)
+    return all_rows
 
 
 def place_region(
-    base: Conditioning, region: Conditioning, strength: float, placement: Placement, *, blends: bool = False
+    base: Conditioning, region: Conditioning, strength: float, placement: TypedPlace, *, blends: bool = False
 ) -> tuple[Conditioning, str]:
-    """Add a prompt of its own in a place of its own to a base prompt, whose place is where no region is.
+    """Add a separate prompt for one area to a base prompt, which fills the rest of the picture.
 
     Args:
         base: The base prompt, perhaps with regions.
@@ -162,10 +166,12 @@ def place_region(
         A copy of the base, or the same one at strength 0; and a report.
 
     Raises:
-        ValueError: If the placement has no meaning, or the region's prompt cannot be read beside the base's.
+        ValueError: If the placement has no meaning, or one prediction cannot read both prompts.
     """
     check_weight("strength", strength)
-    number = 1 + max((len({one.where.name for one in regions_of(values)}) for _, values in base), default=0)
+    number = 1 + max(
+        (len({earlier_region.where.name for earlier_region in regions_of(values)}) for _, values in base), default=0
+    )
     where = placement.checked(f"region {number}")
     _check_beside(base, region)
     times = [(values.get("start_percent", 0.0), values.get("end_percent", 1.0)) for _, values in region]
@@ -195,23 +201,23 @@ def _check_beside(base: Conditioning, region: Conditioning) -> None:
         raise ValueError("base and region must hold a prompt each; one of them is empty.")
     widths = [sorted({rows.shape[-1] for rows, _ in entries}) for entries in (base, region)]
     if widths[0] != widths[1]:
-        ours, theirs = (" and ".join(map(str, found)) for found in widths)
+        base_width, region_width = (" and ".join(map(str, width)) for width in widths)
         raise ValueError(
-            f"The rows of base are {ours} wide, those of region {theirs}: text encoders of different models made them. "
-            "Encode both with the same CLIP."
+            f"The rows of base are {base_width} wide, those of region {region_width}: text encoders of "
+            "different models made them. Encode both with the same CLIP."
         )
     for rows, values in region:
         if len(rows) > 1:
             raise ValueError(f"The region has {len(rows)} prompts in one entry; it can be one only.")
         if regions_of(values):
             raise ValueError(NESTED)
-        found = [name for key, name in ALONE.items() if values.get(key) is not None]
+        additions = [name for key, name in ALONE.items() if values.get(key) is not None]
         if has_only_ours(values.get("hooks")) and "hooks" in values:
-            found.remove(ALONE["hooks"])
+            additions.remove(ALONE["hooks"])
         if values.get("strength", 1.0) != 1.0:
-            found.append(strength_words(values["strength"]))
-        if found:
-            raise ValueError(comes_with(found))
+            additions.append(strength_words(values["strength"]))
+        if additions:
+            raise ValueError(comes_with(additions))
 
 
 def place_in_words(where: Where) -> str:

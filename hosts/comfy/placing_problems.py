@@ -119,9 +119,9 @@ def area_problems(
 
 def mask_problems(mask: Tensor | None, area: str, name: str) -> Iterator[Problem]:
     """Problems of a mask, as far as it is known, and of an area that it does not meet."""
-    found = list(refused("mask", checked_mask, mask))
-    yield from found
-    if mask is None or found:
+    problems = list(refused("mask", checked_mask, mask))
+    yield from problems
+    if mask is None or problems:
         return
     try:
         where = None if read_where(area) else read_area(area)

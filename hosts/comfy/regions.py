@@ -1,4 +1,4 @@
-"""Regions: prompts of their own, in places of their own, beside a base prompt; who is read where in a step and a layer.
+"""Regions: further prompts, each for its area; which prompt each place of the picture reads in a step.
 
 Each place reads every prompt by itself, and the results are mixed by shares that add up to 1. The base is prompt 0.
 
@@ -33,7 +33,7 @@ class Region(NamedTuple):
     text: Tensor
     """Its rows: ``[1, rows, dim]``."""
     rows: range
-    """Their places among the rows of the entry, behind those of the base and of the regions before it."""
+    """Their numbers among all rows of the entry, after the rows of the base and of earlier regions."""
     strength: float
     """Factor of its mask."""
     where: Where
@@ -43,7 +43,7 @@ class Region(NamedTuple):
     words: Carried | None = None
     """Its words, if they are known."""
     inputs: Mapping[str, Any] = MappingProxyType({})
-    """Values of its entry of which the model makes its rows, beside ``text``."""
+    """Further values of its entry that the model reads, such as T5's ids."""
     blends: bool = False
     """Whether it has no mask in every second block, where text and picture share an attention."""
 
@@ -54,7 +54,7 @@ class Region(NamedTuple):
 
     @property
     def parts(self) -> tuple[range, range]:
-        """Its rows of ``text``, and those of Llama."""
+        """Its rows of ``text``, and its rows of Llama."""
         num_last = 0 if self.llama is None else self.llama.shape[2]
         return self.rows[: len(self.rows) - num_last], self.rows[len(self.rows) - num_last :]
 
@@ -73,7 +73,7 @@ class Region(NamedTuple):
     def steps(self, step: Step, start: float | None, end: float | None) -> set[int]:
         """Steps in which it acts, for an entry of the base sampled from one noise level to another."""
         first, last = _levels(self, step)
-        starts, ends = ([float(one) for one in pair if one is not None] for pair in ((start, first), (end, last)))
+        starts, ends = ([float(level) for level in pair if level is not None] for pair in ((start, first), (end, last)))
         return steps_of(self.where, step, min(starts), max(ends))
 
 
@@ -83,7 +83,7 @@ def _levels(region: Region, step: Step) -> tuple[float, float]:
     return float(start), float(end)
 
 
-class Reading(NamedTuple):
+class PromptsRead(NamedTuple):
     """Prompts that an entry's image reads in a step."""
 
     regions: tuple[Region, ...]
@@ -93,15 +93,17 @@ class Reading(NamedTuple):
     all places read the only region."""
 
 
-def reading(regions: Sequence[Region], step: Step) -> Reading:
+def reading(regions: Sequence[Region], step: Step) -> PromptsRead:
     """Prompts that an entry's image reads in a step; none of the regions if it reads the base alone."""
-    there = tuple(region for region in regions if region.acts(step))
-    if not there:
-        return Reading((), None)
+    acting_regions = tuple(region for region in regions if region.acts(step))
+    if not acting_regions:
+        return PromptsRead((), None)
     sizes = step.latent.shape[2:]
     ones = torch.ones(1, *sizes)
-    masks = [ones if (mask := mask_of(region.where, step)) is None else mask for region in there]
+    masks = [ones if (mask := mask_of(region.where, step)) is None else mask for region in acting_regions]
     num_pictures = max(map(len, masks))
-    scaled = [region.strength * mask.expand(num_pictures, *sizes) for region, mask in zip(there, masks, strict=True)]
+    scaled = [
+        region.strength * mask.expand(num_pictures, *sizes) for region, mask in zip(acting_regions, masks, strict=True)
+    ]
     shares = shares_of(torch.stack(scaled, 1).double()).float()
-    return Reading(there, None if len(there) == 1 and not bool(shares[:, 0].any()) else shares)
+    return PromptsRead(acting_regions, None if len(acting_regions) == 1 and not bool(shares[:, 0].any()) else shares)

@@ -19,7 +19,7 @@ from torch import Tensor
 from ...weighting.word_maps import MAX_BYTES
 from .contract import host
 from .families import has_layout, is_filled_in_front, layout_of, reads_apart
-from .queries import Call, told_by_layer
+from .queries import ModelCall, told_by_layer
 from .regions import Region
 from .steps import MARKER
 from .text_rows import num_rows_read
@@ -34,7 +34,7 @@ REPEATED = 12
 OF_MEAN = 3
 """Maps of the latent's size that the mean of layers takes: their sum, a layer's, and the mean."""
 REFERENCES = ("reference_latents", "context_latents", "time_dim_concat", "pose_video_latent", "reference_motion")
-"""Values of an entry that are latents beside the picture's, or lists of them."""
+"""Values of an entry that are further latents, or lists of them."""
 WORKING = 2 * torch.float32.itemsize
 """Bytes for each query and row of text while a bias is made."""
 
@@ -51,13 +51,13 @@ def reserve(
     **named: Any,
 ) -> Any:
     """Wrapper around the loading of models for a sampling: memory for biases by place and word maps is kept free."""
-    entries = [entry for some in conds.values() for entry in some]
+    entries = [entry for group in conds.values() for entry in group]
     num_bytes = bytes_of_biases(model.model, noise_shape, entries) + bytes_of_maps(model.model, noise_shape, entries)
     if not num_bytes:
         return executor(model, noise_shape, conds, *rest, **named)
-    shown = {**conds, MARKER: [{"control": _control_class()(num_bytes)}]}
-    loaded, _, *others = executor(model, noise_shape, shown, *rest, **named)
-    return loaded, conds, *others
+    padded_conds = {**conds, MARKER: [{"control": _control_class()(num_bytes)}]}
+    loaded, _, *results = executor(model, noise_shape, padded_conds, *rest, **named)
+    return loaded, conds, *results
 
 
 def keep_free(num_bytes: int) -> None:
@@ -101,47 +101,49 @@ def bytes_of_biases(model: Any, shape: Sequence[int], entries: Sequence[Entry]) 
     for entry in entries:
         sharing.setdefault((_num_own(model, entry), len(_regions(entry))), []).append(entry)
     return max(
-        _bytes_of(model, shape, some, _regions(some[0])) if has_fields or _regions(some[0]) else 0
-        for some in sharing.values()
+        _bytes_of(model, shape, group, _regions(group[0])) if has_fields or _regions(group[0]) else 0
+        for group in sharing.values()
     )
 
 
 def bytes_of_maps(model: Any, shape: Sequence[int], entries: Sequence[Entry]) -> int:
     """Most bytes that maps of watched words take at once in a sampling, arguments as in `bytes_of_biases`."""
     by_entry = [getattr(entry["model_conds"].get(MARKER), "watches", ()) for entry in entries]
-    watches = {watched.watch for some in by_entry for watched in some}
+    watches = {watched.watch for entry_watches in by_entry for watched in entry_watches}
     if not watches or not has_layout(model):
         return 0
-    kept = (shape[0] + 1) * sum(sum(watch.lengths) for watch in watches)  # sums, and of how many words and places
-    words = max(sum(len(watched.rows) for watched in some) for some in by_entry)
+    num_kept = (shape[0] + 1) * sum(sum(watch.lengths) for watch in watches)  # sums, and of how many words and places
+    words = max(sum(len(watched.rows) for watched in entry_watches) for entry_watches in by_entry)
     size = tuple(shape[2:])
     places = math.prod(size)
     if layout_of(model) is told_by_layer:
         of_layers = 4 / 3 * places  # each with a quarter of the places of the one before
     else:
-        of_layers = math.prod(layout_of(model)(Call(model.diffusion_model, {}, {}, size), 0).grid)
+        of_layers = math.prod(layout_of(model)(ModelCall(model.diffusion_model, {}, {}, size), 0).grid)
     of_call = shape[0] * _num_at_once(entries) * words * (of_layers + OF_MEAN * places)
     as_daam = MAX_BYTES if any(watch.layers == AS_DAAM for watch in watches) else 0
-    return math.ceil((kept * places + of_call) * torch.float32.itemsize) + as_daam
+    return math.ceil((num_kept * places + of_call) * torch.float32.itemsize) + as_daam
 
 
 def _bytes_of(model: Any, shape: Sequence[int], entries: Sequence[Entry], masked: Sequence[Region]) -> int:
     """Bytes in a call of the model, where text and picture share an attention with masks of some regions."""
-    size, own = tuple(shape[2:]), [_num_own(model, entry) for entry in entries]
+    size, row_counts = tuple(shape[2:]), [_num_own(model, entry) for entry in entries]
     is_repeated = layout_of(model) is told_by_layer
-    text = min(math.lcm(*own), REPEATED * max(own)) if is_repeated else max(own)
+    text = min(math.lcm(*row_counts), REPEATED * max(row_counts)) if is_repeated else max(row_counts)
     regions = (_regions(entry) for entry in entries)
-    text += max(sum(len(region.rows) + len(region.parts[1]) for region in some) for some in regions)
+    text += max(sum(len(region.rows) + len(region.parts[1]) for region in entry_regions) for entry_regions in regions)
     if is_repeated:
         queries = sum(math.prod(-(-side // 2**level) for side in size) for level in range(LEVELS))
     else:
-        beside = max(sum(_num_queries(model, one, 0) for one in _references(entry)) for entry in entries)
-        queries = _num_queries(model, size, text) + beside
+        num_references = max(
+            sum(_num_queries(model, reference_size, 0) for reference_size in _references(entry)) for entry in entries
+        )
+        queries = _num_queries(model, size, text) + num_references
     keys = text if reads_apart(model) else queries
     num_prompts = shape[0] * _num_at_once(entries)
     num_kinds = 1 + any(region.blends for region in masked)  # of blocks
-    kept = num_prompts * num_kinds * queries * keys * (model.manual_cast_dtype or model.get_dtype()).itemsize
-    return kept + (num_prompts if masked else 1) * queries * text * WORKING
+    num_bytes = num_prompts * num_kinds * queries * keys * (model.manual_cast_dtype or model.get_dtype()).itemsize
+    return num_bytes + (num_prompts if masked else 1) * queries * text * WORKING
 
 
 def _num_own(model: Any, entry: Entry) -> int:
@@ -157,14 +159,14 @@ def _regions(entry: Entry) -> Sequence[Region]:
 
 def _num_queries(model: Any, size: tuple[int, ...], num_text: int) -> int:
     """Number of queries for a latent of a size."""
-    queries = layout_of(model)(Call(model.diffusion_model, {}, {}, size), num_text)
+    queries = layout_of(model)(ModelCall(model.diffusion_model, {}, {}, size), num_text)
     return queries.before + math.prod(queries.grid) + queries.behind
 
 
 def _references(entry: Entry) -> list[tuple[int, ...]]:
-    """Sizes of an entry's latents beside the picture's."""
-    found = [entry[key] for key in REFERENCES if entry.get(key) is not None]
-    return [tuple(one.shape[2:]) for some in found for one in ([some] if isinstance(some, Tensor) else some)]
+    """Sizes of an entry's further latents."""
+    values = [entry[key] for key in REFERENCES if entry.get(key) is not None]
+    return [tuple(latent.shape[2:]) for value in values for latent in ([value] if isinstance(value, Tensor) else value)]
 
 
 def _num_at_once(entries: Iterable[Entry]) -> int:

@@ -35,7 +35,7 @@ def check_signs(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_sta
 
     ``is_stable_diffusion``: it has only CLIP text towers.
     """
-    if is_stable_diffusion or not any(read.has_signs for some in reads.values() for read in some):
+    if is_stable_diffusion or not any(prompt.has_signs for prompts in reads.values() for prompt in prompts):
         return
     scheme = next(iter(reads.values()))[0].options.scheme
     raise NegPipError(
@@ -80,8 +80,8 @@ def check_repeat(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_st
 
     Prompts are read for the scheme ``repeat``. ``is_stable_diffusion``: it has only CLIP text towers.
     """
-    copies = [copies_of(read) for some in reads.values() for read in some]
-    if not any(one.is_repeating for one in copies):
+    copies = [copies_of(prompt) for prompts in reads.values() for prompt in prompts]
+    if not any(prompt_copies.is_repeating for prompt_copies in copies):
         return
     if is_patched(clip):
         raise RepeatError(
@@ -96,7 +96,7 @@ def check_repeat(clip: Clip, reads: Mapping[str, Sequence[ReadPrompt]], *, is_st
             f"({classes[0]}): of its CLIP encoders ComfyUI's models read the pooled vector at most, which repeat "
             "leaves as it is. Take masked_blend with pooled weighted, or ComfyUI's own node."
         )
-    if shared is not None and (unit := max(one.unit for one in copies)) > 1:
+    if shared is not None and (unit := max(prompt_copies.unit for prompt_copies in copies)) > 1:
         raise RepeatError(
             f"In {shared} text and image share one softmax, where a word of weight 1 has to stand once, and here it "
             f"would stand {unit} times: the scheme repeat can only give whole weights there, such as (word:2) and "

@@ -51,7 +51,7 @@ NOBODY = -1.0
 """Number of the prompt of a row that only fills up a batch."""
 
 
-class Read(NamedTuple):
+class StepRows(NamedTuple):
     """Rows that are read for an entry in a step."""
 
     lines: Tensor
@@ -88,7 +88,7 @@ def plain(num_rows: int, num_fields: int = 0) -> Tensor:
     return torch.tensor([PLAIN.bias, PLAIN.factor, *[0.0] * num_fields])[:, None].expand(-1, num_rows)
 
 
-def read_in(marker: Any, step: Step | None, num_filled: int, num_last: int = 0, due: Due | None = None) -> Read:
+def read_in(marker: Any, step: Step | None, num_filled: int, num_last: int = 0, due: Due | None = None) -> StepRows:
     """Rows that are read for a marker in a step; the model puts some rows of zeros before the base's.
 
     ``num_last`` are Llama's among those of the base; they are read behind all others, as are those of regions. ``step``
@@ -98,7 +98,9 @@ def read_in(marker: Any, step: Step | None, num_filled: int, num_last: int = 0, 
     if step is None:
         lines = torch.cat([plain(num_filled), lines], 1)
         num_rows = lines.shape[1]
-        return Read(lines, torch.zeros(num_rows), torch.ones(1, 0, 1, 1), torch.zeros(1, num_rows), (), None, lines[:0])
+        return StepRows(
+            lines, torch.zeros(num_rows), torch.ones(1, 0, 1, 1), torch.zeros(1, num_rows), (), None, lines[:0]
+        )
     num_rows = lines.shape[1]
     fields = acting(marker.fields, num_rows, step)
     regions, shares = reading(marker.regions, step)
@@ -116,7 +118,7 @@ def read_in(marker: Any, step: Step | None, num_filled: int, num_last: int = 0, 
             prompts[region.rows] = number
     lines = torch.cat([plain(num_filled, len(fields.rows)), lines[:, rows]], 1)
     is_used = lines[2:].any(1)
-    return Read(
+    return StepRows(
         torch.cat([lines[:2], lines[2:][is_used]]),
         torch.cat([torch.zeros(num_filled), prompts[rows]]),
         fields.weights[:, is_used],
@@ -128,7 +130,7 @@ def read_in(marker: Any, step: Step | None, num_filled: int, num_last: int = 0, 
     )
 
 
-class Sizes(NamedTuple):
+class BatchSizes(NamedTuple):
     """Sizes that the inputs of all entries of a batch have."""
 
     rows: int
@@ -140,7 +142,7 @@ class Sizes(NamedTuple):
     words: int
     """Watched words."""
 
-    def of(self, read: Read | None) -> Sizes:
+    def of(self, read: StepRows | None) -> BatchSizes:
         """These, with just the regions of an entry, so that it shares no batch with one that has others."""
         if read is None or read.shares is None:
             return self._replace(regions=0, beside=0)
@@ -151,9 +153,9 @@ TextOf = Callable[[Region], Tensor]
 """From a region to its rows as the model reads them, ``[1, rows, dim]``."""
 
 
-def sizes_of(reads: Sequence[Read]) -> Sizes:
+def sizes_of(reads: Sequence[StepRows]) -> BatchSizes:
     """Sizes of inputs that hold each of these."""
-    return Sizes(
+    return BatchSizes(
         max(one.lines.shape[1] for one in reads),
         max(len(one.lines) - 2 for one in reads),
         max(0 if one.shares is None else len(one.regions) for one in reads),
@@ -163,7 +165,7 @@ def sizes_of(reads: Sequence[Read]) -> Sizes:
 
 
 def inputs_for(
-    inputs: Mapping[str, Any], read: Read | None, sizes: Sizes, step: Step | None, text_of: TextOf
+    inputs: Mapping[str, Any], read: StepRows | None, sizes: BatchSizes, step: Step | None, text_of: TextOf
 ) -> dict[str, Any]:
     """A model's inputs for an entry, with those for our `weighting_of_call`; None for an entry that is not marked.
 
@@ -238,21 +240,21 @@ class Taken(NamedTuple):
     """Weighted CLIP inputs extracted from a model call."""
 
     rows: list[Tensor]
-    """Lines of each image's rows, as in `Read`."""
+    """Lines of each image's rows, as in `StepRows`."""
     prompts: list[Tensor]
     """Number of the prompt of each of them."""
     weights: Tensor | None
     least: list[Tensor]
-    """`Read.least` for each of them."""
+    """`StepRows.least` for each of them."""
     shares: Tensor | None
     blending: Tensor | None
-    """`Read.blending` of each image."""
+    """`StepRows.blending` of each image."""
     beside: Tensor | None
     """Rows of regions, ``[1 or batch, rows, dim]``, that are read behind the text; None if none is."""
     watched: list[Tensor]
-    """`Read.watched` for each image; of no words if none of them is watched."""
+    """`StepRows.watched` for each image; of no words if none of them is watched."""
     entries: list[int]
-    """`Read.entry` for each image."""
+    """`StepRows.entry` for each image."""
     llamas: Tensor | None
     """Those of Llama, ``[1 or batch, layers, rows, dim]``."""
     masks: Tensor | None

@@ -28,7 +28,7 @@ Part = Mapping[str, Words]
 def num_rows_read(rows: Tensor, values: Mapping[str, Any]) -> int:
     """Number of text rows that a model reads of an entry of a conditioning: ``[1, rows, dim]`` and its values.
 
-    HiDream also reads those of Llama. Anima's model makes others from them and T5's ids; that of LTX-2 adds some.
+    HiDream also reads Llama's rows. Anima's model makes its rows from these and T5's ids; LTX-2's model adds some.
     """
     ids, llama = values.get("t5xxl_ids"), values.get("conditioning_llama3")  # llama: [1, layers, rows, dim]
     num_rows = rows.shape[1] if ids is None else rows_of_anima(len(ids))
@@ -41,15 +41,15 @@ def token_of(
     token_id: TokenId, start: int, end: int, starts_at: int, characters: Sequence[Character], issues: list[Issue]
 ) -> Token:
     """A token with the weight of its text, or without a position if it belongs to the template."""
-    own = characters[max(0, start - starts_at) : max(0, end - starts_at)]
-    own = [character for character in own if character.text.strip()] or own
-    if not own:
+    token_characters = characters[max(0, start - starts_at) : max(0, end - starts_at)]
+    token_characters = [character for character in token_characters if character.text.strip()] or token_characters
+    if not token_characters:
         return Token(token_id)
-    first = own[0]
-    span = Span(first.place, own[-1].place + 1)
-    if any(character.weight != first.weight for character in own):
-        shown = "".join(character.text for character in own)
-        message = f"“{shown}” is one token of this text encoder: all of it gets the weight {first.weight:g}."
+    first = token_characters[0]
+    span = Span(first.place, token_characters[-1].place + 1)
+    if any(character.weight != first.weight for character in token_characters):
+        typed = "".join(character.text for character in token_characters)
+        message = f"“{typed}” is one token of this text encoder: all of it gets the weight {first.weight:g}."
         issues.append(Issue("one-token", message, span))
     return Token(token_id, first.weight, first.fragment + 1, first.fragment, span)
 

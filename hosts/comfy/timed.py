@@ -22,7 +22,7 @@ from ...weighting.options import EncodeOptions
 from ...weighting.prompt import Issue, Span, shortened
 from ...weighting.timed.schedule import Counter, TimedPrompt, runs
 from ...weighting.towers import read_together
-from .clip import EitherClip, Encoded, encode_texts, is_stable_diffusion, readers_of
+from .clip import EitherClip, EncodedText, encode_texts, is_stable_diffusion, readers_of
 from .models import NativeClip
 from .placed_parts import PlacedPart, check_parts, placed_entries
 from .towers import has_towers
@@ -108,10 +108,10 @@ class Timing:
         if not times:
             return {}
         start, stop = times.get("start_percent", 0.0), times.get("end_percent", 1.0)
-        found = {"start_percent": start, "end_percent": stop}
+        keys = {"start_percent": start, "end_percent": stop}
         if not self.levels:
-            return found
-        return {**found, CALLED: Called(first, end if end < self.steps else math.inf, (start, stop), self.levels)}
+            return keys
+        return {**keys, CALLED: Called(first, end if end < self.steps else math.inf, (start, stop), self.levels)}
 
 
 def uniform_timing(steps: int) -> Timing:
@@ -156,8 +156,8 @@ def timing_of(
         if may_repeat and before == after and borders:
             borders.append(borders[-1])  # the earlier one's text is for samplers that go by `Called` alone
             continue
-        between = before ** (1 - PLACE) * after**PLACE if before > after > 0 else before
-        start, border, end = (_percent_of(sigma, percent_to_sigma) for sigma in (before, between, after))
+        change_sigma = before ** (1 - PLACE) * after**PLACE if before > after > 0 else before
+        start, border, end = (_percent_of(sigma, percent_to_sigma) for sigma in (before, change_sigma, after))
         if not (start + 2 * GAP < border < end - GAP):
             pair = f"{before:.4g} and {after:.4g}"
             return _uniform_with_issue(
@@ -219,7 +219,7 @@ class TimedEncoded(NamedTuple):
 
     conditioning: Conditioning
     """For the sampler: an entry for each run, with its times and strength."""
-    texts: dict[str, Encoded]
+    texts: dict[str, EncodedText]
     """Each text as encoded."""
 
 
@@ -248,29 +248,32 @@ def encode_timed(
     check_branches(prompt)
     branches = [runs(branch, timing.steps, counter) for branch in prompt.branches]
     together: list[list[str]] = [[text.text for text in branch.texts] for branch in prompt.branches]
-    kept = _kept(clip, [text for some in together for text in some], options) if as_webui else None
+    rows_to_keep = _kept(clip, [text for group in together for text in group], options) if as_webui else None
     if not as_webui:
-        together = [list(dict.fromkeys(run.fragment.text for found in branches for run in found))]
-    encoded = [dict(zip(some, encode_texts(clip, some, options, kept=kept), strict=True)) for some in together]
+        together = [list(dict.fromkeys(run.fragment.text for branch_runs in branches for run in branch_runs))]
+    encoded = [
+        dict(zip(group, encode_texts(clip, group, options, rows_to_keep=rows_to_keep), strict=True))
+        for group in together
+    ]
     conditioning = timed_entries(
         prompt, timing, counter, lambda index, text: encoded[index if as_webui else 0][text].conditioning
     )
-    return TimedEncoded(conditioning, {text: one for some in encoded for text, one in some.items()})
+    return TimedEncoded(conditioning, {text: encoded_text for group in encoded for text, encoded_text in group.items()})
 
 
 def timed_entries(
     prompt: TimedPrompt, timing: Timing, counter: Counter, encoded: Callable[[int, str], Conditioning]
 ) -> Conditioning:
-    """Conditioning of a timed prompt; ``encoded`` gives that of a text of a part, by the part's number."""
+    """Conditioning of a timed prompt; ``encoded`` maps a part's number and one of its texts to a conditioning."""
     parts: list[PlacedPart] = []
     for index, branch in enumerate(prompt.branches):
         entries: Conditioning = []
         for run in runs(branch, timing.steps, counter):
             times = timing.entry_times(run.first, run.end)
             entries += [
-                [hidden, {**others, **times}]
-                for hidden, others in encoded(index, run.fragment.text)
-                if _meet(others, times)
+                [hidden, {**entry_values, **times}]
+                for hidden, entry_values in encoded(index, run.fragment.text)
+                if _meet(entry_values, times)
             ]
         parts.append(PlacedPart(entries, branch.weight, branch.place))
     return placed_entries(parts)

@@ -44,10 +44,10 @@ class HostEmbeddings:
 
         A name as written in a prompt cannot lead out of the folders. Raises `EmbeddingError` for another model's.
         """
-        found = host("comfy.sd1_clip").load_embed(name, self.folders, self.dim, self.tower)
-        if found is None:
+        loaded = host("comfy.sd1_clip").load_embed(name, self.folders, self.dim, self.tower)
+        if loaded is None:
             return None
-        vectors = torch.atleast_2d(found)
+        vectors = torch.atleast_2d(loaded)
         if vectors.shape[-1] != self.dim:
             raise EmbeddingError(
                 f"The embedding “{name}” is for another model: its vectors are {vectors.shape[-1]} wide, {self.tower} "
@@ -75,7 +75,7 @@ def pieces(tokenizer: Any, text: str, offsets: Offsets) -> list[Piece]:
 
     ``offsets`` reads texts without embeddings.
     """
-    starts = [0, *(found.start() for found in _START.finditer(text))]
+    starts = [0, *(match.start() for match in _START.finditer(text))]
     result: list[Piece] = []
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         part = text[start:end]
@@ -94,8 +94,8 @@ def as_id(token: Any) -> int | bytes:
 
 def _named(tokenizer: Any, part: str, start: int, offsets: Offsets) -> list[Piece]:
     """Tokens of a part that begins with an embedding."""
-    name, *others = part[len(EMBEDDING_PREFIX) :].split()
-    rest = " ".join(others)
+    name, *rest_words = part[len(EMBEDDING_PREFIX) :].split()
+    rest = " ".join(rest_words)
     if (mark := _MARK.search(name)) is not None:
         name, rest = name[: mark.start()], f"{name[mark.start() :]} {rest}".rstrip()
     embeddings = HostEmbeddings(tokenizer.embedding_directory, tokenizer.embedding_size, tokenizer.embedding_key)
@@ -107,14 +107,18 @@ def _named(tokenizer: Any, part: str, start: int, offsets: Offsets) -> list[Piec
         raise NoSuchEmbedding(f"There is no embedding “{name}” for {tokenizer.embedding_key}.")
     # the characters of the rest are the last ones of the part, except for whitespace
     places = [start + place for place, character in enumerate(part) if not character.isspace()]
-    behind = iter(places[len(places) - len("".join(rest.split())) :])
-    at = [None if character.isspace() else next(behind) for character in rest]
+    rest_places = iter(places[len(places) - len("".join(rest.split())) :])
+    at = [None if character.isspace() else next(rest_places) for character in rest]
     first = next((place for place in at if place is not None), places[-1] + 1)
-    found: list[Piece] = [(EmbeddingVector(name, index, vector), start, first) for index, vector in enumerate(vectors)]
+    named_pieces: list[Piece] = [
+        (EmbeddingVector(name, index, vector), start, first) for index, vector in enumerate(vectors)
+    ]
     for token_id, a, b in offsets(tokenizer, rest) if rest else ():
-        own = [place for place in at[a:b] if place is not None]
-        found.append((token_id, own[0], own[-1] + 1) if own else (token_id, first, first))
-    return found
+        token_places = [place for place in at[a:b] if place is not None]
+        named_pieces.append(
+            (token_id, token_places[0], token_places[-1] + 1) if token_places else (token_id, first, first)
+        )
+    return named_pieces
 
 
 def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
@@ -128,13 +132,13 @@ def offsets(tokenizer: Any, text: str) -> list[tuple[int, int, int]]:
         pairs = zip(encoding.ids, encoding.offsets, strict=True)
         return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
     try:
-        found = tokenizer.tokenizer(text, return_offsets_mapping=True)
+        tokenized = tokenizer.tokenizer(text, return_offsets_mapping=True)
     except (NotImplementedError, TypeError) as error:
         raise ValueError(
             f"Telling words by rows needs a newer transformers: {type(tokenizer.tokenizer).__name__} of the one that "
             "ComfyUI has installed does not say where its tokens come from."
         ) from error
-    pairs = zip(found["input_ids"], found["offset_mapping"], strict=True)
+    pairs = zip(tokenized["input_ids"], tokenized["offset_mapping"], strict=True)
     return [(token_id, start, end) for token_id, (start, end) in pairs][tokenizer.tokens_start : stop]
 
 
@@ -143,9 +147,9 @@ def _raw_class() -> Any:
     return getattr(sys.modules.get("tokenizers"), "Tokenizer", ())
 
 
-def check_offsets(tokenizer: Any, text: str, found: Sequence[Piece]) -> None:
+def check_offsets(tokenizer: Any, text: str, token_pieces: Sequence[Piece]) -> None:
     """Refuse a tokenizer that omits letters; if it changes letters, that cannot be detected."""
-    covered = {place for _, start, end in found for place in range(start, end)}
+    covered = {place for _, start, end in token_pieces for place in range(start, end)}
     missed = any(letter.isalnum() and place not in covered for place, letter in enumerate(text))
     if missed and unicodedata.is_normalized("NFKC", text):
         raise ValueError(
@@ -159,11 +163,11 @@ def _sentencepiece_offsets(processor: Any, text: str) -> list[tuple[int, int, in
     """The same from sentencepiece itself (``SentencePieceProcessor``)."""
     alone = {"add_bos": False, "add_eos": False}
     if hasattr(processor, "EncodeAsOffsetMapping"):
-        found = processor.encode(text, return_type="offset_mapping", **alone)
-        pieces = [(piece_id, *place) for piece_id, place in zip(found["ids"], found["offsets"], strict=True)]
+        encoded = processor.encode(text, return_type="offset_mapping", **alone)
+        pieces = [(piece_id, *place) for piece_id, place in zip(encoded["ids"], encoded["offsets"], strict=True)]
     else:  # before 0.2.2
-        found = processor.encode(text, out_type="immutable_proto", **alone).pieces
-        pieces = [(piece.id, piece.begin, piece.end) for piece in found]
+        encoded = processor.encode(text, out_type="immutable_proto", **alone).pieces
+        pieces = [(piece.id, piece.begin, piece.end) for piece in encoded]
     # of the pieces of one character, such as its bytes, only the last has a position
     for index in reversed(range(len(pieces) - 1)):
         piece_id, start, end = pieces[index]

@@ -29,7 +29,7 @@ from .families import text_family
 from .native_clip import encoder_of
 from .titles import WEIGHTED_PROMPT
 from .token_offsets import HostEmbeddings, offsets
-from .types import Clip, Tokenizer, Tower
+from .types import Clip, HostTokenizer, HostTower
 
 T5 = "t5xxl"
 """Name of the T5 encoder beside CLIP text towers."""
@@ -37,16 +37,16 @@ ENCODE = "encode_token_weights"
 """Name of the host's method that makes rows of tokens with weights."""
 
 
-def tokenizers_of(clip: Clip) -> dict[str, Tokenizer]:
+def tokenizers_of(clip: Clip) -> dict[str, HostTokenizer]:
     """The host's SDTokenizer for each CLIP text tower in a host's CLIP, by module name; ValueError if none."""
     tokenizers = _tokenizers_in(clip)
     if not tokenizers:
-        found = ", ".join(dict(clip.cond_stage_model.named_children())) or "nothing"
+        encoder_names = ", ".join(dict(clip.cond_stage_model.named_children())) or "nothing"
         family = text_family(clip)
         way = "" if family is None else f", or for weights in {family.title} the node Attention Weights"
         raise ValueError(
-            f"This CLIP ({type(clip.cond_stage_model).__name__}) holds no CLIP text encoder, only: {found}. This node "
-            f"works on CLIP-L, CLIP-G and CLIP-H; take {WEIGHTED_PROMPT} for this model{way}."
+            f"This CLIP ({type(clip.cond_stage_model).__name__}) holds no CLIP text encoder, only: {encoder_names}. "
+            f"This node works on CLIP-L, CLIP-G and CLIP-H; take {WEIGHTED_PROMPT} for this model{way}."
         )
     return tokenizers
 
@@ -56,7 +56,7 @@ def has_towers(clip: Clip) -> bool:
     return bool(_tokenizers_in(clip))
 
 
-def _tokenizers_in(clip: Clip) -> dict[str, Tokenizer]:
+def _tokenizers_in(clip: Clip) -> dict[str, HostTokenizer]:
     return {
         name: getattr(clip.tokenizer, name)
         for name, module in clip.cond_stage_model.named_children()
@@ -64,7 +64,7 @@ def _tokenizers_in(clip: Clip) -> dict[str, Tokenizer]:
     }
 
 
-def reader_of(tokenizer: Tokenizer) -> Reader:
+def reader_of(tokenizer: HostTokenizer) -> Reader:
     """Prompt reader for a tower; without embeddings if the host has no folder for them."""
     checked_object(tokenizer, TOKENIZER)
     layout = ChunkLayout(tokenizer.max_length, tokenizer.start_token, tokenizer.end_token, tokenizer.pad_token)
@@ -76,10 +76,10 @@ def reader_of(tokenizer: Tokenizer) -> Reader:
 
 
 @dataclass(frozen=True)
-class _T5Tokenize:
+class _HostT5Tokenize:
     """A host's tokenizer of T5 as a tokenize function; it leaves out the end token."""
 
-    tokenizer: Tokenizer
+    tokenizer: HostTokenizer
 
     def __call__(self, text: str) -> Sequence[tuple[int, int, int]]:
         return offsets(self.tokenizer, without_surrogates(text))
@@ -92,10 +92,10 @@ def t5_readers(clip: Clip, scheme: str) -> dict[str, Reader]:
         return {}
     if getattr(clip.cond_stage_model, T5, None) is None:  # not loaded
         return {}
-    return {T5: T5Reader(_T5Tokenize(getattr(clip.tokenizer, T5)), rule.layout, rule=rule)}
+    return {T5: T5Reader(_HostT5Tokenize(getattr(clip.tokenizer, T5)), rule.layout, rule=rule)}
 
 
-def encode_fn(tower: Tower) -> EncodeFn:
+def encode_fn(tower: HostTower) -> EncodeFn:
     """Encode function of a host's text tower (SDClipModel); only to be called while the host encodes.
 
     That of T5 gives position 0, which T5 does not have, a row of zeros.
@@ -137,7 +137,7 @@ def encode_fn(tower: Tower) -> EncodeFn:
     return encode
 
 
-def _t5_encode_fn(tower: Tower) -> EncodeFn:
+def _t5_encode_fn(tower: HostTower) -> EncodeFn:
     def encode(ids: Sequence[Sequence[TokenId]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
         del is_causal  # T5 reads in both directions
         tokens = [[host_id(token) for token in chunk[1:]] for chunk in ids]
@@ -147,21 +147,21 @@ def _t5_encode_fn(tower: Tower) -> EncodeFn:
             device = _device_of(tower)
             embeds, _, num_tokens, embeds_info = tower.process_tokens(tokens, device)
             seen = mask[:, mask.shape[1] > 1 :, 1:].to(device).long()
-            given = {"num_tokens": num_tokens, "embeds_info": embeds_info, "dtype": torch.float32}
-            hidden = tower.transformer(None, seen, embeds=embeds, **given)[0].float()
+            arguments = {"num_tokens": num_tokens, "embeds_info": embeds_info, "dtype": torch.float32}
+            hidden = tower.transformer(None, seen, embeds=embeds, **arguments)[0].float()
         begin = hidden.new_zeros(len(hidden), 1, hidden.shape[2])
         return Encoding(torch.cat([begin, hidden], 1), begin[:, 0])
 
     return encode
 
 
-def _device_of(tower: Tower) -> torch.device:
+def _device_of(tower: HostTower) -> torch.device:
     """Device on which the host lets a tower encode; ComfyUI 0.3.64 has no execution device."""
     return getattr(tower, "execution_device", None) or tower.transformer.get_input_embeddings().weight.device
 
 
 @contextmanager
-def answered_by(clip: Clip, answers: Mapping[str, Callable[[Tower], Any]]) -> Iterator[None]:
+def answered_by(clip: Clip, answers: Mapping[str, Callable[[HostTower], Any]]) -> Iterator[None]:
     """Let functions answer the host when it asks towers of a CLIP to encode tokens.
 
     Meanwhile the CLIP holds shallow copies of its model and of these towers, with the host's own modules and weights:
@@ -233,8 +233,8 @@ def choices_of(copied: Any, tower: Any) -> Iterator[None]:
         state.update(before)
 
 
-def _answering(answer: Callable[[Tower], Any], tower: Any, copied: Any) -> Callable[[Any], Any]:
-    """The ``encode_token_weights`` of a tower's copy. It takes no notice of the tokens, which are those of the plan."""
+def _answering(answer: Callable[[HostTower], Any], tower: Any, copied: Any) -> Callable[[Any], Any]:
+    """The ``encode_token_weights`` of a tower's copy. It ignores the tokens: the plan already has them."""
 
     def encode_token_weights(_tokens: Any) -> Any:
         with choices_of(copied, tower):
@@ -243,7 +243,7 @@ def _answering(answer: Callable[[Tower], Any], tower: Any, copied: Any) -> Calla
     return encode_token_weights
 
 
-def _bidirectional(tower: Tower, embeds: Tensor, num_tokens: list[int], mask: Tensor | None) -> tuple[Any, ...]:
+def _bidirectional(tower: HostTower, embeds: Tensor, num_tokens: list[int], mask: Tensor | None) -> tuple[Any, ...]:
     """The host's text model without causality, which its own forward always adds: the same modules, called in turn."""
     model = tower.transformer.text_model
     positions = host("comfy.ops").cast_to(
@@ -268,7 +268,7 @@ def host_id(token: TokenId) -> Any:
     return token if isinstance(token, int) else token.vector
 
 
-def _host_ids(tokenizer: Tokenizer, text: str) -> Sequence[int]:
+def _host_ids(tokenizer: HostTokenizer, text: str) -> Sequence[int]:
     """Ids from a host's SDTokenizer."""
     stop = -1 if tokenizer.tokenizer_adds_end_token else None
     return tokenizer.tokenizer(text)["input_ids"][tokenizer.tokens_start : stop]

@@ -29,7 +29,7 @@ class AttentionFunction(Protocol):
         ...
 
 
-class Tokenizer(Protocol):
+class HostTokenizer(Protocol):
     """``comfy.sd1_clip.SDTokenizer``: the tokenizer of one tower."""
 
     tokenizer: Callable[[str], Mapping[str, Sequence[int]]]
@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
     embedding_key: str
 
 
-class Tower(Protocol):
+class HostTower(Protocol):
     """``comfy.sd1_clip.SDClipModel``: one text tower. The host sets its layer choice for each encoding."""
 
     transformer: Any

@@ -23,7 +23,7 @@ from .contract import host
 from .words import BLEND, FOREIGN, changed, without_rows
 
 MAX_DEPTH = 32
-"""Maximum number of nodes behind one another in a request."""
+"""Maximum length of a chain of nodes in a request."""
 CELLS = 64
 """Cells along a side of a mask that is looked at, each with the largest value in it."""
 
@@ -64,7 +64,7 @@ class Served(NamedTuple):
     """Names of the node's prompt boxes."""
 
 
-class Source(NamedTuple):
+class UpstreamNode(NamedTuple):
     """A node that a link comes from."""
 
     type: str
@@ -75,17 +75,17 @@ class Source(NamedTuple):
     """Name of the output."""
     values: Mapping[str, Any]
     """Values of its widgets, as far as they are known."""
-    links: Mapping[str, Source | None]
+    links: Mapping[str, UpstreamNode | None]
     """Origins of its own links, by the names of its inputs; None for one that is not known."""
     served: Served | None = None
     """Weighted CLIP that its CLIP comes from, if it is not a node of ours."""
 
 
-def source_of(data: object, depth: int = MAX_DEPTH) -> Source | None:
+def source_of(data: object, depth: int = MAX_DEPTH) -> UpstreamNode | None:
     """Read a node of a request.
 
     Raises:
-        ValueError: If it is malformed, or too many nodes are behind one another.
+        ValueError: If it is malformed, or a chain of nodes is too long.
     """
     if data is None:
         return None
@@ -98,14 +98,14 @@ def source_of(data: object, depth: int = MAX_DEPTH) -> Source | None:
     if not depth:
         raise ValueError(f"at most {MAX_DEPTH} nodes may be behind one another")
     sources = {name: source_of(link, depth - 1) for name, link in links.items()}
-    return Source(data["type"], data["node"], data["output"], values, sources, _served_of(data.get("served")))
+    return UpstreamNode(data["type"], data["node"], data["output"], values, sources, _served_of(data.get("served")))
 
 
 def _served_of(data: object) -> Served | None:
     if data is None:
         return None
     values, texts = (data.get("values"), data.get("texts")) if isinstance(data, dict) else (None, None)
-    if not isinstance(values, dict) or not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+    if not isinstance(values, dict) or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"served must be an object with values, an object, and texts, strings, got {quote(data)}")
     return Served(values, tuple(texts))
 
@@ -126,7 +126,7 @@ class Prompts(NamedTuple):
     num_regions: int = 0
     """Number of regions that it has."""
     refusal: Callable[[str], str] | None = None
-    """Message about any phrase of it, if its rows are not those of words."""
+    """Message about any phrase of it, if its rows do not belong to words."""
 
     def has(self, phrase: str) -> bool:
         """Whether a phrase is in it, or may be."""
@@ -136,20 +136,20 @@ class Prompts(NamedTuple):
 UNKNOWN = Prompts()
 
 
-def prompts_before(source: Source | None, read: Callable[[Source], Prompts | None]) -> Prompts:
+def prompts_before(source: UpstreamNode | None, prompts_of: Callable[[UpstreamNode], Prompts | None]) -> Prompts:
     """Prompts of a CONDITIONING.
 
     Args:
         source: The node it comes from.
-        read: Function from a node of ours that encodes, or one that is served, to its prompts; None for any other node.
+        prompts_of: Function from a node of ours that encodes, or a served one, to its prompts; None for any other.
     """
     if source is None:
         return UNKNOWN
-    own = read(source)
-    if own is not None:
+    node_prompts = prompts_of(source)
+    if node_prompts is not None:
         # what another pack's node adds to its prompts is not known
         is_known = source.served is None or source.kind in _STOCK_ENCODERS
-        return own if is_known else own._replace(is_whole=False)
+        return node_prompts if is_known else node_prompts._replace(is_whole=False)
     if source.kind in _STOCK_ENCODERS:
         return Prompts(refusal=lambda phrase: FOREIGN)
     if source.kind not in _PASSING and source.kind not in _CHANGING:
@@ -157,31 +157,31 @@ def prompts_before(source: Source | None, read: Callable[[Source], Prompts | Non
     links = {name: link for name, link in source.links.items() if link is None or link.type == source.type}
     if source.output in links:  # as positive and negative of ControlNetApplyAdvanced
         links = {source.output: links[source.output]}
-    found = _joined([prompts_before(link, read) for link in links.values()])
+    joined = _joined([prompts_before(link, prompts_of) for link in links.values()])
     if source.kind in _CHANGING:
         is_same = source.kind == "ConditioningAverage" and source.values.get("conditioning_to_strength") == 1
-        return found if is_same else found._replace(refusal=found.refusal or changed)
+        return joined if is_same else joined._replace(refusal=joined.refusal or changed)
     if addition := _PASSING[source.kind]:
-        found = found._replace(additions=found.additions | {addition})
+        joined = joined._replace(additions=joined.additions | {addition})
     if addition == "region":
-        base = prompts_before(links.get("base"), read)
-        found = found._replace(num_entries=base.num_entries, num_regions=base.num_regions + 1, refusal=base.refusal)
+        base = prompts_before(links.get("base"), prompts_of)
+        joined = joined._replace(num_entries=base.num_entries, num_regions=base.num_regions + 1, refusal=base.refusal)
     if addition in (_AREA, "strength"):
         strength = source.values.get("strength")
-        found = found._replace(strength=float(strength) if isinstance(strength, (int, float)) else 1.0)
-    return found
+        joined = joined._replace(strength=float(strength) if isinstance(strength, (int, float)) else 1.0)
+    return joined
 
 
 def _joined(prompts: Iterable[Prompts]) -> Prompts:
-    found = tuple(prompts)
+    branches = tuple(prompts)
     return Prompts(
-        tuple(words for one in found for words in one.words),
-        bool(found) and all(one.is_whole for one in found),
-        sum(one.num_entries for one in found),
-        frozenset().union(*(one.additions for one in found)),
-        next((one.strength for one in found if one.strength != 1.0), 1.0),
-        max((one.num_regions for one in found), default=0),
-        next((one.refusal for one in found if one.refusal), None),
+        tuple(words for branch in branches for words in branch.words),
+        bool(branches) and all(branch.is_whole for branch in branches),
+        sum(branch.num_entries for branch in branches),
+        frozenset().union(*(branch.additions for branch in branches)),
+        next((branch.strength for branch in branches if branch.strength != 1.0), 1.0),
+        max((branch.num_regions for branch in branches), default=0),
+        next((branch.refusal for branch in branches if branch.refusal), None),
     )
 
 
@@ -190,7 +190,7 @@ def blended(phrase: str) -> str:
     return without_rows(phrase, BLEND)
 
 
-def mask_before(source: Source | None) -> Tensor | None:
+def mask_before(source: UpstreamNode | None) -> Tensor | None:
     """Mask that a node would give, made small: ``[1, rows, columns]``, float32; None if it is not known."""
     if source is None:
         return None
@@ -205,8 +205,8 @@ def mask_before(source: Source | None) -> Tensor | None:
         path = (folder / name.removesuffix(" [input]")).resolve()
         if not path.is_relative_to(folder) or not path.is_file():
             return None
-        about = path.stat()
-        return _painted_mask(path, about.st_mtime_ns, about.st_size)
+        stat = path.stat()
+        return _painted_mask(path, stat.st_mtime_ns, stat.st_size)
     except (OSError, ValueError):  # also for a name with a zero byte
         return None
 
@@ -221,6 +221,6 @@ def _painted_mask(path: Path, changed: int, size: int) -> Tensor | None:
     if "A" not in image.getbands():
         return torch.zeros(1, 1, 1)
     alpha = image.getchannel("A")
-    shown = torch.frombuffer(bytearray(alpha.tobytes()), dtype=torch.uint8).view(1, alpha.height, alpha.width)
-    mask = 1.0 - shown.float() / 255.0
+    opacity = torch.frombuffer(bytearray(alpha.tobytes()), dtype=torch.uint8).view(1, alpha.height, alpha.width)
+    mask = 1.0 - opacity.float() / 255.0
     return torch.nn.functional.adaptive_max_pool2d(mask, (min(CELLS, alpha.height), min(CELLS, alpha.width)))

@@ -77,7 +77,7 @@ class Watch:
         )
 
 
-class Watched(NamedTuple):
+class WatchedWords(NamedTuple):
     """Words that are watched in an entry of a conditioning."""
 
     watch: Watch
@@ -90,7 +90,7 @@ class Due(NamedTuple):
 
     number: int
     """Number of the entry, from 1."""
-    watches: tuple[Watched, ...]
+    watches: tuple[WatchedWords, ...]
     area: Sequence[int] | None
     """Sizes, then offsets, of the entry's part of the latent; None for all of it."""
 
@@ -122,11 +122,13 @@ class Record:
         self.levels: set[float] = set()
         """Noise levels of the calls of the model that were recorded."""
 
-    def add(self, there: Sequence[bool], maps: Maps, images: slice, words: slice, area: Sequence[int] | None) -> None:
+    def add(
+        self, are_present: Sequence[bool], maps: Maps, images: slice, words: slice, area: Sequence[int] | None
+    ) -> None:
         """Add the maps of a call of the model.
 
         Args:
-            there: Whether each word is in the entry.
+            are_present: Whether each word is in the entry.
             maps: The call's maps.
             images: Images of the call that are the entry's.
             words: Words of the call that are the watch's.
@@ -143,17 +145,17 @@ class Record:
         if self._watch.layers == AS_DAAM:
             if area is not None:
                 raise ValueError("Watch Words cannot record areas as DAAM does: set its layers to all, coarse or fine.")
-            for layer, own in maps.by_layer.items():
-                by_head = own[images, :, words]
+            for layer, layer_maps in maps.by_layer.items():
+                by_head = layer_maps[images, :, words]
                 self._by_layer[layer] = self._by_layer[layer] + by_head if layer in self._by_layer else by_head
             num_bytes = sum(2 * by_head.nbytes for by_head in self._by_layer.values())
             check_bytes(num_bytes, "Maps as DAAM, which keeps those of each layer and head,", _FEWER)
             return
-        made = maps.mean(self._watch.layers)
-        if made is None:
+        mean_maps = maps.mean(self._watch.layers)
+        if mean_maps is None:
             raise ValueError(f"This model has no {self._watch.layers} layers: set layers of Watch Words to all.")
-        is_there = torch.tensor(there, dtype=torch.float32, device=made.device)
-        self._sums[(slice(None), slice(None), *part)] += made[images, words]
+        is_there = torch.tensor(are_present, dtype=torch.float32, device=mean_maps.device)
+        self._sums[(slice(None), slice(None), *part)] += mean_maps[images, words]
         self._counts[(slice(None), slice(None), *part)] += is_there.view(-1, *[1] * len(maps.size))
 
     def _part(self, area: Sequence[int] | None) -> tuple[slice, ...]:
@@ -161,8 +163,8 @@ class Record:
         if area is None:
             return (slice(None),) * (self._sums.dim() - 2)
         half, number = len(area) // 2, self._sums.dim() - 2
-        found = [slice(first, first + size) for size, first in zip(area[:half], area[half:], strict=True)]
-        return (*[slice(None)] * (number - half), *found[:number])
+        ranges = [slice(first, first + size) for size, first in zip(area[:half], area[half:], strict=True)]
+        return (*[slice(None)] * (number - half), *ranges[:number])
 
     def running(self) -> Tensor:
         """Mean share of each word so far at each place: ``[pictures, words, (frames,) height, width]``, float32."""
@@ -176,15 +178,15 @@ class Record:
         return self
 
     def is_of(self, samples: Tensor) -> bool:
-        """Whether this is the record of a sampling with this result, with or without the frames of guides behind it."""
-        found = samples.cpu().to(self._result.dtype)
+        """Whether this is the record of a sampling with this result, with or without guide frames at its end."""
+        latent = samples.cpu().to(self._result.dtype)
         results = self._result, self._result[:, :, : self.size[0]]
-        return any(found.shape == result.shape and torch.equal(found, result) for result in results)
+        return any(latent.shape == result.shape and torch.equal(latent, result) for result in results)
 
     def maps(self) -> Tensor:
         """Map of each word, ``[pictures, words, (frames,) height, width]``, float32: shares, or as DAAM makes them.
 
-        Height and width are those of the latent, as DAAM those of `daam_size`.
+        Height and width are the latent's; as DAAM, `daam_size`.
         """
         if self._maps is not None:
             return self._maps
@@ -194,7 +196,7 @@ class Record:
             return torch.zeros(len(self._sums), len(self._watch.lengths), *daam_size(self.size))
         pictures = zip(*self._by_layer.values(), strict=True)
         of_rows = torch.stack([daam_maps(layers, daam_size(self.size)) for layers in pictures])
-        of_words = torch.stack([own.mean(1) for own in of_rows.split(self._watch.lengths, 1)], 1)
+        of_words = torch.stack([row_maps.mean(1) for row_maps in of_rows.split(self._watch.lengths, 1)], 1)
         return of_words / len(self.levels)
 
 
@@ -271,12 +273,12 @@ class Maps:
                 queries.grid, self._of_all(shares[..., queries.picture].unflatten(-1, queries.grid), picked)
             )
 
-    def _of_all(self, found: Tensor, picked: list[int] | None) -> Tensor:
+    def _of_all(self, picked_maps: Tensor, picked: list[int] | None) -> Tensor:
         """Maps of all images of the batch, 0 for those that were not picked."""
         if picked is None:
-            return found
-        places = torch.tensor(picked, device=found.device)
-        return found.new_zeros(len(self._words), *found.shape[1:]).index_copy_(0, places, found)
+            return picked_maps
+        places = torch.tensor(picked, device=picked_maps.device)
+        return picked_maps.new_zeros(len(self._words), *picked_maps.shape[1:]).index_copy_(0, places, picked_maps)
 
     def mean(self, layers: str) -> Tensor | None:
         """Mean of the layers of a choice, ``[batch, words, (frames,) height, width]``; None if there is none."""

@@ -1,6 +1,6 @@
 """Prompts whose words are weighted in the attention: rows of a CONDITIONING by word.
 
-The text is encoded without weights. Its rows are those of the chunks made by our parser and the host's own tokenizer.
+The text is encoded without weights. Our parser and the host's own tokenizer make its chunks, and so its rows.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
@@ -23,9 +23,9 @@ from ...weighting.towers import Reads
 from ...weighting.view import counted
 from .attention import NOT_ACTING, with_effects
 from .by_host import prompt_by_host, stock_note
-from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
+from .clip import EitherClip, EncodedText, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .contract import host
-from .families import FAMILIES, Family, text_family
+from .families import FAMILIES, ModelFamily, text_family
 from .host_clip import host_clip
 from .kinds import class_of
 from .models import NativeClip
@@ -54,10 +54,10 @@ class WeighedWord(NamedTuple):
 class WeightedText(NamedTuple):
     """A prompt with weights that act in the attention."""
 
-    encoded: Encoded
+    encoded: EncodedText
     """Its conditioning, which carries the weights, and the prompt as read."""
     words: tuple[WeighedWord, ...]
-    """Weighted words; if empty, the conditioning is that of the host's own node."""
+    """Weighted words; if empty, the conditioning equals the host's own node's."""
     model: ModelPatcher | None
     """The model for it, if one was given."""
 
@@ -141,14 +141,16 @@ def _check_is_known(clip: EitherClip) -> None:
     towers_of(clip)  # raises if there are none
     if isinstance(clip, NativeClip) or is_stable_diffusion(clip):
         return
-    found = ", ".join(others_in(clip)) or "none loaded"
+    encoder_names = ", ".join(others_in(clip)) or "none loaded"
     raise ValueError(
         "Attention Weights does not know which rows are a word's in this CLIP "
-        f"({type(clip.cond_stage_model).__name__}; beside CLIP: {found}). It works on {KNOWN_MODELS}."
+        f"({type(clip.cond_stage_model).__name__}; beside CLIP: {encoder_names}). It works on {KNOWN_MODELS}."
     )
 
 
-def _encode_by_host(clip: Clip, family: Family, text: str, options: EncodeOptions) -> tuple[Encoded, Sequence[Token]]:
+def _encode_by_host(
+    clip: Clip, family: ModelFamily, text: str, options: EncodeOptions
+) -> tuple[EncodedText, Sequence[Token]]:
     """Let the host encode a prompt without its syntax; also returns the token of each row."""
     host_text = text_to_weigh(clip, family, text, options)
     tokens = tokens_of_text(clip, host_text)
@@ -156,16 +158,18 @@ def _encode_by_host(clip: Clip, family: Family, text: str, options: EncodeOption
     host("comfy.model_management").throw_exception_if_processing_interrupted()
     conditioning = clip.encode_from_tokens_scheduled(unweighted(tokens))
     hidden, values = conditioning[0]
-    key, read = read_of_tokens(tokens, family.names_of(clip)) or ("", as_read(host_text.prompt, (), (), options))
-    prompt = prompt_by_host(conditioning, read)
+    key, read_prompt = read_of_tokens(tokens, family.names_of(clip)) or ("", as_read(host_text.prompt, (), (), options))
+    prompt = prompt_by_host(conditioning, read_prompt)
     parts = parts_of_rows(clip, family, tokens, num_rows_read(hidden, values), {})
     conditioning = with_words(conditioning, words_of_rows(parts, {}))
-    return Encoded(conditioning, {key: prompt}, (), stock_note(clip), class_of(clip.tokenizer)), shared_tokens(parts)
+    return EncodedText(conditioning, {key: prompt}, (), stock_note(clip), class_of(clip.tokenizer)), shared_tokens(
+        parts
+    )
 
 
 def _encode_as_negpip(
-    clip: Clip, family: Family, text: str, options: EncodeOptions
-) -> tuple[Encoded, tuple[Token, ...]]:
+    clip: Clip, family: ModelFamily, text: str, options: EncodeOptions
+) -> tuple[EncodedText, tuple[Token, ...]]:
     """Let the host encode a prompt of Anima with absolute weights; also returns the weighted token of each row."""
     if not family.has_row_weights:
         raise ValueError(
@@ -180,16 +184,20 @@ def _encode_as_negpip(
         raise ValueError(f"Attention Weights cannot tell which rows of {family.title} are a word's in this prompt.")
     tokens = [token._replace(weight=weight) for token, weight in zip(chunk.content, weights.tolist(), strict=False)]
     tokens += [Token(0)] * (num_rows_read(hidden, values) - len(tokens))
-    taken = (1.0 + options.strength * (weights - 1.0)).abs()
-    return encoded._replace(conditioning=[[hidden, {**values, "t5xxl_weights": taken}]]), tuple(tokens)
+    row_weights = (1.0 + options.strength * (weights - 1.0)).abs()
+    return encoded._replace(conditioning=[[hidden, {**values, "t5xxl_weights": row_weights}]]), tuple(tokens)
 
 
 def _rows_of(reads: Reads) -> tuple[Token, ...]:
     """Token of each row of a prompt, as read by each tower."""
-    by_tower = {name: _tokens_of(read) for name, (read,) in reads.items()}
-    (first, tokens), *others = by_tower.items()
-    for name, other in others:
-        differing = [row for row, (one, two) in enumerate(zip(tokens, other, strict=True)) if one.weight != two.weight]
+    by_tower = {name: _tokens_of(prompt) for name, (prompt,) in reads.items()}
+    (first, tokens), *other_towers = by_tower.items()
+    for name, tower_tokens in other_towers:
+        differing = [
+            row
+            for row, (token, tower_token) in enumerate(zip(tokens, tower_tokens, strict=True))
+            if token.weight != tower_token.weight
+        ]
         if differing:
             raise ValueError(
                 f"The text encoders {first} and {name} have different words in row {differing[0]}, as an embedding has "
@@ -200,7 +208,7 @@ def _rows_of(reads: Reads) -> tuple[Token, ...]:
 
 
 def check_sections(sections: Sequence[Any]) -> None:
-    """Refuse the sections of a prompt if its rows are those of several prompts."""
+    """Refuse the sections of a prompt that is encoded as several prompts."""
     if len(sections) > 1 or any(section.shares or section.weight != 1.0 for section in sections):
         raise ValueError(
             "Attention Weights does not take .and and .blend, whose rows are several prompts: encode each prompt on "
@@ -208,9 +216,9 @@ def check_sections(sections: Sequence[Any]) -> None:
         )
 
 
-def _tokens_of(read: ReadPrompt) -> tuple[Token, ...]:
-    check_sections(read.sections)
-    return tuple(token for chunk in read.chunks for token in chunk.tokens)
+def _tokens_of(prompt: ReadPrompt) -> tuple[Token, ...]:
+    check_sections(prompt.sections)
+    return tuple(token for chunk in prompt.chunks for token in chunk.tokens)
 
 
 def _words(text: str, tokens: Sequence[Token], is_weighed: Sequence[bool]) -> tuple[WeighedWord, ...]:
@@ -221,8 +229,8 @@ def _words(text: str, tokens: Sequence[Token], is_weighed: Sequence[bool]) -> tu
     words: list[WeighedWord] = []
     for rows in map(tuple, by_word.values()):
         spans = [tokens[row].at for row in rows]
-        shown = text[min(span.start for span in spans) : max(span.end for span in spans)]
-        words.append(WeighedWord(shown, tokens[rows[0]].weight, rows))
+        typed = text[min(span.start for span in spans) : max(span.end for span in spans)]
+        words.append(WeighedWord(typed, tokens[rows[0]].weight, rows))
     return tuple(words)
 
 

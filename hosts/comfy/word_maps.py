@@ -51,23 +51,23 @@ def watch_words(conditioning: Conditioning, words: str, every: int, layers: str)
     check_every(every)
     check_number(words)
     typed = lines_of(words)
-    known = () if typed else names_in(_all_words(conditioning))
-    names = typed or known[:NUM_WATCHED]
+    prompt_words = () if typed else names_in(_all_words(conditioning))
+    names = typed or prompt_words[:NUM_WATCHED]
     note = ""
-    if len(known) > len(names):
-        note = f"the first {len(names)} of {len(known)} words; for others, name them in Watch Words"
+    if len(prompt_words) > len(names):
+        note = f"the first {len(names)} of {len(prompt_words)} words; for others, name them in Watch Words"
     by_entry = [[all_rows_of(name, rows, values) for name in names or [""]] for rows, values in conditioning]
     if not names:
         raise ValueError(NO_WORDS)
-    for name, found in zip(names, zip(*by_entry, strict=True), strict=True):
-        if not any(found):
+    for name, word_rows in zip(names, zip(*by_entry, strict=True), strict=True):
+        if not any(word_rows):
             raise ValueError(absent(name))
     lengths: tuple[int, ...] = ()
     if layers == AS_DAAM:
         if len(by_entry) > 1:
             raise ValueError(_of_one_prompt(len(by_entry)))
         lengths = tuple(map(len, by_entry[0]))
-        by_entry = [[(row,) for own in by_entry[0] for row in own]]
+        by_entry = [[(row,) for rows_of_word in by_entry[0] for row in rows_of_word]]
     watch = Watch(names, every, layers, lengths, note=note)
     return with_watch(conditioning, watch, by_entry), watch
 
@@ -138,7 +138,7 @@ class WordMap(NamedTuple):
     shares: Tensor
     """Share of the attention that it got at each place: ``[pictures or frames, height, width]``, float32."""
     size: tuple[int, int] | None = None
-    """Height and width of the picture, in pixels; None for those of ``shares``."""
+    """Height and width of the picture, in pixels; None if it is as large as ``shares``."""
 
     def at(self, number: int) -> Tensor:
         """Share at each pixel of a picture or frame: ``[height, width]``."""
@@ -172,22 +172,22 @@ def maps_of(watch: Watch, samples: Tensor, image: Tensor | None = None) -> list[
             if samples.dim() < 5 or len(samples) > 1 or number != ratio * (maps.shape[1] - 1) + 1:
                 raise ValueError(f"image has {number} pictures, but the LATENT has {maps.shape[1]}: give as many.")
             maps = maps[:, [0, *(1 + frame // ratio for frame in range(number - 1))]]
-    return [WordMap(name, own, (height, width)) for name, own in zip(watch.names, maps, strict=True)]
+    return [WordMap(name, shares, (height, width)) for name, shares in zip(watch.names, maps, strict=True)]
 
 
-def scaled(shares: Tensor, place: Place, largest: float, scale: str) -> Tensor:
-    """Shares at each pixel from 0 to 1, by one of `SCALES`; ``largest`` is that of all words."""
+def scaled(shares: Tensor, place: MapSummary, largest: float, scale: str) -> Tensor:
+    """Shares at each pixel from 0 to 1, by one of `SCALES`; ``largest`` is the largest share of all words."""
     if scale == SCALES[0]:
         return shares / (largest or 1.0)
-    return (shares - place.least) / max(place.largest - place.least, 1e-12)
+    return (shares - place.smallest) / max(place.largest - place.smallest, 1e-12)
 
 
 MAX_OUTPUT = 2**30
-"""Most bytes of the masks and overlays of several words; those of one are a part of the picture's own."""
+"""Most bytes of the masks and overlays of several words; one word is always made."""
 
 
 def most_words(maps: Sequence[WordMap], bytes_by_pixel: int) -> int:
-    """Number of words whose masks and overlays are made, of so many bytes for each pixel of each map."""
+    """Number of words whose masks and overlays are made; each map takes ``bytes_by_pixel`` for each pixel."""
     number, size = len(maps[0].shares), maps[0].size or tuple(maps[0].shares.shape[-2:])
     return max(1, min(len(maps), MAX_OUTPUT // max(1, number * math.prod(size) * bytes_by_pixel)))
 
@@ -207,15 +207,18 @@ def message_of(maps: Sequence[WordMap], *, is_one_scale: bool) -> dict[str, Any]
     """
     num_pictures = min(MAX_PICTURES, len(maps[0].shares))
     height, width = maps[0].at(0).shape
-    most = min(MAX_CELLS, height, width, int((MAX_BYTES / (num_pictures * len(maps))) ** 0.5))
-    rows, columns = (max(1, round(side * most / max(height, width))) for side in (height, width))
+    max_side = min(MAX_CELLS, height, width, int((MAX_BYTES / (num_pictures * len(maps))) ** 0.5))
+    rows, columns = (max(1, round(side * max_side / max(height, width))) for side in (height, width))
     cells = torch.stack(
-        [torch.stack([means(one.at(number), (rows, columns)) for one in maps]) for number in range(num_pictures)]
+        [
+            torch.stack([means(word_map.at(number), (rows, columns)) for word_map in maps])
+            for number in range(num_pictures)
+        ]
     )  # [pictures, words, rows, columns]
     largest = cells.amax((2, 3), keepdim=True)
     levels = (255 * cells / largest.clamp(min=1e-30)).round().byte()
     return {
-        "words": [one.word for one in maps],
+        "words": [word_map.word for word_map in maps],
         "rows": rows,
         "columns": columns,
         "num_pictures": len(maps[0].shares),
@@ -225,7 +228,7 @@ def message_of(maps: Sequence[WordMap], *, is_one_scale: bool) -> dict[str, Any]
     }
 
 
-class Place(NamedTuple):
+class MapSummary(NamedTuple):
     """Summary of a map."""
 
     mean: float
@@ -237,33 +240,35 @@ class Place(NamedTuple):
     """The same from the top."""
     spread: float
     """Root mean square distance from the centre, in parts of the picture's sides; about 0.41 if it is even."""
-    least: float
+    smallest: float
     """Smallest share."""
 
 
-def place_of(shares: Tensor) -> Place:
+def place_of(shares: Tensor) -> MapSummary:
     """Summary of a map ``[height, width]``."""
     total = shares.double().sum().clamp(min=1e-30)
     down, across = (((torch.arange(side, dtype=torch.float64) + 0.5) / side) for side in shares.shape)
     by_row, by_column = shares.double().sum(1) / total, shares.double().sum(0) / total
     y, x = float(by_row @ down), float(by_column @ across)
     spread = float(by_row @ (down - y) ** 2 + by_column @ (across - x) ** 2) ** 0.5
-    return Place(float(shares.mean()), float(shares.max()), x, y, spread, float(shares.min()))
+    return MapSummary(float(shares.mean()), float(shares.max()), x, y, spread, float(shares.min()))
 
 
-def places_of(maps: Sequence[WordMap]) -> list[list[Place]]:
+def places_of(maps: Sequence[WordMap]) -> list[list[MapSummary]]:
     """Summary of each word's map of each picture or frame."""
-    return [[place_of(one.at(number)) for number in range(len(one.shares))] for one in maps]
+    return [[place_of(word_map.at(number)) for number in range(len(word_map.shares))] for word_map in maps]
 
 
-def table_of(words: Sequence[str], places: Sequence[Sequence[Place]]) -> str:
+def table_of(words: Sequence[str], places: Sequence[Sequence[MapSummary]]) -> str:
     """Table of the words of the first pictures or frames: share, centre and spread, the most read word first."""
     lines: list[str] = []
     num_pictures = len(places[0])
     for number in range(min(num_pictures, MAX_PICTURES)):
         if num_pictures > 1:
             lines.append(f"picture or frame {number + 1}:")
-        of_picture = sorted(((own[number], word) for own, word in zip(places, words, strict=True)), reverse=True)
+        of_picture = sorted(
+            ((word_places[number], word) for word_places, word in zip(places, words, strict=True)), reverse=True
+        )
         lines += [
             f"{shortened(word)}: {place.mean:.2%} of the attention, at most {place.largest:.2%}; centre "
             f"{place.across:.0%} from the left, {place.down:.0%} from the top; spread {place.spread:.2f}"

@@ -56,7 +56,7 @@ class Carried(NamedTuple):
     """Words of an entry."""
 
     parts: tuple[Part, ...]
-    """Its rows, part behind part; none if ``unknown``."""
+    """Its rows, part after part; none if ``unknown``."""
     rows: Tensor
     """Fingerprint of the rows that they are for."""
     unknown: str = ""
@@ -66,10 +66,15 @@ class Carried(NamedTuple):
 def with_words(conditioning: Conditioning, parts: Sequence[Part] | str) -> Conditioning:
     """A copy of a conditioning with its words, or with the reason why they have no rows of their own."""
     unknown = parts if isinstance(parts, str) else ""
-    known = () if isinstance(parts, str) else tuple(parts)
-    if any(num_rows_read(rows, values) > sum(map(_num_rows, known)) for rows, values in conditioning):
-        known, unknown = (), unknown or "another node's text encoder made its rows"  # CLIP NegPip's, as it pairs rows
-    return [[rows, {**values, WORDS: Carried(known, fingerprint(rows), unknown)}] for rows, values in conditioning]
+    known_parts = () if isinstance(parts, str) else tuple(parts)
+    if any(num_rows_read(rows, values) > sum(map(_num_rows, known_parts)) for rows, values in conditioning):
+        known_parts, unknown = (
+            (),
+            unknown or "another node's text encoder made its rows",
+        )  # CLIP NegPip's, as it pairs rows
+    return [
+        [rows, {**values, WORDS: Carried(known_parts, fingerprint(rows), unknown)}] for rows, values in conditioning
+    ]
 
 
 def words_or_blend(prompts: Mapping[str, EncodedPrompt]) -> tuple[Part] | str:
@@ -96,10 +101,10 @@ def rows_of(phrase: str, rows: Tensor, values: Mapping[str, Any]) -> tuple[int, 
         raise ValueError(without_rows(phrase, carried.unknown))
     if not are_same(carried.rows, fingerprint(rows)):
         raise ValueError(changed(phrase))
-    found: list[int] = []
+    phrase_rows: list[int] = []
     start = 0
     for part in carried.parts:
         num_rows = _num_rows(part)
-        found += [start + row for row in rows_in_towers(part, phrase, num_rows)]
+        phrase_rows += [start + row for row in rows_in_towers(part, phrase, num_rows)]
         start += num_rows
-    return tuple(found)
+    return tuple(phrase_rows)

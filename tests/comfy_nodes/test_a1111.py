@@ -151,7 +151,7 @@ def test_denoise_does_a_share_of_the_steps_or_all_of_them(sampler: str) -> None:
     for exact, calls in ((False, 5), (True, 8)):
         run = make_run(sigmas, sampler, "Automatic", 8, 0.6, exact=exact)
         assert len(run.steps) == calls - 1 if by_steps else len(run.sigmas) == calls + 1
-        assert run.sigmas[0] < sigmas.most
+        assert run.sigmas[0] < sigmas.largest
 
 
 def test_settings_become_inputs_of_nodes() -> None:

@@ -12,7 +12,7 @@ from weighted_clip.hosts.comfy import attention, attention_layers, contract, fam
 from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.hosts.comfy.attention_layers import (
     OVERRIDE,
-    Call,
+    ModelCall,
     Weighing,
     before_three_texts,
     behind_refiners,
@@ -107,7 +107,8 @@ def test_values_beyond_their_number_type_are_noticed(kind, factor, is_finite) ->
 def test_in_a_unet_only_the_attention_behind_the_patch_is_weighed() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     theirs = SimpleNamespace(patches=[lambda n, context, value, extra: (n, context, value)])
-    options = in_cross_attention(Weighing(BIAS, FACTOR), Call(None, {"patches": {"attn2_patch": theirs.patches}}, {}))
+    call = ModelCall(None, {"patches": {"attn2_patch": theirs.patches}}, {})
+    options = in_cross_attention(Weighing(BIAS, FACTOR), call)
     assert len(theirs.patches) == 1
     plain = attention_pytorch(q, k, v, 1)
     assert torch.equal(options[OVERRIDE](attention_pytorch, q, k, v, 1), plain)
@@ -121,7 +122,7 @@ def test_in_a_unet_only_the_attention_behind_the_patch_is_weighed() -> None:
 def test_refiners_of_text_leave_out_what_nothing_reads_and_those_of_images_nothing() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     weighing = Weighing(BIAS, FACTOR)
-    options = behind_refiners(weighing, Call(SimpleNamespace(context_refiner=[None]), {}, {}))
+    options = behind_refiners(weighing, ModelCall(SimpleNamespace(context_refiner=[None]), {}, {}))
 
     def read(block_type):
         return options[OVERRIDE](attention_pytorch, q, k, v, 1, transformer_options={"block_type": block_type})
@@ -133,12 +134,12 @@ def test_refiners_of_text_leave_out_what_nothing_reads_and_those_of_images_nothi
     assert weighing.num_layers == 1
     weighing.places = SimpleNamespace()
     with pytest.raises(ValueError, match="reference images"):
-        behind_refiners(weighing, Call(None, {}, {"ref_latents": ["one"]}))
+        behind_refiners(weighing, ModelCall(None, {}, {"ref_latents": ["one"]}))
 
 
 def test_a_patch_that_is_told_names_gives_back_what_has_changed() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
-    options = in_cross_attention(Weighing(BIAS, FACTOR), Call(None, {}, {}))
+    options = in_cross_attention(Weighing(BIAS, FACTOR), ModelCall(None, {}, {}))
     (patch,) = options["patches"]["attn2_patch"]
     assert patch(q, k, v, pe=None, attn_mask=None, extra_options={}) == {}
     expected = written_out(q, k, v, BIAS, FACTOR)
@@ -149,7 +150,7 @@ def test_text_fusion_joins_layers_as_ever_and_leaves_out_what_nothing_reads() ->
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     fusion = SimpleNamespace(layerwise_blocks=[None, None], refiner_blocks=[None])
     weighing = Weighing(BIAS, FACTOR)
-    options = behind_text_fusion(weighing, Call(SimpleNamespace(txtfusion=fusion), {}, {}))
+    options = behind_text_fusion(weighing, ModelCall(SimpleNamespace(txtfusion=fusion), {}, {}))
 
     def read(**block):
         return options[OVERRIDE](attention_pytorch, q, k, v, 1, transformer_options=block)
@@ -177,7 +178,7 @@ def test_wan_is_weighed_behind_its_self_attention(kind, inputs, weighed) -> None
     q, k, v = random(1, QUERIES, DIM), random(1, ROWS, DIM), random(1, ROWS, DIM)
     network = SimpleNamespace(model_type=kind, blocks=[SimpleNamespace(cross_attn=torch.nn.Identity())])
     theirs = [lambda values: values["x"]]
-    call = Call(network, {"patches": {"attn1_patch": theirs}}, inputs)
+    call = ModelCall(network, {"patches": {"attn1_patch": theirs}}, inputs)
     options = in_wan_cross_attention(Weighing(BIAS, FACTOR), call)
     assert len(theirs) == 1
     plain, expected = attention_pytorch(q, k, v, 1), written_out(q, k, v, BIAS, FACTOR)
@@ -195,9 +196,9 @@ def test_a_cross_attention_of_wan_that_is_anothers_is_refused() -> None:
     own, layer.forward = layer.forward, lambda x: x
     network = SimpleNamespace(model_type="t2v", blocks=[SimpleNamespace(cross_attn=layer)])
     with pytest.raises(ValueError, match="such as WanVideoNAG"):
-        in_wan_cross_attention(Weighing(BIAS, FACTOR), Call(network, {}, {}))
+        in_wan_cross_attention(Weighing(BIAS, FACTOR), ModelCall(network, {}, {}))
     layer.forward = own  # as the host puts it back
-    in_wan_cross_attention(Weighing(BIAS, FACTOR), Call(network, {}, {}))
+    in_wan_cross_attention(Weighing(BIAS, FACTOR), ModelCall(network, {}, {}))
 
 
 class Blocks:
@@ -226,7 +227,7 @@ def test_in_stable_diffusion_3_the_first_attention_of_each_block_is_weighed() ->
     left_out = {("double_block", 1): lambda block, extra: block}  # as by Skip Layer Guidance
     theirs = {"dit": left_out, "other": "stays"}
     weighing = Weighing(BIAS, FACTOR)
-    options = in_joint_blocks(weighing, Call(network, {"patches_replace": theirs}, {}))
+    options = in_joint_blocks(weighing, ModelCall(network, {"patches_replace": theirs}, {}))
     assert theirs["dit"] is left_out and len(left_out) == 1
     assert options["patches_replace"]["other"] == "stays"
     plain, expected, read = network.run(options, text)
@@ -238,7 +239,7 @@ def test_in_stable_diffusion_3_the_first_attention_of_each_block_is_weighed() ->
         network.run(options, text.repeat(1, 2, 1))
     network.context_processor = "one"
     with pytest.raises(ValueError, match="this variant of Stable Diffusion 3"):
-        in_joint_blocks(weighing, Call(network, {}, {}))
+        in_joint_blocks(weighing, ModelCall(network, {}, {}))
 
 
 def test_in_ltx_video_the_attention_with_the_blocks_mask_is_weighed() -> None:
@@ -246,7 +247,7 @@ def test_in_ltx_video_the_attention_with_the_blocks_mask_is_weighed() -> None:
     own, other = (torch.zeros(1, 1, 1, ROWS).index_fill(3, torch.tensor(row), -1e30) for row in (4, 3))
     network = SimpleNamespace(transformer_blocks=[SimpleNamespace(attn2=torch.nn.Identity())] * 2)
     weighing = Weighing(BIAS, FACTOR)
-    options = in_masked_cross_attention(weighing, Call(network, {}, {}))
+    options = in_masked_cross_attention(weighing, ModelCall(network, {}, {}))
     read = []
 
     def block(_):
@@ -267,7 +268,7 @@ def test_in_hidream_the_text_stands_last_and_llamas_part_of_it_twice() -> None:
     q, k, v = random(1, QUERIES, DIM), random(1, 3 + ROWS + 2, DIM), random(1, 3 + ROWS + 2, DIM) + 1
     weighing = Weighing(BIAS, FACTOR)
     inputs = {"encoder_hidden_states_llama3": torch.zeros(1, 4, 2, DIM)}  # of the five rows two are Llama's
-    options = before_three_texts(weighing, Call(None, {}, inputs))
+    options = before_three_texts(weighing, ModelCall(None, {}, inputs))
     bias = torch.cat([torch.zeros(1, 3), BIAS, BIAS[:, 3:]], 1)
     factor = torch.cat([torch.ones(1, 3), FACTOR, FACTOR[:, 3:]], 1)
     expected = written_out(q, k, v, bias, factor)
@@ -287,7 +288,7 @@ def test_values_with_heads_behind_the_keys_are_weighed_as_well() -> None:
 
 def test_where_another_patch_moves_rows_it_is_refused() -> None:
     with pytest.raises(ValueError, match="post_input"):
-        in_joint_attention(Weighing(BIAS, FACTOR), Call(None, {"patches": {"post_input": ["theirs"]}}, {}))
+        in_joint_attention(Weighing(BIAS, FACTOR), ModelCall(None, {"patches": {"post_input": ["theirs"]}}, {}))
 
 
 def test_kernels_that_take_no_bias_are_not_given_one(monkeypatch) -> None:
@@ -481,7 +482,7 @@ def test_a_call_of_the_model_acts_on_its_own_rows_of_the_batch() -> None:
     x, text, nan = random(2, QUERIES, DIM), random(2, 4, DIM), math.nan
     # the first has two rows, which the host has repeated; the second has none of ours
     marker = torch.tensor([[0.5, 0.0, nan, nan, 1.0, 2.0, nan, nan], [nan] * 8])
-    noted = attention._Seen()
+    noted = attention._SamplingLog()
     given = {"sigmas": 1, MARKER: noted}
     read = attention._apply(Executor(), x, "t", None, text, {"middle": []}, given, **{MARKER: marker, "y": 1})
     assert (noted.num_rows, noted.num_layers, noted.has_control) == (2, 1, True)
@@ -633,7 +634,7 @@ def test_a_step_that_a_cache_answers_is_none_of_our_business() -> None:
         def __call__(self, x, *_, **__):
             return x
 
-    x, noted = random(1, 2, DIM), attention._Seen()
+    x, noted = random(1, 2, DIM), attention._SamplingLog()
     marker = torch.tensor([[0.5, 0.0, 1.0, 1.0]])
     with pytest.raises(ValueError, match="found no attention layer"):
         attention._apply(Executor(), x, "t", None, x, None, {MARKER: noted}, **{MARKER: marker})

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from weighted_clip.hosts.comfy.boxes import MAX_BOXES, box_problems, read_boxes
-from weighted_clip.hosts.comfy.upstream import Source
+from weighted_clip.hosts.comfy.upstream import UpstreamNode
 from weighted_clip.weighting.areas import Extent
 
 BOX = {"x": 16, "y": 8, "width": 40, "height": 24}
 
 
-def source(kind: str, **values: Any) -> Source:
-    return Source("BOUNDING_BOX", kind, "bboxes", values, {})
+def source(kind: str, **values: Any) -> UpstreamNode:
+    return UpstreamNode("BOUNDING_BOX", kind, "bboxes", values, {})
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,9 @@ def test_bad_boxes_are_refused_with_a_quotation(boxes: Any, said: str) -> None:
         (None, (512, 512), []),
     ],
 )
-def test_what_is_known_before_a_run_is_said(node: Source | None, size: tuple[int, int] | None, said: list[str]) -> None:
+def test_what_is_known_before_a_run_is_said(
+    node: UpstreamNode | None, size: tuple[int, int] | None, said: list[str]
+) -> None:
     problems = list(box_problems(node, size))
     assert len(problems) == len(said)
     assert all(

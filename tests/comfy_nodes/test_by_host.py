@@ -15,7 +15,7 @@ from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.hosts.comfy import live_tokenizers
 from weighted_clip.hosts.comfy.attention import MARKER
 from weighted_clip.hosts.comfy.attention_layers import in_cross_attention
-from weighted_clip.hosts.comfy.families import BY_TOKENIZER, Family
+from weighted_clip.hosts.comfy.families import BY_TOKENIZER, ModelFamily
 from weighted_clip.hosts.comfy.kinds import class_of
 from weighted_clip.hosts.comfy.queries import told_by_layer
 from weighted_clip.hosts.comfy.weighted_clip.host_texts import STAND_IN
@@ -173,7 +173,9 @@ def clip(monkeypatch) -> RowWeights:
     clip = RowWeights(True)
     name = class_of(clip.tokenizer)
     monkeypatch.setitem(
-        BY_TOKENIZER, name, Family("Toy", in_cross_attention, told_by_layer, (), {name: "toy"}, has_row_weights=True)
+        BY_TOKENIZER,
+        name,
+        ModelFamily("Toy", in_cross_attention, told_by_layer, (), {name: "toy"}, has_row_weights=True),
     )
     return clip
 
@@ -203,7 +205,7 @@ def test_with_weights_above_0_it_is_the_hosts_own_conditioning(clip) -> None:
 
 def test_other_encoders_are_refused_by_name(clip, monkeypatch) -> None:
     name = class_of(clip.tokenizer)
-    monkeypatch.setitem(BY_TOKENIZER, name, Family("Toy", in_cross_attention, told_by_layer, (), {name: "toy"}))
+    monkeypatch.setitem(BY_TOKENIZER, name, ModelFamily("Toy", in_cross_attention, told_by_layer, (), {name: "toy"}))
     with pytest.raises(ValueError, match="and on Anima, as CLIP NegPip of ComfyUI-ppm does, not on Toy"):
         weighed(clip, SIGNED)
 

@@ -134,7 +134,9 @@ def test_a_tokenizer_is_known_by_the_class_whose_tokens_it_gives(monkeypatch: py
         def tokenize_with_weights(self, text: str) -> dict[str, Any]:
             return {"other": []}
 
-    family = families.Family("Toy", families.in_joint_attention, families.text_in_front, (), {name_of(Known): "toy"})
+    family = families.ModelFamily(
+        "Toy", families.in_joint_attention, families.text_in_front, (), {name_of(Known): "toy"}
+    )
     monkeypatch.setitem(families.BY_TOKENIZER, name_of(Known), family)
     clips: list[Any] = [SimpleNamespace(tokenizer=kind()) for kind in (Known, Shown, Other, object)]
     assert [families.text_family(clip) for clip in clips] == [family, family, None, None]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy.clip import Encoded
+from weighted_clip.hosts.comfy.clip import EncodedText
 from weighted_clip.hosts.comfy.old_nodes import add_replacements, balanced, with_replaced
 from weighted_clip.nodes.checks import NodeState
 from weighted_clip.nodes.old_workflows import INTERPRETATIONS, OLD_NODES, WeightedCLIPSmzEncode
@@ -88,7 +88,7 @@ def test_a_balance_scales_the_towers_rows(balance: float, low: float, high: floa
         "clip_l": SimpleNamespace(hidden=torch.ones(1, 3, 2)),
         "clip_g": SimpleNamespace(hidden=torch.ones(1, 3, 4)),
     }
-    encoded = Encoded([[torch.ones(1, 3, 6), {"pooled_output": torch.ones(1, 4)}]], towers, ())
+    encoded = EncodedText([[torch.ones(1, 3, 6), {"pooled_output": torch.ones(1, 4)}]], towers, ())
     ((rows, values),) = balanced(encoded, balance)
     expected = torch.tensor([low] * 2 + [high] * 4).expand(1, 3, 6)
     torch.testing.assert_close(rows, expected)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from weighted_clip.hosts.comfy import queries
 from weighted_clip.hosts.comfy.fields import Field, Step, Where, acting, mask_of
-from weighted_clip.hosts.comfy.queries import Call
+from weighted_clip.hosts.comfy.queries import ModelCall
 from weighted_clip.weighting.field_bias import least_bias
 from weighted_clip.weighting.queries import Queries
 
 
-def call(size, inputs=None, **network) -> Call:
-    return Call(SimpleNamespace(**network), {}, inputs or {}, size)
+def call(size, inputs=None, **network) -> ModelCall:
+    return ModelCall(SimpleNamespace(**network), {}, inputs or {}, size)
 
 
 def coarse(*size: int) -> torch.Tensor:

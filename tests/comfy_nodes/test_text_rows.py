@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from weighted_clip.hosts.comfy.attention_layers import in_cross_attention
-from weighted_clip.hosts.comfy.families import Family
+from weighted_clip.hosts.comfy.families import ModelFamily
 from weighted_clip.hosts.comfy.queries import told_by_layer
 from weighted_clip.hosts.comfy.text_rows import num_rows_read
 from weighted_clip.hosts.comfy.token_offsets import NoSuchEmbedding, as_id, pieces
@@ -59,7 +59,7 @@ class Tokenizer(SimpleNamespace):
         return {"toy": self.toy.tokenize_with_weights(self.template.replace("{}", text), return_word_ids, **options)}
 
 
-FAMILY = Family("Toy", in_cross_attention, told_by_layer, (), {f"{__name__}.Tokenizer": "toy"})
+FAMILY = ModelFamily("Toy", in_cross_attention, told_by_layer, (), {f"{__name__}.Tokenizer": "toy"})
 
 
 class Clip:

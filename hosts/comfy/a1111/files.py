@@ -23,7 +23,7 @@ from ..contract import host
 from ..lora_files import file_by_hash, files_named, lora_files, names_in
 from ..token_offsets import HostEmbeddings
 from ..types import ModelPatcher
-from .parameters import Row
+from .parameters import SettingRow
 
 Widths = Mapping[str, int]
 """Width of a checkpoint's text towers by their names; none if it is not known."""
@@ -43,7 +43,7 @@ _BY_CONTEXT = {768: ("clip_l",), 1024: ("clip_h",), 1280: ("clip_g",), 2048: ("c
 """Text towers of Stable Diffusion's models by the width of the rows that they read."""
 
 
-def file_rows(infotext: Infotext, widths: Widths) -> list[Row]:
+def file_rows(infotext: Infotext, widths: Widths) -> list[SettingRow]:
     """A row for each kind of file that generation data names, and for each file that is not there or of no use."""
     return [*_checkpoint_rows(infotext), *_lora_rows(infotext.prompt), *_embedding_rows(infotext, widths)]
 
@@ -69,13 +69,13 @@ def widths_of_model(model: ModelPatcher) -> Widths:
     return {tower: TOWERS[tower].hidden_dim for tower in _BY_CONTEXT.get(config.get("context_dim"), ())}
 
 
-def _checkpoint_rows(infotext: Infotext) -> Iterator[Row]:
+def _checkpoint_rows(infotext: Infotext) -> Iterator[SettingRow]:
     name = infotext.settings.get("Model", "")
     if name and not checkpoint_of(infotext):
-        yield Row("Model", name, advice=f"there is no checkpoint of this name in {_folder('checkpoints')}")
+        yield SettingRow("Model", name, advice=f"there is no checkpoint of this name in {_folder('checkpoints')}")
 
 
-def with_loras_by_hash(infotext: Infotext, *, hashes_files: bool) -> tuple[Infotext, list[Row]]:
+def with_loras_by_hash(infotext: Infotext, *, hashes_files: bool) -> tuple[Infotext, list[SettingRow]]:
     """Generation data whose LoRAs have the names of their files here, where those are known by their hashes alone.
 
     Args:
@@ -89,64 +89,68 @@ def with_loras_by_hash(infotext: Infotext, *, hashes_files: bool) -> tuple[Infot
     files = lora_files() if hashes else ()
     hashed = files if hashes_files else [file for file in files if names_in(file).hash]
     tags = bare(infotext.prompt, has_comments=True, has_tags=True).tags
-    others: dict[str, str] = {}
+    file_names: dict[str, str] = {}
     for name in list(_lora_names(tags))[:MAX_FILES]:
         digest = hashes.get(name.replace(",", ""), "")  # as A1111 writes it
         file = file_by_hash(digest, hashed) if digest and not files_named(name, files) else None
         if file is not None and not set(":<>=") & set(file):
-            others[name] = str(PurePath(file).with_suffix(""))
+            file_names[name] = str(PurePath(file).with_suffix(""))
     pieces: list[str] = []
     end = 0
     for tag in tags:
-        if tag.kind in LORA_KINDS and tag.items[0] in others:
+        if tag.kind in LORA_KINDS and tag.items[0] in file_names:
             start = tag.span.start + len(tag.kind) + 2
-            pieces += [infotext.prompt[end:start], others[tag.items[0]]]
+            pieces += [infotext.prompt[end:start], file_names[tag.items[0]]]
             end = start + len(tag.items[0])
     prompt = "".join([*pieces, infotext.prompt[end:]])
-    told = {name: f"“{file}” has its hash and is named in its place" for name, file in others.items()}
-    return replace(infotext, prompt=prompt), [Row("LoRA", name, "prompt", advice) for name, advice in told.items()]
+    notes = {name: f"“{file}” has its hash and is named in its place" for name, file in file_names.items()}
+    return replace(infotext, prompt=prompt), [
+        SettingRow("LoRA", name, "prompt", advice) for name, advice in notes.items()
+    ]
 
 
 def _lora_names(tags: Sequence[Tag]) -> dict[str, None]:
     return {lora.name: None for lora in read_loras(tuple(tag for tag in tags if tag.kind in LORA_KINDS))[0]}
 
 
-def _lora_rows(prompt: str) -> Iterator[Row]:
+def _lora_rows(prompt: str) -> Iterator[SettingRow]:
     tags = bare(prompt, has_comments=True, has_tags=True).tags
     names = list(_lora_names(tags))
     files = lora_files() if names else ()
-    found = {name: bool(files_named(name, files)) for name in names[:MAX_FILES]}
-    for name, is_there in found.items():
+    has_file = {name: bool(files_named(name, files)) for name in names[:MAX_FILES]}
+    for name, is_there in has_file.items():
         if not is_there:
-            yield Row("LoRA", name, advice=f"there is none of this name in {_folder('loras')}")
-    if any(found.values()):
-        yield Row("LoRA", _listed([name for name in names if found.get(name, True)]), "prompt", LOADER)
-    others: dict[str, list[str]] = {}
+            yield SettingRow("LoRA", name, advice=f"there is none of this name in {_folder('loras')}")
+    if any(has_file.values()):
+        yield SettingRow("LoRA", _listed([name for name in names if has_file.get(name, True)]), "prompt", LOADER)
+    values_by_kind: dict[str, list[str]] = {}
     for tag in tags:
         if tag.kind not in LORA_KINDS:
-            others.setdefault(tag.kind, []).append(tag.items[0])
-    for kind, some in others.items():
-        yield Row(f"<{shortened(kind, MAX_NAME)}: …>", _listed(some), advice="not loaded: only LoRAs are")
+            values_by_kind.setdefault(tag.kind, []).append(tag.items[0])
+    for kind, values in values_by_kind.items():
+        yield SettingRow(f"<{shortened(kind, MAX_NAME)}: …>", _listed(values), advice="not loaded: only LoRAs are")
 
 
-def _embedding_rows(infotext: Infotext, widths: Widths) -> Iterator[Row]:
+def _embedding_rows(infotext: Infotext, widths: Widths) -> Iterator[SettingRow]:
     hashes = _hashes_in(infotext, EMBEDDINGS, "embed:")
     used: list[str] = []
     for name, digest in list(hashes.items())[:MAX_FILES]:
         problem = _problem_with(name, digest, widths)
         if problem:
-            yield Row("TI", name, advice=problem)
+            yield SettingRow("TI", name, advice=problem)
         else:
             used.append(name)
     if len(hashes) > MAX_FILES:
-        yield Row("TI", f"{len(hashes) - MAX_FILES:,} more embeddings", advice=f"at most {MAX_FILES} are looked for")
+        yield SettingRow(
+            "TI", f"{len(hashes) - MAX_FILES:,} more embeddings", advice=f"at most {MAX_FILES} are looked for"
+        )
     if used:
-        yield Row("TI", _listed(used), "prompt, which names it")
+        yield SettingRow("TI", _listed(used), "prompt, which names it")
 
 
 def _hashes_in(infotext: Infotext, settings: Sequence[str], prefix: str) -> dict[str, str]:
     """Names in the values of some settings, each with its hash or nothing; in Civitai's list, those with a prefix."""
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for text in (infotext.settings[name] for name in settings if name in infotext.settings):
         try:
             listed: Any = json.loads(text)
@@ -154,15 +158,15 @@ def _hashes_in(infotext: Infotext, settings: Sequence[str], prefix: str) -> dict
             listed = None
         if isinstance(listed, dict):
             pairs = cast("dict[str, Any]", listed).items()
-            found |= {
+            hashes |= {
                 name.removeprefix(prefix): digest
                 for name, digest in pairs
                 if name.startswith(prefix) and isinstance(digest, str)
             }
         elif not text.startswith(("{", "[")):
             items = (item.partition(":") for item in text.split(","))
-            found |= {name.strip(): digest.strip() for name, _, digest in items if name.strip()}
-    return found
+            hashes |= {name.strip(): digest.strip() for name, _, digest in items if name.strip()}
+    return hashes
 
 
 def _problem_with(name: str, digest: str, widths: Widths) -> str:
@@ -181,19 +185,23 @@ def _problem_with(name: str, digest: str, widths: Widths) -> str:
             return f"“{shortened(files[0], MAX_NAME)}” cannot be read as an embedding: {type(error).__name__}"
     path = Path(host("folder_paths").get_full_path_or_raise("embeddings", files[0]))
     if digest and path.is_file() and path.stat().st_size <= MAX_HASHED:
-        own = hashlib.sha256(path.read_bytes()).hexdigest()
-        if not own.startswith(digest.lower()):
-            return f"“{shortened(files[0], MAX_NAME)}” is not the picture's file: hash {own[:12]}"
+        file_hash = hashlib.sha256(path.read_bytes()).hexdigest()
+        if not file_hash.startswith(digest.lower()):
+            return f"“{shortened(files[0], MAX_NAME)}” is not the picture's file: hash {file_hash[:12]}"
     return ""
 
 
 def _files_of(name: str, kind: str) -> list[str]:
     """The host's files of a kind that have a name: as their path, or bare, with or without suffix."""
     files: Sequence[str] = host("folder_paths").get_filename_list(kind) if name else ()
-    wanted = name.replace("\\", "/")
+    posix_name = name.replace("\\", "/")
     paths = {file: PurePath(file.replace("\\", "/")) for file in files}
     names = ((file, (path.as_posix(), path.name)) for file, path in paths.items())
-    return [file for file, some in names if any(wanted in (one, one.removesuffix(paths[file].suffix)) for one in some)]
+    return [
+        file
+        for file, file_names in names
+        if any(posix_name in (file_name, file_name.removesuffix(paths[file].suffix)) for file_name in file_names)
+    ]
 
 
 def _folder(kind: str) -> str:
@@ -204,5 +212,5 @@ def _folder(kind: str) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     """Names, the first of them written out."""
-    shown = ", ".join(shortened(name, MAX_NAME) for name in names[:3])
-    return f"{shown} and {len(names) - 3:,} more" if len(names) > 3 else shown
+    first_names = ", ".join(shortened(name, MAX_NAME) for name in names[:3])
+    return f"{first_names} and {len(names) - 3:,} more" if len(names) > 3 else first_names

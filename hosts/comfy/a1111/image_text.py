@@ -65,7 +65,7 @@ def read_image_text(path: Path) -> str:
         ValueError: If it is no image, or there is none in it, as in pictures that a chat program or a site sent on.
     """
     image = open_image(path)
-    others: list[str] = []
+    candidates: list[str] = []
     num_characters = 0
     for is_webuis, text in _texts(image):
         num_characters += min(len(text), MAX_CHARACTERS)
@@ -75,15 +75,15 @@ def read_image_text(path: Path) -> str:
         if data.settings:
             return text
         if data.writer or (is_webuis and text.strip()):
-            others.append(text)
+            candidates.append(text)
     if stealth := read_stealth_text(image):
         return stealth
-    if not others:
+    if not candidates:
         raise ValueError(
             f"Read A1111 Parameters: “{path.name}” holds no generation data{_software(image)}: a picture as A1111 or "
             f"Forge saved it does, copies from chats and sites often do not"
         )
-    return others[0]
+    return candidates[0]
 
 
 def _software(image: Image.Image) -> str:
@@ -126,12 +126,12 @@ def _png_text(text: str) -> str:
 
 def _exif_texts(image: Image.Image) -> Iterator[tuple[bool, str]]:
     """Texts of EXIF data, and whether it is the user comment, where the WebUI looks."""
-    others = (_USER_COMMENT, _WINDOWS_COMMENT, _DESCRIPTION, _MODEL)  # of the first directory
+    tags = (_USER_COMMENT, _WINDOWS_COMMENT, _DESCRIPTION, _MODEL)  # of the first directory
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about odd counts
             exif = image.getexif()
-            values = [exif.get_ifd(_EXIF).get(_USER_COMMENT), *map(exif.get, others)]
+            values = [exif.get_ifd(_EXIF).get(_USER_COMMENT), *map(exif.get, tags)]
     except Exception:  # Pillow raises errors of many kinds about broken EXIF data, without which a picture is shown
         return
     for number, value in enumerate(values):

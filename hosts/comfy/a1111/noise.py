@@ -53,7 +53,7 @@ def make_generator(source: str, seed: int) -> Draw:
 
 
 def _philox(seed: int, call: int, shape: Sequence[int]) -> Tensor:
-    """Normal numbers of a shape: those of a call, by Philox 4x32-10 and Box and Muller's first number."""
+    """Draw a call's normal numbers in a shape, by Philox 4x32-10 and Box and Muller's first number."""
     size = prod(shape)
     key = [np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)]
     counter = [np.full(size, call, np.uint32), np.zeros(size, np.uint32), np.arange(size, dtype=np.uint32)]
@@ -188,8 +188,8 @@ def batch_note(noise: A1111Noise, size: str, position: str, sampler: str) -> str
         return (
             f"Batch size: {shortened(size, 40)}, Batch pos: {shortened(position, 40)}: not a place in a batch; not used"
         )
-    name, own = ("variation seed", noise.subseed) if noise.subseed_strength else ("seed", noise.seed)
-    line = f"Batch: picture {numbers[1] + 1} of {numbers[0]}, whose {name}s count up from {own - numbers[1]}"
+    name, own_seed = ("variation seed", noise.subseed) if noise.subseed_strength else ("seed", noise.seed)
+    line = f"Batch: picture {numbers[1] + 1} of {numbers[0]}, whose {name}s count up from {own_seed - numbers[1]}"
     if "SDE" in sampler:
         return f"{line}; A1111 drew one noise for all of them with {sampler} then, so the picture will be another"
-    return f"{line}; {own} is its own, so it is drawn alone"
+    return f"{line}; {own_seed} is its own, so it is drawn alone"

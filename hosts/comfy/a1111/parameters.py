@@ -68,7 +68,7 @@ READING = "settings, negative_settings"
 NOTHING = "nothing, as it does not change the picture"
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """Whereabouts of a setting."""
 
     name: str
@@ -76,7 +76,7 @@ class Row(NamedTuple):
     output: str = ""
     """Outputs of Read A1111 Parameters that its value went into; what it goes into otherwise."""
     advice: str = ""
-    """Words on what is to be done about it, or that it is not used; empty if all is done."""
+    """What the user has to do about it, or that it is not used; empty if nothing is left to do."""
 
     @property
     def line(self) -> str:
@@ -110,18 +110,18 @@ class Parameters:
     """Reading and weighting of the prompt."""
     negative_settings: PromptSettings
     """The same of the negative prompt."""
-    rows: tuple[Row, ...]
+    rows: tuple[SettingRow, ...]
     """A row for each setting."""
     notes: tuple[str, ...]
     """Lines on what was left out or guessed before, and on each value that is read otherwise than it stands."""
 
-    def report(self, others: Sequence[Row] = ()) -> list[str]:
+    def report(self, file_rows: Sequence[SettingRow] = ()) -> list[str]:
         """Lines on where each setting went, those first that went nowhere.
 
-        ``others`` are rows of files that the picture names, which take the place of the settings that name them.
+        ``file_rows`` are rows of files that the picture names, which take the place of the settings that name them.
         """
-        known = {row.name for row in others}
-        rows = [*others, *(row for row in self.rows if row.name not in known)]
+        replaced_names = {row.name for row in file_rows}
+        rows = [*file_rows, *(row for row in self.rows if row.name not in replaced_names)]
         undone = [row for row in rows if row.advice]
         lines = [row.line for row in undone[:MAX_ROWS]]
         if len(undone) > MAX_ROWS:
@@ -134,12 +134,12 @@ class Parameters:
         return [*lines, *self.notes, *used, ROUNDING]
 
 
-class _Table:
+class _SettingsTable:
     """Settings, each of which is taken once, and the rows of those that were."""
 
     def __init__(self, infotext: Infotext) -> None:
         self.left = dict(infotext.settings)
-        self.rows: list[Row] = []
+        self.rows: list[SettingRow] = []
         self.notes = [*infotext.problems]
 
     def take(self, name: str, output: str, default: str | None = None) -> str:
@@ -150,7 +150,7 @@ class _Table:
             names = shortened(", ".join(list(self.left)[:MAX_ROWS]), 400)
             raise ValueError(f"Read A1111 Parameters: “{name}” is missing among the settings: {names}")
         text = self.left.pop(name).strip()
-        self.rows.append(Row(name, text, output))
+        self.rows.append(SettingRow(name, text, output))
         return text
 
     def number(
@@ -163,9 +163,9 @@ class _Table:
         except ValueError:
             value = math.nan
         if not ends[0] <= value <= ends[1]:
-            wanted = "a whole number" if kind is int else "a number"
+            kind_text = "a whole number" if kind is int else "a number"
             raise ValueError(
-                f"Read A1111 Parameters: {name} must be {wanted} from {ends[0]} to {ends[1]}; got "
+                f"Read A1111 Parameters: {name} must be {kind_text} from {ends[0]} to {ends[1]}; got "
                 f"“{shortened(text, 40)}”"
             )
         return value
@@ -173,8 +173,8 @@ class _Table:
     def size(self, name: str, output: str, default: tuple[int, int]) -> tuple[int, int]:
         """Take a width and height."""
         text = self.take(name, output, "x".join(map(str, default)))
-        found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text, re.ASCII)
-        width, height = (int(found[1]), int(found[2])) if found else (0, 0)
+        match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text, re.ASCII)
+        width, height = (int(match[1]), int(match[2])) if match else (0, 0)
         if (width, height) != default and not (0 < width <= MAX_PIXELS and 0 < height <= MAX_PIXELS):
             raise ValueError(
                 f"Read A1111 Parameters: {name} must be like 512x768, up to {MAX_PIXELS} pixels; "
@@ -186,34 +186,34 @@ class _Table:
         """Take the sampler and its schedule; before version 1.9 one name said both."""
         name, schedule = self.take("Sampler", SAMPLING), self.take("Schedule type", SAMPLING, "")
         if name not in KINDS:
-            found = next((s for s in SCHEDULES if name.endswith(f" {s}")), "")
-            if found and name.removesuffix(f" {found}") in KINDS:
-                name, schedule = name.removesuffix(f" {found}"), schedule or found
+            suffix = next((s for s in SCHEDULES if name.endswith(f" {s}")), "")
+            if suffix and name.removesuffix(f" {suffix}") in KINDS:
+                name, schedule = name.removesuffix(f" {suffix}"), schedule or suffix
         schedule = schedule or AUTOMATIC
-        for what, value, known in (("Sampler", name, KINDS), ("Schedule type", schedule, (AUTOMATIC, *SCHEDULES))):
-            if value not in known:
+        for what, value, choices in (("Sampler", name, KINDS), ("Schedule type", schedule, (AUTOMATIC, *SCHEDULES))):
+            if value not in choices:
                 raise ValueError(
                     f"Read A1111 Parameters: the {what.lower()} “{shortened(value, 80)}” is not among ours, which are "
-                    f"equal to the WebUI's: {', '.join(known)}"
+                    f"equal to the WebUI's: {', '.join(choices)}"
                 )
         return name, schedule
 
     def readings(self) -> tuple[PromptSettings, PromptSettings]:
         """Take our script's settings and the WebUI's emphasis, for prompt and negative prompt."""
         values: dict[str, Any] = {}
-        ours = [key for key in SETTINGS if key in self.left and key not in WITHOUT_EFFECT]
-        for key in ours if INFOTEXT in self.left else ():
+        script_keys = [key for key in SETTINGS if key in self.left and key not in WITHOUT_EFFECT]
+        for key in script_keys if INFOTEXT in self.left else ():
             text = self.left.pop(key)
             try:
                 values[SETTINGS[key]] = read_setting(SETTINGS[key], text)
-                self.rows.append(Row(key, text, READING))
+                self.rows.append(SettingRow(key, text, READING))
             except ValueError as error:
-                self.rows.append(Row(key, text, advice=f"not used: {shortened(str(error), 400)}"))
+                self.rows.append(SettingRow(key, text, advice=f"not used: {shortened(str(error), 400)}"))
         mode = self.left.pop("Emphasis", "Original")
         is_known = mode in OWN or mode == "None"
         if mode != "Original":
             advice = "" if is_known else f"not used: it is none of: {', '.join((*OWN, 'None'))}"
-            self.rows.append(Row("Emphasis", mode, READING, advice))
+            self.rows.append(SettingRow("Emphasis", mode, READING, advice))
         return PromptSettings.of(values, mode)
 
     def take_rest(self) -> None:
@@ -222,12 +222,12 @@ class _Table:
         if hires:
             hires["Denoising strength"] = self.left.pop("Denoising strength", "?")
             said = [f"{shortened(name, 40)} {shortened(value, 40)}" for name, value in islice(hires.items(), MAX_ROWS)]
-            self.rows.append(Row("Hires. fix", ", ".join(said), advice=HIRES))
+            self.rows.append(SettingRow("Hires. fix", ", ".join(said), advice=HIRES))
         for name, value in self.left.items():
             if name in WITHOUT_EFFECT:
-                self.rows.append(Row(name, "", NOTHING))
+                self.rows.append(SettingRow(name, "", NOTHING))
             elif name not in hires:
-                self.rows.append(Row(name, value, advice=BY_HAND.get(name, NOT_USED)))
+                self.rows.append(SettingRow(name, value, advice=BY_HAND.get(name, NOT_USED)))
         self.left.clear()
 
 
@@ -268,7 +268,7 @@ def read_parameters(infotext: Infotext, source: str, towers: Collection[str] = (
                 f"Read A1111 Parameters: the {name} “{shortened(text, 40)}” has {len(text):,} characters; at most "
                 f"{MOST_CHARACTERS:,} are read"
             )
-    table = _Table(infotext)
+    table = _SettingsTable(infotext)
     notes = table.notes
     is_random = "RNG" not in table.left
     has_ensd, has_size = "ENSD" in table.left, "Size" in table.left

@@ -27,8 +27,8 @@ AUTOMATIC = "Automatic"
 """Schedule type: the sampler's own."""
 Denoiser = Callable[[Tensor, int], Tensor]
 """Predicted noise of latents, scaled so that their variance stays 1, at a step of the model."""
-Told = Callable[[int, Tensor, Tensor], None]
-"""Told a call's number, the latents and the picture they lead to."""
+StepReport = Callable[[int, Tensor, Tensor], None]
+"""Function of a call's number, the latents and the picture they lead to."""
 
 
 class Kind(NamedTuple):
@@ -58,16 +58,16 @@ class Kind(NamedTuple):
         return 2 if self.calls in ("end", "middle") else 1
 
 
-def ddim(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], told: Told) -> Tensor:
+def ddim(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], report: StepReport) -> Tensor:
     """Sample by DDIM without noise; each step goes to the next smaller of the given ones, and ends at the smallest."""
     for i in range(len(steps) - 1):
         noise = predict(x, steps[i])
         x, picture = _moved(x, noise, alphas, steps, i)
-        told(i, x, picture)
+        report(i, x, picture)
     return x
 
 
-def plms(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], told: Told) -> Tensor:
+def plms(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], report: StepReport) -> Tensor:
     """Sample by DDIM's steps with the noise of up to four calls; the first step is done twice."""
     old: list[Tensor] = []
     for i in range(len(steps) - 1):
@@ -80,7 +80,7 @@ def plms(predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], told: T
             mixed = _weighed(noise.new_tensor(factors), [noise, *reversed(old)], noise) / sum(factors)
         x, picture = _moved(x, mixed, alphas, steps, i)
         old = [*old[-2:], noise]
-        told(i, x, picture)
+        report(i, x, picture)
     return x
 
 
@@ -96,7 +96,14 @@ def _moved(x: Tensor, noise: Tensor, alphas: Tensor, steps: list[int], i: int) -
 
 
 def unipc(
-    predict: Denoiser, x: Tensor, alphas: Tensor, steps: list[int], told: Told, *, start: float = 1.0, order: int = 3
+    predict: Denoiser,
+    x: Tensor,
+    alphas: Tensor,
+    steps: list[int],
+    report: StepReport,
+    *,
+    start: float = 1.0,
+    order: int = 3,
 ) -> Tensor:
     """Sample by UniPC, bh1, on even times; latents follow the exact times, and the model is asked at whole steps.
 
@@ -105,7 +112,7 @@ def unipc(
         x: First latents.
         alphas: Share of the picture's variance at each of the model's steps, ``[1000]``.
         steps: As many as there shall be steps.
-        told: Told of each step.
+        report: Called after each step.
         start: First time, 1 at the last step of the model.
         order: Number of earlier calls that are used.
     """
@@ -142,13 +149,13 @@ def unipc(
         weights = right.new_full((used - 1,), 0.5) if used < 3 else torch.linalg.solve(powers[:-1, :-1], right[:-1])
         x = base - alpha[i] * bound * _weighed(weights, slopes, base)
         if i == num_steps:
-            told(i - 1, x, pictures[-1])
+            report(i - 1, x, pictures[-1])
             break
-        found = picture(x, i)
+        next_picture = picture(x, i)
         weights = right.new_full((1,), 0.5) if used == 1 else torch.linalg.solve(powers, right)
-        x = base - alpha[i] * bound * _weighed(weights, [*slopes, found - pictures[-1]], base)
-        told(i - 1, x, found)
-        pictures = [*pictures[1 - order :], found]
+        x = base - alpha[i] * bound * _weighed(weights, [*slopes, next_picture - pictures[-1]], base)
+        report(i - 1, x, next_picture)
+        pictures = [*pictures[1 - order :], next_picture]
     return x
 
 
@@ -191,7 +198,7 @@ def model_sigmas(model: ModelPatcher) -> Sigmas:
     return Sigmas(table.cpu(), sampling.log_sigmas.cpu(), is_sdxl=is_sdxl)
 
 
-class Run(NamedTuple):
+class SamplerRun(NamedTuple):
     """A sampler's way through the noise levels."""
 
     sigmas: Tensor
@@ -219,9 +226,9 @@ class Run(NamedTuple):
 
     def timed(self, sampler: str, num_steps: int) -> Tensor:
         """Noise levels that say what calls of the model a sampler makes at them, for prompts that change in time."""
-        kind, made = KINDS[sampler], self.sigmas.clone()
-        setattr(made, CALLS, Calls(self.levels_of_calls(kind), num_steps * kind.calls_a_step))
-        return made
+        kind, levels = KINDS[sampler], self.sigmas.clone()
+        setattr(levels, CALLS, Calls(self.levels_of_calls(kind), num_steps * kind.calls_a_step))
+        return levels
 
 
 def check_denoise(sampler: str, num_steps: int, denoise: float, *, exact: bool) -> None:
@@ -240,7 +247,7 @@ def _num_steps(num_steps: int, denoise: float, exact: bool) -> tuple[int, int]:
     return (int(num_steps / short), num_steps) if exact else (num_steps, int(short * num_steps) + 1)
 
 
-def make_run(sigmas: Sigmas, sampler: str, schedule: str, num_steps: int, denoise: float, *, exact: bool) -> Run:
+def make_run(sigmas: Sigmas, sampler: str, schedule: str, num_steps: int, denoise: float, *, exact: bool) -> SamplerRun:
     """Make the noise levels of a sampler.
 
     Args:
@@ -258,27 +265,27 @@ def make_run(sigmas: Sigmas, sampler: str, schedule: str, num_steps: int, denois
         return _run_of_steps(sigmas, kind, whole, calls if denoise < 1 else None)
     if sampler == "LCM":
         sigmas = LcmSigmas(sigmas)
-    made = make_sigmas(kind.schedule if schedule == AUTOMATIC else schedule, sigmas, whole + kind.drops_penultimate)
+    levels = make_sigmas(kind.schedule if schedule == AUTOMATIC else schedule, sigmas, whole + kind.drops_penultimate)
     if kind.drops_penultimate:
-        made = torch.cat([made[:-2], made[-1:]])
-    above = made[made > 0]
-    return Run(made[whole - calls :], (above.min().item(), above.max().item()))
+        levels = torch.cat([levels[:-2], levels[-1:]])
+    above = levels[levels > 0]
+    return SamplerRun(levels[whole - calls :], (above.min().item(), above.max().item()))
 
 
-def _run_of_steps(sigmas: Sigmas, kind: Kind, num_steps: int, calls: int | None) -> Run:
+def _run_of_steps(sigmas: Sigmas, kind: Kind, num_steps: int, calls: int | None) -> SamplerRun:
     """Make the steps of a sampler of steps; ``calls`` of them, and one less, for a given picture."""
     steps = [min(step + 1, 999) for step in range(0, 1000, 1000 // min(num_steps, 1000))]
     start = None
     if calls is not None:
         steps, start = steps[: calls - 1], steps[calls - 1]
     steps.reverse()
-    shown = sigmas.table[steps]
+    levels = sigmas.table[steps]
     if kind.run is unipc:
-        shown = sigmas.at(torch.linspace(999 if start is None else steps[0], 0, len(steps) + 1))
-    return Run(shown, steps=tuple(steps), start=start)
+        levels = sigmas.at(torch.linspace(999 if start is None else steps[0], 0, len(steps) + 1))
+    return SamplerRun(levels, steps=tuple(steps), start=start)
 
 
-def make_sampler(sampler: str, run: Run, noise: A1111Noise, sigmas: Sigmas) -> Any:
+def make_sampler(sampler: str, run: SamplerRun, noise: A1111Noise, sigmas: Sigmas) -> Any:
     """Make the host's SAMPLER.
 
     Args:
@@ -308,14 +315,14 @@ def make_sampler(sampler: str, run: Run, noise: A1111Noise, sigmas: Sigmas) -> A
         if not torch.equal(levels.cpu(), run.sigmas):
             raise ValueError(f"A1111 Sampler: {sampler} goes by steps: connect the SIGMAS of the same node, unchanged")
         alphas = (1.0 / (sigmas.table**2 + 1.0)).to(x)
-        known = ((1 - alphas) / alphas) ** 0.5
+        step_sigmas = ((1 - alphas) / alphas) ** 0.5
 
         def predict(x: Tensor, step: int) -> Tensor:
-            sigma = known[step]
+            sigma = step_sigmas[step]
             scaled = x * (sigma**2 + 1.0) ** 0.5
             return (scaled - model(scaled, sigma * x.new_ones(len(x)), **extra_args)) / sigma
 
-        def told(i: int, x: Tensor, picture: Tensor) -> None:
+        def report(i: int, x: Tensor, picture: Tensor) -> None:
             callback({"i": i, "x": x, "denoised": picture})
 
         first, options = model.noise, {}
@@ -324,11 +331,11 @@ def make_sampler(sampler: str, run: Run, noise: A1111Noise, sigmas: Sigmas) -> A
             first = model.latent_image * share.sqrt() + first * (1 - share).sqrt()
             if kind.run is unipc:
                 options["start"] = (run.steps[0] + 1) / 1000
-        return kind.run(predict, first, alphas, list(run.steps), told, **options)
+        return kind.run(predict, first, alphas, list(run.steps), report, **options)
 
-    made = host("comfy.samplers").KSAMPLER(sample)
-    made.max_denoise = lambda *_: False  # the first noise is never scaled by the square root of 1 + sigma^2
-    return made
+    host_sampler = host("comfy.samplers").KSAMPLER(sample)
+    host_sampler.max_denoise = lambda *_: False  # the first noise is never scaled by the square root of 1 + sigma^2
+    return host_sampler
 
 
 class Counting:
@@ -340,7 +347,7 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Ask the model, with the entries of this call alone."""
         for entry in chain(*self._model.inner_model.conds.values()):
             called: Called | None = entry.get(CALLED)
@@ -348,7 +355,7 @@ class Counting:
                 is_read = called.first <= self._number < called.end
                 entry["timestep_start"], entry["timestep_end"] = math.inf if is_read else -1.0, -1.0
         self._number += 1
-        return self._model(*given, **named)
+        return self._model(*args, **kwargs)
 
 
 def _times_of(entry: Mapping[str, Any]) -> tuple[float, float]:
@@ -358,7 +365,7 @@ def _times_of(entry: Mapping[str, Any]) -> tuple[float, float]:
 def _noise_of_paths(
     x: Tensor, noise: A1111Noise, ends: tuple[float, float], times: Mapping[float, float]
 ) -> Callable[[Any, Any], Tensor]:
-    """Noise of each step from a Brownian path for each picture; ``times`` are those of the steps' levels."""
+    """Noise of each step from a Brownian path for each picture; ``times`` maps a step's noise level to its time."""
     paths = [BrownianPath(noise.seeds(i)[0], noise.source, ends, x.shape[1:]) for i in range(len(x))]
 
     def draw(sigma: Any, after: Any) -> Tensor:

@@ -30,12 +30,12 @@ class Sigmas:
         """Those of all the model's steps."""
 
     @property
-    def least(self) -> float:
+    def smallest(self) -> float:
         """Smallest sigma."""
         return self.table[0].item()
 
     @property
-    def most(self) -> float:
+    def largest(self) -> float:
         """Largest sigma."""
         return self.table[-1].item()
 
@@ -60,8 +60,8 @@ class LcmSigmas(Sigmas):
     _EVERY = 20
 
     def __init__(self, sigmas: Sigmas) -> None:
-        kept = (1.0 / (sigmas.table**2 + 1.0))[self._EVERY - 1 :: self._EVERY]
-        table = ((1 - kept) / kept) ** 0.5
+        alphas = (1.0 / (sigmas.table**2 + 1.0))[self._EVERY - 1 :: self._EVERY]
+        table = ((1 - alphas) / alphas) ** 0.5
         super().__init__(table, table.log(), is_sdxl=sigmas.is_sdxl)
         self.ends = self._EVERY - 1, len(table) * self._EVERY - 1
         self.whole = sigmas
@@ -72,17 +72,17 @@ class LcmSigmas(Sigmas):
 
 
 def _karras(sigmas: Sigmas, n: int) -> Tensor:
-    most, least = sigmas.most ** (1 / 7), sigmas.least ** (1 / 7)
-    return (most + torch.linspace(0, 1, n) * (least - most)) ** 7
+    largest, smallest = sigmas.largest ** (1 / 7), sigmas.smallest ** (1 / 7)
+    return (largest + torch.linspace(0, 1, n) * (smallest - largest)) ** 7
 
 
 def _exponential(sigmas: Sigmas, n: int) -> Tensor:
-    return torch.linspace(math.log(sigmas.most), math.log(sigmas.least), n).exp()
+    return torch.linspace(math.log(sigmas.largest), math.log(sigmas.smallest), n).exp()
 
 
 def _polyexponential(sigmas: Sigmas, n: int) -> Tensor:
-    most, least = math.log(sigmas.most), math.log(sigmas.least)
-    return torch.exp(torch.linspace(1, 0, n) * (most - least) + least)
+    largest, smallest = math.log(sigmas.largest), math.log(sigmas.smallest)
+    return torch.exp(torch.linspace(1, 0, n) * (largest - smallest) + smallest)
 
 
 def _sgm_uniform(sigmas: Sigmas, n: int) -> Tensor:
@@ -90,9 +90,9 @@ def _sgm_uniform(sigmas: Sigmas, n: int) -> Tensor:
 
 
 def _kl_optimal(sigmas: Sigmas, n: int) -> Tensor:
-    least, most = torch.tensor(sigmas.least).arctan(), torch.tensor(sigmas.most).arctan()
+    smallest, largest = torch.tensor(sigmas.smallest).arctan(), torch.tensor(sigmas.largest).arctan()
     share = torch.arange(n + 1) / n
-    return torch.tan(share * least + (1.0 - share) * most)
+    return torch.tan(share * smallest + (1.0 - share) * largest)
 
 
 _ALIGNED = {
@@ -121,7 +121,7 @@ def _beta(sigmas: Sigmas, n: int) -> Tensor:
     from scipy import stats
 
     shares = stats.beta.ppf(1 - np.linspace(0, 1, n), 0.6, 0.6)
-    return torch.from_numpy(sigmas.least + shares * (sigmas.most - sigmas.least)).float()
+    return torch.from_numpy(sigmas.smallest + shares * (sigmas.largest - sigmas.smallest)).float()
 
 
 def _turbo(sigmas: Sigmas, n: int) -> Tensor:
@@ -156,5 +156,5 @@ def make_sigmas(schedule: str, sigmas: Sigmas, num_steps: int) -> Tensor:
         sigmas: The model's.
         num_steps: Number of steps, from 1.
     """
-    made = SCHEDULES[schedule](sigmas, num_steps)
-    return made if schedule in WITHOUT_ZERO else torch.cat([made, made.new_zeros(1)])
+    levels = SCHEDULES[schedule](sigmas, num_steps)
+    return levels if schedule in WITHOUT_ZERO else torch.cat([levels, levels.new_zeros(1)])

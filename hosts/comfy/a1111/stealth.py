@@ -26,11 +26,11 @@ _GZIP = 16 + zlib.MAX_WBITS
 def read_stealth_text(image: Image.Image) -> str:
     """Read the text that is hidden in a picture's bits; nothing if there is none.
 
-    The bits run down the columns: those of red, green and blue, or of alpha. A mark of 15 letters says which, and
+    The bits of red, green and blue, or of alpha, run down the columns. A mark of 15 letters says which, and
     whether the text is compressed; then come its length in bits, 32 of them, and the text.
 
     Raises:
-        ValueError: If the mark is there, and what is behind it cannot be read: cut off, too long or changed.
+        ValueError: If the mark is there, but the text after it is cut off, too long or changed.
     """
     for channels, marks in _MARKS.items():
         if not set(channels) <= set(image.getbands()) or image.mode not in ("RGB", "RGBA"):

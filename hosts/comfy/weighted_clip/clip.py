@@ -21,10 +21,10 @@ from ..contract import CLIP, checked_object
 from ..host_clip import SESSION, base_of, host_clip
 from ..towers import t5_readers
 from ..types import Clip, Conditioning
-from .encoding import Report, Session
+from .encoding import EncodingReport, Session
 from .host_texts import is_replaced, text_as_typed, text_to_weigh, tokens_of_text
 from .marks import marked_chunks, values_of
-from .settings import Settings, method_for
+from .settings import ClipSettings, method_for
 from .timed_tokens import TimedChunks, timed_conditioning, timed_tokens
 from .towers import copied_model
 
@@ -32,7 +32,7 @@ GENERATING = {"skip_template", "thinking", "lyrics", "audio", "video"}
 """Options of the host's tokenizers for text that no picture is drawn by."""
 
 
-class _Weighted:
+class _WeightedClipMixin:
     """Mixin before the host's class of a CLIP."""
 
     def clone(self, *rest: Any, **choices: Any) -> Any:
@@ -56,8 +56,10 @@ class _Weighted:
         """Conditioning with the words of the prompt, and weights that act in the attention."""
         stock: Any = super()
 
-        def encoded(some: Mapping[str, Any]) -> Conditioning:
-            return self._encoded(some, lambda given: stock.encode_from_tokens_scheduled(given, *rest, **choices))
+        def encoded(part_tokens: Mapping[str, Any]) -> Conditioning:
+            return self._encoded(
+                part_tokens, lambda host_tokens: stock.encode_from_tokens_scheduled(host_tokens, *rest, **choices)
+            )
 
         return timed_conditioning(tokens, vars(self)[SESSION], encoded)
 
@@ -74,14 +76,16 @@ class _Weighted:
             )
         if return_dict:
             ((rows, values),) = self._encoded(
-                tokens, lambda given: _entry(stock.encode_from_tokens(given, return_pooled, True))
+                tokens, lambda host_tokens: _entry(stock.encode_from_tokens(host_tokens, return_pooled, True))
             )
             return {"cond": rows, **values}
         with session.encoding(self, tokens) as call:  # type: ignore[arg-type]
             result = stock.encode_from_tokens(session.tokens_for_host(tokens), return_pooled, False)
             session.check_is_carried(call)
         rows, *pooled = result if return_pooled else (result,)
-        session.tell(call, [[rows, {"pooled_output": one} if (one := next(iter(pooled), None)) is not None else {}]])
+        session.tell(
+            call, [[rows, {"pooled_output": vector} if (vector := next(iter(pooled), None)) is not None else {}]]
+        )
         return result
 
     def _encoded(self, tokens: Mapping[str, Any], encode: Callable[[Any], Conditioning]) -> Conditioning:
@@ -96,7 +100,9 @@ def _entry(values: dict[str, Any]) -> Conditioning:
     return [[values.pop("cond"), values]]
 
 
-def weighted_clip(clip: Clip, settings: Settings, tell: Callable[[Report], None] = lambda report: None) -> Clip:
+def weighted_clip(
+    clip: Clip, settings: ClipSettings, tell: Callable[[EncodingReport], None] = lambda report: None
+) -> Clip:
     """A CLIP whose prompts are read and weighted by some settings.
 
     Args:
@@ -130,7 +136,7 @@ def weighted_clip(clip: Clip, settings: Settings, tell: Callable[[Report], None]
     return _with_session(work, type(clip), session)
 
 
-def settings_of(clip: Clip) -> Settings | None:
+def settings_of(clip: Clip) -> ClipSettings | None:
     """Settings of a CLIP that comes from `weighted_clip`, or a clone of it; None for any other."""
     session: Session | None = getattr(clip, "__dict__", {}).get(SESSION)
     return None if session is None else session.settings
@@ -150,7 +156,9 @@ def _with_session(clip: Any, base: type, session: Session) -> Clip:
 @cache
 def _class_of(base: type) -> type:
     """A class of CLIPs with our mixin; it has the same name, as some nodes look at that."""
-    return type(base.__name__, (_Weighted, base), {"__module__": base.__module__, "__qualname__": base.__qualname__})
+    return type(
+        base.__name__, (_WeightedClipMixin, base), {"__module__": base.__module__, "__qualname__": base.__qualname__}
+    )
 
 
 def _tokens(clip: Clip, session: Session, text: str, choices: dict[str, Any]) -> dict[str, Any]:
@@ -165,9 +173,9 @@ def _tokens(clip: Clip, session: Session, text: str, choices: dict[str, Any]) ->
         tokens = clip.tokenize(text, **choices)
     else:  # the host reads the unchanged text for its other encoders
         tokens = tokens_of_text(clip, text_as_typed(text, method.options), **choices)
-    for name, read in reads.items():
+    for name, prompt in reads.items():
         key = name.removeprefix("clip_")
-        marked = marked_chunks(read, has_words=choices["return_word_ids"], weighs=session.weighs)
+        marked = marked_chunks(prompt, has_words=choices["return_word_ids"], weighs=session.weighs)
         # what ComfyUI cuts otherwise stays as it is, so that at its defaults nothing changes
         is_comfys = method.is_stock and syntax_of(method.options.syntax).by_comfyui
         if not is_comfys or values_of(tokens[key]) == marked.values:

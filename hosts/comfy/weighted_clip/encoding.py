@@ -24,7 +24,7 @@ from ....weighting.towers import Reader, check_same_signs
 from ..attention import with_effects
 from ..by_host import prompt_by_host, stock_note, words_or_reason
 from ..cache import memory_of, with_recall
-from ..clip import Encoded, calls_of, is_stable_diffusion
+from ..clip import EncodedText, calls_of, is_stable_diffusion
 from ..contract import host
 from ..kinds import class_of
 from ..schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
@@ -35,12 +35,12 @@ from ..weighing import without_ignored
 from ..words import with_words, words_or_blend
 from .marks import HostTokens, pairs_in, prompt_of, rebuilt, unweighted
 from .rows import EDITED, check_embeddings, parts_of_rows, read_of_tokens, shared_tokens
-from .settings import Method, Settings
+from .settings import ClipSettings, Method
 
 EDITED_LINE = "Another node has put the tokens of a prompt together: they are weighted as they are."
 
 
-class Encoding:
+class EncodeCall:
     """One call of a CLIP to encode."""
 
     def __init__(self, clip: Clip, tokens: HostTokens) -> None:
@@ -57,10 +57,10 @@ class Encoding:
         """Whether a tower's tokens were not those of one prompt."""
 
 
-class Report(NamedTuple):
+class EncodingReport(NamedTuple):
     """Result of encoding a prompt, for its author."""
 
-    encoded: Encoded
+    encoded: EncodedText
     """The prompt as encoded, by text encoder; none if another node has put its tokens together."""
     lines: tuple[str, ...]
     """Lines for its author, besides its issues."""
@@ -70,13 +70,17 @@ class Session:
     """Things that a CLIP and its clones share: settings, readers, and the call that is being made."""
 
     def __init__(
-        self, settings: Settings, method: Method, readers: Mapping[str, Reader], tell: Callable[[Report], None]
+        self,
+        settings: ClipSettings,
+        method: Method,
+        readers: Mapping[str, Reader],
+        tell: Callable[[EncodingReport], None],
     ) -> None:
         """Keep what the CLIP was made with; ``tell`` is called after each prompt that was encoded."""
         self.settings = settings
         self.method = method
         self.readers = readers
-        self.current: Encoding | None = None
+        self.current: EncodeCall | None = None
         self._tell = tell
 
     @property
@@ -90,9 +94,9 @@ class Session:
         return self.current is not None and is_patched(self.current.clip)
 
     @contextmanager
-    def encoding(self, clip: Clip, tokens: HostTokens) -> Iterator[Encoding]:
+    def encoding(self, clip: Clip, tokens: HostTokens) -> Iterator[EncodeCall]:
         """Let a CLIP encode."""
-        before, self.current = self.current, Encoding(clip, tokens)
+        before, self.current = self.current, EncodeCall(clip, tokens)
         try:
             for part in (clip.cond_stage_model, *clip.cond_stage_model.children()):
                 if (rule := vars(part).get(ENCODE)) is not None:  # on our copy, as smZNodes does while it encodes
@@ -104,7 +108,7 @@ class Session:
     def say(self, line: str) -> None:
         """Tell the user something about the call; at once if a node has asked a tower past the CLIP."""
         if self.current is None:
-            self._tell(Report(Encoded([], {}, ()), (line,)))
+            self._tell(EncodingReport(EncodedText([], {}, ()), (line,)))
         else:
             self.current.lines[line] = None
 
@@ -182,7 +186,7 @@ class Session:
             check_embeddings(self.method.family, tokens)
         return unweighted(tokens)
 
-    def finished(self, call: Encoding, conditioning: Conditioning) -> Conditioning:
+    def finished(self, call: EncodeCall, conditioning: Conditioning) -> Conditioning:
         """A conditioning with its words, and with what acts on it in the attention."""
         if not conditioning:
             return conditioning
@@ -199,7 +203,7 @@ class Session:
         conditioning = with_words(conditioning, self._words(call, conditioning))
         return with_effects(conditioning, effects)[0]
 
-    def check_is_carried(self, call: Encoding) -> None:
+    def check_is_carried(self, call: EncodeCall) -> None:
         """Refuse signs, and tell of weights, that rows without a conditioning cannot carry."""
         if any(prompt.signs for prompt in call.prompts.values()):
             raise NegPipError(
@@ -209,7 +213,7 @@ class Session:
         if self.method.way is not None and any(entry[1] != 1.0 for entry in pairs_in(call.tokens)):
             self.say("This node takes rows alone: weights in the attention do not act. Take a scheme that weighs rows.")
 
-    def tell(self, call: Encoding, conditioning: Conditioning) -> None:
+    def tell(self, call: EncodeCall, conditioning: Conditioning) -> None:
         """Tell what became of a prompt."""
         prompts = (
             {}
@@ -220,25 +224,27 @@ class Session:
         if not prompts and not call.is_edited:
             prompts = self._host_prompts(call, conditioning)
             note, tokenizer = self._note(call.clip), class_of(call.clip.tokenizer)
-        known = {*prompts, *(f"clip_{name}" for name in prompts)}
-        others = tuple(sorted({name for name, _ in call.clip.cond_stage_model.named_children()} - known))
-        self._tell(Report(Encoded(conditioning, prompts, others, note, tokenizer), tuple(call.lines)))
+        reading_encoders = {*prompts, *(f"clip_{name}" for name in prompts)}
+        left_to_host = tuple(
+            sorted({name for name, _ in call.clip.cond_stage_model.named_children()} - reading_encoders)
+        )
+        self._tell(EncodingReport(EncodedText(conditioning, prompts, left_to_host, note, tokenizer), tuple(call.lines)))
 
     def _note(self, clip: Clip) -> str:
         if self.method.way is not None:
             return f"weighted in the attention by {self.method.way}, strength {self.settings.strength:g}"
         return stock_note(clip)
 
-    def _host_prompts(self, call: Encoding, conditioning: Conditioning) -> dict[str, EncodedPrompt]:
+    def _host_prompts(self, call: EncodeCall, conditioning: Conditioning) -> dict[str, EncodedPrompt]:
         """A prompt that the host has encoded, by the encoder that its rows are of."""
         family = self.method.family
-        known = read_of_tokens(call.tokens, () if family is None else family.names_of(call.clip))
-        if known is None or not conditioning:
+        named_prompt = read_of_tokens(call.tokens, () if family is None else family.names_of(call.clip))
+        if named_prompt is None or not conditioning:
             return {}
-        name, read = known
-        return {name: prompt_by_host(conditioning, read)}
+        name, prompt = named_prompt
+        return {name: prompt_by_host(conditioning, prompt)}
 
-    def _words(self, call: Encoding, conditioning: Conditioning) -> tuple[Part, ...] | str:
+    def _words(self, call: EncodeCall, conditioning: Conditioning) -> tuple[Part, ...] | str:
         """Words of what was encoded, or the reason why they have no rows of their own."""
         if call.is_edited:
             return EDITED

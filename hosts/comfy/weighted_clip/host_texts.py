@@ -20,7 +20,7 @@ from ....weighting.embeddings import EMBEDDING_PREFIX, EmbeddingError
 from ....weighting.options import EncodeOptions
 from ....weighting.prompt import Issue, Span, shortened
 from ..contract import host
-from ..families import TOKENIZE, Family
+from ..families import TOKENIZE, ModelFamily
 from ..text_rows import token_of
 from ..token_offsets import NoSuchEmbedding, as_id, check_offsets, offsets, pieces
 from .marks import Entry, HostText, Letter, Mark, mark_of, marked_entry
@@ -30,7 +30,7 @@ STAND_IN = "\ue000\ue001\ue000"
 Call = Callable[[Any, str], dict[str, Any]]
 """Tokenization by the host: from a tokenizer and a text to its tokens."""
 Around = Sequence[str]
-"""Texts that the host puts before, between and behind the places of a prompt in its own text."""
+"""Texts that the host puts around the occurrences of a prompt in its own text."""
 FindPrompt = Callable[[str, int, str], Around | None]
 """Search for a prompt: from the name of an encoder, the number of its call and its text."""
 
@@ -40,7 +40,7 @@ def is_replaced(tokenizer: Any) -> bool:
     return any(TOKENIZE in vars(part) for part in (tokenizer, *_parts(tokenizer).values()))
 
 
-def text_to_weigh(clip: Any, family: Family, text: str, options: EncodeOptions) -> HostText:
+def text_to_weigh(clip: Any, family: ModelFamily, text: str, options: EncodeOptions) -> HostText:
     """A prompt of a CLIP of some family, without its syntax, whose words are weighed in the attention."""
     prompt, characters = stripped(text, options)
     plain = "".join(character.text for character in characters)
@@ -65,7 +65,7 @@ def tokens_of_text(clip: Any, text: HostText, **choices: Any) -> dict[str, Any]:
 
 
 def marked_tokens(tokenizer: Any, text: HostText, call: Call) -> dict[str, Any]:
-    """Tokens of a prompt by the host, with marks on those of its words.
+    """Tokenize a prompt by the host, and mark the tokens of its words.
 
     Args:
         tokenizer: The host's tokenizer of a CLIP.
@@ -73,7 +73,7 @@ def marked_tokens(tokenizer: Any, text: HostText, call: Call) -> dict[str, Any]:
         call: Function that tokenizes.
 
     Returns:
-        The host's tokens; weights stand in those of a text that is weighed later.
+        The host's tokens; with weights if the text is weighted later.
 
     Raises:
         ValueError: If a prompt with weights is weighed later and its words cannot be told.
@@ -89,28 +89,30 @@ def marked_tokens(tokenizer: Any, text: HostText, call: Call) -> dict[str, Any]:
 
     def around(name: str, number: int, final: str) -> Around | None:
         nonlocal num_marked
-        known = templates.get(name, [])
-        found = _around(text.written, final, known[number] if number < len(known) else "")
-        num_marked += found is not None
-        return found
+        encoder_templates = templates.get(name, [])
+        texts_around = _around(
+            text.written, final, encoder_templates[number] if number < len(encoder_templates) else ""
+        )
+        num_marked += texts_around is not None
+        return texts_around
 
-    made: dict[str, list[Sequence[Entry]]] = {}
-    tokens = call(_spied(tokenizer, text, around, made), text.written)
+    chunks_by_encoder: dict[str, list[Sequence[Entry]]] = {}
+    tokens = call(_spied(tokenizer, text, around, chunks_by_encoder), text.written)
     if text.is_weighed and text.has_weights and not num_marked:
         raise ValueError(
             f"Nobody can tell which rows are a word's: this encoder does not give “{shortened(text.written)}” to its "
             "tokenizer as it is written. Take the weights out."
         )
-    for name, chunks in made.items():
+    for name, chunks in chunks_by_encoder.items():
         text.issues.extend(_cut_off(name, chunks, tokens.get(name.removeprefix("clip_"), ())))
     return tokens
 
 
-def _cut_off(name: str, made: Sequence[Sequence[Entry]], tokens: Sequence[Sequence[Entry]]) -> Iterator[Issue]:
+def _cut_off(name: str, marked_chunks: Sequence[Sequence[Entry]], tokens: Sequence[Sequence[Entry]]) -> Iterator[Issue]:
     """An issue if the host drops marked tokens of an encoder after it was read."""
-    spans = [mark.token.span for mark in _marks(made)]
-    there = {mark.token.span for mark in _marks(tokens)}
-    if there and (dropped := [span for span in spans if span is not None and span not in there]):
+    spans = [mark.token.span for mark in _marks(marked_chunks)]
+    present_spans = {mark.token.span for mark in _marks(tokens)}
+    if present_spans and (dropped := [span for span in spans if span is not None and span not in present_spans]):
         yield _rows_cut(name, sum(map(len, tokens)), dropped[0])
 
 
@@ -129,15 +131,17 @@ def _parts(tokenizer: Any) -> dict[str, Any]:
     return {name: part for name, part in vars(tokenizer).items() if hasattr(part, TOKENIZE)}
 
 
-def _spied(tokenizer: Any, text: HostText, around: FindPrompt, made: dict[str, list[Sequence[Entry]]]) -> Any:
+def _spied(
+    tokenizer: Any, text: HostText, around: FindPrompt, chunks_by_encoder: dict[str, list[Sequence[Entry]]]
+) -> Any:
     """A copy of a host's tokenizer that tells its texts, and marks the tokens of those in which the prompt is found.
 
-    ``around`` is called with the name of the encoder, the number of its call and the text. ``made`` takes the chunks of
-    each encoder.
+    ``around`` is called with the name of the encoder, the number of its call and the text. The chunks of
+    each encoder are added to ``chunks_by_encoder``.
     """
     spied = copy(tokenizer)
     for name, part in _parts(tokenizer).items():
-        setattr(spied, name, _spied_part(part, name, text, around, made.setdefault(name, [])))
+        setattr(spied, name, _spied_part(part, name, text, around, chunks_by_encoder.setdefault(name, [])))
     return spied
 
 
@@ -156,32 +160,32 @@ class _Recorder:
         return getattr(self._tokenizer, name)
 
 
-def _spied_part(part: Any, name: str, text: HostText, around: FindPrompt, made: list[Sequence[Entry]]) -> Any:
+def _spied_part(part: Any, name: str, text: HostText, around: FindPrompt, marked_chunks: list[Sequence[Entry]]) -> Any:
     """A copy of the tokenizer of one encoder."""
-    own = copy(part)
-    own.tokenizer = recorder = _Recorder(getattr(part, "tokenizer", None))
+    spied = copy(part)
+    spied.tokenizer = recorder = _Recorder(getattr(part, "tokenizer", None))
     num_calls = 0
 
-    def tokenize(given: Any, *rest: Any, **choices: Any) -> Any:
+    def tokenize(part_text: Any, *rest: Any, **choices: Any) -> Any:
         nonlocal num_calls
         if text.is_weighed:
             choices.setdefault("disable_weights", True)
         reads_weights = not choices.get("disable_weights", getattr(part, "disable_weights", False))
         recorder.texts.clear()
-        chunks = getattr(type(part), TOKENIZE)(own, given, *rest, **choices)
-        if not isinstance(given, str):
+        chunks = getattr(type(part), TOKENIZE)(spied, part_text, *rest, **choices)
+        if not isinstance(part_text, str):
             return chunks
-        cuts = [] if reads_weights or not _has_own_rule(part) or EMBEDDING_PREFIX in given else recorder.texts
-        cuts = cuts or [given]
-        known = around(name, num_calls, "".join(cuts))
+        cuts = [] if reads_weights or not _has_own_rule(part) or EMBEDDING_PREFIX in part_text else recorder.texts
+        cuts = cuts or [part_text]
+        texts_around = around(name, num_calls, "".join(cuts))
         num_calls += 1
-        if known is not None:
-            chunks = _marked(part, name, chunks, cuts, known, text, reads_weights)
-            made.extend(chunks)
+        if texts_around is not None:
+            chunks = _marked(part, name, chunks, cuts, texts_around, text, reads_weights)
+            marked_chunks.extend(chunks)
         return chunks
 
-    setattr(own, TOKENIZE, tokenize)
-    return own
+    setattr(spied, TOKENIZE, tokenize)
+    return spied
 
 
 def _has_own_rule(part: Any) -> bool:
@@ -194,9 +198,9 @@ def _around(written: str, final: str, template: str) -> Around | None:
 
     ``template`` is the same text with `STAND_IN` in place of the prompt.
     """
-    between = template.split(STAND_IN)
-    if len(between) > 1 and written.join(between) == final:
-        return between
+    surroundings = template.split(STAND_IN)
+    if len(surroundings) > 1 and written.join(surroundings) == final:
+        return surroundings
     return final.split(written) if written and final.count(written) == 1 else None
 
 
@@ -208,8 +212,8 @@ def _runs(cuts: Sequence[str], around: Around, text: HostText, reads_weights: bo
         weighted = clip.token_weights(clip.escape_important("".join(cuts)), 1.0)
         parts = [clip.unescape_important(part) for part, _ in weighted]
     letters: list[Letter] = []
-    for index, own in enumerate(around):
-        letters += [*(text.letters if index else ()), *((letter, None) for letter in own)]
+    for index, surrounding in enumerate(around):
+        letters += [*(text.letters if index else ()), *((letter, None) for letter in surrounding)]
     if [letter for letter, _ in letters] != [*"".join(parts)]:
         raise ValueError(
             "Nobody can tell which rows are a word's: ComfyUI reads other letters of this prompt than stand in it. "
@@ -242,8 +246,8 @@ def _marked(
         return chunks
     text.issues.extend(issue for issue in issues if issue not in text.issues)
     return [
-        [_marked_entry(entry, token, text) for entry, token in zip(chunk, some, strict=True)]
-        for chunk, some in zip(chunks, tokens, strict=True)
+        [_marked_entry(entry, token, text) for entry, token in zip(chunk, chunk_tokens, strict=True)]
+        for chunk, chunk_tokens in zip(chunks, tokens, strict=True)
     ]
 
 
@@ -265,10 +269,10 @@ def _tokens(
         run_pieces = pieces(inner, run_text, offsets)
         check_offsets(inner, run_text, run_pieces)
         for token_id, start, end in run_pieces:
-            own = [character for _, character in run[start:end] if character is not None]
-            token = token_of(token_id, 0, len(own), 0, own, issues) if own else Token(token_id)
+            characters = [character for _, character in run[start:end] if character is not None]
+            token = token_of(token_id, 0, len(characters), 0, characters, issues) if characters else Token(token_id)
             expected.append((as_id(token_id), token))
-    found: list[list[Token]] = []
+    tokens_by_chunk: list[list[Token]] = []
     for chunk in chunks:
         ids = [as_id(entry[0]) for entry in chunk]
         first = len(ids) - len(expected) if getattr(inner, "pad_left", False) else int(inner.start_token is not None)
@@ -282,7 +286,7 @@ def _tokens(
                 "Nobody can tell which rows are a word's: ComfyUI's tokens of this prompt are not those that its "
                 "tokenizer gives for it. Escaped brackets may be the reason."
             )
-        found.append(tokens)
+        tokens_by_chunk.append(tokens)
     if spans := [token.span for _, token in expected if token.span is not None]:
-        issues.append(_rows_cut(name, sum(map(len, found)), spans[0]))
-    return found
+        issues.append(_rows_cut(name, sum(map(len, tokens_by_chunk)), spans[0]))
+    return tokens_by_chunk

@@ -31,7 +31,7 @@ HostTokens = Mapping[str, Sequence[Sequence[Entry]]]
 
 
 Letter = tuple[str, Character | None]
-"""A letter of a host's text, with that of the prompt; None for one of the host's own words."""
+"""A letter of a host's text, with the prompt's character; None for a letter of the host's own words."""
 
 
 class HostText(NamedTuple):
@@ -111,27 +111,27 @@ def marked_chunks(prompt: ReadPrompt, *, has_words: bool, weighs: bool) -> Marke
         has_words: Whether the host asks for the number of each token's word.
         weighs: Whether weights stand in the tokens; otherwise all are 1.
     """
-    found = MarkedChunks()
+    marked = MarkedChunks()
     for tokens in prompt.encoded:
         entries = ((host_id(token.id), token.weight if weighs else 1.0, token.word) for token in tokens)
-        found.append(
+        marked.append(
             [
                 marked_entry(entry if has_words else entry[:2], token, prompt)
                 for entry, token in zip(entries, tokens, strict=True)
             ]
         )
-    return sealed(found, prompt)
+    return sealed(marked, prompt)
 
 
 def sealed(chunks: Iterable[Sequence[Entry]], prompt: ReadPrompt) -> MarkedChunks:
-    """Chunks that will be taken for those of a prompt as long as nobody edits them."""
-    found = MarkedChunks(list(chunk) for chunk in chunks)
-    found.prompt, found.values = prompt, values_of(found)
-    return found
+    """Chunks that count as a prompt's own as long as nobody edits them."""
+    marked = MarkedChunks(list(chunk) for chunk in chunks)
+    marked.prompt, marked.values = prompt, values_of(marked)
+    return marked
 
 
 def unweighted(tokens: HostTokens) -> HostTokens:
-    """Tokens whose weights are 1, still known as those of their prompt if they were."""
+    """Tokens with all weights set to 1; they keep their prompt if they had one."""
     return {key: _unweighted(chunks) if isinstance(chunks, list) else chunks for key, chunks in tokens.items()}
 
 
@@ -175,9 +175,9 @@ def token_of_entry(entry: Entry) -> Token:
     """A token in the host's form with the id and the weight that stand there now."""
     token_id, mark = entry[0], mark_of(entry)
     if isinstance(token_id, Tensor):
-        known = None if mark is None else mark.token.id
-        is_same = isinstance(known, EmbeddingVector) and known.vector is token_id
-        token_id = known if known is not None and is_same else EmbeddingVector("?", 0, token_id)
+        marked_id = None if mark is None else mark.token.id
+        is_same = isinstance(marked_id, EmbeddingVector) and marked_id.vector is token_id
+        token_id = marked_id if marked_id is not None and is_same else EmbeddingVector("?", 0, token_id)
     elif isinstance(token_id, int):
         token_id = int(token_id)
     else:  # a picture
@@ -200,7 +200,7 @@ def rebuilt(chunks: Sequence[Sequence[Entry]], options: EncodeOptions, layout: C
     def number(key: Any) -> int:
         return numbers.setdefault(key, len(numbers))
 
-    found: list[TokenChunk] = []
+    rebuilt_chunks: list[TokenChunk] = []
     run = 0
     for chunk in chunks:
         tokens: list[Token] = []
@@ -227,8 +227,8 @@ def rebuilt(chunks: Sequence[Sequence[Entry]], options: EncodeOptions, layout: C
                 token = token._replace(fragment=fragment, word=word, span=Span(0, 0))
             tokens.append(token)
         ends = [place for place, token in enumerate(tokens) if place and plain_id(token.id) == layout.eos_id]
-        found.append(TokenChunk(tuple(tokens), (ends[0] if ends else len(tokens)) - 1))
+        rebuilt_chunks.append(TokenChunk(tuple(tokens), (ends[0] if ends else len(tokens)) - 1))
     fragments = tuple(Fragment((Piece("", Span(0, 0)),)) for _ in numbers)
-    sections = (ChunkedSection((tuple(found),)),)
-    kept = rows_kept(sections) if options.drops_padding else None
-    return ReadPrompt(Prompt("", options.syntax, fragments), sections, (), options, layout, kept)
+    sections = (ChunkedSection((tuple(rebuilt_chunks),)),)
+    kept_rows = rows_kept(sections) if options.drops_padding else None
+    return ReadPrompt(Prompt("", options.syntax, fragments), sections, (), options, layout, kept_rows)

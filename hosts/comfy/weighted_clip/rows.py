@@ -1,7 +1,7 @@
 """Tokens of the rows of a CONDITIONING, from the tokens that the host was given.
 
-Rows are counted from the end, as the host leaves out those of its templates at the front. A picture takes many rows,
-which the host's text encoder tells.
+Rows are counted from the end, as the host leaves out its template's rows at the front. A picture takes many rows;
+the host's text encoder says how many.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Weights in the attention".
 """
@@ -17,7 +17,7 @@ from ....weighting.characters import Character
 from ....weighting.chunks import Token
 from ....weighting.reading import ReadPrompt
 from ....weighting.words import Stretch, Words, words_in
-from ..families import Family
+from ..families import ModelFamily
 from ..families import Part as FamilyPart
 from ..text_rows import Part, as_read
 from ..token_offsets import as_id
@@ -30,14 +30,14 @@ Row = Mapping[str, Entry]
 EDITED = "another node has put its tokens together"
 """Reason why words of a prompt have no rows of their own."""
 PADDING = 0
-"""Id of padding in T5 and Gemma, of which some models fill up the rows behind a text."""
+"""Id of padding in T5 and Gemma, with which some models fill up the rows after a text."""
 NOBODY = "Nobody can tell which rows are a word's: "
 
 
 def parts_of_rows(
-    clip: Clip, family: Family | None, tokens: HostTokens, num_rows: int, sizes: Mapping[str, Sequence[int]]
+    clip: Clip, family: ModelFamily | None, tokens: HostTokens, num_rows: int, sizes: Mapping[str, Sequence[int]]
 ) -> list[list[Row]]:
-    """Rows of a conditioning, part behind part.
+    """Rows of a conditioning, part after part.
 
     Args:
         clip: The CLIP that encoded.
@@ -57,9 +57,9 @@ def parts_of_rows(
             continue
         entries = {key: _expanded(tokens.get(key, ()), sizes.get(key, ())) for key in part}
         if family is not None:
-            entries = {key: _without_end(some, family) for key, some in entries.items()}
+            entries = {key: _without_end(encoder_entries, family) for key, encoder_entries in entries.items()}
         length = min(map(len, entries.values()))
-        parts.append([{key: some[row] for key, some in entries.items()} for row in range(length)])
+        parts.append([{key: encoder_entries[row] for key, encoder_entries in entries.items()} for row in range(length)])
     if family is not None and family.filled_up is not int and len(parts) == 1:  # padding in front has no rows
         is_padding = [next((entry[0] for entry in row.values()), 0) == PADDING for row in parts[0]]
         parts = [parts[0][is_padding.index(False) if False in is_padding else 0 :]]
@@ -75,41 +75,41 @@ def parts_of_rows(
     return parts
 
 
-def _without_end(entries: list[Entry], family: Family) -> list[Entry]:
+def _without_end(entries: list[Entry], family: ModelFamily) -> list[Entry]:
     """Tokens without those at the end that the host leaves out."""
     return entries[: len(entries) - family.num_left_out_behind([as_id(entry[0]) for entry in entries])]
 
 
 def _expanded(chunks: Sequence[Sequence[Entry]], sizes: Sequence[int]) -> list[Entry]:
-    """Tokens of some chunks, those of pictures as often as they have rows."""
+    """Tokens of some chunks; a picture is repeated once for each of its rows."""
     rest = iter(sizes)
-    found: list[Entry] = []
+    expanded: list[Entry] = []
     for entry in (entry for chunk in chunks for entry in chunk):
-        found += [entry] * (next(rest, 1) if isinstance(entry[0], dict) else 1)
-    return found
+        expanded += [entry] * (next(rest, 1) if isinstance(entry[0], dict) else 1)
+    return expanded
 
 
 def shared_tokens(parts: Sequence[Sequence[Row]]) -> list[Token]:
     """Token of each row, with its weight; refused if encoders side by side have other weights in a row."""
-    found: list[Token] = []
+    row_tokens: list[Token] = []
     for row in (row for part in parts for row in part):
         tokens = {key: token_of_entry(entry) for key, entry in row.items()}
         first = next(iter(tokens), None)
         for key, token in tokens.items():
             if first is not None and token.weight != tokens[first].weight:
                 raise ValueError(
-                    f"The text encoders {first} and {key} have different words in row {len(found)}: their rows have "
-                    "one weight together. Give both the same text, and take the weight of a word off that an embedding "
-                    "or a longer chunk moves."
+                    f"The text encoders {first} and {key} have different words in row {len(row_tokens)}: "
+                    "their rows have one weight together. Give both the same text, and take the weight of a word off "
+                    "that an embedding or a longer chunk moves."
                 )
-        found.append(Token(0) if first is None else tokens[first])
-    return found
+        row_tokens.append(Token(0) if first is None else tokens[first])
+    return row_tokens
 
 
 def read_of_tokens(tokens: HostTokens, names: Sequence[str]) -> tuple[str, ReadPrompt] | None:
     """A prompt that the host has read, as its first encoder with words reads it, with that encoder's name.
 
-    ``names`` are those of encoders among the tokens that come first. None if no token is known.
+    ``names`` are the encoders to try first. None if no token is known.
     """
     for name in (*(name for name in names if name in tokens), *tokens):
         chunks = tokens[name] if isinstance(tokens[name], list) else ()
@@ -121,8 +121,8 @@ def read_of_tokens(tokens: HostTokens, names: Sequence[str]) -> tuple[str, ReadP
     return None
 
 
-def check_embeddings(family: Family, tokens: HostTokens) -> None:
-    """Refuse weights beside an embedding in a family that makes other rows of one."""
+def check_embeddings(family: ModelFamily, tokens: HostTokens) -> None:
+    """Refuse weights in a prompt with an embedding, in a family that does not read embeddings row by row."""
     entries = pairs_in(tokens)
     has_weights = any(entry[1] != 1.0 for entry in entries)
     if has_weights and not family.takes_embeddings and any(isinstance(entry[0], Tensor) for entry in entries):
@@ -132,10 +132,11 @@ def check_embeddings(family: Family, tokens: HostTokens) -> None:
 def words_of_rows(parts: Sequence[Sequence[Row]], of_towers: Mapping[str, Words]) -> tuple[Part, ...]:
     """Words of a prompt that the host has encoded, with the rows of each part.
 
-    ``of_towers`` are those of CLIP text towers that read the prompt by our rules, by their names among the tokens.
+    ``of_towers`` holds the words of CLIP text towers that read the prompt by our rules, by their names among the
+    tokens.
 
     Raises:
-        ValueError: If its tokens are not those of one prompt.
+        ValueError: If its tokens belong to several prompts.
     """
     entries = (entry for part in parts for row in part for key, entry in row.items() if key not in of_towers)
     prompts = {id(mark.prompt): mark.prompt for mark in map(mark_of, entries) if mark is not None}
@@ -145,11 +146,18 @@ def words_of_rows(parts: Sequence[Sequence[Row]], of_towers: Mapping[str, Words]
     stretches: list[Stretch | None] = []
     for text in texts:
         for is_break, group in groupby(text.characters, lambda character: character.is_break):
-            own: list[Character] = [*group]
-            stretches.append(None if is_break else ("".join(one.text for one in own), [one.place for one in own]))
-    found: list[Part] = []
+            characters: list[Character] = [*group]
+            stretches.append(
+                None
+                if is_break
+                else (
+                    "".join(character.text for character in characters),
+                    [character.place for character in characters],
+                )
+            )
+    word_parts: list[Part] = []
     for part in parts:
         keys = [*part[0]] if part and part[0] else [""]
         rows = {key: [token_of_entry(row[key]) if key in row else Token(0) for row in part] for key in keys}
-        found.append({key: of_towers.get(key) or words_in(stretches, tokens) for key, tokens in rows.items()})
-    return tuple(found)
+        word_parts.append({key: of_towers.get(key) or words_in(stretches, tokens) for key, tokens in rows.items()})
+    return tuple(word_parts)

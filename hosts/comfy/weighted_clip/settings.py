@@ -12,7 +12,7 @@ from ....weighting.options import EncodeOptions
 from ....weighting.schemes import SCHEMES
 from ....weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
 from ..clip import is_stable_diffusion
-from ..families import Family, text_family
+from ..families import ModelFamily, text_family
 from ..towers import has_towers
 from ..types import Clip
 
@@ -25,7 +25,7 @@ CHOICES = (AUTO, *SCHEMES, *(f"{ATTENTION}{way}" for way in WAYS if not SCHEMES[
 
 
 @dataclass(frozen=True)
-class Settings:
+class ClipSettings:
     """Settings of the node.
 
     Raises:
@@ -66,7 +66,7 @@ class Method(NamedTuple):
     """Options for CLIP text towers, whose scheme leaves rows alone if weights act in the attention."""
     way: str | None
     """Way of weighing in the attention; None if rows are weighted."""
-    family: Family | None
+    family: ModelFamily | None
     """Family of the CLIP's text encoders, if it is known and has others than CLIP."""
     has_readers: bool
     """Whether its CLIP text towers read prompts by our rules, not by the host's."""
@@ -79,7 +79,7 @@ class Method(NamedTuple):
         )
 
 
-def method_for(clip: Clip, settings: Settings) -> Method:
+def method_for(clip: Clip, settings: ClipSettings) -> Method:
     """Method of a host's CLIP.
 
     Raises:

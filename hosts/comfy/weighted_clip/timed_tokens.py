@@ -28,7 +28,7 @@ class TimedChunks(list[Any]):
 
 
 def timed_tokens(text: str, session: Session, tokens_of: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """Tokens of a prompt that may change; those of a text that does not are as ``tokens_of`` makes them."""
+    """Tokens of a prompt that may change over time; a text that does not change gets the tokens of ``tokens_of``."""
     settings, options = session.settings, session.method.options
     prompt = read_timed(text, settings.steps, has_comments=options.is_cleaned)
     check_branches(prompt)
@@ -36,34 +36,37 @@ def timed_tokens(text: str, session: Session, tokens_of: Callable[[str], dict[st
     if len(texts) == 1 and len(prompt.branches) == 1:
         return tokens_of(text)
     tokens = {part: tokens_of(part) for part in texts}
-    found: dict[str, Any] = {}
+    first_tokens: dict[str, Any] = {}
     for key, chunks in tokens[texts[0]].items():
-        found[key] = chunks
+        first_tokens[key] = chunks
         if isinstance(chunks, list):
-            timed = found[key] = TimedChunks(chunks)
+            timed = first_tokens[key] = TimedChunks(chunks)
             timed.prompt, timed.tokens, timed.values = prompt, tokens, values_of(chunks)
-    return found
+    return first_tokens
 
 
 def timed_conditioning(
     tokens: Mapping[str, Any], session: Session, encoded: Callable[[Mapping[str, Any]], Conditioning]
 ) -> Conditioning:
-    """Conditioning of tokens; of a timed prompt one with an entry for each of its texts and times.
+    """Conditioning of tokens; a timed prompt gets an entry for each of its texts and times.
 
     Raises:
         ValueError: If another node has edited the tokens of a timed prompt, or has mixed those of several.
     """
-    chunks = [some for some in tokens.values() if isinstance(some, list)]
-    timed = [some for some in chunks if isinstance(some, TimedChunks)]
+    chunks = [encoder_chunks for encoder_chunks in tokens.values() if isinstance(encoder_chunks, list)]
+    timed = [encoder_chunks for encoder_chunks in chunks if isinstance(encoder_chunks, TimedChunks)]
     if not timed:
         return encoded(tokens)
     first = timed[0]
-    if len(timed) < len(chunks) or any(some.prompt != first.prompt or values_of(some) != some.values for some in timed):
+    if len(timed) < len(chunks) or any(
+        encoder_chunks.prompt != first.prompt or values_of(encoder_chunks) != encoder_chunks.values
+        for encoder_chunks in timed
+    ):
         raise ValueError(
             "A node has edited or mixed the tokens of a prompt that changes while the picture is sampled: give each of "
             "its texts the same times, or take out what changes, such as [from:to:when] and AND."
         )
     settings = session.settings
     timing = uniform_timing(settings.steps)
-    texts = {text: encoded(some) for text, some in first.tokens.items()}
+    texts = {text: encoded(encoder_chunks) for text, encoder_chunks in first.tokens.items()}
     return timed_entries(first.prompt, timing, settings.counter, lambda index, text: texts[text])

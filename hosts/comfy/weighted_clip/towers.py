@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from .encoding import Session
 
 PART = "weighted_clip_part"
-"""Attribute of a copy with its `Part`."""
+"""Attribute of a copy with its `CopyOrigin`."""
 
 
-class Part(NamedTuple):
+class CopyOrigin(NamedTuple):
     """Origin of a copy."""
 
     name: str
@@ -32,11 +32,11 @@ class Part(NamedTuple):
     """The calls that the CLIP gets."""
 
 
-class _Encoder:
+class _EncoderMixin:
     """Mixin of the copies, also of the whole model: encodes by another pack's rule, by ours, or by the host's."""
 
     def encode_token_weights(self, pairs: Any, *rest: Any, **choices: Any) -> Any:
-        part: Part = vars(self)[PART]
+        part: CopyOrigin = vars(self)[PART]
         rule = replaced_rule(part.original)
         by_host: Callable[..., Any] = super().encode_token_weights  # type: ignore[misc]
         if rule is not None and not (part.session.pairs_rows and not part.session.method.is_stock):
@@ -48,7 +48,7 @@ class _Encoder:
         return part.session.encode(part.name, self, pairs, by_host)
 
 
-class _Tower(_Encoder):
+class _TowerMixin(_EncoderMixin):
     """Mixin of the copy of a text encoder: also tells how many rows pictures take."""
 
     def process_tokens(self, tokens: Sequence[Any], device: Any) -> Any:
@@ -59,22 +59,22 @@ class _Tower(_Encoder):
 
 def copied_model(model: Any, names: Sequence[str], session: Session) -> Any:
     """A copy of a host's model of text encoders, with copies of some of them, by name, that ask a session."""
-    whole = _copy(model, Part("", model, session))
-    modules = {name: _copy(getattr(model, name), Part(name, getattr(model, name), session)) for name in names}
+    whole = _copy(model, CopyOrigin("", model, session))
+    modules = {name: _copy(getattr(model, name), CopyOrigin(name, getattr(model, name), session)) for name in names}
     vars(whole)["_modules"] = {**vars(model)["_modules"], **modules}
     return whole
 
 
-def _copy(module: Any, part: Part) -> Any:
-    found = copied(module)
-    vars(found).pop(ENCODE, None)  # the original's counts, whenever it is asked
-    found.__class__ = _class_of(type(module), hasattr(module, "process_tokens"))
-    vars(found)[PART] = part
-    return found
+def _copy(module: Any, part: CopyOrigin) -> Any:
+    copy = copied(module)
+    vars(copy).pop(ENCODE, None)  # the original's counts, whenever it is asked
+    copy.__class__ = _class_of(type(module), hasattr(module, "process_tokens"))
+    vars(copy)[PART] = part
+    return copy
 
 
 @cache
 def _class_of(base: type, is_tower: bool) -> type:
     """A class of the host's with our mixin; it has the same name, as some nodes look at that."""
-    mixin = _Tower if is_tower else _Encoder
+    mixin = _TowerMixin if is_tower else _EncoderMixin
     return type(base.__name__, (mixin, base), {"__module__": base.__module__, "__qualname__": base.__qualname__})
