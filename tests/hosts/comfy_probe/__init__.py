@@ -208,26 +208,4 @@ class WeightedCLIPTestFaultyClip(TestNode, clip=("CLIP",), seconds=("FLOAT", {"d
         return (clone,)
 
 
-class WeightedCLIPTestMaskRows(TestNode, model=("MODEL",), rows=("INT", {"default": 77})):
-    """A clone of a MODEL whose cross attention sees only the first rows of the positive prompt."""
-
-    RETURN_TYPES = ("MODEL",)
-
-    def run(self, model: Any, rows: int) -> tuple[Any]:
-        from comfy.ldm.modules import attention  # pyright: ignore[reportMissingImports]
-
-        def replace(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-            bias = torch.zeros(len(q), q.shape[1], k.shape[1])
-            for index, which in enumerate(options["cond_or_uncond"]):
-                if which == 0:
-                    bias[index, :, rows:] = -torch.inf
-            return attention.optimized_attention_masked(q, k, v, options["n_heads"], bias)
-
-        clone = model.clone()
-        for name, count in (("input", 12), ("middle", 1), ("output", 12)):
-            for number in range(count):
-                clone.set_model_attn2_replace(replace, name, number)
-        return (clone,)
-
-
 NODE_CLASS_MAPPINGS = {node.__name__: node for node in TestNode.__subclasses__()}
