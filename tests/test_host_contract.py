@@ -215,50 +215,6 @@ def test_what_an_object_lacks_is_told_in_one_line() -> None:
         checked_object(whole, CLIP)
 
 
-HOST = {
-    "comfyui_version.py": '__version__ = "1.2.3"\n',
-    "comfy/base.py": (
-        "class Base:\n    def __init__(self):\n        self.inner = 1\n        self.register_buffer('kept', 2)\n"
-    ),
-    "comfy/more.py": (
-        "import comfy.base\nfrom .base import Base\n"
-        "class Named(comfy.base.Base):\n    own = 1\n    def method(self): return self.read\n"
-        "class Renamed(Base): pass\n"
-        "def make():\n    one = Renamed()\n    one.given = 2\n    other.not_given = 3\n"
-        "try:\n    LATE = 1\nexcept ImportError:\n    pass\nKEY = {'a key': 1}\n"
-    ),
-}
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    for name, text in HOST.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    return tmp_path
-
-
-def test_the_tool_finds_what_is_there_and_names_what_is_not(checkout: Path) -> None:
-    tables = SimpleNamespace(
-        MODULES={"comfy.more": ("LATE", "Base", "gone"), "comfy.away": ("x",)},
-        OBJECTS={
-            "comfy.more.Named": ("own", "inner", "method", "read"),
-            "comfy.more.Renamed": ("inner", "kept", "given", "not_given"),
-        },
-        KEYS={"comfy.more": ("a key", "no key")},
-    )
-    compared = workshop_contract.compare(checkout, tables)
-    assert compared.version == "1.2.3"
-    assert compared.missing == [
-        "comfy.more.gone",
-        "comfy.more.Named.read",
-        "comfy.more.Renamed.not_given",
-        '"no key" in comfy.more',
-    ]
-    assert compared.unread == ["comfy.away"]
-    assert compared.num_found == 11
-
-
 @pytest.mark.host
 def test_every_name_is_in_the_real_host(request: pytest.FixtureRequest) -> None:
     from weighted_clip.workshop.find_hosts import find_hosts

@@ -25,8 +25,8 @@ exceptions, with reasons, are in pyproject.toml, which is in the archive."""
 def git(root: Path, *arguments: str) -> list[str]:
     """Run a git command that lists files separated by null bytes."""
     command = ["git", "-C", str(root), *arguments]
-    done = subprocess.run(command, capture_output=True, check=True)
-    return done.stdout.decode("utf-8").split("\0")[:-1]
+    process = subprocess.run(command, capture_output=True, check=True)
+    return process.stdout.decode("utf-8").split("\0")[:-1]
 
 
 def archive_files(root: Path = ROOT) -> list[str]:
@@ -50,10 +50,10 @@ def problems(root: Path = ROOT) -> list[str]:
         with zipfile.ZipFile(path) as archive:
             archive.extractall(unpacked)
         command = [sys.executable, "-m", "ruff", "check", ".", "--quiet", "--no-cache", "--select", ",".join(RULES)]
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, "--output-format", "concise"], cwd=unpacked, capture_output=True, encoding="utf-8", check=False
         )
-    return (done.stdout + done.stderr).splitlines() if done.returncode else []
+    return (process.stdout + process.stderr).splitlines() if process.returncode else []
 
 
 def main(arguments: list[str]) -> int:
@@ -66,9 +66,9 @@ def main(arguments: list[str]) -> int:
     if not (ROOT / ".git").exists():
         print("not checked: this folder is no checkout by git, which says what belongs to the archive")
         return 0
-    found = problems()
-    print("\n".join(found or ["the archive of the Comfy Registry: all right"]))
-    return bool(found)
+    findings = problems()
+    print("\n".join(findings or ["the archive of the Comfy Registry: all right"]))
+    return bool(findings)
 
 
 if __name__ == "__main__":

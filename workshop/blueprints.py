@@ -90,9 +90,9 @@ def parts_of(kind: str) -> tuple[dict[str, str], dict[str, Any], list[tuple[str,
         return STOCK[kind]
     node = NODE_CLASS_MAPPINGS[kind]
     sections = node.INPUT_TYPES()
-    given = {**sections["required"], **sections.get("optional", {})}
-    widgets = {name: options["default"] for name, (_, options) in given.items() if "default" in options}
-    inputs = {name: kind for name, (kind, _) in given.items() if name not in widgets}
+    declared = {**sections["required"], **sections.get("optional", {})}
+    widgets = {name: options["default"] for name, (_, options) in declared.items() if "default" in options}
+    inputs = {name: kind for name, (kind, _) in declared.items() if name not in widgets}
     return inputs, widgets, list(zip(node.RETURN_NAMES, node.RETURN_TYPES, strict=True))
 
 
@@ -108,7 +108,7 @@ def kind_of(node: str, name: str) -> str:
 
 def blueprint(name: str) -> str:
     """The file of a blueprint: a workflow of one node, which is the subgraph."""
-    made = BLUEPRINTS[name]
+    design = BLUEPRINTS[name]
     links: list[dict[str, Any]] = []
 
     def link(origin: int, slot: int, target: int, end: int, kind: str) -> int:
@@ -121,52 +121,54 @@ def blueprint(name: str) -> str:
     outgoing: dict[tuple[int, str], list[int]] = {}
 
     def slots(node: int) -> list[str]:
-        inputs, widgets, _ = parts_of(made.nodes[node])
+        inputs, widgets, _ = parts_of(design.nodes[node])
         return [*inputs, *widgets]
 
     def outputs(node: int) -> list[str]:
-        return [one for one, _ in parts_of(made.nodes[node])[2]]
+        return [title for title, _ in parts_of(design.nodes[node])[2]]
 
-    for origin, slot, target, end in made.links:
-        kind = kind_of(made.nodes[target], end)
+    for origin, slot, target, end in design.links:
+        kind = kind_of(design.nodes[target], end)
         number = link(origin, outputs(origin).index(slot), target, slots(target).index(end), kind)
         incoming[target, end] = number
         outgoing.setdefault((origin, slot), []).append(number)
     entries = []
-    for place, (title, targets) in enumerate(made.inputs.items()):
-        kind = kind_of(made.nodes[targets[0][0]], targets[0][1])
+    for place, (title, targets) in enumerate(design.inputs.items()):
+        kind = kind_of(design.nodes[targets[0][0]], targets[0][1])
         numbers = [link(INPUT, place, node, slots(node).index(end), kind) for node, end in targets]
         incoming |= dict(zip(targets, numbers, strict=True))
         entries.append({"id": _uuid(name, title), "name": title, "type": kind, "linkIds": numbers})
     exits = []
-    for place, (title, (node, slot)) in enumerate(made.outputs.items()):
-        kind = dict(parts_of(made.nodes[node])[2])[slot]
+    for place, (title, (node, slot)) in enumerate(design.outputs.items()):
+        kind = dict(parts_of(design.nodes[node])[2])[slot]
         number = link(node, outputs(node).index(slot), OUTPUT, place, kind)
         outgoing.setdefault((node, slot), []).append(number)
         exits.append({"id": _uuid(name, f"{title}, out"), "name": title, "type": kind, "linkIds": [number]})
     nodes = []
-    for order, (number, kind) in enumerate(made.nodes.items()):
-        inputs, widgets, found = parts_of(kind)
+    for order, (number, kind) in enumerate(design.nodes.items()):
+        inputs, widgets, node_outputs = parts_of(kind)
         values = list(widgets.values())
         if "seed" in widgets:
             values.insert(1, "randomize")
-        given = [{"name": one, "type": kind_of(kind, one), "link": incoming.get((number, one))} for one in inputs]
-        given += [
-            {"name": one, "type": kind_of(kind, one), "widget": {"name": one}, "link": incoming.get((number, one))}
-            for one in widgets
+        input_slots = [
+            {"name": slot, "type": kind_of(kind, slot), "link": incoming.get((number, slot))} for slot in inputs
         ]
-        results = [{"name": one, "type": of, "links": outgoing.get((number, one), [])} for one, of in found]
-        shown = {"id": number, "type": kind, "pos": made.at[number], "size": [400, 200], "flags": {}, "order": order}
+        input_slots += [
+            {"name": slot, "type": kind_of(kind, slot), "widget": {"name": slot}, "link": incoming.get((number, slot))}
+            for slot in widgets
+        ]
+        results = [{"name": slot, "type": of, "links": outgoing.get((number, slot), [])} for slot, of in node_outputs]
+        header = {"id": number, "type": kind, "pos": design.at[number], "size": [400, 200], "flags": {}, "order": order}
         nodes.append(
-            {**shown, "mode": 0, "inputs": given, "outputs": results, "properties": {}, "widgets_values": values}
+            {**header, "mode": 0, "inputs": input_slots, "outputs": results, "properties": {}, "widgets_values": values}
         )
     promoted = [
-        (title, targets[0]) for title, targets in made.inputs.items() if targets[0][1] in _widgets(made, targets)
+        (title, targets[0]) for title, targets in design.inputs.items() if targets[0][1] in _widgets(design, targets)
     ]
     subgraph = {
         **{"id": _uuid(name), "version": 1, "revision": 0, "config": {}, "name": name, "category": "Weighted CLIP"},
-        "state": {"lastGroupId": 0, "lastNodeId": max(made.nodes), "lastLinkId": len(links), "lastRerouteId": 0},
-        "description": made.description,
+        "state": {"lastGroupId": 0, "lastNodeId": max(design.nodes), "lastLinkId": len(links), "lastRerouteId": 0},
+        "description": design.description,
         "inputNode": {"id": INPUT, "bounding": [-750, 0, 120, 160]},
         "outputNode": {"id": OUTPUT, "bounding": [1700, 0, 120, 80]},
         **{
@@ -179,14 +181,15 @@ def blueprint(name: str) -> str:
             "extra": {},
         },
     }
-    shown = [
-        {"name": one["name"], "type": one["type"], "link": None}
-        | ({"widget": {"name": one["name"]}} if one["name"] in dict(promoted) else {})
-        for one in entries
+    outer_inputs = [
+        {"name": entry["name"], "type": entry["type"], "link": None}
+        | ({"widget": {"name": entry["name"]}} if entry["name"] in dict(promoted) else {})
+        for entry in entries
     ]
+    outer_outputs = [{"name": slot["name"], "type": slot["type"], "links": []} for slot in exits]
     outer = {
         **{"id": 1, "type": _uuid(name), "pos": [0, 0], "size": [400, 500], "flags": {}, "order": 0, "mode": 0},
-        **{"inputs": shown, "outputs": [{"name": one["name"], "type": one["type"], "links": []} for one in exits]},
+        **{"inputs": outer_inputs, "outputs": outer_outputs},
         "properties": {"proxyWidgets": [[str(node), end] for _, (node, end) in promoted]},
         **{"widgets_values": [], "title": name},
     }
@@ -194,8 +197,8 @@ def blueprint(name: str) -> str:
     return json.dumps({**whole, "definitions": {"subgraphs": [subgraph]}, "extra": {}}, indent=1) + "\n"
 
 
-def _widgets(made: Blueprint, targets: list[tuple[int, str]]) -> dict[str, Any]:
-    return parts_of(made.nodes[targets[0][0]])[1]
+def _widgets(design: Blueprint, targets: list[tuple[int, str]]) -> dict[str, Any]:
+    return parts_of(design.nodes[targets[0][0]])[1]
 
 
 def _uuid(*names: str) -> str:

@@ -64,9 +64,9 @@ class Checkout:
 
     def has(self, kind: str, name: str) -> bool:
         """Whether objects of a class have an attribute: set in it or its bases, by methods, or where it is made."""
-        module, _, own = kind.rpartition(".")
-        made = given_after_making(self.tree(module) or ast.Module([], []), own)
-        return name in made or any(name in attributes_of(node) for node in self.classes(kind))
+        module, _, class_name = kind.rpartition(".")
+        attributes = given_after_making(self.tree(module) or ast.Module([], []), class_name)
+        return name in attributes or any(name in attributes_of(node) for node in self.classes(kind))
 
     def classes(self, kind: str) -> Iterator[ast.ClassDef]:
         """A class and its bases, as far as their files exist."""
@@ -77,7 +77,7 @@ class Checkout:
                 yield node
                 for base in node.bases:
                     yield from self.classes(self._resolved(module, ast.unparse(base)))
-            elif isinstance(node, ast.ImportFrom) and any((one.asname or one.name) == name for one in node.names):
+            elif isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
                 yield from self.classes(self._resolved(module, name))
 
     def _resolved(self, module: str, name: str) -> str:
@@ -87,14 +87,14 @@ class Checkout:
             if isinstance(node, ast.ImportFrom):
                 package = ".".join(module.split(".")[: -node.level]) if node.level else ""
                 source = ".".join(filter(None, (package, node.module)))
-                for one in node.names:
-                    if (one.asname or one.name) == head:
-                        return f"{source}.{one.name}{'.' * bool(rest)}{rest}"
+                for alias in node.names:
+                    if (alias.asname or alias.name) == head:
+                        return f"{source}.{alias.name}{'.' * bool(rest)}{rest}"
             elif isinstance(node, ast.Import):
-                for one in node.names:
-                    if one.asname == head:
-                        return f"{one.name}.{rest}"
-                    if name.startswith(f"{one.name}."):
+                for alias in node.names:
+                    if alias.asname == head:
+                        return f"{alias.name}.{rest}"
+                    if name.startswith(f"{alias.name}."):
                         return name
         return f"{module}.{name}"
 
@@ -111,7 +111,7 @@ def outer_statements(tree: ast.Module) -> Iterator[ast.stmt]:
         if isinstance(node, ast.If | ast.Try):
             inner = [*node.body, *node.orelse]
             if isinstance(node, ast.Try):
-                inner += [one for handler in node.handlers for one in handler.body]
+                inner += [statement for handler in node.handlers for statement in handler.body]
             yield from inner
 
 
@@ -120,26 +120,26 @@ def names_of(node: ast.stmt) -> set[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):
-        return {one.asname or one.name for one in node.names}
+        return {alias.asname or alias.name for alias in node.names}
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def attributes_of(node: ast.ClassDef) -> set[str]:
     """Names that a class defines, and those its methods set on ``self``."""
-    found = {name for statement in node.body for name in names_of(statement)}
+    names = {name for statement in node.body for name in names_of(statement)}
     for inner in ast.walk(node):
         if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
             # on self, or on the class, as in PromptServer.instance = self
-            found |= {inner.attr} if ast.unparse(inner.value) in ("self", node.name) else set()
+            names |= {inner.attr} if ast.unparse(inner.value) in ("self", node.name) else set()
         elif isinstance(inner, ast.Call) and ast.unparse(inner.func) == "self.register_buffer":
-            found |= {str(one.value) for one in inner.args[:1] if isinstance(one, ast.Constant)}
-    return found
+            names |= {str(argument.value) for argument in inner.args[:1] if isinstance(argument, ast.Constant)}
+    return names
 
 
 def given_after_making(tree: ast.Module, kind: str) -> set[str]:
     """Attributes that functions of a module set on a variable to which they assign an object of a class."""
-    found: set[str] = set()
+    attributes: set[str] = set()
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         nodes = list(ast.walk(function))
         variables: set[str] = set()
@@ -151,8 +151,8 @@ def given_after_making(tree: ast.Module, kind: str) -> set[str]:
             ):
                 variables |= names_of(node)
         stored = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
-        found |= {node.attr for node in stored if ast.unparse(node.value) in variables}
-    return found
+        attributes |= {node.attr for node in stored if ast.unparse(node.value) in variables}
+    return attributes
 
 
 def compare(folder: Path, contract: Any) -> Compared:

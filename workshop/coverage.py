@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from ..hosts.comfy.families import FAMILIES
 from .bench import page
-from .template_models import CLIP, Model, model_of
+from .template_models import CLIP, Entry, model_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA, PAGE = ROOT / "docs" / "evidence" / "templates.csv", ROOT / "docs" / "models.md"
@@ -46,7 +46,7 @@ Key = tuple[int, ...]
 """A node: its id, after those of the subgraph nodes it is in."""
 
 
-class Row(NamedTuple):
+class TemplateRow(NamedTuple):
     """A text encoder and a diffusion model between which a template encodes."""
 
     template: str
@@ -65,7 +65,9 @@ class Workflow:
     """A saved workflow, with its subgraphs unfolded."""
 
     def __init__(self, workflow: Mapping[str, Any]) -> None:
-        self._subgraphs = {one["id"]: one for one in (workflow.get("definitions") or {}).get("subgraphs", ())}
+        self._subgraphs = {
+            subgraph["id"]: subgraph for subgraph in (workflow.get("definitions") or {}).get("subgraphs", ())
+        }
         self._links: dict[tuple[Key, int], tuple[Any, int]] = {}
         self._ends: dict[tuple[Key, int], int] = {}
         self._instances: dict[Key, Mapping[str, Any]] = {}
@@ -99,33 +101,33 @@ class Workflow:
             return key if key in self.nodes else None
         node = self._instances[path]  # from the subgraph's own inputs
         name = self._subgraphs[node["type"]]["inputs"][slot]["name"]
-        return self._origin(path[:-1], next((one["link"] for one in node["inputs"] if one["name"] == name), None))
+        return self._origin(path[:-1], next((entry["link"] for entry in node["inputs"] if entry["name"] == name), None))
 
     def _linked(self, key: Key, kind: str) -> list[Key]:
         """Nodes that inputs of a type come from."""
-        inputs = [one for one in self.nodes[key].get("inputs") or () if one.get("link") is not None]
-        taken = [one for one in inputs if one["type"] == kind or TAKES_ALL.fullmatch(str(one["type"]))]
-        origins = (self._origin(key[:-1], one["link"]) for one in taken)
+        inputs = [entry for entry in self.nodes[key].get("inputs") or () if entry.get("link") is not None]
+        accepted = [entry for entry in inputs if entry["type"] == kind or TAKES_ALL.fullmatch(str(entry["type"]))]
+        origins = (self._origin(key[:-1], entry["link"]) for entry in accepted)
         return [origin for origin in origins if origin is not None]
 
     def sources(self, key: Key, kind: str) -> set[Key]:
         """Nodes that make what a node takes of a type; encode nodes make a conditioning, whatever they take."""
-        found: set[Key] = set()
+        origins: set[Key] = set()
         waiting, seen = self._linked(key, kind), {key}
         while waiting:
-            one = waiting.pop()
-            if one in seen:
+            node = waiting.pop()
+            if node in seen:
                 continue
-            seen.add(one)
-            before = [] if self.is_encode_node(one) else self._linked(one, kind)
+            seen.add(node)
+            before = [] if self.is_encode_node(node) else self._linked(node, kind)
             waiting += before
             if not before:
-                found.add(one)
-        return found
+                origins.add(node)
+        return origins
 
     def takes(self, key: Key, kind: str) -> bool:
         """Whether a node has an input of a type."""
-        return any(one["type"] == kind for one in self.nodes[key].get("inputs") or ())
+        return any(entry["type"] == kind for entry in self.nodes[key].get("inputs") or ())
 
     def is_encode_node(self, key: Key) -> bool:
         """Whether a node encodes a text."""
@@ -137,7 +139,7 @@ class Workflow:
         return [value for value in (values.values() if isinstance(values, dict) else values) if isinstance(value, str)]
 
 
-def rows_of(name: str, saved: Mapping[str, Any]) -> Iterator[Row]:
+def rows_of(name: str, saved: Mapping[str, Any]) -> Iterator[TemplateRow]:
     """Rows of a template; none if it encodes no prompt."""
     workflow = Workflow(saved)
     encode_nodes = [key for key in workflow.nodes if workflow.is_encode_node(key)]
@@ -146,31 +148,36 @@ def rows_of(name: str, saved: Mapping[str, Any]) -> Iterator[Row]:
         return
     pairs: dict[tuple[str, str], None] = {}
     for key in encode_nodes:
-        readers = [one for one in workflow.nodes if workflow.takes(one, "MODEL")]
-        readers = [one for one in readers if key in workflow.sources(one, "CONDITIONING")]
-        models = {model for one in readers for model in workflow.sources(one, "MODEL")}
+        readers = [reader for reader in workflow.nodes if workflow.takes(reader, "MODEL")]
+        readers = [reader for reader in readers if key in workflow.sources(reader, "CONDITIONING")]
+        models = {model for reader in readers for model in workflow.sources(reader, "MODEL")}
         files = sorted({workflow.texts(model)[0] if workflow.texts(model) else "" for model in models}) or [""]
         for loader in workflow.sources(key, "CLIP"):
             texts = [text for text in workflow.texts(loader) if text != "default"]
             text_encoder = " ".join([workflow.nodes[loader]["type"], *texts])
             pairs |= {(text_encoder, file): None for file in files}
     for text_encoder, file in sorted(pairs) or ([("", "")] if encode_nodes else []):
-        yield Row(name, " ".join(kinds), text_encoder, file)
+        yield TemplateRow(name, " ".join(kinds), text_encoder, file)
 
 
-def read_templates(folder: Path) -> tuple[str, list[Row]]:
+def read_templates(folder: Path) -> tuple[str, list[TemplateRow]]:
     """Version of the templates in a folder, and their rows.
 
     Raises:
         ValueError: If the folder holds no templates.
     """
     files = {path.stem: path for path in sorted(folder.glob(f"{PACKAGE}*/**/*.json")) if path.stem[:5] != "index"}
-    about = [path.name.split("-")[1].removesuffix(".dist") for path in folder.glob(f"{PACKAGE}_json-*.dist-info")]
-    if not files or len(about) != 1:
+    versions = [path.name.split("-")[1].removesuffix(".dist") for path in folder.glob(f"{PACKAGE}_json-*.dist-info")]
+    if not files or len(versions) != 1:
         raise ValueError(f"{folder}: there is no package {PACKAGE}_json, as pip installs it")
     saved = ((name, json.loads(path.read_text(encoding="utf-8"))) for name, path in files.items())
-    rows = [row for name, one in saved if isinstance(one, dict) and "nodes" in one for row in rows_of(name, one)]
-    return about[0], rows
+    rows = [
+        row
+        for name, template in saved
+        if isinstance(template, dict) and "nodes" in template
+        for row in rows_of(name, template)
+    ]
+    return versions[0], rows
 
 
 # ---- what weighs
@@ -180,15 +187,15 @@ NOT_YET, UNKNOWN = "Not weighted: families that are not known", "Unknown"
 WEIGHTED = (SCHEMES, ATTENTION)
 
 
-def result_of(model: Model) -> str:
+def result_of(model: Entry) -> str:
     """Effect of weights in a model."""
     if model.never:
         return f"Not weighted: {model.never}"
     network, tokenizer = f"comfy.ldm.{model.network}", f"comfy.text_encoders.{model.tokenizer}"
-    families = [one for one in FAMILIES if network in one.networks]
+    families = [family for family in FAMILIES if network in family.networks]
     if model.tokenizer == CLIP:
-        return SCHEMES if any(not one.tokenizers for one in families) else NOT_YET
-    return ATTENTION if any(tokenizer in one.tokenizers for one in families) else NOT_YET
+        return SCHEMES if any(not family.tokenizers for family in families) else NOT_YET
+    return ATTENTION if any(tokenizer in family.tokenizers for family in families) else NOT_YET
 
 
 class Verdict(NamedTuple):
@@ -199,7 +206,7 @@ class Verdict(NamedTuple):
     """Titles of its models, or what is unknown of it."""
 
 
-def verdict(rows: Iterable[Row]) -> Verdict:
+def verdict(rows: Iterable[TemplateRow]) -> Verdict:
     """Effect of weights in a template, by its rows: where several models draw, all of them must weigh."""
     results: dict[str, str] = {}
     for row in rows:
@@ -215,51 +222,54 @@ def verdict(rows: Iterable[Row]) -> Verdict:
     return Verdict(worst, tuple(title for title, result in drawing.items() if result == worst))
 
 
-def verdicts(rows: Iterable[Row]) -> dict[str, Verdict]:
+def verdicts(rows: Iterable[TemplateRow]) -> dict[str, Verdict]:
     """Verdicts on templates, by their names."""
-    by_template: dict[str, list[Row]] = {}
+    by_template: dict[str, list[TemplateRow]] = {}
     for row in rows:
         by_template.setdefault(row.template, []).append(row)
-    return {template: verdict(some) for template, some in by_template.items()}
+    return {template: verdict(template_rows) for template, template_rows in by_template.items()}
 
 
 # ---- the table
 
 
-def read_data() -> dict[str, list[Row]]:
+def read_data() -> dict[str, list[TemplateRow]]:
     """Rows of templates.csv, by the version of the package; the oldest first."""
-    found: dict[str, list[Row]] = {}
+    by_version: dict[str, list[TemplateRow]] = {}
     for versions, *cells in list(csv.reader(DATA.read_text(encoding="utf-8").splitlines()))[1:]:
         for version in versions.split():
-            found.setdefault(version, []).append(Row(*cells))
-    return dict(sorted(found.items(), key=lambda one: [int(part) for part in one[0].split(".")]))
+            by_version.setdefault(version, []).append(TemplateRow(*cells))
+    return dict(sorted(by_version.items(), key=lambda entry: [int(part) for part in entry[0].split(".")]))
 
 
-def write_data(data: Mapping[str, Iterable[Row]]) -> None:
+def write_data(data: Mapping[str, Iterable[TemplateRow]]) -> None:
     """Write templates.csv; a row that several versions share stands there once."""
-    versions: dict[Row, list[str]] = {}
+    versions: dict[TemplateRow, list[str]] = {}
     for version, rows in data.items():
         for row in rows:
             versions.setdefault(row, []).append(version)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("packages", "template", "encode nodes", "text encoder", "diffusion model"))
-    writer.writerows((" ".join(some), *row) for row, some in sorted(versions.items()))
+    writer.writerows((" ".join(packages), *row) for row, packages in sorted(versions.items()))
     DATA.write_text(text.getvalue(), encoding="utf-8")
 
 
-def block(data: Mapping[str, Iterable[Row]]) -> str:
+def block(data: Mapping[str, Iterable[TemplateRow]]) -> str:
     """Figures and table, by the rows of each version."""
-    found = {version: list(verdicts(rows).values()) for version, rows in data.items()}
-    everything = [one for of_version in found.values() for one in of_version]
-    rows = [["Templates", *found, "Models"], ["---"] * (len(found) + 2)]
-    for result in dict.fromkeys((*WEIGHTED, *sorted({one.result for one in everything}))):
-        titles = Counter(title for one in everything if one.result == result for title in one.models)
-        counts = (str(sum(one.result == result for one in of_version)) for of_version in found.values())
+    by_version = {version: list(verdicts(rows).values()) for version, rows in data.items()}
+    everything = [verdict for of_version in by_version.values() for verdict in of_version]
+    rows = [["Templates", *by_version, "Models"], ["---"] * (len(by_version) + 2)]
+    for result in dict.fromkeys((*WEIGHTED, *sorted({verdict.result for verdict in everything}))):
+        titles = Counter(title for verdict in everything if verdict.result == result for title in verdict.models)
+        counts = (str(sum(verdict.result == result for verdict in of_version)) for of_version in by_version.values())
         rows.append([result, *counts, ", ".join(title for title, _ in titles.most_common())])
-    figures = (f"{num_weighted(some)} of the {len(some)} of version {version}" for version, some in found.items())
-    told = f"One **Weighted CLIP** behind each CLIP loader weighs {', and '.join(figures)} (`{PACKAGE}_json`)."
-    return "\n".join([told, "", *(f"| {' | '.join(row)} |" for row in rows)])
+    figures = (
+        f"{num_weighted(verdicts_of_version)} of the {len(verdicts_of_version)} of version {version}"
+        for version, verdicts_of_version in by_version.items()
+    )
+    sentence = f"One **Weighted CLIP** behind each CLIP loader weighs {', and '.join(figures)} (`{PACKAGE}_json`)."
+    return "\n".join([sentence, "", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def with_block() -> str:
@@ -267,9 +277,9 @@ def with_block() -> str:
     return page.fill(PAGE.read_text(encoding="utf-8"), {"coverage": block(read_data())})
 
 
-def num_weighted(some: Iterable[Verdict]) -> int:
+def num_weighted(all_verdicts: Iterable[Verdict]) -> int:
     """Number of templates in which weights act."""
-    return sum(one.result in WEIGHTED for one in some)
+    return sum(verdict.result in WEIGHTED for verdict in all_verdicts)
 
 
 def main(arguments: list[str]) -> None:

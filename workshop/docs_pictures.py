@@ -30,11 +30,11 @@ def painter() -> Painter:
     return Painter(load_world()[0])
 
 
-def weights(chosen: Mapping[str, str], shown: Sequence[float]) -> Image.Image:
+def weights(chosen: Mapping[str, str], columns: Sequence[float]) -> Image.Image:
     """Pictures of the measurement's second prompt, in ways that it names."""
     ways = {way.name: way for question in QUESTIONS for way in question.ways}
-    some = tuple(ways[name]._replace(name=title) for title, name in chosen.items())
-    return draw_grid(painter(), QUESTIONS[0]._replace(ways=some, weights=tuple(shown)), seeds=2, number=1)
+    row_ways = tuple(ways[name]._replace(name=title) for title, name in chosen.items())
+    return draw_grid(painter(), QUESTIONS[0]._replace(ways=row_ways, weights=tuple(columns)), seeds=2, number=1)
 
 
 def places() -> Image.Image:
@@ -46,7 +46,7 @@ def places() -> Image.Image:
     for name, of in placings.items():
         way = Way(name, drop, places=None if of is None else Places(of))
         text = painter().drawable(TWO, way, 4.0 if of == "phrases" else 1.0, "")
-        blocks[name] = [[image_of(one) for one in painter().pictures([text], [seeds])[0]]]
+        blocks[name] = [[image_of(picture) for picture in painter().pictures([text], [seeds])[0]]]
     return draw_weight_grid(title, [f"seed {seed}" for seed in seeds], blocks)
 
 
@@ -55,12 +55,12 @@ def maps() -> Image.Image:
     world, prompt, seeds = painter(), "a red circle and a blue square", [0, 2, 3]
     words = prompt.split()
     text = world.text(prompt, Way("watched"))
-    own = key_rows([(1 + number,) for number in range(len(words))], text.rows.shape[1])[None]
+    row_keys = key_rows([(1 + number,) for number in range(len(words))], text.rows.shape[1])[None]
     with watched(world.network) as recorded:
-        [drawn] = world.pictures([text._replace(words=own)], [seeds])
-    found = mean_maps(recorded)
-    heats = [[pictures.draw_heat(one.numpy()) for one in some] for some in found / found.max()]
-    rows = [[image_of(picture), *some] for picture, some in zip(drawn, heats, strict=True)]
+        [drawn] = world.pictures([text._replace(words=row_keys)], [seeds])
+    means = mean_maps(recorded)
+    heats = [[pictures.draw_heat(heat_map.numpy()) for heat_map in row_maps] for row_maps in means / means.max()]
+    rows = [[image_of(picture), *row_maps] for picture, row_maps in zip(drawn, heats, strict=True)]
     return draw_weight_grid(prompt, ["picture", *words], {"maps": rows})
 
 

@@ -45,8 +45,8 @@ class Host:
         """Version stated by the checkout."""
         file, pattern = _VERSIONS[self.kind]
         place = self.folder / file
-        found = re.search(pattern, place.read_text(encoding="utf-8")) if place.is_file() else None
-        return found[1] if found else "unknown"
+        match = re.search(pattern, place.read_text(encoding="utf-8")) if place.is_file() else None
+        return match[1] if match else "unknown"
 
 
 def find_hosts(folder: Path, *kinds: Kind) -> list[Host]:
@@ -108,15 +108,15 @@ def find_references(folder: Path) -> dict[str, list[HostReference]]:
     that ComfyUI's own.
     """
     comfy = find_hosts(folder, "ComfyUI")
-    found = {"comfyui": [_of_host("comfyui", host) for host in comfy]}
+    references = {"comfyui": [_of_host("comfyui", host) for host in comfy]}
     for name, pack_name in PEERS.items():
         packs = find_packs(folder, comfy, pack_name) if comfy else []
         pythons = [python_of(folder.resolve(), (PEERS_VENV,)), comfy[-1].python] if packs else []
-        found[name] = [HostReference(name, python, comfy[-1].folder, packs[0]) for python in pythons if python]
+        references[name] = [HostReference(name, python, comfy[-1].folder, packs[0]) for python in pythons if python]
     packs = find_packs(folder, comfy, PPM) if comfy else []
-    found["ppm"] = [HostReference("ppm", comfy[-1].python, comfy[-1].folder, pack) for pack in packs[:1]]
-    found["forge"] = [_of_host("forge", host) for host in find_hosts(folder, "Forge")]
-    return found
+    references["ppm"] = [HostReference("ppm", comfy[-1].python, comfy[-1].folder, pack) for pack in packs[:1]]
+    references["forge"] = [_of_host("forge", host) for host in find_hosts(folder, "Forge")]
+    return references
 
 
 def _of_host(module: str, host: Host) -> HostReference:

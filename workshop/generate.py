@@ -66,12 +66,12 @@ def with_table(page: str, head: Sequence[str], rows: Iterable[Sequence[str]]) ->
     End
     """
     line = f"| {' | '.join(head)} |\n"
-    before, found, rest = page.partition(line)
-    if not found:
+    before, head_line, rest = page.partition(line)
+    if not head_line:
         raise ValueError(f"no table has the head {line.strip()}")
     rule, _, rest = rest.partition("\n")
-    behind = re.sub(r"\A(?:\|.*\n)*", "", rest)
-    return f"{before}{line}{rule}\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows) + behind
+    after = re.sub(r"\A(?:\|.*\n)*", "", rest)
+    return f"{before}{line}{rule}\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows) + after
 
 
 def guide() -> str:
@@ -95,15 +95,15 @@ def reference() -> str:
 
 def _encoders_by_scheme() -> list[tuple[str, str]]:
     """Schemes that act on the same text encoders, and those in words."""
-    found: dict[str, list[str]] = {}
+    by_encoders: dict[str, list[str]] = {}
     for name, scheme in SCHEMES.items():
         encoders = ["CLIP"]
         if scheme.by_host:
             encoders.append("all others, as far as ComfyUI weights them")
         if scheme.t5 is not None:
             encoders.append(f"T5 of {' and '.join(scheme.t5.models)}, as in {scheme.t5.program}")
-        found.setdefault("; ".join(encoders), []).append(f"`{name}`")
-    return [(", ".join(names), encoders) for encoders, names in found.items()]
+        by_encoders.setdefault("; ".join(encoders), []).append(f"`{name}`")
+    return [(", ".join(names), encoders) for encoders, names in by_encoders.items()]
 
 
 SHOWN = {
@@ -123,17 +123,17 @@ NOT_SHOWN = ("first half", "second half")
 
 def meaning() -> str:
     """The page about pictures, with tables of what was measured."""
-    page, found = (ROOT / MEANING).read_text(encoding="utf-8"), read_measured(ROOT / MEASURED)
+    page, measured = (ROOT / MEANING).read_text(encoding="utf-8"), read_measured(ROOT / MEASURED)
     for question in QUESTIONS:
         asked = question.weights[0], question.answers[0]
-        known = (way for way in question.ways if (question.name, way.name, *asked) in found)
-        question = question._replace(ways=tuple(way for way in known if not way.name.endswith(NOT_SHOWN)))
+        measured_ways = (way for way in question.ways if (question.name, way.name, *asked) in measured)
+        question = question._replace(ways=tuple(way for way in measured_ways if not way.name.endswith(NOT_SHOWN)))
         if question.name in SHOWN:
-            page = with_table(page, *picked(found, question, SHOWN[question.name]))
+            page = with_table(page, *picked(measured, question, SHOWN[question.name]))
         elif question.name in BY_WEIGHT:
-            page = with_table(page, *of_answer(found, question, BY_WEIGHT[question.name]))
+            page = with_table(page, *of_answer(measured, question, BY_WEIGHT[question.name]))
         elif question.name == "phrase":
-            page = with_table(page, *summary(found, question))
+            page = with_table(page, *summary(measured, question))
     return page
 
 
@@ -153,21 +153,20 @@ def translated(texts: Mapping[str, Any], translations: Mapping[str, Any]) -> dic
     Raises:
         ValueError: If a value of a menu is told in words that would put its whole text out of the locales.
     """
-    found = {
+    merged = {
         key: translated(value, translations.get(key, {})) if isinstance(value, dict) else translations.get(key, value)
         for key, value in texts.items()
     }
-    for name, given in found.get("inputs", {}).items() if "outputs" in found else ():
-        told = texts["inputs"][name]["tooltip"]
+    for name, entry in merged.get("inputs", {}).items() if "outputs" in merged else ():
+        tooltip = texts["inputs"][name]["tooltip"]
         for value, said in OPTIONS[name].meanings.items() if name in OPTIONS else ():
-            if (line := choice_line((value, said))) in told and not re.search(
-                rf"(?<!\w){re.escape(value)}(?!\w)", given["tooltip"]
-            ):
+            line = choice_line((value, said))
+            if line in tooltip and not re.search(rf"(?<!\w){re.escape(value)}(?!\w)", entry["tooltip"]):
                 if COMPILED & set(said):
                     signs = " ".join(sorted(COMPILED))
                     raise ValueError(f"no locale can hold {said!r}: tell what {value} does without any of {signs}")
-                given["tooltip"] += f"\n{line}"
-    return found
+                entry["tooltip"] += f"\n{line}"
+    return merged
 
 
 def of_all_nodes(make: Callable[[str], Any]) -> dict[str, Any]:
@@ -190,7 +189,7 @@ def read_json(name: str) -> Any:
 def inputs_of(node_id: str) -> dict[str, tuple[Any, dict[str, Any]]]:
     """Inputs of a node that users see."""
     sections = NODE_CLASS_MAPPINGS[node_id].INPUT_TYPES()
-    return {name: given for key in ("required", "optional") for name, given in sections.get(key, {}).items()}
+    return {name: declared for key in ("required", "optional") for name, declared in sections.get(key, {}).items()}
 
 
 def texts_of(node_id: str) -> dict[str, Any]:
@@ -200,8 +199,10 @@ def texts_of(node_id: str) -> dict[str, Any]:
     return {
         "display_name": NODE_DISPLAY_NAME_MAPPINGS[node_id],
         "description": node.DESCRIPTION,
-        "inputs": {name: {"name": name, "tooltip": given[1]["tooltip"]} for name, given in inputs_of(node_id).items()},
-        "outputs": {str(number): {"name": name, "tooltip": told} for number, (name, told) in enumerate(outputs)},
+        "inputs": {
+            name: {"name": name, "tooltip": declared[1]["tooltip"]} for name, declared in inputs_of(node_id).items()
+        },
+        "outputs": {str(number): {"name": name, "tooltip": tooltip} for number, (name, tooltip) in enumerate(outputs)},
     }
 
 
@@ -223,11 +224,11 @@ def names() -> str:
     Raises:
         ValueError: If one that is in the file would go, or change its place.
     """
-    kept, now = read_json(NAMES), of_all_nodes(names_of)
-    if gone := [name for name, one in kept.items() if not is_grown(now.get(name), one)]:
+    recorded, now = read_json(NAMES), of_all_nodes(names_of)
+    if gone := [name for name, entry in recorded.items() if not is_grown(now.get(name), entry)]:
         raise ValueError(f"names are for ever (docs/releasing.md), but some go, or move, in: {', '.join(gone)}")
     return (
-        re.sub(r"\[\s+([^]]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", json.dumps(now, indent=1)) + "\n"
+        re.sub(r"\[\s+([^]]*?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", json.dumps(now, indent=1)) + "\n"
     )
 
 
@@ -237,15 +238,17 @@ def names_of(node_id: str) -> dict[str, Any]:
     return {"inputs": kinds, "outputs": list(NODE_CLASS_MAPPINGS[node_id].RETURN_TYPES)}
 
 
-def is_grown(now: Any, kept: Any) -> bool:
+def is_grown(now: Any, recorded: Any) -> bool:
     """Whether names are those that were kept, with more behind them; a menu may get more anywhere."""
-    if isinstance(kept, dict):
-        kept = {name: dict(enumerate(one)) if name == "outputs" else one for name, one in kept.items()}
-        now = {name: dict(enumerate(one)) if name == "outputs" else one for name, one in (now or {}).items()}
-        return list(now)[: len(kept)] == list(kept) and all(is_grown(now[name], one) for name, one in kept.items())
-    if isinstance(kept, list) and isinstance(now, list):
-        return [value for value in now if value in kept] == kept
-    return now == kept
+    if isinstance(recorded, dict):
+        recorded = {name: dict(enumerate(entry)) if name == "outputs" else entry for name, entry in recorded.items()}
+        now = {name: dict(enumerate(entry)) if name == "outputs" else entry for name, entry in (now or {}).items()}
+        return list(now)[: len(recorded)] == list(recorded) and all(
+            is_grown(now[name], entry) for name, entry in recorded.items()
+        )
+    if isinstance(recorded, list) and isinstance(now, list):
+        return [value for value in now if value in recorded] == recorded
+    return now == recorded
 
 
 def completion() -> str:
@@ -268,8 +271,8 @@ def nodes() -> str:
     ]
     page = with_table(page, ("Node", "What it does"), rows)
     templates = sorted((ROOT / TEMPLATES).glob("*.json"))
-    shown = ((path.stem, said.get(path.stem, used_in(path))) for path in templates)
-    return with_table(page, ("Template", "What it shows"), shown)
+    templates_shown = ((path.stem, said.get(path.stem, used_in(path))) for path in templates)
+    return with_table(page, ("Template", "What it shows"), templates_shown)
 
 
 def case_files() -> str:
@@ -279,11 +282,11 @@ def case_files() -> str:
     for path in sorted((ROOT / CASES).parent.glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
         keys = dict.fromkeys(key for case in data["cases"] for key in case)
-        given = [key for key in keys if key not in (*ANSWERS, *MORE_ANSWERS)]
+        inputs = [key for key in keys if key not in (*ANSWERS, *MORE_ANSWERS)]
         answer = [key for key in ANSWERS if key in keys]
-        named = ((f"`{key}`" for key in some) for some in (given, answer))
+        named = ((f"`{key}`" for key in group) for group in (inputs, answer))
         texts = (data[key].replace("|", "\\|") for key in ("source", "format"))
-        rows.append((f"`{path.name}`", str(len(data["cases"])), *(", ".join(some) for some in named), *texts))
+        rows.append((f"`{path.name}`", str(len(data["cases"])), *(", ".join(group) for group in named), *texts))
     return with_table((ROOT / CASES).read_text(encoding="utf-8"), head, rows)
 
 
@@ -303,14 +306,14 @@ def inspected() -> str:
 def converted() -> str:
     """The help page of Convert Prompt Syntax, which quotes a prompt."""
     node: Any = NODE_CLASS_MAPPINGS["WeightedCLIPConvert"]()
-    found = node.convert("a ((red)) [cat], (dog:1.3)", **{"from": "a1111", "to": "comfy"})
-    return with_quotation(CONVERT, found["result"][0])
+    result = node.convert("a ((red)) [cat], (dog:1.3)", **{"from": "a1111", "to": "comfy"})
+    return with_quotation(CONVERT, result["result"][0])
 
 
 def with_quotation(name: str, quoted: str) -> str:
     """A page with another text in its first block of code."""
-    before, _, behind = (ROOT / name).read_text(encoding="utf-8").split("\n```\n", 2)
-    return f"{before}\n```\n{quoted}\n```\n{behind}"
+    before, _, after = (ROOT / name).read_text(encoding="utf-8").split("\n```\n", 2)
+    return f"{before}\n```\n{quoted}\n```\n{after}"
 
 
 MADE = {

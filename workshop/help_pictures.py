@@ -65,10 +65,10 @@ def timeline(text: str, steps: int) -> Image.Image:
 
 def converted(text: str) -> Image.Image:
     """A prompt in A1111's syntax and in ComfyUI's, above their common chips."""
-    other = convert(text, "a1111", "comfy", default_tokenizer()).text
+    target_text = convert(text, "a1111", "comfy", default_tokenizer()).text
     chips = pictures.draw_tokens(view(read(text)), width=HELP_WIDTH).crop((0, 10, HELP_WIDTH, MARGIN + 92))
     canvas = Canvas(HELP_WIDTH, chips.height + 92, DARK.background)
-    for row, (name, written) in enumerate({"a1111": text, "comfy": other}.items()):
+    for row, (name, written) in enumerate({"a1111": text, "comfy": target_text}.items()):
         y = 18 + row * 42
         canvas.text(MARGIN, y, name, DARK.muted, size=13)
         canvas.text(MARGIN, y + 19, written, DARK.text, size=14)
@@ -97,9 +97,9 @@ def in_small_world(
     picture = canvas.image()
     for row, cells in enumerate(rows.values()):
         drawn = painter().pictures([text for text, _ in cells], [[seed] for _, seed in cells])
-        for column, one in enumerate(drawn):
+        for column, drawing in enumerate(drawn):
             picture.paste(
-                as_picture(one, side), (left + column * (side + gap), head + row * (line + side + gap) + line)
+                as_picture(drawing, side), (left + column * (side + gap), head + row * (line + side + gap) + line)
             )
     return picture
 
@@ -107,16 +107,16 @@ def in_small_world(
 def swept_in_small_world(text: str, seeds: Sequence[int], side: int) -> Image.Image:
     """Grid of a prompt with ranges of weights."""
     way, swept = Way("masked_blend", {"scheme": "masked_blend"}), read_sweep(text)
-    drawn = painter().pictures([painter().text(one, way) for one in swept.texts], [seeds] * len(swept.texts))
+    drawn = painter().pictures([painter().text(variant, way) for variant in swept.texts], [seeds] * len(swept.texts))
     return draw_sweep(
-        swept, [[as_picture(one, side) for one in some.split(1)] for some in drawn], side=side, theme="dark"
+        swept, [[as_picture(drawing, side) for drawing in row.split(1)] for row in drawn], side=side, theme="dark"
     )
 
 
 def by_weight(text: str, weights: Sequence[float], ways: Mapping[str, Way], seed: int) -> Image.Image:
     """Pictures of a prompt in which ``*`` is a weight: a column for each weight, a row for each way of weighting."""
     texts = [text.replace("*", f"{weight:g}") for weight in weights]
-    rows = {name: [(painter().text(one, way), seed) for one in texts] for name, way in ways.items()}
+    rows = {name: [(painter().text(variant, way), seed) for variant in texts] for name, way in ways.items()}
     return in_small_world(text, [f"{weight:g}" for weight in weights], rows)
 
 
@@ -124,8 +124,8 @@ def by_seed(
     rows: Mapping[str, Drawable], title: str = TWO.text(part=""), seeds: Sequence[int] = range(5)
 ) -> Image.Image:
     """Pictures of some prompts: a row for each of them, a column for each seed."""
-    shown = {name: [(text, seed) for seed in seeds] for name, text in rows.items()}
-    return in_small_world(title, [""] * len(seeds), shown)
+    cells = {name: [(text, seed) for seed in seeds] for name, text in rows.items()}
+    return in_small_world(title, [""] * len(seeds), cells)
 
 
 def of_two(options: Mapping[str, Any] | None = None, places: Places | None = None) -> Drawable:
@@ -145,13 +145,13 @@ def word_maps(prompt: str, words: Sequence[str], seed: int) -> Image.Image:
     text = world.text(prompt, Way("watched"))
     [encoded] = world.encoders.prepare([prompt], EncodeOptions()).run()
     rows = (words_of_towers(encoded.prompts) or {})["clip_l"]
-    own = key_rows([rows.rows_of(word) for word in words], text.rows.shape[1])[None]
+    word_keys = key_rows([rows.rows_of(word) for word in words], text.rows.shape[1])[None]
     with watched(world.network) as recorded:
-        *_, latent = sampled(world.network, noise_of([seed]), text._replace(words=own), world.empty)
+        *_, latent = sampled(world.network, noise_of([seed]), text._replace(words=word_keys), world.empty)
     maps = mean_maps(recorded)[0]
     tiles = [("the picture", as_picture(to_pictures(latent), 160))]
-    shown = (maps / maps.max()).repeat_interleave(10, 1).repeat_interleave(10, 2)
-    tiles += [(word, pictures.draw_heat(one.numpy())) for word, one in zip(words, shown, strict=True)]
+    enlarged = (maps / maps.max()).repeat_interleave(10, 1).repeat_interleave(10, 2)
+    tiles += [(word, pictures.draw_heat(heat_map.numpy())) for word, heat_map in zip(words, enlarged, strict=True)]
     canvas = Canvas(HELP_WIDTH, math.ceil(len(tiles) / 2) * 190 + 4, DARK.background)
     for number, (title, _) in enumerate(tiles):
         canvas.text(8 + number % 2 * 166, 14 + number // 2 * 190, title, DARK.text, size=14)
@@ -171,8 +171,8 @@ def webui_noise(side: int, sources: Mapping[str, A1111Noise]) -> Image.Image:
     picture = canvas.image()
     for number, noise in enumerate(sources.values()):
         (drawn,) = noise.generate_noise({"samples": torch.zeros(1, 4, side, side)})
-        shown = as_picture((0.5 + drawn[None, :3] / 5).clamp(0, 1), tile)
-        picture.paste(shown, (gap + number * (tile + gap), top))
+        tile_picture = as_picture((0.5 + drawn[None, :3] / 5).clamp(0, 1), tile)
+        picture.paste(tile_picture, (gap + number * (tile + gap), top))
     return picture
 
 
@@ -206,14 +206,19 @@ def webui_schedules(names: Sequence[str], num_steps: int) -> Image.Image:
 
 def read_settings(infotext: str) -> Image.Image:
     """Outputs of the node Read A1111 Parameters."""
-    found = read_parameters(read_infotext(infotext), "NV")
+    parameters = read_parameters(read_infotext(infotext), "NV")
     rows = {
-        **{"prompt": found.prompt, "negative": found.negative, "SAMPLER": found.sampler, "SIGMAS": found.schedule},
-        **{"NOISE": f"seed {found.noise.seed}, {found.noise.source}", "cfg": f"{found.cfg:g}"},
         **{
-            "size": f"{found.width} x {found.height}",
-            "clip_skip": str(found.clip_skip),
-            "settings": found.settings.options.scheme,
+            "prompt": parameters.prompt,
+            "negative": parameters.negative,
+            "SAMPLER": parameters.sampler,
+            "SIGMAS": parameters.schedule,
+        },
+        **{"NOISE": f"seed {parameters.noise.seed}, {parameters.noise.source}", "cfg": f"{parameters.cfg:g}"},
+        **{
+            "size": f"{parameters.width} x {parameters.height}",
+            "clip_skip": str(parameters.clip_skip),
+            "settings": parameters.settings.options.scheme,
         },
     }
     height, left = 24, 96
@@ -258,7 +263,10 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "sweep": lambda: swept_in_small_world("a red circle and a (blue square:0..1:5)", range(2), 35),
     "sweep-grid": lambda: swept_in_small_world("a (red circle:0..1:3) and a (blue square:0..1:3)", range(1), 50),
     "load-world": lambda: by_seed(
-        {one: painter().text(FADED.replace("*", one), SOME["masked_blend"]) for one in ("1", "0.5", "0.25", "0")},
+        {
+            weight: painter().text(FADED.replace("*", weight), SOME["masked_blend"])
+            for weight in ("1", "0.5", "0.25", "0")
+        },
         FADED,
     ),
     "a1111-noise": lambda: webui_noise(

@@ -56,11 +56,11 @@ def run_job(
         arguments = ["-B", __file__, function.__module__, function.__name__, job_file, result]
         try:
             place = folder or Path(temporary)
-            done = run_in_host(python, arguments, folder=place, environment=environment, seconds=seconds)
+            process = run_in_host(python, arguments, folder=place, environment=environment, seconds=seconds)
         except subprocess.TimeoutExpired as error:
             raise HostFailed(f"stopped after {seconds:g} seconds") from error
-        if done.returncode or not result.is_file():
-            raise HostFailed(done.stdout)
+        if process.returncode or not result.is_file():
+            raise HostFailed(process.stdout)
         return json.loads(result.read_text(encoding="utf-8"))
 
 
@@ -88,8 +88,8 @@ def run_in_host(
 
 def own_environment() -> dict[str, str]:
     """This process's variables without those that would lead another Python to our packages; in UTF-8, and offline."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    return {**kept, "PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    return {**environment, "PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"}
 
 
 def main(module: str, name: str, job_file: str, result_file: str) -> None:

@@ -53,12 +53,12 @@ def checked_out(commit: str) -> Iterator[Path]:
     """Check out a commit into a folder for the duration of the context."""
     git = ["git", "-C", str(ROOT)]
     with tempfile.TemporaryDirectory() as folder:
-        other = Path(folder, "other")
-        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(other), commit], check=True)
+        checkout = Path(folder, "other")
+        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(checkout), commit], check=True)
         try:
-            yield other
+            yield checkout
         finally:
-            subprocess.run([*git, "worktree", "remove", "--force", str(other)], check=True)
+            subprocess.run([*git, "worktree", "remove", "--force", str(checkout)], check=True)
 
 
 def load_package(root: Path) -> None:
@@ -82,7 +82,9 @@ def values_of_options() -> dict[str, tuple[Any, ...]]:
     """All choices of each option of the working tree, but those of bound phrases, which most prompts do not have."""
     load_package(ROOT)
     declared = part("weighting.options").OPTIONS
-    menus = {name: about.choices for name, about in declared.items() if about.choices and not name.startswith("bind")}
+    menus = {
+        name: option.choices for name, option in declared.items() if option.choices and not name.startswith("bind")
+    }
     return {**menus, **OTHERS}
 
 
@@ -90,14 +92,17 @@ def covering_rows(options: dict[str, tuple[Any, ...]], generator: random.Random)
     """Choices that cover every pair of values of two options, found greedily."""
     names = list(options)
     missing = {
-        ((one, a), (other, b)) for one, other in combinations(names, 2) for a in options[one] for b in options[other]
+        ((first, a), (second, b))
+        for first, second in combinations(names, 2)
+        for a in options[first]
+        for b in options[second]
     }
     rows: list[dict[str, Any]] = []
     while missing:
-        (one, a), (other, b) = min(missing, key=repr)
+        (first, a), (second, b) = min(missing, key=repr)
         best: tuple[int, dict[str, Any]] = (-1, {})
         for _ in range(40):
-            row = {name: generator.choice(values) for name, values in options.items()} | {one: a, other: b}
+            row = {name: generator.choice(values) for name, values in options.items()} | {first: a, second: b}
             best = max(best, (len(missing & _pairs(row, names)), row), key=lambda scored: scored[0])
         missing -= _pairs(best[1], names)
         rows.append(best[1])
@@ -105,7 +110,7 @@ def covering_rows(options: dict[str, tuple[Any, ...]], generator: random.Random)
 
 
 def _pairs(row: dict[str, Any], names: Sequence[str]) -> set[Any]:
-    return {((one, row[one]), (other, row[other])) for one, other in combinations(names, 2)}
+    return {((first, row[first]), (second, row[second])) for first, second in combinations(names, 2)}
 
 
 def prompts() -> Iterator[str]:
@@ -146,7 +151,9 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
         try:
             reads = [read_prompt(text, options, tokenize) for text in job["texts"]]
             encoded = _encoded(reads, encode, tokenize, job["way"])
-            results.append([(one.hidden, one.pooled, [issue.line for issue in one.read.issues]) for one in encoded])
+            results.append(
+                [(prompt.hidden, prompt.pooled, [issue.line for issue in prompt.read.issues]) for prompt in encoded]
+            )
         except ValueError as error:
             results.append(str(error))
     torch.save(results, out)
@@ -182,28 +189,28 @@ def _encoded(reads: Any, encode: Any, tokenize: Any, way: str) -> Any:
         keeps_calls=way != "together",
     )
     if way == "alone":
-        return [one for read in reads for one in encoders.plan([{"clip_l": read}]).run_tower("clip_l")]
+        return [prompt for parsed in reads for prompt in encoders.plan([{"clip_l": parsed}]).run_tower("clip_l")]
     if way == "together":
-        return encoders.plan([{"clip_l": read} for read in reads]).run_tower("clip_l")
-    prepared = encoders.prepare_together([read.prompt.source for read in reads], reads[0].options)
+        return encoders.plan([{"clip_l": parsed} for parsed in reads]).run_tower("clip_l")
+    prepared = encoders.prepare_together([parsed.prompt.source for parsed in reads], reads[0].options)
     return prepared.run_tower("clip_l")
 
 
-def compare(theirs: Sequence[Any], ours: Sequence[Any], jobs: Sequence[Any], tolerance: float) -> int:
+def compare(before: Sequence[Any], after: Sequence[Any], jobs: Sequence[Any], tolerance: float) -> int:
     """Print differences; return the number of jobs with any. A new choice in the working tree cannot be compared."""
     import torch
 
     differing, worst = 0, 0.0
-    for one, other, job in zip(theirs, ours, jobs, strict=True):
+    for expected, actual, job in zip(before, after, jobs, strict=True):
         why = ""
-        if one is None:
+        if expected is None:
             continue
-        if other is None:
+        if actual is None:
             why = "options that are no longer known"
-        elif isinstance(one, str) or isinstance(other, str):
-            why = "" if one == other else f"{one!s:.200} | {other!s:.200}"
+        elif isinstance(expected, str) or isinstance(actual, str):
+            why = "" if expected == actual else f"{expected!s:.200} | {actual!s:.200}"
         else:
-            for (hidden, pooled, issues), (its_hidden, its_pooled, its_issues) in zip(one, other, strict=True):
+            for (hidden, pooled, issues), (its_hidden, its_pooled, its_issues) in zip(expected, actual, strict=True):
                 if issues != its_issues:
                     why = f"problems {issues} | {its_issues}"
                 for a, b in ((hidden, its_hidden), (pooled, its_pooled)):
@@ -218,7 +225,7 @@ def compare(theirs: Sequence[Any], ours: Sequence[Any], jobs: Sequence[Any], tol
             differing += 1
             if differing <= 10:
                 print(f"{why}\n    {job}")
-    new = sum(one is None for one in theirs)
+    new = sum(expected is None for expected in before)
     print(f"{len(jobs)} jobs, {differing} differ; the farthest numbers are {worst:.3g} apart")
     if new:
         print(f"{new} jobs were left out: they have a choice that is new")
@@ -245,13 +252,13 @@ def main() -> int:
     jobs: list[dict[str, Any]] = []
     for index, text in enumerate(texts):
         way = ("alone", "alone", "together", "columns")[index // len(rows) % 4]
-        some = [text] if way == "alone" else [text, texts[index - 1], texts[index - 7]]
-        jobs.append({"texts": some, "options": rows[index % len(rows)], "way": way})
-    with tempfile.TemporaryDirectory() as name, checked_out(arguments.commit) as other:
+        batch = [text] if way == "alone" else [text, texts[index - 1], texts[index - 7]]
+        jobs.append({"texts": batch, "options": rows[index % len(rows)], "way": way})
+    with tempfile.TemporaryDirectory() as name, checked_out(arguments.commit) as checkout:
         folder = Path(name)
         (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
         results: list[Any] = []
-        for root in (other, ROOT):
+        for root in (checkout, ROOT):
             out = folder / f"{len(results)}.pt"
             flags = ["--threads", str(arguments.threads), *(["--batched"] if arguments.batched else [])]
             command = [sys.executable, "-B", __file__, arguments.commit, *flags]

@@ -47,8 +47,8 @@ def rows() -> dict[str, Callable[[], Any]]:
         options, sequence = new_options(syntax=syntax), cycle(islice(texts.fresh(texts.FOUR_DOWN, syntax), 1000))
         return lambda: [strip_items(view(read_prompt(next(sequence), options, tokenize))) for _ in range(TEXTS_READ)]
 
-    one, other = texts.fresh(texts.ONE_UP, "a1111"), texts.fresh(texts.NEGATIVE, "a1111")
-    pairs = zip(one, other, strict=True)
+    first, second = texts.fresh(texts.ONE_UP, "a1111"), texts.fresh(texts.NEGATIVE, "a1111")
+    pairs = zip(first, second, strict=True)
     return {
         "plain": ours(texts.PLAIN, syntax="comfy", scheme="comfy"),
         "one word up": ours(texts.ONE_UP, syntax="comfy", scheme="comfy"),
@@ -72,13 +72,13 @@ def work(root: Path, threads: int) -> None:
     torch.set_num_threads(threads)
     load_package(root)
     with torch.no_grad():
-        known = rows()
-        print("\t".join(known), flush=True)
+        cases = rows()
+        print("\t".join(cases), flush=True)
         for line in sys.stdin:
             if not line.strip():
                 break
             start = time.perf_counter()
-            known[line.strip()]()
+            cases[line.strip()]()
             print(time.perf_counter() - start, flush=True)
 
 
@@ -139,15 +139,15 @@ def main() -> int:
         return 0
     if arguments.pairs < 9:
         parser.error(f"--pairs {arguments.pairs}: at least 9, or the interval says little")
-    with checked_out(arguments.commit) as other:
-        workers = [Worker(other, arguments.threads), Worker(ROOT, arguments.threads)]
+    with checked_out(arguments.commit) as checkout:
+        workers = [Worker(checkout, arguments.threads), Worker(ROOT, arguments.threads)]
         for name in [name for name in workers[1].names if arguments.only in name]:
             for worker in workers:
                 worker.seconds(name)
             ratios: list[float] = []
             for number in range(arguments.pairs):
-                taken = {worker: worker.seconds(name) for worker in workers[:: 1 - 2 * (number % 2)]}
-                ratios.append(taken[workers[1]] / taken[workers[0]])
+                seconds = {worker: worker.seconds(name) for worker in workers[:: 1 - 2 * (number % 2)]}
+                ratios.append(seconds[workers[1]] / seconds[workers[0]])
             middle, low, high = interval(ratios)
             print(f"{name:<45} {middle:.3f}   95 %: {low:.3f} to {high:.3f}", flush=True)
         for worker in workers:

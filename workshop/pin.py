@@ -51,10 +51,10 @@ def pinned(text: str, files_of: Callable[[str], Iterable[dict]]) -> str:
     """A list of requirements with the hashes of all their files."""
 
     def with_hashes(match: re.Match[str]) -> str:
-        found = hashes_of(files_of(match[1]), match[2])
-        if not found:
+        hashes = hashes_of(files_of(match[1]), match[2])
+        if not hashes:
             raise SystemExit(f"{match[0]}: the index has no file of this version")
-        return " \\\n".join([match[0].rstrip(), *(f"    --hash=sha256:{one}" for one in found)])
+        return " \\\n".join([match[0].rstrip(), *(f"    --hash=sha256:{digest}" for digest in hashes)])
 
     return REQUIREMENT.sub(with_hashes, HASHES.sub("", text))
 

@@ -27,11 +27,11 @@ def compared(sides: Mapping[str, Drawable], seeds: Sequence[int] = (4, 1)) -> Im
     """Two prompts beside each other, each with two seeds above its name; or four, each with the first seed."""
     canvas = Canvas(SIDE, SIDE, DARK.background)
     num_rows = len(sides) // 2
-    shown, height = seeds[: 3 - num_rows], SIDE / num_rows
-    side = int((height - BAND) / len(shown))
+    first_seeds, height = seeds[: 3 - num_rows], SIDE / num_rows
+    side = int((height - BAND) / len(first_seeds))
     for number, (name, text) in enumerate(sides.items()):
         middle, top = SIDE / 4 + number % 2 * SIDE / 2, number // 2 * height
-        for row, drawn in enumerate(painter().pictures([text], [shown])[0].split(1)):
+        for row, drawn in enumerate(painter().pictures([text], [first_seeds])[0].split(1)):
             canvas.paste(as_picture(drawn, side), int(middle - side / 2), int(top + row * side))
         canvas.text(middle, top + height - BAND / 2, name, DARK.text, size=18, align="center")
     return canvas.image()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -25,13 +23,6 @@ from weighted_clip.world.shapes import combinations
 TINY = DVAEConfig(vocab_size=512, hidden_dim=64, num_blocks=1, init_dim=8)
 """The smallest sizes that OpenAI's package takes."""
 TINY_SMALL = DVAEConfig("small", vocab_size=16, hidden_dim=16)
-
-
-def dall_e() -> ModuleType:
-    """OpenAI's package ``dall-e`` 0.1, which is in no requirements, as it wants mypy and pytest."""
-    return pytest.importorskip(
-        "dall_e", reason="compares with dall-e 0.1, which is not installed: pip install --no-deps dall-e attrs requests"
-    )
 
 
 def seeded(config: DVAEConfig, seed: int = 0) -> DVAE:
@@ -82,13 +73,6 @@ def nearest_colors(images: torch.Tensor) -> torch.Tensor:
     """Expected result of `palette_dvae`, computed differently: ``[b, 3, h, w]`` to ``[b, h / 4, w / 4]``."""
     means = nn.functional.avg_pool2d(images.double(), 4).movedim(1, -1)
     return torch.cdist(means.flatten(0, 2), palette().double()).argmin(1).view(means.shape[:3])
-
-
-def reference(config: DVAEConfig) -> tuple[nn.Module, nn.Module]:
-    """OpenAI's encoder and decoder of these sizes."""
-    theirs = dall_e()
-    shared = {"n_hid": config.hidden_dim, "n_blk_per_group": config.num_blocks, "vocab_size": config.vocab_size}
-    return theirs.Encoder(**shared), theirs.Decoder(n_init=config.init_dim, **shared)
 
 
 def pictures(count: int, height: int, width: int, seed: int = 0) -> torch.Tensor:

@@ -40,16 +40,14 @@ def outcome(file: ModelFile, limited: Limited, folder: Path) -> Outcome:
 
 
 def test_hostile_files_are_refused_in_words(limited: Limited, tmp_path: Path) -> None:
-    """Those that the commands of DALL·E read: other files are the campaign's."""
     wrong: dict[str, Outcome] = {}
     names: list[str] = []
     for number, file in enumerate(hostile_files()):  # once: to make them takes as long as to refuse them
         names.append(file.name)
-        if file.name.partition(": ")[0] in COMMANDS:
-            end = outcome(file, limited, tmp_path / str(number))
-            is_right = end.status == 0 if file.name in READ else refused(end) and "model." in end.told
-            if not is_right or len(end.told) > 1500:
-                wrong[file.name] = end
+        end = outcome(file, limited, tmp_path / str(number))
+        is_right = end.status == 0 if file.name in READ else refused(end) and "model." in end.told
+        if not is_right or len(end.told) > 1500:
+            wrong[file.name] = end
     assert not wrong
     assert len(names) == len(set(names)) >= 250
 

@@ -16,52 +16,19 @@ from torch import Tensor, nn
 from weighted_clip.commands import model_files
 from weighted_clip.commands.program import main
 from weighted_clip.dalle import published as module
-from weighted_clip.dalle.files import DVAEFileError, load_dvae
+from weighted_clip.dalle.files import DVAEFileError
 from weighted_clip.dalle.prior_file import load_prior
 from weighted_clip.dalle.published import VARIANTS, prior_of, read_published, read_rudalle
 from weighted_clip.encoder.config import MaskVariant
 from weighted_clip.encoder.sparse_masks import column_mask, convolutional_mask, row_mask
 
 from ..libraries import is_torch
-from .models import TINY, reference, seeded
-from .rudalle import SIZES, formula_ids, formula_state, their_logits, their_model
-from .test_rudalle import both, expected
+from .rudalle import SIZES, formula_state
 
 needs_safe_globals = pytest.mark.skipif(not is_torch("2.5"), reason="this torch has no list of allowed globals")
 
 
 # ---- OpenAI's pickles
-
-
-@needs_safe_globals
-def test_openais_pickled_modules_are_converted_without_their_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    halves = reference(TINY)
-    model = seeded(TINY)
-    paths = [tmp_path / "encoder.pkl", tmp_path / "decoder.pkl"]
-    for half, ours, path in zip(halves, (model.encoder, model.decoder), paths, strict=True):
-        half.load_state_dict(ours.state_dict())
-        torch.save(half, path)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "dall_e"]:
-        monkeypatch.setitem(sys.modules, name, None)  # from here on it cannot be imported
-    out = tmp_path / "dvae.safetensors"
-    assert main(["convert-dvae", *map(str, paths), str(out)]) == 0
-    assert "512 tokens, 8 pixels along each side" in capsys.readouterr().out
-    again = load_dvae(out)
-    assert again.config == TINY
-    ours, theirs = model.state_dict(), again.state_dict()
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-    assert main(["convert-dvae", *map(str, paths), str(out)]) == 1
-    assert "is there already" in capsys.readouterr().err
-    out.write_bytes(b"mine")
-    monkeypatch.setattr("weighted_clip.commands.model_files.check_new_file", lambda path: None)
-    assert main(["convert-dvae", *map(str, paths), str(out)]) == 1  # as if it had come since
-    assert f"{out} cannot be written: File exists" in capsys.readouterr().err
-    assert out.read_bytes() == b"mine"
-    assert main(["convert-dvae", *map(str, reversed(paths)), str(tmp_path / "b.safetensors")]) == 1
-    assert "decoder.pkl: it holds Decoder, expected dall_e's Encoder" in capsys.readouterr().err
 
 
 class Hostile:
@@ -180,20 +147,6 @@ def masks(variant: MaskVariant, dtype: torch.dtype = torch.bool) -> State:
 def written(path: Path, state: object) -> Path:
     torch.save(state, path)
     return path
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_what_rudalle_saves_is_converted_and_gives_its_logits(
-    variant: MaskVariant, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = their_model(variant, formula_state())
-    given = written(tmp_path / "pytorch_model.bin", model.state_dict())  # masks and all
-    out = tmp_path / "rudalle.safetensors"
-    assert main(["convert-rudalle", str(given), str(out), "--heads", str(HEADS)]) == 0
-    assert f"{variant}, 0.00 billion parameters, 7 layers, 6 positions of text, 8 x 8 image" in capsys.readouterr().out
-    theirs = expected(variant, their_logits(model, formula_ids()))
-    for mine, other in zip(both(load_prior(out), formula_ids()), theirs, strict=True):
-        assert (mine - other).abs().max() <= 1e-5
 
 
 def test_a_file_that_has_come_meanwhile_is_not_overwritten(

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..fuzz.campaign import load
+from ..fuzz.limited import load
 
 OLD, LAST = 8, 9
 """Numbers of the versions that are there before and written afterwards; the processes write versions 0 to 2."""
@@ -257,88 +257,13 @@ class Copied(Kind):
             yield from (f"{path} is not whole" for path in there if path.read_bytes() != content(number))
 
 
-class Rewritten(Replaced):
-    """A safetensors file with other metadata."""
-
-    name = "file.safetensors"
-
-    def work(self, number: int) -> None:
-        from weighted_clip.output.files import written_whole
-
-        with written_whole(self.path) as place:
-            self._rewrite(place, number)
-
-    def _rewrite(self, place: Path, number: int) -> None:
-        from weighted_clip.output.rewriting import rewrite
-
-        source = self.folder.with_name("source.safetensors")
-        if not source.exists():
-            header = json.dumps({"x": {"dtype": "U8", "shape": [5_000], "data_offsets": [0, 5_000]}}).encode()
-            source.write_bytes(len(header).to_bytes(8, "little") + header + content(0)[:5_000])
-        rewrite(source, place, {}, {"version": str(number)})
-
-    def version(self) -> int:
-        data = self.path.read_bytes()
-        number = int(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["version"])
-        self._rewrite(self.folder.with_name("expected"), number)
-        if data != self.folder.with_name("expected").read_bytes():
-            raise ValueError(f"{len(data)} bytes, not those of version {number}")
-        return number
-
-
-class Shard(Replaced):
-    """A shard of encoded prompts."""
-
-    name = "prompts-00000000.safetensors"
-
-    def work(self, number: int) -> None:
-        import torch
-        from weighted_clip.encoder.encoding import Encoding
-        from weighted_clip.output.shards import ShardHead, write_shard
-
-        rows = [Encoding(torch.full((7, 8), float(number)), torch.full((8,), float(number))) for _ in "abc"]
-        write_shard(self.path, ShardHead(0, (f"a {number}", "b", "c"), {"version": str(number)}), rows)
-
-    def version(self) -> int:
-        from weighted_clip.output.shards import read_head, read_shards
-
-        number = int(read_head(self.path).about["version"])
-        lines = [*read_shards(self.folder)]
-        if len(lines) != 3 or lines[0].text != f"a {number}" or any((line.hidden != number).any() for line in lines):
-            raise ValueError(f"not the lines of version {number}")
-        return number
-
-
-class Checkpoint(Replaced):
-    """The checkpoint of a run."""
-
-    name = "checkpoint.pt"
-
-    def work(self, number: int) -> None:
-        import torch
-        from weighted_clip.training import checkpoint
-
-        checkpoint.save(self.folder, {"step": number, "model": {"x": torch.full((1_000,), float(number))}})
-
-    def version(self) -> int:
-        from weighted_clip.training import checkpoint
-
-        state = checkpoint.load(self.folder)
-        if (state["model"]["x"] != state["step"]).any():
-            raise ValueError(f"not the tensors of version {state['step']}")
-        return state["step"]
-
-
-LIGHT: dict[str, type[Kind]] = {
+KINDS: dict[str, type[Kind]] = {
     "replaced": Replaced,
     "folder": Folder,
     "new": New,
     "new without links": NewWithoutLinks,
     "copied": Copied,
-    "rewritten": Rewritten,
 }
-"""Kinds that need no PyTorch."""
-KINDS: dict[str, type[Kind]] = {**LIGHT, "shard": Shard, "checkpoint": Checkpoint}
 
 
 def beside(folder: Path, names: Sequence[str]) -> Iterator[str]:

@@ -13,11 +13,9 @@ import json
 import lzma
 import os
 import re
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -633,27 +631,3 @@ def _captions() -> Iterator[DataSet]:
             captions([0]),
             reader="read_captions",
         )
-
-
-# ---- for a process of limited.py
-
-
-def load_readers() -> None:
-    """Load once what reading takes."""
-    with tempfile.TemporaryDirectory() as place:
-        good = _shard("a good one", shard([pair(0)]), captions([0]))
-        good.write(Path(place))
-        assert not finding(good, Path(place))
-
-
-@cache
-def _all() -> list[DataSet]:
-    return list(hostile_sets())
-
-
-def finding_of(number: int, folder: str) -> str:
-    """`finding` of one of the `hostile_sets`, by its number."""
-    try:
-        return finding(_all()[number], Path(folder))
-    except Exception as error:
-        return f"raises {type(error).__name__}: {str(error)[:200]}"

@@ -1,12 +1,12 @@
 """Runs work in a process with little memory, one piece after the other, and sees what ends it or never ends.
 
-The process is this file as a program: it reads pieces of work as JSON, and answers each with its status and a text. A
-piece is a command line, with its exit status and what it wrote to the error stream; or number and folder of one of the
-hostile data sets, with what is wrong when it is read, or 0.
+The process is this file as a program: it reads command lines as JSON, and answers each with its exit status and what it
+wrote to the error stream.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -20,8 +20,7 @@ from threading import Timer
 from time import process_time
 from typing import Any, NamedTuple
 
-from .campaign import ROOT, load
-
+ROOT = Path(__file__).resolve().parents[2]
 MEMORY = 700 * 2**20
 """Address space that a command may take beyond that of the idle program."""
 
@@ -40,12 +39,9 @@ class Outcome(NamedTuple):
 class Limited:
     """A process that does such work. It is started again after a piece that ended it."""
 
-    def __init__(self, seconds: float, memory: int = MEMORY, root: Path = ROOT, work: str = "commands") -> None:
-        """Set its limits: seconds for a piece of work, and bytes of address space beyond that of the idle program.
-
-        ``root`` is the repository whose commands are run, ``work`` one of `WORK`.
-        """
-        self._seconds, self._memory, self._root, self._work = seconds, memory, root, work
+    def __init__(self, seconds: float, memory: int = MEMORY) -> None:
+        """Set its limits: seconds for a piece of work, and bytes of address space beyond that of the idle program."""
+        self._seconds, self._memory = seconds, memory
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Limited:
@@ -60,7 +56,7 @@ class Limited:
         """Do a piece of work."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fuzz.limited", str(self._memory), str(self._root), self._work],
+                [sys.executable, "-m", "tests.fuzz.limited", str(self._memory)],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -125,28 +121,28 @@ def _commands() -> Callable[[list[Any]], Outcome]:
     return run
 
 
-def _data_sets() -> Callable[[list[Any]], Outcome]:
-    from . import data_sets
+def load() -> None:
+    """Load the repository as the package ``weighted_clip``, whatever its folder is called."""
+    place = ROOT / "__init__.py"
+    spec = importlib.util.spec_from_file_location("weighted_clip", place, submodule_search_locations=[str(ROOT)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
-    data_sets.load_readers()
-    return lambda piece: Outcome(data_sets.finding_of(*piece) or 0, "")
 
-
-WORK = {"commands": _commands, "data sets": _data_sets}
-
-
-def _answers(memory: int, root: Path, work: str) -> None:
-    load(root)
+def _answers(memory: int) -> None:
+    load()
     import resource
 
-    work_on = WORK[work]()
+    run = _commands()
     idle = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (idle + memory, idle + memory))
     answers = sys.stdout
     for line in sys.stdin:
         started = process_time()
         try:
-            outcome = work_on(json.loads(line))
+            outcome = run(json.loads(line))
         except BaseException as error:
             outcome = Outcome(f"{type(error).__name__}: {str(error)[:500]}", "")
         outcome = outcome._replace(seconds=process_time() - started)
@@ -155,4 +151,4 @@ def _answers(memory: int, root: Path, work: str) -> None:
 
 
 if __name__ == "__main__":
-    _answers(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    _answers(int(sys.argv[1]))

@@ -17,22 +17,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from weighted_clip.dalle.dalle import save_dalle
-from weighted_clip.encoder.text_model import TextModel
 
 from ..dalle.models import PRIOR, TINY, TINY_SMALL, seeded, tiny_dalle
 from ..dalle.rudalle import formula_state
-from ..encoder.files import hugging_face
-from .file_targets import TEXT
 
 Write = Callable[[Path], None]
 
 CONVERT_DVAE = ["convert-dvae", "{file}", "{file}", "{out}.safetensors"]
 CONVERT_RUDALLE = ["convert-rudalle", "{file}", "{out}.safetensors", "--variant", "rudalle-v3", "--heads", "4"]
 SAMPLE = ["dalle", "sample", "{file}", "a red ring", "--out", "{out}", "--count", "1"]
-ENCODE = ["encode", "a cat", "--weights", "{file}", "--no-pictures", "--out", "{out}"]
 
 
 class ModelFile(NamedTuple):
@@ -485,6 +480,7 @@ VALUES = {
     "a list 100,000 deep": "[" * 100_000 + "]" * 100_000,
 }
 """Values that are no size of a small model, in JSON."""
+LEADING = ("-1", "null", "a string", "a fraction", "2^31", "20,001")
 
 
 def _sizes() -> Iterator[tuple[str, Write]]:
@@ -494,7 +490,9 @@ def _sizes() -> Iterator[tuple[str, Write]]:
         for field in vars(config):
             if field == "init_dim":  # no part of the small architecture
                 continue
-            for name, value in VALUES.items():
+            # every value for one size of each part, and for the others one of each way in which they are refused
+            is_first = field == next(iter(vars(config)))
+            for name, value in VALUES.items() if is_first else ((name, VALUES[name]) for name in LEADING):
                 sizes = {**vars(config), field: "@"}
                 said = json.dumps(sizes).replace('"@"', value)
                 metadata = {**header["__metadata__"], part: said}
@@ -589,44 +587,6 @@ def _headers(header: dict[str, Any], data: bytes) -> Iterator[tuple[str, Write]]
         yield name, partial(_bytes_to, file)
 
 
-@cache
-def encoder_file() -> tuple[dict[str, Any], bytes]:
-    """Header and data of a small text encoder, in numbers of 8 bits, as its vocabulary alone takes megabytes."""
-    header: dict[str, Any] = {}
-    end = 0
-    with torch.device("meta"):
-        tensors = hugging_face(dict(TextModel(TEXT).named_parameters()), "")
-    for name, value in tensors.items():
-        begin, end = end, end + value.numel()
-        header[name] = {"dtype": "F8_E4M3", "shape": list(value.shape), "data_offsets": [begin, end]}
-    return header, bytes(end)
-
-
-CONFIG = {
-    "model_type": "clip_text_model",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "projection_dim": 64,
-}
-
-
-def _configs() -> Iterator[tuple[str, str]]:
-    """Contents of a ``config.json`` beside an encoder that it fits but for one entry."""
-    for field in ("num_attention_heads", "hidden_act", "layer_norm_eps"):
-        for name, value in VALUES.items():
-            yield f"config.json: {field} is {name}", json.dumps({**CONFIG, field: "@"}).replace('"@"', value)
-    yield "config.json: three heads", json.dumps({**CONFIG, "num_attention_heads": 3})
-    for name, value in (
-        ("lists", "[" * 500_000 + "]" * 500_000),
-        ("objects", '{"text_config":' * 100_000 + "{}" + "}" * 100_000),
-        ("cut off", '{"model_type": "clip_text_model"'),
-        ("two megabytes", json.dumps({**CONFIG, "x": "x" * 2**21})),
-    ):
-        yield f"config.json: {name}", value
-
-
 # ---- all of them
 
 
@@ -640,32 +600,15 @@ def _sparse(path: Path, data: bytes, size: int) -> None:
         file.truncate(size)
 
 
-def _beside(path: Path, config: str | None, size: int | None = None) -> None:
-    """An encoder, and what is beside it."""
-    header, data = encoder_file()
-    lying(json.dumps(header), data)(path)
-    if config is not None:
-        path.with_name("config.json").write_text(config, encoding="utf-8")
-    if size is not None:
-        _sparse(path.with_name("config.json"), b"{", size)
-
-
 def hostile_files() -> Iterator[ModelFile]:
     """All files that are to be refused, or read as if nothing were. Each needs a folder of its own."""
     for name, command, data in (*_pickles(), *_zips()):
         yield ModelFile(f"{command[0]}: {name}", partial(_bytes_to, data), command)
     for name, write in (*_sizes(), *_headers(*dalle_file())):
         yield ModelFile(f"dalle sample: {name}", write, SAMPLE)
-    for name, write in _headers(*encoder_file()):
-        yield ModelFile(f"encode: {name}", write, ENCODE)
     for size in (2**33, 2**40):
         hole = partial(_sparse, data=struct.pack("<Q", size - 8), size=size)
         yield ModelFile(f"dalle sample: a header of {size} bytes, most of them a hole", hole, SAMPLE)
-        yield ModelFile(f"encode: a header of {size} bytes, most of them a hole", hole, ENCODE)
-    for name, config in _configs():
-        yield ModelFile(f"encode: {name}", partial(_beside, config=config), ENCODE)
-    for size in (5 * 10**9, 2**40):
-        yield ModelFile(f"encode: config.json of {size} bytes", partial(_beside, config=None, size=size), ENCODE)
 
 
 def controls() -> Iterator[ModelFile]:
@@ -680,5 +623,3 @@ def controls() -> Iterator[ModelFile]:
     yield ModelFile("convert-rudalle", partial(_bytes_to, zipped(rudalle_parts())), CONVERT_RUDALLE)
     header, data = dalle_file()
     yield ModelFile("dalle sample", lying(json.dumps(header), data), SAMPLE)
-    yield ModelFile("encode", partial(_beside, config=None), ENCODE)
-    yield ModelFile("encode with config.json", partial(_beside, config=json.dumps(CONFIG)), ENCODE)

@@ -1,4 +1,4 @@
-"""Every target of targets.py on likely text and mutated files; campaign.py does it for hours, guided by coverage."""
+"""Every target of targets.py on likely text and mutated files."""
 
 import pytest
 from hypothesis import given, settings
@@ -37,7 +37,7 @@ def test_no_input_raises_what_is_not_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_seed_of_a_campaign_passes(name: str) -> None:
+def test_every_seed_passes(name: str) -> None:
     if name == "lab":
         pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
     given = list(seeds())

@@ -1,4 +1,4 @@
-"""Hostile files of options, a part of those of the campaign, each read by the command in little time and memory."""
+"""Hostile files of options, every fifth of them, each read by the command in little time and memory."""
 
 import sys
 from pathlib import Path

@@ -6,7 +6,6 @@ are first measured at 2 and 8 KiB, and up to 64 KiB where those differ by more t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from functools import cache, partial
@@ -14,11 +13,8 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from weighted_clip.encoder.tokenizer import default_tokenizer, without_surrogates
-from weighted_clip.web.inspection import inspect
-from weighted_clip.weighting.chunking import CHUNKINGS
+from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import TokenChunk
-from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.hiding import hiding_issues, mark_hidden
 from weighted_clip.weighting.options import EncodeOptions
@@ -27,30 +23,16 @@ from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.tags import tag_issues, take_tags
 from weighted_clip.weighting.timed.editing import edits_of, read_editing
 from weighted_clip.weighting.timed.schedule import read_timed, split_and
-from weighted_clip.weighting.view import token_table, view
 
 from .patterns import CHARACTERS, Pumped, Use, pumped, uses
 from .processor_time import may_grow_too_fast, too_fast_growth
-from .targets import NAMES
 from .test_growth import SHAPES
-from .text_targets import Embeddings
 
 pytestmark = pytest.mark.no_cover
 
 TOKENIZE = default_tokenizer()
 STEPS = 20
 Reader = Callable[[str], Any]
-
-
-def _options(**given: Any) -> Reader:
-    options = EncodeOptions(**given)
-
-    def read(text: str) -> None:
-        found = read_prompt(text, options, TOKENIZE, embeddings=Embeddings())
-        token_table(found)
-        view(found)
-
-    return read
 
 
 def _tags(text: str) -> None:
@@ -65,19 +47,9 @@ def _timed(text: str) -> None:
     read_timed(text, STEPS)
 
 
-def _hiding(text: str) -> None:
-    """Phrases to hide, in a prompt that is made of them."""
-    options = EncodeOptions(hide=text.replace(" ", "\n"), hidden_from="the phrases below", from_phrases=text)
-    read_prompt(text, options, TOKENIZE)
-
-
 def _name(text: str) -> None:
     folder = EmbeddingFolder([], "clip_l", 8)
     assert folder.find(text) is None
-
-
-def _inspect(**given: Any) -> Reader:
-    return lambda text: json.dumps(inspect({"text": without_surrogates(text), **given}, NAMES))
 
 
 PARSERS: dict[str, Reader] = {
@@ -88,42 +60,6 @@ PARSERS: dict[str, Reader] = {
     "tokenizer": TOKENIZE,
 }
 """Parsers, which run first in everything else, and are quick."""
-
-READERS: dict[str, Reader] = {
-    **{f"read {syntax}": _options(syntax=syntax, normalization="length+mean") for syntax in SYNTAXES},
-    **{f"chunk {chunking}": _options(syntax="compel", chunking=chunking) for chunking in CHUNKINGS},
-    **{
-        f"convert {source} to {target}": partial(convert, source=source, target=target, tokenize=TOKENIZE)
-        for source in SYNTAXES
-        for target in TARGETS
-        if source != target
-    },
-    "hidden phrases": _hiding,
-    "ruler": _inspect(syntax="a1111"),
-    "ruler, timed": _inspect(syntax="a1111", steps=STEPS),
-}
-"""All else that needs no model."""
-
-
-@cache
-def lab_readers() -> dict[str, Reader]:
-    """The lab's handlers while its user types."""
-    from weighted_clip.web.lab.handlers import OPTIONS, Handlers
-    from weighted_clip.web.lab.model import LabError
-    from weighted_clip.web.lab.tabs import ConvertTab, MasksTab, TokensTab
-
-    def none() -> Any:
-        raise LabError("No model is loaded yet.")
-
-    base = EncodeOptions(syntax="a1111", scheme="masked_blend")
-    handlers, values = Handlers(none, base), [getattr(base, name) for name in OPTIONS]
-
-    return {
-        "lab, typing": lambda text: handlers.read(text, *values),
-        "lab, Tokens": lambda text: TokensTab(handlers).show(text, *values),
-        "lab, Masks": lambda text: MasksTab(handlers).show(1, text, *values),
-        "lab, Convert": lambda text: ConvertTab(handlers).show("compel", text, *values),
-    }
 
 
 WORDS = (
@@ -153,8 +89,6 @@ VARIED: dict[str, MakeText] = {
         * (size // 100)
     )[:size],
 }
-SHORT = (*VARIED.values(), Pumped("", "BREAK ", "").text)
-"""For readers that do everything."""
 
 
 @cache
@@ -204,24 +138,6 @@ def test_no_parser_takes_quadratic_time(name: str) -> None:
     assert_not_quadratic(PARSERS[name], first | others)
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_no_reader_takes_quadratic_time(name: str) -> None:
-    assert_not_quadratic(READERS[name], {repr(text(40)): text for text in SHORT})
-
-
-@pytest.mark.parametrize("name", ["lab, typing", "lab, Tokens", "lab, Masks", "lab, Convert"])
-def test_no_handler_of_the_lab_takes_quadratic_time(name: str) -> None:
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
-    assert_not_quadratic(lab_readers()[name], {repr(text(40)): text for text in SHORT})
-
-
-def test_words_of_other_chunks_cost_nothing_where_the_masks_of_one_are_drawn() -> None:
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
-    draw = lab_readers()["lab, Masks"]
-    draw("a (b:0.5)")
-    assert not too_fast_growth(draw, VARIED["all weights"], tiny=())  # a drawing takes long, however short the text
-
-
 def test_spellings_of_one_phrase_are_not_gone_through_at_every_place_of_it() -> None:
     chunks: dict[str, tuple[TokenChunk, ...]] = {}
 
@@ -235,14 +151,6 @@ def test_spellings_of_one_phrase_are_not_gone_through_at_every_place_of_it() -> 
         assert not hiding_issues(mark_hidden(chunks[text], options, TOKENIZE), options, TOKENIZE)
 
     assert not too_fast_growth(hide, phrases)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("name", [*PARSERS, *READERS])
-def test_no_reader_takes_quadratic_time_whatever_two_things_are_repeated(name: str) -> None:
-    every = 1 if name in PARSERS else 11
-    assert_not_quadratic({**PARSERS, **READERS}[name], dict(list(texts().items())[::every]))
 
 
 @pytest.mark.parametrize(

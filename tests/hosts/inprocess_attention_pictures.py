@@ -23,10 +23,9 @@ from inprocess_attention import (
     left_of,
     weights_stay_with_their_entry,
 )
-from inprocess_places import encoded, placed
-from inprocess_places_joint import draws_by_place, half
+from inprocess_places import draws_by_place, encoded, half, placed
+from inprocess_regions import check as regions_equal
 from inprocess_regions import region
-from inprocess_regions_joint import check as regions_equal
 from inprocess_word_maps import compared, probabilities_of_blocks, watched
 from served_clip import effects, served
 from toys import LATENT, PLAIN, TEXT, TOYS, WORDS, Weights, make_model, make_text_encoder, sampled

@@ -25,8 +25,7 @@ from inprocess_attention import (
     weights_stay_with_their_entry,
     what_acts_is_said,
 )
-from inprocess_places import encoded, placed, result_of
-from inprocess_places_joint import by_rows, draws_by_place, half
+from inprocess_places import by_rows, draws_by_place, encoded, half, placed, result_of
 from served_clip import effects, served
 from toys import (
     NEGATIVE,

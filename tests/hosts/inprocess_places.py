@@ -1,7 +1,7 @@
-"""Checks of Place Phrase: small U-Nets draw what a softmax with weights by place draws, and stock stays stock.
+"""Checks of Place Phrase in every family: small models draw what a softmax with weights by place draws.
 
-Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py. What a place is, which cells a layer has and
-which part of the picture an area sees are worked out here once more, with loops.
+Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py. What a place is, and which part of the
+picture an area sees, are worked out here once more, which query is which place in written_out.py, with loops.
 """
 
 # pyright: reportMissingImports=false
@@ -10,24 +10,49 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from inprocess import CLOSE, compares, difference, main, make_clip, make_lora, note, refusal, run_ours, stock
-from inprocess_attention import area, is_close, left_of, logged, masked, num_calls, rel, timed
-from toys import LATENT, NEGATIVE, PLAIN, TOYS, make_model, make_text_encoder, sampled, there, unheard
-from written_out import split
+from inprocess_attention import NODE, area, is_close, left_of, logged, masked, num_calls, rel, timed
+from inprocess_attention_several import families as several
+from toys import (
+    LATENT,
+    NEGATIVE,
+    PLAIN,
+    TOYS,
+    Weights,
+    make_model,
+    make_text_encoder,
+    rows_by_hand,
+    sampled,
+    there,
+    unheard,
+    weighable,
+)
+from written_out import ByPlace, written_out
 
 ENCODE = "WeightedCLIPTextEncode"
 PLACE = "Place Phrase"
-ROWS = {"red": (2,), "red cat": (2, 3), "mat": (6,), "oil painting": (8, 9), "snow": (11,)}
-"""Rows of phrases of `PLAIN` in Stable Diffusion; BOS is row 0."""
 UNETS = ("SD1", "SD2", "SDXL")
-Maps = dict[tuple[int, ...], Callable[[int, int], torch.Tensor]]
-"""For some rows, the weight at each place of a latent of a height and width: ``[1 or pictures, height, width]``."""
+VIDEO = ("Wan", "Wan image to video", "Wan VACE", "Wan Camera")
+OTHERS = ("Flux", "Chroma", "Qwen-Image", "Z-Image", "Krea 2", "Anima", "LTX-Video")
+Fields = dict[int, list[ByPlace]]
+
+
+def families() -> tuple[str, ...]:
+    """Those in which text and picture share an attention, and those that read it across."""
+    return weighable(*OTHERS, *several(), *VIDEO)
+
+
+def toys(*names: str) -> Iterator[tuple[str, Any, Any, Any, Any]]:
+    """For each family its name, CLIP, MODEL, and stock's positive and negative conditionings."""
+    for family in names or (*UNETS, *families()):
+        clip = make_text_encoder(family)
+        yield family, clip, make_model(family), stock(clip, PLAIN), stock(clip, TOYS[family].negative)
 
 
 def encoded(clip: Any, text: str = PLAIN) -> Any:
@@ -66,101 +91,80 @@ def columns(first: float, last: float, start: int = 0) -> Any:
     return mask
 
 
-def cells_of(weight: torch.Tensor, num_queries: int) -> torch.Tensor:
-    """Mean weights in the cells of a layer, each of 1, 2, 4, ... places along both sides: ``[pictures, queries]``."""
-    height, width = weight.shape[-2:]
-    side = 1
-    while -(-height // side) * -(-width // side) > num_queries:
-        side *= 2
-    rows, across = range(0, height, side), range(0, width, side)
-    assert len(rows) * len(across) == num_queries, (height, width, num_queries)
-    return torch.stack([weight[:, y : y + side, x : x + side].mean((1, 2)) for y in rows for x in across], 1)
+def by_rows(family: str, clip: Any, *fields: tuple[str, ByPlace], text: str = PLAIN) -> Fields:
+    """Fields of phrases by the rows of their words."""
+    found: Fields = {}
+    for phrase, field in fields:
+        for row in rows_by_hand(family, clip, text, dict.fromkeys(phrase.split(), 1.0)):
+            found.setdefault(row, []).append(field)
+    return found
 
 
-@contextmanager
-def read_by_place(model: Any, *texts: tuple[Any, Maps]) -> Iterator[None]:
-    """Let a U-Net read text by an attention in float64 with weights by place for the rows of known conditionings."""
-    latent: list[tuple[int, int]] = []
+def half(inside: float = 1.0, outside: float = 0.0, start: int = 0, width: int | None = None) -> ByPlace:
+    """Weights in the left half of a picture, or of one of ``width`` of which the latent is a part."""
 
-    def weights_of(context: torch.Tensor, picture: int, num_queries: int) -> torch.Tensor:
-        found = torch.ones(num_queries, len(context), dtype=torch.float64)
-        for conditioning, maps in texts:
-            rows = conditioning[0][0][0]
-            if is_repeated(context, rows):
-                for own, weight_of in maps.items():
-                    cells = cells_of(weight_of(*latent[0]), num_queries)
-                    for row in own:
-                        found[:, row :: len(rows)] *= cells[picture % len(cells)][:, None]
-        return found
+    def at(*size: int) -> torch.Tensor:
+        return weights(columns(0, (width or size[-1]) / 2, start)(*size[-2:]), inside, outside)
 
-    def forward_of(layer: Any) -> Callable[..., torch.Tensor]:
-        def forward(x: torch.Tensor, context: torch.Tensor, **_: Any) -> torch.Tensor:
-            q, k, v = (
-                split(part(tensor).double(), layer.heads)
-                for part, tensor in ((layer.to_q, x), (layer.to_k, context), (layer.to_v, context))
-            )
-            logits = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-            shares = torch.exp(logits - logits.amax(-1, keepdim=True))
-            shares = shares * torch.stack([weights_of(one, i, x.shape[1]) for i, one in enumerate(context)])[:, None]
-            read = (shares / shares.sum(-1, keepdim=True)) @ v
-            return layer.to_out(read.transpose(1, 2).flatten(2).to(x.dtype))
-
-        return forward
-
-    with cross_attention_by(model, forward_of, latent):
-        yield
-
-
-@contextmanager
-def cross_attention_by(model: Any, forward_of: Callable[[Any], Any], latent: list[tuple[int, int]]) -> Iterator[None]:
-    """Give each cross attention of a U-Net another forward, and note the size of the latent that is drawn."""
-    network = model.model.diffusion_model
-
-    def note_size(_: Any, inputs: Any) -> None:
-        latent[:] = [tuple(inputs[0].shape[-2:])]
-
-    with ExitStack() as undone:
-        undone.callback(network.register_forward_pre_hook(note_size).remove)
-        for name, module in network.named_modules():
-            if name.endswith("attn2"):
-                undone.enter_context(patch.object(module, "forward", forward_of(module)))
-        yield
-
-
-def is_repeated(context: torch.Tensor, rows: torch.Tensor) -> bool:
-    """Whether a context is the same rows once or several times."""
-    times = len(context) // len(rows)
-    return len(context) == times * len(rows) and torch.equal(context, rows.repeat(times, 1))
+    return ByPlace(at, min(inside, outside))
 
 
 def draws_by_place(
-    model: Any, ours: Any, stocks: Any, negative: Any, *texts: Any, name: str = "", on: Any = None, **settings: Any
+    model: Any,
+    ours: Any,
+    stocks: Any,
+    negative: Any,
+    *fields: tuple[Any, Fields],
+    rows: tuple[tuple[Any, Weights], ...] = (),
+    how: str = "bias",
+    name: str = "",
+    draw: Callable[..., torch.Tensor] = sampled,
+    on: Any = None,
+    **settings: Any,
 ) -> None:
-    """Ours draws what stock draws with weights by place written out; see `read_by_place`."""
-    draws_as(read_by_place(model, *texts), on or model, ours, stocks, negative, name, **settings)
+    """Ours draws what stock draws with weights by place written out; see `written_out`."""
+    reading = written_out(model, how, *rows, placed=fields)
+    draws_as(reading, on or model, ours, stocks, negative, name, draw, **settings)
+
+
+def soft_of(family: str) -> torch.Tensor:
+    """A mask of many greys at the size of a picture that is 8 times the latent."""
+    height, width = (8 * side for side in TOYS[family].latent)
+    return torch.linspace(0, 1, height * width).view(1, height, width) ** 2
+
+
+def soft(family: str, inside: float, outside: float, *others: Callable[..., torch.Tensor]) -> ByPlace:
+    """Weights by that mask, within other masks."""
+    mask = soft_of(family)
+    height, width = TOYS[family].latent
+    shares = mask.double().view(1, height, 8, width, 8).mean((2, 4))
+    for other in others:
+        shares = shares * other(height, width)
+    cells = weights(shares, inside, outside)
+    return ByPlace(lambda *_: cells, float(cells.min()))
 
 
 def draws_as(
-    reading: AbstractContextManager[None], model: Any, ours: Any, stocks: Any, negative: Any, name: str, **settings: Any
+    reading: AbstractContextManager[None],
+    model: Any,
+    ours: Any,
+    stocks: Any,
+    negative: Any,
+    name: str,
+    draw: Callable[..., torch.Tensor] = sampled,
+    **settings: Any,
 ) -> None:
     """Ours draws what stock draws while it reads otherwise."""
     with reading:
-        reference = sampled(model, stocks, negative, **settings)
-    is_close(sampled(model, ours, negative, **settings), reference, sampled(model, stocks, negative, **settings), name)
+        reference = draw(model, stocks, negative, **settings)
+    without = draw(model, stocks, negative, **settings)
+    is_close(draw(model, ours, negative, **settings), reference, without, name)
 
 
 def resized(model: Any, height: int, width: int) -> Any:
     """A clone of a MODEL that draws another size."""
     model.model.toy = model.model.toy._replace(latent=(height, width))
     return model
-
-
-LEFT = columns(0, 11)
-SOFT = torch.linspace(0, 1, 8 * LATENT[0] * 8 * LATENT[1]).view(1, 8 * LATENT[0], 8 * LATENT[1]) ** 2
-
-
-def soft(height: int, width: int) -> torch.Tensor:
-    return SOFT.double().view(1, height, 8, width, 8).mean((2, 4))
 
 
 def painted(*boxes: tuple[int, int, int, int]) -> Any:
@@ -189,166 +193,173 @@ def as_host(boxes: Sequence[tuple[int, int, int, int]]) -> list[list[dict[str, A
 
 @compares("Place Phrase at weight 1, with stock")
 def check_a_phrase_of_weight_1_everywhere_is_stock() -> None:
-    for family in UNETS:
-        clip, model = make_text_encoder(family), make_model(family)
-        plain, negative, words = stock(clip, PLAIN), stock(clip, NEGATIVE), encoded(clip)
+    for family, clip, model, plain, negative in toys():
+        words = encoded(clip)
         expected = sampled(model, plain, negative)
         difference(sampled(model, words, negative), expected)
         for inputs in ({"outside": 1.0, "area": "left"}, {}):
             same, report = reported(words, "red cat", **inputs)
-            assert same is words and "weight is 1 everywhere" in report
+            assert same is words and "weight is 1 everywhere" in report, family
         unused = placed(words, "red cat", area="left", start=7, end=9, unit="steps")
         difference(sampled(model, unused, negative), expected)
-        difference(sampled(model, plain, negative), expected)
 
 
 @compares(
-    "Place Phrase on SD1, SD2 and SDXL, small, KSampler, with a softmax written out, relative to the largest",
-    limit=CLOSE,
+    "Place Phrase in all families, small, KSampler, with a softmax written out, relative to the largest", limit=CLOSE
 )
 def check_placed_phrases_equal_weights_by_place_written_out() -> None:
-    for family in UNETS:
-        clip, model = make_text_encoder(family), make_model(family)
-        plain, negative, words = stock(clip, PLAIN), stock(clip, NEGATIVE), encoded(clip)
-        cases: dict[str, tuple[Any, Maps]] = {
-            "hidden": (placed(words, "Red  CAT", area="left half"), {ROWS["red cat"]: lambda *s: weights(LEFT(*s))}),
-            "weighed": (
-                placed(words, "mat", area="left half", inside=3.0, outside=0.4),
-                {ROWS["mat"]: lambda *s: weights(LEFT(*s), 3.0, 0.4)},
-            ),
-            "between cells": (
-                placed(words, "red cat", area="0.1 0.3, 0 1"),
-                {ROWS["red cat"]: lambda *s: weights(columns(2.2, 6.6)(*s))},
-            ),
-            "mask": (
-                placed(words, "oil painting", mask=SOFT, inside=2.0, outside=0.1),
-                {ROWS["oil painting"]: lambda *s: weights(soft(*s), 2.0, 0.1)},
-            ),
-            "mask and area": (
-                placed(words, "snow", mask=SOFT, area="left", outside=0.2),
-                {ROWS["snow"]: lambda *s: weights(soft(*s) * LEFT(*s), 1.0, 0.2)},
-            ),
-            "boxes": (
-                placed(words, "mat", boxes=as_host(BOXES), inside=2.0, outside=0.1),
-                {ROWS["mat"]: lambda *s: weights(painted(*BOXES)(*s), 2.0, 0.1)},
-            ),
-            "a box in an area and a mask": (
-                placed(words, "snow", boxes=as_host(BOXES)[0][0], mask=SOFT, area="left", outside=0.2),
-                {ROWS["snow"]: lambda *s: weights(painted(BOXES[0])(*s) * soft(*s) * LEFT(*s), 1.0, 0.2)},
-            ),
-            "two fields": (
-                placed(placed(words, "red cat", area="left", outside=0.3), "red", mask=SOFT, inside=2.0, outside=0.5),
-                {
-                    ROWS["red cat"]: lambda *s: weights(LEFT(*s), 1.0, 0.3),
-                    ROWS["red"]: lambda *s: weights(soft(*s), 2.0, 0.5),
-                },
-            ),
+    for family, clip, model, plain, negative in toys():
+        width, words, mask = TOYS[family].latent[1], encoded(clip), soft_of(family)
+        between = ByPlace(lambda *s, w=width: weights(columns(0.1 * w, 0.3 * w)(*s[-2:])), 0.0)
+        left_and_soft = {"mask": mask, "area": "left"}
+        two = placed(placed(words, "red cat", area="left", outside=0.3), "red", mask=mask, inside=2.0, outside=0.5)
+        cases: dict[str, tuple[Any, list[tuple[str, ByPlace]]]] = {
+            "hidden": (placed(words, "Red  CAT", area="left half"), [("red cat", half())]),
+            "weighted": (placed(words, "mat", area="left half", inside=3.0, outside=0.4), [("mat", half(3.0, 0.4))]),
+            "between cells": (placed(words, "red cat", area="0.1 0.3, 0 1"), [("red cat", between)]),
+            "two fields": (two, [("red cat", half(1.0, 0.3)), ("red", soft(family, 2.0, 0.5))]),
         }
-        for name, (ours, maps) in cases.items():
-            draws_by_place(model, ours, plain, negative, (plain, maps), name=f"{family}, {name}")
+        if family in UNETS:
+            boxes, box = as_host(BOXES), as_host(BOXES)[0][0]
+            cases |= {
+                "mask": (
+                    placed(words, "oil painting", mask=mask, inside=2.0, outside=0.1),
+                    [("oil painting", soft(family, 2.0, 0.1))],
+                ),
+                "mask and area": (
+                    placed(words, "snow", **left_and_soft, outside=0.2),
+                    [("snow", soft(family, 1.0, 0.2, columns(0, width / 2)))],
+                ),
+                "boxes": (
+                    placed(words, "mat", boxes=boxes, inside=2.0, outside=0.1),
+                    [("mat", ByPlace(lambda *s: weights(painted(*BOXES)(*s), 2.0, 0.1), 0.1))],
+                ),
+                "a box in an area and a mask": (
+                    placed(words, "snow", boxes=box, **left_and_soft, outside=0.2),
+                    [("snow", soft(family, 1.0, 0.2, columns(0, width / 2), painted(BOXES[0])))],
+                ),
+            }
+        for name, (ours, fields) in cases.items():
+            known = (plain, by_rows(family, clip, *fields))
+            draws_by_place(model, ours, plain, negative, known, name=f"{family}, {name}")
 
 
 @compares("Place Phrase with the same weight everywhere, with Attention Weights")
-def check_a_constant_field_is_weigh_attention() -> None:
+def check_a_constant_field_is_attention_weights() -> None:
     everywhere = torch.ones(1, 40, 60)
-    for family in UNETS:
-        clip, model = make_text_encoder(family), make_model(family)
-        negative, words = stock(clip, NEGATIVE), encoded(clip)
-        for weight in (1.7, 0.3, 0.0):
+    for family, clip, model, _, negative in toys():
+        words = encoded(clip)
+        for weight in (1.7, 0.3, 0.0) if family in UNETS else (1.7, 0.0):
             text = PLAIN.replace("red cat", f"(red cat:{weight})")
-            expected = sampled(
-                model, run_ours("WeightedCLIPWeighAttention", clip=clip, text=text)["result"][0], negative
-            )
+            expected = sampled(model, run_ours(NODE, clip=clip, text=text)["result"][0], negative)
             for inputs in ({}, {"mask": everywhere}, {"area": "top left", "outside": weight}, {"area": "0 1, 0 1"}):
                 ours = placed(words, "red cat", **{"inside": weight, **inputs})
+                assert torch.equal(sampled(model, ours, negative), expected), (family, weight, inputs)
                 difference(sampled(model, ours, negative), expected)
+
+
+@compares("Place Phrase in two halves that are one weight together, with that weight everywhere", limit=CLOSE)
+def check_the_least_weight_is_that_of_all_places_of_a_word() -> None:
+    """The text reads a word by the least of the product of its weights, not by the product of their leasts."""
+    for family, clip, model, plain, negative in toys(*families()):
+        words, size = encoded(clip), TOYS[family].latent
+        left = left_of(size, 4 * (size[1] // 8))  # no cell is cut
+        halves = placed(placed(words, "red cat", mask=left, outside=0.3), "red cat", mask=1 - left, outside=0.3)
+        everywhere = sampled(model, placed(words, "red cat", inside=0.3), negative)
+        without = sampled(model, plain, negative)
+        effect = float((everywhere - without).abs().max())
+        assert effect > 1e-4
+        note(float((sampled(model, halves, negative) - everywhere).abs().max()) / effect)
 
 
 @compares("Place Phrase on odd sizes, likewise", limit=CLOSE)
 def check_odd_sizes() -> None:
-    clip = make_clip("SD1")
-    plain, negative, words = stock(clip, PLAIN), stock(clip, NEGATIVE), encoded(clip)
-    for height, width in ((13, 21), (15, 9), (9, 23)):
-        model = resized(make_model("SD1"), height, width)
-        own = placed(words, "red cat", area="0 0.3, 0 0.4", outside=0.2)
+    for family, clip, model, plain, negative in toys(*(name for name in (*UNETS, *families()) if name != "Wan VACE")):
+        own = placed(encoded(clip), "red cat", area="0 0.3, 0 0.4", outside=0.1)
+        for height, width in ((13, 21), (15, 9), (9, 23)) if family in UNETS else ((13, 21), (15, 10)):
 
-        def corner(h: int, w: int) -> torch.Tensor:
-            across = columns(0, 0.3 * w)(h, w)
-            down = columns(0, 0.4 * h)(w, h).transpose(1, 2)
-            return weights(across * down, 1.0, 0.2)
+            def corner(*size: int, height: int = height, width: int = width) -> torch.Tensor:
+                across = columns(0, 0.3 * width)(height, width)
+                down = columns(0, 0.4 * height)(width, height).transpose(1, 2)
+                return weights(across * down, 1.0, 0.1)
 
-        draws_by_place(model, own, plain, negative, (plain, {ROWS["red cat"]: corner}), name=f"{height} x {width}")
+            known = (plain, by_rows(family, clip, ("red cat", ByPlace(corner, 0.1))))
+            name = f"{family}, {height} x {width}"
+            draws_by_place(resized(model, height, width), own, plain, negative, known, name=name)
 
 
-@compares("Place Phrase beside Attention Weights, signs and LoRA hooks, likewise", limit=CLOSE)
-def check_row_weights_signs_and_hooks_act_beside() -> None:
+@compares("Place Phrase with LoRA hooks, likewise", limit=CLOSE)
+def check_hooks_act_beside() -> None:
     import comfy.hooks
 
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
-    weighed, _, wrapped = run_ours(
-        "WeightedCLIPWeighAttention", clip=clip, text=PLAIN.replace("mat", "(mat:1.7)"), model=model
-    )["result"]
-    maps: Maps = {ROWS["red cat"]: lambda *s: weights(LEFT(*s)), ROWS["mat"]: lambda h, w: torch.full((1, h, w), 1.7)}
-    draws_by_place(model, placed(weighed, "red cat", area="left"), plain, negative, (plain, maps), on=wrapped)
-    maps[ROWS["mat"]] = lambda *s: 1.7 * weights(LEFT(*s), 2.0, 0.5)
-    both = placed(placed(weighed, "red cat", area="left"), "mat", area="left", inside=2.0, outside=0.5)
-    draws_by_place(model, both, plain, negative, (plain, maps), on=wrapped)
     lora = make_lora(model.model, TOYS["SD1"].lora)
     hooked, _, hooks = comfy.hooks.load_hook_lora_for_models(model, None, lora, 1.0, 0.0)
-    words = comfy.hooks.set_hooks_for_conditioning(encoded(clip), hooks)
-    own = {ROWS["red cat"]: lambda *s: weights(LEFT(*s))}
-    stocks = comfy.hooks.set_hooks_for_conditioning(plain, hooks)
-    draws_by_place(model, placed(words, "red cat", area="left"), stocks, negative, (plain, own), on=hooked)
+    words, stocks = (comfy.hooks.set_hooks_for_conditioning(one, hooks) for one in (encoded(clip), plain))
+    known = (plain, by_rows("SD1", clip, ("red cat", half())))
+    draws_by_place(hooked, placed(words, "red cat", area="left"), stocks, negative, known)
     assert rel(sampled(hooked, stocks, negative), sampled(model, plain, negative)) > 100 * CLOSE
 
 
 @compares("Place Phrase in areas, masks and two conditionings, likewise", limit=CLOSE)
 def check_fields_stay_with_their_entry_in_areas_and_masks() -> None:
-    clip, model = make_clip("SD1"), make_model("SD1")
-    plain, other, negative = (stock(clip, text) for text in (PLAIN, "a dog", NEGATIVE))
-    words, dog = encoded(clip), encoded(clip, "a dog")
-    place, half = {"area": "0.25 0.75, 0 1", "outside": 0.1}, (5.5, 16.5)
-    mask = left_of(LATENT, 12)
+    for family, clip, model, plain, negative in toys():
+        other, words, dog = stock(clip, "a dog"), encoded(clip), encoded(clip, "a dog")
+        size, place = TOYS[family].latent, {"area": "left", "inside": 3.0, "outside": 0.1}
+        mask = left_of(size, 12)
 
-    def by_place(start: int) -> Maps:
-        return {ROWS["red cat"]: lambda h, w: weights(columns(*half, start if w < 22 else 0)(h, w), 1.0, 0.1)}
+        def own(start: int, width: int = size[1]) -> ByPlace:
+            def at(*latent: int) -> torch.Tensor:
+                return half(3.0, 0.1, start if latent[-1] < width else 0, width).at(*latent)
 
-    layouts: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
-        "left area": (0, lambda one, two: [*area(one, 0), *area(two, 88)]),
-        "right area": (11, lambda one, two: [*area(two, 0), *area(one, 88)]),
-        "area over a whole": (5, lambda one, two: [*two, *area(one, 40)]),
-        "masks": (0, lambda one, two: [*masked(one, mask), *masked(two, 1 - mask)]),
-        "bounds": (0, lambda one, two: [*masked(one, mask, "mask bounds"), *two]),
-        "two": (0, lambda one, two: [*one, *two]),
-    }
-    for name, (start, layout) in layouts.items():
-        for ours in (layout(placed(words, "red cat", **place), dog), placed(layout(words, dog), "red cat", **place)):
-            draws_by_place(model, ours, layout(plain, other), negative, (plain, by_place(start)), name=name)
-    # the negative prompt, beside one that has no words
-    ours = placed(words, "red cat", **place)
-    with read_by_place(model, (plain, by_place(0))):
-        reference = sampled(model, other, plain)
-    is_close(sampled(model, other, ours), reference, sampled(model, other, plain))
+            return ByPlace(at, 0.1)
+
+        layouts: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
+            "left area": (0, lambda one, two: [*area(one, 0), *area(two, 88), *two]),
+            "right area": (11, lambda one, two: [*area(two, 0), *area(one, 88), *two]),
+            "masks": (0, lambda one, two, mask=mask: [*masked(one, mask), *masked(two, 1 - mask)]),
+            "two": (0, lambda one, two: [*one, *two]),
+        }
+        if family in UNETS:
+            layouts |= {
+                "area over a whole": (5, lambda one, two: [*two, *area(one, 40)]),
+                "bounds": (0, lambda one, two, mask=mask: [*masked(one, mask, "mask bounds"), *two]),
+            }
+        for name, (start, layout) in layouts.items():
+            if family == "Wan VACE" and "area" in name:
+                continue  # its own masks have no areas
+            known = (plain, by_rows(family, clip, ("red cat", own(start))))
+            for ours in (
+                layout(placed(words, "red cat", **place), dog),
+                placed(layout(words, dog), "red cat", **place),
+            ):
+                draws_by_place(model, ours, layout(plain, other), negative, known, name=f"{family}, {name}")
+        # the negative prompt, beside one that has no words
+        ours = placed(words, "red cat", **place)
+        known = (plain, by_rows(family, clip, ("red cat", own(0))))
+        with written_out(model, "bias", placed=(known,)):
+            reference = sampled(model, other, plain)
+        is_close(sampled(model, other, ours), reference, sampled(model, other, plain), family)
 
 
-@compares("Place Phrase, batches, CFG 1 and 7, long negative prompts, likewise", limit=CLOSE)
+@compares("Place Phrase in batches, with CFG 1 and 7 and long negative prompts, likewise", limit=CLOSE)
 def check_batches_guidance_and_unequal_lengths() -> None:
-    clip, model = make_clip("SD1"), make_model("SD1")
-    plain, words = stock(clip, PLAIN), encoded(clip)
-    pictures = torch.stack([SOFT[0], SOFT[0].flip(0), SOFT[0].flip(1)])
-    by_picture = pictures.double().view(3, LATENT[0], 8, LATENT[1], 8).mean((2, 4))
-    for negative in (stock(clip, NEGATIVE), stock(clip, "blurry, " * 60)):
-        for cfg in (1.0, 7.0):
-            for batch in (2, 3):
-                mask, known = (SOFT, soft) if batch == 2 else (pictures, lambda *_: by_picture)
-                ours = placed(words, "red cat", mask=mask, outside=0.1)
-                maps = {ROWS["red cat"]: lambda *s, known=known: weights(known(*s), 1.0, 0.1)}
-                name = f"batch {batch}, cfg {cfg}"
-                draws_by_place(model, ours, plain, negative, (plain, maps), batch=batch, cfg=cfg, name=name)
-    assert "has 3 pictures, but 2" in refusal(
-        lambda: sampled(model, placed(words, "red cat", mask=pictures), negative, batch=2)
-    )
+    for family, clip, model, plain, _ in toys():
+        height, width = TOYS[family].latent
+        one = soft_of(family)[0]
+        pictures = torch.stack([one, one.flip(1)])
+        cells = weights(pictures.double().view(2, height, 8, width, 8).mean((2, 4)), 1.0, 0.1)
+        ours = placed(encoded(clip), "red cat", mask=pictures, outside=0.1)
+        field = ByPlace(lambda *_, cells=cells: cells, float(cells.min()))
+        known = (plain, by_rows(family, clip, ("red cat", field)))
+        long = ", ".join([TOYS[family].negative] * 12)
+        for text, cfg in ((TOYS[family].negative, 7.0), (long, 7.0), (long, 1.0)):
+            negative = stock(clip, text)
+            draws_by_place(model, ours, plain, negative, known, batch=2, cfg=cfg, name=f"{family}, cfg {cfg}")
+        three = placed(encoded(clip), "red cat", mask=torch.stack([one, one, one]))
+        message = refusal(lambda m=model, three=three, n=plain: sampled(m, three, n, batch=2))
+        assert "has 3 pictures, but 2" in message, message
 
 
 @compares("Place Phrase with hypertile, ToMe, FreeU, SAG and PAG, likewise", limit=CLOSE)
@@ -358,9 +369,9 @@ def check_other_changes_of_the_model() -> None:
     clip, model = make_clip("SD1"), make_model("SD1")
     plain, negative, words = stock(clip, PLAIN), stock(clip, NEGATIVE), encoded(clip)
     ours = placed(words, "red cat", area="left", outside=0.1)
-    maps = {ROWS["red cat"]: lambda *s: weights(LEFT(*s), 1.0, 0.1)}
+    known = (plain, by_rows("SD1", clip, ("red cat", half(1.0, 0.1))))
     for node, inputs in others(nodes.NODE_CLASS_MAPPINGS, model):
-        draws_by_place(model, ours, plain, negative, (plain, maps), on=applied(node, inputs), name=node.__name__)
+        draws_by_place(model, ours, plain, negative, known, on=applied(node, inputs), name=node.__name__)
 
 
 DEEP_SHRINK = {
@@ -418,22 +429,76 @@ def check_objects_of_the_small_world_are_drawn_in_their_places() -> None:
     assert num_in_place(in_parts) == num_in_place(in_pixels) > 0.8 * 48
 
 
+def video(model: Any, positive: Any, negative: Any, *, frames: int) -> torch.Tensor:
+    """Latent of so many frames as KSampler makes it."""
+    import nodes
+
+    latent = {"samples": torch.zeros(1, model.model.latent_format.latent_channels, frames, 8, 12)}
+    return nodes.KSampler().sample(model, 1, 2, 2.0, "euler", "simple", positive, negative, latent)[0]["samples"]
+
+
+@compares("Place Phrase in the frames of a video, likewise", limit=CLOSE)
+def check_each_frame_has_its_mask() -> None:
+    for family, clip, model, plain, negative in toys(
+        "Wan", "Wan VACE", "Wan image to video", "Qwen-Image", "LTX-Video"
+    ):
+        words = encoded(clip)
+        each = 8 if family == "LTX-Video" else 4  # frames of the video for each but the first of the latent
+        pixels = torch.rand(1 + 2 * each, 64, 96, generator=torch.Generator().manual_seed(2)).round()
+        pixels[1 : 1 + each, :, 48:] = 0
+        of_all = pixels.double().view(-1, 8, 8, 12, 8).mean((2, 4))
+        of_three = torch.cat([of_all[:1], of_all[1:].view(2, each, 8, 12).mean(1)])
+        masks = {"each": (pixels, of_three), "latent": (pixels[:3], of_all[:3]), "all": (pixels[:1], of_all[[0] * 3])}
+        for name, (mask, cells) in masks.items():
+            cells = weights(cells, 1.0, 0.1)[None]
+            ours = placed(words, "red cat", mask=mask, outside=0.1)
+            field = ByPlace(lambda *_, cells=cells: cells, float(cells.min()))
+            known = (plain, by_rows(family, clip, ("red cat", field)))
+            draws_by_place(model, ours, plain, negative, known, draw=video, frames=3, name=f"{family}, {name}")
+        few = placed(words, "red cat", mask=pixels[:2])
+        message = refusal(lambda m=model, few=few, n=negative: video(m, few, n, frames=3))
+        assert f"has 2 pictures, but the video has {len(pixels)} frames, of which the model makes 3" in message, message
+
+
+@compares("Place Phrase beside reference images and frames, likewise", limit=CLOSE)
+def check_references_have_no_place() -> None:
+    import node_helpers
+
+    generator = torch.Generator().manual_seed(8)
+    given: dict[str, dict[str, Any]] = {
+        "Flux": {"reference_latents": [torch.randn(1, 16, 9, 8, generator=generator)]},
+        "Flux 2": {"reference_latents": [torch.randn(1, 128, 5, 4, generator=generator)] * 2},
+        "Qwen-Image": {"reference_latents": [torch.randn(1, 16, 1, 8, 10, generator=generator)]},
+        "Krea 2": {
+            "reference_latents": [torch.randn(1, 16, 1, 8, 10, generator=generator)],
+            "reference_latents_method": "index",
+        },
+    }
+    for family, clip, model, plain, negative in toys(*(name for name in given if name in families())):
+        beside = [node_helpers.conditioning_set_values(one, given[family]) for one in (plain, encoded(clip))]
+        assert torch.equal(sampled(model, beside[0], negative), sampled(model, beside[1], negative))
+        assert not torch.equal(sampled(model, beside[0], negative), sampled(model, plain, negative))
+        ours = placed(beside[1], "red cat", area="left", outside=0.1)
+        known = (plain, by_rows(family, clip, ("red cat", half(1.0, 0.1))))
+        draws_by_place(model, ours, beside[0], negative, known, name=family)
+
+
 # ---- time
 
 
 @compares("Place Phrase in a part of the time, with two conditionings in time ranges")
 def check_time_ranges_equal_two_entries() -> None:
-    clip, model = make_clip("SD1"), make_model("SD1")
-    negative, words = stock(clip, NEGATIVE), encoded(clip)
-    inside = {"area": "left half"}
-    whole = placed(words, "red cat", **inside)
-    for steps in (4, 5):
+    for family, clip, model, _, negative in toys("SD1", "Flux", "Z-Image", "Wan", "LTX-Video"):
+        words = encoded(clip)
+        whole = placed(words, "red cat", area="left half")
         for start, end in ((0.0, 0.37), (0.37, 1.0), (0.21, 0.83)):
-            ours = placed(words, "red cat", **inside, start=start, end=end)
+            ours = placed(words, "red cat", area="left half", start=start, end=end)
             entries = timed(whole, start, end)
-            entries += timed(words, 0.0, start - 1e-4) if start else []
             entries += timed(words, end + 1e-4, 1.0) if end < 1 else []
-            difference(sampled(model, ours, negative, steps=steps), sampled(model, entries, negative, steps=steps))
+            entries += timed(words, 0.0, start - 1e-4) if start else []
+            expected = sampled(model, entries, negative, steps=5)
+            assert not torch.equal(sampled(model, whole, negative, steps=5), expected), family
+            difference(sampled(model, ours, negative, steps=5), expected)
 
 
 @compares("Place Phrase in steps, with sampling in parts, relative to the largest", limit=CLOSE)
@@ -477,24 +542,65 @@ def check_a_field_whose_start_is_a_step_acts_in_it_and_one_that_ends_there_does_
     assert sum(acted) == 5, acted
 
 
-# ---- what stays, what is said, and what is refused
+# ---- words, what stays, what is said, and what is refused
+
+
+@compares("Place Phrase behind Attention Weights, likewise", limit=CLOSE)
+def check_weights_of_rows_and_places_act_together() -> None:
+    text = "a (red:1.7) cat on a (mat:0.4), (oil painting:-0.6) in snow"
+    kinds = "SD1", "Flux", "SD 3", "HiDream", "Lumina 2", "Krea 2", "Anima", "Wan", "LTX-Video"
+    for family, clip, model, plain, negative in toys(*kinds):
+        if family not in (*UNETS, *families()):
+            continue
+        rows = rows_by_hand(family, clip, PLAIN, {"red": 1.7, "mat": 0.4, "oil": -0.6, "painting": -0.6})
+        known = (plain, by_rows(family, clip, ("red", half(1.0, 0.2)), ("snow", half(0.0, 2.0))))
+        for how in ("bias", "value"):
+            weighed = run_ours(NODE, clip=clip, text=text, how=how)["result"][0]
+            ours = placed(
+                placed(weighed, "red", area="left", outside=0.2), "snow", area="left", inside=0.0, outside=2.0
+            )
+            draws_by_place(model, ours, plain, negative, known, rows=((plain, rows),), how=how, name=f"{family}, {how}")
+            message = refusal(lambda weighed=weighed: placed(weighed, "oil painting", area="left"))
+            assert how == "value" or "weight below 0" in message, message
+
+
+def check_every_encode_node_says_which_rows_are_words() -> None:
+    typed = "a (red:1.3) cat on a (mat:0.7), (oil painting:1.2) in snow"
+    for family, clip, *_ in toys(*families()):
+        tokens = clip.tokenize("(a:2)")
+        is_weighing = any(pair[1] != 1 for key in TOYS[family].keys for pair in tokens[key][0])
+        for node, text in (
+            (NODE, typed),
+            ("WeightedCLIPTextEncode", PLAIN),
+            ("WeightedCLIPTextEncode", typed),
+            ("WeightedCLIPA1111Encode", typed),
+        ):
+            if node == "WeightedCLIPA1111Encode" and family not in ("Flux", "SD 3"):
+                continue  # it weighs by CLIP
+            if family in ("HiDream", "Lumina 2") and text == typed and node != NODE:
+                continue  # beside brackets, small vocabularies have other pieces
+            words = run_ours(node, clip=clip, text=text)["result"][0]
+            read = text if is_weighing and node != NODE else PLAIN
+            for phrase in ("red cat", "oil painting", "snow"):
+                (field,) = placed(words, phrase, area="left")[0][1]["model_conds"]["weighted_clip_attention"].fields
+                expected = by_rows(family, clip, (phrase, half()), text=read)
+                assert set(field.rows) == set(expected), (family, node, text, phrase, field.rows, expected.keys())
+            assert "“blue” is not in the prompt" in refusal(lambda words=words: placed(words, "blue", area="left"))
 
 
 @compares("Stock after Place Phrase on the same model and CLIP, with before")
 def check_stock_is_stock_afterwards() -> None:
-    clip, model = make_clip("SD1"), make_model("SD1")
-    plain, negative = stock(clip, PLAIN), stock(clip, NEGATIVE)
-    before = sampled(model, plain, negative)
-    options = repr(model.model_options), repr(model.wrappers), repr(model.object_patches)
-    words = encoded(clip)
-    kept = repr(words[0][1].keys())
-    drawn = sampled(model, placed(words, "red cat", area="left"), negative)
-    assert not torch.equal(drawn, before)
-    difference(sampled(model, plain, negative), before)
-    difference(sampled(model, words, negative), before)
-    difference(stock(clip, PLAIN), plain)
-    assert kept == repr(words[0][1].keys())
-    assert options == (repr(model.model_options), repr(model.wrappers), repr(model.object_patches))
+    for family, clip, model, plain, negative in toys():
+        before = sampled(model, plain, negative)
+        options = repr(model.model_options), repr(model.wrappers), repr(model.object_patches)
+        words = encoded(clip)
+        kept = repr(words[0][1].keys())
+        assert not torch.equal(sampled(model, placed(words, "red cat", area="left"), negative), before), family
+        difference(sampled(model, plain, negative), before)
+        difference(sampled(model, words, negative), before)
+        difference(stock(clip, PLAIN), plain)
+        assert kept == repr(words[0][1].keys())
+        assert options == (repr(model.model_options), repr(model.wrappers), repr(model.object_patches))
 
 
 def check_a_placed_phrase_takes_no_more_passes() -> None:
@@ -590,6 +696,36 @@ def check_text_encoders_without_a_table_of_rows_are_refused_by_name() -> None:
         words, name = encoded(unheard(make_text_encoder(family))), f"{family}TEModel_"
         message = refusal(lambda words=words: placed(words, "red", area="left"))
         assert name in message and "unknown which rows" in message, message
+
+
+def check_what_cannot_be_placed_in_other_families_is_refused_in_words() -> None:
+    import importlib
+
+    import node_helpers
+
+    import nodes
+
+    clip, model = make_text_encoder("Flux"), make_model("Flux")
+    negative, words = stock(clip, TOYS["Flux"].negative), encoded(clip)
+    ours = placed(words, "red cat", area="left")
+    package = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPPlace"].__module__.rpartition(".nodes.")[0]
+    weighing = importlib.import_module(f"{package}.weighting.weighing")
+    with patch.object(weighing, "MAX_BYTES", 2**16):
+        message = refusal(lambda: sampled(model, ours, negative))
+        assert "333 rows at 333 places" in message and "Take a smaller picture" in message, message
+    moving = model.clone()
+    moving.set_model_patch(lambda inputs: inputs, "post_input")
+    assert "post_input" in refusal(lambda: sampled(moving, ours, negative))
+
+    clip, model = make_text_encoder("HiDream"), make_model("HiDream")
+    joined = {"concat_latent_image": torch.ones(1, 16, *TOYS["HiDream"].latent)}
+    ours = node_helpers.conditioning_set_values(placed(encoded(clip), "red cat", area="left"), joined)
+    assert "joined other pictures" in refusal(lambda: sampled(model, ours, ours))
+
+    clip, model = make_text_encoder("Z-Image"), make_model("Z-Image")
+    images = {"reference_latents": [torch.ones(1, 16, *TOYS["Z-Image"].latent)]}
+    ours = node_helpers.conditioning_set_values(placed(encoded(clip), "red cat", area="left"), images)
+    assert "reference images" in refusal(lambda: sampled(model, ours, ours))
 
 
 if __name__ == "__main__":

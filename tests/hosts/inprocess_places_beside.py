@@ -1,4 +1,4 @@
-"""Checks of placed phrases and regions beside what else is sampled: compiled models, times, areas, masks, references.
+"""Checks of placed phrases and regions beside what else is sampled: compiled models, times, masks of rows, references.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -7,20 +7,18 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from inprocess import CLOSE, compares, difference, main, refusal, stock
-from inprocess_attention import area, is_close, left_of, masked, rel, timed
-from inprocess_places import columns, encoded, placed
-from inprocess_places_joint import by_rows, draws_by_place, half, soft_of, video
-from inprocess_regions import Other, Text, region
-from inprocess_regions_joint import DOG, draws_by_region, read_by_region
+from inprocess_attention import is_close, rel, timed
+from inprocess_places import by_rows, columns, draws_by_place, encoded, half, placed, video
+from inprocess_regions import DOG, draws_by_region, region
 from inprocess_word_maps import WORDS, compared, probabilities_of_blocks, watched
 from toys import PLAIN, TOYS, WAN, build, make_model, make_text_encoder, sampled, weighable
 from written_out import ByPlace
+from written_out_regions import Other, Text, read_by_region
 
 LEFT = {"area": "left"}
 
@@ -65,40 +63,6 @@ def check_time_ranges_of_the_host_act_beside() -> None:
             expected = drawn(*timed(words, 0.0, 0.2), *timed(place(words), 0.201, 0.62))
             difference(drawn(*timed(place(words, **own), 0.0, 0.62)), expected)
             difference(drawn(*place(timed(words, 0.0, 0.62), **own)), expected)
-
-
-@compares(
-    "Regional Prompt in a shared softmax, in areas, masks and batches, with masks written out, likewise", limit=CLOSE
-)
-def check_joint_regions_stay_with_their_entry_in_areas_masks_and_batches() -> None:
-    for family in ("Flux", "Z-Image", "HiDream"):
-        clip, model = make_text_encoder(family), make_model(family)
-        base, dog, other = (stock(clip, text) for text in (PLAIN, DOG, "a house"))
-        height, width = TOYS[family].latent
-        mask = left_of((height, width), 12)
-        ours = region(base, dog, area="0.25 0.75, 0 1")
-
-        def text(start: int, width: int = width, base: Any = base, dog: Any = dog) -> Text:
-            def middle(h: int, w: int) -> torch.Tensor:
-                return columns(0.25 * width, 0.75 * width, start if w < width else 0)(h, w)
-
-            return Text(base, [Other(dog, middle)])
-
-        layouts: dict[str, tuple[int, Callable[[Any], Any]]] = {
-            "left area": (0, lambda one, two=other: [*area(one, 0), *area(two, 88), *two]),
-            "right area": (11, lambda one, two=other: [*area(two, 0), *area(one, 88), *two]),
-            "masks": (0, lambda one, two=other, mask=mask: [*masked(one, mask), *masked(two, 1 - mask)]),
-            "bounds": (0, lambda one, two=other, mask=mask: [*masked(one, mask, "mask bounds"), *two]),
-        }
-        for name, (start, layout) in layouts.items():
-            draws_by_region(model, layout(ours), layout(base), text(start), name=f"{family}, {name}")
-        one = soft_of(family)[0]
-        pictures = torch.stack([one, one.flip(0), one.flip(1)])
-        cells = pictures.double().view(3, height, 8, width, 8).mean((2, 4))
-        each = Text(base, [Other(dog, lambda *_, cells=cells: cells)])
-        draws_by_region(model, region(base, dog, mask=pictures), base, each, batch=3, name=family)
-        message = refusal(lambda m=model, b=base, d=dog, p=pictures: sampled(m, region(b, d, mask=p), b, batch=2))
-        assert "The mask of region 1 has 3 pictures, but 2" in message, message
 
 
 REFERENCES = {"Flux": ((1, 16, 9, 8),), "Qwen-Image": ((1, 16, 1, 8, 10),), "Flux 2 Klein": ((1, 128, 5, 4),) * 2}

@@ -26,25 +26,20 @@ import written_out
 from inprocess import CLOSE, WIDTHS, compares, difference, main, make_clip, note, pack_of, refusal, run_ours, stock
 from inprocess_attention import NODE, area, left_of, logged, masked, rel, timed
 from inprocess_places import (
-    LEFT,
     PLACE,
-    ROWS,
     UNETS,
-    Maps,
     applied,
-    cells_of,
-    cross_attention_by,
     draws_as,
     encoded,
-    is_repeated,
+    families,
+    half,
     others,
     placed,
-    read_by_place,
     resized,
+    video,
     weights,
 )
-from inprocess_places_joint import families, video
-from inprocess_regions import region
+from inprocess_regions import LEFT, ROWS, region
 from toys import (
     LATENT,
     NEGATIVE,
@@ -59,7 +54,8 @@ from toys import (
     unet_sizes,
     weighable,
 )
-from written_out import WrittenOut, split
+from written_out import WrittenOut, cells_of_layer, cross_attention_by, is_repeated, split
+from written_out_regions import Maps
 
 WORDS = ("red cat", "mat", "snow")
 Shares = list[torch.Tensor]
@@ -123,7 +119,7 @@ def probabilities_of_unet(
             if own:
                 shares = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)[own]
                 for of_rows, weight_of in (maps or {}).items():
-                    factor = cells_of(weight_of(height, width), x.shape[1])[:, None, :, None]
+                    factor = cells_of_layer(weight_of(height, width), x.shape[1])[:, None, :, None]
                     for row in of_rows:
                         shares[..., row :: len(rows)] *= factor
                 probabilities = (shares / shares.sum(-1, keepdim=True)).mean(1)
@@ -241,7 +237,9 @@ def check_weights_and_places_count_in_the_maps() -> None:
     ours, watch = watched(placed(weighed, "red cat", area="left"))
     maps: Maps = {ROWS["red cat"]: lambda *s: weights(LEFT(*s)), ROWS["mat"]: lambda h, w: torch.full((1, h, w), 1.7)}
     by_word = [ROWS[word] for word in WORDS]
-    with read_by_place(model, (plain, maps)), probabilities_of_unet(model, plain, by_word, maps) as shares:
+    fields = {row: [half()] for row in ROWS["red cat"]}
+    read = written_out.written_out(model, "bias", (plain, dict.fromkeys(ROWS["mat"], 1.7)), placed=((plain, fields),))
+    with read, probabilities_of_unet(model, plain, by_word, maps) as shares:
         sampled(model, plain, negative)
     samples = sampled(model, ours, negative)
     compared(watch, samples, shares)
@@ -530,7 +528,7 @@ def read_where(
             found = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)
             texts = [index for index, one in enumerate(context) if is_repeated(one, rows)]
             if calls["weights"] is not None:
-                cells = cells_of(calls["weights"], x.shape[1])
+                cells = cells_of_layer(calls["weights"], x.shape[1])
                 for picture, index in enumerate(texts):
                     for row in own:
                         found[index, :, :, row :: len(rows)] *= cells[picture % len(cells)][None, :, None]

@@ -5,8 +5,6 @@ What the ruler draws is tested in tests/web/test_ruler.py.
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from .ruler_page import PALETTE, SWITCH, UNCLOSED, RulerPage, inspect_node
@@ -93,38 +91,6 @@ def test_linked_text_is_shown_after_the_run(page: RulerPage) -> None:
     assert "as of the last run" in shown["bar"]
 
 
-def test_what_a_run_brought_stays_until_the_text_changes(page: RulerPage) -> None:
-    page.load_inspect("a cat")
-    page.wait_for(chips=["a", "cat"])
-    asked = page.run("return window.numAsked")
-    page.queue()
-    page.wait("return Object.keys(app.nodeOutputs ?? {}).length > 0")
-    time.sleep(0.5)
-    assert page.run("return window.numAsked") == asked
-    page.set_widget("text", "a dog")
-    page.wait_for(chips=["a", "dog"])
-
-
-def test_two_boxes_have_a_group_each(page: RulerPage) -> None:
-    sizes = dict.fromkeys(["width", "height", "target_width", "target_height"], 1024)
-    choices = {"syntax": "comfy", "scheme": "comfy", "normalization": "none", "chunking": "as syntax"}
-    texts = {"text_g": "a (cat:1.2)", "text_l": "a dog", **sizes, "crop_w": 0, "crop_h": 0}
-    inputs = {**texts, **choices, "padding": "attend", "pooled": "unweighted"}
-    page.load({"class_type": "WeightedCLIPSDXLEncode", "inputs": inputs})
-    page.wait_for(labels=["text_g", "text_l"], chips=["a", "cat 1.2", "a", "dog"])
-    page.set_widget("text_l", "a (cat:1.2)")
-    page.wait_for(labels=["text_g, text_l"], chips=["a", "cat 1.2"])
-
-
-def test_hidden_tokens_are_struck_through(page: RulerPage) -> None:
-    inputs = {"text": "a red cat", "hide": "red", "hidden_from": "everything", "from_phrases": ""}
-    page.load({"class_type": "WeightedCLIPMaskControl", "inputs": {**inputs, "causal": True, "padding": "attend"}})
-    page.wait("return document.querySelector('.wcr-hidden .wcr-text')?.innerText === 'red'")
-    assert "1 token hidden" in page.shown()[0]["bar"]
-    page.set_widget("hide", "cat")
-    page.wait("return document.querySelector('.wcr-hidden .wcr-text')?.innerText === 'cat'")
-
-
 def test_bound_phrases_are_underlined_and_one_that_is_not_there_is_named(page: RulerPage) -> None:
     page.load({"class_type": "WeightedCLIPBindPhrases", "inputs": {"text": "a red cat, a dog", "phrases": "red cat"}})
     bound = "[...document.querySelectorAll('.wcr-bound .wcr-text')].map((chip) => chip.innerText).join(' ')"
@@ -137,19 +103,6 @@ def test_bound_phrases_are_underlined_and_one_that_is_not_there_is_named(page: R
     lines = "[...document.querySelectorAll('.wcr-bound')].map((chip) => getComputedStyle(chip).boxShadow)"
     first, *_, last = page.run(f"return {lines}")
     assert first != last
-
-
-def test_texts_of_a_timed_prompt_have_a_row_each(page: RulerPage) -> None:
-    inputs = {"emphasis": "Original", "comma_backtrack": 20, "padding": "attend", "steps": 20, "counter": "as written"}
-    text = {"text": "a [red:blue:10] cat AND fog :0.5", **inputs}
-    page.load({"class_type": "WeightedCLIPA1111Encode", "inputs": text})
-    page.wait_for(
-        labels=["steps 1–10", "steps 11–20", "AND ×0.5, all steps"],
-        chips=["a", "red", "cat", "a", "blue", "cat", "fog"],
-        count="3 texts",
-    )
-    page.set_widget("steps", 30)
-    page.wait_for(labels=["steps 1–10", "steps 11–30", "AND ×0.5, all steps"])
 
 
 def test_the_switch_takes_effect_at_once(page: RulerPage) -> None:
@@ -168,40 +121,6 @@ def test_the_switch_takes_effect_at_once(page: RulerPage) -> None:
         page.set(SWITCH, True)
     page.set_widget("text", UNCLOSED)
     page.wait_for(chips=["a", "cat 1.1"])
-
-
-def test_long_prompts_are_shown_in_part(page: RulerPage) -> None:
-    page.load_inspect("dog " * 4998)
-    page.wait("return document.querySelector('.wcr-more')?.innerText.includes('more tokens')")
-    assert 500 < len(page.shown()[0]["chips"]) <= 600
-    script = """
-    const widget = app.graph.nodes[0].widgets.find(({ name }) => name === 'text');
-    widget.value = args[0] + ' cat';
-    """
-    page.run(script, "dog " * 4998)
-    page.wait("return document.querySelector('.wcr-bar .wcr-count').innerText.startsWith('49 /')")
-    page.set_widget("text", "dog " * 20000)
-    page.wait("return document.querySelector('.wcr-bar').innerText.includes('longer than 64 KiB')")
-
-
-def test_an_answer_that_does_not_come_greys_the_chips(page: RulerPage) -> None:
-    page.load_inspect("a cat")
-    page.wait_for(chips=["a", "cat"])
-    page.run(
-        "const fetchApi = app.api.fetchApi; app.api.fetchApi = function (path, ...others) {"
-        "return path.startsWith('/weighted_clip/') ? Promise.reject(new TypeError('Failed to fetch'))"
-        ": fetchApi.call(this, path, ...others); }"
-    )
-    page.set_widget("text", "a dog")
-    shown = page.wait_for(isStale=True)
-    assert shown["chips"] == ["a", "cat"]
-    assert "The server does not answer" in shown["bar"]
-    page.open()
-    page.load_inspect("a cat")
-    page.wait_for(chips=["a", "cat"])
-    page.set_widget("syntax", "no such syntax")
-    shown = page.wait_for(isStale=True)
-    assert "syntax must be one of" in shown["bar"]
 
 
 def test_themes(page: RulerPage) -> None:
@@ -370,33 +289,3 @@ def test_nodes_2_show_the_rare_menus_on_demand(page: RulerPage) -> None:
 
 
 # The search for nodes
-
-FIND = """
-const page = [...document.querySelectorAll('*')].find((element) => element.__vue_app__).__vue_app__;
-const store = page.config.globalProperties.$pinia._s.get('nodeDef');
-return store.nodeSearchService.searchNode(args[0], []).slice(0, 8).map(({ name }) => name);
-"""
-
-
-@pytest.mark.parametrize(
-    ("words", "nodes"),
-    [
-        ("prompt weight", {"WeightedCLIPTextEncode", "WeightedCLIPMaskedBlend", "WeightedCLIPWeighAttention"}),
-        ("token counter", {"WeightedCLIPInspect"}),
-        ("clip skip", {"WeightedCLIPLoad"}),
-        ("BREAK", {"WeightedCLIPA1111Encode"}),
-        ("compel", {"WeightedCLIPTextEncode", "WeightedCLIPMaskedBlend", "WeightedCLIPConvert"}),
-        ("wildcard", {"WeightedCLIPTextEncode", "WeightedCLIPA1111Encode"}),
-        ("negative weight", {"WeightedCLIPTextEncode", "WeightedCLIPWeighAttention"}),
-    ],
-)
-def test_a_search_finds_the_right_nodes(ruler_browser: RulerPage, words: str, nodes: set[str]) -> None:
-    page = ruler_browser
-    if "WeightedCLIPInspect" not in page.driver.execute_script(
-        "return Object.keys(window.LiteGraph?.registered_node_types ?? {})"
-    ):
-        page.open()
-    version = page.run("return window.__COMFYUI_FRONTEND_VERSION__ ?? '0.0'")
-    if tuple(map(int, version.split(".")[:2])) < (1, 47):
-        pytest.skip("this front end does not search by aliases")
-    assert nodes <= set(page.run(FIND, words))

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.host
 NAMES = (
     *("harmless", "traces", "checks", "memory", "native", "masks", "padding", "loras", "timed", "negpip", "beyond"),
     *("attention", "attention_joint", "attention_several", "attention_pictures", "attention_video"),
-    *("attention_beside", "places", "places_joint", "regions"),
-    *("regions_joint", "reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
+    *("attention_beside", "places", "regions"),
+    *("reserving", "places_beside", "prompt_control", "word_maps", "loras_in_time"),
     *("samplings", "large_maps", "world", "world_joint", "picture_settings", "weighted_clip", "edit_prompts"),
     *("old_workflows", "other_packs", "edited_tokens", "native_clip", "host_nodes", "t5"),
 )
@@ -38,7 +38,6 @@ PACKS = {
     "beside_forge_couple": "sd-forge-couple",
     "equals_daam": "daam",
     "those_of_prompt_control": "comfyui-prompt-control",
-    "loras_in_time.check_faults": "comfyui-prompt-control",
     "check_smz": "ComfyUI_smZNodes",
     "check_adv_clip_emb": "ComfyUI_ADV_CLIP_emb",
     "of_cd_tuner": "cd-tuner_negpip-ComfyUI",
@@ -73,7 +72,7 @@ ON_FLUX = (
     "check_changed_rows_are_refused_and_others_are_not",
     "check_weights_of_any_size_give_numbers_or_an_error",
     "check_references_beside_the_picture_count",
-    "check_joint_regions_stay_with_their_entry_in_areas_masks_and_batches",
+    "check_regions_stay_with_their_entry_in_areas_masks_and_batches",
     "check_reference_images_beside_regions",
     "check_references_of_wan",
     "check_each_prompt_keeps_its_mask_of_rows",

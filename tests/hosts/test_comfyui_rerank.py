@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from weighted_clip.encoder.clip import FullClip, load_full_clip
 from weighted_clip.encoder.images import preprocess
@@ -163,78 +163,6 @@ def test_the_best_three_of_eight_come_out_in_order(server: ComfyServer, whole: P
     assert view["issues"] == []
 
 
-def test_another_text_reads_the_model_only_once(server: ComfyServer, whole: Path, images: list[Image.Image]) -> None:
-    texts = [TEXT, "a (blue:1.4) dog", "two lamps at night"]
-    orders: list[list[int]] = []
-    for text in texts:
-        graph = Graph()
-        loader = load(graph, server)
-        _, _, shown = rerank(graph, server, loader, batch(graph, "some"), text=text)
-        result = server.run(graph)
-        orders.append(scores_of(result, shown)[0])
-        if text != TEXT:
-            assert loader.id in result.cached
-    assert orders == [row.argsort(descending=True).tolist() for row in by_library(whole, images, *texts)]
-    assert len({tuple(order) for order in orders}) > 1
-
-
-def test_weights_are_left_out_and_the_node_says_so(server: ComfyServer, whole: Path, images: list[Image.Image]) -> None:
-    graph = Graph()
-    clip, loaded = load(graph, server), batch(graph, "some")
-    plain = rerank(graph, server, clip, loaded, text="a red cat")
-    weighted = rerank(graph, server, clip, loaded, text="a (red:1.4) cat", syntax="a1111")
-    result = server.run(graph)
-    lines = [result.outputs[node[2].id]["text"][0].splitlines() for node in (plain, weighted)]
-    assert lines[1][:COUNT] == lines[0]
-    assert "Similarity has no weights: they are left out." in lines[1][COUNT]
-    assert result.outputs[weighted[0].id]["text"] == ["at 3: Similarity has no weights: they are left out."]
-
-
-@pytest.mark.parametrize("softmax", ["none", "over texts", "over images"])
-def test_the_matrix_is_that_of_the_model(
-    server: ComfyServer, whole: Path, images: list[Image.Image], softmax: str
-) -> None:
-    texts = ["a cat", "a dog", "still life"]
-    graph = Graph()
-    node = server.add_ours(
-        graph,
-        "WeightedCLIPSimilarity",
-        clip_full=load(graph, server),
-        images=batch(graph, "some"),
-        texts="\n".join(texts),
-        softmax=softmax,
-        syntax="none",
-    )
-    shown = graph.add("PreviewAny", source=node[1])
-    result = server.run(graph)
-    table = [line.split("\t") for line in result.outputs[shown.id]["text"][0].splitlines()]
-    assert [row[0] for row in table] == texts
-    expected = by_library(whole, images, *texts)
-    if softmax != "none":  # temperature 0: as the file's logit_scale says
-        expected = (expected * np.exp(4.0)).softmax(0 if softmax == "over texts" else 1)
-    found = torch.tensor([[float(value) for value in row[1:]] for row in table])
-    torch.testing.assert_close(found, expected, atol=CLOSE, rtol=0)
-    [picture] = server.pictures(result, node)
-    assert picture.std() > 10
-
-
-def test_a_file_that_lacks_a_half_is_refused_in_words(server: ComfyServer, whole: Path, models: Path) -> None:
-    """A text encoder, such as that of Stable Diffusion, and an image encoder alone, as the host's own nodes use it."""
-    alone = whole.with_name("image-alone.safetensors")
-    save_file({key: tensor for key, tensor in load_file(whole).items() if not key.startswith("text")}, alone)
-    messages = {
-        f"text_encoders/{TEXT_ENCODER}": f"{TEXT_ENCODER}: no CLIP image encoder in it. It is a CLIP without its image "
-        "half. Fetch a whole CLIP: model.safetensors",
-        f"clip_vision/{alone.name}": f"{alone.name}: no CLIP text encoder in it",
-    }
-    for file, message in messages.items():
-        graph = Graph()
-        rerank(graph, server, load(graph, server, file), blank(graph))
-        error = server.failure(graph)
-        assert error.details["node_type"] == "WeightedCLIPLoadFull"
-        assert message in error.details["exception_message"]
-
-
 def test_checkpoints_are_not_offered(server: ComfyServer, whole: Path) -> None:
     graph = Graph()
     rerank(
@@ -249,20 +177,6 @@ def test_checkpoints_are_not_offered(server: ComfyServer, whole: Path) -> None:
     described = server.inputs("WeightedCLIPLoadFull")["file"][0]
     assert WHOLE_CLIP.as_posix() in described
     assert f"text_encoders/{TEXT_ENCODER}" in described
-
-
-def test_links_of_another_type_are_refused_by_the_host(server: ComfyServer, whole: Path) -> None:
-    """The checkpoint's CLIP is no whole one, and a whole one is no CLIP that could make a conditioning."""
-    graph = Graph()
-    checkpoint = graph.add("CheckpointLoaderSimple", ckpt_name=CHECKPOINT)
-    rerank(graph, server, checkpoint[1], blank(graph))
-    encoding = Graph()
-    text = server.add_ours(encoding, "WeightedCLIPTextEncode", clip=load(encoding, server), text=TEXT)
-    server.probe(encoding, text)
-    for refused in (graph, encoding):
-        error = server.failure(refused)
-        assert error.status == 400
-        assert "return_type_mismatch" in json.dumps(error.details)
 
 
 @pytest.fixture(scope="module")

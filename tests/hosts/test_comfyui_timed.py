@@ -12,10 +12,7 @@ from .comfy_server import (
     Conditioning,
     Graph,
     Node,
-    PromptError,
     add_checkpoint,
-    add_picture,
-    add_scheduled_lora,
     pixel_difference,
     with_clip,
 )
@@ -102,34 +99,6 @@ def test_the_webui_counts_one_step_later(
     assert not np.array_equal(one, pictures[text, WRITTEN])
 
 
-def test_without_times_ksampler_gives_the_pixels_of_text_encode(server: ComfyServer, figures: Figures) -> None:
-    graph, clip = with_clip()
-    text = "a photo of a (red:1.3) cat on a [mat], oil painting"
-    nodes = (
-        server.add_ours(graph, A1111, clip=clip, text=text),
-        server.add_ours(graph, "WeightedCLIPTextEncode", clip=clip, text=text, syntax="a1111", scheme="a1111"),
-    )
-    saved = [add_picture(graph, node) for node in nodes]
-    result = server.run(graph)
-    one, other = (server.picture(result, node) for node in saved)
-    subject = "Pixels, A1111/Forge Prompt without times, with Text Encode on a1111"
-    figures.add(subject, pixel_difference(one, other), required="equal, byte for byte")
-    assert np.array_equal(one, other)
-
-
-def test_ksampler_changes_the_text_at_the_steps_that_the_node_was_told(server: ComfyServer) -> None:
-    graph, clip = with_clip()
-    texts = ("a cat", "a dog", "a [cat:dog:1]")
-    saved = [
-        add_picture(graph, server.add_ours(graph, A1111, clip=clip, text=text, steps=2, counter=WRITTEN))
-        for text in texts
-    ]
-    result = server.run(graph)
-    cat, dog, timed = (server.picture(result, node) for node in saved)
-    assert not np.array_equal(timed, cat)
-    assert not np.array_equal(timed, dog)
-
-
 def test_a_request_from_before_timed_prompts_still_runs(server: ComfyServer) -> None:
     graph, clip = with_clip()
     node = server.add_ours(graph, A1111, clip=clip, text="")
@@ -139,52 +108,3 @@ def test_a_request_from_before_timed_prompts_still_runs(server: ComfyServer) -> 
         told = conditioning(server, text, steps=20, counter=WEBUI)
         assert conditioning(server, text) == told
         assert len(told.others) == (1 if "(" in text else 2)
-
-
-@pytest.mark.parametrize("weights", [(1, -1), (0, 0), (0.5, -2)])
-def test_weights_of_and_that_cannot_be_averaged_are_explained(
-    server: ComfyServer, weights: tuple[float, float]
-) -> None:
-    with pytest.raises(PromptError) as caught:
-        conditioning(server, "a cat:{} AND a dog:{}".format(*weights))
-    assert caught.value.status == 200
-    assert caught.value.details["exception_type"] == "ValueError"
-    message = caught.value.details["exception_message"]
-    assert f"sum to {sum(weights):g} ({weights[0]:g} + {weights[1]:g})" in message
-    assert "negative prompt" in message
-
-
-def test_the_report_says_when_each_text_stands(server: ComfyServer) -> None:
-    graph = Graph()
-    model, clip, _ = add_checkpoint(graph)
-    sigmas = graph.add("BasicScheduler", model=model, scheduler="normal", steps=10, denoise=1.0)
-    text = "a [cat:dog:0.4] AND mist:0.5"
-    shown: list[Node] = []
-    for inputs in ({"sigmas": sigmas, "model": model}, {"steps": 10}):
-        node = server.add_ours(graph, A1111, clip=clip, text=text, counter=WRITTEN, **inputs)
-        shown.append(graph.add("WeightedCLIPTestShowText", text=node[1]))
-    result = server.run(graph)
-    timed, uniform = (result.outputs[node.id]["shown"][0] for node in shown)
-    for line in (
-        "steps 1 to 4, AND weight 1: “a cat”",
-        "steps 5 to 10, AND weight 1: “a dog”",
-        "AND weight 0.5: “ mist”",
-    ):
-        assert line in timed
-        assert line in uniform
-    assert "10 steps, timed by sigmas and the model's noise levels" in timed
-    assert "10 steps, assumed to be of equal length" in uniform
-
-
-def test_a_scheduled_lora_hook_gives_an_entry_for_each_text_and_keyframe_that_meet(server: ComfyServer) -> None:
-    graph, clip = with_clip()
-    hooked = add_scheduled_lora(graph, clip, {0.0: 0.2, 0.6: 1.0})
-    node = server.add_ours(graph, A1111, clip=hooked, text="a [cat:dog:1]", steps=2, counter=WRITTEN)
-    probe, saved = server.probe(graph, node), add_picture(graph, node)
-    result = server.run(graph)
-    found = server.conditioning(result, probe)
-    times = [(entry["start_percent"], entry["clip_start_percent"]) for entry in found.others]
-    (first, second) = sorted({start for start, _ in times})
-    assert (first, second) == (0.0, pytest.approx(0.25, abs=1e-6))
-    assert times == [(first, 0.0), (second, 0.0), (second, 0.6)]
-    assert server.picture(result, saved).std() > 10

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.host
 
 
 @pytest.fixture(scope="module")
-def templates(host: Host) -> tuple[str, list[coverage.Row]]:
+def templates(host: Host) -> tuple[str, list[coverage.TemplateRow]]:
     """Version and rows of the templates that are installed with the host."""
     (folder,) = host.python.parents[1].glob("lib/python3*/site-packages")
     return coverage.read_templates(folder)
 
 
-def test_rows_of_its_templates_are_those_that_are_kept(templates: tuple[str, list[coverage.Row]]) -> None:
+def test_rows_of_its_templates_are_those_that_are_kept(templates: tuple[str, list[coverage.TemplateRow]]) -> None:
     version, rows = templates
     kept = coverage.read_data()
     if version not in kept:
@@ -31,7 +31,7 @@ def test_rows_of_its_templates_are_those_that_are_kept(templates: tuple[str, lis
 
 
 def test_text_encoders_have_the_tokenizers_that_its_loader_chooses(
-    host: Host, templates: tuple[str, list[coverage.Row]], tmp_path: Path
+    host: Host, templates: tuple[str, list[coverage.TemplateRow]], tmp_path: Path
 ) -> None:
     if templates[0] not in coverage.read_data():
         pytest.skip(f"templates.csv has no version {templates[0]}")

@@ -214,48 +214,6 @@ def test_every_scheme_is_that_of_our_own_encoder(webui: WebUIServer, native: Any
         assert (rows - own).abs().max() <= CLOSE
 
 
-FADED = "a (red:1.3) photo of a (cat:0.6) on a (mat:0.4)"
-CHOICES: dict[str, dict[str, str]] = {
-    "length+mean": {"scheme": "masked_blend", "normalization": "length+mean"},
-    "law": {"scheme": "masked_blend", "law": "compel"},
-    "token": {"scheme": "masked_blend", "mask_method": "token"},
-    "mask": {"scheme": "a1111", "padding": "mask"},
-    "drop": {"scheme": "comfy", "padding": "drop"},
-    "clean": {"scheme": "comfy", "padding": "clean"},
-}
-NAMES = ("scheme", "normalization", "law", "mask_method", "padding", "syntax")
-"""Our script's controls after the first."""
-DEFAULTS = ("a1111", "none", "nested", "attention", "attend", "a1111")
-
-
-@pytest.mark.parametrize("name", CHOICES)
-def test_every_control_does_what_it_does_in_our_own_encoder(webui: WebUIServer, native: Any, name: str) -> None:
-    values = [CHOICES[name].get(key, default) for key, default in zip(NAMES, DEFAULTS, strict=True)]
-    cond = seen_cond(webui.txt2img(FADED, negative_prompt=FADED, steps=1, script=(True, *values), probe=True))
-    expected = native(FADED, **CHOICES[name])
-    assert cond.shape == expected.shape
-    assert (cond - expected).abs().max() <= CLOSE
-    assert (len(cond) < 77) == (name == "drop")
-    plain = native(FADED, scheme=values[0])
-    assert cond.shape != plain.shape or (cond - plain).abs().max() > 0.01
-
-
-def test_masked_blend_with_chunks_equals_our_own_encoder(webui: WebUIServer, native: Any) -> None:
-    request = REQUESTS["several chunks"]
-    generation = webui.txt2img(**request, script=BLEND, probe=True)
-    assert generation.seen is not None
-    assert (generation.seen.cond - native(request["prompt"], scheme="masked_blend")).abs().max() <= CLOSE
-    assert (generation.seen.uncond - native(request["negative_prompt"], scheme="masked_blend")).abs().max() <= CLOSE
-
-
-def test_masked_blend_of_edited_prompts_equals_our_own_encoder(webui: WebUIServer, native: Any) -> None:
-    generation = webui.txt2img(**REQUESTS["editing and alternation"], script=BLEND, probe=True)
-    assert generation.seen is not None
-    texts = ("a (cat:1.3) on a mat, red", "a dog on a , (blue:0.6)", "a dog on a , red")
-    for cond, text in zip(generation.seen.conds, texts, strict=True):
-        assert (cond - native(text, scheme="masked_blend")).abs().max() <= CLOSE
-
-
 def test_on_and_off_in_turn(webui: WebUIServer, bare: dict[str, Generation]) -> None:
     request = partial(webui.txt2img, **REQUESTS["weights"])
     blended = request(script=BLEND)

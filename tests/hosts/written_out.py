@@ -140,14 +140,12 @@ def written_out(
         how: As in our node.
         texts: Stock conditionings and the weights of their rows; all other text has none.
         skipped: Blocks of Stable Diffusion 3 that do not run.
-        placed: Stock conditionings and the weights by place of their rows; not in Stable Diffusion 1, 2 and XL.
+        placed: Stock conditionings and the weights by place of their rows.
     """
     network = model.model.diffusion_model
     with ExitStack() as replaced:
         if hasattr(network, "input_blocks"):
-            for name, module in network.named_modules():
-                if name.endswith("attn2"):
-                    replaced.enter_context(patch.object(module, "forward", _cross_of_unet(module, how, texts)))
+            replaced.enter_context(_read_by_unet(model, how, texts, placed))
         else:
             replaced.enter_context(blocks_by(network, WrittenOut(network, how, texts, skipped, placed)))
         yield
@@ -183,28 +181,75 @@ def _as_method(by_hand: Callable[..., Any], theirs: Callable[..., Any]) -> Calla
     return forward
 
 
-def _cross_of_unet(module: Any, how: str, texts: tuple[tuple[Any, Weights], ...]) -> Callable[..., torch.Tensor]:
-    """The forward of a layer of Stable Diffusion 1, 2 or XL, where the host repeats text to the length of another."""
+@contextmanager
+def cross_attention_by(model: Any, forward_of: Callable[[Any], Any], latent: list[tuple[int, int]]) -> Iterator[None]:
+    """Give each cross attention of a U-Net another forward, and note the size of the latent that is drawn."""
+    network = model.model.diffusion_model
+
+    def note_size(_: Any, inputs: Any) -> None:
+        latent[:] = [tuple(inputs[0].shape[-2:])]
+
+    with ExitStack() as undone:
+        undone.callback(network.register_forward_pre_hook(note_size).remove)
+        for name, module in network.named_modules():
+            if name.endswith("attn2"):
+                undone.enter_context(patch.object(module, "forward", forward_of(module)))
+        yield
+
+
+def is_repeated(context: torch.Tensor, rows: torch.Tensor) -> bool:
+    """Whether a context is the same rows once or several times, as the host repeats text to the length of another."""
+    times = len(context) // len(rows)
+    return len(context) == times * len(rows) and torch.equal(context, rows.repeat(times, 1))
+
+
+def cells_of_layer(weight: torch.Tensor, num_queries: int) -> torch.Tensor:
+    """Mean weights in the cells of a U-Net's layer, of 1, 2, 4, ... places a side: ``[pictures, queries]``."""
+    height, width = weight.shape[-2:]
+    side = 1
+    while -(-height // side) * -(-width // side) > num_queries:
+        side *= 2
+    cells = cells_of(weight, side)
+    assert cells.shape[1] == num_queries, (height, width, num_queries)
+    return cells
+
+
+def _read_by_unet(model: Any, how: str, texts: tuple[Any, ...], placed: tuple[Any, ...]) -> Any:
+    """Let the layers of Stable Diffusion 1, 2 or XL read text so."""
+    latent: list[tuple[int, int]] = []
 
     def weights_of(context: torch.Tensor) -> torch.Tensor:
         weights = torch.ones(context.shape[0], dtype=torch.float64)
         for conditioning, by_row in texts:
             rows = conditioning[0][0][0]
-            times = context.shape[0] // rows.shape[0]
-            if context.shape[0] == times * rows.shape[0] and torch.equal(context, rows.repeat(times, 1)):
+            if is_repeated(context, rows):
                 for row, weight in by_row.items():
                     weights[row :: rows.shape[0]] = weight
         return weights
 
-    def forward(x: torch.Tensor, context: torch.Tensor, **_: Any) -> torch.Tensor:
-        weights = torch.stack([weights_of(one) for one in context])
-        q, k, v = (
-            split(part(tensor).double(), module.heads)
-            for part, tensor in ((module.to_q, x), (module.to_k, context), (module.to_v, context))
-        )
-        return module.to_out(read_out(q, k, v, how, weights).to(x.dtype))
+    def by_place(context: torch.Tensor, picture: int, num_queries: int) -> torch.Tensor:
+        found = torch.ones(num_queries, len(context), dtype=torch.float64)
+        for conditioning, by_row in placed:
+            rows = conditioning[0][0][0]
+            for row, fields in by_row.items() if is_repeated(context, rows) else ():
+                for field in fields:
+                    cells = cells_of_layer(field.at(*latent[0]), num_queries)
+                    found[:, row :: len(rows)] *= cells[picture % len(cells)][:, None]
+        return found
 
-    return forward
+    def forward_of(module: Any) -> Callable[..., torch.Tensor]:
+        def forward(x: torch.Tensor, context: torch.Tensor, **_: Any) -> torch.Tensor:
+            weights = torch.stack([weights_of(one) for one in context])
+            places = torch.stack([by_place(one, number, x.shape[1]) for number, one in enumerate(context)])
+            q, k, v = (
+                split(part(tensor).double(), module.heads)
+                for part, tensor in ((module.to_q, x), (module.to_k, context), (module.to_v, context))
+            )
+            return module.to_out(read_out(q, k, v, how, weights, places).to(x.dtype))
+
+        return forward
+
+    return cross_attention_by(model, forward_of, latent)
 
 
 class WrittenOut:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
-from ..fuzz.campaign import load
+from ..fuzz.limited import load
 
 load()
 

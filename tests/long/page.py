@@ -76,7 +76,8 @@ VARIABLE = "WEIGHTED_CLIP_WRITE_LONG"
 HEAD = """\
 # Long life
 
-Each part was written by a test of `tests/long`, with `WEIGHTED_CLIP_WRITE_LONG=1` in the environment:
+Each part was written by a test of `tests/long`, with `WEIGHTED_CLIP_WRITE_LONG=1` in the environment. *ComfyUI*
+and *The lab* are history: their tests are gone.
 
     python run.py test --long -m long --hosts DIR        # DIR: for the parts in ComfyUI
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import importlib
 import json
-import os
 import subprocess
 import sys
 import zipfile
@@ -82,26 +81,6 @@ def test_the_files_are_those_that_the_patterns_leave(tool: ModuleType, archive: 
     assert not [name for name in names if name.startswith(tuple(f"{folder}/" for folder in NEVER))]
 
 
-def test_its_code_passes_the_rules_of_the_registry(tool: ModuleType) -> None:
-    assert tool.problems() == []
-
-
-def test_what_is_wrong_with_an_archive_is_found(
-    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in os.environ if name.startswith("GIT_")]:  # a hook's would lead git elsewhere
-        monkeypatch.delenv(name)
-    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    bad = "import subprocess\n\nexec(input())\nprint(eval(input())); print(1)\nsubprocess.run(input().split())\n"
-    for name, text in {"bad.py": bad, "left.py": bad, ".comfyignore": "/left.py\n", "gone.py": "x = 1\n"}.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    subprocess.run(["git", "-C", str(tmp_path), "add", "."], check=True)
-    (tmp_path / "gone.py").unlink()
-    (tmp_path / "untracked.py").write_text(bad, encoding="utf-8")
-    assert tool.archive_files(tmp_path) == [".comfyignore", "bad.py"]
-    assert {line.split()[1] for line in tool.problems(tmp_path)} == set(tool.RULES)
-
-
 def test_the_pack_loads_from_the_archive_as_comfyui_loads_it(unpacked: Path) -> None:
     script = """
 import importlib, importlib.util, json, pathlib, sys
@@ -136,7 +115,9 @@ def test_the_small_world_draws_in_the_archive(unpacked: Path, tmp_path: Path) ->
     pictures = []
     for name, program in (("here", ROOT / "__main__.py"), ("there", unpacked)):
         out = tmp_path / f"{name}.png"
-        done = run(unpacked, str(program), "world", "sample", "a red circle", "--out", str(out))
+        done = run(
+            unpacked, str(program), "world", "sample", "a red circle", "--steps", "2", "--count", "1", "--out", str(out)
+        )
         assert done.returncode == 0, done.stderr
         pictures.append(out.read_bytes())
     assert pictures[0] == pictures[1]
@@ -171,11 +152,3 @@ def test_run_py_refuses_what_is_for_developers(unpacked: Path, command: str) -> 
     assert done.returncode == 1
     assert done.stderr.startswith(f"run.py: {command} is not in the archive of the Comfy Registry; ")
     assert not (unpacked / ".venv").exists()
-
-
-def test_the_help_is_whole_in_the_archive(unpacked: Path) -> None:
-    for program in (unpacked, unpacked / "run.py"):
-        done = run(unpacked, str(program), "--help")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "inspect" in done.stdout
-        assert "parity" in done.stdout

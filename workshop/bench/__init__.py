@@ -16,12 +16,12 @@ from .encoding import ENCODE, PARSE, SHARING, TOKENS
 from .gpu import GPU
 from .hosts import HOSTS, SAMPLING
 from .images import IMAGES
-from .page import Request, Section, goal_block
+from .page import PageSection, Request, goal_block
 from .processors import PROCESSORS
 from .scale import FULL, QUICK
 from .timing import machine
 
-MACHINE = Section("machine", lambda request: machine())
+MACHINE = PageSection("machine", lambda request: machine())
 SECTIONS = (MACHINE, PROCESSORS, PARSE, TOKENS, ENCODE, SHARING, IMAGES, HOSTS, SAMPLING, GPU)
 """All sections in the order of measurement. ``goals`` comes after them, made from their results."""
 GOALS = "goals"

@@ -16,8 +16,8 @@ from .page import (
     COMPARISON_HEAD,
     NOT_FOUND,
     Goal,
+    PageSection,
     Request,
-    Section,
     in_turn,
     milliseconds,
     missing,
@@ -25,7 +25,7 @@ from .page import (
     table,
     times,
 )
-from .scale import Scale
+from .scale import BenchScale
 from .texts import FOUR_DOWN, NEGATIVE, ONE_UP, PROMPTS, TEXTS, TIMED, fresh, grids, text_of, typed
 from .timing import (
     TRANSFORMERS,
@@ -67,27 +67,30 @@ def parse_block(request: Request) -> str:
             times = [_parse_time(syntax, text, scale) for text in texts]
             with without_collector():
                 middle, long = (_parse_time(syntax, text, scale) for text in texts[1:])
-            found = growths[f"{syntax}, {name}"] = (growth(middle, long, factor), growth(times[1], times[2], factor))
-            cells = [syntax, name, *map(milliseconds, times), *(f"{exponent:.2f}" for exponent in found)]
+            exponents = growths[f"{syntax}, {name}"] = (
+                growth(middle, long, factor),
+                growth(times[1], times[2], factor),
+            )
+            cells = [syntax, name, *map(milliseconds, times), *(f"{exponent:.2f}" for exponent in exponents)]
             of_syntax.append((times[0], cells))
         normal, *hostile = of_syntax
         slowest = max(hostile, key=lambda timed: timed[0])  # of the first length
         rows += [cells for _, cells in (normal, slowest)]
     head = ["Syntax", "Text", *(f"{length:,} characters, ms" for length in lengths), "Growth", "With collector"]
-    (alone, at), (together, there) = (max((pair[i], name) for name, pair in growths.items()) for i in (0, 1))
+    (alone, at), (together, together_at) = (max((pair[i], name) for name, pair in growths.items()) for i in (0, 1))
     return (
         f"{table(head, rows, num_left=2)}\n\n"
-        f"The largest growth is {alone:.2f} ({at}); with the collector, {together:.2f} ({there})."
+        f"The largest growth is {alone:.2f} ({at}); with the collector, {together:.2f} ({together_at})."
     )
 
 
-def _parse_time(syntax: str, text: str, scale: Scale) -> float:
+def _parse_time(syntax: str, text: str, scale: BenchScale) -> float:
     from ...weighting.syntax import parse
 
     return best_time(lambda: parse(text, syntax), seconds=scale.parse_seconds, repetitions=scale.parse_repetitions)
 
 
-PARSE = Section(
+PARSE = PageSection(
     "parse",
     parse_block,
     "Reading a prompt",
@@ -121,23 +124,23 @@ def token_block(request: Request) -> str:
         "ids with places": lambda: tokenize(text),
         "text to weighted chunks": lambda: read_prompt(weighted, options, tokenize),
     }
-    theirs = transformers_tokenizer() if find_spec("transformers") else None
-    if theirs is not None:
-        contestants[TOKENIZER] = lambda: theirs(text)
-    taken = times_in_turn(contestants, repetitions=request.scale.token_repetitions, inner=request.scale.token_inner)
-    peer = taken.pop(TOKENIZER, None)
+    peer_tokenizer = transformers_tokenizer() if find_spec("transformers") else None
+    if peer_tokenizer is not None:
+        contestants[TOKENIZER] = lambda: peer_tokenizer(text)
+    durations = times_in_turn(contestants, repetitions=request.scale.token_repetitions, inner=request.scale.token_inner)
+    peer = durations.pop(TOKENIZER, None)
     rows: list[list[str]] = []
-    for name, own in taken.items():
-        cells = times(compare(own, peer or own), lambda seconds: f"{seconds * 1e6:.0f}")
-        if theirs is None:
+    for name, run_times in durations.items():
+        cells = times(compare(run_times, peer or run_times), lambda seconds: f"{seconds * 1e6:.0f}")
+        if peer_tokenizer is None:
             rows.append(["300 characters", name, TOKENIZER, cells[0], *["-"] * 3, NOT_FOUND])
             continue
-        same = theirs(text)["input_ids"][1:-1] == [token.id for token in tokenize(text)]
+        same = peer_tokenizer(text)["input_ids"][1:-1] == [token.id for token in tokenize(text)]
         rows.append(["300 characters", name, TOKENIZER, *cells, "yes" if same else "no"])
     return table(TOKENS_HEAD, rows, num_left=3)
 
 
-TOKENS = Section(
+TOKENS = PageSection(
     "tokens",
     token_block,
     "From text to tokens",
@@ -197,15 +200,15 @@ def _ours(model: TextModel, prompt: str, way: str, choices: dict[str, str]) -> R
 
 def open_peers(model: TextModel) -> Callable[[str, str], Run | None]:
     """From the names of a peer and a prompt to a function that encodes its next text; None if it is not installed."""
-    theirs, compel = transformers_of(model), None
-    if theirs is not None and find_spec("compel") is not None:
+    peer_model, compel = transformers_of(model), None
+    if peer_model is not None and find_spec("compel") is not None:
         from ..peers.compel import open_peer
 
         compel = open_peer(model)
 
     def peer_of(name: str, prompt: str) -> Run | None:
         if name == TRANSFORMERS:
-            return theirs and theirs.one(fresh(PROMPTS[prompt], "none"))
+            return peer_model and peer_model.one(fresh(PROMPTS[prompt], "none"))
         return compel and partial(_next, compel, fresh(PROMPTS[prompt], "compel"))
 
     return peer_of
@@ -215,7 +218,7 @@ def _next(encode: Callable[[dict[str, Any], str], Tensor], prompts: Iterator[str
     return encode({}, next(prompts))
 
 
-ENCODE = Section(
+ENCODE = PageSection(
     "encode",
     encode_block,
     "Beside transformers and compel",
@@ -242,33 +245,33 @@ def sharing_block(request: Request) -> str:
 
     scale = request.scale
     model = scale.model()
-    theirs = transformers_of(model)
+    peer_model = transformers_of(model)
     with torch.no_grad():
-        rows = [*_typed_rows(model, theirs, scale), _grid_row(model, theirs, scale)]
+        rows = [*_typed_rows(model, peer_model, scale), _grid_row(model, peer_model, scale)]
         rows += [*_faded_rows(model, scale), *_together_rows(model, scale)]
         counts = _position_rows(model, scale)
     return "\n\n".join([table(COMPARISON_HEAD, rows, num_left=3), table(POSITIONS_HEAD, counts, num_left=2)])
 
 
-def _typed_rows(model: TextModel, theirs: Transformers | None, scale: Scale) -> list[list[str]]:
+def _typed_rows(model: TextModel, peer_model: Transformers | None, scale: BenchScale) -> list[list[str]]:
     peers: dict[str, Run | None] = {
         NO_MEMORY: ours(native(model, 0), typed()),
-        f"{TRANSFORMERS}, a batch of 3": None if theirs is None else theirs.long(typed()),
+        f"{TRANSFORMERS}, a batch of 3": None if peer_model is None else peer_model.long(typed()),
     }
     return in_turn(TYPED, {"remembering": ours(native(model), typed())}, peers, scale.repetitions)
 
 
-def _grid_row(model: TextModel, theirs: Transformers | None, scale: Scale) -> list[str]:
+def _grid_row(model: TextModel, peer_model: Transformers | None, scale: BenchScale) -> list[str]:
     count, way = scale.num_prompts, f"{scale.num_prompts} in one call"
-    if theirs is None:
+    if peer_model is None:
         return missing(GRID, way, TRANSFORMERS)
-    best = best_batch(theirs, lambda: grids(count), scale.batches)
-    peers: dict[str, Run | None] = {f"{TRANSFORMERS}, batches of {best}": theirs.batch(grids(count), best)}
+    best = best_batch(peer_model, lambda: grids(count), scale.batches)
+    peers: dict[str, Run | None] = {f"{TRANSFORMERS}, batches of {best}": peer_model.batch(grids(count), best)}
     run = ours_together(native(model, 0), grids(count))
     return in_turn(GRID, {way: run}, peers, scale.grid_repetitions)[0]
 
 
-def _faded_rows(model: TextModel, scale: Scale) -> list[list[str]]:
+def _faded_rows(model: TextModel, scale: BenchScale) -> list[list[str]]:
     from ...encoder.text_model import TextEncoder
 
     rows: list[list[str]] = []
@@ -286,7 +289,7 @@ def _law(law: str) -> str:
     return f"masked_blend, law {law}"
 
 
-def _together_rows(model: TextModel, scale: Scale) -> list[list[str]]:
+def _together_rows(model: TextModel, scale: BenchScale) -> list[list[str]]:
     def pairs() -> Iterator[Sequence[str]]:
         return zip(fresh(ONE_UP, "comfy"), fresh(NEGATIVE, "comfy"), strict=True)
 
@@ -308,7 +311,7 @@ def timed() -> Iterator[list[str]]:
         yield [text.text for text in read_timed(source, TIMED_STEPS).branches[0].texts]
 
 
-def _position_rows(model: TextModel, scale: Scale) -> list[list[str]]:
+def _position_rows(model: TextModel, scale: BenchScale) -> list[list[str]]:
     """Cells of `POSITIONS_HEAD`."""
     rows: list[list[str]] = []
     counted = _Counted(native(model, 0))
@@ -347,7 +350,7 @@ class _Counted:
         return [str(num_chunks), str(total), str(run), f"{run / total:.2f}"]
 
 
-SHARING = Section(
+SHARING = PageSection(
     "sharing",
     sharing_block,
     "What is computed once",

@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from ..peers.transformers import Transformers, transformers_of
-from .page import COMPARISON_HEAD, Goal, Request, Section, in_turn, milliseconds, missing, table
-from .scale import Scale
+from .page import COMPARISON_HEAD, Goal, PageSection, Request, in_turn, milliseconds, missing, table
+from .scale import BenchScale
 from .texts import ONE_UP, fresh
 from .timing import TRANSFORMERS, Run, native, ours
 
@@ -49,7 +49,7 @@ def gpu_section(request: Request) -> str:
     return f"{gpu_block(request.scale, 'cuda')}\n\nMeasured on: {name}."
 
 
-def gpu_block(scale: Scale, device: str) -> str:
+def gpu_block(scale: BenchScale, device: str) -> str:
     """A row for each type and attention of the peer, then for each type and pass; a first call includes our setup."""
     import torch
 
@@ -88,7 +88,9 @@ def _rows(
         calls.append(time.perf_counter() - start)
         return result
 
-    runs = {peer: _finished(weighted(theirs), device) for peer, theirs in peers.items() if theirs is not None}
+    runs = {
+        peer: _finished(weighted(peer_model), device) for peer, peer_model in peers.items() if peer_model is not None
+    }
     try:
         with torch.no_grad():
             rows = in_turn(kind, {name: noted}, {peer: runs.get(peer) for peer in peers}, repetitions)
@@ -112,13 +114,14 @@ def whole_passes(model: TextModel, how: tuple[Backend, str | None] | None) -> En
     encode = TextEncoder(cast("TextModel", torch.compile(model, dynamic=False, backend=backend, mode=mode)))
 
     def encoded(ids: Sequence[Sequence[Any]], mask: Tensor | None = None, *, is_causal: bool = True) -> Encoding:
-        found = encode(ids, mask, is_causal=is_causal)
-        return Encoding(found.hidden.clone(), found.pooled.clone())  # a graph writes to the same memory every time
+        encoding = encode(ids, mask, is_causal=is_causal)
+        # a graph writes to the same memory every time
+        return Encoding(encoding.hidden.clone(), encoding.pooled.clone())
 
     return encoded
 
 
-def weighted(theirs: Transformers) -> Callable[[], Tensor]:
+def weighted(peer_model: Transformers) -> Callable[[], Tensor]:
     """Run transformers on a prompt with one word raised by hand, to float32 ``[1, 77, dim]``."""
     import torch
 
@@ -127,9 +130,9 @@ def weighted(theirs: Transformers) -> Callable[[], Tensor]:
     from ...weighting.reading import read_prompt
 
     texts = fresh(ONE_UP, "none")
-    read = read_prompt(next(fresh(ONE_UP, "comfy")), EncodeOptions(), default_tokenizer())
-    weights = torch.tensor(read.chunks[0].weights, device=theirs.model.device).unsqueeze(1)  # [77, 1]
-    encode = theirs.batch(([text, ""] for text in texts), 2)
+    parsed = read_prompt(next(fresh(ONE_UP, "comfy")), EncodeOptions(), default_tokenizer())
+    weights = torch.tensor(parsed.chunks[0].weights, device=peer_model.model.device).unsqueeze(1)  # [77, 1]
+    encode = peer_model.batch(([text, ""] for text in texts), 2)
 
     def run() -> Tensor:
         prompt, empty = encode().float()  # [77, dim] each
@@ -153,7 +156,7 @@ def _finished(run: Run, device: str) -> Run:
     return waiting
 
 
-GPU = Section(
+GPU = PageSection(
     "gpu",
     gpu_section,
     "On a GPU",

@@ -22,8 +22,8 @@ from .page import (
     COMPARISON_HEAD,
     NOT_FOUND,
     Goal,
+    PageSection,
     Request,
-    Section,
     comparison,
     in_process,
     milliseconds,
@@ -68,14 +68,14 @@ def ways_of(peer: str, prompt: str, name: str) -> list[str]:
 
 def host_block(request: Request) -> str:
     """Section in Markdown: what ran in which process, and a row for each peer, prompt and way of ours."""
-    about: list[str] = []
+    headings: list[str] = []
     rows: list[list[str]] = []
     for peer in PLAN:
         result, why = run_in_host(request, peer, prompts_for(peer))
         if result is not None:
-            about.append(f"- {peer}: {_versions(result)}")
+            headings.append(f"- {peer}: {_versions(result)}")
         rows += _host_rows(peer, result, why)
-    return "\n\n".join(["\n".join(about), table(COMPARISON_HEAD, rows, num_left=3)]).strip()
+    return "\n\n".join(["\n".join(headings), table(COMPARISON_HEAD, rows, num_left=3)]).strip()
 
 
 def _versions(result: dict[str, Any]) -> str:
@@ -91,8 +91,8 @@ def find_places(folder: Path | None) -> dict[str, HostReference]:
         return {}
     if not folder.is_dir():
         raise ValueError(f"--hosts {folder}: there is no such folder")
-    found = find_references(folder)
-    ways = {STOCK: found["comfyui"][-1:], ADV: found["adv_clip_emb"][:1]}
+    references = find_references(folder)
+    ways = {STOCK: references["comfyui"][-1:], ADV: references["adv_clip_emb"][:1]}
     return {peer: place for peer, places in ways.items() for place in places}
 
 
@@ -104,11 +104,11 @@ def prompts_for(peer: str) -> dict[str, Any]:
             "peer": setting,
             "ours": {
                 f"{name}, {WAYS[way]}": {"way": way, "options": {"syntax": "comfy", **options}}
-                for name, options in ours.items()
+                for name, options in way_names.items()
                 for way in ways_of(peer, prompt, name)
             },
         }
-        for prompt, (setting, ours) in PLAN[peer].items()
+        for prompt, (setting, way_names) in PLAN[peer].items()
     }
     return {"prompts": prompts}
 
@@ -124,11 +124,11 @@ def run_in_host(request: Request, peer: str, task: dict[str, Any]) -> tuple[dict
     with tempfile.TemporaryDirectory() as temporary:
         weights = Path(temporary, "model.safetensors")
         save_model(model, weights)
-        about: dict[str, Any] = {"weights": str(weights), "sizes": sizes_of(model.config)}
-        about |= {"adv": str(place.folder) if peer == ADV else None, "repetitions": request.scale.repetitions}
+        job: dict[str, Any] = {"weights": str(weights), "sizes": sizes_of(model.config)}
+        job |= {"adv": str(place.folder) if peer == ADV else None, "repetitions": request.scale.repetitions}
         try:
             how: dict[str, Any] = {"folder": place.host, "seconds": SECONDS}
-            return in_process(f"{peer} did not run", time_in_host, {**about, **task}, place.python, **how), ""
+            return in_process(f"{peer} did not run", time_in_host, {**job, **task}, place.python, **how), ""
         except ValueError as error:
             request.say(str(error))
             return None, "failed"
@@ -136,9 +136,9 @@ def run_in_host(request: Request, peer: str, task: dict[str, Any]) -> tuple[dict
 
 def _host_rows(peer: str, result: dict[str, Any] | None, why: str) -> list[list[str]]:
     rows: list[list[str]] = []
-    for prompt, (setting, ours) in PLAN[peer].items():
+    for prompt, (setting, way_names) in PLAN[peer].items():
         label = f"{peer}: {setting}" if setting else peer
-        for name in ours:
+        for name in way_names:
             for way in ways_of(peer, prompt, name):
                 full = f"{name}, {WAYS[way]}"
                 if result is None:
@@ -150,7 +150,7 @@ def _host_rows(peer: str, result: dict[str, Any] | None, why: str) -> list[list[
     return rows
 
 
-HOSTS = Section(
+HOSTS = PageSection(
     "hosts",
     host_block,
     "Inside ComfyUI",
@@ -238,28 +238,28 @@ def sampling_block(request: Request) -> str:
         "stock": STOCK_PROMPT,
         "sampling": {", ".join(names): way for names, way in NODES.items()},
     }
-    found, why = run_in_host(request, STOCK, {**task, "repetitions": scale.sampling_repetitions})
-    if found is None:
+    result, why = run_in_host(request, STOCK, {**task, "repetitions": scale.sampling_repetitions})
+    if result is None:
         return table(SAMPLING_HEAD, [[*names, *["-"] * 5, why] for names in NODES], num_left=2)
     pixels = f"a step of KSampler at {8 * scale.latent_side} x {8 * scale.latent_side} pixels, negative prompt empty"
-    lines = [f"- {line}" for line in (f"{STOCK}: {_versions(found)}", pixels, *busy)]
-    return "\n".join([*lines, "", table(SAMPLING_HEAD, _sampling_rows(found["sampling"]), num_left=2)])
+    lines = [f"- {line}" for line in (f"{STOCK}: {_versions(result)}", pixels, *busy)]
+    return "\n".join([*lines, "", table(SAMPLING_HEAD, _sampling_rows(result["sampling"]), num_left=2)])
 
 
-def _sampling_rows(found: dict[str, Any]) -> list[list[str]]:
+def _sampling_rows(result: dict[str, Any]) -> list[list[str]]:
     """A row for the stock node, then one for each way of ours."""
-    encoding, step = (milliseconds(statistics.median(found[work]["peer"])) for work in TIMED)
-    rows = [["no weights", STOCK, str(found["rows"]["peer"]), encoding, "-", step, "-", "-"]]
+    encoding, step = (milliseconds(statistics.median(result[work]["peer"])) for work in TIMED)
+    rows = [["no weights", STOCK, str(result["rows"]["peer"]), encoding, "-", step, "-", "-"]]
     for names in NODES:
         name = ", ".join(names)
-        (encoding, _, beside, _), (step, _, *ratio) = (
-            times(compare(found[work][name], found[work]["peer"])) for work in TIMED
+        (encoding, _, encoding_ratio, _), (step, _, *ratio) = (
+            times(compare(result[work][name], result[work]["peer"])) for work in TIMED
         )
-        rows.append([*names, str(found["rows"][name]), encoding, beside, step, *ratio])
+        rows.append([*names, str(result["rows"][name]), encoding, encoding_ratio, step, *ratio])
     return rows
 
 
-SAMPLING = Section("sampling", sampling_block)
+SAMPLING = PageSection("sampling", sampling_block)
 
 
 # ---- in the host
@@ -290,13 +290,13 @@ def time_in_host(job: dict[str, Any]) -> dict[str, Any]:
     with torch.inference_mode():
         clip, versions = open_clip(job)
         result = {"sampling": _sample(job, clip)} if "sampling" in job else {"prompts": _encode(job, clip)}
-    about = {
+    report = {
         "ComfyUI": versions["ComfyUI"],
         "torch": torch.__version__,
         "threads:": torch.get_num_threads(),
         "numpy": versions["numpy"],
     }
-    return {"about": about, **result}
+    return {"about": report, **result}
 
 
 def _encode(job: dict[str, Any], clip: Any) -> dict[str, Any]:
@@ -309,14 +309,14 @@ def _encode(job: dict[str, Any], clip: Any) -> dict[str, Any]:
     def stock(settings: dict[str, str], text: str) -> Any:
         return node.encode(clip, text)[0][0][0]
 
-    theirs = encode_with(clip, job["adv"]) if job["adv"] else stock
+    encode_peer = encode_with(clip, job["adv"]) if job["adv"] else stock
 
     def by_peer(texts: Iterator[str], style: str) -> Run:
-        return lambda: theirs({"style": style, "normalization": "none"}, next(texts))
+        return lambda: encode_peer({"style": style, "normalization": "none"}, next(texts))
 
     def by_us(texts: Iterator[str], way: str, options: dict[str, Any]) -> Run:
-        own = new_memory(clips, way)
-        return lambda: ours(own, options, next(texts))
+        memory = new_memory(clips, way)
+        return lambda: ours(memory, options, next(texts))
 
     results: dict[str, Any] = {}
     for name, prompt in job["prompts"].items():
@@ -345,25 +345,25 @@ def _sample(job: dict[str, Any], clip: Any) -> dict[str, Any]:
     latent = {"samples": torch.zeros(1, 4, job["side"], job["side"])}
 
     def encoding(node: str, inputs: dict[str, Any], wired: bool, then: list[dict[str, Any]]) -> Callable[[], Any]:
-        given = {**inputs, "model": model} if wired else inputs
-        ours: Any = NODE_CLASS_MAPPINGS[node]()
+        node_inputs = {**inputs, "model": model} if wired else inputs
+        instance: Any = NODE_CLASS_MAPPINGS[node]()
 
         def run() -> Any:
-            found = ours.encode(clip=clip, **given)["result"]
+            outputs = instance.encode(clip=clip, **node_inputs)["result"]
             for further in then:
-                found = passed(found[0], **further)
-            return found
+                outputs = passed(outputs[0], **further)
+            return outputs
 
         return run
 
     def passed(conditioning: Any, node: str, **inputs: Any) -> Any:
-        ours: Any = NODE_CLASS_MAPPINGS[node]()
-        run = getattr(ours, ours.FUNCTION)
+        instance: Any = NODE_CLASS_MAPPINGS[node]()
+        run = getattr(instance, instance.FUNCTION)
         if "region" in inputs:
             (region,) = host.CLIPTextEncode().encode(clip, inputs.pop("region"))
             return run(base=conditioning, region=region, **inputs)["result"]
-        found = run(conditioning=conditioning, **inputs)
-        return found if isinstance(found, tuple) else found["result"]
+        outputs = run(conditioning=conditioning, **inputs)
+        return outputs if isinstance(outputs, tuple) else outputs["result"]
 
     def sampling(conditioning: Any, model: Any) -> Callable[[], Any]:
         settings = {"seed": 1, "steps": 1, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal"}
@@ -375,9 +375,11 @@ def _sample(job: dict[str, Any], clip: Any) -> dict[str, Any]:
     encodings["peer"] = lambda: host.CLIPTextEncode().encode(clip, job["stock"])
     results = {name: run() for name, run in encodings.items()}
     wired = {name for name, way in ways.items() if way["wired"]}
-    samplings = {name: sampling(found[0], found[-1] if name in wired else model) for name, found in results.items()}
+    samplings = {
+        name: sampling(outputs[0], outputs[-1] if name in wired else model) for name, outputs in results.items()
+    }
     return {
-        "rows": {name: found[0][0][0].shape[1] for name, found in results.items()},
+        "rows": {name: outputs[0][0][0].shape[1] for name, outputs in results.items()},
         "encoding": times_in_turn(encodings, repetitions=job["repetitions"]),
         "sampling": times_in_turn(samplings, repetitions=job["repetitions"], warm_up=1),
     }

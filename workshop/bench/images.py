@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..peers.transformers import open_image_tower
-from .page import NOT_FOUND, Request, Section, in_process, small, table, times
-from .scale import Scale
+from .page import NOT_FOUND, PageSection, Request, in_process, small, table, times
+from .scale import BenchScale
 from .timing import MIB, MemoryPeak, Run, compare, measured, times_in_turn
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ def image_block(request: Request) -> str:
     from ...encoder.files.checkpoint import seeded_vision_model
 
     scale = request.scale
-    about = measured("transformers")
+    versions = measured("transformers")
     config = scale.vision()
     rows = memory_rows(config, scale.num_images, scale.image_side)
     model = seeded_vision_model(config)
     pictures = _pictures(scale.image_batch, scale.image_side)
     speed = table(SPEED_HEAD, _speed_rows(model, pictures, scale.image_repetitions), num_left=2)
-    return "\n\n".join([speed, table(MEMORY_HEAD, rows, num_left=0), about])
+    return "\n\n".join([speed, table(MEMORY_HEAD, rows, num_left=0), versions])
 
 
 def _pictures(count: int, side: int) -> list[Image.Image]:
@@ -79,15 +79,15 @@ def _speed_rows(model: VisionModel, images: list[Image.Image], repetitions: int)
         return [[work, PEER, *["-"] * 4, NOT_FOUND] for work in WORKS]
     rows: list[list[str]] = []
     with torch.no_grad():
-        for work, (ours, theirs) in runs.items():
-            difference = float((ours() - theirs()).abs().max())
-            taken = times_in_turn({"ours": ours, "peer": theirs}, repetitions=repetitions)
-            cells = times(compare(taken["ours"], taken["peer"]), lambda seconds: f"{len(images) / seconds:.3g}")
+        for work, (package_run, peer_run) in runs.items():
+            difference = float((package_run() - peer_run()).abs().max())
+            durations = times_in_turn({"ours": package_run, "peer": peer_run}, repetitions=repetitions)
+            cells = times(compare(durations["ours"], durations["peer"]), lambda seconds: f"{len(images) / seconds:.3g}")
             rows.append([work, PEER, *cells, small(difference)])
     return rows
 
 
-def tower_times(scale: Scale, count: int, repetitions: int) -> dict[str, list[float]] | None:
+def tower_times(scale: BenchScale, count: int, repetitions: int) -> dict[str, list[float]] | None:
     """Times of the image tower alone on so many images at once, ours and the peer's in turn; None without the peer."""
     import torch
 
@@ -96,9 +96,9 @@ def tower_times(scale: Scale, count: int, repetitions: int) -> dict[str, list[fl
     runs = _runs(seeded_vision_model(scale.vision()), _pictures(count, scale.image_side))
     if runs is None:
         return None
-    ours, theirs = runs["pixels to features"]
+    package_run, peer_run = runs["pixels to features"]
     with torch.no_grad():
-        return times_in_turn({"ours": ours, "peer": theirs}, repetitions=repetitions)
+        return times_in_turn({"ours": package_run, "peer": peer_run}, repetitions=repetitions)
 
 
 # ---- memory
@@ -111,9 +111,9 @@ def memory_rows(config: VisionConfig, num_images: int, side: int) -> list[list[s
     """
     job = {"config": dataclasses.asdict(config), "num_images": num_images, "side": side}
     failed = f"the memory of {num_images} images could not be measured"
-    found: dict[str, int | None] = in_process(failed, memory_of, job)
-    mib = {name: "not measured" if value is None else f"{value / MIB:.0f}" for name, value in found.items()}
-    numbers = [f"{num_images}", f"{side} x {side}", str(found["batch"])]
+    peaks: dict[str, int | None] = in_process(failed, memory_of, job)
+    mib = {name: "not measured" if value is None else f"{value / MIB:.0f}" for name, value in peaks.items()}
+    numbers = [f"{num_images}", f"{side} x {side}", str(peaks["batch"])]
     return [[*numbers, mib["model"], mib["images"], mib["peak"], mib["budget"]]]
 
 
@@ -134,10 +134,10 @@ def memory_of(job: dict[str, Any]) -> dict[str, int | None]:
     images = torch.rand(job["num_images"], job["side"], job["side"], 3)
     image_features(clip, images[:1])  # one-time setup of the libraries
     peak = MemoryPeak()
-    done: list[int] = []
-    image_features(clip, images, on_progress=done.append)
+    counts: list[int] = []
+    image_features(clip, images, on_progress=counts.append)
     return {
-        "batch": done[0],
+        "batch": counts[0],
         "model": sum(parameter.nbytes for parameter in model.parameters()),
         "images": images.nbytes,
         "peak": peak.taken(),
@@ -145,4 +145,4 @@ def memory_of(job: dict[str, Any]) -> dict[str, int | None]:
     }
 
 
-IMAGES = Section("images", image_block)
+IMAGES = PageSection("images", image_block)

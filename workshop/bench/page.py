@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ...output.files import written_whole
 from ..job import HostFailed, run_job
-from .scale import Scale
+from .scale import BenchScale
 from .timing import Ratio, Run, compare, times_in_turn
 
 PAGE = Path(__file__).resolve().parents[2] / "BENCHMARKS.md"
@@ -70,17 +70,17 @@ def milliseconds(seconds: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
-def comparison(prompt: str, ours: str, peer: str, ratio: Ratio, difference: float | None) -> list[str]:
+def comparison(prompt: str, way: str, peer: str, ratio: Ratio, difference: float | None) -> list[str]:
     """Cells of `COMPARISON_HEAD` for two programs that encoded the same prompt.
 
     ``difference`` is the largest absolute difference of their hidden states; None if they compute different things.
     """
-    return [prompt, ours, peer, *times(ratio), "other rule" if difference is None else small(difference)]
+    return [prompt, way, peer, *times(ratio), "other rule" if difference is None else small(difference)]
 
 
-def times(ratio: Ratio, shown: Callable[[float], str] = milliseconds) -> list[str]:
+def times(ratio: Ratio, to_text: Callable[[float], str] = milliseconds) -> list[str]:
     """Cells about times in a comparison: ours, the peer's, their ratio and its interquartile range."""
-    return [shown(ratio.ours), shown(ratio.peer), f"{ratio.ratio:.2f}", f"{ratio.low:.2f} to {ratio.high:.2f}"]
+    return [to_text(ratio.first), to_text(ratio.peer), f"{ratio.ratio:.2f}", f"{ratio.low:.2f} to {ratio.high:.2f}"]
 
 
 def small(difference: float) -> str:
@@ -92,9 +92,9 @@ def small(difference: float) -> str:
     return "0" if difference == 0 else f"{difference:.0e}"
 
 
-def missing(prompt: str, ours: str, peer: str, why: str = NOT_FOUND) -> list[str]:
+def missing(prompt: str, way: str, peer: str, why: str = NOT_FOUND) -> list[str]:
     """Row of a peer that was not timed."""
-    return [prompt, ours, peer, *["-"] * 4, why]
+    return [prompt, way, peer, *["-"] * 4, why]
 
 
 def in_turn(
@@ -111,15 +111,15 @@ def in_turn(
     runs = {f"ours {name}": run for name, run in ways.items()}
     runs |= {f"peer {name}": run for name, run in peers.items() if run is not None}
     results = {name: run() for name, run in runs.items()}  # all for the first text of their sequences
-    taken = times_in_turn(runs, repetitions=repetitions)
+    durations = times_in_turn(runs, repetitions=repetitions)
     rows: list[list[str]] = []
     for way, peer, is_same in pairs or ((way, peer, True) for way in ways for peer in peers):
         if peers[peer] is None:
             rows.append(missing(prompt, way, peer))
             continue
-        own, other = f"ours {way}", f"peer {peer}"
-        difference = float((results[own] - results[other]).abs().max()) if is_same else None
-        rows.append(comparison(prompt, way, peer, compare(taken[own], taken[other]), difference))
+        way_key, peer_key = f"ours {way}", f"peer {peer}"
+        difference = float((results[way_key] - results[peer_key]).abs().max()) if is_same else None
+        rows.append(comparison(prompt, way, peer, compare(durations[way_key], durations[peer_key]), difference))
     return rows
 
 
@@ -144,7 +144,7 @@ NOT_MEASURED = "not measured"
 class Request:
     """Scale of a measurement, and what else some sections need."""
 
-    scale: Scale
+    scale: BenchScale
     hosts: Path | None = None
     """Folder of the hosts."""
     say: Callable[[str], None] = print
@@ -157,7 +157,7 @@ class Goal(NamedTuple):
     """A bound on some rows of a section; the worst of them counts."""
 
     name: str
-    beside: str
+    peer: str
     """The peer, in words."""
     where: Mapping[str, tuple[str, ...]]
     """The rows, by allowed values of some columns; ``*`` matches anything."""
@@ -169,7 +169,7 @@ class Goal(NamedTuple):
     """Whether the speed at the slow end of the middle half counts."""
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """One section of the page."""
 
     name: str
@@ -181,32 +181,34 @@ class Section(NamedTuple):
     goals: tuple[Goal, ...] = ()
 
 
-def rows_of(prompt: str, ours: str, peer: str) -> dict[str, tuple[str, ...]]:
+def rows_of(prompt: str, way: str, peer: str) -> dict[str, tuple[str, ...]]:
     """Rows of a comparison by prompt, way and peer."""
-    return {"Prompt": (prompt,), "Ours": (ours,), "Peer": (peer,)}
+    return {"Prompt": (prompt,), "Ours": (way,), "Peer": (peer,)}
 
 
-def goal_block(sections: Iterable[Section], blocks: Mapping[str, str]) -> str:
+def goal_block(sections: Iterable[PageSection], blocks: Mapping[str, str]) -> str:
     """Table in Markdown with a row for each goal of the sections, judged by their blocks."""
-    rows = [_row(goal, one.title, blocks.get(one.name, "")) for one in sections for goal in one.goals]
+    rows = [_row(goal, section.title, blocks.get(section.name, "")) for section in sections for goal in section.goals]
     return table(GOALS_HEAD, rows, num_left=2)
 
 
 def _row(goal: Goal, title: str, block: str) -> list[str]:
     place = f"(#{title.lower().replace(' ', '-')})"
     asked = f"under {goal.target:g} ms" if goal.column else f"{goal.target:g}"
-    found = [
+    matching = [
         row
         for row in table_rows(block)
-        if all(any(fnmatchcase(row.get(column, ""), one) for one in cells) for column, cells in goal.where.items())
+        if all(
+            any(fnmatchcase(row.get(column, ""), pattern) for pattern in cells) for column, cells in goal.where.items()
+        )
     ]
-    figures = [figure for figure in (_figure(goal, row) for row in found) if figure is not None]
+    figures = [figure for figure in (_figure(goal, row) for row in matching) if figure is not None]
     if not figures:
-        return [goal.name, goal.beside, asked, f"[{NOT_MEASURED}]{place}", ""]
+        return [goal.name, goal.peer, asked, f"[{NOT_MEASURED}]{place}", ""]
     worst = max(figures) if goal.column else min(figures)
     is_met = worst < goal.target if goal.column else worst >= goal.target
     measured = f"{worst:g} ms" if goal.column else f"{worst:.2f}"
-    return [goal.name, goal.beside, asked, f"[{measured}]{place}", "met" if is_met else "missed"]
+    return [goal.name, goal.peer, asked, f"[{measured}]{place}", "met" if is_met else "missed"]
 
 
 def _figure(goal: Goal, row: Mapping[str, str]) -> float | None:
@@ -216,11 +218,11 @@ def _figure(goal: Goal, row: Mapping[str, str]) -> float | None:
     if goal.is_certain:
         slow = _number(row.get("Middle half", "").partition(" to ")[2])
         return slow and 1 / slow
-    ours, peer = (
+    package_time, peer = (
         next((_number(cell) for column, cell in row.items() if column.startswith(side)), None)
         for side in ("Ours, ", "Peer, ")
     )
-    return None if not ours or peer is None else peer / ours
+    return None if not package_time or peer is None else peer / package_time
 
 
 def _number(cell: str | None) -> float | None:
@@ -239,8 +241,8 @@ def blocks_of(page: str) -> dict[str, str]:
     >>> blocks_of("A\n<!-- bench x -->\n\nold\n\n<!-- end x -->\nB")
     {'x': 'old'}
     """
-    found = re.finditer(r"<!-- bench (\w+) -->(.*?)<!-- end \1 -->", page, re.DOTALL)
-    return {match[1]: match[2].strip() for match in found}
+    matches = re.finditer(r"<!-- bench (\w+) -->(.*?)<!-- end \1 -->", page, re.DOTALL)
+    return {match[1]: match[2].strip() for match in matches}
 
 
 def fill(page: str, blocks: Mapping[str, str]) -> str:
@@ -251,11 +253,11 @@ def fill(page: str, blocks: Mapping[str, str]) -> str:
     """
     for name, block in blocks.items():
         start, end = f"<!-- bench {name} -->", f"<!-- end {name} -->"
-        before, found, rest = page.partition(start)
-        _, closed, behind = rest.partition(end)
-        if not (found and closed):
+        before, opening, rest = page.partition(start)
+        _, closed, after = rest.partition(end)
+        if not (opening and closed):
             raise ValueError(f"the page has no pair of markers {start} and {end}")
-        page = f"{before}{start}\n\n{block}\n\n{end}{behind}"
+        page = f"{before}{start}\n\n{block}\n\n{end}{after}"
     return page
 
 

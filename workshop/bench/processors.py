@@ -14,8 +14,8 @@ from ..peers.transformers import Transformers, transformers_of
 from .encoding import COMPEL, open_peers
 from .hosts import STOCK, WAYS, prompts_for, run_in_host
 from .images import memory_rows, tower_times
-from .page import NOT_FOUND, Request, Section, table, table_rows
-from .scale import Scale
+from .page import NOT_FOUND, PageSection, Request, table, table_rows
+from .scale import BenchScale
 from .texts import PROMPTS, fresh, grids, typed
 from .timing import (
     TRANSFORMERS,
@@ -47,7 +47,7 @@ class Work(NamedTuple):
     """Row of the table."""
 
     name: str
-    beside: str
+    peer: str
     asked: str
 
 
@@ -70,12 +70,12 @@ def processor_block(request: Request) -> str:
 
     model = scale.model()
     with torch.no_grad():
-        found = dict(_text_rows(model, scale))
-    found[IMAGES] = _ratio(tower_times(scale, NUM_IMAGES, min(IMAGE_REPETITIONS, scale.image_repetitions)))
-    found[MEMORY] = memory_rows(scale.vision(), scale.num_images, scale.image_side)[0][-2]
-    found[WEIGHTED] = _hosted(request)
+        cells = dict(_text_rows(model, scale))
+    cells[IMAGES] = _ratio(tower_times(scale, NUM_IMAGES, min(IMAGE_REPETITIONS, scale.image_repetitions)))
+    cells[MEMORY] = memory_rows(scale.vision(), scale.num_images, scale.image_side)[0][-2]
+    cells[WEIGHTED] = _hosted(request)
     day = str(datetime.datetime.now(datetime.timezone.utc).date())
-    column = {work.name: found[work] for work in WORKS} | dict(zip(ABOUT, (day, with_torch()), strict=True))
+    column = {work.name: cells[work] for work in WORKS} | dict(zip(ABOUT, (day, with_torch()), strict=True))
     return merged(request.before, processor(), column)
 
 
@@ -88,16 +88,22 @@ def merged(before: str, name: str, column: Mapping[str, str]) -> str:
     old = {row[HEAD[0]]: row for row in table_rows(before)}
     names = [head for row in list(old.values())[:1] for head in row if head not in HEAD]
     names += [name] if name not in names else []
-    firsts = [*WORKS, *((about, "", "") for about in ABOUT)]
+    firsts = [*WORKS, *((label, "", "") for label in ABOUT)]
     rows = [
-        [*first, *(column.get(first[0], "-") if one == name else old.get(first[0], {}).get(one, "-") for one in names)]
+        [
+            *first,
+            *(
+                column.get(first[0], "-") if column_name == name else old.get(first[0], {}).get(column_name, "-")
+                for column_name in names
+            ),
+        ]
         for first in firsts
     ]
     return table([*HEAD, *names], rows, num_left=len(HEAD))
 
 
-def _text_rows(model: TextModel, scale: Scale) -> Iterable[tuple[Work, str]]:
-    theirs, peer_of = transformers_of(model), open_peers(model)
+def _text_rows(model: TextModel, scale: BenchScale) -> Iterable[tuple[Work, str]]:
+    peer_model, peer_of = transformers_of(model), open_peers(model)
 
     def timed(run: Run, peer: Run | None, repetitions: int) -> str:
         if peer is None:
@@ -110,10 +116,10 @@ def _text_rows(model: TextModel, scale: Scale) -> Iterable[tuple[Work, str]]:
     yield PRODUCTS, f"{compare(passes['ours'], passes['products']).ratio:.2f}"
     faded = ours(native(model), fresh(PROMPTS["four words down"], "compel"), syntax="compel", scheme="compel")
     yield FADED, timed(faded, peer_of(COMPEL, "four words down"), scale.repetitions)
-    long = None if theirs is None else theirs.long(typed())
+    long = None if peer_model is None else peer_model.long(typed())
     yield TYPED, timed(ours(native(model), typed()), long, scale.repetitions)
     together = ours_together(native(model, 0), grids(scale.num_prompts))
-    best = None if theirs is None else _best(theirs, scale.num_prompts)
+    best = None if peer_model is None else _best(peer_model, scale.num_prompts)
     yield GRID, timed(together, best, min(3, scale.grid_repetitions))
 
 
@@ -140,28 +146,30 @@ def _products(model: TextModel) -> Run:
     return run
 
 
-def _best(theirs: Transformers, count: int) -> Run:
+def _best(peer_model: Transformers, count: int) -> Run:
     """Peer in batches of the size that is fastest here."""
-    return theirs.batch(grids(count), best_batch(theirs, lambda: grids(count), BATCHES, repetitions=1, warm_up=0))
+    return peer_model.batch(
+        grids(count), best_batch(peer_model, lambda: grids(count), BATCHES, repetitions=1, warm_up=0)
+    )
 
 
 def _hosted(request: Request) -> str:
     prompt = prompts_for(STOCK)["prompts"]["one word up"]
     prompt["ours"] = {name: how for name, how in prompt["ours"].items() if name.endswith(WAYS["native"])}
-    found, why = run_in_host(request, STOCK, {"prompts": {"one word up": prompt}})
-    if found is None:
+    result, why = run_in_host(request, STOCK, {"prompts": {"one word up": prompt}})
+    if result is None:
         return why
-    times = found["prompts"]["one word up"]["times"]
-    ((_, own),) = ((name, taken) for name, taken in times.items() if name != "peer")
-    return _ratio({"ours": own, "peer": times["peer"]})
+    times = result["prompts"]["one word up"]["times"]
+    ((_, run_times),) = ((name, seconds) for name, seconds in times.items() if name != "peer")
+    return _ratio({"ours": run_times, "peer": times["peer"]})
 
 
 def _ratio(times: Mapping[str, list[float]] | None) -> str:
     """Speedup over the peer, and that at the slow end of the middle half."""
     if times is None:
         return NOT_FOUND
-    found = compare(times["ours"], times["peer"])
-    return f"{1 / found.ratio:.2f} ({1 / found.high:.2f})"
+    compared = compare(times["ours"], times["peer"])
+    return f"{1 / compared.ratio:.2f} ({1 / compared.high:.2f})"
 
 
-PROCESSORS = Section("processors", processor_block)
+PROCESSORS = PageSection("processors", processor_block)

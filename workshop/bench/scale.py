@@ -39,7 +39,7 @@ TINY = {"hidden_dim": 64, "num_heads": 1, "num_layers": 2, "mlp_dim": 128}
 
 
 @dataclass(frozen=True)
-class Scale:
+class BenchScale:
     """Sizes and counts; the defaults are those of the page."""
 
     repetitions: int = 15
@@ -90,8 +90,8 @@ class Scale:
         return VisionConfig(**self.vision_sizes)  # pyright: ignore[reportArgumentType]
 
 
-FULL = Scale()
-QUICK = Scale(
+FULL = BenchScale()
+QUICK = BenchScale(
     repetitions=2,
     parse_lengths=(30, 100, 300),
     parse_seconds=0.0,

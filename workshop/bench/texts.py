@@ -81,7 +81,7 @@ def written(template: str, syntax: str) -> str:
     ('a (red:1.4) fox', 'a (red)1.4 fox', 'a red fox')
     """
     write = SYNTAXES[syntax].write or (lambda text, weight: iter([text]))
-    return _WEIGHTED.sub(lambda found: next(write(found[1], float(found[2])), found[1]), template)
+    return _WEIGHTED.sub(lambda match: next(write(match[1], float(match[2])), match[1]), template)
 
 
 @lru_cache(maxsize=1)
@@ -95,8 +95,8 @@ def words() -> tuple[str, ...]:
 
     tokenizer = default_tokenizer()
     symbols = (tokenizer.symbol(token_id) for token_id in range(1000, 12_000))  # smaller ids are shorter pieces
-    found = [symbol[:-4] for symbol in symbols if re.fullmatch("[a-z]{4,8}</w>", symbol)]
-    return tuple(word for word in found if len(tokenizer(word)) == 1)
+    plain_words = [symbol[:-4] for symbol in symbols if re.fullmatch("[a-z]{4,8}</w>", symbol)]
+    return tuple(word for word in plain_words if len(tokenizer(word)) == 1)
 
 
 def fresh(template: str, syntax: str) -> Iterator[str]:
@@ -132,8 +132,8 @@ def text_of(name: str, syntax: str, length: int) -> str:
     >>> text_of("nested brackets", "a1111", 8), text_of("brackets never closed", "a1111", 7)
     ('(((())))', '(a (a (')
     """
-    before, nests, behind = written(TEXTS[name], syntax).partition("…")
+    before, nests, after = written(TEXTS[name], syntax).partition("…")
     if not nests:
         return (before * (length // len(before) + 1))[:length]
-    count = length // len(before + behind)
-    return (before * count + behind * count).ljust(length)
+    count = length // len(before + after)
+    return (before * count + after * count).ljust(length)

@@ -38,10 +38,10 @@ _processor_seconds = time.perf_counter if sys.platform == "win32" else time.proc
 class Ratio(NamedTuple):
     """Comparison of two functions that were timed in turn."""
 
-    ours: float
-    """Median time of ours, seconds."""
+    first: float
+    """Median time of the first, seconds."""
     peer: float
-    """Median time of the peer, seconds."""
+    """Median time of the second, seconds."""
     ratio: float
     """The first divided by the second: below 1, ours takes less time."""
     low: float
@@ -59,8 +59,8 @@ def best_time(run: Run, *, seconds: float, repetitions: int) -> float:
     while spent < seconds or count < repetitions:
         start = _processor_seconds()
         run()
-        taken = _processor_seconds() - start
-        best, spent, count = min(best, taken), spent + taken, count + 1
+        elapsed = _processor_seconds() - start
+        best, spent, count = min(best, elapsed), spent + elapsed, count + 1
     return best
 
 
@@ -79,21 +79,21 @@ def times_in_turn(
             start = time.perf_counter()
             for _ in range(inner):
                 run()
-            taken = (time.perf_counter() - start) / inner
+            seconds = (time.perf_counter() - start) / inner
             if number >= 0:
-                times[name].append(taken)
+                times[name].append(seconds)
     return times
 
 
-def compare(ours: Sequence[float], peer: Sequence[float]) -> Ratio:
+def compare(way_times: Sequence[float], peer: Sequence[float]) -> Ratio:
     """Medians, their ratio, and the quartiles of the ratios of single rounds.
 
     >>> compare([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
-    Ratio(ours=2.0, peer=2.0, ratio=1.0, low=0.75, high=1.25)
+    Ratio(first=2.0, peer=2.0, ratio=1.0, low=0.75, high=1.25)
     """
-    ratios = [one / other for one, other in zip(ours, peer, strict=True)]
+    ratios = [way_time / peer_time for way_time, peer_time in zip(way_times, peer, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-    middle, peer_middle = statistics.median(ours), statistics.median(peer)
+    middle, peer_middle = statistics.median(way_times), statistics.median(peer)
     return Ratio(middle, peer_middle, middle / peer_middle, low, high)
 
 
@@ -279,7 +279,7 @@ def ours_together(
     def run() -> Tensor:
         texts = next(prompts)
         windows = [texts] if is_together else [[text] for text in texts]
-        return torch.cat([one.hidden for some in windows for one in encoders.prepare(some, options).run()])
+        return torch.cat([encoded.hidden for window in windows for encoded in encoders.prepare(window, options).run()])
 
     return run
 
@@ -293,13 +293,13 @@ def _door(encode: EncodeFn) -> Encoders:
 
 
 def best_batch(
-    theirs: Transformers,
+    peer_model: Transformers,
     prompts: Callable[[], Iterator[Sequence[str]]],
     sizes: Sequence[int],
     repetitions: int = 2,
     warm_up: int = 1,
 ) -> int:
     """Fastest of several batch sizes for the peer, by the median of its times; ``prompts`` is called for each size."""
-    runs = {str(size): theirs.batch(prompts(), size) for size in sizes}
-    taken = times_in_turn(runs, repetitions=repetitions, warm_up=warm_up)
-    return min(sizes, key=lambda size: statistics.median(taken[str(size)]))
+    runs = {str(size): peer_model.batch(prompts(), size) for size in sizes}
+    durations = times_in_turn(runs, repetitions=repetitions, warm_up=warm_up)
+    return min(sizes, key=lambda size: statistics.median(durations[str(size)]))

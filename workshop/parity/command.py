@@ -70,16 +70,16 @@ def compare_all(folder: Path | None, *, is_quick: bool, is_written: bool) -> int
     lines += _hosts(folder, model, step, versions)
     sys.stdout.write(f"\n{table(lines)}\n")
     sys.stdout.flush()
-    found = problems(lines)
-    for problem in found:
+    failures = problems(lines)
+    for problem in failures:
         _say(problem)
-    if is_written and not found:
+    if is_written and not failures:
         if step > 1 or any(isinstance(line, Absence) and line.reference != "open_clip" for line in lines):
-            found = ["nothing is written unless every prompt ran and every reference but open_clip was there"]
-            _say(found[0])
+            failures = ["nothing is written unless every prompt ran and every reference but open_clip was there"]
+            _say(failures[0])
         else:
             write_page(lines, versions)
-    return 1 if found else 0
+    return 1 if failures else 0
 
 
 def _tokenizers() -> Iterator[Line]:
@@ -94,7 +94,9 @@ def _tokenizers() -> Iterator[Line]:
         ids_of = open_ids()
         # open_clip repairs text, but not quite as Forge does, and writes special tokens differently: CLIP's are text to
         # it
-        unlike = [one for one in texts if one in PROMPTS["cleaned"] or BOS_TEXT in one or EOS_TEXT in one]
+        unlike = [
+            prompt for prompt in texts if prompt in PROMPTS["cleaned"] or BOS_TEXT in prompt or EOS_TEXT in prompt
+        ]
         same = [text for text in texts if name != "open_clip" or text not in unlike]
         wrong = [text for text in same if ids_of(text) != [token.id for token in default_tokenizer()(text)]]
         label = f"{name} {version}"
@@ -113,11 +115,11 @@ def _libraries(model: TextModel, step: int) -> Iterator[Line]:
         _say(label)
         encode = open_peer(model)
         subjects = [subject for subject in SUBJECTS if subject.reference == name]
-        theirs = {
+        peer_rows = {
             key: encode(subject.settings, prompt) for subject in subjects for key, prompt in subject.asked(step).items()
         }
         native = _native(model, subjects, step)
-        yield from (_compared(label, subject, theirs, native, step) for subject in subjects)
+        yield from (_compared(label, subject, peer_rows, native, step) for subject in subjects)
 
 
 def _pipelines(folder: Path | None, model: TextModel, step: int) -> Iterator[Line]:
@@ -150,11 +152,11 @@ def _beside_pipeline(
     for prompt in filter(None, subject.asked(step).values()):
         if any(issue.code == CODE for issue in encoders.read(prompt, noting)["clip_l"].issues):
             continue
-        (ours,) = encoders.prepare([prompt], options).run()
-        theirs = pipelines.encode(name, prompt, prompt, **settings)
-        found = [largest_difference(ours.hidden, theirs.hidden[0])]
-        found += [largest_difference(ours.pooled, theirs.pooled[0])] if theirs.pooled else []
-        yield prompt, next(filter(math.isnan, found), max(found))
+        (encoded,) = encoders.prepare([prompt], options).run()
+        expected = pipelines.encode(name, prompt, prompt, **settings)
+        differences = [largest_difference(encoded.hidden, expected.hidden[0])]
+        differences += [largest_difference(encoded.pooled, expected.pooled[0])] if expected.pooled else []
+        yield prompt, next(filter(math.isnan, differences), max(differences))
 
 
 def _hosts(folder: Path | None, model: TextModel, step: int, versions: dict[str, str]) -> Iterator[Line]:
@@ -162,8 +164,10 @@ def _hosts(folder: Path | None, model: TextModel, step: int, versions: dict[str,
     if folder is None:
         yield from (Absence(REFERENCES[name], "not looked for: no --hosts") for name in HOST_REFERENCES)
         return
-    found = find_references(folder)
-    subjects = [subject for subject in SUBJECTS if subject.reference in HOST_REFERENCES and found[subject.reference]]
+    references = find_references(folder)
+    subjects = [
+        subject for subject in SUBJECTS if subject.reference in HOST_REFERENCES and references[subject.reference]
+    ]
     if not subjects:
         _say(f"no host found in {folder}")
     with tempfile.TemporaryDirectory(prefix="weighted-clip-parity-") as name:
@@ -172,11 +176,11 @@ def _hosts(folder: Path | None, model: TextModel, step: int, versions: dict[str,
         native = _native(model, subjects, step, write_embeddings(work / "ours", work / EMBEDDINGS))
         through_comfyui: dict[str, Hidden] = {}
         for reference in HOST_REFERENCES:
-            if not found[reference]:
+            if not references[reference]:
                 yield Absence(REFERENCES[reference], "not found, or without a Python of its own")
             asked = [subject for subject in subjects if subject.reference == reference]
-            for instance in found[reference]:
-                if reference in PEERS and instance is not found[reference][0]:
+            for instance in references[reference]:
+                if reference in PEERS and instance is not references[reference][0]:
                     # the same with another numpy, to show the effect briefly
                     again = [replace(s, host_limit=None) for s in asked if s.name in AFFECTED_BY_NUMPY_2]
                     yield from _one_host(instance, again, native, work, step * QUICK_STEP, {}, {})
@@ -203,15 +207,15 @@ def _one_host(
     is_comfyui = instance.module == "comfyui"
     guests = [subject for subject in SUBJECTS if subject.comfyui_limit is not None] if is_comfyui else []
     try:
-        about, hidden = _run_reference(instance, subjects, work, step, guests)
+        reported, hidden = _run_reference(instance, subjects, work, step, guests)
     except HostFailed as error:
         yield Absence(name, "\n".join(str(error).splitlines()[-12:]), is_failure=True)
         return
-    label = LABELS[instance.module].format(**about)
+    label = LABELS[instance.module].format(**reported)
     if is_comfyui:
         through_comfyui[label] = hidden
-    versions[label] = ", ".join(f"{part} {version}" for part, version in about.items())
-    is_numpy_2 = instance.module in PEERS and not about["numpy"].startswith(("0.", "1."))
+    versions[label] = ", ".join(f"{part} {version}" for part, version in reported.items())
+    is_numpy_2 = instance.module in PEERS and not reported["numpy"].startswith(("0.", "1."))
     for subject in subjects:
         line = _compared(label, subject, hidden, native, step)
         if is_numpy_2 and subject.name in AFFECTED_BY_NUMPY_2:
@@ -222,9 +226,9 @@ def _one_host(
             line = _compared(label, subject, hidden, hidden, step, HOST)
             yield replace(line, encoder="the host's", limit=subject.host_limit)
         if subject.comfyui_limit is not None:
-            for other, ours in through_comfyui.items():
-                line = _compared(label, subject, hidden, ours, step, HOST)
-                yield replace(line, encoder=f"{other}'s", limit=subject.comfyui_limit)
+            for host_label, host_rows in through_comfyui.items():
+                line = _compared(label, subject, hidden, host_rows, step, HOST)
+                yield replace(line, encoder=f"{host_label}'s", limit=subject.comfyui_limit)
 
 
 def _run_reference(
@@ -247,10 +251,10 @@ def _run_reference(
     paths = {"weights": work / WEIGHTS, "embeddings": work / EMBEDDINGS, "folder": reference.folder}
     paths["tensors"] = work / "result.safetensors"
     job = {"reference": reference.module, "subjects": jobs, **{name: str(path) for name, path in paths.items()}}
-    about = run_job(peers.run, job, reference.python, folder=reference.host, seconds=SECONDS, OMP_NUM_THREADS="1")
+    reported = run_job(peers.run, job, reference.python, folder=reference.host, seconds=SECONDS, OMP_NUM_THREADS="1")
     with safe_open(paths["tensors"], framework="pt") as file:
         # copies: the next reference overwrites the file that safetensors maps
-        return about, {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+        return reported, {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
 
 
 def _native(model: TextModel, subjects: Sequence[Subject], step: int, embeddings: Embeddings | None = None) -> Hidden:
@@ -264,11 +268,11 @@ def _native(model: TextModel, subjects: Sequence[Subject], step: int, embeddings
     return native
 
 
-def _compared(label: str, subject: Subject, theirs: Hidden, ours: Hidden, step: int, prefix: str = "") -> Result:
+def _compared(label: str, subject: Subject, expected: Hidden, actual: Hidden, step: int, prefix: str = "") -> Result:
     """Line that compares with our results, whose keys have a prefix."""
     asked = subject.asked(step).items()
     return _worst(
-        label, subject, ((text, largest_difference(ours[f"{prefix}{key}"], theirs[key])) for key, text in asked)
+        label, subject, ((text, largest_difference(actual[f"{prefix}{key}"], expected[key])) for key, text in asked)
     )
 
 
@@ -289,6 +293,6 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def largest_difference(ours: Tensor, theirs: Tensor) -> float:
+def largest_difference(actual: Tensor, expected: Tensor) -> float:
     """Largest absolute difference; infinity if the shapes differ."""
-    return float((ours - theirs).abs().max()) if ours.shape == theirs.shape else float("inf")
+    return float((actual - expected).abs().max()) if actual.shape == expected.shape else float("inf")

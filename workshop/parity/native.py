@@ -49,30 +49,31 @@ def encode_natively(
     reads = [encoders.read(prompt, EncodeOptions(**fields)) for fields in choices]
     prompts = [encoded.prompts["clip_l"] for encoded in encoders.plan(reads).run()]
     return [
-        paired(one.hidden, one.signs) if SCHEMES[one.read.options.scheme].is_signed else one.hidden for one in prompts
+        paired(encoded.hidden, encoded.signs) if SCHEMES[encoded.read.options.scheme].is_signed else encoded.hidden
+        for encoded in prompts
     ]
 
 
 # ---- embeddings
 
 
-def write_embeddings(ours: Path, theirs: Path) -> EmbeddingFolder:
-    """Write seeded textual-inversion embeddings into two new folders, in the formats of both sides; return ours.
+def write_embeddings(native_folder: Path, host_folder: Path) -> EmbeddingFolder:
+    """Write seeded textual-inversion embeddings into two new folders, one for each side; return the first.
 
-    Theirs are one safetensors file in diffusers' format, that with a single vector, and the others pickled as by the
-    WebUI's trainer.
+    Those for hosts are one safetensors file in diffusers' format, that with a single vector, and the others pickled as
+    by the WebUI's trainer.
     """
     from safetensors.torch import save_file
 
-    for folder in (ours, theirs):
+    for folder in (native_folder, host_folder):
         folder.mkdir(parents=True)
     for seed, (name, num_vectors) in enumerate(SIZES.items()):
         # same standard deviation as the seeded model's token embeddings
         vectors = 0.05 * torch.randn((num_vectors, CLIP_L.hidden_dim), generator=torch.Generator().manual_seed(seed))
-        save_file({"emb_params": vectors}, ours / f"{name}.safetensors")
+        save_file({"emb_params": vectors}, native_folder / f"{name}.safetensors")
         if num_vectors == 1:
-            save_file({f"<{name}>": vectors[0]}, theirs / f"{name}.safetensors")
+            save_file({f"<{name}>": vectors[0]}, host_folder / f"{name}.safetensors")
         else:
             trained = {"string_to_token": {"*": 265}, "string_to_param": {"*": vectors}, "name": name, "step": 100}
-            torch.save(trained, theirs / f"{name}.pt")
-    return EmbeddingFolder([ours], "clip_l", CLIP_L.hidden_dim)
+            torch.save(trained, host_folder / f"{name}.pt")
+    return EmbeddingFolder([native_folder], "clip_l", CLIP_L.hidden_dim)

@@ -24,7 +24,7 @@ class Result:
     """Name and version."""
     name: str
     """Name in the reference."""
-    ours: str
+    way: str
     """Our options, in words."""
     encoder: str
     """``native``, or ``the host's``; ``-`` if no encoder runs."""
@@ -45,7 +45,7 @@ class Result:
     def line(self) -> str:
         """The line in Markdown."""
         limit = NUMPY_2_NOTE if self.limit is None else number(self.limit)
-        cells = (self.reference, self.name, self.ours, self.encoder, self.num_prompts, limit, number(self.difference))
+        cells = (self.reference, self.name, self.way, self.encoder, self.num_prompts, limit, number(self.difference))
         return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -92,17 +92,17 @@ def table(results: Sequence[Result | Absence]) -> str:
 
 def problems(results: Sequence[Result | Absence]) -> list[str]:
     """Problems that make the command fail, one text each."""
-    found: list[str] = []
+    messages: list[str] = []
     for result in results:
         if isinstance(result, Absence):
             if result.is_failure:
-                found.append(f"{result.reference} did not run:\n{result.reason}")
+                messages.append(f"{result.reference} did not run:\n{result.reason}")
         elif not result.is_within:
-            found.append(
+            messages.append(
                 f"{result.reference}, {result.name}, {result.encoder} encoder: {result.difference:.3g} is above "
                 f"{result.limit:.3g}, for the prompt {result.prompt!r}"
             )
-    return found
+    return messages
 
 
 # ---- the page
@@ -118,10 +118,10 @@ def block(lines: Sequence[Result | Absence], versions: Mapping[str, str]) -> str
     for reference in dict.fromkeys(line.reference for line in lines):
         results = [line for line in lines if isinstance(line, Result) and line.reference == reference]
         absent = [line.reason for line in lines if isinstance(line, Absence) and line.reference == reference]
-        known = [part for part in versions.get(reference, "").split(", ") if part and part not in reference]
-        free = [f"{one.ours} {number(one.difference)}" for one in results if one.limit is None]
-        held = [one for one in results if one.limit is not None]
-        parts += [f"### {reference}", *([f"With {', '.join(known)}."] if known else []), *absent]
+        libraries = [part for part in versions.get(reference, "").split(", ") if part and part not in reference]
+        free = [f"{result.way} {number(result.difference)}" for result in results if result.limit is None]
+        held = [result for result in results if result.limit is not None]
+        parts += [f"### {reference}", *([f"With {', '.join(libraries)}."] if libraries else []), *absent]
         parts += [f"Without a limit: {', '.join(free)}."] if free else []
         parts += [_by_encoder(held)] if held else []
     return "\n\n".join(parts)
@@ -129,16 +129,18 @@ def block(lines: Sequence[Result | Absence], versions: Mapping[str, str]) -> str
 
 def _by_encoder(results: Sequence[Result]) -> str:
     encoders = list(dict.fromkeys(result.encoder for result in results))
-    limits = {encoder: min(one.limit or 0.0 for one in results if one.encoder == encoder) for encoder in encoders}
+    limits = {
+        encoder: min(result.limit or 0.0 for result in results if result.encoder == encoder) for encoder in encoders
+    }
     rows: dict[tuple[str, str, int], dict[str, str]] = {}
-    for one in results:
-        other = "" if one.limit == limits[one.encoder] else f" (at most {number(one.limit or 0.0)})"
-        key = one.name, one.ours, one.num_prompts
-        rows.setdefault(key, {})[one.encoder] = f"{number(one.difference)}{other}"
+    for result in results:
+        note = "" if result.limit == limits[result.encoder] else f" (at most {number(result.limit or 0.0)})"
+        key = result.name, result.way, result.num_prompts
+        rows.setdefault(key, {})[result.encoder] = f"{number(result.difference)}{note}"
     heads = [f"{encoder}, at most {number(limit)}" for encoder, limit in limits.items()]
     cells = [
-        [name.replace("|", "\\|"), ours, str(count), *(found.get(one, "-") for one in encoders)]
-        for (name, ours, count), found in rows.items()
+        [name.replace("|", "\\|"), way, str(count), *(row_cells.get(encoder, "-") for encoder in encoders)]
+        for (name, way, count), row_cells in rows.items()
     ]
     return aligned(["Its name", "Ours", "Prompts", *(head.removeprefix("-, ") for head in heads)], cells, num_left=2)
 

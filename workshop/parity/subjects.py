@@ -111,14 +111,14 @@ def _compel() -> list[Subject]:
 
 def _diffusers() -> list[Subject]:
     """The lpw pipelines; the one for Stable Diffusion 1.x with its default call, and with its other setting."""
-    read = {"syntax": "a1111", "chunking": "compel brutal", "cleaning": "none"}
+    reading = {"syntax": "a1111", "chunking": "compel brutal", "cleaning": "none"}
     ways = {
         "lpw_stable_diffusion": ({"pipeline": "sd"}, "a1111_global_norm", RATIO_LIMIT),
         "lpw_stable_diffusion, no_boseos_middle": ({"pipeline": "sd", "no_boseos_middle": True}, "lpw", RATIO_LIMIT),
         "lpw_stable_diffusion_xl": ({"pipeline": "sdxl"}, "lerp_last", LIMIT),
     }
     return [
-        Subject("diffusers", name, "a1111", settings, {"scheme": scheme, **read}, limit)
+        Subject("diffusers", name, "a1111", settings, {"scheme": scheme, **reading}, limit)
         for name, (settings, scheme, limit) in ways.items()
     ]
 
@@ -147,7 +147,7 @@ def _forge() -> list[Subject]:
 
     subjects = [subject(emphasis, {"syntax": "a1111", "scheme": scheme}) for emphasis, scheme in emphases.items()]
     subjects.append(subject("None", {"syntax": "none", "scheme": "a1111", "chunking": "a1111"}))
-    subjects += [replace(one, name=f"{one.name}, cleaned", prompts="cleaned") for one in subjects]
+    subjects += [replace(subject, name=f"{subject.name}, cleaned", prompts="cleaned") for subject in subjects]
     for family, quirks in (("embeddings", {}), ("embeddings moved", {"quirks": True})):
         subjects += [
             replace(

@@ -50,11 +50,11 @@ def run(job: dict[str, Any]) -> dict[str, str]:
 
     tensors: dict[str, torch.Tensor] = {}
     with torch.inference_mode():
-        about, encode, ours = OPENERS[job["reference"]](job)
+        versions, encode, encode_here = OPENERS[job["reference"]](job)
         for subject in job["subjects"]:
             settings = subject["settings"]
             for key, prompt in subject["prompts"].items():
-                hidden = ours(settings["options"], prompt) if "options" in settings else encode(settings, prompt)
+                hidden = encode_here(settings["options"], prompt) if "options" in settings else encode(settings, prompt)
                 tensors[key] = hidden.detach().clone().float().contiguous()
     save_file(tensors, job["tensors"])
-    return dict(sorted({**about, "torch": torch.__version__, "Python": platform.python_version()}.items()))
+    return dict(sorted({**versions, "torch": torch.__version__, "Python": platform.python_version()}.items()))

@@ -22,8 +22,8 @@ from typing import Any
 
 def open_peer(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
     """The weights in ComfyUI's CLIP-L, in float32 on the CPU."""
-    clip, about = open_clip(job)
-    return about, partial(stock, clip), partial(ours, clip)
+    clip, versions = open_clip(job)
+    return versions, partial(stock, clip), partial(ours, clip)
 
 
 def open_clip(job: dict[str, Any]) -> tuple[Any, dict[str, str]]:
@@ -46,12 +46,12 @@ def open_clip(job: dict[str, Any]) -> tuple[Any, dict[str, str]]:
     clip = comfy.sd.load_clip(
         ckpt_paths=[job["weights"]], clip_type=comfy.sd.CLIPType.STABLE_DIFFUSION, model_options=options
     )
-    about = {
+    versions = {
         "ComfyUI": comfyui_version.__version__,
         "numpy": numpy.__version__,
         "transformers": transformers.__version__,
     }
-    return clip, about
+    return clip, versions
 
 
 def stock(clip: Any, settings: dict[str, Any], prompt: str) -> Any:
@@ -86,9 +86,9 @@ def open_unet(sizes: dict[str, Any]) -> Any:
 
 def open_adv_clip_emb(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
     """ComfyUI's CLIP, and the single module of ComfyUI_ADV_CLIP_emb."""
-    clip, about = open_clip(job)
-    about["ADV_CLIP_emb"] = commit_of(Path(job["folder"]))
-    return about, encode_with(clip, job["folder"]), partial(ours, clip)
+    clip, versions = open_clip(job)
+    versions["ADV_CLIP_emb"] = commit_of(Path(job["folder"]))
+    return versions, encode_with(clip, job["folder"]), partial(ours, clip)
 
 
 def encode_with(clip: Any, folder: str) -> Callable[[dict[str, Any], str], Any]:
@@ -99,17 +99,17 @@ def encode_with(clip: Any, folder: str) -> Callable[[dict[str, Any], str], Any]:
 
 def open_prompt_control(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
     """ComfyUI's CLIP, and the encoder of comfyui-prompt-control without its nodes."""
-    clip, about = open_clip(job)
+    clip, versions = open_clip(job)
     folder = Path(job["folder"])
     prompts = module_of_pack(folder, "prompt_control.prompts")
-    found = re.search(r'^version = "(.+)"', (folder / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    about["prompt-control"] = found[1] if found else "unknown"
+    match = re.search(r'^version = "(.+)"', (folder / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    versions["prompt-control"] = match[1] if match else "unknown"
 
     def encode(settings: dict[str, Any], prompt: str) -> Any:
         text = f"STYLE({settings['style']}, {settings['normalization']}){prompt}"
         return prompts.encode_prompt(clip, text, 0.0, 1.0, {}, None)[0][0]
 
-    return about, encode, partial(ours, clip)
+    return versions, encode, partial(ours, clip)
 
 
 def open_ppm(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
@@ -117,7 +117,7 @@ def open_ppm(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
 
     Hidden states are pairs of rows, one to be read as key and one as value.
     """
-    clip, about = open_clip(job)
+    clip, versions = open_clip(job)
     from comfy.ldm.cosmos import predict2  # not before the host is told to run on the CPU
 
     folder = Path(job["folder"])
@@ -125,7 +125,7 @@ def open_ppm(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
         predict2.apply_rotary_pos_emb = None  # the pack imports it for another model; ComfyUI 0.29.0 no longer has it
     node = module_of_pack(folder, "src.nodes_ppm.clip_negpip").CLIPNegPip
     _, patched = node.execute(model=_model(), clip=clip).args
-    return {**about, "ComfyUI-ppm": commit_of(folder)}, partial(stock, patched), partial(ours, patched)
+    return {**versions, "ComfyUI-ppm": commit_of(folder)}, partial(stock, patched), partial(ours, patched)
 
 
 def _model() -> Any:

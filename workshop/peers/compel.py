@@ -25,22 +25,22 @@ def open_peer(model: TextModel) -> Callable[[dict[str, Any], str], Tensor]:
     from compel import Compel, DownweightMode, SplitLongTextMode
 
     tower, tokenizer = transformers_text_model(model), transformers_tokenizer()
-    made: dict[str, Any] = {}
+    instances: dict[str, Any] = {}
 
     def make(settings: dict[str, Any]) -> Any:
-        given = dict(settings)
-        if "split" in given:
-            flags = [SplitLongTextMode[flag] for flag in given.pop("split")]
-            given["split_long_text_mode"] = flags[0] if len(flags) == 1 else flags[0] | flags[1]
-            given["truncate_long_prompts"] = False
-        if "downweight_mode" in given:
-            given["downweight_mode"] = DownweightMode[given["downweight_mode"]]
-        return Compel(tokenizer, tower, **given)
+        arguments = dict(settings)
+        if "split" in arguments:
+            flags = [SplitLongTextMode[flag] for flag in arguments.pop("split")]
+            arguments["split_long_text_mode"] = flags[0] if len(flags) == 1 else flags[0] | flags[1]
+            arguments["truncate_long_prompts"] = False
+        if "downweight_mode" in arguments:
+            arguments["downweight_mode"] = DownweightMode[arguments["downweight_mode"]]
+        return Compel(tokenizer, tower, **arguments)
 
     def encode(settings: dict[str, Any], prompt: str) -> Tensor:
         name = repr(settings)
         with torch.inference_mode():
-            made[name] = made.get(name) or make(settings)
-            return made[name].build_conditioning_tensor(prompt)
+            instances[name] = instances.get(name) or make(settings)
+            return instances[name].build_conditioning_tensor(prompt)
 
     return encode

@@ -43,7 +43,7 @@ def sdxl_models() -> dict[str, TextModel]:
     return {name: seeded_text_model(config, seed=seed) for seed, (name, config) in enumerate(SDXL.items(), 1)}
 
 
-class Pair(NamedTuple):
+class PromptPair(NamedTuple):
     """Results of a prompt and a negative prompt."""
 
     hidden: tuple[Tensor, Tensor]
@@ -61,8 +61,8 @@ def find_checkout(folder: Path) -> Path | None:
 def version_of_checkout(checkout: Path) -> str:
     """Version stated in its setup.py."""
     place = checkout / "setup.py"
-    found = re.search(r'version="(\S+)"', place.read_text(encoding="utf-8")) if place.is_file() else None
-    return found[1] if found else "unknown"
+    match = re.search(r'version="(\S+)"', place.read_text(encoding="utf-8")) if place.is_file() else None
+    return match[1] if match else "unknown"
 
 
 def load_pipeline(checkout: Path, name: str) -> ModuleType:
@@ -97,7 +97,7 @@ class Pipelines:
             _execution_device="cpu",
         )
 
-    def encode(self, name: str, prompt: str, negative: str, **settings: Any) -> Pair:
+    def encode(self, name: str, prompt: str, negative: str, **settings: Any) -> PromptPair:
         """Encode a pair of texts by the pipeline of that name, with further arguments of its function.
 
         It raises ValueError for texts that it cannot read: a weight that is not a number, and in SDXL two empty texts.
@@ -105,7 +105,7 @@ class Pipelines:
         with torch.inference_mode():
             if name == "sd":
                 hidden = self.modules[name].get_weighted_text_embeddings(self._sd, prompt, negative, **settings)
-                return Pair(hidden, None)
+                return PromptPair(hidden, None)
             encode = self.modules[name].get_weighted_text_embeddings_sdxl
-            found = encode(self._sdxl, prompt=prompt, neg_prompt=negative, **settings)
-            return Pair(found[:2], found[2:])
+            embeddings = encode(self._sdxl, prompt=prompt, neg_prompt=negative, **settings)
+            return PromptPair(embeddings[:2], embeddings[2:])

@@ -48,9 +48,9 @@ def open_peer(job: dict[str, Any]) -> tuple[dict[str, str], Any, Any]:
         options.emphasis = settings["emphasis"]
         return engine([strip_comments(prompt)])
 
-    found = re.search(r"version = '(.+)'", Path("modules_forge", "forge_version.py").read_text(encoding="utf-8"))
-    about = {"Forge": found[1] if found else "unknown", "transformers": transformers.__version__}
-    return about, encode, lambda given, prompt: ours(engine, given, strip_comments(prompt))
+    match = re.search(r"version = '(.+)'", Path("modules_forge", "forge_version.py").read_text(encoding="utf-8"))
+    versions = {"Forge": match[1] if match else "unknown", "transformers": transformers.__version__}
+    return versions, encode, lambda options, prompt: ours(engine, options, strip_comments(prompt))
 
 
 def ours(engine: Any, options: dict[str, Any], prompt: str) -> Any:

@@ -85,8 +85,8 @@ def transformers_of(model: TextModel, attention: str = "sdpa") -> Transformers |
     """The peer with our weights on the same device; None if it is not installed."""
     if find_spec("transformers") is None:
         return None
-    theirs = transformers_text_model(model, attention)
-    return Transformers(transformers_tokenizer(), theirs.to(model.final_layer_norm.weight.device))
+    peer_model = transformers_text_model(model, attention)
+    return Transformers(transformers_tokenizer(), peer_model.to(model.final_layer_norm.weight.device))
 
 
 def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
@@ -98,7 +98,7 @@ def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
 
     config = model.config
     make_config: Any = CLIPTextConfig  # its keywords differ between versions
-    theirs = CLIPTextModel(
+    peer_model = CLIPTextModel(
         make_config(
             vocab_size=config.vocab_size,
             **sizes_of(config),
@@ -111,8 +111,8 @@ def transformers_text_model(model: TextModel, attention: str = "sdpa") -> Any:
             attn_implementation=attention,
         )
     )
-    give_weights(theirs, model)
-    return theirs.eval().requires_grad_(False)
+    give_weights(peer_model, model)
+    return peer_model.eval().requires_grad_(False)
 
 
 def transformers_projected_model(model: TextModel) -> Any:
@@ -121,18 +121,18 @@ def transformers_projected_model(model: TextModel) -> Any:
 
     config = transformers_text_model(model).config
     config.projection_dim = model.config.projection_dim
-    theirs: Any = CLIPTextModelWithProjection(config)
-    give_weights(theirs, model)
-    return theirs.eval().requires_grad_(False)
+    peer_model: Any = CLIPTextModelWithProjection(config)
+    give_weights(peer_model, model)
+    return peer_model.eval().requires_grad_(False)
 
 
-def give_weights(theirs: Any, model: TextModel) -> None:
+def give_weights(target: Any, model: TextModel) -> None:
     """Make a text model of transformers share our tensors."""
-    ours, state = model.state_dict(), theirs.state_dict()
+    source, state = model.state_dict(), target.state_dict()
     for key in state:
         if not key.endswith("position_ids"):  # before 4.31 these are among the weights
-            state[key] = ours[key.removeprefix("text_model.")]
-    theirs.load_state_dict(state, assign=True)
+            state[key] = source[key.removeprefix("text_model.")]
+    target.load_state_dict(state, assign=True)
 
 
 def transformers_tokenizer() -> Any:
@@ -142,19 +142,19 @@ def transformers_tokenizer() -> Any:
     cleans texts by rules that depend on the installed packages.
     """
     library: Any = importlib.import_module("transformers")
-    theirs = library.CLIPTokenizerFast if library.__version__.startswith("4.") else library.CLIPTokenizer
-    ours = default_tokenizer()
-    vocabulary = {ours.symbol(token_id): token_id for token_id in range(ours.vocab_size)}
+    tokenizer_class = library.CLIPTokenizerFast if library.__version__.startswith("4.") else library.CLIPTokenizer
+    tokenizer = default_tokenizer()
+    vocabulary = {tokenizer.symbol(token_id): token_id for token_id in range(tokenizer.vocab_size)}
     merges = [" ".join(pair) for pair in read_merges()]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
         (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
-        special = {"bos_token": ours.symbol(49406), "eos_token": ours.symbol(49407)}
+        special = {"bos_token": tokenizer.symbol(49406), "eos_token": tokenizer.symbol(49407)}
         special |= {"unk_token": special["eos_token"], "pad_token": special["eos_token"]}
         kind = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77, "do_lower_case": True}
         (folder / "tokenizer_config.json").write_text(json.dumps({**kind, **special}), encoding="utf-8")
-        return theirs.from_pretrained(folder)
+        return tokenizer_class.from_pretrained(folder)
 
 
 def ids_of_transformers() -> Callable[[str], list[int]]:
@@ -189,14 +189,14 @@ def open_image_tower(model: VisionModel) -> ImageTower:
         **{"num_attention_heads": 1, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1},
     }
     make_config: Any = CLIPConfig  # its keywords differ between versions
-    given = make_config(text_config=text, vision_config=vision, projection_dim=config.projection_dim)
-    given._attn_implementation = "sdpa"
-    theirs: Any = CLIPModel(given).eval().requires_grad_(False)
+    clip_config = make_config(text_config=text, vision_config=vision, projection_dim=config.projection_dim)
+    clip_config._attn_implementation = "sdpa"
+    peer_model: Any = CLIPModel(clip_config).eval().requires_grad_(False)
     named: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         key = name.replace("pre_layer_norm", "pre_layrnorm").replace("post_layer_norm", "post_layernorm")
         named[key if key.startswith("visual_projection") else f"vision_model.{key}"] = tensor
-    unfilled, unknown = theirs.load_state_dict(named, strict=False)
+    unfilled, unknown = peer_model.load_state_dict(named, strict=False)
     assert not unknown, unknown
     assert not [key for key in unfilled if key.startswith("vis") and "position_ids" not in key], unfilled
     size = config.image_size
@@ -206,7 +206,7 @@ def open_image_tower(model: VisionModel) -> ImageTower:
         return prepare(list(images), return_tensors="pt")["pixel_values"]
 
     def encode(prepared: Tensor) -> Tensor:
-        found = theirs.get_image_features(pixel_values=prepared)
-        return functional.normalize(found if isinstance(found, torch.Tensor) else found.pooler_output, dim=-1)
+        features = peer_model.get_image_features(pixel_values=prepared)
+        return functional.normalize(features if isinstance(features, torch.Tensor) else features.pooler_output, dim=-1)
 
     return ImageTower(pixels, encode)
