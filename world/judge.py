@@ -45,24 +45,24 @@ class Found(NamedTuple):
 
 def things_in(pictures: Tensor) -> list[list[Found]]:
     """Shapes in pictures, ``[n, 3, SIDE, SIDE]`` in 0..1, the largest first."""
-    found: list[list[Found]] = [[] for _ in pictures]
+    things: list[list[Found]] = [[] for _ in pictures]
     for name, masks in _colored(pictures):
         for number, area in _components(masks):
-            found[number] += _recognised(name, area)
-    return _largest_first(found)
+            things[number] += _recognised(name, area)
+    return _largest_first(things)
 
 
 def discs_in(pictures: Tensor) -> list[list[Found]]:
     """Discs in pictures, ``[n, 3, SIDE, SIDE]`` in 0..1, the largest first, each of the texture it is most like."""
-    found: list[list[Found]] = [[] for _ in pictures]
+    things: list[list[Found]] = [[] for _ in pictures]
     for name, masks in _colored(pictures):
         near = F.max_pool2d(masks[:, None].float(), 3, 1, 1)  # parts of a texture are two pixels apart
         filled = 1 - F.max_pool2d(1 - near, 3, 1, 1)[:, 0]
         for number, whole in _components(near[:, 0] > 0):
             disc = _disc(name, whole & masks[number], whole & (filled[number] > 0))
             if disc is not None:
-                found[number].append(disc)
-    return _largest_first(found)
+                things[number].append(disc)
+    return _largest_first(things)
 
 
 def _disc(color: str, area: Tensor, filled: Tensor) -> Found | None:
@@ -86,8 +86,8 @@ def _textures() -> dict[str, Tensor]:
     return {kind: torch.from_numpy(np.array(cell, bool)[quarters()]) for kind, cell in TEXTURES.items()}
 
 
-def _largest_first(found: list[list[Found]]) -> list[list[Found]]:
-    return [sorted(things, key=lambda one: -int(one.area.sum())) for things in found]
+def _largest_first(by_picture: list[list[Found]]) -> list[list[Found]]:
+    return [sorted(things, key=lambda thing: -int(thing.area.sum())) for things in by_picture]
 
 
 def _colored(pictures: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -103,7 +103,7 @@ def _colored(pictures: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield name, nearest == index
 
 
-def _components(masks: Tensor, least: int = MIN_AREA) -> Iterator[tuple[int, Tensor]]:
+def _components(masks: Tensor, min_area: int = MIN_AREA) -> Iterator[tuple[int, Tensor]]:
     """Number of the picture and pixels of each connected part, ``[s, s]``, of masks ``[n, s, s]``."""
     labels = torch.arange(1, masks.numel() + 1, dtype=torch.float32, device=masks.device).reshape(masks.shape) * masks
     while True:
@@ -117,7 +117,7 @@ def _components(masks: Tensor, least: int = MIN_AREA) -> Iterator[tuple[int, Ten
     for number, label in enumerate(labels):
         names, counts = label.unique(return_counts=True)
         for name, count in zip(names.tolist(), counts.tolist(), strict=True):
-            if name and count >= least:
+            if name and count >= min_area:
                 yield number, label == name
 
 
@@ -182,15 +182,15 @@ def _shapes() -> tuple[Tensor, Tensor, list[tuple[str, float, float, float]]]:
     return shapes, shapes.sum(1), names
 
 
-def assigned(found: Sequence[Found], wanted: Sequence[Thing]) -> list[Found | None]:
+def assigned(things: Sequence[Found], scene_things: Sequence[Thing]) -> list[Found | None]:
     """Findings for each wanted thing: the same colour and kind, or else one of the same colour; each once."""
-    left = list(found)
-    result: list[Found | None] = [None] * len(wanted)
-    for is_alike in (lambda one, two: one[:2] == two[:2], lambda one, two: one.color == two.color):
-        for index, thing in enumerate(wanted):
+    unused = list(things)
+    result: list[Found | None] = [None] * len(scene_things)
+    for is_alike in (lambda a, b: a[:2] == b[:2], lambda a, b: a.color == b.color):
+        for index, thing in enumerate(scene_things):
             if result[index] is None:
-                one = next((one for one in left if is_alike(one.thing, thing)), None)
-                if one is not None:
-                    left.remove(one)
-                    result[index] = one
+                match = next((candidate for candidate in unused if is_alike(candidate.thing, thing)), None)
+                if match is not None:
+                    unused.remove(match)
+                    result[index] = match
     return result

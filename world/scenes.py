@@ -84,12 +84,12 @@ def random_scene(
             radius = rng.uniform(*RADII[number])
             x, y = rng.uniform(radius, SIDE - radius), rng.uniform(radius, SIDE - radius)
             things.append(Thing(color, rng.choice(kinds), x, y, radius))
-        if all(_are_apart(one, other) for index, one in enumerate(things) for other in things[:index]):
+        if all(_are_apart(thing, earlier) for index, thing in enumerate(things) for earlier in things[:index]):
             return Scene(tuple(things))
 
 
-def _are_apart(one: Thing, other: Thing) -> bool:
-    return (one.x - other.x) ** 2 + (one.y - other.y) ** 2 >= (one.radius + other.radius + GAP) ** 2
+def _are_apart(first: Thing, second: Thing) -> bool:
+    return (first.x - second.x) ** 2 + (first.y - second.y) ** 2 >= (first.radius + second.radius + GAP) ** 2
 
 
 def covered(kind: str, x: float, y: float, radius: float, side: int = SIDE) -> np.ndarray:
