@@ -69,7 +69,7 @@ from .watching import (
 WEIGHTS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 FEW_WEIGHTS = (0.0, 0.5, 1.0, 1.5)
 SEEDS = 8
-"""Pictures of each prompt at each weight."""
+"""Pictures of each prompt at each weight, at most."""
 FIRST_SEED = 20_000
 BATCH = 64
 """Pictures drawn together."""
@@ -122,7 +122,8 @@ class Question(NamedTuple):
     """Part of a thing's words that is weighted: ``phrase``, ``color`` or ``kind``; none where things are placed."""
     num_things: int = 2
     num_prompts: int = 13
-    """Prompts, of `SEEDS` pictures each."""
+    """Prompts, of ``num_seeds`` pictures each."""
+    num_seeds: int = SEEDS
     answers: tuple[str, ...] = ("present", "right", "others", "leaked", "sureness", "moved", "area")
     """Names of the answers that are told."""
     kinds: tuple[str, ...] = KINDS
@@ -252,7 +253,7 @@ class Painter:
     def pictures(self, texts: Sequence[Drawable], seeds: Sequence[Sequence[int]]) -> Tensor:
         """Pictures of each text from each of its seeds, ``[texts, seeds, 3, 32, 32]`` in 0..1, in 8-bit steps."""
         drawn: list[Tensor] = []
-        for group in _alike(texts, max(1, BATCH // SEEDS)):
+        for group in _alike(texts, max(1, BATCH // len(seeds[0]))):
             group_seeds = seeds[len(drawn) : len(drawn) + len(group)]
             counts = [len(text_seeds) for text_seeds in group_seeds]
             noise = noise_of([seed for text_seeds in group_seeds for seed in text_seeds])
@@ -424,10 +425,11 @@ steps, ``[prompts, seeds, words, 16, 16]``."""
 class Sitting:
     """One question's prompts and their pictures without weights, with which all other pictures are compared."""
 
-    def __init__(self, painter: Painter, question: Question, num_seeds: int = SEEDS) -> None:
+    def __init__(self, painter: Painter, question: Question) -> None:
         self.painter, self.question, self.prompts = painter, question, question.prompts
         numbers = range(len(self.prompts))
-        self.seeds = [[FIRST_SEED + number * SEEDS + seed for seed in range(num_seeds)] for number in numbers]
+        seeds = range(question.num_seeds)
+        self.seeds = [[FIRST_SEED + number * SEEDS + seed for seed in seeds] for number in numbers]
         self._last: tuple[tuple[Way, float], Watched] | None = None
 
     @cached_property
@@ -477,7 +479,7 @@ class Sitting:
         things: list[list[list[Found | None]]] = []
         maps: dict[tuple[str, str], list[Tensor]] = {chosen: [] for chosen in product(self.painter.layers, STEPS)}
         texts = [self.painter.drawable(prompt, way, weight, self.question.part) for prompt in self.prompts]
-        for group in _alike(texts, BATCH // SEEDS):
+        for group in _alike(texts, BATCH // self.question.num_seeds):
             part = slice(len(things), len(things) + len(group))
             with watched(self.painter.network) as recorded:
                 pictures = self.painter.pictures(group, self.seeds[part])
@@ -590,7 +592,7 @@ Points = dict[tuple[str, str, float], Point]
 def missing(folder: Path, questions: Sequence[Question]) -> int:
     """Number of pictures that a folder does not hold yet."""
     return sum(
-        question.num_prompts * SEEDS
+        question.num_prompts * question.num_seeds
         for question in questions
         for way in question.ways
         for weight in question.weights
@@ -619,7 +621,7 @@ def measure(
                 path = _path(folder, question, way, weight)
                 header = {
                     **{"format": FORMAT, "recipe": dict(recipe), "question": question.name, "part": question.part},
-                    **{"prompts": [prompt.text() for prompt in sitting.prompts], "seeds": SEEDS},
+                    **{"prompts": [prompt.text() for prompt in sitting.prompts], "seeds": question.num_seeds},
                     **{"way": {**way._asdict(), "options": dict(way.options)}},
                 }
                 header = json.loads(json.dumps(header))  # as it is read again
@@ -628,7 +630,7 @@ def measure(
                     draws = way.maps is None
                     point = sitting.judge(sitting.draw(way, weight)) if draws else sitting.compare(way, weight)
                     _write(path, header, point)
-                    say(len(point) * SEEDS)
+                    say(len(point) * question.num_seeds)
                 points[question.name, way.name, weight] = point
     return points
 
@@ -645,7 +647,7 @@ def _stored(path: Path, header: Mapping[str, Any], answers: type[Judged | Mapped
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): remove it, or choose another folder") from error
-    if stored != header or {len(seeds) for seeds in point} != {SEEDS} or len(point) != len(header["prompts"]):
+    if stored != header or {len(seeds) for seeds in point} != {header["seeds"]} or len(point) != len(header["prompts"]):
         raise ValueError(f"{path} is of another world or another measurement: choose another folder")
     return point
 
@@ -854,6 +856,14 @@ JOINT_QUESTIONS = tuple(
 JOINT_QUICK = (Question("quick", "A whole phrase of two", FEW_JOINT_WAYS, num_prompts=6, kinds=tuple(TEXTURES)),)
 
 
-def questions_of(world: World, *, is_quick: bool) -> tuple[Question, ...]:
-    """The measurement of a kind of world."""
-    return {"unet": (QUESTIONS, QUICK), "joint": (JOINT_QUESTIONS, JOINT_QUICK)}[world.name][is_quick]
+def questions_of(
+    world: World, *, is_quick: bool, max_prompts: int | None = None, num_seeds: int = SEEDS
+) -> tuple[Question, ...]:
+    """The measurement of a kind of world, with at most so many prompts of each question, and pictures of each."""
+    questions = {"unet": (QUESTIONS, QUICK), "joint": (JOINT_QUESTIONS, JOINT_QUICK)}[world.name][is_quick]
+    return tuple(
+        question._replace(
+            num_prompts=min(question.num_prompts, max_prompts or question.num_prompts), num_seeds=num_seeds
+        )
+        for question in questions
+    )
