@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -38,8 +37,7 @@ PLACES = {
 NUM_HELD_OUT = 64
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
     """Drawing style. The defaults are for training a discrete VAE: wholly inside, on varying backgrounds."""
 
     side: int = 96
@@ -52,6 +50,7 @@ class Style:
     """Darkest and brightest value of a channel."""
 
 
+PLAIN = Style()
 APART = Style(radii=(8, 13), spread=1.0, background=(20, 50))
 """Smaller shapes in places farther apart."""
 
@@ -82,18 +81,30 @@ def split() -> tuple[list[Shape], list[Shape]]:
     return shapes[NUM_HELD_OUT:], shapes[:NUM_HELD_OUT]
 
 
-def draw(shape: Shape, rng: random.Random, style: Style) -> Image.Image:
+def draw(shape: Shape, rng: random.Random, style: Style = PLAIN) -> Image.Image:
     """Draw a shape; background, place, size and colour vary from picture to picture."""
-    unit = style.side / 96
-    background = (rng.randint(*style.background), rng.randint(*style.background), rng.randint(*style.background))
-    picture = Image.new("RGB", (style.side, style.side), background)
-    canvas = ImageDraw.Draw(picture)
+    background = [rng.randint(*style.background) for _ in range(3)]
+    dx, dy, scale = rng.uniform(-2, 2), rng.uniform(-2, 2), rng.uniform(0.94, 1.06)
+    fill = [min(255, max(0, value + rng.randint(-12, 12))) for value in COLORS[shape.color]]
+    return drawn(shape, style, (dx, dy), scale, fill, background)
+
+
+def drawn(
+    shape: Shape,
+    style: Style,
+    shift: tuple[float, float],
+    scale: float,
+    color: Sequence[int],
+    background: Sequence[int],
+) -> Image.Image:
+    """Draw a shape, moved by some pixels and scaled, in a colour."""
+    picture, unit = Image.new("RGB", (style.side, style.side), tuple(background)), style.side / 96
+    canvas, fill = ImageDraw.Draw(picture), tuple(color)
     x, y = (
-        (0.5 + (share - 0.5) * style.spread) * style.side + rng.uniform(-2, 2) * unit for share in PLACES[shape.place]
+        (0.5 + (share - 0.5) * style.spread) * style.side + pixels * unit
+        for share, pixels in zip(PLACES[shape.place], shift, strict=True)
     )
-    r = style.radii[shape.size == "large"] * rng.uniform(0.94, 1.06) * unit
-    red, green, blue = (min(255, max(0, value + rng.randint(-12, 12))) for value in COLORS[shape.color])
-    fill = (red, green, blue)
+    r = style.radii[shape.size == "large"] * scale * unit
     if shape.kind == "circle":
         canvas.ellipse((x - r, y - r, x + r, y + r), fill=fill)
     elif shape.kind == "ring":
@@ -118,7 +129,7 @@ def write_shapes(folder: Path, size: int = 48, copies: tuple[int, int] = (20, 4)
             place = whole / name
             place.mkdir()
             for number, shape in enumerate(shapes * count):
-                picture = draw(shape, rng, Style()).resize((size, size), Image.Resampling.BOX)
+                picture = draw(shape, rng).resize((size, size), Image.Resampling.BOX)
                 picture.save(place / f"{number:05}.png")
                 (place / f"{number:05}.txt").write_text(shape.caption, encoding="utf-8")
             counts[name] = len(shapes) * count
@@ -126,22 +137,6 @@ def write_shapes(folder: Path, size: int = 48, copies: tuple[int, int] = (20, 4)
 
 
 SIDE = 48
-
-
-class _Fixed(random.Random):
-    """Random source without chance: black background, the exact colour, and given places and scale."""
-
-    def __init__(self, *values: float) -> None:
-        super().__init__()
-        self.values = list(values)
-
-    def randint(self, a: int, b: int) -> int:
-        """Return 0, whatever the bounds."""
-        return 0
-
-    def uniform(self, a: float, b: float) -> float:
-        """Return the next value."""
-        return self.values.pop(0)
 
 
 class Judge:
@@ -154,8 +149,8 @@ class Judge:
         """Shape of each drawing, in white."""
         for size, kind, place in product(("small", "large"), KINDS, PLACES):
             shape = Shape(size, "white", kind, place)
-            for jitter in product((-2, 0, 2), (-2, 0, 2), (0.94, 1.0, 1.06)):
-                picture = draw(shape, _Fixed(*jitter), Style(background=(0, 0))).convert("L")
+            for dx, dy, scale in product((-2, 0, 2), (-2, 0, 2), (0.94, 1.0, 1.06)):
+                picture = drawn(shape, PLAIN, (dx, dy), scale, COLORS["white"], (0, 0, 0)).convert("L")
                 picture = picture.resize((SIDE, SIDE), Image.Resampling.BOX)
                 drawings.append(np.array(picture, np.float32) / 245)
                 self.shapes.append(shape)

@@ -25,7 +25,7 @@ from weighted_clip.training.dalle_options import DVAE_RECIPES, DVAEOptions
 from weighted_clip.training.data import Example, Problem, read_data
 from weighted_clip.training.dvae import TrainedDVAE, noise_of
 from weighted_clip.training.images import picture_of
-from weighted_clip.world.shapes import Judge, Shape, Style, draw, right, split, write_shapes
+from weighted_clip.world.shapes import Judge, Shape, draw, right, split, write_shapes
 
 from ..launching import launched
 from ..libraries import library
@@ -305,7 +305,7 @@ def test_shapes_that_two_write_at_once_are_those_of_the_first_to_finish(
 
 def drawn(shapes: list[Shape], seed: int) -> torch.Tensor:
     rng = random.Random(seed)
-    some = [draw(shape, rng, Style()).resize((48, 48), Image.Resampling.BOX) for shape in shapes]
+    some = [draw(shape, rng).resize((48, 48), Image.Resampling.BOX) for shape in shapes]
     return torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in some]).float() / 255
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -45,7 +44,7 @@ BATCH = 128
 
 def picture_of(shape: Shape, rng: random.Random, side: int = APART.side) -> Image.Image:
     """A picture of a shape; no two are the same."""
-    return draw(shape, rng, replace(APART, side=side))
+    return draw(shape, rng, APART._replace(side=side))
 
 
 def chunk_of(caption: str) -> TokenChunk:
