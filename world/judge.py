@@ -14,10 +14,24 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from .scenes import BACKGROUND, COLORS, KINDS, TEXTURES, Thing, covered, quarters
+from .scenes import (
+    BACKGROUND,
+    COLORS,
+    KINDS,
+    PLACES,
+    PLAIN,
+    SHAPE_KINDS,
+    TEXTURES,
+    Shape,
+    Thing,
+    covered,
+    drawn_shape,
+    quarters,
+)
 
 MIN_AREA = 20
 """Pixels below which something is no thing."""
@@ -194,3 +208,49 @@ def assigned(things: Sequence[Found], scene_things: Sequence[Thing]) -> list[Fou
                     unused.remove(match)
                     result[index] = match
     return result
+
+
+# ---- single shapes
+
+SHAPE_SIDE = 48
+"""Side of the pictures that are judged."""
+
+
+class ShapeJudge:
+    """Recogniser that compares a picture with every possible drawing."""
+
+    def __init__(self) -> None:
+        """Draw them all."""
+        drawings: list[np.ndarray] = []
+        self.shapes: list[Shape] = []
+        """Shape of each drawing, in white."""
+        for size, kind, place in product(("small", "large"), SHAPE_KINDS, PLACES):
+            shape = Shape(size, "white", kind, place)
+            for dx, dy, scale in product((-2, 0, 2), (-2, 0, 2), (0.94, 1.0, 1.06)):
+                picture = drawn_shape(shape, PLAIN, (dx, dy), scale, COLORS["white"], (0, 0, 0)).convert("L")
+                picture = picture.resize((SHAPE_SIDE, SHAPE_SIDE), Image.Resampling.BOX)
+                drawings.append(np.array(picture, np.float32) / 245)
+                self.shapes.append(shape)
+        self.drawings = torch.from_numpy(np.stack(drawings)).flatten(1)
+
+    def __call__(self, pictures: Tensor) -> list[Shape]:
+        """Shapes shown by pictures ``[n, 3, 48, 48]`` in 0..1."""
+        x = 255 * pictures.float().flatten(2)
+        background = x.median(2, keepdim=True).values
+        farthest = (x - background).norm(dim=1).topk(SHAPE_SIDE * SHAPE_SIDE // 25, 1).indices
+        front = x.gather(2, farthest[:, None].expand(-1, 3, -1)).mean(2)
+        colors = torch.cdist(front, torch.tensor(list(COLORS.values())).float()).argmin(1)
+        toward = front - background[:, :, 0]
+        covered = ((x - background) * toward[:, :, None]).sum(1) / toward.square().sum(1, keepdim=True).clamp_min(1)
+        best = torch.cdist(covered.clamp(0, 1), self.drawings).argmin(1)
+        names = list(COLORS)
+        return [
+            self.shapes[index]._replace(color=names[color])
+            for index, color in zip(best.tolist(), colors.tolist(), strict=True)
+        ]
+
+
+def right(said: Sequence[Shape], meant: Sequence[Shape]) -> dict[str, float]:
+    """Share of correct answers for each part of a caption."""
+    pairs = list(zip(said, meant, strict=True))
+    return {part: sum(getattr(a, part) == getattr(b, part) for a, b in pairs) / len(pairs) for part in Shape._fields}
