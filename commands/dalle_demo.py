@@ -126,7 +126,7 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[
     from ..encoder.clip import load_full_clip
     from ..web.pictures.curves import draw_curves
     from ..web.pictures.sheets import draw_samples
-    from ..world.shapes import split
+    from ..world.scenes import split
 
     shapes = split()[1][:num_captions]
     results, rows, chosen = _judged(load_dalle(model), load_full_clip(clip), shapes)
@@ -154,10 +154,10 @@ def _judged(
     import torch
 
     from ..dalle.sampling import SampleOptions
-    from ..world.shapes import Judge
+    from ..world.judge import ShapeJudge
     from .dalle_sample import clip_scores, draw_all
 
-    judge, options = Judge(), SampleOptions(top_k=TOP_K)
+    judge, options = ShapeJudge(), SampleOptions(top_k=TOP_K)
     parts = ("size", "color", "kind", "place")
     right = np.zeros((len(shapes), NUM_IMAGES, len(parts)), bool)
     scores = np.zeros((len(shapes), NUM_IMAGES))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from . import Command
 from .console import Progress, show
 from .images import write_picture
+from .options import add_value
 from .processes import alone
 from .world import add_world, one_thread, world_of
 
@@ -34,6 +35,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"folder for tables and pictures; what is there is not drawn again ({OUT})",
     )
     parser.add_argument("--quick", action="store_true", help="one table, in two to four minutes")
+    add_value(parser, "--prompts", 38, "N", "at most so many prompts of each question: faster, wider intervals (all)")
+    add_value(parser, "--seeds", 8, "N", "pictures of each prompt, at most %(default)s (%(default)s)")
 
 
 def _measure(arguments: argparse.Namespace) -> int:
@@ -44,11 +47,15 @@ def _measure(arguments: argparse.Namespace) -> int:
 @alone
 def _measure_world(arguments: argparse.Namespace) -> int:
     from ..training.log import duration
-    from ..world.measure import measure, missing, painter_of, questions_of
+    from ..world.measure import SEEDS, measure, missing, painter_of, questions_of
     from ..world.tables import measured, tables_of
 
+    if arguments.prompts < 1:
+        raise ValueError(f"--prompts must be at least 1, got {arguments.prompts}")
+    if not 1 <= arguments.seeds <= SEEDS:
+        raise ValueError(f"--seeds must be from 1 to {SEEDS}, got {arguments.seeds}")
     world, recipe = world_of(arguments.world)
-    questions = questions_of(world, is_quick=arguments.quick)
+    questions = questions_of(world, is_quick=arguments.quick, max_prompts=arguments.prompts, num_seeds=arguments.seeds)
     painter, folder = painter_of(world), arguments.out / POINTS
     left = total = missing(folder, questions)
     if total:

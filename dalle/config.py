@@ -43,14 +43,14 @@ class DVAEConfig:
     def __post_init__(self) -> None:
         if self.architecture not in ARCHITECTURES:
             raise ValueError(f"architecture must be one of {', '.join(ARCHITECTURES)}, got {quote(self.architecture)}")
-        for name, value, least, most in (
+        for name, value, minimum, maximum in (
             ("vocab_size", self.vocab_size, 2, MAX_VOCAB_SIZE),
             ("hidden_dim", self.hidden_dim, 4, MAX_WIDTH),
             ("num_blocks", self.num_blocks, 1, MAX_BLOCKS),
             ("init_dim", self.init_dim, 1, MAX_WIDTH),
         ):
-            if type(value) is not int or not least <= value <= most:
-                raise ValueError(f"{name} must be a whole number from {least} to {most}, got {quote(value)}")
+            if type(value) is not int or not minimum <= value <= maximum:
+                raise ValueError(f"{name} must be a whole number from {minimum} to {maximum}, got {quote(value)}")
         if self.hidden_dim % 4:
             raise ValueError(f"hidden_dim must be a multiple of 4, got {self.hidden_dim}")
 
@@ -118,9 +118,9 @@ class PriorConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, most = getattr(self, field.name), MAX_LAYERS if field.name == "num_layers" else MAX_SIZE
-            if field.type == "int" and (type(value) is not int or not 1 <= value <= most):
-                raise ValueError(f"{field.name} must be a whole number from 1 to {most}, got {quote(value)}")
+            value, maximum = getattr(self, field.name), MAX_LAYERS if field.name == "num_layers" else MAX_SIZE
+            if field.type == "int" and (type(value) is not int or not 1 <= value <= maximum):
+                raise ValueError(f"{field.name} must be a whole number from 1 to {maximum}, got {quote(value)}")
         if self.length > MAX_LENGTH:
             raise ValueError(
                 f"{self.text_length} positions of text and {self.rows} x {self.columns} image tokens are "
@@ -134,10 +134,10 @@ class PriorConfig:
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {quote(self.activation)}")
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be an odd number, so that it has a middle, got {self.kernel_size}")
-        most = max(KERNEL_SIZE, 2 * max(self.grid) - 1)
-        if self.kernel_size > most:
+        maximum = max(KERNEL_SIZE, 2 * max(self.grid) - 1)
+        if self.kernel_size > maximum:
             raise ValueError(
-                f"kernel_size must be at most {most} for {self.rows} x {self.columns} image tokens, got "
+                f"kernel_size must be at most {maximum} for {self.rows} x {self.columns} image tokens, got "
                 f"{self.kernel_size}"
             )
         if self.variant not in MASK_VARIANTS:

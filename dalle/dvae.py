@@ -89,8 +89,8 @@ class DVAE(nn.Module):
 
         def run(part: Tensor) -> Tensor:
             one_hot = functional.one_hot(part.to(self._weight.device).long(), size)
-            found = self.decoder(one_hot.permute(0, 3, 1, 2).to(self._weight))
-            return unmap_pixels(torch.sigmoid(found[:, :3])).to(tokens.device)
+            outputs = self.decoder(one_hot.permute(0, 3, 1, 2).to(self._weight))
+            return unmap_pixels(torch.sigmoid(outputs[:, :3])).to(tokens.device)
 
         return self._in_parts(tokens, run, 1, f, check)
 
@@ -118,25 +118,30 @@ class DVAE(nn.Module):
         return next(self.parameters())
 
     def _in_parts(
-        self, given: Tensor, run: Callable[[Tensor], Tensor], unit: int, result_unit: int, check: Check | None
+        self,
+        images_or_tokens: Tensor,
+        run: Callable[[Tensor], Tensor],
+        unit: int,
+        result_unit: int,
+        check: Check | None,
     ) -> Tensor:
-        """Process images part by part, or an image tile by tile.
+        """Process images, or tokens, part by part, or a single one tile by tile.
 
-        ``given`` is ``[b, ..., rows * unit, columns * unit]``; results have ``result_unit`` instead of ``unit``.
+        They are ``[b, ..., rows * unit, columns * unit]``; results have ``result_unit`` instead of ``unit``.
         """
         f, halo = self.config.downsampling, self.halo
-        rows, columns = given.shape[-2] // unit, given.shape[-1] // unit
+        rows, columns = images_or_tokens.shape[-2] // unit, images_or_tokens.shape[-1] // unit
         together = self._most_pixels // (rows * columns * f**2)
         if together:
             parts: list[Tensor] = []
-            for some in given.split(together):
+            for batch in images_or_tokens.split(together):
                 if check is not None:
                     check()
-                parts.append(run(some))
+                parts.append(run(batch))
             return torch.cat(parts)
         core = max(1, _CORE // f)
         images: list[Tensor] = []
-        for image in given.split(1):
+        for image in images_or_tokens.split(1):
             bands: list[Tensor] = []
             for top, bottom in _spans(rows, core):
                 tiles: list[Tensor] = []
@@ -176,13 +181,13 @@ def _form(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def _spans(count: int, most: int) -> Iterator[tuple[int, int]]:
+def _spans(count: int, max_size: int) -> Iterator[tuple[int, int]]:
     """Divide a length into parts of about equal size.
 
     >>> list(_spans(10, 4))
     [(0, 3), (3, 6), (6, 10)]
     """
-    number = -(-count // most)
+    number = -(-count // max_size)
     for index in range(number):
         yield count * index // number, count * (index + 1) // number
 

@@ -61,20 +61,20 @@ class Format(Generic[Model]):
     """Advice on pickled files, after a full stop."""
 
     def save(
-        self, model: Model, path: Path, about: Mapping[str, str] | None = None, *, may_replace: bool = True
+        self, model: Model, path: Path, extra_metadata: Mapping[str, str] | None = None, *, may_replace: bool = True
     ) -> None:
         """Write a model atomically.
 
         Args:
             model: Model to write.
             path: Output file.
-            about: Further metadata entries, such as the origin of the model.
+            extra_metadata: Further metadata entries, such as the origin of the model.
             may_replace: Whether an existing file may be replaced; otherwise it is an error.
 
         Raises:
             OSError: If it cannot be written; an existing file is left as it was.
         """
-        metadata = {**(about or {}), "format": self.name, **self.describe(model)}
+        metadata = {**(extra_metadata or {}), "format": self.name, **self.describe(model)}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         with written_whole(path, may_replace=may_replace) as place:
             save_tensors(tensors, place, metadata)
@@ -156,11 +156,11 @@ def sizes_text(sizes: DataclassInstance) -> str:
 def read_sizes(text: str, kind: type[Sizes]) -> Sizes:
     """Parse sizes from a metadata entry."""
     try:
-        given = parse_json(text)
+        sizes = parse_json(text)
         names = {field.name for field in fields(kind)}
-        if not isinstance(given, dict) or set(given) != names:
+        if not isinstance(sizes, dict) or set(sizes) != names:
             raise ValueError(f"expected the entries {', '.join(sorted(names))}")
-        return kind(**given)
+        return kind(**sizes)
     except ValueError as error:
         raise ValueError(f"the sizes in its metadata cannot be used: {error}") from error
 

@@ -37,11 +37,11 @@ class Pieces:
         """Initialise with merges in order of priority; ``</w>`` marks the end of a word."""
         bytes_alone = byte_symbols()
         self._symbols = [*bytes_alone, *(symbol + END_OF_WORD for symbol in bytes_alone)]
-        known = set(self._symbols)
+        symbols = set(self._symbols)
         for left, right in merges:
-            if left not in known or right not in known:
+            if left not in symbols or right not in symbols:
                 raise ValueError(f"merge {quote((left, right), 200)} joins symbols that no merge before it makes")
-            known.add(left + right)
+            symbols.add(left + right)
             self._symbols.append(left + right)
         self.merges = tuple((left, right) for left, right in merges)
         """The merges given."""
@@ -69,10 +69,10 @@ class Pieces:
         Returns:
             Pieces of all words, in order.
         """
-        found: list[int] = []
+        pieces: list[int] = []
         for word in default_tokenizer().words(text):
-            found += self._of_word(word, dropout, rng) if dropout else self._whole(word)
-        return found
+            pieces += self._of_word(word, dropout, rng) if dropout else self._whole(word)
+        return pieces
 
     def _of_word(self, word: str, dropout: float, rng: random.Random | None) -> list[int]:
         parts = [*word[:-1], word[-1] + END_OF_WORD]

@@ -114,11 +114,11 @@ class Prior(nn.Module):
     def mask(self, layer: int) -> Tensor:
         """Positions each position may attend to in a layer, ``[1, 1, s, s]``, bool, on the model's device."""
         kind, device = self.kinds[layer], self.final_layer_norm.weight.device
-        found = self._masks.get(kind)
-        if found is None or found.device != device:
+        mask = self._masks.get(kind)
+        if mask is None or mask.device != device:
             with torch.inference_mode(False):  # a model that has drawn can be trained
-                found = self._masks[kind] = (self._mask(kind) if found is None else found).to(device)
-        return found
+                mask = self._masks[kind] = (self._mask(kind) if mask is None else mask).to(device)
+        return mask
 
     def padded(self, captions: Sequence[Sequence[int]]) -> Tensor:
         """Pad captions to ``[b, T]``, int64: pieces, then the padding token of each position."""

@@ -129,13 +129,13 @@ def _tensors(path: Path, kind: type[_Shell]) -> dict[str, Tensor]:
     root = load(path, MAX_DVAE_BYTES, "OpenAI's", REFUSAL, ALLOWED)
     if type(root) is not kind:
         raise DVAEFileError(f"{path}: it holds {type(root).__name__}, expected dall_e's {kind.__name__}")
-    found = dict(_parameters(root, "", path, set()))
-    check_tensors(path, found)
-    for name, tensor in found.items():
+    tensors = dict(_parameters(root, "", path, set()))
+    check_tensors(path, tensors)
+    for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise DVAEFileError(f"{path}: {name} holds values that are NaN or infinite")
     return {
-        name: tensor.detach().float().clone(memory_format=torch.contiguous_format) for name, tensor in found.items()
+        name: tensor.detach().float().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
 
 
@@ -269,25 +269,25 @@ def _sizes(state: Mapping[str, Tensor], num_heads: int | None) -> PriorConfig:
     )
 
 
-def _variant(state: Mapping[str, Tensor], sizes: PriorConfig, given: MaskVariant | None) -> MaskVariant:
-    """The given variant, or the only one whose masks are those of the file."""
-    if given is not None and given not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {quote(given)}")
+def _variant(state: Mapping[str, Tensor], sizes: PriorConfig, requested: MaskVariant | None) -> MaskVariant:
+    """The requested variant, or the only one whose masks are those of the file."""
+    if requested is not None and requested not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {quote(requested)}")
     masks = {kind: state[name].bool() for name, kind in _MASKS.items() if name in state}
     at = (sizes.text_length, sizes.grid)
     plain = {"row": row_mask(*at)[0], "column": column_mask(*at)[0]}
     possible: list[MaskVariant] = []
     for variant in VARIANTS:
-        ours = {**plain, "convolutional": convolutional_mask(*at, variant=variant)[0]}
-        if all(torch.equal(ours[kind], mask) for kind, mask in masks.items()):
+        expected = {**plain, "convolutional": convolutional_mask(*at, variant=variant)[0]}
+        if all(torch.equal(expected[kind], mask) for kind, mask in masks.items()):
             possible.append(variant)
     if not possible:
         raise ValueError("its masks are those of no version of ru-DALL-E that is known here")
-    if given is None and len(possible) > 1:
+    if requested is None and len(possible) > 1:
         raise ValueError(f"it does not say of which version it is: choose one of {', '.join(possible)}")
-    if given is not None and given not in possible:
-        raise ValueError(f"its masks are those of {possible[0]}, not of {given}")
-    return given or possible[0]
+    if requested is not None and requested not in possible:
+        raise ValueError(f"its masks are those of {possible[0]}, not of {requested}")
+    return requested or possible[0]
 
 
 def _renamed(name: str, tensor: Tensor, config: PriorConfig) -> dict[str, Tensor]:
@@ -307,8 +307,8 @@ def _renamed(name: str, tensor: Tensor, config: PriorConfig) -> dict[str, Tensor
     if match and match[2] == "attention.query_key_value":
         parts = tensor.chunk(3)
         return {
-            f"layers.{match[1]}.self_attn.{part}_proj.{kind}": own.clone()
-            for part, own in zip("qkv", parts, strict=True)
+            f"layers.{match[1]}.self_attn.{part}_proj.{kind}": part_tensor.clone()
+            for part, part_tensor in zip("qkv", parts, strict=True)
         }
     if match and match[2] in _LAYER_NAMES:
         return {f"layers.{match[1]}.{_LAYER_NAMES[match[2]]}.{kind}": tensor}

@@ -59,8 +59,8 @@ def probabilities(logits: Tensor, options: SampleOptions) -> Tensor:
         return torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
     logits = logits / options.temperature
     if 0 < options.top_k < logits.shape[1]:
-        least = logits.topk(options.top_k).values[:, -1:]
-        logits = logits.masked_fill(logits < least, -math.inf)
+        threshold = logits.topk(options.top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < threshold, -math.inf)
     shares = logits.softmax(1)
     if options.top_p < 1:
         ordered, order = shares.sort(dim=1, descending=True, stable=True)
@@ -109,24 +109,24 @@ def sample(
         ValueError: If text or prefix do not fit the model, or its outputs are not finite.
     """
     config, options = prior.config, options or SampleOptions()
-    given = torch.zeros(0, dtype=torch.long) if prefix is None else prefix
+    prefix_tokens = torch.zeros(0, dtype=torch.long) if prefix is None else prefix
     if text.shape != (config.text_length,):
         raise ValueError(f"text must be [{config.text_length}], got {list(text.shape)}")
-    if given.ndim != 1 or len(given) > config.num_image_tokens:
+    if prefix_tokens.ndim != 1 or len(prefix_tokens) > config.num_image_tokens:
         raise ValueError(
-            f"a prefix must be up to {config.num_image_tokens} tokens in raster order, got {list(given.shape)}"
+            f"a prefix must be up to {config.num_image_tokens} tokens in raster order, got {list(prefix_tokens.shape)}"
         )
-    if len(given) and not 0 <= int(given.min()) <= int(given.max()) < config.image_vocab_size:
+    if len(prefix_tokens) and not 0 <= int(prefix_tokens.min()) <= int(prefix_tokens.max()) < config.image_vocab_size:
         raise ValueError(f"tokens of a prefix must be from 0 to {config.image_vocab_size - 1}")
     together = images_at_once(prior, memory_budget)
-    done: list[Tensor] = []
+    batches: list[Tensor] = []
     for start in range(0, len(seeds), together):
         tokens = torch.zeros(0)
-        for tokens in steps(prior, text, seeds[start : start + together], options, given):
+        for tokens in steps(prior, text, seeds[start : start + together], options, prefix_tokens):
             if on_token is not None:
                 on_token(start, tokens)
-        done.append(tokens.cpu())
-    whole = torch.cat(done) if done else torch.zeros(0, config.num_image_tokens, dtype=torch.long)
+        batches.append(tokens.cpu())
+    whole = torch.cat(batches) if batches else torch.zeros(0, config.num_image_tokens, dtype=torch.long)
     return whole.unflatten(1, config.grid)
 
 
@@ -149,8 +149,10 @@ def steps(prior: Prior, text: Tensor, seeds: Sequence[int], options: SampleOptio
     if len(prefix) == length:
         return
     cache = Cache(prior, count)
-    known = torch.cat([prior.embedded_text(text.to(device)[None]), prior.embedded_image(tokens[:1, : len(prefix)])], 1)
-    hidden = prior.run(known, 0, cache.pasts(0)).expand(count, -1, -1)
+    embedded = torch.cat(
+        [prior.embedded_text(text.to(device)[None]), prior.embedded_image(tokens[:1, : len(prefix)])], 1
+    )
+    hidden = prior.run(embedded, 0, cache.pasts(0)).expand(count, -1, -1)
     for number in range(len(prefix), length):
         shares = probabilities(prior.image_head(hidden[:, -1]), options)
         if bool(shares.isnan().any()):
@@ -188,8 +190,8 @@ class Cache:
                 states[1, :, :, start : start + keys.shape[2]] = values
                 if not start:
                     return keys, values
-                some = states.index_select(3, attended[self._kinds[index]])
-                return some[0], some[1]
+                attended_states = states.index_select(3, attended[self._kinds[index]])
+                return attended_states[0], attended_states[1]
 
             return remembered
 

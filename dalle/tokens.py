@@ -122,10 +122,10 @@ def read_swaps(text: str, rows: int, columns: int, vocab_size: int) -> list[Swap
         if not line.strip():
             continue
         where = f"swap, line {number}, {_quoted(line)}"
-        found = _SWAP.fullmatch(line)
-        if found is None:
+        match = _SWAP.fullmatch(line)
+        if match is None:
             raise ValueError(f"{where}: write “row, column = number”, such as “3, 5 = 12” or “2-4, 7-9 = 12”")
-        top, bottom, left, right, token = (None if part is None else int(part) for part in found.groups())
+        top, bottom, left, right, token = (None if part is None else int(part) for part in match.groups())
         assert top is not None
         assert left is not None
         assert token is not None
@@ -163,10 +163,16 @@ def swapped(ids: Tensor, swaps: Iterable[Swap]) -> tuple[Tensor, list[str]]:
         (top, bottom), (left, right) = swap.rows, swap.columns
         part = ids[:, top - 1 : bottom, left - 1 : right]
         before = part.unique().tolist()
-        count, kept = part.numel(), int((part == swap.number).sum())
+        count, num_unchanged = part.numel(), int((part == swap.number).sum())
         place = f"{_span('row', top, bottom)}, {_span('column', left, right)}"
         was = str(before[0]) if len(before) == 1 else f"{count} tokens, {len(before)} different"
-        same = "" if not kept else ", as before" if kept == count else f", {kept} of them as before"
+        same = (
+            ""
+            if not num_unchanged
+            else ", as before"
+            if num_unchanged == count
+            else f", {num_unchanged} of them as before"
+        )
         notes.append(f"{place}: {was} -> {swap.number}{same}")
         part.fill_(swap.number)
     return ids, notes

@@ -90,5 +90,5 @@ def check_shapes(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], 
 
 def _reason(error: Exception) -> str:
     """PyTorch's message without its advice, which is to trust the file."""
-    told = str(error).partition("WeightsUnpickler error:")[2] or str(error) or type(error).__name__
-    return told.partition("Please use")[0].strip().partition("\n")[0][:300]
+    message = str(error).partition("WeightsUnpickler error:")[2] or str(error) or type(error).__name__
+    return message.partition("Please use")[0].strip().partition("\n")[0][:300]

@@ -31,7 +31,9 @@ def held_out_pairs(kinds: tuple[str, ...] = KINDS) -> frozenset[frozenset[tuple[
 
 def is_held_out(scene: Scene, kinds: tuple[str, ...] = KINDS) -> bool:
     """Whether two things of a scene are a pair that is held out."""
-    return any(frozenset((one[:2], two[:2])) in held_out_pairs(kinds) for one, two in combinations(scene.things, 2))
+    return any(
+        frozenset((first[:2], second[:2])) in held_out_pairs(kinds) for first, second in combinations(scene.things, 2)
+    )
 
 
 def training_example(rng: random.Random, count: int, kinds: tuple[str, ...] = KINDS) -> tuple[Tensor, list[str]]:
@@ -53,7 +55,10 @@ def held_out_scenes(count: int, kinds: tuple[str, ...] = KINDS) -> list[Scene]:
     """Scenes whose captions are held-out pairs, each in both orders, in random order."""
     ordered = sorted(pair for both in map(sorted, held_out_pairs(kinds)) for pair in (both, both[::-1]))
     random.Random(1).shuffle(ordered)
-    return [Scene(tuple(Thing(*one) for one in ordered[index % len(ordered)])) for index in range(count)]
+    return [
+        Scene(tuple(Thing(*color_and_kind) for color_and_kind in ordered[index % len(ordered)]))
+        for index in range(count)
+    ]
 
 
 class Rightness(NamedTuple):
@@ -70,13 +75,13 @@ class Rightness(NamedTuple):
 def rightness(world: World, scenes: Sequence[Scene], *, batch: int = 50, seed: int = 1000) -> Rightness:
     """Colours and kinds that are right in one picture of each caption."""
     empty, texts = world.read([""]), world.read([scene.caption for scene in scenes])
-    found = Rightness([], [])
+    answers = Rightness([], [])
     for start in range(0, len(scenes), batch):
-        some = scenes[start : start + batch]
-        noise = noise_of([seed + start + number for number in range(len(some))])
-        *_, latents = sampled(world.network, noise, texts.part(slice(start, start + len(some))), empty)
-        for scene, things in zip(some, world.things_in(to_pictures(latents)), strict=True):
-            for wanted, one in zip(scene.things, assigned(things, scene.things), strict=True):
-                found.colors.append(one is not None)
-                found.kinds.append(one is not None and one.thing.kind == wanted.kind)
-    return found
+        batch_scenes = scenes[start : start + batch]
+        noise = noise_of([seed + start + number for number in range(len(batch_scenes))])
+        *_, latents = sampled(world.network, noise, texts.part(slice(start, start + len(batch_scenes))), empty)
+        for scene, things in zip(batch_scenes, world.things_in(to_pictures(latents)), strict=True):
+            for asked, match in zip(scene.things, assigned(things, scene.things), strict=True):
+                answers.colors.append(match is not None)
+                answers.kinds.append(match is not None and match.thing.kind == asked.kind)
+    return answers

@@ -98,17 +98,17 @@ class Joint(nn.Module):
     ) -> Tensor:
         """Velocity, in the shape of the latent; h and w are multiples of the patch's side."""
         if isinstance(text, Regions) and text.are_predicted:
-            return text.mixed(lambda one: self(x, timesteps, one))
+            return text.mixed(lambda part: self(x, timesteps, part))
         side = self.config.patch_size
         cells = x.shape[-2] // side, x.shape[-1] // side
-        read = reading_of(text, cells)
+        reading = reading_of(text, cells)
         places = self.img_in(F.pixel_unshuffle(x, side).flatten(2).transpose(1, 2))
-        rows = torch.cat([self.txt_in(read.rows).expand(len(x), -1, -1), places], 1)
-        count = read.rows.shape[1]
+        rows = torch.cat([self.txt_in(reading.rows).expand(len(x), -1, -1), places], 1)
+        count = reading.rows.shape[1]
         time = self.time_in(timestep_embedding(timesteps, 256).to(x.dtype))
         turns = turned_by(self.config, count, cells).to(x.device)
         for number, block in enumerate(self.single_blocks):
-            rows = block(rows, time, turns, read, number % 2)
+            rows = block(rows, time, turns, reading, number % 2)
         out = self.final_layer(rows[:, count:], time)
         return F.pixel_shuffle(out.transpose(1, 2).unflatten(2, cells), side)
 
@@ -131,7 +131,7 @@ class Reading(NamedTuple):
 def reading_of(text: Text | Regions, cells: tuple[int, int]) -> Reading:
     """Prepare a text for blocks with some number of rows and columns of places."""
     texts = text.texts if isinstance(text, Regions) else (text,)
-    lengths, num_places = [one.rows.shape[1] for one in texts], math.prod(cells)
+    lengths, num_places = [part.rows.shape[1] for part in texts], math.prod(cells)
 
     def joined(parts: Sequence[Tensor | None], plain: float) -> Tensor | None:
         """Numbers of the keys of all texts, where any has them, and of places."""
@@ -144,16 +144,16 @@ def reading_of(text: Text | Regions, cells: tuple[int, int]) -> Reading:
         ]
         return F.pad(torch.cat(full, 1), (0, num_places), value=plain)
 
-    mask = joined([one.bias for one in texts], 0.0)
+    mask = joined([part.bias for part in texts], 0.0)
     if mask is not None:
         mask = mask.clamp_min(-1e4)[:, None]
-    by_place = [_by_place(one, cells) for one in texts]
+    by_place = [_by_place(part, cells) for part in texts]
     if any(part is not None for part in by_place):
         parts = [
             torch.zeros(1, 1, length) if part is None else part for part, length in zip(by_place, lengths, strict=True)
         ]
-        most = [max(part.shape[axis] for part in parts) for axis in (0, 1)]
-        fields = torch.cat([part.expand(*most, -1) for part in parts], 2)
+        sizes = [max(part.shape[axis] for part in parts) for axis in (0, 1)]
+        fields = torch.cat([part.expand(*sizes, -1) for part in parts], 2)
         # rows of text are no places: for them a row has the least weight that it has anywhere
         fields = torch.cat([fields.amin(1, keepdim=True).expand(-1, sum(lengths), -1), fields], 1)
         mask = F.pad(fields, (0, num_places)) + (0.0 if mask is None else mask)
@@ -162,17 +162,17 @@ def reading_of(text: Text | Regions, cells: tuple[int, int]) -> Reading:
         apart = _apart(text, lengths, cells)
         every = apart if mask is None else apart + mask
         masks = every, mask if text.blend else every
-    own = [one.words for one in texts]
-    assert len(own) == 1 or all(one is None for one in own), "maps of words in regions are not made here"
-    words = None if own[0] is None else F.pad(own[0], (0, num_places))
-    first, second = (None if one is None else one[:, None] for one in masks)
-    rows = torch.cat([one.rows for one in texts], 1)
-    return Reading(rows, (first, second), joined([one.factor for one in texts], 1.0), words, cells)
+    word_keys = [part.words for part in texts]
+    assert len(word_keys) == 1 or all(keys is None for keys in word_keys), "maps of words in regions are not made here"
+    words = None if word_keys[0] is None else F.pad(word_keys[0], (0, num_places))
+    first, second = (None if mask is None else mask[:, None] for mask in masks)
+    rows = torch.cat([part.rows for part in texts], 1)
+    return Reading(rows, (first, second), joined([part.factor for part in texts], 1.0), words, cells)
 
 
 def _by_place(text: Text, cells: tuple[int, int]) -> Tensor | None:
     """Logarithm of each row's weight at each place by its fields, ``[batch or 1, places, rows]``."""
-    parts = [logarithms(weights, cells)[:, None] * own[:, None] for weights, own in text.fields]
+    parts = [logarithms(weights, cells)[:, None] * rows[:, None] for weights, rows in text.fields]
     return sum(parts[1:], parts[0]) if parts else None
 
 
@@ -262,8 +262,8 @@ class SingleBlock(nn.Module):
         q, k, v, inner = self.states(x, time, turns)
         if reading.factor is not None:
             v = v * reading.factor[:, None, :, None]
-        read = F.scaled_dot_product_attention(q, k, v, reading.masks[number]).transpose(1, 2).flatten(2)
-        return torch.addcmul(x, gate, self.linear2(torch.cat([read, F.gelu(inner, approximate="tanh")], -1)))
+        attended = F.scaled_dot_product_attention(q, k, v, reading.masks[number]).transpose(1, 2).flatten(2)
+        return torch.addcmul(x, gate, self.linear2(torch.cat([attended, F.gelu(inner, approximate="tanh")], -1)))
 
     def states(self, x: Tensor, time: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries, keys and values, ``[batch, heads, rows, dim]``, and the inner states of the MLP."""

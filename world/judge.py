@@ -14,10 +14,24 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from .scenes import BACKGROUND, COLORS, KINDS, TEXTURES, Thing, covered, quarters
+from .scenes import (
+    BACKGROUND,
+    COLORS,
+    KINDS,
+    PLACES,
+    PLAIN,
+    SHAPE_KINDS,
+    TEXTURES,
+    Shape,
+    Thing,
+    covered,
+    drawn_shape,
+    quarters,
+)
 
 MIN_AREA = 20
 """Pixels below which something is no thing."""
@@ -45,24 +59,24 @@ class Found(NamedTuple):
 
 def things_in(pictures: Tensor) -> list[list[Found]]:
     """Shapes in pictures, ``[n, 3, SIDE, SIDE]`` in 0..1, the largest first."""
-    found: list[list[Found]] = [[] for _ in pictures]
+    things: list[list[Found]] = [[] for _ in pictures]
     for name, masks in _colored(pictures):
         for number, area in _components(masks):
-            found[number] += _recognised(name, area)
-    return _largest_first(found)
+            things[number] += _recognised(name, area)
+    return _largest_first(things)
 
 
 def discs_in(pictures: Tensor) -> list[list[Found]]:
     """Discs in pictures, ``[n, 3, SIDE, SIDE]`` in 0..1, the largest first, each of the texture it is most like."""
-    found: list[list[Found]] = [[] for _ in pictures]
+    things: list[list[Found]] = [[] for _ in pictures]
     for name, masks in _colored(pictures):
         near = F.max_pool2d(masks[:, None].float(), 3, 1, 1)  # parts of a texture are two pixels apart
         filled = 1 - F.max_pool2d(1 - near, 3, 1, 1)[:, 0]
         for number, whole in _components(near[:, 0] > 0):
             disc = _disc(name, whole & masks[number], whole & (filled[number] > 0))
             if disc is not None:
-                found[number].append(disc)
-    return _largest_first(found)
+                things[number].append(disc)
+    return _largest_first(things)
 
 
 def _disc(color: str, area: Tensor, filled: Tensor) -> Found | None:
@@ -86,8 +100,8 @@ def _textures() -> dict[str, Tensor]:
     return {kind: torch.from_numpy(np.array(cell, bool)[quarters()]) for kind, cell in TEXTURES.items()}
 
 
-def _largest_first(found: list[list[Found]]) -> list[list[Found]]:
-    return [sorted(things, key=lambda one: -int(one.area.sum())) for things in found]
+def _largest_first(by_picture: list[list[Found]]) -> list[list[Found]]:
+    return [sorted(things, key=lambda thing: -int(thing.area.sum())) for things in by_picture]
 
 
 def _colored(pictures: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -103,7 +117,7 @@ def _colored(pictures: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield name, nearest == index
 
 
-def _components(masks: Tensor, least: int = MIN_AREA) -> Iterator[tuple[int, Tensor]]:
+def _components(masks: Tensor, min_area: int = MIN_AREA) -> Iterator[tuple[int, Tensor]]:
     """Number of the picture and pixels of each connected part, ``[s, s]``, of masks ``[n, s, s]``."""
     labels = torch.arange(1, masks.numel() + 1, dtype=torch.float32, device=masks.device).reshape(masks.shape) * masks
     while True:
@@ -117,7 +131,7 @@ def _components(masks: Tensor, least: int = MIN_AREA) -> Iterator[tuple[int, Ten
     for number, label in enumerate(labels):
         names, counts = label.unique(return_counts=True)
         for name, count in zip(names.tolist(), counts.tolist(), strict=True):
-            if name and count >= least:
+            if name and count >= min_area:
                 yield number, label == name
 
 
@@ -182,15 +196,61 @@ def _shapes() -> tuple[Tensor, Tensor, list[tuple[str, float, float, float]]]:
     return shapes, shapes.sum(1), names
 
 
-def assigned(found: Sequence[Found], wanted: Sequence[Thing]) -> list[Found | None]:
+def assigned(things: Sequence[Found], scene_things: Sequence[Thing]) -> list[Found | None]:
     """Findings for each wanted thing: the same colour and kind, or else one of the same colour; each once."""
-    left = list(found)
-    result: list[Found | None] = [None] * len(wanted)
-    for is_alike in (lambda one, two: one[:2] == two[:2], lambda one, two: one.color == two.color):
-        for index, thing in enumerate(wanted):
+    unused = list(things)
+    result: list[Found | None] = [None] * len(scene_things)
+    for is_alike in (lambda a, b: a[:2] == b[:2], lambda a, b: a.color == b.color):
+        for index, thing in enumerate(scene_things):
             if result[index] is None:
-                one = next((one for one in left if is_alike(one.thing, thing)), None)
-                if one is not None:
-                    left.remove(one)
-                    result[index] = one
+                match = next((candidate for candidate in unused if is_alike(candidate.thing, thing)), None)
+                if match is not None:
+                    unused.remove(match)
+                    result[index] = match
     return result
+
+
+# ---- single shapes
+
+SHAPE_SIDE = 48
+"""Side of the pictures that are judged."""
+
+
+class ShapeJudge:
+    """Recogniser that compares a picture with every possible drawing."""
+
+    def __init__(self) -> None:
+        """Draw them all."""
+        drawings: list[np.ndarray] = []
+        self.shapes: list[Shape] = []
+        """Shape of each drawing, in white."""
+        for size, kind, place in product(("small", "large"), SHAPE_KINDS, PLACES):
+            shape = Shape(size, "white", kind, place)
+            for dx, dy, scale in product((-2, 0, 2), (-2, 0, 2), (0.94, 1.0, 1.06)):
+                picture = drawn_shape(shape, PLAIN, (dx, dy), scale, COLORS["white"], (0, 0, 0)).convert("L")
+                picture = picture.resize((SHAPE_SIDE, SHAPE_SIDE), Image.Resampling.BOX)
+                drawings.append(np.array(picture, np.float32) / 245)
+                self.shapes.append(shape)
+        self.drawings = torch.from_numpy(np.stack(drawings)).flatten(1)
+
+    def __call__(self, pictures: Tensor) -> list[Shape]:
+        """Shapes shown by pictures ``[n, 3, 48, 48]`` in 0..1."""
+        x = 255 * pictures.float().flatten(2)
+        background = x.median(2, keepdim=True).values
+        farthest = (x - background).norm(dim=1).topk(SHAPE_SIDE * SHAPE_SIDE // 25, 1).indices
+        front = x.gather(2, farthest[:, None].expand(-1, 3, -1)).mean(2)
+        colors = torch.cdist(front, torch.tensor(list(COLORS.values())).float()).argmin(1)
+        toward = front - background[:, :, 0]
+        covered = ((x - background) * toward[:, :, None]).sum(1) / toward.square().sum(1, keepdim=True).clamp_min(1)
+        best = torch.cdist(covered.clamp(0, 1), self.drawings).argmin(1)
+        names = list(COLORS)
+        return [
+            self.shapes[index]._replace(color=names[color])
+            for index, color in zip(best.tolist(), colors.tolist(), strict=True)
+        ]
+
+
+def right(said: Sequence[Shape], meant: Sequence[Shape]) -> dict[str, float]:
+    """Share of correct answers for each part of a caption."""
+    pairs = list(zip(said, meant, strict=True))
+    return {part: sum(getattr(a, part) == getattr(b, part) for a, b in pairs) / len(pairs) for part in Shape._fields}

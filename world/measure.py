@@ -69,7 +69,7 @@ from .watching import (
 WEIGHTS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 FEW_WEIGHTS = (0.0, 0.5, 1.0, 1.5)
 SEEDS = 8
-"""Pictures of each prompt at each weight."""
+"""Pictures of each prompt at each weight, at most."""
 FIRST_SEED = 20_000
 BATCH = 64
 """Pictures drawn together."""
@@ -122,7 +122,8 @@ class Question(NamedTuple):
     """Part of a thing's words that is weighted: ``phrase``, ``color`` or ``kind``; none where things are placed."""
     num_things: int = 2
     num_prompts: int = 13
-    """Prompts, of `SEEDS` pictures each."""
+    """Prompts, of ``num_seeds`` pictures each."""
+    num_seeds: int = SEEDS
     answers: tuple[str, ...] = ("present", "right", "others", "leaked", "sureness", "moved", "area")
     """Names of the answers that are told."""
     kinds: tuple[str, ...] = KINDS
@@ -206,12 +207,12 @@ class Painter:
     def drawable(self, prompt: Prompt, way: Way, weight: float = 1.0, part: str = "phrase") -> Drawable:
         """A prompt with a weight, as the network reads it."""
         phrases = [thing.phrase for thing in prompt.scene.things]
-        (text, own), places = self.read(prompt.text(weight, part), way, phrases), way.places
+        (text, phrase_rows), places = self.read(prompt.text(weight, part), way, phrases), way.places
         if places is None:
             return text
-        areas = [area_mask(area, CELLS, (SIDE, SIDE)) for one in places.areas if (area := read_area(one))]
+        areas = [area_mask(area, CELLS, (SIDE, SIDE)) for name in places.areas if (area := read_area(name))]
         if places.of == "phrases":
-            rows = key_rows(own, text.rows.shape[1])[:, None]
+            rows = key_rows(phrase_rows, text.rows.shape[1])[:, None]
             weights = [weights_by_place(area, weight, 0.0) for area in areas]
             placed: Text | Regions = text._replace(fields=tuple(zip(weights, rows, strict=True)))
         else:
@@ -239,24 +240,24 @@ class Painter:
         text = _read_with_weights(encoded, way)
         towers = words_of_towers(encoded.prompts)
         assert towers is not None  # captions have no blends
-        own = [towers["clip_l"].rows_of(phrase) for phrase in phrases]
-        return _with_words(text, own, way), own
+        phrase_rows = [towers["clip_l"].rows_of(phrase) for phrase in phrases]
+        return _with_words(text, phrase_rows, way), phrase_rows
 
     def check(self, prompt: str, options: EncodeOptions) -> None:
         """Raise WorldError for a prompt with words that the world does not know."""
-        known = set(known_ids())
+        ids = set(known_ids())
         for chunk in self.encoders.read(prompt, options)["clip_l"].chunks:
-            unknown = [token.at for token in chunk.content if plain_id(token.id) not in known]
+            unknown = [token.at for token in chunk.content if plain_id(token.id) not in ids]
             check_words(prompt, [(span.start, span.end) for span in unknown])
 
     def pictures(self, texts: Sequence[Drawable], seeds: Sequence[Sequence[int]]) -> Tensor:
         """Pictures of each text from each of its seeds, ``[texts, seeds, 3, 32, 32]`` in 0..1, in 8-bit steps."""
         drawn: list[Tensor] = []
-        for some in _alike(texts, max(1, BATCH // SEEDS)):
-            first = len(drawn)
-            counts = [len(one) for one in seeds[first : first + len(some)]]
-            noise = noise_of([seed for one in seeds[first : first + len(some)] for seed in one])
-            *_, latents = sampled(self.network, noise, _stacked(some, counts), self.empty)
+        for group in _alike(texts, max(1, BATCH // len(seeds[0]))):
+            group_seeds = seeds[len(drawn) : len(drawn) + len(group)]
+            counts = [len(text_seeds) for text_seeds in group_seeds]
+            noise = noise_of([seed for text_seeds in group_seeds for seed in text_seeds])
+            *_, latents = sampled(self.network, noise, _stacked(group, counts), self.empty)
             drawn += ((to_pictures(latents) * 255).round() / 255).split(counts)
         return torch.stack(drawn)
 
@@ -325,13 +326,15 @@ class JointPainter(Painter):
             text = Text(torch.where(by_row == 1.0, rows, origin + by_row * (rows - origin)))
         else:
             text = Text(rows)
-        own: list[tuple[int, ...]] = []
+        phrase_rows: list[tuple[int, ...]] = []
         for phrase in phrases:
             starts = (at for at in range(len(caption)) if _stands_at(at, phrase, caption))
             start = next(starts, len(caption))
             within = range(start, start + len(phrase))
-            own.append(tuple(row for row, span in enumerate(spans) if span is not None and span.start in within))
-        return _with_words(text, own, way), own
+            phrase_rows.append(
+                tuple(row for row, span in enumerate(spans) if span is not None and span.start in within)
+            )
+        return _with_words(text, phrase_rows, way), phrase_rows
 
 
 def painter_of(world: World) -> Painter:
@@ -339,45 +342,45 @@ def painter_of(world: World) -> Painter:
     return {"unet": Painter, "joint": JointPainter}[world.name](world)
 
 
-def _with_words(text: Text, own: Sequence[Sequence[int]], way: Way) -> Text:
+def _with_words(text: Text, phrase_rows: Sequence[Sequence[int]], way: Way) -> Text:
     """A text with the words whose maps are asked for: the first of each phrase, whose rows are given."""
     if way.maps is None:
         return text
-    words = [rows[number : number + 1] for rows in own for number in range(len(PARTS))]
+    words = [rows[number : number + 1] for rows in phrase_rows for number in range(len(PARTS))]
     return text._replace(words=key_rows(words, text.rows.shape[1])[None])
 
 
 def _read_with_weights(encoded: EncodedTowers, way: Way) -> Text:
     """Rows of an encoded prompt, and what its weights do where they are read."""
-    rows, read = encoded.hidden, encoded.prompts["clip_l"]
+    rows, tower_prompt = encoded.hidden, encoded.prompts["clip_l"]
     effects = [PLAIN] * rows.shape[1]
     if way.how:
-        effects = [effect_of(token.weight, way.how) for chunk in read.read.chunks for token in chunk.tokens]
-    elif read.signs:
-        effects = [PLAIN._replace(factor=sign) for sign in read.signs]
+        effects = [effect_of(token.weight, way.how) for chunk in tower_prompt.read.chunks for token in chunk.tokens]
+    elif tower_prompt.signs:
+        effects = [PLAIN._replace(factor=sign) for sign in tower_prompt.signs]
     if all(effect == PLAIN for effect in effects):
         return Text(rows)
     bias, factor = zip(*effects, strict=True)
     return Text(rows, torch.tensor([bias]), torch.tensor([factor]))
 
 
-def _alike(texts: Sequence[Drawable], most: int) -> Iterator[list[Drawable]]:
+def _alike(texts: Sequence[Drawable], max_size: int) -> Iterator[list[Drawable]]:
     """Texts in order, at most so many together, with equal numbers of rows."""
-    some: list[Drawable] = []
+    group: list[Drawable] = []
     for text in texts:
-        if some and (len(some) == most or _lengths(text) != _lengths(some[0])):
-            yield some
-            some = []
-        some.append(text)
-    if some:
-        yield some
+        if group and (len(group) == max_size or _lengths(text) != _lengths(group[0])):
+            yield group
+            group = []
+        group.append(text)
+    if group:
+        yield group
 
 
 def _lengths(text: Drawable) -> tuple[int, ...]:
     """Numbers of rows of a text's parts."""
     if isinstance(text, Timed):
         return *_lengths(text.first), *_lengths(text.later)
-    return tuple(one.rows.shape[1] for one in (text.texts if isinstance(text, Regions) else [text]))
+    return tuple(part.rows.shape[1] for part in (text.texts if isinstance(text, Regions) else [text]))
 
 
 def _stacked(texts: Sequence[Drawable], counts: Sequence[int]) -> Drawable:
@@ -404,8 +407,8 @@ def _stacked_rows(texts: Sequence[Text], counts: Sequence[int]) -> Text:
         (weights, torch.cat([text.fields[index][1] for text in texts]).repeat_interleave(times, 0))
         for index, (weights, _) in enumerate(texts[0].fields)
     )
-    own = [text.words for text in texts if text.words is not None]
-    words = torch.cat(own).repeat_interleave(times, 0) if own else None
+    word_rows = [text.words for text in texts if text.words is not None]
+    words = torch.cat(word_rows).repeat_interleave(times, 0) if word_rows else None
     if all(text.bias is None for text in texts):
         return Text(rows, fields=fields, words=words)
     none = torch.zeros(1, rows.shape[1])
@@ -422,10 +425,11 @@ steps, ``[prompts, seeds, words, 16, 16]``."""
 class Sitting:
     """One question's prompts and their pictures without weights, with which all other pictures are compared."""
 
-    def __init__(self, painter: Painter, question: Question, num_seeds: int = SEEDS) -> None:
+    def __init__(self, painter: Painter, question: Question) -> None:
         self.painter, self.question, self.prompts = painter, question, question.prompts
         numbers = range(len(self.prompts))
-        self.seeds = [[FIRST_SEED + number * SEEDS + seed for seed in range(num_seeds)] for number in numbers]
+        seeds = range(question.num_seeds)
+        self.seeds = [[FIRST_SEED + number * SEEDS + seed for seed in seeds] for number in numbers]
         self._last: tuple[tuple[Way, float], Watched] | None = None
 
     @cached_property
@@ -437,7 +441,7 @@ class Sitting:
     def plain(self) -> tuple[Tensor, list[list[list[Found]]]]:
         """Pictures at weight 1, and the things in them."""
         pictures = self.painter.pictures(self.plain_texts, self.seeds)
-        return pictures, [self.painter.things_in(some) for some in pictures]
+        return pictures, [self.painter.things_in(of_prompt) for of_prompt in pictures]
 
     def draw(self, way: Way, weight: float) -> Tensor:
         """Pictures of all prompts; those whose text is that of weight 1 are not drawn again."""
@@ -447,10 +451,10 @@ class Sitting:
             for text, plain in zip(texts, self.plain_texts, strict=True)
         ]
         pictures = self.plain[0].clone()
-        other = [index for index, is_same in enumerate(same) if not is_same]
-        if other:
-            pictures[other] = self.painter.pictures(
-                [texts[index] for index in other], [self.seeds[index] for index in other]
+        changed = [index for index, is_same in enumerate(same) if not is_same]
+        if changed:
+            pictures[changed] = self.painter.pictures(
+                [texts[index] for index in changed], [self.seeds[index] for index in changed]
             )
         return pictures
 
@@ -458,11 +462,14 @@ class Sitting:
         """Answers for the maps of all prompts, of the weighted things if a part is weighted."""
         assert way.maps is not None
         things, maps = self._watched(way._replace(name="", maps=Selection("")), weight)
-        own = maps[way.maps.layers, way.maps.steps][:, :, PARTS.index(way.maps.part) :: len(PARTS)]
+        word_maps = maps[way.maps.layers, way.maps.steps][:, :, PARTS.index(way.maps.part) :: len(PARTS)]
         numbers = range(self.question.num_things)
         return [
-            [mapped(*one, [prompt.target] if self.question.part else numbers) for one in zip(some, found, strict=True)]
-            for prompt, some, found in zip(self.prompts, own, things, strict=True)
+            [
+                mapped(*of_picture, [prompt.target] if self.question.part else numbers)
+                for of_picture in zip(prompt_maps, prompt_things, strict=True)
+            ]
+            for prompt, prompt_maps, prompt_things in zip(self.prompts, word_maps, things, strict=True)
         ]
 
     def _watched(self, way: Way, weight: float) -> Watched:
@@ -472,17 +479,19 @@ class Sitting:
         things: list[list[list[Found | None]]] = []
         maps: dict[tuple[str, str], list[Tensor]] = {chosen: [] for chosen in product(self.painter.layers, STEPS)}
         texts = [self.painter.drawable(prompt, way, weight, self.question.part) for prompt in self.prompts]
-        for some in _alike(texts, BATCH // SEEDS):
-            part = slice(len(things), len(things) + len(some))
+        for group in _alike(texts, BATCH // self.question.num_seeds):
+            part = slice(len(things), len(things) + len(group))
             with watched(self.painter.network) as recorded:
-                pictures = self.painter.pictures(some, self.seeds[part])
-            for prompt, own in zip(self.prompts[part], pictures, strict=True):
-                things.append([_right(found, prompt.scene.things) for found in self.painter.things_in(own)])
-            for chosen, found in maps.items():
-                found.append(mean_maps(recorded, *chosen).unflatten(0, (len(some), -1)))
-        found = things, {chosen: torch.cat(own) for chosen, own in maps.items()}
-        self._last = (way, weight), found
-        return found
+                pictures = self.painter.pictures(group, self.seeds[part])
+            for prompt, of_prompt in zip(self.prompts[part], pictures, strict=True):
+                things.append(
+                    [_right(of_picture, prompt.scene.things) for of_picture in self.painter.things_in(of_prompt)]
+                )
+            for chosen, parts in maps.items():
+                parts.append(mean_maps(recorded, *chosen).unflatten(0, (len(group), -1)))
+        result = things, {chosen: torch.cat(parts) for chosen, parts in maps.items()}
+        self._last = (way, weight), result
+        return result
 
     def judge(self, pictures: Tensor) -> list[list[Judged]]:
         """Answers for pictures of all prompts, ``[prompts, seeds, 3, 32, 32]``."""
@@ -500,41 +509,42 @@ def judged(
     prompt: Prompt, picture: Tensor, things: Sequence[Found], plain: Tensor, plain_things: Sequence[Found]
 ) -> Judged:
     """Answers for a picture ``[3, 32, 32]`` and the things in it, beside the same at weight 1."""
-    wanted = prompt.scene.things
-    there = assigned(things, wanted)
-    own, before = there[prompt.target], assigned(plain_things, wanted)[prompt.target]
-    is_right = [one is not None for one in _right(things, wanted)]
+    asked = prompt.scene.things
+    assigned_things = assigned(things, asked)
+    target, before = assigned_things[prompt.target], assigned(plain_things, asked)[prompt.target]
+    is_right = [thing is not None for thing in _right(things, asked)]
     outside = torch.ones(picture.shape[1:], dtype=torch.bool)
-    for found in (own, before):
-        if found is not None:
-            outside &= ~found.area
+    for thing in (target, before):
+        if thing is not None:
+            outside &= ~thing.area
     return Judged(
-        own is not None,
+        target is not None,
         is_right[prompt.target],
         all(right for index, right in enumerate(is_right) if index != prompt.target),
-        _has_leaked(things, wanted),
+        _has_leaked(things, asked),
         float((picture - plain).abs().mean(0)[outside].mean()),
-        sum(one.sureness for one in things) / max(1, len(things)),
-        0 if own is None else int(own.area.sum()),
-        all(one is not None and _is_left(one) == (index == 0) for index, one in enumerate(there)),
-        sum(is_right) / len(wanted),
+        sum(thing.sureness for thing in things) / max(1, len(things)),
+        0 if target is None else int(target.area.sum()),
+        all(thing is not None and _is_left(thing) == (index == 0) for index, thing in enumerate(assigned_things)),
+        sum(is_right) / len(asked),
     )
 
 
-def _right(things: Sequence[Found], wanted: Sequence[Thing]) -> list[Found | None]:
+def _right(things: Sequence[Found], asked: Sequence[Thing]) -> list[Found | None]:
     """Findings for each wanted thing, if they have its kind."""
-    there = zip(assigned(things, wanted), wanted, strict=True)
-    return [one if one is not None and one.thing.kind == thing.kind else None for one, thing in there]
+    pairs = zip(assigned(things, asked), asked, strict=True)
+    return [match if match is not None and match.thing.kind == thing.kind else None for match, thing in pairs]
 
 
-def _is_left(found: Found) -> bool:
-    return float((found.area.nonzero()[:, 1] + 0.5).mean()) < SIDE / 2
+def _is_left(thing: Found) -> bool:
+    return float((thing.area.nonzero()[:, 1] + 0.5).mean()) < SIDE / 2
 
 
-def _has_leaked(things: Sequence[Found], wanted: Sequence[Thing]) -> bool:
-    asked = {thing[:2] for thing in wanted}
-    colors, kinds = {thing.color for thing in wanted}, {thing.kind for thing in wanted}
-    return any(one.thing[:2] not in asked and one.thing.color in colors and one.thing.kind in kinds for one in things)
+def _has_leaked(things: Sequence[Found], asked: Sequence[Thing]) -> bool:
+    pairs = {thing[:2] for thing in asked}
+    colors, kinds = {thing.color for thing in asked}, {thing.kind for thing in asked}
+    looks = [match.thing for match in things]
+    return any(look[:2] not in pairs and look.color in colors and look.kind in kinds for look in looks)
 
 
 class Interval(NamedTuple):
@@ -570,7 +580,7 @@ def _resampled(prompts: int, seeds: int, resamples: int) -> tuple[np.ndarray, np
 
 def of_point(point: Point, name: str) -> Interval:
     """Mean of one of the answers, with its interval."""
-    return interval([[getattr(one, name) for one in seeds] for seeds in point])
+    return interval([[getattr(answers, name) for answers in seeds] for seeds in point])
 
 
 # ---- the whole measurement
@@ -582,7 +592,7 @@ Points = dict[tuple[str, str, float], Point]
 def missing(folder: Path, questions: Sequence[Question]) -> int:
     """Number of pictures that a folder does not hold yet."""
     return sum(
-        question.num_prompts * SEEDS
+        question.num_prompts * question.num_seeds
         for question in questions
         for way in question.ways
         for weight in question.weights
@@ -609,18 +619,18 @@ def measure(
         for way in question.ways:
             for weight in question.weights:
                 path = _path(folder, question, way, weight)
-                about = {
+                header = {
                     **{"format": FORMAT, "recipe": dict(recipe), "question": question.name, "part": question.part},
-                    **{"prompts": [prompt.text() for prompt in sitting.prompts], "seeds": SEEDS},
+                    **{"prompts": [prompt.text() for prompt in sitting.prompts], "seeds": question.num_seeds},
                     **{"way": {**way._asdict(), "options": dict(way.options)}},
                 }
-                about = json.loads(json.dumps(about))  # as it is read again
-                point = _stored(path, about, Judged if way.maps is None else Mapped)
+                header = json.loads(json.dumps(header))  # as it is read again
+                point = _stored(path, header, Judged if way.maps is None else Mapped)
                 if point is None:
                     draws = way.maps is None
                     point = sitting.judge(sitting.draw(way, weight)) if draws else sitting.compare(way, weight)
-                    _write(path, about, point)
-                    say(len(point) * SEEDS)
+                    _write(path, header, point)
+                    say(len(point) * question.num_seeds)
                 points[question.name, way.name, weight] = point
     return points
 
@@ -629,23 +639,23 @@ def _path(folder: Path, question: Question, way: Way, weight: float) -> Path:
     return folder / f"{question.name} {way.name} {weight:g}.json"
 
 
-def _stored(path: Path, about: Mapping[str, Any], answers: type[Judged | Mapped]) -> Point | None:
+def _stored(path: Path, header: Mapping[str, Any], answers: type[Judged | Mapped]) -> Point | None:
     try:
         stored = parse_json(read_regular(path, MAX_POINT_BYTES))
-        point = [[answers(*one) for one in seeds] for seeds in stored.pop("judged")]
+        point = [[answers(*values) for values in seeds] for seeds in stored.pop("judged")]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read ({error}): remove it, or choose another folder") from error
-    if stored != about or {len(seeds) for seeds in point} != {SEEDS} or len(point) != len(about["prompts"]):
+    if stored != header or {len(seeds) for seeds in point} != {header["seeds"]} or len(point) != len(header["prompts"]):
         raise ValueError(f"{path} is of another world or another measurement: choose another folder")
     return point
 
 
-def _write(path: Path, about: Mapping[str, Any], point: Point) -> None:
+def _write(path: Path, header: Mapping[str, Any], point: Point) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as place:
-        place.write_text(json.dumps({**about, "judged": point}), encoding="utf-8")
+        place.write_text(json.dumps({**header, "judged": point}), encoding="utf-8")
 
 
 # ---- the questions
@@ -846,6 +856,14 @@ JOINT_QUESTIONS = tuple(
 JOINT_QUICK = (Question("quick", "A whole phrase of two", FEW_JOINT_WAYS, num_prompts=6, kinds=tuple(TEXTURES)),)
 
 
-def questions_of(world: World, *, is_quick: bool) -> tuple[Question, ...]:
-    """The measurement of a kind of world."""
-    return {"unet": (QUESTIONS, QUICK), "joint": (JOINT_QUESTIONS, JOINT_QUICK)}[world.name][is_quick]
+def questions_of(
+    world: World, *, is_quick: bool, max_prompts: int | None = None, num_seeds: int = SEEDS
+) -> tuple[Question, ...]:
+    """The measurement of a kind of world, with at most so many prompts of each question, and pictures of each."""
+    questions = {"unet": (QUESTIONS, QUICK), "joint": (JOINT_QUESTIONS, JOINT_QUICK)}[world.name][is_quick]
+    return tuple(
+        question._replace(
+            num_prompts=min(question.num_prompts, max_prompts or question.num_prompts), num_seeds=num_seeds
+        )
+        for question in questions
+    )

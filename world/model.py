@@ -101,10 +101,10 @@ def places_of_pieces(caption: str) -> list[Span | None]:
     """
     first, _ = TEMPLATE.split("{}")
     spans: list[Span | None] = []
-    for found in _PIECE.finditer(TEMPLATE.format(caption)):
-        start, end = found.start() - len(first), found.end() - len(first)
+    for match in _PIECE.finditer(TEMPLATE.format(caption)):
+        start, end = match.start() - len(first), match.end() - len(first)
         is_own = start >= 0 and end <= len(caption)
-        spans.append(Span(start + (found[0][0] == " " and len(found[0]) > 1), end) if is_own else None)
+        spans.append(Span(start + (match[0][0] == " " and len(match[0]) > 1), end) if is_own else None)
     return spans
 
 
@@ -256,11 +256,8 @@ def trained(kind: str) -> Path:
     return {"unet": TRAINED, "joint": TRAINED_JOINT}[kind]
 
 
-def check_words(text: str, places: Sequence[tuple[int, int]], known: Sequence[str] = WORDS) -> None:
-    """Raise WorldError for a text with words that the world does not know, at some places; ``known`` are those it does.
-
-    No place may be empty.
-    """
+def check_words(text: str, places: Sequence[tuple[int, int]], known_words: Sequence[str] = WORDS) -> None:
+    """Raise WorldError for a text with unknown words at some places, none of which may be empty."""
     words = [
         word[0]
         for word in re.finditer(r"[^\W_]+|\S", text)
@@ -268,7 +265,7 @@ def check_words(text: str, places: Sequence[tuple[int, int]], known: Sequence[st
     ]
     if words:
         unknown = ", ".join(map(quote, islice(dict.fromkeys(words), MAX_NAMED)))
-        raise WorldError(f"the small world does not know {unknown}; it knows {', '.join(known)} and commas")
+        raise WorldError(f"the small world does not know {unknown}; it knows {', '.join(known_words)} and commas")
 
 
 # ---- files

@@ -48,14 +48,14 @@ def measured(points: Points, questions: Sequence[Question]) -> Measured:
     return {(*key, answer): of_point(point, answer) for key, point in points.items() for answer in answers[key[0]]}
 
 
-def write_measured(found: Measured, path: Path) -> None:
+def write_measured(measured: Measured, path: Path) -> None:
     """Write means into a .csv file."""
     with written_whole(path) as place, place.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_COLUMNS)
         writer.writerows(
             (question, way, f"{weight:g}", answer, *(f"{value:.4g}" for value in interval))
-            for (question, way, weight, answer), interval in found.items()
+            for (question, way, weight, answer), interval in measured.items()
         )
 
 
@@ -85,40 +85,40 @@ class Table(NamedTuple):
         """The table in columns of equal width."""
         widths = [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
         for row in (self.head, *self.rows):
-            first, *others = (
+            first, *rest = (
                 cell.ljust(width) if not index else cell.rjust(width)
                 for index, (cell, width) in enumerate(zip(row, widths, strict=True))
             )
-            yield "  ".join([first, *others]).rstrip()
+            yield "  ".join([first, *rest]).rstrip()
 
 
-def of_answer(found: Measured, question: Question, answer: str) -> Table:
+def of_answer(means: Measured, question: Question, answer: str) -> Table:
     """Means of one answer with their intervals, by way and weight."""
     head = (f"{question.title}: {ANSWERS[answer].lower()}", *(f"{weight:g}" for weight in question.weights))
     rows = [
         (
             f"`{way.name}`",
-            *(cell(found[question.name, way.name, weight, answer], answer in SHARES) for weight in question.weights),
+            *(cell(means[question.name, way.name, weight, answer], answer in SHARES) for weight in question.weights),
         )
         for way in question.ways
     ]
     return Table(head, rows)
 
 
-def beside(found: Measured, question: Question) -> Table:
+def beside(means: Measured, question: Question) -> Table:
     """Means of all answers with their intervals, by way, at a question's only weight."""
     [weight] = question.weights
-    return picked(found, question, [(answer, weight) for answer in question.answers])
+    return picked(means, question, [(answer, weight) for answer in question.answers])
 
 
-def picked(found: Measured, question: Question, answers: Sequence[tuple[str, float]]) -> Table:
+def picked(means: Measured, question: Question, answers: Sequence[tuple[str, float]]) -> Table:
     """Means of some answers with their intervals, each at a weight, by way."""
     is_one = len({weight for _, weight in answers}) == 1
     titles = (ANSWERS[answer].lower() + ("" if is_one else f" at {weight:g}") for answer, weight in answers)
     rows = [
         (
             f"`{way.name}`",
-            *(cell(found[question.name, way.name, weight, answer], answer in SHARES) for answer, weight in answers),
+            *(cell(means[question.name, way.name, weight, answer], answer in SHARES) for answer, weight in answers),
         )
         for way in question.ways
     ]
@@ -135,25 +135,25 @@ def cell(interval: Interval, is_share: bool) -> str:
     return f"{mean:.0f} ({low:.0f}–{high:.0f})" if round(low) < round(high) else f"{mean:.0f}"
 
 
-def tables_of(found: Measured, question: Question) -> dict[str, Table]:
+def tables_of(means: Measured, question: Question) -> dict[str, Table]:
     """Tables of a question: one for each answer by its name, and the ``summary`` if weight 0 was asked about.
 
     Of maps at one weight, all answers are in one table, ``beside``.
     """
     if len(question.weights) == 1 and any(way.maps for way in question.ways):
-        return {"beside": beside(found, question)}
-    tables = {answer: of_answer(found, question, answer) for answer in question.answers}
+        return {"beside": beside(means, question)}
+    tables = {answer: of_answer(means, question, answer) for answer in question.answers}
     is_judged = 0.0 in question.weights and "present" in question.answers
-    return {"summary": summary(found, question), **tables} if is_judged else tables
+    return {"summary": summary(means, question), **tables} if is_judged else tables
 
 
-def summary(found: Measured, question: Question) -> Table:
+def summary(means: Measured, question: Question) -> Table:
     """Answers to the question when it fades, whether it reaches zero, and what breaks first, by way."""
     head = (question.title, "there at 0", "half at", "not there from", "others wrong from", "shapes worse from")
     rows: list[tuple[str, ...]] = []
     for way in question.ways:
         present, others, sureness = (
-            {weight: found[question.name, way.name, weight, answer] for weight in question.weights}
+            {weight: means[question.name, way.name, weight, answer] for weight in question.weights}
             for answer in ("present", "others", "sureness")
         )
         falling = [weight for weight in sorted(question.weights) if weight <= 1]

@@ -77,7 +77,7 @@ class Text(NamedTuple):
     def expanded(self, batch: int) -> Text:
         """The same for each picture of a batch."""
         bias, factor = (None if part is None else part.expand(batch, -1) for part in (self.bias, self.factor))
-        fields = tuple((weights, own.expand(batch, -1)) for weights, own in self.fields)
+        fields = tuple((weights, rows.expand(batch, -1)) for weights, rows in self.fields)
         words = None if self.words is None else self.words.expand(batch, -1, -1)
         return Text(self.rows.expand(batch, -1, -1), bias, factor, fields, words)
 
@@ -88,7 +88,7 @@ class Text(NamedTuple):
 
     def mask(self, cells: tuple[int, int]) -> Tensor | None:
         """Bias of each row at each place of a layer, ``[batch or 1, 1, places or 1, rows]``."""
-        parts = [logarithms(weights, cells)[:, None] * own[:, None] for weights, own in self.fields]
+        parts = [logarithms(weights, cells)[:, None] * rows[:, None] for weights, rows in self.fields]
         if self.bias is not None:
             parts.append(self.bias.clamp_min(-1e4)[:, None])
         return sum(parts[1:], parts[0])[:, None] if parts else None
@@ -166,7 +166,7 @@ class UNet(nn.Module):
     ) -> Tensor:
         """Velocity, in the shape of the latent; h and w are multiples of 2 for each level but the first."""
         if isinstance(text, Regions) and text.are_predicted:
-            return text.mixed(lambda one: self(x, timesteps, one))
+            return text.mixed(lambda part: self(x, timesteps, part))
         time = self.time_embed(timestep_embedding(timesteps, self.config.channels).to(x.dtype))
         skips: list[Tensor] = []
         for block in self.input_blocks:
@@ -276,8 +276,8 @@ class TransformerBlock(nn.Module):
         """``[b, places, c]``, in and out; ``cells`` are the rows and columns of places."""
         x = x + self.attn1(self.norm1(x))
         if isinstance(text, Regions):
-            read = self.norm2(x)
-            x = x + sum(share * self.attn2(read, one, cells) for share, one in text.in_layer(cells))
+            normed = self.norm2(x)
+            x = x + sum(share * self.attn2(normed, part, cells) for share, part in text.in_layer(cells))
         else:
             x = x + self.attn2(self.norm2(x), text, cells)
         return x + self.ff(self.norm3(x))
@@ -296,10 +296,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, text: Text | None = None, cells: tuple[int, int] = (0, 0)) -> Tensor:
         """``[b, places, c]``, reading itself, or a text at so many rows and columns of places."""
-        read = x if text is None else text.rows
+        context = x if text is None else text.rows
         q, k, v = (
             states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # [b, heads, places or rows, c / heads]
-            for states in (self.to_q(x), self.to_k(read), self.to_v(read))
+            for states in (self.to_q(x), self.to_k(context), self.to_v(context))
         )
         mask = None if text is None else text.mask(cells)
         if text is not None and text.factor is not None:

@@ -60,18 +60,18 @@ def watched(network: UNet | Joint) -> Iterator[list[Tensor]]:
     Returns:
         A list that gets, in each layer of each step, ``[pictures, words, rows, columns]`` in cells of the layer.
     """
-    found: list[Tensor] = []
+    recorded: list[Tensor] = []
 
-    def note(block: TransformerBlock, given: tuple[Tensor, Text | Regions, tuple[int, int]]) -> None:
-        x, text, cells = given
+    def note(block: TransformerBlock, arguments: tuple[Tensor, Text | Regions, tuple[int, int]]) -> None:
+        x, text, cells = arguments
         texts = text.in_layer(cells) if isinstance(text, Regions) else [(torch.ones(1, 1), text)]
         x = block.norm2(x + block.attn1(block.norm1(x)))
-        maps = [share.T * _shares(block.attn2, x, one, cells) for share, one in texts if one.words is not None]
+        maps = [share.T * _shares(block.attn2, x, part, cells) for share, part in texts if part.words is not None]
         if maps:
-            found.append(sum(maps[1:], maps[0]).unflatten(-1, cells))
+            recorded.append(sum(maps[1:], maps[0]).unflatten(-1, cells))
 
-    def note_joint(block: SingleBlock, given: tuple[Tensor, Tensor, Tensor, Reading, int]) -> None:
-        x, time, turns, reading, number = given
+    def note_joint(block: SingleBlock, arguments: tuple[Tensor, Tensor, Tensor, Reading, int]) -> None:
+        x, time, turns, reading, number = arguments
         if reading.words is None:
             return
         query, key, _, _ = block.states(x, time, turns)
@@ -80,7 +80,7 @@ def watched(network: UNet | Joint) -> Iterator[list[Tensor]]:
             return F.scaled_dot_product_attention(query, key, value, reading.masks[number])
 
         shares = mean_shares(read, reading.words, key, key.shape[-1])
-        found.append(shares[..., -math.prod(reading.cells) :].unflatten(-1, reading.cells))
+        recorded.append(shares[..., -math.prod(reading.cells) :].unflatten(-1, reading.cells))
 
     with ExitStack() as hooks:
         for module in network.modules():
@@ -88,7 +88,7 @@ def watched(network: UNet | Joint) -> Iterator[list[Tensor]]:
                 hooks.callback(module.register_forward_pre_hook(note_joint).remove)
             elif isinstance(module, TransformerBlock):
                 hooks.callback(module.register_forward_pre_hook(note).remove)
-        yield found
+        yield recorded
 
 
 def _shares(layer: Attention, x: Tensor, text: Text, cells: tuple[int, int]) -> Tensor:
@@ -108,14 +108,14 @@ def _shares(layer: Attention, x: Tensor, text: Text, cells: tuple[int, int]) -> 
 def mean_maps(recorded: Sequence[Tensor], layers: str = ALL, steps: str = ALL) -> Tensor:
     """Mean of recorded maps of some layers and steps at the places of a latent, ``[pictures, words, 16, 16]``."""
     half = len(recorded) // 2
-    some = recorded[: half if steps == EARLY else None][half if steps == LATE else 0 :]
-    finest = max(one.shape[-1] for one in recorded)
+    chosen = recorded[: half if steps == EARLY else None][half if steps == LATE else 0 :]
+    finest = max(maps.shape[-1] for maps in recorded)
     by_cells = LayerMaps()
-    for one in some:
-        by_cells.add(tuple(one.shape[-2:]), one)
-    found = by_cells.mean(CELLS, lambda grid: layers == ALL or (grid[-1] == finest) == (layers == FINE))
-    assert found is not None  # the U-Net has layers of both kinds
-    return found
+    for maps in chosen:
+        by_cells.add(tuple(maps.shape[-2:]), maps)
+    mean = by_cells.mean(CELLS, lambda grid: layers == ALL or (grid[-1] == finest) == (layers == FINE))
+    assert mean is not None  # the U-Net has layers of both kinds
+    return mean
 
 
 def mapped(maps: Tensor, things: Sequence[Found | None], numbers: Sequence[int]) -> Mapped:
@@ -137,16 +137,16 @@ def mapped(maps: Tensor, things: Sequence[Found | None], numbers: Sequence[int])
     own_half = torch.where(torch.arange(len(maps)) == 0, left, 1 - left)
     asked = list(numbers)
     everywhere = [float(maps[asked].mean()), float(own_half[asked].mean())]
-    areas = [F.avg_pool2d(one.area[None].double(), 2)[0] for one in things if one is not None]
+    areas = [F.avg_pool2d(thing.area[None].double(), 2)[0] for thing in things if thing is not None]
     if len(areas) < len(things):
         return Mapped._make([math.nan] * 5 + everywhere)
     covers = torch.stack(areas)
     on_things = torch.einsum("nhw,mhw->nm", maps, covers)  # [words, things]
     by_place = on_things / covers.sum((1, 2))
-    others = by_place.masked_fill(torch.eye(len(maps), dtype=torch.bool), -1).amax(1)
+    highest_of_others = by_place.masked_fill(torch.eye(len(maps), dtype=torch.bool), -1).amax(1)
     centres = middles(covers)
     by_word = (
-        (by_place.diagonal() > others).double(),
+        (by_place.diagonal() > highest_of_others).double(),
         on_things.diagonal() / whole,
         covers.mean((1, 2)),
         (middles(maps) - centres).norm(dim=1),

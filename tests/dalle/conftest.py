@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.world.shapes import Style, draw, split
+from weighted_clip.world.scenes import draw_shape, split
 
 from ..transformers_clip import write_clip
 
@@ -21,7 +21,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, rng = tmp_path_factory.mktemp("shapes") / "data", random.Random(0)
     folder.mkdir()
     for number, shape in enumerate(split()[0][:24]):
-        draw(shape, rng, Style()).resize((48, 48), Image.Resampling.BOX).save(folder / f"{number:02}.png")
+        draw_shape(shape, rng).resize((48, 48), Image.Resampling.BOX).save(folder / f"{number:02}.png")
         (folder / f"{number:02}.txt").write_text(shape.caption, encoding="utf-8")
     return folder
 

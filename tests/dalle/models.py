@@ -17,8 +17,8 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
-from weighted_clip.world import shapes
-from weighted_clip.world.shapes import combinations
+from weighted_clip.world import scenes
+from weighted_clip.world.scenes import combinations
 
 TINY = DVAEConfig(vocab_size=512, hidden_dim=64, num_blocks=1, init_dim=8)
 """The smallest sizes that OpenAI's package takes."""
@@ -125,14 +125,14 @@ def shrink_demo(patch: pytest.MonkeyPatch) -> None:
     from accelerate.state import AcceleratorState
 
     narrow = {"train-vae": ["--width", "16"], "train": ["--width", "32", "--heads", "2", "--layers", "3"]}
-    real, write = dalle_demo._command, shapes.write_shapes
+    real, write = dalle_demo._command, scenes.write_shapes
 
     def command(given: list[str]) -> None:
         AcceleratorState._reset_state(reset_partial_state=True)
         real([*given, *narrow.get(given[1], [])])
 
     patch.setattr(dalle_demo, "_command", command)
-    patch.setattr(shapes, "write_shapes", lambda folder: write(folder, copies=(1, 1)))
+    patch.setattr(scenes, "write_shapes", lambda folder: write(folder, copies=(1, 1)))
 
 
 def cosines_of(towers: FullClip, caption: str, images: Tensor) -> Tensor:

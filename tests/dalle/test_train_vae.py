@@ -25,7 +25,8 @@ from weighted_clip.training.dalle_options import DVAE_RECIPES, DVAEOptions
 from weighted_clip.training.data import Example, Problem, read_data
 from weighted_clip.training.dvae import TrainedDVAE, noise_of
 from weighted_clip.training.images import picture_of
-from weighted_clip.world.shapes import Judge, Shape, Style, draw, right, split, write_shapes
+from weighted_clip.world.judge import ShapeJudge, right
+from weighted_clip.world.scenes import Shape, draw_shape, split, write_shapes
 
 from ..launching import launched
 from ..libraries import library
@@ -269,7 +270,7 @@ def test_shapes_are_written_with_captions_and_never_over_something(
 
 
 def test_shapes_that_are_not_finished_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, count = draw, iter(range(600))
+    real, count = draw_shape, iter(range(600))
 
     def interrupted(*given: Any) -> Image.Image:
         if next(count) == 500:  # among those held out
@@ -278,7 +279,7 @@ def test_shapes_that_are_not_finished_are_not_there(tmp_path: Path, monkeypatch:
 
     (tmp_path / "shapes").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr("weighted_clip.world.shapes.draw", interrupted)
+        patch.setattr("weighted_clip.world.scenes.draw_shape", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write_shapes(tmp_path / "shapes", copies=(1, 1))
     assert [path.name for path in tmp_path.rglob("*")] == ["shapes"]
@@ -288,14 +289,14 @@ def test_shapes_that_are_not_finished_are_not_there(tmp_path: Path, monkeypatch:
 def test_shapes_that_two_write_at_once_are_those_of_the_first_to_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, count, folder = draw, iter(range(10_000)), tmp_path / "parent" / "shapes"
+    real, count, folder = draw_shape, iter(range(10_000)), tmp_path / "parent" / "shapes"
 
     def beside_another(*given: Any) -> Image.Image:
         if next(count) == 10:
             write_shapes(folder, copies=(1, 1), seed=1)
         return real(*given)
 
-    monkeypatch.setattr("weighted_clip.world.shapes.draw", beside_another)
+    monkeypatch.setattr("weighted_clip.world.scenes.draw_shape", beside_another)
     with pytest.raises(OSError, match="not empty") as caught:
         write_shapes(folder, copies=(1, 1))
     assert str(folder) in str(caught.value)
@@ -305,15 +306,15 @@ def test_shapes_that_two_write_at_once_are_those_of_the_first_to_finish(
 
 def drawn(shapes: list[Shape], seed: int) -> torch.Tensor:
     rng = random.Random(seed)
-    some = [draw(shape, rng, Style()).resize((48, 48), Image.Resampling.BOX) for shape in shapes]
+    some = [draw_shape(shape, rng).resize((48, 48), Image.Resampling.BOX) for shape in shapes]
     return torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in some]).float() / 255
 
 
 def test_the_judge_knows_real_pictures() -> None:
     shapes = split()[1] * 4
-    assert min(right(Judge()(drawn(shapes, 5)), shapes).values()) >= 0.98
+    assert min(right(ShapeJudge()(drawn(shapes, 5)), shapes).values()) >= 0.98
     moved = drawn(shapes, 5).roll(16, 3)
-    assert right(Judge()(moved), shapes)["place"] < 0.5
+    assert right(ShapeJudge()(moved), shapes)["place"] < 0.5
 
 
 @pytest.mark.long
@@ -329,7 +330,7 @@ def test_the_small_recipe_gives_tokens_that_carry_colour_and_shape(tmp_path: Pat
     assert main(["dalle", "train-vae", str(tmp_path / "shapes" / "train"), *options]) == 0
     shapes = split()[1] * 4
     real = drawn(shapes, 5)
-    model, judge = load_dvae(tmp_path / "out" / "dvae.safetensors"), Judge()
+    model, judge = load_dvae(tmp_path / "out" / "dvae.safetensors"), ShapeJudge()
     tokens = model.tokens(real)
     found = right(judge(model.images(tokens)), shapes)
     measured = [entry for entry in log_of(tmp_path / "out") if "relaxed" in entry]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from weighted_clip.weighting.chunks import TokenChunk
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
-from weighted_clip.world.shapes import APART, Shape, draw, split
+from weighted_clip.world.scenes import APART, Shape, draw_shape, split
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=64)
 VISION = VisionConfig(
@@ -45,7 +44,7 @@ BATCH = 128
 
 def picture_of(shape: Shape, rng: random.Random, side: int = APART.side) -> Image.Image:
     """A picture of a shape; no two are the same."""
-    return draw(shape, rng, replace(APART, side=side))
+    return draw_shape(shape, rng, APART._replace(side=side))
 
 
 def chunk_of(caption: str) -> TokenChunk:

@@ -31,12 +31,12 @@ def in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(painter: Painter) -> float:
     """Share of the attention that a colour word of weight 0 gets."""
-    return of_point(Sitting(painter, READ._replace(num_prompts=2), 1).compare(WATCHED, 0.0), "read").mean
+    return of_point(Sitting(painter, READ._replace(num_prompts=2, num_seeds=1)).compare(WATCHED, 0.0), "read").mean
 
 
 def sign_counts(painter: Painter) -> bool:
     """Whether a phrase of weight -0.5 gives other pictures than one of 0.5."""
-    sitting = Sitting(painter, PRESENT._replace(num_prompts=1), 1)
+    sitting = Sitting(painter, PRESENT._replace(num_prompts=1, num_seeds=1))
     return not torch.equal(sitting.draw(BIAS, -0.5), sitting.draw(BIAS, 0.5))
 
 

@@ -25,8 +25,9 @@ from weighted_clip.world.model import STEPS, load_world
 COMFY = Way("comfy", {"scheme": "comfy"})
 BIAS = Way("attention bias", how="bias")
 REMOVE = Way("remove", {"scheme": "masked_blend", "mask_method": "remove"})
-QUESTION = Question("meaning", "A whole phrase of two", (COMFY, BIAS, REMOVE), (0.0, 0.5, 1.0), num_prompts=25)
-SEEDS = 2
+QUESTION = Question(
+    "meaning", "A whole phrase of two", (COMFY, BIAS, REMOVE), (0.0, 0.5, 1.0), num_prompts=25, num_seeds=2
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def painter() -> Iterator[Painter]:
 
 @pytest.fixture(scope="module")
 def sitting(painter: Painter) -> Sitting:
-    return Sitting(painter, QUESTION, SEEDS)
+    return Sitting(painter, QUESTION)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +128,7 @@ def test_a_turned_sign_is_found(sitting: Sitting, removed: Point) -> None:
 
 
 def test_the_neighbours_weight_is_found(painter: Painter, sitting: Sitting, plain: Point) -> None:
-    other = Sitting(painter, QUESTION, SEEDS)
+    other = Sitting(painter, QUESTION)
     other.prompts = [prompt._replace(target=1 - prompt.target) for prompt in sitting.prompts]
     assert not finds_nothing_wrong(plain, sitting.judge(other.draw(REMOVE, 0.0)))
 
@@ -144,7 +145,7 @@ PLACES = Question("places", "Placed", (HALVES,), (4.0,), "", num_prompts=12)
 
 
 def test_placed_phrases_are_drawn_in_their_halves(painter: Painter) -> None:
-    sitting = Sitting(painter, PLACES, 1)
+    sitting = Sitting(painter, PLACES._replace(num_seeds=1))
 
     def share(way: Way, weight: float = 4.0) -> float:
         return of_point(sitting.judge(sitting.draw(way, weight)), "placed").mean

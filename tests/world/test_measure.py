@@ -292,6 +292,11 @@ def test_the_command_prints_its_table_and_writes_a_page(
     assert (tmp_path / "out" / "tables.md").read_text() == page
     with Image.open(tmp_path / "out" / "two-grid.png") as picture:
         assert picture.width > 3 * SIDE
+    fewer = ["--prompts", "1", "--out", str(tmp_path / "fewer"), "--seeds"]
+    assert main([*given[:4], *fewer, "3"]) == 0
+    assert "18 pictures to draw" in capsys.readouterr().out
+    assert main([*given[:4], *fewer, "9"]) == 1
+    assert "--seeds must be from 1 to 8" in capsys.readouterr().err
     (tmp_path / "out" / "points" / "two comfy 0.json").write_text("{}")
     assert main(given) == 1
     assert "two comfy 0.json cannot be read" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def painter() -> Painter:
 
 @pytest.fixture(scope="module")
 def sitting(painter: Painter) -> Sitting:
-    return Sitting(painter, TWO, 1)
+    return Sitting(painter, TWO._replace(num_seeds=1))
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +187,7 @@ def test_placed_words_are_read_in_their_half(sitting: Sitting) -> None:
 
 
 def test_a_word_of_weight_0_has_no_map_where_its_weight_acts_in_the_attention(painter: Painter) -> None:
-    weighted = Sitting(painter, TWO._replace(part="color", num_prompts=2), 1)
+    weighted = Sitting(painter, TWO._replace(part="color", num_prompts=2, num_seeds=1))
     biased = WATCHED._replace(how="bias")
     assert share(weighted, answer="read", way=biased, weight=0.0) == 0.0
     plain = share(weighted, answer="read")

@@ -32,7 +32,7 @@ def draw_chart(measured: Measured, question: Question, answer: str) -> Image.Ima
 
 def draw_grid(painter: Painter, question: Question, seeds: int = GRID_SEEDS, number: int = 0) -> Image.Image:
     """Pictures of one of a question's prompts: a block for each way, a row for each seed, a column for each weight."""
-    sitting = Sitting(painter, question._replace(num_prompts=number + 1), seeds)
+    sitting = Sitting(painter, question._replace(num_prompts=number + 1, num_seeds=seeds))
     blocks: dict[str, list[list[Image.Image]]] = {}
     for way in _charted(question):
         columns = [sitting.draw(way, weight)[number] for weight in question.weights]
