@@ -15,13 +15,11 @@ Source: the layouts as described by kohya-ss/sd-scripts, Hugging Face datasets 4
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -55,6 +53,7 @@ MAX_NEAR = 1000
 """Files that are looked at for the one whose name is nearest."""
 
 _REPEATS = re.compile(r"(\d+)_")
+_SMALL = 4096  # bytes that are read first, as memory for the maximum would take longer than the file
 
 
 @dataclass(frozen=True)
@@ -69,12 +68,7 @@ class Data:
     @cached_property
     def digest(self) -> str:
         """Digest of all names, captions and repeats."""
-        digest = blake2b(b"[", digest_size=16)
-        for number, one in enumerate(self.examples):
-            listed = json.dumps((one.name, one.captions, one.repeats, one.place))
-            digest.update(f"{', ' if number else ''}{listed}".encode())
-        digest.update(b"]")
-        return digest.hexdigest()
+        return self.examples.digest()
 
     def without(self, problems: Iterable[Problem]) -> Data:
         """Copy without the images that turned out to be unreadable."""
@@ -166,7 +160,8 @@ def _of_source(source: str, reading: Reading, *, is_captioned: bool) -> Iterator
     for name in METADATA:
         if (path / name).is_file():
             return _listed(path / name, reading.columns, inside=path)
-    shards = _in_order(one for one in path.iterdir() if one.suffix.lower() == ".tar" and not _holds(one.is_dir))
+    names = (name for name in os.listdir(path) if name.lower().endswith(".tar"))
+    shards = _in_order(shard for shard in map(path.joinpath, names) if not _holds(shard.is_dir))
     if shards:
         return _of_shards(shards, path, is_captioned=is_captioned)
     return _beside(path, is_captioned=is_captioned)
@@ -191,11 +186,11 @@ def read_captions(path: Path | str, reading: Reading = READING) -> Data:
         return _collected(_lines([place], place.parent))
     if not place.is_dir() or any((place / name).is_file() for name in METADATA):
         return read_data(path, reading)
-    suffixes = {one.suffix.lower() for one in _below(place) if isinstance(one, Path)}
+    suffixes = {_suffix(file) for file in _below(place) if isinstance(file, str)}
     if ".txt" not in suffixes or suffixes & {*SUFFIXES, ".tar"}:
         return read_data(path, reading)
-    texts = (one for one in _below(place) if isinstance(one, Problem) or one.suffix.lower() == ".txt")
-    return _collected(_lines(texts, place))
+    files = (file if isinstance(file, Problem) else Path(file) for file in _below(place))
+    return _collected(_lines((file for file in files if isinstance(file, Problem) or _suffix(file) == ".txt"), place))
 
 
 def summary(problems: Iterable[Problem], most: int = 3) -> list[str]:
@@ -252,23 +247,34 @@ def _holds(check: Callable[[], bool]) -> bool:
         return False
 
 
-def _below(folder: Path) -> Iterator[Path | Problem]:
-    """All files below a folder, also links, pipes and devices; and the folders that are not looked into."""
-    left = [folder]
+def _below(folder: Path) -> Iterator[str | Problem]:
+    """Paths of all files below a folder, of links, pipes and devices, too; and folders that are left out.
+
+    They are texts, which are faster than a `Path`: a data set may have millions of files.
+    """
+    left = [os.fspath(folder)]
     while left:  # no recursion: folders may be nested deeper than Python's limit
         here = left.pop()
         try:
             with os.scandir(here) as entries:
                 for entry in entries:
-                    path = Path(entry.path)
                     if entry.is_dir(follow_symlinks=False):
-                        left.append(path)
-                    elif entry.is_symlink() and _holds(path.is_dir):
-                        yield Problem(path.relative_to(folder).as_posix(), "links to folders are not followed")
+                        left.append(entry.path)
+                    elif entry.is_symlink() and os.path.isdir(entry.path):
+                        yield Problem(_relative(entry.path, folder), "links to folders are not followed")
                     else:
-                        yield path
+                        yield entry.path
         except OSError as error:
-            yield _unread(here.relative_to(folder).as_posix(), error)
+            yield _unread(_relative(here, folder), error)
+
+
+def _relative(path: str, folder: Path) -> str:
+    """Path below a folder, in POSIX's form."""
+    return path[len(os.path.join(folder, "")) :].replace(os.sep, "/") or "."
+
+
+def _suffix(path: str | Path) -> str:
+    return os.path.splitext(path)[1].lower()
 
 
 def _unread(name: str, error: OSError) -> Problem:
@@ -276,7 +282,7 @@ def _unread(name: str, error: OSError) -> Problem:
     return Problem(name, f"it cannot be read: {error.strerror or error}; what is in it is left out", is_damage=True)
 
 
-def _captioned(name: str, path: Path, file: Path | bytes, suffix: str, **more: object) -> Example | Problem:
+def _captioned(name: str, path: Path, file: str | bytes, suffix: str, **more: object) -> Example | Problem:
     """An example with the captions of a file or of its first bytes, or the problem with them."""
     try:
         return Example(name, path, _captions(file, suffix), **more)  # pyright: ignore[reportArgumentType]
@@ -284,7 +290,7 @@ def _captioned(name: str, path: Path, file: Path | bytes, suffix: str, **more: o
         return Problem(name, f"its {suffix} cannot be read: {error}")
 
 
-def _captions(file: Path | bytes, suffix: str) -> tuple[str, ...]:
+def _captions(file: str | bytes, suffix: str) -> tuple[str, ...]:
     """The captions in a file, or in its first bytes: its lines, or what a ``.json`` has under `CAPTION_KEYS`."""
     text = _text(file)
     if suffix != ".json":
@@ -297,11 +303,13 @@ def _captions(file: Path | bytes, suffix: str) -> tuple[str, ...]:
     return stripped(captions)
 
 
-def _text(file: Path | bytes) -> str:
+def _text(file: str | Path | bytes) -> str:
     """The text of a file of captions, or of its first bytes."""
-    if isinstance(file, Path):
-        with file.open("rb") as opened:
-            file = opened.read(MAX_CAPTION_BYTES + 1)
+    if not isinstance(file, bytes):
+        with open(file, "rb") as opened:
+            file = opened.read(_SMALL)
+            if len(file) == _SMALL:
+                file += opened.read(MAX_CAPTION_BYTES + 1 - _SMALL)
     if len(file) > MAX_CAPTION_BYTES:
         raise ValueError(f"it is longer than {MAX_CAPTION_BYTES:,} bytes")
     try:
@@ -329,26 +337,27 @@ def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
     """Each image of a folder and its subfolders."""
     alone: Path | None = None  # an image without a caption, as long as none has one
     has_images = has_captions = False
-    for path in _below(folder):
-        if isinstance(path, Problem) or path.suffix.lower() not in SUFFIXES:
-            if isinstance(path, Problem):
-                yield path
+    for file in _below(folder):
+        if isinstance(file, Problem) or _suffix(file) not in SUFFIXES:
+            if isinstance(file, Problem):
+                yield file
             continue
         has_images = True
-        name, parent = path.relative_to(folder).as_posix(), path.parent.name
-        repeats = _REPEATS.match(parent) if path.parent != folder else None
+        path, name, stem = Path(file), _relative(file, folder), os.path.splitext(file)[0]
+        parent = name.rpartition("/")[0].rpartition("/")[2]
+        repeats = _REPEATS.match(parent)
         number = int(repeats[1]) if repeats else 1
-        texts = (path.with_suffix(suffix) for suffix in CAPTIONS)
-        if not _holds(path.is_file):
+        texts = (stem + suffix for suffix in CAPTIONS)
+        if not os.path.isfile(file):
             yield Problem(name, NO_FILE)
         elif not 1 <= number <= MAX_REPEATS:
             asked = f"its folder's name, {parent}, begins with a number of repeats, as in kohya's scripts"
             yield Problem(name, f"{asked}; 1 to {MAX_REPEATS:,} are allowed: rename it, as to 1_{parent}")
         elif not is_captioned:
             yield Example(name, path, (), repeats=number)
-        elif text := next((text for text in texts if _holds(text.is_file)), None):
+        elif text := next(filter(os.path.isfile, texts), None):
             has_captions = True
-            yield _captioned(name, path, text, text.suffix, repeats=number)
+            yield _captioned(name, path, text, os.path.splitext(text)[1], repeats=number)
         elif alone or has_captions:
             yield Problem(name, f"{NO_CAPTION} beside it")
         else:

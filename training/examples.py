@@ -10,6 +10,7 @@ import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -98,16 +99,30 @@ class Examples(Sequence[Example]):
     def __getitem__(self, index: int | slice) -> Example | list[Example]:
         if isinstance(index, slice):
             return [self[one] for one in range(*index.indices(len(self)))]
+        name, path, captions, repeats, place = self._row(index)
+        return Example(name, Path(path), tuple(json.loads(captions)), repeats, place, self._numbers[index])
+
+    def _row(self, index: int) -> tuple[str, str, str, float, tuple[int, int] | None]:
+        """Name, path, captions as JSON, repeats and place of an example."""
         same = "select * from found where name = (select name from found where rowid = ?) order by rowid"
         with self._lock:
             rows = self._rows.execute(same, [self._first[index]]).fetchall()
         name, path, _, repeats, start, size = rows[0]
-        captions = tuple(caption for row in rows for caption in json.loads(row[2]))
-        place = None if start is None else (start, size)
-        return Example(name, Path(os.fsdecode(path)), captions, repeats, place, self._numbers[index])
+        captions = ", ".join(row[2][1:-1] for row in rows if row[2] != "[]")
+        return name, os.fsdecode(path), f"[{captions}]", repeats, None if start is None else (start, size)
 
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(len(self)))
+
+    def digest(self) -> str:
+        """Digest of all names, captions, repeats and places."""
+        digest = blake2b(b"[", digest_size=16)
+        for index in range(len(self)):
+            name, _, captions, repeats, place = self._row(index)
+            listed = f"[{json.dumps(name)}, {captions}, {json.dumps(repeats)}, {json.dumps(place)}]"
+            digest.update(f"{', ' if index else ''}{listed}".encode())
+        digest.update(b"]")
+        return digest.hexdigest()
 
     def blank(self) -> list[str]:
         """Names of those without a caption."""

@@ -7,6 +7,7 @@ import json
 import os
 import tarfile
 from collections import Counter
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -435,6 +436,17 @@ def test_a_caption_that_is_too_long_is_cut_and_known() -> None:
 
 
 # ---- batches
+
+
+def test_the_digest_is_of_the_examples_as_json() -> None:
+    given = [example("é", "y", name="b"), example(name="c"), example("x", name="a", repeats=2.5)]
+    given += [example(name="b"), example('"z", ', name="b"), Example("0.tar/1", Path("0.tar"), ("q",), place=(512, 9))]
+    examples = Examples(given)
+    assert [one.captions for one in examples] == [("q",), ("x",), ("é", "y", '"z", '), ()]
+    assert examples.blank() == ["c"]
+    listed = json.dumps([(one.name, one.captions, one.repeats, one.place) for one in examples])
+    assert examples.digest() == blake2b(listed.encode(), digest_size=16).hexdigest()
+    assert examples.chosen([0, 2]).digest() != examples.chosen([2, 0]).digest() != examples.digest()
 
 
 def test_an_epoch_has_every_pair_as_often_as_it_repeats() -> None:
