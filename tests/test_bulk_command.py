@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from weighted_clip.commands import bulk
 from weighted_clip.commands.bulk import BulkEncoder
-from weighted_clip.commands.processes import place_of
+from weighted_clip.commands.processes import process_of
 from weighted_clip.commands.program import main
 from weighted_clip.commands.prompt_lines import MAX_LINE_BYTES, PromptLines
 from weighted_clip.encoder.config import TextConfig
@@ -702,7 +702,7 @@ def test_what_a_kill_left_is_removed_and_what_another_process_writes_is_not(
 )
 def test_a_place_that_is_none_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="start them with torchrun, or unset these"):
-        place_of(environ)
+        process_of(environ)
 
 
 def test_two_runs_do_not_write_into_one_folder(prompts: Path, weights: Path, tmp_path: Path, capsys) -> None:

@@ -230,9 +230,9 @@ class Copied(Kind):
         return self.folder / "to" / ("x" if name in "ab" else "y") / name
 
     def work(self, number: int) -> None:
-        from weighted_clip.output.placing import Placement, place_files
+        from weighted_clip.output.placing import FileCopy, place_files
 
-        place_files([Placement(self.source(name), self.target(name)) for name in self.names])
+        place_files([FileCopy(self.source(name), self.target(name)) for name in self.names])
 
     def problems(self, outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield from self._lost()
@@ -302,7 +302,7 @@ class Shard(Replaced):
     def version(self) -> int:
         from weighted_clip.output.shards import read_head, read_shards
 
-        number = int(read_head(self.path).about["version"])
+        number = int(read_head(self.path).metadata["version"])
         lines = [*read_shards(self.folder)]
         if len(lines) != 3 or lines[0].text != f"a {number}" or any((line.hidden != number).any() for line in lines):
             raise ValueError(f"not the lines of version {number}")
