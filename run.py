@@ -129,25 +129,25 @@ def parse_arguments(arguments: list[str]) -> tuple[str, list[str]]:
 
 def commands() -> dict[str, str]:
     """The commands and the help of each, read from their source: nothing may be installed yet."""
-    found: dict[str, str] = {}
+    help_lines: dict[str, str] = {}
     for path in sorted((ROOT / "commands").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Command":
-                name, told = map(ast.literal_eval, node.args[:2])
-                found[name] = told
-    return {name: found[name] for name in sorted(found) if " " not in name}  # not the parts of dalle
+                name, help_line = map(ast.literal_eval, node.args[:2])
+                help_lines[name] = help_line
+    return {name: help_lines[name] for name in sorted(help_lines) if " " not in name}  # not the parts of dalle
 
 
 def help_text() -> str:
     """Text of ``--help``."""
-    lines = [f"    {name:<24} {told}" for name, told in commands().items()]
+    lines = [f"    {name:<24} {help_line}" for name, help_line in commands().items()]
     return (__doc__ or "").strip().replace("{commands}", "\n".join(lines))
 
 
 def constant(name: str) -> str:
     """A string that __init__.py defines, read from its source."""
-    found = re.search(rf'^{name} = "(.+)"', (ROOT / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else "unknown"
+    match = re.search(rf'^{name} = "(.+)"', (ROOT / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)
+    return match[1] if match else "unknown"
 
 
 def read_requirements(path: Path) -> list[str]:
@@ -215,11 +215,11 @@ def probe() -> dict[str, Any] | None:
 def read_stamp() -> dict[str, str]:
     """Return what the last installation wrote down; empty when there was none."""
     try:
-        found = json.loads(STAMP.read_text(encoding="utf-8"))
+        content = json.loads(STAMP.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    known = found if isinstance(found, dict) else {}
-    return {key: value for key, value in known.items() if isinstance(value, str)}
+    entries = content if isinstance(content, dict) else {}
+    return {key: value for key, value in entries.items() if isinstance(value, str)}
 
 
 def write_stamp(stamp: dict[str, str]) -> None:
@@ -232,12 +232,12 @@ def write_stamp(stamp: dict[str, str]) -> None:
         written.unlink(missing_ok=True)
 
 
-def reason_to_rebuild(stamp: dict[str, str], found: dict[str, Any] | None) -> str | None:
+def reason_to_rebuild(stamp: dict[str, str], probed: dict[str, Any] | None) -> str | None:
     """Say why .venv cannot be used as it is; None when it can."""
-    if found is None or not found["pip"]:
+    if probed is None or not probed["pip"]:
         return "it is broken or was not finished"
-    if found["python"] != PYTHON:
-        return f"it was made with Python {found['python']} and this is {PYTHON}"
+    if probed["python"] != PYTHON:
+        return f"it was made with Python {probed['python']} and this is {PYTHON}"
     if stamp.get("place", str(VENV)) not in (str(VENV), str(VENV.resolve())):
         return f"it was made in {stamp['place']}"
     return None
@@ -262,41 +262,45 @@ def create_venv(choice: str, reason: str) -> None:
     except (ImportError, subprocess.CalledProcessError):
         advice = "use a full Python or, on Debian and Ubuntu, run: sudo apt install python3-venv"
         raise SetupError(f"{sys.executable} cannot make virtual environments with pip; {advice}") from None
-    found = probe()
-    if keep and in_venv and found and torch:
+    probed = probe()
+    if keep and in_venv and probed and torch:
         # The caller is a virtual environment, which "system" does not mean: a path file leads to its packages instead.
-        Path(found["site"], "weighted_clip_torch.pth").write_text(f"{torch.locate_file('')}\n", encoding="utf-8")
+        Path(probed["site"], "weighted_clip_torch.pth").write_text(f"{torch.locate_file('')}\n", encoding="utf-8")
 
 
 def pip_environment() -> dict[str, str]:
     """Give pip all settings of the caller's variables and files, except those in `ELSEWHERE`."""
     command = [VENV_PYTHON, "-E", "-m", "pip", "config", "list"]
-    own = {"PIP_QUIET": "0", "PIP_PYTHON": str(VENV_PYTHON)}
-    listed = subprocess.run(command, env={**os.environ, **own}, capture_output=True, encoding="locale", check=False)
+    overrides = {"PIP_QUIET": "0", "PIP_PYTHON": str(VENV_PYTHON)}
+    listed = subprocess.run(
+        command, env={**os.environ, **overrides}, capture_output=True, encoding="locale", check=False
+    )
     if listed.returncode:
         raise SetupError(f"pip cannot read its settings:\n    {listed.stderr.strip()}")
-    given: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for section in ("global.", "install.", ":env:."):  # the later counts, as for pip
         lines = [line.removeprefix(section) for line in listed.stdout.splitlines() if line.startswith(section)]
-        given |= {name: ast.literal_eval(value) for name, _, value in (line.partition("=") for line in lines)}
-    kept = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in given.items() if name not in ELSEWHERE}
-    others = {name: value for name, value in os.environ.items() if not name.upper().startswith("PIP_")}
-    return {**others, **kept, "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        settings |= {name: ast.literal_eval(value) for name, _, value in (line.partition("=") for line in lines)}
+    variables = {
+        f"PIP_{name.upper().replace('-', '_')}": value for name, value in settings.items() if name not in ELSEWHERE
+    }
+    environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("PIP_")}
+    return {**environment, **variables, "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 def verify(pins: list[str], imports: tuple[str, ...]) -> None:
     """Ask the Python of .venv whether it has the pins and imports the modules; raise SetupError with what it lacks."""
     command = [VENV_PYTHON, "-E", "-c", VERIFY, *imports]
     text: dict[str, Any] = {"input": "\n".join(pins), "encoding": "locale", "errors": "replace"}
-    done = subprocess.run(command, cwd=VENV, capture_output=True, check=False, **text)
-    wrong = [f"its Python ended with status {done.returncode}", *done.stderr.splitlines()[-1:]]
-    if not done.returncode:
-        wrong = json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, cwd=VENV, capture_output=True, check=False, **text)
+    wrong = [f"its Python ended with status {process.returncode}", *process.stderr.splitlines()[-1:]]
+    if not process.returncode:
+        wrong = json.loads(process.stdout.splitlines()[-1])
     if wrong:
-        shown = "\n    ".join([*wrong[:8], *([f"and {len(wrong) - 8} more"] if len(wrong) > 8 else [])])
+        listed = "\n    ".join([*wrong[:8], *([f"and {len(wrong) - 8} more"] if len(wrong) > 8 else [])])
         settings = ", ".join(sorted(name for name in os.environ if name.upper().startswith("PIP_"))) or "none"
         raise SetupError(
-            f"pip reported no error, but this is wrong in {VENV}:\n    {shown}\nPerhaps a setting kept pip from "
+            f"pip reported no error, but this is wrong in {VENV}:\n    {listed}\nPerhaps a setting kept pip from "
             f"installing. All settings: {VENV_PYTHON} -m pip config list; variables that are set: {settings}"
         )
 
@@ -335,9 +339,9 @@ def prepare(name: str, choice: str) -> None:
     """Bring .venv to the state that requirements-NAME.txt describes; do nothing when it is there already."""
     lists = {key: ROOT / f"requirements-{key}.txt" for key in ("lab", "train", "dev")}
     pins = {key: read_requirements(path) for key, path in lists.items() if path.exists()}  # the registry leaves out dev
-    stamp, found = read_stamp(), probe()
-    reason = reason_to_rebuild(stamp, found)
-    torch = found["torch"] if found else None
+    stamp, probed = read_stamp(), probe()
+    reason = reason_to_rebuild(stamp, probed)
+    torch = probed["torch"] if probed else None
     if not reason and stamp.get(name) == digest(pins[name]) and (is_usable_torch(torch) or choice == "skip"):
         return
     if VENV.resolve() != VENV:
@@ -358,9 +362,9 @@ def prepare(name: str, choice: str) -> None:
     is_elsewhere = choice in TORCH_INDEX and not is_usable_torch(torch)
     unchecked = ("torch==", "torchvision==") if is_elsewhere else ("torch==",)
     torch_pins = [without_hashes(line) for line in pins[name] if line.startswith(unchecked)]
-    others = [line for line in pins[name] if not line.startswith(unchecked)]
+    hashed = [line for line in pins[name] if not line.startswith(unchecked)]
     listed = VENV / f"weighted-clip-{name}.txt"
-    listed.write_text("\n".join(others) + "\n", encoding="utf-8")
+    listed.write_text("\n".join(hashed) + "\n", encoding="utf-8")
     with step(2, f"packages of requirements-{name}.txt, as pinned there"):
         # The lists are complete, so --no-deps takes nothing away. It keeps pip from choosing a torch of its own.
         advice = f"Check the network and the disk space, then run the same command again. The list is in {listed}."
@@ -376,10 +380,10 @@ def prepare(name: str, choice: str) -> None:
             advice = f"Choose with --torch auto, cpu, cuda or skip, or install torch >= 2.1 with {VENV_PYTHON} -m pip."
             pip_install([*index, *torch_pins], advice)
     is_installed = choice != "skip" and not is_usable_torch(torch)
-    wanted = [without_hashes(line) for line in pins[name] if is_installed or not line.startswith("torch==")]
-    verify(wanted, IMPORTS if is_installed or is_usable_torch(torch) else IMPORTS[1:])
-    done = {key: digest(lines) for key, lines in pins.items() if set(lines) <= set(pins[name])}
-    write_stamp({"place": str(VENV), "python": PYTHON, "torch": choice, **done})
+    expected = [without_hashes(line) for line in pins[name] if is_installed or not line.startswith("torch==")]
+    verify(expected, IMPORTS if is_installed or is_usable_torch(torch) else IMPORTS[1:])
+    digests = {key: digest(lines) for key, lines in pins.items() if set(lines) <= set(pins[name])}
+    write_stamp({"place": str(VENV), "python": PYTHON, "torch": choice, **digests})
     say(f"Ready after {time.monotonic() - began:.0f} s")
 
 
@@ -399,10 +403,12 @@ def check() -> int:
             link.symlink_to(ROOT, target_is_directory=True)
         except OSError:  # Windows lets only developers make symlinks, but everybody make junctions
             subprocess.run(["cmd", "/c", "mklink", "/J", str(link), str(ROOT)], check=True, capture_output=True)
-        own = {"PYTHONPATH": folder, "PYRIGHT_PYTHON_GLOBAL_NODE": "0", "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+        environment = {"PYTHONPATH": folder, "PYRIGHT_PYTHON_GLOBAL_NODE": "0", "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
         for name, arguments in tools.items():
             say(f"== {name}")
-            if subprocess.run([VENV_PYTHON, *arguments], cwd=ROOT, env={**os.environ, **own}, check=False).returncode:
+            if subprocess.run(
+                [VENV_PYTHON, *arguments], cwd=ROOT, env={**os.environ, **environment}, check=False
+            ).returncode:
                 failed.append(name)
     say(f"check: {'failed: ' + ', '.join(failed) if failed else 'all passed'}")
     return bool(failed)

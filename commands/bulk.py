@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from .console import PROGRESS_SECONDS, show
 from .options import DTYPES, dtype_named, embedding_folders, encoders_of, options_of, readers_of
-from .processes import INTERRUPTED, alone, place_of
+from .processes import INTERRUPTED, alone, process_of
 from .prompt_lines import PromptLines, shards
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ MAX_SHOWN = 20
 """Maximum number of problems printed; the rest are only counted."""
 
 
-class Report:
+class BulkReport:
     """Counts the work, and reports it on the error stream."""
 
     def __init__(self, lines: PromptLines, size: int) -> None:
@@ -76,11 +76,11 @@ class Report:
         total = ""
         if self.lines.num_lines is not None:
             total = f" of {-(-self.lines.num_lines // self.size)}"
-        there = f" ({self.num_there} were there)" if self.num_there else ""
+        existing = f" ({self.num_there} were there)" if self.num_there else ""
         rate = self.num_prompts / max(time.monotonic() - self._began, 1e-9)
         problems = "1 problem" if self.num_problems == 1 else f"{self.num_problems} problems"
         return (
-            f"{self.num_written + self.num_there}{total} shards{there}, {self.num_prompts} prompts encoded, "
+            f"{self.num_written + self.num_there}{total} shards{existing}, {self.num_prompts} prompts encoded, "
             f"{rate:.1f} a second, {problems}"
         )
 
@@ -101,16 +101,16 @@ class BulkEncoder:
         self.options = options
         self.dtype = dtype
 
-    def encode(self, texts: Sequence[str], first: int, report: Report) -> Iterator[Encoding]:
+    def encode(self, texts: Sequence[str], first: int, report: BulkReport) -> Iterator[Encoding]:
         """Encode prompts.
 
         Yields hidden states ``[rows, dim]`` and pooled vectors ``[pooled_dim]``, on the CPU.
         """
         reads = list(self._read(texts, first, report))
         order = sorted(range(len(reads)), key=lambda index: _tokens(reads[index]))
-        done = dict(zip(order, self._in_order(reads, order), strict=True))
+        encodings = dict(zip(order, self._in_order(reads, order), strict=True))
         for index in range(len(reads)):
-            saved, problems = done.pop(index)
+            saved, problems = encodings.pop(index)
             report.tell(first + index, problems)
             yield saved
 
@@ -131,7 +131,7 @@ class BulkEncoder:
         """Copy a tensor, so that the batch it is part of can be freed."""
         return tensor.to("cpu", self.dtype, copy=True).contiguous()
 
-    def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
+    def _read(self, texts: Sequence[str], first: int, report: BulkReport) -> Iterator[dict[str, ReadPrompt]]:
         from ..weighting.bind import BindError
         from ..weighting.encoders import Prepared, TooManyEncodings
         from ..weighting.prompt import PromptError
@@ -140,29 +140,30 @@ class BulkEncoder:
 
         for number, text in enumerate(texts, first + 1):
             try:
-                read = self.encoders.read(text, self.options)
-                check_without_signs(read.values(), "a file")
-                Prepared(self.encoders, {name: [one] for name, one in read.items()})  # refuses it before any is encoded
+                prompts = self.encoders.read(text, self.options)
+                check_without_signs(prompts.values(), "a file")
+                # refuses it before any is encoded
+                Prepared(self.encoders, {name: [prompt] for name, prompt in prompts.items()})
             except (PromptError, RepeatError, NegPipError, BindError, TooManyEncodings) as error:
                 raise ValueError(f"{report.lines.where(number)}: {error}") from error
-            yield read
+            yield prompts
 
     def _in_windows(self, reads: Iterable[dict[str, ReadPrompt]]) -> Iterator[EncodedTowers]:
         """Encode prompts together as soon as there are enough chunks."""
         window: list[dict[str, ReadPrompt]] = []
         num_chunks = 0
-        for read in reads:
-            window.append(read)
-            num_chunks += max(len(one.chunks) for one in read.values())
+        for prompts in reads:
+            window.append(prompts)
+            num_chunks += max(len(prompt.chunks) for prompt in prompts.values())
             if num_chunks >= WINDOW_CHUNKS:
                 yield from self.encoders.plan(window).run()
                 window, num_chunks = [], 0
         yield from self.encoders.plan(window).run()
 
 
-def _tokens(read: dict[str, ReadPrompt]) -> list[tuple[int, ...]]:
+def _tokens(prompts: dict[str, ReadPrompt]) -> list[tuple[int, ...]]:
     """Sort key of a prompt, by which prompts with the same beginning become neighbours."""
-    return [chunk.plain_ids for one in read.values() for chunk in one.chunks]
+    return [chunk.plain_ids for prompt in prompts.values() for chunk in prompt.chunks]
 
 
 SHARD_SIZE = 256
@@ -197,7 +198,7 @@ def check_use(arguments: argparse.Namespace) -> None:
         raise ValueError("encode takes either a prompt or --batch FILE, not both")
     if arguments.name is not None:
         raise ValueError("--name is for a single prompt; the files of --batch are named after their first line")
-    if place_of(os.environ).num_processes > 1:
+    if process_of(os.environ).num_processes > 1:
         raise ValueError(
             "encode --batch runs in one process: divide the file, and give each part a folder and a device of its own"
         )
@@ -235,7 +236,7 @@ def run(arguments: argparse.Namespace) -> int:
     encoders = Encoders(readers_of(arguments, towers), towers)
     options = replace(options_of(arguments), binds_some=True)  # lines need not have the same phrases
     encoder = BulkEncoder(encoders, options, dtype_named(arguments.save_dtype or "fp32"))
-    about = {name: str(value) for name, value in vars(encoder.options).items()} | {
+    metadata = {name: str(value) for name, value in vars(encoder.options).items()} | {
         "clip_skip": str(arguments.clip_skip),
         "dtype": arguments.dtype,
         "save_dtype": arguments.save_dtype or "fp32",
@@ -244,13 +245,13 @@ def run(arguments: argparse.Namespace) -> int:
         "weights_sha256": _weights_digest(towers),
         "embeddings_sha256": _embeddings_digest(embedding_folders(arguments)),
     }
-    known = "" if lines.num_lines is None else f"{lines.num_lines} "
-    shown = f"{known}prompts of {lines.name} -> {folder}, {size} a file; {' + '.join(towers)}: {encoder.options.scheme}"
-    show(f"{shown}, weights: {source}", flush=True)
+    total, scheme = "" if lines.num_lines is None else f"{lines.num_lines} ", encoder.options.scheme
+    summary = f"{total}prompts of {lines.name} -> {folder}, {size} a file; {' + '.join(towers)}: {scheme}"
+    show(f"{summary}, weights: {source}", flush=True)
 
-    report = Report(lines, size)
+    report = BulkReport(lines, size)
     try:
-        _encode_shards(lines, encoder, report, folder, about, overwrite=arguments.overwrite)
+        _encode_shards(lines, encoder, report, folder, metadata, overwrite=arguments.overwrite)
     except KeyboardInterrupt:
         report.end("interrupted; the same command goes on from here")
         return INTERRUPTED
@@ -261,12 +262,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _encode_shards(
-    lines: PromptLines, encoder: BulkEncoder, report: Report, folder: Path, about: Mapping[str, str], *, overwrite: bool
+    lines: PromptLines,
+    encoder: BulkEncoder,
+    report: BulkReport,
+    folder: Path,
+    metadata: Mapping[str, str],
+    *,
+    overwrite: bool,
 ) -> None:
     from ..output.shards import ShardHead, shard_path, write_shard
 
     for first, texts in shards(lines, report.size):
-        path, head = shard_path(folder, first), ShardHead(first, texts, about)
+        path, head = shard_path(folder, first), ShardHead(first, texts, metadata)
         if _is_written(path, head, overwrite=overwrite):
             report.skip()
             continue
@@ -283,13 +290,13 @@ def _is_written(path: Path, head: ShardHead, *, overwrite: bool) -> bool:
     if not path.exists():
         return False
     try:
-        found = read_head(path)
+        existing = read_head(path)
     except ShardError as error:
         problem = str(error)
     else:
-        differences = found.differences(head, informative=("weights",))
+        differences = existing.differences(head, informative=("weights",))
         if not differences:
-            return len(found.texts) == len(head.texts)
+            return len(existing.texts) == len(head.texts)
         problem = f"{path} was made otherwise: {'; '.join(differences)}"
     if overwrite:
         return False

@@ -34,9 +34,9 @@ def _run(arguments: argparse.Namespace) -> int:
         texts = [Example(f"{text:.40}", Path(), (text,)) for text in arguments.given]
         for line in notes_on_length(texts, trained.model.tower.config):
             show(line, sys.stderr)
-    for one in arguments.given:
-        found = probabilities(trained, one)[: arguments.top]
-        show(f"{one}: " + ", ".join(f"{name} {value:.1%}" for name, value in found))
+    for text_or_image in arguments.given:
+        ranked = probabilities(trained, text_or_image)[: arguments.top]
+        show(f"{text_or_image}: " + ", ".join(f"{name} {value:.1%}" for name, value in ranked))
     return 0
 
 

@@ -142,7 +142,7 @@ def add_negations(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def apply_config(parser: argparse.ArgumentParser, given: Sequence[str]) -> None:
+def apply_config(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Make the values of the file that arguments name, if they do, the defaults of a parser.
 
     What is typed counts instead of them, and instead of those that exclude it; options that may be typed several times
@@ -151,7 +151,7 @@ def apply_config(parser: argparse.ArgumentParser, given: Sequence[str]) -> None:
     Raises:
         ValueError: If the file cannot be read, or is not a table of the parser's options.
     """
-    typed, others = _typed(parser, given)
+    typed, rest = _typed(parser, words)
     paths: list[str] = typed.pop("config", [])
     if not paths:
         return
@@ -172,15 +172,15 @@ def apply_config(parser: argparse.ArgumentParser, given: Sequence[str]) -> None:
             raise ValueError(f"{CONFIG_FLAG} {table.path}: {names} exclude each other; leave out one of them")
         elif rivals:
             group.required = False
-    is_unknown = any(word.startswith("-") for word in others)  # whose value may be among the others, too
+    is_unknown = any(word.startswith("-") for word in rest)  # whose value may be among the others, too
     for action, value in values.items():
         if action.option_strings:
             action.required, action.default = False, value
-        elif is_unknown or not others:
+        elif is_unknown or not rest:
             action.required, action.nargs, action.default = False, "?", value
 
 
-def _typed(parser: argparse.ArgumentParser, given: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def _typed(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Options that are typed, by name, found by the parser itself without its defaults; and all other words."""
     options = [
         action for action in parser._actions if action.option_strings and not isinstance(action, argparse._HelpAction)
@@ -195,11 +195,11 @@ def _typed(parser: argparse.ArgumentParser, given: Sequence[str]) -> tuple[dict[
     try:
         for part, change in changes:
             vars(part).update(change)
-        found, others = argparse.ArgumentParser.parse_known_args(parser, list(given), argparse.Namespace())
+        options_typed, rest = argparse.ArgumentParser.parse_known_args(parser, list(words), argparse.Namespace())
     finally:
         for (part, _), state in zip(changes, before, strict=True):
             vars(part).update(state)
-    return vars(found), others
+    return vars(options_typed), rest
 
 
 def _values(parser: argparse.ArgumentParser, table: _Table) -> Iterator[tuple[argparse.Action, Any]]:
@@ -216,7 +216,7 @@ def _values(parser: argparse.ArgumentParser, table: _Table) -> Iterator[tuple[ar
         action = actions.get(name)
         if action is None:
             near = difflib.get_close_matches(name, actions, 1)
-            advice = "".join(f"; did you mean {one}?" for one in near)
+            advice = "".join(f"; did you mean {option}?" for option in near)
             if name in _NO_OPTIONS:
                 raise table.error(key.line, f"--{name} is only typed: take it out of the file")
             raise table.error(key.line, f"{quote(key.value)} is no option of this command{advice}")
@@ -228,30 +228,30 @@ def _values(parser: argparse.ArgumentParser, table: _Table) -> Iterator[tuple[ar
             raise table.error(key.line, f"{quote(key.value)}: write one number or text, not a list or table")
         if not isinstance(value, list) and value.is_plain and value.value in _NOTHING:
             continue
-        found = [_converted(action, text, f"{quote(key.value)}: ", table) for text in texts]
-        yield action, found if isinstance(action, argparse._AppendAction) else found[0]
+        values = [_converted(action, text, f"{quote(key.value)}: ", table) for text in texts]
+        yield action, values if isinstance(action, argparse._AppendAction) else values[0]
 
 
 def _converted(action: argparse.Action, text: _Text, key: str, table: _Table) -> Any:
     """A text as the option's type."""
-    value, shown = text.value, quote(text.value)
+    value, quoted = text.value, quote(text.value)
     if isinstance(action, argparse._StoreTrueAction):
         if value.lower() not in _FLAGS:
-            raise table.error(text.line, f"{key}write true or false, not {shown}")
+            raise table.error(text.line, f"{key}write true or false, not {quoted}")
         return _FLAGS[value.lower()]
     if text.is_plain and _OCTAL.fullmatch(value):
         raise table.error(
-            text.line, f"{key}{shown} is octal in YAML: write a number without the first 0, or a text in quotes"
+            text.line, f"{key}{quoted} is octal in YAML: write a number without the first 0, or a text in quotes"
         )
     kind: Any = action.type or str
     try:
-        found = kind(value)
+        converted = kind(value)
     except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
         needed = {int: "a whole number", float: "a number"}.get(kind, "another value")
-        raise table.error(text.line, f"{key}write {needed}, not {shown}") from error
-    if action.choices is not None and found not in action.choices:
-        raise table.error(text.line, f"{key}write one of {', '.join(map(str, action.choices))}, not {shown}")
-    return found
+        raise table.error(text.line, f"{key}write {needed}, not {quoted}") from error
+    if action.choices is not None and converted not in action.choices:
+        raise table.error(text.line, f"{key}write one of {', '.join(map(str, action.choices))}, not {quoted}")
+    return converted
 
 
 def _name(action: argparse.Action) -> str:

@@ -119,21 +119,21 @@ def standard_input() -> str:
     """All of the standard input, decoded as UTF-8 like files of prompts, or else by the system's encoding."""
     if not isinstance(sys.stdin, io.TextIOWrapper):
         return sys.stdin.read()
-    given = sys.stdin.buffer.read()
+    content = sys.stdin.buffer.read()
     try:
-        text = given.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        text = given.decode(sys.stdin.encoding, "surrogateescape")
+        text = content.decode(sys.stdin.encoding, "surrogateescape")
         _check_decoded(text, "standard input")
     return text.replace("\r\n", "\n").replace("\r", "\n")  # as in all text that is read
 
 
 def _check_decoded(text: str, where: str) -> None:
-    if found := _UNDECODED.search(text):
-        code = ord(found[0])
+    if undecoded := _UNDECODED.search(text):
+        code = ord(undecoded[0])
         what = f"the byte {code - 0xDC00:#04x}" if 0xDC80 <= code <= 0xDCFF else "half of a character"
-        before = text[max(0, found.start() - 20) : found.start()]
-        line = text.count("\n", 0, found.start()) + 1
+        before = text[max(0, undecoded.start() - 20) : undecoded.start()]
+        line = text.count("\n", 0, undecoded.start()) + 1
         raise ValueError(
             f"{where}: line {line} has {what} after {quote(before)}, which is not UTF-8; give the text as UTF-8"
         )

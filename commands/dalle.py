@@ -14,14 +14,14 @@ from . import Command
 from .console import show
 from .dalle_sample import clip_score, clip_scores
 from .options import add_value
-from .processes import alone, place_of
+from .processes import alone, process_of
 from .training import (
     CAPTIONED,
     SCALES,
     Chart,
     Job,
     Options,
-    Page,
+    ReportPage,
     Say,
     add_compress,
     add_device,
@@ -72,15 +72,15 @@ def _add_recipe(train: argparse.ArgumentParser, recipes: Mapping[str, Any], gpus
     for flag in flags:
         values = [_shown(recipe, flag.path) for recipe in recipes.values()]
         kind = float if flag.metavar == "X" else int
-        shown = "; ".join(dict.fromkeys(values))
-        train.add_argument(f"--{flag.name}", type=kind, metavar=flag.metavar, help=f"{flag.help} ({shown})")
+        defaults = "; ".join(dict.fromkeys(values))
+        train.add_argument(f"--{flag.name}", type=kind, metavar=flag.metavar, help=f"{flag.help} ({defaults})")
 
 
 def _shown(recipe: Callable[[int | None], Any], path: str) -> str:
     """A recipe's value of a field; as a share if it grows with the run."""
-    read, usual = attrgetter(path), recipe(None)
-    value = read(usual)
-    if path != "steps" and value and read(recipe(10 * usual.steps)) == 10 * value:
+    value_of, usual = attrgetter(path), recipe(None)
+    value = value_of(usual)
+    if path != "steps" and value and value_of(recipe(10 * usual.steps)) == 10 * value:
         return f"{value / usual.steps:.0%}% of the run"
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
@@ -150,7 +150,7 @@ def _shapes(arguments: argparse.Namespace) -> int:
     return 0
 
 
-_VAE_PAGE = Page(
+_VAE_PAGE = ReportPage(
     "Training of a discrete VAE",
     {
         "elb.png": Chart("Negative ELB of held-out pictures", ("relaxed", "hard")),
@@ -278,7 +278,7 @@ def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
     add_compress(train)
 
 
-_PRIOR_PAGE = Page(
+_PRIOR_PAGE = ReportPage(
     "Training of DALL·E's prior",
     {
         "held_out.png": Chart("Held-out pairs, nats for one token", ("held-out image", "held-out text")),
@@ -311,7 +311,7 @@ def _scoring_clip(path: Path | None) -> FullClip | None:
     """Load the CLIP for the scores in the process that draws, before anything is trained."""
     from ..encoder.clip import load_full_clip
 
-    return load_full_clip(path) if path and place_of(os.environ).is_first else None
+    return load_full_clip(path) if path and process_of(os.environ).is_first else None
 
 
 def _make_prior(

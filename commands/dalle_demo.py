@@ -64,8 +64,8 @@ def _run(arguments: argparse.Namespace) -> int:
     pictures, vae, clip, prior = (folder / name for name in ("shapes", "vae", "clip", "prior"))
     data, model, sizes = str(pictures / "train"), str(vae / "dvae.safetensors"), folder / "clip.json"
     _write(sizes, CLIP)
-    given = {"vae": arguments.vae_steps, "clip": arguments.clip_steps, "prior": arguments.prior_steps}
-    steps = {name: [] if count is None else ["--steps", str(count)] for name, count in given.items()}
+    num_steps = {"vae": arguments.vae_steps, "clip": arguments.clip_steps, "prior": arguments.prior_steps}
+    steps = {name: [] if count is None else ["--steps", str(count)] for name, count in num_steps.items()}
     parts = (
         ("pictures", pictures / "held_out", ["dalle", "shapes", str(pictures)]),
         (
@@ -84,27 +84,27 @@ def _run(arguments: argparse.Namespace) -> int:
             ["dalle", "train", data, "--dvae", model, "--out", str(prior), *SMALL, *steps["prior"]],
         ),
     )
-    taken = _times(folder)
+    durations = _times(folder)
     for number, (name, end, command) in enumerate(parts, 1):
         heading = f"[{number}/{len(parts) + 1}] {name}"
-        if name in taken and end.exists():
-            show(f"{heading}: there already, {_minutes(taken[name])}", flush=True)
+        if name in durations and end.exists():
+            show(f"{heading}: there already, {_minutes(durations[name])}", flush=True)
             continue
         show(f"{heading}: python run.py {' '.join(command)}", flush=True)
-        began, before = time.monotonic(), taken.get(f"{name}, so far", 0.0)
+        began, before = time.monotonic(), durations.get(f"{name}, so far", 0.0)
         try:
             _command(command)
         finally:
             spent = before + time.monotonic() - began
-            taken[f"{name}, so far"] = spent
-            _write(folder / "times.json", taken)
-        del taken[f"{name}, so far"]
-        taken[name] = spent
-        _write(folder / "times.json", taken)
+            durations[f"{name}, so far"] = spent
+            _write(folder / "times.json", durations)
+        del durations[f"{name}, so far"]
+        durations[name] = spent
+        _write(folder / "times.json", durations)
         show(f"{heading}: {_minutes(spent)}", flush=True)
     show(f"[{len(parts) + 1}/{len(parts) + 1}] images of captions that were in no training", flush=True)
     began = time.monotonic()
-    _draw(folder, prior / "dalle.safetensors", clip / "clip.safetensors", arguments.captions, taken, began)
+    _draw(folder, prior / "dalle.safetensors", clip / "clip.safetensors", arguments.captions, durations, began)
     return 0
 
 
@@ -120,7 +120,7 @@ def _command(command: list[str]) -> None:
     options.run(options)
 
 
-def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[str, float], began: float) -> None:
+def _draw(folder: Path, model: Path, clip: Path, num_captions: int, durations: dict[str, float], began: float) -> None:
     """Draw and judge images of held-out captions, and write results and page."""
     from ..dalle.dalle import load_dalle
     from ..encoder.clip import load_full_clip
@@ -130,9 +130,9 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[
 
     shapes = split()[1][:num_captions]
     results, rows, chosen = _judged(load_dalle(model), load_full_clip(clip), shapes)
-    taken["images"] = time.monotonic() - began
-    _write(folder / "times.json", taken)
-    results["seconds"] = {name: round(seconds, 1) for name, seconds in taken.items()}
+    durations["images"] = time.monotonic() - began
+    _write(folder / "times.json", durations)
+    results["seconds"] = {name: round(seconds, 1) for name, seconds in durations.items()}
     _write(folder / RESULTS_NAME, results)
     write_picture(draw_samples(rows, chosen), folder / MONTAGE_NAME)
     best = results["best of"]
@@ -168,8 +168,10 @@ def _judged(
         images, is_whole = draw_all(model, shape.caption, range(NUM_IMAGES), options)
         if not is_whole:
             raise KeyboardInterrupt
-        found = judge(torch.stack(images))
-        right[number] = [[getattr(one, part) == getattr(shape, part) for part in parts] for one in found]
+        judgements = judge(torch.stack(images))
+        right[number] = [
+            [getattr(judgement, part) == getattr(shape, part) for part in parts] for judgement in judgements
+        ]
         scores[number] = clip_scores(clip, shape.caption, images)
         if number < NUM_CAPTIONS_SHOWN:
             rows.append((shape.caption, [image_of(image) for image in images[:NUM_SHOWN]]))

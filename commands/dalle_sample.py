@@ -75,9 +75,9 @@ def _run(arguments: argparse.Namespace) -> int:
             show(f"{rank:>3}  {scores[index]:7.4f}  {folder / name}")
     if order:
         montage = draw_samples([(arguments.caption, [pictures[index] for index in order])])
-        beside = folder.resolve().with_name(f"{folder.resolve().name}-{MONTAGE_NAME}")
-        write_picture(montage, beside)
-        show(f"montage: {beside}")
+        montage_path = folder.resolve().with_name(f"{folder.resolve().name}-{MONTAGE_NAME}")
+        write_picture(montage, montage_path)
+        show(f"montage: {montage_path}")
     score = "" if scores is None else f"; CLIP score {clip_score([scores[index] for index in order]):.2f}"
     show(f"written: {len(order)} images to {folder}{score}")
     if not is_whole:
@@ -101,13 +101,13 @@ def draw_all(
     progress = Progress()
     tell = progress.tell if count is None else count
     for start in range(0, len(seeds), together):
-        some = seeds[start : start + together]
+        batch = seeds[start : start + together]
 
-        def on_token(_: int, tokens: Tensor, start: int = start, last: int = start + len(some)) -> None:
+        def on_token(_: int, tokens: Tensor, start: int = start, last: int = start + len(batch)) -> None:
             tell(f"images {start + 1} to {last} of {len(seeds)}: token {tokens.shape[1]} of {total}")
 
         try:
-            tokens = model.tokens(caption, some, options, prefix=prefix, on_token=on_token)
+            tokens = model.tokens(caption, batch, options, prefix=prefix, on_token=on_token)
             images += model.images(tokens).float().cpu().unbind()
         except KeyboardInterrupt:
             progress.clear()

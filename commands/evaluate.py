@@ -83,10 +83,10 @@ def _run(arguments: argparse.Namespace) -> int:
         if not data.examples:
             raise ValueError(f"--pairs {arguments.pairs}: there is no usable pair")
         measured = Measure(data.examples, images, ids_of, arguments.batch, {})
-        found = {name.removeprefix("held-out "): value for name, value in measured(towers).items()}
-        for name, value in found.items():
+        recall = {name.removeprefix("held-out "): value for name, value in measured(towers).items()}
+        for name, value in recall.items():
             show(f"{name}: {value:.2%}" if "@" in name else f"{name}: {value:.6g}")
-        figures |= {**found, "pairs": measured.count}
+        figures |= {**recall, "pairs": measured.count}
     for line in summary(images.left_out.problems()):
         show(line)
     if arguments.out:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..encoder.clip import FullClip
     from ..encoder.config import Activation
-    from ..output.placing import Placed, Placement
+    from ..output.placing import CopyResult, FileCopy
     from ..weighting.features import TextFeatures
 
 
@@ -56,11 +56,11 @@ def clip_of(arguments: argparse.Namespace, path: Path, activation: Activation | 
     return clip
 
 
-def tell_left_out(others: Sequence[Path], folders: str, num_failed: int, among: str = "") -> int:
+def tell_left_out(skipped: Sequence[Path], folders: str, num_failed: int, among: str = "") -> int:
     """Report the skipped files of folders and the number of unreadable ones; return the exit status."""
-    if others:
-        kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in others}))
-        show(f"files of other kinds in {folders}, not looked at: {len(others)} ({kinds})", sys.stderr)
+    if skipped:
+        kinds = ", ".join(sorted({file.suffix.lower() or file.name for file in skipped}))
+        show(f"files of other kinds in {folders}, not looked at: {len(skipped)} ({kinds})", sys.stderr)
     if num_failed:
         show(f"{num_failed}{among} files left out", sys.stderr)
     return 1 if num_failed else 0
@@ -68,21 +68,21 @@ def tell_left_out(others: Sequence[Path], folders: str, num_failed: int, among: 
 
 def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     """Images given by paths."""
-    found: dict[Path, None] = {}
-    others: dict[Path, None] = {}
+    selected: dict[Path, None] = {}
+    skipped: dict[Path, None] = {}
     for path in paths:
         if path.is_dir():
             inside = sorted((file for file in path.iterdir() if file.is_file()), key=lambda file: file.parts)
             images = [file for file in inside if file.suffix.lower() in SUFFIXES]
             if not images:
                 raise ValueError(f"{path}: no image in this folder; looked for: {', '.join(SUFFIXES)}")
-            found |= dict.fromkeys(images)
-            others |= dict.fromkeys(file for file in inside if file.suffix.lower() not in SUFFIXES)
+            selected |= dict.fromkeys(images)
+            skipped |= dict.fromkeys(file for file in inside if file.suffix.lower() not in SUFFIXES)
         elif path.exists():
-            found[path] = None
+            selected[path] = None
         else:
             raise ValueError(f"{path}: there is no such file or folder")
-    return list(found), [file for file in others if file not in found]
+    return list(selected), [file for file in skipped if file not in selected]
 
 
 def text_features_of(clip: FullClip, text: str, syntax: str) -> TextFeatures:
@@ -94,7 +94,7 @@ def text_features_of(clip: FullClip, text: str, syntax: str) -> TextFeatures:
     return text_features(text, syntax, default_tokenizer(), layout_of(clip.text.config), clip.text_features)
 
 
-def copy_images(placements: Sequence[Placement]) -> Placed:
+def copy_images(placements: Sequence[FileCopy]) -> CopyResult:
     """Copy images, all or, on an error or Ctrl-C, none of them, counting them on a terminal."""
     from ..output.placing import place_files
 
@@ -105,10 +105,10 @@ def copy_images(placements: Sequence[Placement]) -> Placed:
         show("stopping: either all files are put there or none", sys.stderr)
         stopped.set()
 
-    def count(done: int) -> None:
+    def count(num_copied: int) -> None:
         if stopped.is_set():
             raise KeyboardInterrupt
-        progress.tell(f"{done} of {len(placements)} images copied")
+        progress.tell(f"{num_copied} of {len(placements)} images copied")
 
     with holding_interrupt(stop):
         placed = place_files(placements, on_progress=count)

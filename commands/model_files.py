@@ -23,8 +23,8 @@ def _convert_dvae(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     check_new_file(out)
     model = read_published(arguments.encoder, arguments.decoder)
-    about = {"converted_from": f"{arguments.encoder.name}, {arguments.decoder.name}"}
-    save_dvae(model, out, about, may_replace=False)
+    metadata = {"converted_from": f"{arguments.encoder.name}, {arguments.decoder.name}"}
+    save_dvae(model, out, metadata, may_replace=False)
     config = model.config
     show(f"written: {out}, {config.vocab_size:,} tokens, {config.downsampling} pixels along each side of one")
     return 0

@@ -33,34 +33,34 @@ def add_arguments(
 ) -> None:
     """Add some declared options as flags, in this order; ``defaults`` replace those declared."""
     for name in names:
-        about = declared[name]
-        flag, help_line = f"--{name.replace('_', '-')}", about.help or None
-        if isinstance(about.default, bool):
+        declaration = declared[name]
+        flag, help_line = f"--{name.replace('_', '-')}", declaration.help or None
+        if isinstance(declaration.default, bool):
             parser.add_argument(flag, action="store_true", help=help_line)
-        elif about.is_lines or isinstance(about.default, tuple):
+        elif declaration.is_lines or isinstance(declaration.default, tuple):
             parser.add_argument(
                 flag,
                 action="append",
                 default=[],
-                choices=about.choices or None,
-                metavar=about.metavar,
+                choices=declaration.choices or None,
+                metavar=declaration.metavar,
                 help=help_line,
             )
         else:
             parser.add_argument(
                 flag,
-                type=about.kind,
-                choices=about.choices or None,
-                default=defaults.get(name, about.default),
-                metavar=about.metavar,
+                type=declaration.kind,
+                choices=declaration.choices or None,
+                default=defaults.get(name, declaration.default),
+                metavar=declaration.metavar,
                 help=help_line,
             )
 
 
 def given_of(arguments: argparse.Namespace, declared: Mapping[str, Option]) -> dict[str, Any]:
     """Values of declared options among the arguments; repeated ones are joined, one per line."""
-    given = {name: value for name, value in vars(arguments).items() if name in declared}
-    return {name: "\n".join(value) if declared[name].is_lines else value for name, value in given.items()}
+    values = {name: value for name, value in vars(arguments).items() if name in declared}
+    return {name: "\n".join(value) if declared[name].is_lines else value for name, value in values.items()}
 
 
 DTYPES = ("fp32", "fp16", "bf16")
@@ -119,9 +119,9 @@ def _has_arithmetic(dtype: torch.dtype) -> bool:
     import torch
     from torch.nn import functional
 
-    some = torch.zeros(2, 2, dtype=dtype)
+    sample = torch.zeros(2, 2, dtype=dtype)
     try:
-        functional.linear(functional.layer_norm(some, (2,)), some)
+        functional.linear(functional.layer_norm(sample, (2,)), sample)
     except RuntimeError:
         return False
     return True

@@ -31,7 +31,7 @@ MOST_MISSED = 8
 
 
 @dataclass(frozen=True)
-class Place:
+class Process:
     """Position of this process among several."""
 
     rank: int = 0
@@ -47,23 +47,23 @@ class Place:
         return self.rank == 0
 
 
-def place_of(environ: Mapping[str, str]) -> Place:
-    """Place that torchrun assigns to a process.
+def process_of(environ: Mapping[str, str]) -> Process:
+    """Number that torchrun gives to this process.
 
-    >>> place_of({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
-    Place(rank=3, local_rank=1, num_processes=4)
+    >>> process_of({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
+    Process(rank=3, local_rank=1, num_processes=4)
     """
-    given = [environ.get(name, default) for name, default in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))]
+    values = [environ.get(name, default) for name, default in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))]
     try:
-        rank, local_rank, num_processes = map(int, given)
+        rank, local_rank, num_processes = map(int, values)
     except ValueError:
         rank, local_rank, num_processes = -1, -1, 0
     if not (0 <= rank < num_processes and local_rank >= 0):
         raise ValueError(
             "RANK {}, LOCAL_RANK {} and WORLD_SIZE {} in the environment are no place among processes; start them with "
-            "torchrun, or unset these".format(*given)
+            "torchrun, or unset these".format(*values)
         )
-    return Place(rank, local_rank, num_processes)
+    return Process(rank, local_rank, num_processes)
 
 
 def alone(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -73,7 +73,7 @@ def alone(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namesp
     def run_alone(arguments: argparse.Namespace) -> int:
         from ..output.files import alone_in
 
-        with alone_in(arguments.out, is_first=place_of(os.environ).is_first):
+        with alone_in(arguments.out, is_first=process_of(os.environ).is_first):
             return run(arguments)
 
     return run_alone
@@ -87,12 +87,12 @@ def is_of_another(error: RuntimeError) -> bool:
     return is_known or "gloo" in str(error)
 
 
-def leave(place: Place, why: str, step: int | None = None) -> NoReturn:
+def leave(process: Process, why: str, step: int | None = None) -> NoReturn:
     """End this process immediately with one line, as it can do nothing without the others."""
     when = "" if step is None else f" after step {step:,}"
     line = (
-        f"weighted-clip: process {place.rank + 1} of {place.num_processes} ends{when}: {why}. The same command with "
-        "--resume goes on from the last checkpoint\n"
+        f"weighted-clip: process {process.rank + 1} of {process.num_processes} ends{when}: {why}. The same command "
+        "with --resume goes on from the last checkpoint\n"
     )
     os.write(2, line.encode())  # in one piece, and possible from within a signal handler or another thread
     os._exit(1)  # a normal exit may wait for the others
@@ -113,7 +113,7 @@ def end(status: int) -> NoReturn:
 
 
 @contextmanager
-def heartbeat(place: Place, on_lost: Callable[[str], object]) -> Generator[None, None, None]:
+def heartbeat(process: Process, on_lost: Callable[[str], object]) -> Generator[None, None, None]:
     """Show the other processes that this one is alive, and watch them, for the duration of the context.
 
     When a process is killed, its connections are usually closed, and waiting processes notice. If its machine is gone,
@@ -122,26 +122,26 @@ def heartbeat(place: Place, on_lost: Callable[[str], object]) -> Generator[None,
     """
     from torch import distributed
 
-    found: Any = distributed  # some of its names are not declared as public
-    store = found.PrefixStore("weighted-clip/heartbeat", next(iter(found.rendezvous("env://")))[0])
+    api: Any = distributed  # some of its names are not declared as public
+    store = api.PrefixStore("weighted-clip/heartbeat", next(iter(api.rendezvous("env://")))[0])
     is_over = threading.Event()
-    others = [rank for rank in range(place.num_processes) if rank != place.rank]
-    missed = dict.fromkeys(others, 0)
+    peers = [rank for rank in range(process.num_processes) if rank != process.rank]
+    missed = dict.fromkeys(peers, 0)
 
     def beat() -> None:  # waits for ever where a machine is cut off
-        seen, own = dict.fromkeys(others, b""), 0
+        seen, num_beats = dict.fromkeys(peers, b""), 0
         while not is_over.wait(SECONDS_BETWEEN_BEATS):
-            own += 1
-            for rank in others:
+            num_beats += 1
+            for rank in peers:
                 with suppress(RuntimeError):  # the process with the store is gone
-                    store.set(str(place.rank), str(own))
+                    store.set(str(process.rank), str(num_beats))
                     heard = store.get(str(rank)) if store.check([str(rank)]) else b""
                     if heard != seen[rank]:
                         seen[rank], missed[rank] = heard, 0
 
     def watch() -> None:
         while not is_over.wait(SECONDS_BETWEEN_BEATS):
-            for rank in others:
+            for rank in peers:
                 missed[rank] += 1
                 if missed[rank] > MOST_MISSED:
                     seconds = missed[rank] * SECONDS_BETWEEN_BEATS
@@ -190,14 +190,14 @@ def terminable() -> Generator[Termination, None, None]:
     """
     termination = Termination()
     is_main = threading.current_thread() is threading.main_thread()
-    ours = [one for one in TERMINATING if is_main and signal.getsignal(one) is signal.SIG_DFL]
-    for one in ours:
-        signal.signal(one, termination)
+    handled = [signum for signum in TERMINATING if is_main and signal.getsignal(signum) is signal.SIG_DFL]
+    for signum in handled:
+        signal.signal(signum, termination)
     try:
         yield termination
     finally:
-        for one in ours:
-            signal.signal(one, signal.SIG_DFL)
+        for signum in handled:
+            signal.signal(signum, signal.SIG_DFL)
 
 
 class Stoppable(Protocol):
@@ -270,13 +270,13 @@ def stopping(run: Stoppable) -> Generator[None, None, None]:
 @contextmanager
 def _with_others(run: Stoppable) -> Generator[None, None, None]:
     """End this process, with a line, when another one ends. The launcher's SIGTERM, which follows, is as Ctrl-C."""
-    place = Place(run.accelerator.process_index, run.accelerator.local_process_index, run.accelerator.num_processes)
+    process = Process(run.accelerator.process_index, run.accelerator.local_process_index, run.accelerator.num_processes)
 
     def on_lost(why: str) -> None:
-        leave(place, why, run.step)
+        leave(process, why, run.step)
 
     try:
-        with heartbeat(place, on_lost):
+        with heartbeat(process, on_lost):
             yield
             run.accelerator.wait_for_everyone()
     except RuntimeError as error:

@@ -53,8 +53,8 @@ class PromptLines:
             try:
                 text = line.decode()
             except UnicodeDecodeError as error:
-                found = f"byte {error.start + 1} of this line, {line[error.start]:#04x}, is not UTF-8"
-                raise ValueError(f"{self.where(number)}: {found}; save the file as UTF-8") from error
+                problem = f"byte {error.start + 1} of this line, {line[error.start]:#04x}, is not UTF-8"
+                raise ValueError(f"{self.where(number)}: {problem}; save the file as UTF-8") from error
             self.num_read = number
             yield text
 

@@ -86,16 +86,16 @@ def _inspect(arguments: argparse.Namespace) -> int:
     if arguments.positions > MAX_POSITIONS:
         raise ValueError(f"--positions {arguments.positions}: a chunk has at most {MAX_POSITIONS:,}")
     layout = ChunkLayout(length=arguments.positions)
-    read = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), layout, embeddings=embeddings)
-    read = told_here(read, TIMED_READER, "The command schedule shows how")
-    shown = view(read)
-    found = [] if arguments.attention is None else _attention(arguments, read.prompt.source)
-    if found:
-        shown["attention"] = [one for one, _ in found]
-    show(json_text(shown) if arguments.json else "\n".join([token_table(read), *(lines for _, lines in found)]))
+    prompt = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), layout, embeddings=embeddings)
+    prompt = told_here(prompt, TIMED_READER, "The command schedule shows how")
+    data = view(prompt)
+    attention = [] if arguments.attention is None else _attention(arguments, prompt.prompt.source)
+    if attention:
+        data["attention"] = [entry for entry, _ in attention]
+    show(json_text(data) if arguments.json else "\n".join([token_table(prompt), *(lines for _, lines in attention)]))
     if arguments.json and not sys.stdout.isatty():  # nothing is displayed
-        tokens, chunks = counted(shown["num_tokens"], "token"), counted(len(read.chunks), "chunk")
-        problems = counted(len(read.issues), "problem")
+        tokens, chunks = counted(data["num_tokens"], "token"), counted(len(prompt.chunks), "chunk")
+        problems = counted(len(prompt.issues), "problem")
         show(f"{tokens} in {chunks}, {problems}: written as JSON to the standard output", sys.stderr)
     return 0
 
@@ -109,14 +109,14 @@ def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str,
     settings = LoadSettings(embedding_folders(arguments))
     model = random_model(settings) if arguments.weights is None else file_model(arguments.weights, settings)
     tower, config = next(iter(model.sizes().items()))
-    for name, least, most in (("layer", 1, config.num_layers), ("head", 0, config.num_heads)):
-        if not least <= getattr(arguments, name) <= most:
-            raise ValueError(f"--{name} {getattr(arguments, name)}: {tower} has {least} to {most}")
+    for name, lowest, highest in (("layer", 1, config.num_layers), ("head", 0, config.num_heads)):
+        if not lowest <= getattr(arguments, name) <= highest:
+            raise ValueError(f"--{name} {getattr(arguments, name)}: {tower} has {lowest} to {highest}")
     if arguments.weights is None:
         show(f"*** {RANDOM_WARNING} ***\n", sys.stderr)
     else:
         show(f"{model.title}; {model.origin}", sys.stderr)
-    found: list[tuple[dict[str, Any], str]] = []
+    entries: list[tuple[dict[str, Any], str]] = []
     labels: list[str] = []
     chunk, num_chunks = 0, 1
     while chunk < num_chunks:
@@ -130,17 +130,17 @@ def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str,
         for query, label in enumerate(attended.labels):
             if label.casefold() != arguments.attention.strip().casefold():
                 continue
-            told, texts, shares = row_of(attended, query)
+            title, texts, shares = row_of(attended, query)
             keys = list(zip(attended.labels, texts, shares, attended.allowed[query], strict=True))
             data = {"chunk": chunk, "position": query, "text": label, "layer": arguments.layer, "head": arguments.head}
             data["weights"] = [[key, share] for key, _, share, is_open in keys if is_open]
-            lines = [f"{attended.told}: {told}"]
+            lines = [f"{attended.told}: {title}"]
             lines += [f"{place:>5}  {key!r:<24}{text:>8}" for place, (key, text, _, can) in enumerate(keys) if can]
-            found.append((data, "\n".join(lines)))
-    if not found:
-        there = ", ".join(dict.fromkeys(labels))
-        raise ValueError(f"--attention {arguments.attention}: no token is this; there are {there:.400}")
-    return found
+            entries.append((data, "\n".join(lines)))
+    if not entries:
+        tokens = ", ".join(dict.fromkeys(labels))
+        raise ValueError(f"--attention {arguments.attention}: no token is this; there are {tokens:.400}")
+    return entries
 
 
 def _schedule(arguments: argparse.Namespace) -> int:
@@ -236,44 +236,44 @@ def _encode_one(arguments: argparse.Namespace) -> int:
     readers = readers_of(arguments, towers)
     prepared = Encoders(readers, towers).prepare([text], options_of(arguments))
     first = next(iter(readers))
-    read = prepared.reads[first][0]
-    show(token_table(read), flush=True)
+    first_prompt = prepared.reads[first][0]
+    show(token_table(first_prompt), flush=True)
 
     check_without_signs((reads[0] for reads in prepared.reads.values()), "a file")
     encoded = prepared.run()[0]
-    found = [issue for prompt in encoded.prompts.values() for issue in prompt.read.issues]
-    for issue in dict.fromkeys(found):
-        if issue not in read.issues:
+    issues = [issue for prompt in encoded.prompts.values() for issue in prompt.read.issues]
+    for issue in dict.fromkeys(issues):
+        if issue not in first_prompt.issues:
             show(f"  {issue.line}")
     show()
     for name, prompt in encoded.prompts.items():
         rows, dim = prompt.hidden.shape[1:]
         count = counted(prompt.num_encodings, "encoding")
-        told = ", ".join(filter(None, (prompt.read.options.scheme, bound_text(prompt.read), count)))
-        show(f"{name}: {told} -> {rows} rows of {dim}, weights: {source}")
+        description = ", ".join(filter(None, (prompt.read.options.scheme, bound_text(prompt.read), count)))
+        show(f"{name}: {description} -> {rows} rows of {dim}, weights: {source}")
 
-    drawn = _pictures(read, encoded.prompts[first].variants()) if arguments.pictures else {}
+    drawn = _pictures(first_prompt, encoded.prompts[first].variants()) if arguments.pictures else {}
     arguments.out.mkdir(parents=True, exist_ok=True)
     name = arguments.name or NAME
     files = {arguments.out / f"{name}-{part}.png": picture for part, picture in drawn.items()}
     tensors = arguments.out / f"{name}.safetensors"
-    about = {"weights": source, "clip_skip": str(arguments.clip_skip)}
+    metadata = {"weights": source, "clip_skip": str(arguments.clip_skip)}
     with ExitStack() as stack:  # files are moved to their destinations when all are written
         for path, picture in files.items():
             picture.save(stack.enter_context(written_whole(path)))
-        write_conditioning(tensors, Encoding(encoded.hidden, encoded.pooled), text, options_of(arguments), about)
+        write_conditioning(tensors, Encoding(encoded.hidden, encoded.pooled), text, options_of(arguments), metadata)
     show("wrote " + "\n      ".join(map(str, [tensors, *files])))
     return 0
 
 
-def _pictures(read: ReadPrompt, variants: Iterable[Variant]) -> dict[str, Image.Image]:
+def _pictures(prompt: ReadPrompt, variants: Iterable[Variant]) -> dict[str, Image.Image]:
     """Pictures of the prompt's tokens and masks, by suffix of their file names."""
     from ..web import pictures
     from ..weighting.view import view
 
     return {
-        "tokens": pictures.draw_tokens(view(read)),
-        "masks": pictures.draw_encoding_masks(read, variants),
+        "tokens": pictures.draw_tokens(view(prompt)),
+        "masks": pictures.draw_encoding_masks(prompt, variants),
     }
 
 

@@ -105,7 +105,7 @@ def _features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Ten
     """
     from ..encoder.images import image_features
 
-    progress, read = Progress(), list[Path]()
+    progress, readable = Progress(), list[Path]()
 
     def images() -> Iterator[Image.Image]:
         for path in paths:
@@ -115,17 +115,17 @@ def _features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Ten
                 progress.clear()
                 show(f"weighted-clip: {error}", sys.stderr)
                 continue
-            read.append(path)
+            readable.append(path)
             yield image
 
-    def count(done: int) -> None:
-        progress.tell(f"{done} of {len(paths)} images")
+    def count(num_done: int) -> None:
+        progress.tell(f"{num_done} of {len(paths)} images")
 
     features = image_features(clip, images(), crop, on_progress=count)
     progress.clear()
-    if not read:
+    if not readable:
         raise ValueError(f"none of the {len(paths)} images could be read")
-    return features, read
+    return features, readable
 
 
 def _rerank(arguments: argparse.Namespace) -> int:
@@ -135,15 +135,15 @@ def _rerank(arguments: argparse.Namespace) -> int:
     _check_clip(arguments, "rerank", "sort at random")
     if arguments.keep is not None and arguments.keep < 1:
         raise ValueError(f"--keep must be at least 1, got {arguments.keep}")
-    paths, others = image_files(arguments.paths)
+    paths, skipped = image_files(arguments.paths)
     text = text_of(arguments).strip("\n")
     clip = clip_of(arguments, arguments.weights, arguments.activation)
     described = text_features_of(clip, text, arguments.syntax)
-    features, read = _features_of(clip, paths, arguments.crop)
+    features, readable = _features_of(clip, paths, arguments.crop)
     scores: list[float] = similarity(described.vector.unsqueeze(0), features)[0].tolist()
     order = best(scores, len(scores))
-    kept = order[: arguments.keep]
-    ranked = [(rank, scores[index], read[index]) for rank, index in enumerate(kept, 1)]
+    best_indices = order[: arguments.keep]
+    ranked = [(rank, scores[index], readable[index]) for rank, index in enumerate(best_indices, 1)]
     _print_ranking(ranked, text, as_json=arguments.json)
     for issue in described.read.issues:
         show(f"  {issue.line}", sys.stderr)
@@ -152,9 +152,11 @@ def _rerank(arguments: argparse.Namespace) -> int:
     if arguments.chart is not None:
         from ..web.pictures import draw_ranking
 
-        names = [path.stem for path in read]
-        _write_chart(draw_ranking(Files(read), scores, order, len(kept), text, names=names), arguments.chart)
-    return tell_left_out(others, "folders", len(paths) - len(read), f" of {len(paths)}")
+        names = [path.stem for path in readable]
+        _write_chart(
+            draw_ranking(Files(readable), scores, order, len(best_indices), text, names=names), arguments.chart
+        )
+    return tell_left_out(skipped, "folders", len(paths) - len(readable), f" of {len(paths)}")
 
 
 def _print_ranking(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_json: bool) -> None:
@@ -172,12 +174,12 @@ def _print_ranking(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_j
 
 def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
     """Copy images into a folder, all or none of them."""
-    from ..output.placing import Placement
+    from ..output.placing import FileCopy
 
     width = len(str(len(ranked)))
-    placed = copy_images([Placement(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked])
-    if placed.there:
-        show(f"{len(placed.there):,} were in {folder} already, with the same bytes", sys.stderr)
+    placed = copy_images([FileCopy(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked])
+    if placed.existing:
+        show(f"{len(placed.existing):,} were in {folder} already, with the same bytes", sys.stderr)
 
 
 def _write_chart(chart: Image.Image, file: Path) -> None:
@@ -231,28 +233,33 @@ def _similarity(arguments: argparse.Namespace) -> int:
     if temperature is not None and arguments.softmax == "none":
         raise ValueError(f"--temperature {temperature:g} counts with --softmax only: cosines have none")
     texts = _texts(arguments)
-    paths, others = image_files(arguments.paths)
+    paths, skipped = image_files(arguments.paths)
     clip = clip_of(arguments, arguments.weights, arguments.activation)
     described = [text_features_of(clip, text, arguments.syntax) for text in texts]
-    features, read = _features_of(clip, paths, arguments.crop)
+    features, readable = _features_of(clip, paths, arguments.crop)
     over: Any = SOFTMAX[arguments.softmax]
     scale = 1.0 if over == "none" else temperature or 1 / clip.logit_scale
-    vectors = torch.stack([one.vector for one in described])
+    vectors = torch.stack([text_features.vector for text_features in described])
     values: list[list[float]] = probabilities(similarity(vectors, features, scale), over).tolist()
     if arguments.json:
         rows = [[value if math.isfinite(value) else None for value in row] for row in values]
-        data = {"texts": texts, "images": [str(path) for path in read], "softmax": arguments.softmax, "values": rows}
+        data = {
+            "texts": texts,
+            "images": [str(path) for path in readable],
+            "softmax": arguments.softmax,
+            "values": rows,
+        }
         show(json_text(data))
     else:
-        _print_matrix(values, texts, read)
-    for text, one in zip(texts, described, strict=True):
-        for issue in one.read.issues:
+        _print_matrix(values, texts, readable)
+    for text, text_features in zip(texts, described, strict=True):
+        for issue in text_features.read.issues:
             show(f"  {quote(text)}: {issue.line}", sys.stderr)
     if arguments.chart is not None:
         from ..web.pictures import draw_similarity
 
-        _write_chart(draw_similarity(values, texts, Files(read), over=over), arguments.chart)
-    return tell_left_out(others, "folders", len(paths) - len(read), f" of {len(paths)}")
+        _write_chart(draw_similarity(values, texts, Files(readable), over=over), arguments.chart)
+    return tell_left_out(skipped, "folders", len(paths) - len(readable), f" of {len(paths)}")
 
 
 def _texts(arguments: argparse.Namespace) -> list[str]:
@@ -260,8 +267,8 @@ def _texts(arguments: argparse.Namespace) -> list[str]:
     lines: list[str] = list(arguments.text)
     if arguments.texts is not None:
         file = str(arguments.texts)
-        given = [standard_input()] if file == "-" else PromptLines(file, "--texts")
-        lines += [line for text in given for line in text.splitlines()]
+        blocks = [standard_input()] if file == "-" else PromptLines(file, "--texts")
+        lines += [line for text in blocks for line in text.splitlines()]
     texts = [line.strip() for line in lines if line.strip()]
     if not texts:
         raise ValueError("there is no text to compare with: give --text TEXT, or --texts FILE with one on each line")

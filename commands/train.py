@@ -20,7 +20,7 @@ from .training import (
     Chart,
     Entries,
     Job,
-    Page,
+    ReportPage,
     Say,
     add_columns,
     add_compress,
@@ -120,8 +120,8 @@ def _recall_table(measured: Entries) -> str:
             continue
         is_share = "@" in name or "top-" in name
         values = [entry[name] for entry in measured if name in entry]
-        shown = (first[name], (max if is_share else min)(values), last.get(name, values[-1]))
-        cells = "".join(f"<td>{value:.1%}" if is_share else f"<td>{value:.4g}" for value in shown)
+        columns = (first[name], (max if is_share else min)(values), last.get(name, values[-1]))
+        cells = "".join(f"<td>{value:.1%}" if is_share else f"<td>{value:.4g}" for value in columns)
         rows += f"<tr><td>{escape(name)}{cells}"
     return (
         "<h2>Measured</h2><p>Recall: how often a text finds its own image among all of them, and an image its own "
@@ -130,7 +130,7 @@ def _recall_table(measured: Entries) -> str:
     )
 
 
-_CONTRASTIVE_PAGE = Page(
+_CONTRASTIVE_PAGE = ReportPage(
     "Training run",
     {
         "loss.png": Chart("Loss", ("loss", "held-out loss", "val: loss")),
@@ -146,7 +146,7 @@ _CONTRASTIVE_PAGE = Page(
     "*[@-]*",
     _recall_table,
 )
-_MLM_PAGE = Page(
+_MLM_PAGE = ReportPage(
     "Masked language modelling of captions",
     {
         "right.png": Chart("Share of hidden tokens that are found", ("held-out right", "right")),
@@ -155,7 +155,7 @@ _MLM_PAGE = Page(
     },
     "held-out right",
 )
-_CLASSIFIER_PAGE = Page(
+_CLASSIFIER_PAGE = ReportPage(
     "Training of a classifier",
     {
         "accuracy.png": Chart("Share of right classes", ("held-out accuracy", "accuracy")),
@@ -205,7 +205,7 @@ def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
 def _make_contrastive(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.contrastive import Run
+    from ..training.contrastive import ContrastiveRun
     from ..training.data import read_data, summary
     from ..training.distributed import declare_missing_operators
     from ..training.remote import is_remote
@@ -221,7 +221,7 @@ def _make_contrastive(
     zero_shot = ZeroShot(arguments.zero_shot, templates_of(arguments.templates)) if arguments.zero_shot else None
     clip = _clip(arguments, options)
     notes = _notes_on_val(val, data) + (zero_shot.notes if zero_shot else [])
-    run = Run(
+    run = ContrastiveRun(
         clip, weights, data, folder, options, accelerator, say, is_sharded=arguments.shard, val=val, zero_shot=zero_shot
     )
     notes = [_sizes(clip), *summary(run.data.problems), *notes]
@@ -240,8 +240,8 @@ def _notes_on_val(val: Data | None, data: Data) -> list[str]:
     if not val.examples:
         raise ValueError(f"--val: no usable pair: {'; '.join(summary(val.problems))}")
     shared = val.examples.common(data.examples)
-    told = f"{number_of(len(shared), 'images')} of --val, of {len(val.examples):,}, in the training, too: "
-    notes = [f"{told}{', '.join(shared[:3])}{', ...' if len(shared) > 3 else ''}"] if shared else []
+    overlap = f"{number_of(len(shared), 'images')} of --val, of {len(val.examples):,}, in the training, too: "
+    notes = [f"{overlap}{', '.join(shared[:3])}{', ...' if len(shared) > 3 else ''}"] if shared else []
     return [*(f"--val: {line}" for line in summary(val.problems)), *notes]
 
 
@@ -317,8 +317,8 @@ def _make_mlm(
     data, clip = read_captions(arguments.data, reading), _clip(arguments, options)
     run = MLMRun(clip, arguments.weights or Path(arguments.new), data, arguments.out, options, accelerator, say)
     notes = [_sizes(clip), *summary(data.problems)]
-    done = f"{counts(run)}, on {accelerator.device} in {options.precision}; images are not looked at"
-    return run, [*notes, done]
+    totals = f"{counts(run)}, on {accelerator.device} in {options.precision}; images are not looked at"
+    return run, [*notes, totals]
 
 
 def _mlm_written(run: Any) -> list[str]:
@@ -339,7 +339,7 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
     from ..training.augmentation import Augmentation
     from ..training.options import CaptionOptions, Rates, TrainOptions
 
-    rates_of = tuple(_rate_of(given) for given in arguments.rate_of)
+    rates_of = tuple(_rate_of(text) for text in arguments.rate_of)
     return with_arguments(
         TrainOptions(),
         arguments,
@@ -358,22 +358,22 @@ def _options(arguments: argparse.Namespace) -> TrainOptions:
     )
 
 
-def _jitter(given: str) -> tuple[float, float, float, float]:
+def _jitter(text: str) -> tuple[float, float, float, float]:
     """The four largest changes of colours."""
     try:
-        brightness, contrast, saturation, hue = map(float, given.split(","))
+        brightness, contrast, saturation, hue = map(float, text.split(","))
     except ValueError:
-        raise ValueError(f"--color-jitter {given}: write four numbers, such as 0.32,0.32,0.32,0.08") from None
+        raise ValueError(f"--color-jitter {text}: write four numbers, such as 0.32,0.32,0.32,0.08") from None
     return brightness, contrast, saturation, hue
 
 
-def _rate_of(given: str) -> tuple[str, float]:
+def _rate_of(text: str) -> tuple[str, float]:
     """A part and its rate."""
-    part, _, rate = given.partition("=")
+    part, _, rate = text.partition("=")
     try:
         return part, float(rate)
     except ValueError:
-        raise ValueError(f"--rate-of {given}: write PART=X, such as embeddings=1e-4") from None
+        raise ValueError(f"--rate-of {text}: write PART=X, such as embeddings=1e-4") from None
 
 
 def _add_fill_arguments(fill: argparse.ArgumentParser) -> None:
@@ -389,8 +389,8 @@ def _fill(arguments: argparse.Namespace) -> int:
 
     if arguments.top < 1:
         raise ValueError(f"--top must be at least 1, got {arguments.top}")
-    for number, found in enumerate(fill(load_mlm(arguments.folder), arguments.text, arguments.top), 1):
-        show(f"{MASK} {number}: " + ", ".join(f"{token} {chance:.1%}" for token, chance in found))
+    for number, candidates in enumerate(fill(load_mlm(arguments.folder), arguments.text, arguments.top), 1):
+        show(f"{MASK} {number}: " + ", ".join(f"{token} {chance:.1%}" for token, chance in candidates))
     return 0
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from ..training.data import Reading
+    from ..training.data import ReadingOptions
 
 REPORT_NAME, MONTAGE_NAME = "report.html", "reconstructions.png"
 MAX_CURVES = 6
@@ -71,7 +71,7 @@ def before_and_after(measured: Entries) -> str:
     return f"<h2>Measured</h2><table><tr><th><th>before<th>after{rows}</table>"
 
 
-class Page(NamedTuple):
+class ReportPage(NamedTuple):
     """A page, apart from the run."""
 
     title: str
@@ -83,7 +83,7 @@ class Page(NamedTuple):
     """Makes a table of the measurements, if there are any."""
 
 
-def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequence[str]) -> Path:
+def write_report(folder: Path, page: ReportPage, properties: Mapping[str, Any], notes: Sequence[str]) -> Path:
     """Write curves and page of a run from the log in its folder; a montage there is included. Return the page."""
     from ..training.log import LOG_NAME
     from ..web.pictures.curves import draw_curves
@@ -92,10 +92,10 @@ def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequ
     names = list(dict.fromkeys(name for entry in entries for name in entry))
     pictures = {MONTAGE_NAME: ""} if (folder / MONTAGE_NAME).is_file() else {}
     for file, chart in {**page.charts, "norm.png": NORM}.items():
-        shown = [name for key in chart.keys for name in names if fnmatchcase(name, key)][:MAX_CURVES]
+        matches = [name for key in chart.keys for name in names if fnmatchcase(name, key)][:MAX_CURVES]
         curves = {
             name.removeprefix(_MOVED): [(entry["step"], entry[name]) for entry in entries if name in entry]
-            for name in shown
+            for name in matches
         }
         if any(math.isfinite(value) for points in curves.values() for _, value in points):
             dark = file.replace(".png", "-dark.png")
@@ -105,7 +105,9 @@ def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequ
     if count := sum(bool(entry.get("skipped")) for entry in entries):
         notes = [*notes, f"{count:,} updates were skipped, as a gradient was not finite"]
     measured = [entry for entry in entries if any(fnmatchcase(name, page.measured) for name in entry)]
-    options = "".join(f"<tr><td>{escape(name)}<td><code>{escape(str(value))}</code>" for name, value in about.items())
+    options = "".join(
+        f"<tr><td>{escape(name)}<td><code>{escape(str(value))}</code>" for name, value in properties.items()
+    )
     parts = [
         "<!doctype html>",
         f'<html lang="en"><meta charset="utf-8"><title>{escape(page.title)}</title>',
@@ -138,11 +140,11 @@ def montage(rows: Sequence[Tensor], path: Path) -> None:
     write_picture(in_rows(rows), path)
 
 
-def in_turn(pictures: Tensor, shown: Tensor) -> list[Tensor]:
+def in_turn(pictures: Tensor, results: Tensor) -> list[Tensor]:
     """Rows of pictures, each followed by one of results, ``[n, 3, h, w]``; an incomplete last row is left out."""
     count = min(_ACROSS, len(pictures))
     starts = range(0, len(pictures) - count + 1, count)
-    return [some[start : start + count] for start in starts for some in (pictures, shown)]
+    return [images[start : start + count] for start in starts for images in (pictures, results)]
 
 
 LATEST_FLAG = "--resume-latest"
@@ -161,7 +163,7 @@ class Job(NamedTuple):
     """Name of a file that each run writes."""
     make: Callable[[argparse.Namespace, Any, Accelerator, Say], tuple[Any, list[str]]]
     """Creates a run, a `Loop`, with notes for its output and report."""
-    page: Page
+    page: ReportPage
     """Its report."""
     written: Callable[[Any], list[str]] | None = None
     """Says what a run has written; by default the result."""
@@ -194,8 +196,8 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     run.saving = saving
     run.workers = getattr(arguments, "workers", None) or run.workers
     if tracker:
-        about = {"name": arguments.name or folder.name, "dir": str(folder)}
-        accelerator.init_trackers(arguments.wandb_project_name, run.about(), {tracker: about})
+        tracker_options = {"name": arguments.name or folder.name, "dir": str(folder)}
+        accelerator.init_trackers(arguments.wandb_project_name, run.about(), {tracker: tracker_options})
     for line in notes:
         say(line)
     if arguments.resume:
@@ -210,8 +212,8 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
         is_broken = True
         raise
     finally:
-        for one in accelerator.trackers:
-            one.finish()
+        for open_tracker in accelerator.trackers:
+            open_tracker.finish()
         if accelerator.is_main_process and (folder / LOG_NAME).is_file():
             for line in run.told():
                 say(line)
@@ -287,9 +289,9 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def reading_of(arguments: argparse.Namespace, cache: Path | None) -> Reading:
+def reading_of(arguments: argparse.Namespace, cache: Path | None) -> ReadingOptions:
     """Facts for reading data."""
-    from ..training.data import Reading
+    from ..training.data import ReadingOptions
     from ..training.table import COLUMNS, Columns
 
     separator = arguments.csv_separator.replace("\\t", "\t")
@@ -297,7 +299,7 @@ def reading_of(arguments: argparse.Namespace, cache: Path | None) -> Reading:
         raise ValueError(f"--csv-separator {arguments.csv_separator}: write one character, or \\t for a tab")
     image, caption = arguments.csv_img_key, arguments.csv_caption_key
     columns = Columns((image,) if image else COLUMNS.image, (caption,) if caption else COLUMNS.caption, separator)
-    return Reading(columns, getattr(arguments, "data_factors", None) or "", cache)
+    return ReadingOptions(columns, getattr(arguments, "data_factors", None) or "", cache)
 
 
 def add_device(train: argparse.ArgumentParser) -> None:
@@ -327,7 +329,7 @@ def add_compress(train: argparse.ArgumentParser) -> None:
 
 def with_arguments(options: Options, arguments: argparse.Namespace, **more: Any) -> Options:
     """Options with all that was given of them: by arguments of the same names, and more."""
-    found: Any = options
-    names = {field.name for field in fields(found)}
-    given = {name: value for name, value in vars(arguments).items() if name in names}
-    return replace(found, **{name: value for name, value in {**given, **more}.items() if value is not None})
+    record: Any = options
+    names = {field.name for field in fields(record)}
+    values = {name: value for name, value in vars(arguments).items() if name in names}
+    return replace(record, **{name: value for name, value in {**values, **more}.items() if value is not None})

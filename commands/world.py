@@ -17,7 +17,7 @@ from .console import Progress, show
 from .images import write_picture
 from .options import add_arguments, add_value, options_of
 from .processes import alone
-from .training import Chart, Job, Page, Say, add_device, add_saving, epilog, in_rows, with_arguments
+from .training import Chart, Job, ReportPage, Say, add_device, add_saving, epilog, in_rows, with_arguments
 from .training import train as train_with
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ ACROSS, ENLARGED = 8, 4
 """Pictures in a row, and pixels of the file for one of theirs, along each side."""
 CLIP_OPTIONS = ("scheme", "padding", "law", "mask_method")
 """Options of prompts that only CLIP's rows have."""
-_PAGE = Page(
+_PAGE = ReportPage(
     "Training of a small world",
     {
         "right.png": Chart("Share of right colours and kinds in pictures of held-out captions", ("colors", "kinds")),
@@ -154,9 +154,9 @@ def _draw(arguments: argparse.Namespace) -> int:
 
     world, _ = world_of(arguments.world)
     painter, options = painter_of(world), options_of(arguments)
-    given = [name for name in CLIP_OPTIONS if getattr(options, name) != OPTIONS[name].default]
-    if world.name == "joint" and given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    changed = [name for name in CLIP_OPTIONS if getattr(options, name) != OPTIONS[name].default]
+    if world.name == "joint" and changed:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
         raise ValueError(f"{flags}: of CLIP's rows alone; in the joint world weights act by --how")
     painter.check(arguments.text, options)
     how = arguments.how or ("bias" if world.name == "joint" else "")

@@ -69,14 +69,14 @@ def _measure_world(arguments: argparse.Namespace) -> int:
         passed = time.monotonic() - started
         progress.tell(f"{total - left:,} of {total:,} pictures, {duration(passed / (total - left) * left)} left")
 
-    found = measured(measure(painter, folder, questions, recipe, say), questions)
+    results = measured(measure(painter, folder, questions, recipe, say), questions)
     progress.clear()
-    tables = [(question, tables_of(found, question)) for question in questions]
-    for _, some in tables:
+    tables = [(question, tables_of(results, question)) for question in questions]
+    for _, by_name in tables:
         for name in ("placed", "present", "others", "summary", "beside", "read"):
-            if name in some:
-                show("\n".join(["", *some[name].lines()]))
-    for path in write_report(painter, found, tables, arguments.out):
+            if name in by_name:
+                show("\n".join(["", *by_name[name].lines()]))
+    for path in write_report(painter, results, tables, arguments.out):
         show(f"written: {path}")
     return 0
 
@@ -92,7 +92,7 @@ def _seconds_of_a_picture(painter: Painter) -> float:
 
 
 def write_report(
-    painter: Painter, found: Measured, tables: Sequence[tuple[Question, Mapping[str, Table]]], folder: Path
+    painter: Painter, results: Measured, tables: Sequence[tuple[Question, Mapping[str, Table]]], folder: Path
 ) -> list[Path]:
     """Write means, tables, charts and grids of questions into a folder; return their paths."""
     from ..output.files import written_whole
@@ -101,17 +101,17 @@ def write_report(
 
     pages: list[str] = []
     pictures: dict[str, Image.Image] = {}
-    for question, some in tables:
-        pages += [f"## {question.title}", *(table.markdown() for table in some.values())]
-        charted = [name for name in ("placed", "present", "others") if name in some]
+    for question, by_name in tables:
+        pages += [f"## {question.title}", *(table.markdown() for table in by_name.values())]
+        charted = [name for name in ("placed", "present", "others") if name in by_name]
         if len(question.weights) == 1 or not charted:
             continue
         for answer in charted:
-            pictures[f"{question.name}-{answer}.png"] = draw_chart(found, question, answer)
+            pictures[f"{question.name}-{answer}.png"] = draw_chart(results, question, answer)
         pictures[f"{question.name}-grid.png"] = draw_grid(painter, question)
     with written_whole(folder / TABLES) as path:
         path.write_text("\n".join(pages), encoding="utf-8")
-    write_measured(found, folder / MEANS)
+    write_measured(results, folder / MEANS)
     for name, picture in pictures.items():
         write_picture(picture, folder / name)
     return [folder / name for name in (TABLES, MEANS, *pictures)]

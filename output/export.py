@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..encoder.encoding import Encoding
 
 
-def write_conditioning(path: Path, rows: Encoding, text: str, options: object, about: Mapping[str, str]) -> None:
+def write_conditioning(path: Path, rows: Encoding, text: str, options: object, more: Mapping[str, str]) -> None:
     """Write hidden states and pooled vector atomically.
 
     Args:
@@ -26,13 +26,13 @@ def write_conditioning(path: Path, rows: Encoding, text: str, options: object, a
         rows: The prompt's conditioning, ``[1, rows, dim]`` and ``[1, pooled_dim]``.
         text: The prompt.
         options: Dataclass of the options it was read and weighted with; each field becomes a metadata entry.
-        about: Further entries, such as the origin of the weights.
+        more: Further entries, such as the origin of the weights.
 
     Raises:
         OSError: If the file cannot be written. No part of it remains, and an existing file is left as it was.
         UnicodeEncodeError: If the text contains a lone surrogate.
     """
-    metadata = {name: str(value) for name, value in vars(options).items()} | {"prompt": text, **about}
+    metadata = {name: str(value) for name, value in vars(options).items()} | {"prompt": text, **more}
     tensors = {"hidden": rows.hidden.cpu().contiguous(), "pooled": rows.pooled.cpu().contiguous()}
     with written_whole(path) as place:
         save_tensors(tensors, place, metadata)

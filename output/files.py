@@ -65,8 +65,8 @@ def written_whole(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     temporary = target.with_name(_beginning(target.name) + TEMPORARY_SUFFIX)
     try:
-        with _own_folder(temporary) as own:
-            written = own / f"whole{target.suffix}"
+        with _own_folder(temporary) as folder:
+            written = folder / f"whole{target.suffix}"
             yield written
             with written.open("rb+") as file:
                 os.fsync(file.fileno())
@@ -74,8 +74,10 @@ def written_whole(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
     except WriteError:
         raise
     except OSError as error:
-        others = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, (str, Path))]
-        if others and not any(other == target or other.is_relative_to(temporary) for other in others):
+        failed_paths = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, (str, Path))]
+        if failed_paths and not any(
+            failed_path == target or failed_path.is_relative_to(temporary) for failed_path in failed_paths
+        ):
             raise
         raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -94,15 +96,15 @@ def folder_written_whole(folder: Path, *, may_replace: bool = False) -> Iterator
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _own_folder(folder.with_name(_beginning(folder.name) + TEMPORARY_SUFFIX)) as own:
-            whole = own / "whole"
+        with _own_folder(folder.with_name(_beginning(folder.name) + TEMPORARY_SUFFIX)) as temporary:
+            whole = temporary / "whole"
             whole.mkdir()
             yield whole
             if may_replace and _exchange(whole, folder):
                 return
             with suppress(FileNotFoundError):
                 if may_replace:
-                    folder.rename(own / "before")
+                    folder.rename(temporary / "before")
                 else:
                     folder.rmdir()
             whole.rename(folder)
@@ -112,11 +114,11 @@ def folder_written_whole(folder: Path, *, may_replace: bool = False) -> Iterator
         raise WriteError(f"{folder} cannot be written: {error.strerror or error}") from error
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Exchange two folders in one step; False where this is not possible."""
     call = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None  # glibc 2.28 or newer
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+    return call is not None and call(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0
 
 
 @contextmanager
@@ -221,21 +223,21 @@ def _own_folder(parent: Path) -> Iterator[Path]:
         stack.callback(_remove_empty, parent)
         failed = 0
         while True:
-            own = parent / token_hex(8)
+            folder = parent / token_hex(8)
             with suppress(FileExistsError):
                 parent.mkdir()
                 with suppress(OSError):  # so that whoever may write the file may write here
                     shutil.copymode(parent.parent, parent)
             try:
-                stack.enter_context(_locked(own.with_suffix(LOCK_SUFFIX)))
+                stack.enter_context(_locked(folder.with_suffix(LOCK_SUFFIX)))
                 break
             except (FileNotFoundError, LockedError):  # another writer is removing the empty folder, or the new lock
                 failed += 1
                 if failed == _NUM_TRIES:
                     raise
-        stack.callback(shutil.rmtree, own, ignore_errors=True)
-        own.mkdir()
-        yield own
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.mkdir()
+        yield folder
 
 
 def _remove_remains(temporary: Path) -> None:

@@ -17,23 +17,23 @@ from typing import NamedTuple
 from .files import alone_in, written_whole
 
 
-class Placement(NamedTuple):
+class FileCopy(NamedTuple):
     """A file and its destination."""
 
     source: Path
     target: Path
 
 
-class Placed(NamedTuple):
+class CopyResult(NamedTuple):
     """Result of placing files."""
 
-    done: list[Placement]
-    """Copied."""
-    there: list[Placement]
-    """Not copied, because the destination already had the same bytes."""
+    copied: list[FileCopy]
+    """Files that were copied."""
+    existing: list[FileCopy]
+    """Files that were not copied, because the destination already had the same bytes."""
 
 
-def place_files(placements: Sequence[Placement], *, on_progress: Callable[[int], None] | None = None) -> Placed:
+def place_files(placements: Sequence[FileCopy], *, on_progress: Callable[[int], None] | None = None) -> CopyResult:
     """Copy files, and create their folders. An existing target is never replaced.
 
     Args:
@@ -51,47 +51,47 @@ def place_files(placements: Sequence[Placement], *, on_progress: Callable[[int],
     """
     with ExitStack() as stack:
         # by their real paths, of which no two are the same folder
-        for folder in dict.fromkeys(Path(os.path.realpath(one.target.parent)) for one in placements):
+        for folder in dict.fromkeys(Path(os.path.realpath(placement.target.parent)) for placement in placements):
             stack.enter_context(alone_in(folder))
         new, same = _divided(placements)
-        made: list[Placement] = []
+        copied: list[FileCopy] = []
         try:
-            for number, one in enumerate(new, 1):
-                _copy(one)
-                made.append(one)
+            for number, placement in enumerate(new, 1):
+                _copy(placement)
+                copied.append(placement)
                 if on_progress is not None:
                     on_progress(number)
         except BaseException:
-            for source, target in made:
+            for source, target in copied:
                 if os.path.lexists(source):  # not the last name of a file, whatever others do
                     target.unlink(missing_ok=True)
             raise
-        return Placed(made, same)
+        return CopyResult(copied, same)
 
 
-def _divided(placements: Iterable[Placement]) -> tuple[list[Placement], list[Placement]]:
+def _divided(placements: Iterable[FileCopy]) -> tuple[list[FileCopy], list[FileCopy]]:
     """Separate placements to be made, and those with the same bytes at the target."""
-    new: list[Placement] = []
-    same: list[Placement] = []
+    new: list[FileCopy] = []
+    same: list[FileCopy] = []
     seen: set[Path] = set()
-    for one in placements:
-        source, target = one
+    for placement in placements:
+        source, target = placement
         if target in seen:
             raise ValueError(f"{target} would come twice; nothing was done")
         seen.add(target)
         if not os.path.lexists(target):
-            new.append(one)
+            new.append(placement)
         elif source.name == target.name and source.parent.samefile(target.parent):
             raise ValueError(f"{source} is in {target.parent} already; nothing was done")
         elif target.is_symlink() or not target.is_file() or not filecmp.cmp(source, target, shallow=False):
             raise ValueError(f"{target} exists and is not overwritten; nothing was done")
         else:
-            same.append(one)
+            same.append(placement)
     return new, same
 
 
-def _copy(one: Placement) -> None:
-    source, target = one
+def _copy(placement: FileCopy) -> None:
+    source, target = placement
     with written_whole(target, may_replace=False) as place:
         shutil.copyfile(source, place)
     try:

@@ -33,9 +33,9 @@ def rewrite(source: Path, place: Path, tensors: Mapping[str, Tensor], metadata: 
     with source.open("rb") as file, place.open("wb") as out:
         header: dict[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         data = file.tell()
-        about = {**header.pop(_METADATA, {}), **metadata}
+        all_metadata = {**header.pop(_METADATA, {}), **metadata}
         entries = sorted(header.items(), key=lambda entry: entry[1]["data_offsets"])
-        written: dict[str, Any] = {_METADATA: about}
+        written: dict[str, Any] = {_METADATA: all_metadata}
         end = 0
         for key, entry in entries:
             begin, tensor = end, tensors.get(key)

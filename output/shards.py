@@ -49,23 +49,23 @@ class ShardHead:
     """Line of its first prompt."""
     texts: tuple[str, ...]
     """Its prompts, at least one."""
-    about: Mapping[str, str]
+    metadata: Mapping[str, str]
     """Origin of the shard: options, weights, ..."""
 
-    def differences(self, other: ShardHead, informative: Sequence[str] = ()) -> list[str]:
+    def differences(self, planned: ShardHead, informative: Sequence[str] = ()) -> list[str]:
         """Differences that keep this shard from being the beginning of another.
 
         >>> ShardHead(8, ("a", "b"), {"scheme": "comfy"}).differences(ShardHead(8, ("a", "c"), {"scheme": "lpw"}))
         ["scheme: 'comfy' there, 'lpw' now", "line 10: 'b' there, 'c' now"]
         """
-        keys = dict.fromkeys([*self.about, *other.about])
-        by_key = {key: _difference(key, self.about.get(key), other.about.get(key)) for key in keys}
-        found = [difference for key, difference in by_key.items() if difference and key not in informative]
-        pairs = enumerate(zip(self.texts, other.texts, strict=False), self.first + 1)
-        found += [_difference(f"line {number}", *pair) for number, pair in pairs if pair[0] != pair[1]][:1]
-        if len(self.texts) > len(other.texts):
-            found.append(f"{len(self.texts)} lines there, {len(other.texts)} now")
-        return found and found + [by_key[key] for key in informative if by_key.get(key)]
+        keys = dict.fromkeys([*self.metadata, *planned.metadata])
+        by_key = {key: _difference(key, self.metadata.get(key), planned.metadata.get(key)) for key in keys}
+        lines = [difference for key, difference in by_key.items() if difference and key not in informative]
+        pairs = enumerate(zip(self.texts, planned.texts, strict=False), self.first + 1)
+        lines += [_difference(f"line {number}", *pair) for number, pair in pairs if pair[0] != pair[1]][:1]
+        if len(self.texts) > len(planned.texts):
+            lines.append(f"{len(self.texts)} lines there, {len(planned.texts)} now")
+        return lines and lines + [by_key[key] for key in informative if by_key.get(key)]
 
 
 class EncodedLine(NamedTuple):
@@ -110,12 +110,12 @@ def write_shard(path: Path, head: ShardHead, rows: Sequence[Encoding]) -> None:
         OSError: If the file cannot be written. No part of it remains, and an existing file is left as it was.
         ShardError: If the texts are too long to be read again.
     """
-    metadata = {"format": FORMAT, **head.about}
+    metadata = {"format": FORMAT, **head.metadata}
     metadata |= {"first_line": str(head.first), "last_line": str(head.first + len(head.texts) - 1)}
     tensors: dict[str, Tensor] = {}
-    for line, (text, one) in enumerate(zip(head.texts, rows, strict=True), head.first):
+    for line, (text, encoding) in enumerate(zip(head.texts, rows, strict=True), head.first):
         metadata[f"{line:08d}.text"] = text
-        tensors |= {f"{line:08d}.hidden": one.hidden, f"{line:08d}.pooled": one.pooled}
+        tensors |= {f"{line:08d}.hidden": encoding.hidden, f"{line:08d}.pooled": encoding.pooled}
     with written_whole(path) as place:
         save_tensors(tensors, place, metadata)
         with place.open("rb") as file:
@@ -190,10 +190,10 @@ def _tensor(file: Any, key: str, num_axes: int) -> Tensor:
     return file.get_tensor(key).clone()
 
 
-def _difference(name: str, there: str | None, now: str | None) -> str:
-    if there == now:
+def _difference(name: str, then: str | None, now: str | None) -> str:
+    if then == now:
         return ""
-    return f"{name}: {_short(there)} there, {_short(now)} now"
+    return f"{name}: {_short(then)} there, {_short(now)} now"
 
 
 def _short(value: str | None) -> str:

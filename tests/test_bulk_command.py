@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from weighted_clip.commands import bulk
 from weighted_clip.commands.bulk import BulkEncoder
-from weighted_clip.commands.processes import place_of
+from weighted_clip.commands.processes import process_of
 from weighted_clip.commands.program import main
 from weighted_clip.commands.prompt_lines import MAX_LINE_BYTES, PromptLines
 from weighted_clip.encoder.config import TextConfig
@@ -629,7 +629,7 @@ def test_several_processes_are_refused_before_anything_is_written(
 )
 def test_a_place_that_is_none_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="start them with torchrun, or unset these"):
-        place_of(environ)
+        process_of(environ)
 
 
 # ---- memory

@@ -41,7 +41,8 @@ def test_examples_can_be_typed_and_are_shown(name: str, examples: Sequence[str],
     for line in lines:
         words, _, _ = line.removeprefix("  python run.py").partition(" < ")
         if words:
-            make_parser().parse_args(shlex.split(words))
+            given = shlex.split(words)
+            assert make_parser(words=given).parse_args(given) == make_parser().parse_args(given)
 
 
 def test_the_list_of_run_py_is_that_of_the_program(run: ModuleType) -> None:  # noqa: F811

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from weighted_clip.output import placing
-from weighted_clip.output.placing import Placement, place_files
+from weighted_clip.output.placing import FileCopy, place_files
 
 NAMES = ("a.png", "b.png", "c.png", "d.png")
 
@@ -46,9 +46,9 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def placements(folder: Path, into: Path) -> list[Placement]:
+def placements(folder: Path, into: Path) -> list[FileCopy]:
     """Two labels, in turn."""
-    return [Placement(folder / name, into / "xy"[number % 2] / name) for number, name in enumerate(NAMES)]
+    return [FileCopy(folder / name, into / "xy"[number % 2] / name) for number, name in enumerate(NAMES)]
 
 
 def state(*folders: Path) -> dict[str, object]:
@@ -109,7 +109,7 @@ def test_what_came_in_the_way_meanwhile_is_not_overwritten(
     before = state(folder)
     real = placing._divided
 
-    def divided(some: Sequence[Placement]) -> object:
+    def divided(some: Sequence[FileCopy]) -> object:
         found = real(some)
         (into / "y" / "d.png").write_bytes(b"mine")
         return found
@@ -138,13 +138,13 @@ def test_a_folder_is_never_copied_into_itself(folder: Path, tmp_path: Path, by: 
         target.symlink_to(folder, target_is_directory=True)
     before = state(folder)
     with pytest.raises(ValueError, match="already; nothing was done"):
-        place_files([Placement(folder / name, target / name) for name in NAMES])
+        place_files([FileCopy(folder / name, target / name) for name in NAMES])
     assert state(folder) == before
 
 
 def test_two_files_never_go_to_one_target(folder: Path, into: Path) -> None:
     before = state(folder)
-    some = [Placement(folder / name, into / "same.png") for name in NAMES[:2]]
+    some = [FileCopy(folder / name, into / "same.png") for name in NAMES[:2]]
     with pytest.raises(ValueError, match=r"same\.png would come twice"):
         place_files(some)
     assert state(folder) == before

@@ -36,7 +36,7 @@ class Augmentation:
     """Probability of an image in shades of grey."""
 
     def __post_init__(self) -> None:
-        if not all(0 <= most <= 1 for most in self.jitter) or self.jitter[3] > 0.5:
+        if not all(0 <= strength <= 1 for strength in self.jitter) or self.jitter[3] > 0.5:
             raise ValueError(f"--color-jitter: changes from 0 to 1, of the hue to 0.5, not {self.jitter}")
         for flag, value in {"--color-jitter-prob": self.jitter_prob, "--gray-prob": self.gray_prob}.items():
             if not 0 <= value <= 1:
@@ -66,13 +66,13 @@ class Augmentation:
 
         changes = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color, None)
         for number in rng.sample(range(4), 4):
-            most, change = self.jitter[number], changes[number]
-            if not most:
+            strength, change = self.jitter[number], changes[number]
+            if not strength:
                 continue
             if change is not None:
-                image = change(image).enhance(rng.uniform(1 - most, 1 + most))
+                image = change(image).enhance(rng.uniform(1 - strength, 1 + strength))
             else:
-                image = turned(image, rng.uniform(-most, most))
+                image = turned(image, rng.uniform(-strength, strength))
         return image
 
 
@@ -80,9 +80,9 @@ def turned(image: Image.Image, turn: float) -> Image.Image:
     """Image with other hues, by a part of a turn."""
     from PIL import Image
 
-    hue, *others = image.convert("HSV").split()
+    hue, *channels = image.convert("HSV").split()
     shift = int(turn * 255)
-    return Image.merge("HSV", [hue.point([(value + shift) % 256 for value in range(256)]), *others]).convert("RGB")
+    return Image.merge("HSV", [hue.point([(value + shift) % 256 for value in range(256)]), *channels]).convert("RGB")
 
 
 def random_part(width: int, height: int, least_area: float, rng: random.Random) -> tuple[int, int, int, int]:

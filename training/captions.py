@@ -38,11 +38,11 @@ def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions)
     if not options.shuffle_tags and not options.tag_dropout:
         return caption
     tags = [tag.strip() for tag in caption.split(",") if tag.strip()]
-    kept, others = tags[: options.keep_tags], tags[options.keep_tags :]
-    chosen = [tag for tag in others if rng.random() >= options.tag_dropout]
+    fixed, movable = tags[: options.keep_tags], tags[options.keep_tags :]
+    chosen = [tag for tag in movable if rng.random() >= options.tag_dropout]
     if options.shuffle_tags:
         rng.shuffle(chosen)
-    return ", ".join([*kept, *chosen]) or caption  # never an empty caption
+    return ", ".join([*fixed, *chosen]) or caption  # never an empty caption
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,13 @@ def token_ids(captions: Sequence[str], tokenizer: Tokenizer, config: TextConfig,
     Returns:
         ``[captions, s]``, int64: BOS, tokens, EOS, padding.
     """
-    most = config.context_length - 2
-    tokens = [tokens_of(caption, tokenizer, config, word)[:most] for caption in captions]
+    max_tokens = config.context_length - 2
+    tokens = [tokens_of(caption, tokenizer, config, word)[:max_tokens] for caption in captions]
     ids = torch.full((len(tokens), max(map(len, tokens)) + 2), config.pad_id)
     ids[:, 0] = config.bos_id
-    for row, given in zip(ids, tokens, strict=True):
-        row[1 : 1 + len(given)] = torch.tensor(given, dtype=torch.long)
-        row[1 + len(given)] = config.eos_id
+    for row, caption_tokens in zip(ids, tokens, strict=True):
+        row[1 : 1 + len(caption_tokens)] = torch.tensor(caption_tokens, dtype=torch.long)
+        row[1 + len(caption_tokens)] = config.eos_id
     return ids
 
 
@@ -122,7 +122,7 @@ def notes_on_length(examples: Iterable[Example], config: TextConfig, word: NewWo
 
 def names_of_cut(examples: Iterable[Example], config: TextConfig, word: NewWord | None = None) -> list[str]:
     """Name of the example of each caption that is cut off."""
-    captions = ((one.name, caption) for one in examples for caption in one.captions)
+    captions = ((example.name, caption) for example in examples for caption in example.captions)
     return [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config, word)]
 
 
@@ -130,8 +130,8 @@ def notes_on_cut(cut: Sequence[str], config: TextConfig) -> list[str]:
     """Line about captions that are cut off, given the names of their images; none without any."""
     named = f"{', '.join(cut[:3])}{', ...' if len(cut) > 3 else ''}"
     have, are = ("have", "are") if len(cut) != 1 else ("has", "is")
-    told = f"{have} more than {config.context_length - 2} tokens, and {are} read up to there"
-    return [f"{number_of(len(cut), 'captions')} {told} ({named})"] if cut else []
+    description = f"{have} more than {config.context_length - 2} tokens, and {are} read up to there"
+    return [f"{number_of(len(cut), 'captions')} {description} ({named})"] if cut else []
 
 
 class Batches:
@@ -161,11 +161,11 @@ class Batches:
         rng = random.Random(f"{self._seed}/{epoch}")
         order = array("q")
         for turn in range(math.ceil(max(self._repeats))):
-            some = array("q", (index for index, repeats in enumerate(self._repeats) if repeats >= turn + 1))
+            turn_order = array("q", (index for index, repeats in enumerate(self._repeats) if repeats >= turn + 1))
             for share, indices in _partly(self._repeats, turn).items():
-                some.extend(rng.sample(indices, round(share * len(indices))))
-            rng.shuffle(some)
-            order += some
+                turn_order.extend(rng.sample(indices, round(share * len(indices))))
+            rng.shuffle(turn_order)
+            order += turn_order
         return order
 
 
@@ -181,15 +181,17 @@ def num_in_epoch(repeats: Sequence[float]) -> int:
 
 def _partly(repeats: Sequence[float], turn: int) -> dict[float, array[int]]:
     """Indices of the examples of which only a share comes in a turn, by their repeats' fraction."""
-    found: dict[float, array[int]] = {}
+    by_fraction: dict[float, array[int]] = {}
     for index, number in enumerate(repeats):
         if turn < number < turn + 1:
-            found.setdefault(number % 1, array("q")).append(index)
-    return found
+            by_fraction.setdefault(number % 1, array("q")).append(index)
+    return by_fraction
 
 
 def held_out(examples: Examples, count: int, seed: int) -> tuple[Examples, Examples]:
     """Split examples at random."""
     out = set(random.Random(f"{seed}/held out").sample(range(len(examples)), count))
-    is_out = [examples.chosen(index for index in range(len(examples)) if (index in out) == wanted) for wanted in (0, 1)]
+    is_out = [
+        examples.chosen(index for index in range(len(examples)) if (index in out) == is_held) for is_held in (0, 1)
+    ]
     return is_out[0], is_out[1]

@@ -88,15 +88,15 @@ def keep(folder: Path, step: int) -> None:
 
 def kept_steps(folder: Path) -> list[int]:
     """Steps of the earlier checkpoints that are kept, ascending."""
-    found = (_KEPT.fullmatch(path.name) for path in folder.glob(_kept_name("*")))
-    return sorted(int(one[1]) for one in found if one)
+    matches = (_KEPT.fullmatch(path.name) for path in folder.glob(_kept_name("*")))
+    return sorted(int(match[1]) for match in matches if match)
 
 
-def remove_kept(folder: Path, step: int, most: int) -> None:
-    """Keep only the ``most`` newest of the checkpoints before a step."""
-    earlier = [one for one in kept_steps(folder) if one < step]
-    for one in earlier[: max(0, len(earlier) - most)]:
-        (folder / _kept_name(one)).unlink()
+def remove_kept(folder: Path, step: int, count: int) -> None:
+    """Keep only the ``count`` newest of the checkpoints before a step."""
+    earlier = [earlier_step for earlier_step in kept_steps(folder) if earlier_step < step]
+    for earlier_step in earlier[: max(0, len(earlier) - count)]:
+        (folder / _kept_name(earlier_step)).unlink()
 
 
 def _kept_name(step: int | str) -> str:
@@ -127,7 +127,7 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
     return cast("dict[str, Any]", state)
 
 
-class Own(NamedTuple):
+class CurrentRun(NamedTuple):
     """The current run, which a checkpoint must be of."""
 
     state: Mapping[str, Any]
@@ -142,12 +142,14 @@ class Own(NamedTuple):
     """Properties that a checkpoint without them had, as it is older than they are."""
 
 
-def load_same(folder: Path, own: Own, say: Callable[[str], None], *, is_main_process: bool) -> dict[str, Any] | None:
+def load_same(
+    folder: Path, run: CurrentRun, say: Callable[[str], None], *, is_main_process: bool
+) -> dict[str, Any] | None:
     """Read the state to resume from.
 
     Args:
         folder: The run's folder.
-        own: The current run.
+        run: The current run.
         say: Called with a line if the run starts over.
         is_main_process: Whether this process writes the log.
 
@@ -164,21 +166,21 @@ def load_same(folder: Path, own: Own, say: Callable[[str], None], *, is_main_pro
         say("begins again, as the run had no checkpoint yet")
         return None
     state = load(folder)
-    about = state.get("about")
-    if not isinstance(about, dict):
+    properties = state.get("about")
+    if not isinstance(properties, dict):
         raise ValueError(f"{path} is not the checkpoint of a run: it has no properties of one. {_ADVICE}")
-    now = own.state["about"]
-    found = {**{name: value for name, value in own.defaults.items() if name in now}, **about}
-    for name in {f"options.{group}" for group in _GROUPS} & found.keys() & own.defaults.keys():
-        found[name] = _completed(found[name], own.defaults[name])
-    is_as_long = all(found.get(name) == now.get(name) for name in LENGTH)
-    check_same(folder, found, now, {*LENGTH, *MAY_CHANGE, *(() if is_as_long else own.follow_length)})
+    now = run.state["about"]
+    saved = {**{name: value for name, value in run.defaults.items() if name in now}, **properties}
+    for name in {f"options.{group}" for group in _GROUPS} & saved.keys() & run.defaults.keys():
+        saved[name] = _completed(saved[name], run.defaults[name])
+    is_as_long = all(saved.get(name) == now.get(name) for name in LENGTH)
+    check_same(folder, saved, now, {*LENGTH, *MAY_CHANGE, *(() if is_as_long else run.follow_length)})
     step = state.get("step")
-    if not is_as_long and type(step) is int and step > own.num_steps:
-        raise ValueError(f"{path} is at step {step:,} of {own.num_steps:,}; raise --steps")
+    if not is_as_long and type(step) is int and step > run.num_steps:
+        raise ValueError(f"{path} is at step {step:,} of {run.num_steps:,}; raise --steps")
     with naming(path):
-        check_keys(state, own.state, "the checkpoint")
-        own.check(state)
+        check_keys(state, run.state, "the checkpoint")
+        run.check(state)
     return state
 
 
@@ -219,50 +221,50 @@ def check_state(
     check_optimizer(state["optimizer"], make, optimizer, step, may_be_new=may_be_new)
 
 
-def check_like(found: object, like: object, name: str) -> None:
+def check_like(saved: object, like: object, name: str) -> None:
     """Check that a value is of the kind, sizes and keys of another, and finite."""
     if isinstance(like, Tensor):
         if (
-            not isinstance(found, Tensor)
-            or (found.layout, found.device.type) != (torch.strided, "cpu")
-            or (found.shape, found.dtype) != (like.shape, like.dtype)
+            not isinstance(saved, Tensor)
+            or (saved.layout, saved.device.type) != (torch.strided, "cpu")
+            or (saved.shape, saved.dtype) != (like.shape, like.dtype)
         ):
-            raise ValueError(f"{name} is {_told(found)}, and this run has {_told(like)}")
-        if found.is_floating_point() and not found.isfinite().all():
+            raise ValueError(f"{name} is {_told(saved)}, and this run has {_told(like)}")
+        if saved.is_floating_point() and not saved.isfinite().all():
             raise ValueError(f"{name} holds numbers that are not finite")
     elif isinstance(like, Mapping):
-        check_keys(found, like, name)
+        check_keys(saved, like, name)
         for key, value in like.items():
-            check_like(cast("Mapping[Any, Any]", found)[key], value, f"{name}.{key}")
+            check_like(cast("Mapping[Any, Any]", saved)[key], value, f"{name}.{key}")
     elif isinstance(like, (list, tuple)):
-        if type(found) is not type(like) or len(cast("list[Any]", found)) != len(like):
-            raise ValueError(f"{name} is {_told(found)}, and this run has {_told(like)}")
-        for number, (value, other) in enumerate(zip(cast("list[Any]", found), like, strict=True)):
-            check_like(value, other, f"{name}.{number}")
+        if type(saved) is not type(like) or len(cast("list[Any]", saved)) != len(like):
+            raise ValueError(f"{name} is {_told(saved)}, and this run has {_told(like)}")
+        for number, (value, expected) in enumerate(zip(cast("list[Any]", saved), like, strict=True)):
+            check_like(value, expected, f"{name}.{number}")
     elif isinstance(like, float):
-        if type(found) is not float or not math.isfinite(found):
-            raise ValueError(f"{name} is {_told(found)}, and must be a finite number")
-    elif type(found) is not type(like):
-        raise ValueError(f"{name} is {_told(found)}, and this run has {_told(like)}")
+        if type(saved) is not float or not math.isfinite(saved):
+            raise ValueError(f"{name} is {_told(saved)}, and must be a finite number")
+    elif type(saved) is not type(like):
+        raise ValueError(f"{name} is {_told(saved)}, and this run has {_told(like)}")
 
 
-def check_keys(found: object, like: Mapping[Any, Any], name: str) -> None:
+def check_keys(saved: object, like: Mapping[Any, Any], name: str) -> None:
     """Check that a value is a dict with the keys of another."""
-    if not isinstance(found, dict):
-        raise ValueError(f"{name} is {_told(found)}, and must be a dict")
-    for here, there, what in ((like, found, "lacks"), (found, like, "has what this run does not:")):
-        if wrong := [key for key in here if key not in there]:
+    if not isinstance(saved, dict):
+        raise ValueError(f"{name} is {_told(saved)}, and must be a dict")
+    for keys, known_keys, what in ((like, saved, "lacks"), (saved, like, "has what this run does not:")):
+        if wrong := [key for key in keys if key not in known_keys]:
             raise ValueError(f"{name} {what} {_told(wrong[0])}")
 
 
-def check_count(found: object, most: int, name: str) -> None:
+def check_count(value: object, maximum: int, name: str) -> None:
     """Check that a value is a number from 0 to another."""
-    if type(found) is not int or not 0 <= found <= most:
-        raise ValueError(f"{name} is {_told(found)}, and must be a number from 0 to {most:,}")
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise ValueError(f"{name} is {_told(value)}, and must be a number from 0 to {maximum:,}")
 
 
 def check_optimizer(
-    found: Any,
+    saved: Any,
     make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
     optimizer: torch.optim.Optimizer,
     step: int,
@@ -271,11 +273,11 @@ def check_optimizer(
 ) -> None:
     """Check the state of an optimizer, and replace its options, which the run's own determine."""
     like = optimizer.state_dict()
-    check_keys(found, like, "optimizer")
-    groups, own = found["param_groups"], like["param_groups"]
-    if not isinstance(groups, list) or len(groups) != len(own):
-        raise ValueError(f"optimizer.param_groups is {_told(groups)}, and this run has {_told(own)}")
-    for number, (group, expected) in enumerate(zip(cast("list[Any]", groups), own, strict=True)):
+    check_keys(saved, like, "optimizer")
+    groups, current_groups = saved["param_groups"], like["param_groups"]
+    if not isinstance(groups, list) or len(groups) != len(current_groups):
+        raise ValueError(f"optimizer.param_groups is {_told(groups)}, and this run has {_told(current_groups)}")
+    for number, (group, expected) in enumerate(zip(cast("list[Any]", groups), current_groups, strict=True)):
         name = f"optimizer.param_groups.{number}"
         if not isinstance(group, dict) or not {"params", "lr"} <= group.keys():
             raise ValueError(f"{name} is {_told(group)}, and must be a dict with params and lr")
@@ -287,23 +289,23 @@ def check_optimizer(
                 raise ValueError(f"{name}.{key} is {_told(group[key])}, and this run has {_told(expected[key])}")
         groups[number] = {**expected, "lr": group["lr"]}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state = found["state"]
+    state = saved["state"]
     if not isinstance(state, dict):
         raise ValueError(f"optimizer.state is {_told(state)}, and must be a dict")
     if not state and (may_be_new or step < MOST_IN_A_ROW):
         return
     check_keys(state, dict.fromkeys(range(len(parameters))), "optimizer.state")
-    known: dict[tuple[torch.Size, torch.dtype], dict[str, Any]] = {}
+    fresh_states: dict[tuple[torch.Size, torch.dtype], dict[str, Any]] = {}
     for number, parameter in enumerate(parameters):
         kind = parameter.shape, parameter.dtype
-        if kind not in known:
-            one = nn.Parameter(torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device))
-            one.grad = torch.zeros_like(one)
-            fresh = make([{"params": [one]}])
+        if kind not in fresh_states:
+            sample = nn.Parameter(torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device))
+            sample.grad = torch.zeros_like(sample)
+            fresh = make([{"params": [sample]}])
             fresh.step()
-            known[kind] = fresh.state_dict()["state"][0]
+            fresh_states[kind] = fresh.state_dict()["state"][0]
         name = f"optimizer.state.{number}"
-        check_like(state[number], known[kind], name)
+        check_like(state[number], fresh_states[kind], name)
         for key, value in state[number].items():
             if key == "step":
                 check_count(int(value), step, f"{name}.step")
@@ -315,10 +317,10 @@ def check_weights(tensors: Mapping[str, Tensor]) -> None:
     """Refuse weights that are not finite in float16, in which hosts load models."""
     for name, tensor in tensors.items():
         part = local(tensor)
-        if part.is_floating_point() and part.numel() and not (most := part.abs().max()) <= MOST_WEIGHT:
+        if part.is_floating_point() and part.numel() and not (largest := part.abs().max()) <= MOST_WEIGHT:
             raise NotFiniteError(
-                f"the weights {name} have become {most:.3g}, and only those of up to {MOST_WEIGHT:,.0f} are written, "
-                "the most in half precision: try a lower --rate"
+                f"the weights {name} have become {largest:.3g}, and only those of up to {MOST_WEIGHT:,.0f} are "
+                "written, the most in half precision: try a lower --rate"
             )
 
 
@@ -336,26 +338,26 @@ def _told(value: object) -> str:
     return quote(value, MAX_TOLD)
 
 
-def _completed(found: object, defaults: str) -> object:
+def _completed(saved: object, defaults: str) -> object:
     """A group of options with the defaults of those that it lacks, as it is older than they are."""
     try:
-        group, all_of_it = parse_json(cast("str", found)), parse_json(defaults)
+        group, all_of_it = parse_json(cast("str", saved)), parse_json(defaults)
         return json.dumps({**all_of_it, **group})
     except (TypeError, ValueError):  # of a damaged checkpoint
-        return found
+        return saved
 
 
 def _differences(name: object, then: object, now: object) -> list[tuple[str, object, object]]:
     """A property that differs, by its option's name, with both values; of a group of options those that differ."""
-    shown = _plain(name).removeprefix("options.")
+    label = _plain(name).removeprefix("options.")
     try:
         groups: list[Any] = [parse_json(value) if isinstance(value, str) else None for value in (then, now)]
     except ValueError:
         groups = []
     if not groups or not all(isinstance(group, dict) for group in groups):
-        return [(shown, then, now)]
+        return [(label, then, now)]
     differing = [key for key in {**groups[0], **groups[1]} if groups[0].get(key) != groups[1].get(key)]
-    place = _GROUPS.get(shown, f"{shown}.")
+    place = _GROUPS.get(label, f"{label}.")
     return [(place + _FLAGS.get(key, _plain(key)), groups[0].get(key), groups[1].get(key)) for key in differing]
 
 
@@ -386,16 +388,16 @@ def check_new(folder: Path, names: Iterable[str]) -> None:
         raise ValueError(f"--out {folder}: there is a run in it; go on with it by --resume, or choose another folder")
 
 
-def check_same(folder: Path, found: Mapping[str, Any], about: Mapping[str, Any], free: Container[str] = ()) -> None:
+def check_same(folder: Path, saved: Mapping[str, Any], current: Mapping[str, Any], free: Container[str] = ()) -> None:
     """Refuse to continue a run with other properties, apart from free ones."""
     changed = [
         name
-        for name in about
-        if type(found.get(name)) is not type(about[name]) or (found[name] != about[name] and name not in free)
+        for name in current
+        if type(saved.get(name)) is not type(current[name]) or (saved[name] != current[name] and name not in free)
     ]
-    changed += [name for name in found if name not in about]
+    changed += [name for name in saved if name not in current]
     if changed:
-        parts = [part for name in changed for part in _differences(name, found.get(name), about.get(name))]
+        parts = [part for name in changed for part in _differences(name, saved.get(name), current.get(name))]
         named = ", ".join(
             f"{name} ({_plain(then)} then, {_plain(now)} now)" if name != "data" else name
             for name, then, now in parts[:MAX_NAMED]

@@ -38,7 +38,7 @@ from ..output.export import save_tensors
 from ..output.files import written_whole
 from .captions import caption_of, notes_on_length, token_ids
 from .checkpoint import check_like, check_weights
-from .data import Data, Problem, summary
+from .data import Data, DataProblem, summary
 from .distributed import over_processes
 from .examples import Example
 from .images import Images, pixels_of, still_readable
@@ -122,7 +122,7 @@ class ClassifierRun(Loop):
         )
         self.hold_out(data, self.what, why=why, images=self.images)
         data = self.data
-        self.counts = dict(sorted(Counter(class_of(one) for one in data.examples).items()))
+        self.counts = dict(sorted(Counter(class_of(example) for example in data.examples).items()))
         """Number of examples of each class, in the order of the head's rows."""
         self._check_classes()
         self._number = {name: number for number, name in enumerate(self.counts)}
@@ -141,7 +141,7 @@ class ClassifierRun(Loop):
                 f"all {self.what} are of one class, {quote(next(iter(self.counts)))}: give a folder with a folder for "
                 "each of two classes or more"
             )
-        if lost := self.counts.keys() - {class_of(one) for one in self.examples}:
+        if lost := self.counts.keys() - {class_of(example) for example in self.examples}:
             name = min(lost)
             raise ValueError(
                 f"the class {quote(name)} has {number_of(self.counts[name], self.what)}, all of them held out: "
@@ -160,16 +160,16 @@ class ClassifierRun(Loop):
             return self.begin_images(pool, step, self.images)
         epoch, examples = self.share_of(step)
         options = self.options
-        return [(one, caption_of(one, epoch, options.seed, options.captions)) for _, one in examples]
+        return [(example, caption_of(example, epoch, options.seed, options.captions)) for _, example in examples]
 
-    def _batch(self, some: Sequence[tuple[Example, Any]]) -> Batch:
+    def _batch(self, pairs: Sequence[tuple[Example, Any]]) -> Batch:
         """Examples with their images or texts, as the model takes them."""
-        examples, given = zip(*some, strict=True)
+        examples, contents = zip(*pairs, strict=True)
         if self.options.towers == "image":
-            inputs = torch.stack(given)
+            inputs = torch.stack(contents)
         else:
-            inputs = token_ids(given, default_tokenizer(), self.clip.text.config)
-        targets = [self._number[class_of(one)] for one in examples]
+            inputs = token_ids(contents, default_tokenizer(), self.clip.text.config)
+        targets = [self._number[class_of(example)] for example in examples]
         device = self.accelerator.device
         return Batch(inputs.to(device), torch.tensor(targets, device=device))
 
@@ -197,28 +197,28 @@ class ClassifierRun(Loop):
             return {}
         loss = right = 0.0
         for start in range(0, len(self.held), self.options.batch):
-            some = self.held[start : start + self.options.batch]
+            examples = self.held[start : start + self.options.batch]
             if self.images:
-                given = [still_readable(one) for one in self.images.now(some)]
+                contents = [still_readable(image) for image in self.images.now(examples)]
             else:
-                given = [one.captions[0] for one in some]
-            batch = self._batch([*zip(some, given, strict=True)])
+                contents = [example.captions[0] for example in examples]
+            batch = self._batch([*zip(examples, contents, strict=True)])
             logits: Tensor = self.result(batch.inputs)
             loss += functional.cross_entropy(logits, batch.targets, reduction="sum").item()
             right += num_right(logits, batch)
-        found = {"held-out loss": loss / len(self.held), "held-out accuracy": right / len(self.held)}
+        figures = {"held-out loss": loss / len(self.held), "held-out accuracy": right / len(self.held)}
         if not is_quiet:
             self.say(
                 f"{number_of(len(self.held), f'held-out {self.what}')} after {self.step:,} steps: "
-                f"{found['held-out accuracy']:.1%} right, loss {found['held-out loss']:.4f}"
+                f"{figures['held-out accuracy']:.1%} right, loss {figures['held-out loss']:.4f}"
             )
-        return found
+        return figures
 
     # ---- messages and files
 
-    def _progress(self, found: Mapping[str, float], seconds: float) -> str:
+    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
         rate = self._share * self.accelerator.num_processes / seconds
-        return f"loss {found['loss']:.4f}, {found['accuracy']:.1%} right, {rate:.1f} {self.what}/s"
+        return f"loss {entry['loss']:.4f}, {entry['accuracy']:.1%} right, {rate:.1f} {self.what}/s"
 
     def told(self) -> list[str]:
         """Images that turned out to be unreadable."""
@@ -280,14 +280,16 @@ def class_of(example: Example) -> str:
 def with_classes(data: Data) -> Data:
     """Data without examples that have no class."""
     return data.without(
-        Problem(one.name, "in no folder, so it has no class") for one in data.examples if not class_of(one)
+        DataProblem(example.name, "in no folder, so it has no class")
+        for example in data.examples
+        if not class_of(example)
     )
 
 
 def without_examples(path: Path, classes: Mapping[str, int]) -> list[str]:
     """Line for each folder of the data that is no class, as no example is left of it."""
     folders = path.iterdir() if path.is_dir() else ()
-    names = sorted(one.name for one in folders if one.is_dir() and not one.name.startswith("."))
+    names = sorted(folder.name for folder in folders if folder.is_dir() and not folder.name.startswith("."))
     return [f"{name}: nothing in this folder can be used, so it is no class" for name in names if name not in classes]
 
 
@@ -316,15 +318,15 @@ def load_classifier(folder: Path) -> Trained:
         raise ValueError(f"{path} is not there: give the folder of a finished run of train --objective classify")
     with open_tensor_file(path) as file:
         seen = find_vision_tower(file.shapes)
-        found = file.towers()[0] if seen is None else seen
+        tower_name = file.towers()[0] if seen is None else seen
         with torch.device("meta"):
-            tower = TextModel(file.config(found)) if seen is None else VisionModel(file.vision_config(found))
-        load_weights(file, found, tower, torch.float32, "cpu")
+            tower = TextModel(file.config(tower_name)) if seen is None else VisionModel(file.vision_config(tower_name))
+        load_weights(file, tower_name, tower, torch.float32, "cpu")
         head = {name: file.handle.get_tensor(key) for key, name in HEAD_KEYS.items() if key in file.shapes}
-        about = file.handle.metadata() or {}
+        metadata = file.handle.metadata() or {}
     try:
-        classes, crop = parse_json(about.get("classes", "null")), about.get("crop")
-        if not isinstance(classes, list) or not all(isinstance(one, str) for one in classes) or crop not in CROPS:
+        classes, crop = parse_json(metadata.get("classes", "null")), metadata.get("crop")
+        if not isinstance(classes, list) or not all(isinstance(label, str) for label in classes) or crop not in CROPS:
             raise ValueError(f"its metadata name no classes, or no crop of {', '.join(CROPS)}")
         model = Classifier(tower, len(classes))
         check_like(head, model.head.state_dict(), "its head")
@@ -335,7 +337,7 @@ def load_classifier(folder: Path) -> Trained:
 
 
 @torch.no_grad()
-def probabilities(trained: Trained, given: str) -> list[tuple[str, float]]:
+def probabilities(trained: Trained, text_or_path: str) -> list[tuple[str, float]]:
     """Classes by descending probability, of a text, or of the image file of that name.
 
     Raises:
@@ -343,11 +345,11 @@ def probabilities(trained: Trained, given: str) -> list[tuple[str, float]]:
     """
     tower = trained.model.tower
     if isinstance(tower, VisionModel):
-        pixels = pixels_of(Example(given, Path(given), ()), tower.config.image_size, trained.crop)
-        if isinstance(pixels, Problem):
-            raise ValueError(f"{given}: {pixels.reason}")
+        pixels = pixels_of(Example(text_or_path, Path(text_or_path), ()), tower.config.image_size, trained.crop)
+        if isinstance(pixels, DataProblem):
+            raise ValueError(f"{text_or_path}: {pixels.reason}")
         inputs = pixels.unsqueeze(0)
     else:
-        inputs = token_ids([given], default_tokenizer(), tower.config)
+        inputs = token_ids([text_or_path], default_tokenizer(), tower.config)
     values, order = trained.model(inputs)[0].softmax(-1).sort(descending=True, stable=True)
     return [(trained.classes[index], value) for index, value in zip(order.tolist(), values.tolist(), strict=True)]

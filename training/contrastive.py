@@ -27,7 +27,7 @@ from . import checkpoint
 from .captions import NewWord, caption_of, names_of_cut, notes_on_cut, notes_on_length, token_ids
 from .data import Data, summary
 from .distributed import over_processes
-from .grad_cache import Part, Towers, backward
+from .grad_cache import MicroBatch, Towers, backward
 from .images import FEW, Images, Loaded
 from .log import number_of
 from .loop import Loop
@@ -38,7 +38,7 @@ from .optimizer import factor_of, groups_of, optimizer_of
 from .options import TrainOptions
 from .results import Results
 from .retention import Keeping
-from .textual_inversion import Word
+from .textual_inversion import WordVectors
 from .wise_ft import FirstWeights, merge
 from .zero_shot import ZeroShot
 
@@ -55,7 +55,7 @@ def loss_of(clip: FullClip, options: TrainOptions) -> ContrastiveLoss:
     return SigmoidLoss(temperature, INITIAL_BIAS if clip.logit_bias is None else clip.logit_bias)
 
 
-class Run(Loop):
+class ContrastiveRun(Loop):
     """Training of a CLIP by its contrastive loss."""
 
     options: TrainOptions
@@ -83,7 +83,7 @@ class Run(Loop):
         self._val, self._zero_shot = val, zero_shot
         self._images = Images(clip, options, folder, weights, device=accelerator.device)
         why = ". Training tells pairs from each other, so at least 2 must be left"
-        self.hold_out(data, "usable pairs", least=2, why=why, images=self._images)
+        self.hold_out(data, "usable pairs", minimum=2, why=why, images=self._images)
         self._cut: dict[str, None] = {}
         """Names of images whose captions are cut off, as far as they have come."""
         if len(self.data.examples) <= FEW:
@@ -93,7 +93,7 @@ class Run(Loop):
         if self._patience and not self.held and not val:
             raise ValueError("--patience stops by the recall of held-out pairs, and none are held out: use --held-out")
         self._check_word()
-        self.divide_batches(least=2)
+        self.divide_batches(minimum=2)
         self._images.num_idle = self.batches.per_epoch
         self.num_steps = options.steps or options.epochs * self.batches.per_epoch
         self._build()
@@ -110,8 +110,8 @@ class Run(Loop):
                 "that show it"
             )
         have = "have" if count != 1 else "has"
-        told = f"{count:,} of {number_of(len(captions), 'captions')} {have} the word {quote(self.options.word)}"
-        self.say(told)
+        line = f"{count:,} of {number_of(len(captions), 'captions')} {have} the word {quote(self.options.word)}"
+        self.say(line)
 
     def _build(self) -> None:
         """Build model, optimizer and average."""
@@ -129,7 +129,7 @@ class Run(Loop):
         if options.lora:
             add_lora(self.clip.text, options.lora, options.seed)
         text = self.clip.text
-        word = Word(text, default_tokenizer(), options.word_vectors, options.word_from) if options.word else None
+        word = WordVectors(text, default_tokenizer(), options.word_vectors, options.word_from) if options.word else None
         towers = Towers(text, self.clip.vision if is_both else None, loss, word)
         for tower in (towers.text, towers.vision):
             if tower is not None:
@@ -151,8 +151,8 @@ class Run(Loop):
         return self.begin_images(pool, step, self._images)
 
     def _backward(self, loaded: Any) -> dict[str, float]:
-        kept = self._keeping(self.step, self.accelerator.device) if self._keeping else None
-        loss, distance = backward(self.accelerator, self.model, self._parts(loaded), kept, self.options.keep)
+        kept_prompts = self._keeping(self.step, self.accelerator.device) if self._keeping else None
+        loss, distance = backward(self.accelerator, self.model, self._parts(loaded), kept_prompts, self.options.keep)
         entry = {"loss": over_processes(self.accelerator, loss, "mean")}
         return entry | {"kept": distance} if self._keeping else entry
 
@@ -167,20 +167,20 @@ class Run(Loop):
     def _train_on(self, loaded: Any) -> dict[str, float]:
         return super()._train_on(loaded) | {"scale": self._scale()}
 
-    def _parts(self, loaded: tuple[Sequence[Loaded], Sequence[bool]]) -> list[Part]:
+    def _parts(self, loaded: tuple[Sequence[Loaded], Sequence[bool]]) -> list[MicroBatch]:
         """Parts of a batch on the device."""
-        parts: list[Part] = []
+        parts: list[MicroBatch] = []
         options, device, (epoch, _) = self.options, self.accelerator.device, self.batches(self.step)
         share = self._images.end(*loaded)
         self.waited = self._images.waited
         for start in range(0, len(share), options.batch):
-            some = share[start : start + options.batch]
-            captions = [caption_of(pair, epoch, options.seed, options.captions) for pair, _ in some]
+            batch = share[start : start + options.batch]
+            captions = [caption_of(pair, epoch, options.seed, options.captions) for pair, _ in batch]
             ids = self._ids(captions)
             if ids.shape[1] == self.clip.text.config.context_length:
-                pairs = (replace(pair, captions=(text,)) for (pair, _), text in zip(some, captions, strict=True))
+                pairs = (replace(pair, captions=(text,)) for (pair, _), text in zip(batch, captions, strict=True))
                 self._cut |= dict.fromkeys(names_of_cut(pairs, self.clip.text.config, self._word))
-            parts.append(Part(ids.to(device), torch.stack([image for _, image in some]).to(device)))
+            parts.append(MicroBatch(ids.to(device), torch.stack([image for _, image in batch]).to(device)))
         return parts
 
     def _ids(self, captions: Sequence[str]) -> Tensor:
@@ -195,38 +195,38 @@ class Run(Loop):
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
         """Recall, ranks and loss on held-out and other pairs, changes of watched prompts, and zero-shot accuracy."""
         result: Towers = self.result
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for measured in self._measures:
-            some = measured(result)
-            found |= some
-            for line in () if is_quiet else measured.lines(some, self.step):
+            measured_values = measured(result)
+            figures |= measured_values
+            for line in () if is_quiet else measured.lines(measured_values, self.step):
                 self.say(line)
         if self._zero_shot and self._classified:
-            some = self._zero_shot(result, self._classified, self._ids, self.options.batch).figures()
-            found |= some
-            shares = ", ".join(f"{name} {share:.1%}" for name, share in some.items())
+            measured_values = self._zero_shot(result, self._classified, self._ids, self.options.batch).figures()
+            figures |= measured_values
+            shares = ", ".join(f"{name} {share:.1%}" for name, share in measured_values.items())
             if not is_quiet:
                 self.say(f"{shares} after {self.step:,} steps")
         if len(self.data.examples) <= FEW:
             self._images.drop()
-        return found
+        return figures
 
     @property
     def is_over(self) -> bool:
         """Whether recall has not improved for as long as the run is patient."""
         return self._patience is not None and self._patience.is_over
 
-    def judged(self, found: dict[str, float]) -> dict[str, float]:
+    def judged(self, figures: dict[str, float]) -> dict[str, float]:
         """Keep the weights if the measurement is the best so far."""
         patience = self._patience
-        if patience and patience.is_better(found, self.step) and self.accelerator.is_main_process:
+        if patience and patience.is_better(figures, self.step) and self.accelerator.is_main_process:
             checkpoint.save(self.folder, {"step": self.step, "trained": self._trained()}, BEST_NAME)
-        return found
+        return figures
 
     def _trained(self) -> dict[str, Tensor]:
         """Trained state, as it is measured and written."""
         trained = {name for name, parameter in self.trained.named_parameters() if parameter.requires_grad}
-        return {name: one.detach() for name, one in self.result.named_parameters() if name in trained}
+        return {name: tensor.detach() for name, tensor in self.result.named_parameters() if name in trained}
 
     def finish(self) -> bool:
         """Restore the best weights, and merge with the initial ones, as requested."""
@@ -262,11 +262,11 @@ class Run(Loop):
     def _scale(self) -> float:
         return 1 / self.trained.loss.temperature.item()
 
-    def _progress(self, found: Mapping[str, float], seconds: float) -> str:
+    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
         speed = self._share * self.accelerator.num_processes / seconds
         count = len(self._images.left_out.reasons)
         left_out = f", {number_of(count, 'images')} left out" if count else ""
-        return f"loss {found['loss']:.4f}, scale {found['scale']:.1f}, {speed:.1f} pairs/s{left_out}"
+        return f"loss {entry['loss']:.4f}, scale {entry['scale']:.1f}, {speed:.1f} pairs/s{left_out}"
 
     def about(self) -> dict[str, Any]:
         """Properties that a resumed run must share with the one it continues; those of its files are not."""
@@ -297,19 +297,19 @@ class Run(Loop):
         rates = [
             group["initial_lr"] * factor_of(self.options, state["step"], state["about"]["steps"]) for group in groups
         ]
-        found = [group["lr"] for group in state["optimizer"]["param_groups"]]
+        saved_rates = [group["lr"] for group in state["optimizer"]["param_groups"]]
         checkpoint.check_like(schedule.get("_last_lr"), rates, "schedule._last_lr")
-        for some in (found, schedule["_last_lr"]):
-            if not all(math.isclose(*pair, rel_tol=1e-9) for pair in zip(some, rates, strict=True)):
+        for found_rates in (saved_rates, schedule["_last_lr"]):
+            if not all(math.isclose(*pair, rel_tol=1e-9) for pair in zip(found_rates, rates, strict=True)):
                 raise ValueError(f"its learning rates are not those of step {state['step']:,}")
         patience = None if self._patience is None else asdict(self._patience)
         checkpoint.check_like(state["patience"], patience, "patience")
         if self._patience is not None:
-            kept = Patience(**state["patience"])
-            checkpoint.check_count(kept.step, state["step"], "patience.step")
-            checkpoint.check_count(kept.since, state["step"] + 1, "patience.since")
-            if kept.most != self._patience.most or not -1 <= kept.best <= 1:
-                raise ValueError(f"patience is {kept}, which this run does not write")
+            saved_patience = Patience(**state["patience"])
+            checkpoint.check_count(saved_patience.step, state["step"], "patience.step")
+            checkpoint.check_count(saved_patience.since, state["step"] + 1, "patience.since")
+            if saved_patience.most != self._patience.most or not -1 <= saved_patience.best <= 1:
+                raise ValueError(f"patience is {saved_patience}, which this run does not write")
             self._best()
 
     def _best(self) -> dict[str, Any]:

@@ -41,9 +41,9 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.course not in COURSES:
             raise ValueError(f"a course is one of {', '.join(COURSES)}, got {quote(self.course)}")
-        least = 0 if self.course != "geometric" else math.ulp(0.0)
+        lowest = 0 if self.course != "geometric" else math.ulp(0.0)
         for value in (self.first, self.last):
-            if not least <= value < math.inf:
+            if not lowest <= value < math.inf:
                 raise ValueError(f"a schedule goes between numbers from 0, geometric from above 0, got {value}")
         if self.steps < 1 or self.begin < 0:
             raise ValueError(f"a schedule has 1 or more updates, got {self.steps} after {self.begin}")
@@ -273,8 +273,8 @@ class PriorOptions:
         rate = self.highest_rate * min(1.0, (step + 1) / max(1, self.warmup))
         if not self.halvings:
             return rate * (0.05 + 0.95 * (1 + math.cos(math.pi * step / self.steps)) / 2)
-        done = max(0, self.halvings * (2 * step - self.steps) // self.steps + 1)
-        return rate * 0.5 ** min(done, self.halvings)
+        num_halvings = max(0, self.halvings * (2 * step - self.steps) // self.steps + 1)
+        return rate * 0.5 ** min(num_halvings, self.halvings)
 
     def as_dict(self) -> dict[str, Any]:
         """The options as a dict, for a record."""

@@ -15,13 +15,11 @@ Source: the layouts as described by kohya-ss/sd-scripts, Hugging Face datasets 4
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ from typing import Any
 from ..encoder.foreign_text import parse_json
 from ..encoder.image_file import SUFFIXES
 from ..encoder.quoting import quote
-from .examples import Example, Examples, Problem
+from .examples import DataProblem, Example, Examples
 from .remote import fetched, is_remote
 from .table import COLUMNS, Columns, is_unicode, kohya_rows, rows
 from .tar_file import FOLDER, DamageError, members
@@ -55,6 +53,7 @@ MAX_NEAR = 1000
 """Files that are looked at for the one whose name is nearest."""
 
 _REPEATS = re.compile(r"(\d+)_")
+_SMALL = 4096  # bytes that are read first, as memory for the maximum would take longer than the file
 
 
 @dataclass(frozen=True)
@@ -63,20 +62,15 @@ class Data:
 
     examples: Examples
     """Examples in the order of their names."""
-    problems: tuple[Problem, ...]
+    problems: tuple[DataProblem, ...]
     """Data left out."""
 
     @cached_property
     def digest(self) -> str:
         """Digest of all names, captions and repeats."""
-        digest = blake2b(b"[", digest_size=16)
-        for number, one in enumerate(self.examples):
-            listed = json.dumps((one.name, one.captions, one.repeats, one.place))
-            digest.update(f"{', ' if number else ''}{listed}".encode())
-        digest.update(b"]")
-        return digest.hexdigest()
+        return self.examples.digest()
 
-    def without(self, problems: Iterable[Problem]) -> Data:
+    def without(self, problems: Iterable[DataProblem]) -> Data:
         """Copy without the images that turned out to be unreadable."""
         problems = tuple(problems)
         names = {problem.name for problem in problems}
@@ -84,7 +78,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingOptions:
     """Facts for reading data, besides its place."""
 
     columns: Columns = COLUMNS
@@ -110,10 +104,10 @@ class Reading:
         return factors
 
 
-READING = Reading()
+READING = ReadingOptions()
 
 
-def read_data(source: Path | str, reading: Reading = READING, *, is_captioned: bool = True) -> Data:
+def read_data(source: Path | str, reading: ReadingOptions = READING, *, is_captioned: bool = True) -> Data:
     """Find the pairs in a folder, a table or shards, or in several of them.
 
     Args:
@@ -130,23 +124,23 @@ def read_data(source: Path | str, reading: Reading = READING, *, is_captioned: b
             shards, or no row of a table, can be used.
     """
     sources = str(source).split("::")
-    names = [re.split(r"[\\/]", one.rstrip("\\/"))[-1] for one in sources]
+    names = [re.split(r"[\\/]", part.rstrip("\\/"))[-1] for part in sources]
     if len({*names}) < len(names):
         names = [f"{number}-{name}" for number, name in enumerate(names, 1)]
     parts = zip(sources, names, reading.factors_of(sources), strict=True)
 
-    def found() -> Iterator[Example | Problem]:
+    def entries() -> Iterator[Example | DataProblem]:
         for part, name, factor in parts:
-            for one in _of_source(part, reading, is_captioned=is_captioned):
-                renamed = one if len(sources) == 1 else replace(one, name=f"{name}/{one.name}")
+            for entry in _of_source(part, reading, is_captioned=is_captioned):
+                renamed = entry if len(sources) == 1 else replace(entry, name=f"{name}/{entry.name}")
                 if factor != 1 and isinstance(renamed, Example):
                     renamed = replace(renamed, repeats=renamed.repeats * factor)
                 yield renamed
 
-    return _collected(found(), is_captioned=is_captioned)
+    return _collected(entries(), is_captioned=is_captioned)
 
 
-def _of_source(source: str, reading: Reading, *, is_captioned: bool) -> Iterator[Example | Problem]:
+def _of_source(source: str, reading: ReadingOptions, *, is_captioned: bool) -> Iterator[Example | DataProblem]:
     """The pairs of one source."""
     if is_remote(source):
         if reading.cache is None:
@@ -166,13 +160,14 @@ def _of_source(source: str, reading: Reading, *, is_captioned: bool) -> Iterator
     for name in METADATA:
         if (path / name).is_file():
             return _listed(path / name, reading.columns, inside=path)
-    shards = _in_order(one for one in path.iterdir() if one.suffix.lower() == ".tar" and not _holds(one.is_dir))
+    names = (name for name in os.listdir(path) if name.lower().endswith(".tar"))
+    shards = _in_order(shard for shard in map(path.joinpath, names) if not _holds(shard.is_dir))
     if shards:
         return _of_shards(shards, path, is_captioned=is_captioned)
     return _beside(path, is_captioned=is_captioned)
 
 
-def read_captions(path: Path | str, reading: Reading = READING) -> Data:
+def read_captions(path: Path | str, reading: ReadingOptions = READING) -> Data:
     """Find captions, with or without images.
 
     Args:
@@ -191,17 +186,19 @@ def read_captions(path: Path | str, reading: Reading = READING) -> Data:
         return _collected(_lines([place], place.parent))
     if not place.is_dir() or any((place / name).is_file() for name in METADATA):
         return read_data(path, reading)
-    suffixes = {one.suffix.lower() for one in _below(place) if isinstance(one, Path)}
+    suffixes = {_suffix(file) for file in _below(place) if isinstance(file, str)}
     if ".txt" not in suffixes or suffixes & {*SUFFIXES, ".tar"}:
         return read_data(path, reading)
-    texts = (one for one in _below(place) if isinstance(one, Problem) or one.suffix.lower() == ".txt")
-    return _collected(_lines(texts, place))
+    files = (file if isinstance(file, DataProblem) else Path(file) for file in _below(place))
+    return _collected(
+        _lines((file for file in files if isinstance(file, DataProblem) or _suffix(file) == ".txt"), place)
+    )
 
 
-def summary(problems: Iterable[Problem], most: int = 3) -> list[str]:
+def summary(problems: Iterable[DataProblem], max_names: int = 3) -> list[str]:
     """Summarise problems: name every damaged file, count equal problems and name some.
 
-    >>> summary([Problem("a.png", "no caption"), Problem("b.png", "no caption")], most=1)
+    >>> summary([DataProblem("a.png", "no caption"), DataProblem("b.png", "no caption")], max_names=1)
     ['2 left out: no caption (a.png, ...)']
     """
     damaged: list[str] = []
@@ -213,25 +210,25 @@ def summary(problems: Iterable[Problem], most: int = 3) -> list[str]:
         else:
             by_reason.setdefault(problem.reason, []).append(name)
     return damaged + [
-        f"{len(names)} left out: {reason} ({', '.join(names[:most])}{', ...' if len(names) > most else ''})"
+        f"{len(names)} left out: {reason} ({', '.join(names[:max_names])}{', ...' if len(names) > max_names else ''})"
         for reason, names in by_reason.items()
     ]
 
 
-def _collected(found: Iterable[Example | Problem], *, is_captioned: bool = True) -> Data:
+def _collected(entries: Iterable[Example | DataProblem], *, is_captioned: bool = True) -> Data:
     """Separate examples from problems. A name that is not UTF-8 is one: it cannot be written to logs and reports."""
-    problems: list[Problem] = []
+    problems: list[DataProblem] = []
 
     def examples() -> Iterator[Example]:
-        for one in found:
-            if isinstance(one, Example) and is_unicode(one.name):
-                yield one
+        for entry in entries:
+            if isinstance(entry, Example) and is_unicode(entry.name):
+                yield entry
                 continue
-            problem = one if isinstance(one, Problem) else Problem(one.name, "its name is not UTF-8")
+            problem = entry if isinstance(entry, DataProblem) else DataProblem(entry.name, "its name is not UTF-8")
             problems.append(replace(problem, name=problem.name.encode(errors="backslashreplace").decode()))
 
     collected = Examples(examples())
-    blank = [Problem(name, "its caption is empty") for name in collected.blank()] if is_captioned else []
+    blank = [DataProblem(name, "its caption is empty") for name in collected.blank()] if is_captioned else []
     problems.sort(key=lambda problem: problem.name)  # folders are walked through in any order
     return Data(collected, tuple(problems)).without(blank)
 
@@ -252,56 +249,71 @@ def _holds(check: Callable[[], bool]) -> bool:
         return False
 
 
-def _below(folder: Path) -> Iterator[Path | Problem]:
-    """All files below a folder, also links, pipes and devices; and the folders that are not looked into."""
-    left = [folder]
+def _below(folder: Path) -> Iterator[str | DataProblem]:
+    """Paths of all files below a folder, of links, pipes and devices, too; and folders that are left out.
+
+    They are texts, which are faster than a `Path`: a data set may have millions of files.
+    """
+    left = [os.fspath(folder)]
     while left:  # no recursion: folders may be nested deeper than Python's limit
         here = left.pop()
         try:
             with os.scandir(here) as entries:
                 for entry in entries:
-                    path = Path(entry.path)
                     if entry.is_dir(follow_symlinks=False):
-                        left.append(path)
-                    elif entry.is_symlink() and _holds(path.is_dir):
-                        yield Problem(path.relative_to(folder).as_posix(), "links to folders are not followed")
+                        left.append(entry.path)
+                    elif entry.is_symlink() and os.path.isdir(entry.path):
+                        yield DataProblem(_relative(entry.path, folder), "links to folders are not followed")
                     else:
-                        yield path
+                        yield entry.path
         except OSError as error:
-            yield _unread(here.relative_to(folder).as_posix(), error)
+            yield _unread(_relative(here, folder), error)
 
 
-def _unread(name: str, error: OSError) -> Problem:
+def _relative(path: str, folder: Path) -> str:
+    """Path below a folder, in POSIX's form."""
+    return path[len(os.path.join(folder, "")) :].replace(os.sep, "/") or "."
+
+
+def _suffix(path: str | Path) -> str:
+    return os.path.splitext(path)[1].lower()
+
+
+def _unread(name: str, error: OSError) -> DataProblem:
     """A shard or a folder that cannot be read at all."""
-    return Problem(name, f"it cannot be read: {error.strerror or error}; what is in it is left out", is_damage=True)
+    return DataProblem(name, f"it cannot be read: {error.strerror or error}; what is in it is left out", is_damage=True)
 
 
-def _captioned(name: str, path: Path, file: Path | bytes, suffix: str, **more: object) -> Example | Problem:
+def _captioned(name: str, path: Path, file: str | bytes, suffix: str, **more: object) -> Example | DataProblem:
     """An example with the captions of a file or of its first bytes, or the problem with them."""
     try:
         return Example(name, path, _captions(file, suffix), **more)  # pyright: ignore[reportArgumentType]
     except (OSError, ValueError) as error:
-        return Problem(name, f"its {suffix} cannot be read: {error}")
+        return DataProblem(name, f"its {suffix} cannot be read: {error}")
 
 
-def _captions(file: Path | bytes, suffix: str) -> tuple[str, ...]:
+def _captions(file: str | bytes, suffix: str) -> tuple[str, ...]:
     """The captions in a file, or in its first bytes: its lines, or what a ``.json`` has under `CAPTION_KEYS`."""
     text = _text(file)
     if suffix != ".json":
         return stripped(text.splitlines())
-    about: Any = parse_json(text)
-    found: Any = next((about[key] for key in CAPTION_KEYS if about.get(key)), None) if isinstance(about, dict) else None
-    captions: list[Any] = found if isinstance(found, list) else [found]
-    if not all(isinstance(one, str) and is_unicode(one) for one in captions):
+    content: Any = parse_json(text)
+    value: Any = (
+        next((content[key] for key in CAPTION_KEYS if content.get(key)), None) if isinstance(content, dict) else None
+    )
+    captions: list[Any] = value if isinstance(value, list) else [value]
+    if not all(isinstance(caption, str) and is_unicode(caption) for caption in captions):
         raise ValueError(f"it has no text under {', '.join(map(repr, CAPTION_KEYS))}")
     return stripped(captions)
 
 
-def _text(file: Path | bytes) -> str:
+def _text(file: str | Path | bytes) -> str:
     """The text of a file of captions, or of its first bytes."""
-    if isinstance(file, Path):
-        with file.open("rb") as opened:
-            file = opened.read(MAX_CAPTION_BYTES + 1)
+    if not isinstance(file, bytes):
+        with open(file, "rb") as opened:
+            file = opened.read(_SMALL)
+            if len(file) == _SMALL:
+                file += opened.read(MAX_CAPTION_BYTES + 1 - _SMALL)
     if len(file) > MAX_CAPTION_BYTES:
         raise ValueError(f"it is longer than {MAX_CAPTION_BYTES:,} bytes")
     try:
@@ -317,45 +329,46 @@ def stripped(captions: Iterable[str]) -> tuple[str, ...]:
 
 def _nearest(image: Path) -> str:
     """End of a reason: the file beside an image whose name is nearest to its own; empty if none is near."""
-    others = (one.name for one in image.parent.iterdir() if one.suffix.lower() not in SUFFIXES)
-    near = difflib.get_close_matches(image.name, islice(others, MAX_NEAR), 1, 0.4)
+    names = (path.name for path in image.parent.iterdir() if path.suffix.lower() not in SUFFIXES)
+    near = difflib.get_close_matches(image.name, islice(names, MAX_NEAR), 1, 0.4)
     return f"; the nearest file is {quote(near[0])}" if near else ""
 
 
 # ---- images with a file of captions each
 
 
-def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
+def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | DataProblem]:
     """Each image of a folder and its subfolders."""
     alone: Path | None = None  # an image without a caption, as long as none has one
     has_images = has_captions = False
-    for path in _below(folder):
-        if isinstance(path, Problem) or path.suffix.lower() not in SUFFIXES:
-            if isinstance(path, Problem):
-                yield path
+    for file in _below(folder):
+        if isinstance(file, DataProblem) or _suffix(file) not in SUFFIXES:
+            if isinstance(file, DataProblem):
+                yield file
             continue
         has_images = True
-        name, parent = path.relative_to(folder).as_posix(), path.parent.name
-        repeats = _REPEATS.match(parent) if path.parent != folder else None
+        path, name, stem = Path(file), _relative(file, folder), os.path.splitext(file)[0]
+        parent = name.rpartition("/")[0].rpartition("/")[2]
+        repeats = _REPEATS.match(parent)
         number = int(repeats[1]) if repeats else 1
-        texts = (path.with_suffix(suffix) for suffix in CAPTIONS)
-        if not _holds(path.is_file):
-            yield Problem(name, NO_FILE)
+        texts = (stem + suffix for suffix in CAPTIONS)
+        if not os.path.isfile(file):
+            yield DataProblem(name, NO_FILE)
         elif not 1 <= number <= MAX_REPEATS:
             asked = f"its folder's name, {parent}, begins with a number of repeats, as in kohya's scripts"
-            yield Problem(name, f"{asked}; 1 to {MAX_REPEATS:,} are allowed: rename it, as to 1_{parent}")
+            yield DataProblem(name, f"{asked}; 1 to {MAX_REPEATS:,} are allowed: rename it, as to 1_{parent}")
         elif not is_captioned:
             yield Example(name, path, (), repeats=number)
-        elif text := next((text for text in texts if _holds(text.is_file)), None):
+        elif text := next(filter(os.path.isfile, texts), None):
             has_captions = True
-            yield _captioned(name, path, text, text.suffix, repeats=number)
+            yield _captioned(name, path, text, os.path.splitext(text)[1], repeats=number)
         elif alone or has_captions:
-            yield Problem(name, f"{NO_CAPTION} beside it")
+            yield DataProblem(name, f"{NO_CAPTION} beside it")
         else:
             alone = path
     if alone:
         near = "" if has_captions else _nearest(alone)
-        yield Problem(alone.relative_to(folder).as_posix(), f"{NO_CAPTION} beside it{near}")
+        yield DataProblem(alone.relative_to(folder).as_posix(), f"{NO_CAPTION} beside it{near}")
     if not has_images:
         raise ValueError(
             f"{folder}: no image in it ({', '.join(SUFFIXES)}), no {', '.join(METADATA)} and no .tar file; give a "
@@ -363,41 +376,41 @@ def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
         )
 
 
-def _lines(files: Iterable[Path | Problem], root: Path) -> Iterator[Example | Problem]:
+def _lines(files: Iterable[Path | DataProblem], root: Path) -> Iterator[Example | DataProblem]:
     """Each line of some files, as a caption without an image."""
     for path in files:
-        if isinstance(path, Problem):
+        if isinstance(path, DataProblem):
             yield path
             continue
         name = path.relative_to(root).as_posix()
         if not _holds(path.is_file):
-            yield Problem(name, NO_FILE)
+            yield DataProblem(name, NO_FILE)
             continue
         try:
             for number, line in enumerate(_text(path).splitlines(), 1):
                 if line.strip():
                     yield Example(f"{name}:{number}", path, (line.strip(),))
         except (OSError, ValueError) as error:
-            yield Problem(name, f"it cannot be read: {error}")
+            yield DataProblem(name, f"it cannot be read: {error}")
 
 
 # ---- tables
 
 
-def _listed(table: Path, columns: Columns, *, inside: Path | None = None) -> Iterator[Example | Problem]:
+def _listed(table: Path, columns: Columns, *, inside: Path | None = None) -> Iterator[Example | DataProblem]:
     """Each row of a table, its image in a folder, or else anywhere; rows about one image are captions of it.
 
     A path that is not absolute begins at the table or, as in open_clip, in the working directory.
     """
-    read = kohya_rows(table) if table.suffix.lower() == ".json" else rows(table, columns)
+    table_rows = kohya_rows(table) if table.suffix.lower() == ".json" else rows(table, columns)
     wrong: set[str] = set()  # names of which it has been said
     first, has_good = "", False
     root = os.path.realpath(table.parent)
-    for row in read:
+    for row in table_rows:
         place = f"{table.name}:{row.line}"
         if row.problem:
             first = first or f"{place}: {row.problem}"
-            yield Problem(place, row.problem)
+            yield DataProblem(place, row.problem)
         if row.problem or row.name in wrong:
             continue
         has_good = True
@@ -405,18 +418,18 @@ def _listed(table: Path, columns: Columns, *, inside: Path | None = None) -> Ite
         reason = ""
         try:
             if table.suffix.lower() == ".json" and not path.is_file():  # kohya's names have no suffix
-                some = (path.with_name(path.name + suffix) for suffix in SUFFIXES)
-                path = next((one for one in some if one.is_file()), path)
+                candidates = (path.with_name(path.name + suffix) for suffix in SUFFIXES)
+                path = next((candidate for candidate in candidates if candidate.is_file()), path)
             if inside and not Path(os.path.realpath(path)).is_relative_to(root):
                 reason = "outside the folder"
             elif not path.is_file() and (inside or not (path := Path(row.name)).is_file()):
                 reason = "no such file"
         except (OSError, ValueError) as error:  # too long, or with a NUL
-            yield Problem(place, f"its file cannot be looked for: {getattr(error, 'strerror', None) or error}")
+            yield DataProblem(place, f"its file cannot be looked for: {getattr(error, 'strerror', None) or error}")
             continue
         if reason:
             wrong.add(row.name)
-            yield Problem(row.name, reason)
+            yield DataProblem(row.name, reason)
         else:
             yield Example(row.name, path, stripped(row.texts))
     if first and not has_good:
@@ -426,23 +439,25 @@ def _listed(table: Path, columns: Columns, *, inside: Path | None = None) -> Ite
 # ---- shards
 
 
-def _of_shards(shards: Iterable[Path | Problem], root: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
+def _of_shards(
+    shards: Iterable[Path | DataProblem], root: Path, *, is_captioned: bool
+) -> Iterator[Example | DataProblem]:
     """All pairs of some shards; those of good ones, if others are damaged."""
-    damaged: list[Problem] = []
+    damaged: list[DataProblem] = []
     has_pairs = False
     for shard in shards:
-        for one in [shard] if isinstance(shard, Problem) else _in_shard(shard, root, is_captioned=is_captioned):
-            has_pairs |= isinstance(one, Example)
-            if isinstance(one, Problem) and one.is_damage:
-                damaged.append(one)
-            yield one
+        for entry in [shard] if isinstance(shard, DataProblem) else _in_shard(shard, root, is_captioned=is_captioned):
+            has_pairs |= isinstance(entry, Example)
+            if isinstance(entry, DataProblem) and entry.is_damage:
+                damaged.append(entry)
+            yield entry
     if damaged and not has_pairs:
         more = f"; and {len(damaged) - 1:,} more damaged ones" if len(damaged) > 1 else ""
         first = f"{root / damaged[0].name}: no whole, uncompressed .tar file: {damaged[0].reason}"
         raise ValueError(first + more)
 
 
-def _in_shard(shard: Path, root: Path, *, is_captioned: bool) -> Iterator[Example | Problem]:
+def _in_shard(shard: Path, root: Path, *, is_captioned: bool) -> Iterator[Example | DataProblem]:
     """Each image of a ``.tar``, with the position of its bytes.
 
     Of what is behind the first dot of a member's name, the last part says what it is: ``0.image.jpg`` is an image.
@@ -450,11 +465,11 @@ def _in_shard(shard: Path, root: Path, *, is_captioned: bool) -> Iterator[Exampl
     images: dict[str, tuple[int, int]] = {}
     texts: dict[str, tuple[str, bytes]] = {}
     parts_of: dict[tuple[str, str], str] = {}  # what is behind the first dot, of the members that count
-    others: dict[str, str] = {}  # a member of another kind, of each name
-    told: set[str] = set()
+    other_members: dict[str, str] = {}  # a member of another kind, of each name
+    reported: set[str] = set()
     prefix = shard.relative_to(root).as_posix()
     if not _holds(shard.is_file):
-        yield Problem(prefix, NO_FILE, is_damage=True)
+        yield DataProblem(prefix, NO_FILE, is_damage=True)
         return
     try:
         with shard.open("rb") as file:
@@ -465,15 +480,15 @@ def _in_shard(shard: Path, root: Path, *, is_captioned: bool) -> Iterator[Exampl
                 key, name = f"{prefix}/{folder}{slash}{stem}", f"{prefix}/{member.name}"
                 kind = "image" if suffix in SUFFIXES else suffix
                 if member.kind == FOLDER or kind not in ("image", *CAPTIONS, LABEL):
-                    others.setdefault(key, base)
+                    other_members.setdefault(key, base)
                     continue
                 if member.kind:
-                    told.add(key)
-                    yield Problem(name, f"it is {member.kind}, and not an ordinary file")
+                    reported.add(key)
+                    yield DataProblem(name, f"it is {member.kind}, and not an ordinary file")
                     continue
                 is_whole, before = "." not in parts, parts_of.get((key, kind))
                 if before is not None and is_whole == ("." not in before):
-                    yield Problem(name, "another one of its name comes before it, and is left out")
+                    yield DataProblem(name, "another one of its name comes before it, and is left out")
                 elif before is not None and not is_whole:
                     continue  # 0.mask.png is no other 0.png
                 parts_of[key, kind] = parts
@@ -483,21 +498,21 @@ def _in_shard(shard: Path, root: Path, *, is_captioned: bool) -> Iterator[Exampl
                     file.seek(member.start)
                     texts[key] = kind, file.read(min(member.size, MAX_CAPTION_BYTES + 1))
     except DamageError as error:
-        yield Problem(prefix, str(error), is_damage=True)
+        yield DataProblem(prefix, str(error), is_damage=True)
     except OSError as error:
         yield _unread(prefix, error)
     else:
-        if not images and not texts and not told:
-            yield Problem(prefix, "there is no image in it")
+        if not images and not texts and not reported:
+            yield DataProblem(prefix, "there is no image in it")
     for key, place in images.items():
         kind, text = texts.get(key, ("", b""))
         if (kind == LABEL) != is_captioned and kind:
             yield _captioned(key, shard, text, kind, place=place)
         elif not is_captioned:
             yield Example(key, shard, (), place=place)
-        elif key not in told:
-            more = "" if texts or key not in others else f"; beside it is {quote(others[key])}"
-            yield Problem(key, f"{NO_CAPTION} of its name in the shard{more}")
+        elif key not in reported:
+            more = "" if texts or key not in other_members else f"; beside it is {quote(other_members[key])}"
+            yield DataProblem(key, f"{NO_CAPTION} of its name in the shard{more}")
     if is_captioned:
-        alone = [key for key in texts if key not in images and key not in told]
-        yield from (Problem(key, f"no image of its name in the shard ({', '.join(SUFFIXES)})") for key in alone)
+        alone = [key for key in texts if key not in images and key not in reported]
+        yield from (DataProblem(key, f"no image of its name in the shard ({', '.join(SUFFIXES)})") for key in alone)

@@ -64,7 +64,7 @@ def _reduced_apart(_, bucket):  # pyright: ignore[reportUnknownParameterType] - 
     bucket.buffer().div_(distributed.get_world_size())
     works = [distributed.all_reduce(gradient, async_op=True) for gradient in bucket.gradients()]
     futures = [cast("Any", work).get_future() for work in works]
-    return torch.futures.collect_all(futures).then(lambda done: (done.wait(), bucket.buffer())[1])
+    return torch.futures.collect_all(futures).then(lambda reduced: (reduced.wait(), bucket.buffer())[1])
 
 
 def over_processes(accelerator: Accelerator, number: float, how: Literal["mean", "sum"]) -> float:

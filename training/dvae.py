@@ -21,7 +21,7 @@ from ..dalle.files import save_dvae
 from ..dalle.layers import LogitNorm, SmallEncoder
 from .checkpoint import check_weights
 from .dalle_options import DVAEOptions
-from .data import Data, Example, Problem
+from .data import Data, DataProblem, Example
 from .distributed import over_processes
 from .images import picture_of, progress_of_reading, still_readable, unreadable
 from .log import number_of
@@ -55,7 +55,7 @@ class DVAERun(Loop):
         self.divide_batches()
         self._build()
 
-    def _centre_of(self, example: Example) -> Tensor | Problem:
+    def _centre_of(self, example: Example) -> Tensor | DataProblem:
         return picture_of(example, self.options.size, None)
 
     def _build(self) -> None:
@@ -74,22 +74,22 @@ class DVAERun(Loop):
         """The learning rate itself."""
         return self.options.rate(step)
 
-    def _backward(self, loaded: Sequence[Future[Tensor | Problem]]) -> dict[str, float]:
+    def _backward(self, loaded: Sequence[Future[Tensor | DataProblem]]) -> dict[str, float]:
         """Accumulate the gradients of a step; return its loss and schedule values."""
         options, step, pictures = self.options, self.step, self._stacked(loaded)
         weight, temperature = options.kl_weight(step), options.temperature(step)
         first = self.accelerator.process_index * self._share
         nll = kl = 0.0
         for start in range(0, self._share, options.batch):
-            some = pictures[start : start + options.batch]
+            batch = pictures[start : start + options.batch]
             noise = None
             if step >= options.noiseless:
-                numbers = range(first + start, first + start + len(some))
-                noise = noise_of(self.trained.dvae, options.size, options.seed, step, numbers, some)
-            is_last = start + len(some) == self._share
+                numbers = range(first + start, first + start + len(batch))
+                noise = noise_of(self.trained.dvae, options.size, options.seed, step, numbers, batch)
+            is_last = start + len(batch) == self._share
             with nullcontext() if is_last else cast("Any", self.accelerator.no_sync(self.model)):
-                terms = self.model(some, temperature, noise)
-                part = len(some) / self._share
+                terms = self.model(batch, temperature, noise)
+                part = len(batch) / self._share
                 loss = negative_elb(terms.nll, terms.kl, weight, options.config.downsampling)
                 self.accelerator.backward(part * loss)
             nll, kl = nll + part * terms.nll.item(), kl + part * terms.kl.item()
@@ -97,17 +97,17 @@ class DVAERun(Loop):
         loss = nll + weight / (3 * options.config.downsampling**2) * kl
         return {"loss": loss, "nll": nll, "kl": kl, "kl weight": weight, "temperature": temperature}
 
-    def _load(self, pool: ThreadPoolExecutor, step: int) -> list[Future[Tensor | Problem]]:
+    def _load(self, pool: ThreadPoolExecutor, step: int) -> list[Future[Tensor | DataProblem]]:
         """Start loading this process's pictures of a step."""
         epoch, examples = self.share_of(step)
-        futures: list[Future[Tensor | Problem]] = []
+        futures: list[Future[Tensor | DataProblem]] = []
         for number, example in examples:
             rng = random.Random(f"{self.options.seed}/{epoch}/{number}/{example.name}")
             chance = rng if self.options.is_augmented else None
             futures.append(pool.submit(picture_of, example, self.options.size, chance))
         return futures
 
-    def _stacked(self, loaded: Sequence[Future[Tensor | Problem]]) -> Tensor:
+    def _stacked(self, loaded: Sequence[Future[Tensor | DataProblem]]) -> Tensor:
         """Stack loaded pictures, ``[b, 3, size, size]``, in 0..1, on the device."""
         return self._scaled(torch.stack([still_readable(future.result()) for future in loaded]))
 
@@ -117,11 +117,11 @@ class DVAERun(Loop):
 
     # ---- messages and files
 
-    def _progress(self, found: Mapping[str, float], seconds: float) -> str:
+    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
         rate = self._share * self.accelerator.num_processes / seconds
         return (
-            f"loss {found['loss']:.4f} (likelihood {found['nll']:.4f}, KL {found['kl']:.2f} x "
-            f"{found['kl weight']:.3g}), temperature {found['temperature']:.3f}, {rate:.1f} pictures/s"
+            f"loss {entry['loss']:.4f} (likelihood {entry['nll']:.4f}, KL {entry['kl']:.2f} x "
+            f"{entry['kl weight']:.3g}), temperature {entry['temperature']:.3f}, {rate:.1f} pictures/s"
         )
 
     @torch.no_grad()
@@ -134,30 +134,31 @@ class DVAERun(Loop):
         sums = dict.fromkeys(("relaxed", "hard", "held-out KL", "error"), 0.0)
         counts = torch.zeros(options.config.vocab_size)
         for start in range(0, len(self.held), options.batch):
-            some = self.held[start : start + options.batch]
-            pictures = self._held_pictures(some)
-            noise = noise_of(dvae, options.size, options.seed, MEASURED, range(start, start + len(some)), pictures)
+            examples = self.held[start : start + options.batch]
+            pictures = self._held_pictures(examples)
+            noise = noise_of(dvae, options.size, options.seed, MEASURED, range(start, start + len(examples)), pictures)
             terms, hard = result(pictures, temperature, noise), result.hard_nll(pictures, noise)
             tokens = dvae.tokens(pictures)
-            share, kl = len(some) / len(self.held), float(terms.kl) / (3 * f**2)
+            share, kl = len(examples) / len(self.held), float(terms.kl) / (3 * f**2)
             sums["relaxed"] += share * (float(terms.nll) + kl)
             sums["hard"] += share * (float(hard) + kl)
             sums["held-out KL"] += share * float(terms.kl)
             sums["error"] += share * float((dvae.images(tokens) - pictures).abs().mean())
             counts += torch.bincount(tokens.flatten().cpu(), minlength=len(counts))
         result.train()
-        found = {**sums, "tokens": float((counts > 0).sum()), "perplexity": perplexity(counts)}
+        figures = {**sums, "tokens": float((counts > 0).sum()), "perplexity": perplexity(counts)}
         if not is_quiet:
             self.say(
                 f"{number_of(len(self.held), 'held-out pictures')} after {self.step:,} steps: "
-                f"pixels off by {found['error']:.1%}, "
-                f"{found['tokens']:.0f} of {options.config.vocab_size:,} tokens in use, perplexity "
-                f"{found['perplexity']:.1f}; negative ELB {found['relaxed']:.3f} relaxed, {found['hard']:.3f} hard"
+                f"pixels off by {figures['error']:.1%}, "
+                f"{figures['tokens']:.0f} of {options.config.vocab_size:,} tokens in use, perplexity "
+                f"{figures['perplexity']:.1f}; negative ELB {figures['relaxed']:.3f} relaxed, "
+                f"{figures['hard']:.3f} hard"
             )
-        return found
+        return figures
 
-    def _held_pictures(self, some: Sequence[Example]) -> Tensor:
-        return self._scaled(torch.stack([still_readable(self._centre_of(example)) for example in some]))
+    def _held_pictures(self, examples: Sequence[Example]) -> Tensor:
+        return self._scaled(torch.stack([still_readable(self._centre_of(example)) for example in examples]))
 
     def shown(self, count: int) -> tuple[Tensor, Tensor]:
         """Some held-out pictures and their reconstructions: both ``[n, 3, size, size]``, in 0..1."""
@@ -177,14 +178,14 @@ class DVAERun(Loop):
     def write_results(self) -> None:
         """Write the model."""
         if self.accelerator.is_main_process:
-            about = {
+            metadata = {
                 "trained_by": "weighted-clip dalle train-vae",
                 "steps": str(self.step),
                 "options": json.dumps(self.options.as_dict()),
             }
             dvae: DVAE = self.result.finished()
             check_weights(dvae.state_dict())
-            save_dvae(dvae, self.folder / NAME, about)
+            save_dvae(dvae, self.folder / NAME, metadata)
         self.accelerator.wait_for_everyone()
 
 
@@ -269,10 +270,10 @@ class TrainedDVAE(nn.Module):
 
     def nll(self, mapped: Tensor, shares: Tensor) -> Tensor:
         """Negative log-likelihood of each value, in the shape of the pixels."""
-        found = self.dvae.decoder(shares).to(mapped.dtype)
+        decoded = self.dvae.decoder(shares).to(mapped.dtype)
         if self.dvae.config.has_scale:
-            return logit_laplace_nll(mapped, found[:, :3], found[:, 3:])
-        return logit_laplace_nll(mapped, found, self.log_scale)
+            return logit_laplace_nll(mapped, decoded[:, :3], decoded[:, 3:])
+        return logit_laplace_nll(mapped, decoded, self.log_scale)
 
     def forward(self, pictures: Tensor, temperature: float, noise: Tensor | None) -> Terms:
         """Loss on some pictures."""

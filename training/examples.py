@@ -10,6 +10,7 @@ import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -49,7 +50,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Problem:
+class DataProblem:
     """Part of the data that is left out."""
 
     name: str
@@ -69,14 +70,14 @@ class Examples(Sequence[Example]):
     Those of one name are one: the first of them, with the captions of all.
     """
 
-    def __init__(self, found: Iterable[Example]) -> None:
+    def __init__(self, examples: Iterable[Example]) -> None:
         """Write examples to a file, one by one."""
         self._rows = sqlite3.connect("", check_same_thread=False)  # a file of no name
         self._file = _File(self._rows)
         self._lock = threading.Lock()
         try:
             self._rows.execute(f"create table found ({_COLUMNS})")
-            self._rows.executemany("insert into found values (?, ?, ?, ?, ?, ?)", map(_row, found))
+            self._rows.executemany("insert into found values (?, ?, ?, ?, ?, ?)", map(_row, examples))
             self._rows.execute("create index by_name on found (name)")
         except sqlite3.OperationalError as error:
             raise OSError(f"the list of examples does not fit into a temporary file: {error}") from error
@@ -97,24 +98,38 @@ class Examples(Sequence[Example]):
     def __getitem__(self, index: slice) -> list[Example]: ...
     def __getitem__(self, index: int | slice) -> Example | list[Example]:
         if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
+            return [self[number] for number in range(*index.indices(len(self)))]
+        name, path, captions, repeats, place = self._row(index)
+        return Example(name, Path(path), tuple(json.loads(captions)), repeats, place, self._numbers[index])
+
+    def _row(self, index: int) -> tuple[str, str, str, float, tuple[int, int] | None]:
+        """Name, path, captions as JSON, repeats and place of an example."""
         same = "select * from found where name = (select name from found where rowid = ?) order by rowid"
         with self._lock:
             rows = self._rows.execute(same, [self._first[index]]).fetchall()
         name, path, _, repeats, start, size = rows[0]
-        captions = tuple(caption for row in rows for caption in json.loads(row[2]))
-        place = None if start is None else (start, size)
-        return Example(name, Path(os.fsdecode(path)), captions, repeats, place, self._numbers[index])
+        captions = ", ".join(row[2][1:-1] for row in rows if row[2] != "[]")
+        return name, os.fsdecode(path), f"[{captions}]", repeats, None if start is None else (start, size)
 
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(len(self)))
+
+    def digest(self) -> str:
+        """Digest of all names, captions, repeats and places."""
+        digest = blake2b(b"[", digest_size=16)
+        for index in range(len(self)):
+            name, _, captions, repeats, place = self._row(index)
+            listed = f"[{json.dumps(name)}, {captions}, {json.dumps(repeats)}, {json.dumps(place)}]"
+            digest.update(f"{', ' if index else ''}{listed}".encode())
+        digest.update(b"]")
+        return digest.hexdigest()
 
     def blank(self) -> list[str]:
         """Names of those without a caption."""
         query = "select name from found group by name having max(length(captions)) = 2"  # that of []
         return [name for (name,) in self._rows.execute(query)]
 
-    def common(self, others: Examples) -> list[str]:
+    def common(self, other_examples: Examples) -> list[str]:
         """Names of those whose image is one of others, too."""
         query = "select name, path, start from found order by name"
 
@@ -122,19 +137,19 @@ class Examples(Sequence[Example]):
             for name, path, start in of._rows.execute(query):
                 yield name, (Path(os.fsdecode(path)).absolute(), start)
 
-        known = {place for _, place in places(self)}
-        shared = {place for _, place in places(others) if place in known}
+        own_places = {place for _, place in places(self)}
+        shared = {place for _, place in places(other_examples) if place in own_places}
         return [name for name, place in places(self) if place in shared]
 
     def chosen(self, indices: Iterable[int]) -> Examples:
         """Some of the examples, in another order if so given; their file is shared."""
-        some = object.__new__(Examples)
-        some._rows, some._file, some._lock = self._rows, self._file, self._lock
+        chosen = object.__new__(Examples)
+        chosen._rows, chosen._file, chosen._lock = self._rows, self._file, self._lock
         indices = array("q", indices)
-        some._first = array("q", (self._first[index] for index in indices))
-        some._numbers = array("q", (self._numbers[index] for index in indices))
-        some.repeats = array("d", (self.repeats[index] for index in indices))
-        return some
+        chosen._first = array("q", (self._first[index] for index in indices))
+        chosen._numbers = array("q", (self._numbers[index] for index in indices))
+        chosen.repeats = array("d", (self.repeats[index] for index in indices))
+        return chosen
 
     def without(self, names: Iterable[str]) -> Examples:
         """Copy without the examples of some names."""

@@ -37,7 +37,10 @@ class Sharding:
         self._accelerator = accelerator
         self._mesh: DeviceMesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
         # a copy without memory for its parameters
-        empty = {id(one): nn.Parameter(one.to("meta"), one.requires_grad) for one in model.parameters()}
+        empty = {
+            id(parameter): nn.Parameter(parameter.to("meta"), parameter.requires_grad)
+            for parameter in model.parameters()
+        }
         self._plain = copy.deepcopy(model, cast("dict[int, Any]", empty))
         self._is_whole = False
 
@@ -54,7 +57,7 @@ class Sharding:
                 self._fully_shard(module, mesh=self._mesh)
         self._fully_shard(model, mesh=self._mesh, ignored_params=whole)
         now = dict(model.named_parameters())
-        return [{**group, "params": [now[names[id(one)]] for one in group["params"]]} for group in groups]
+        return [{**group, "params": [now[names[id(parameter)]] for parameter in group["params"]]} for group in groups]
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         """Same as `Accelerator.prepare`, without its own handling of several processes."""
@@ -98,7 +101,7 @@ class Sharding:
             if of is not None:
                 like = of.state_dict()
                 state[name] = {
-                    key: self._like(one, like[key]) if key in like else one for key, one in state[name].items()
+                    key: self._like(tensor, like[key]) if key in like else tensor for key, tensor in state[name].items()
                 }
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for index, values in state["optimizer"]["state"].items():
@@ -113,8 +116,8 @@ class Sharding:
 
         if not isinstance(like, DTensor):
             return tensor
-        own = tensor.to(self._accelerator.device)
-        return distribute_tensor(own, like.device_mesh, like.placements, src_data_rank=None)
+        local_tensor = tensor.to(self._accelerator.device)
+        return distribute_tensor(local_tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def _whole(tensor: Tensor) -> Tensor:

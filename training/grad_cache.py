@@ -24,13 +24,13 @@ from ..encoder.similarity import ContrastiveLoss
 from ..encoder.text_model import TextModel, Vectors, check_ids, first_eos
 from ..encoder.vision_model import VisionModel
 from .retention import Kept
-from .textual_inversion import Word
+from .textual_inversion import WordVectors
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-class Part(NamedTuple):
+class MicroBatch(NamedTuple):
     """Some pairs of a batch."""
 
     ids: Tensor
@@ -63,7 +63,7 @@ class Towers(nn.Module):
     """Modules being trained, wrapped in one for distributed training: the towers, and the scale of the loss."""
 
     def __init__(
-        self, text: TextModel, vision: VisionModel | None, loss: ContrastiveLoss, word: Word | None = None
+        self, text: TextModel, vision: VisionModel | None, loss: ContrastiveLoss, word: WordVectors | None = None
     ) -> None:
         super().__init__()
         self.text = text
@@ -71,10 +71,10 @@ class Towers(nn.Module):
         self.loss = loss
         self.word = word
 
-    def forward(self, part: Part, kept: Kept | None = None) -> Features:
+    def forward(self, part: MicroBatch, kept_prompts: Kept | None = None) -> Features:
         """Features of some pairs, and the change of the kept rows."""
         texts, images = self.texts(part.ids), self.images(part.images)
-        return Features(texts, images, None if kept is None else kept.distance(self.text))
+        return Features(texts, images, None if kept_prompts is None else kept_prompts.distance(self.text))
 
     def texts(self, ids: Tensor) -> Tensor:
         """Features of texts, ``[texts, p]``."""
@@ -86,17 +86,21 @@ class Towers(nn.Module):
         return widened(projected(self.text, packed._replace(ids=ids), vectors) + 0 * self.word.vectors.sum())
 
     def images(self, images: Tensor) -> Tensor:
-        """Features of images, ``[images, p]``, given as in `Part`."""
+        """Features of images, ``[images, p]``, given as in `MicroBatch`."""
         return widened(images if self.vision is None else self.vision(images).projected)
 
 
 def backward(
-    accelerator: Accelerator, model: nn.Module, parts: Sequence[Part], kept: Kept | None = None, keep: float = 0.0
+    accelerator: Accelerator,
+    model: nn.Module,
+    parts: Sequence[MicroBatch],
+    kept_prompts: Kept | None = None,
+    keep: float = 0.0,
 ) -> Losses:
     """Accumulate the gradients of a batch; the mean of the processes' losses is the batch's."""
     loss_of = cast("Towers", accelerator.unwrap_model(model)).loss
     if len(parts) == 1:
-        texts, images, distance = model(parts[0], kept)
+        texts, images, distance = model(parts[0], kept_prompts)
         loss = loss_of(texts, images)
         accelerator.backward(loss if distance is None else loss + keep * distance)
         return Losses(loss.item(), 0.0 if distance is None else distance.item())
@@ -111,7 +115,7 @@ def backward(
     for index, part in enumerate(parts):
         is_last = index == len(parts) - 1
         with nullcontext() if is_last else cast("Any", accelerator.no_sync(model)):
-            texts, images, distance = model(part, kept if is_last else None)
+            texts, images, distance = model(part, kept_prompts if is_last else None)
             carried = (texts * divided[0][index]).sum()
             if images.requires_grad:
                 carried = carried + (images * divided[1][index]).sum()
@@ -128,7 +132,7 @@ LENGTHS = (1, 2, 4)
 attention."""
 
 
-class Packed(NamedTuple):
+class PackedCaptions(NamedTuple):
     """Captions packed into rows."""
 
     ids: Tensor
@@ -141,7 +145,7 @@ class Packed(NamedTuple):
     """``[rows, length]``, int64: number of each token's caption; -1 after the last one of a row. None as above."""
 
 
-def pack(ids: Tensor, config: TextConfig) -> Packed:
+def pack(ids: Tensor, config: TextConfig) -> PackedCaptions:
     """Pack captions, each from BOS to its first EOS, into the rows that take the fewest multiplications.
 
     A caption without EOS is used whole. Captions stay as they are if packing saves nothing; it is deterministic.
@@ -160,22 +164,22 @@ def pack(ids: Tensor, config: TextConfig) -> Packed:
     best = min([plain, *(_filled(lengths, number) for number in numbers)], key=lambda rows: rows.cost(config))
     starts = torch.tensor(best.starts, device=device)
     if best is plain:
-        return Packed(ids, starts + last)
+        return PackedCaptions(ids, starts + last)
     columns = torch.arange(width, device=device)
     is_caption = columns <= last.unsqueeze(1)  # [captions, s]
     places = (starts.unsqueeze(1) + columns)[is_caption]
 
-    def laid(values: Tensor, behind: int) -> Tensor:
+    def laid(values: Tensor, fill: int) -> Tensor:
         """Arrange values of tokens, ``[captions, s]`` or fewer, in rows."""
-        flat = torch.full((best.num_rows * best.length,), behind, device=device)
+        flat = torch.full((best.num_rows * best.length,), fill, device=device)
         flat[places] = values.expand_as(ids)[is_caption]
         return flat.view(best.num_rows, best.length)
 
     numbered = torch.arange(num_captions, device=device).unsqueeze(1)
-    return Packed(laid(ids, config.pad_id), starts + last, laid(columns, 0), laid(numbered, -1))
+    return PackedCaptions(laid(ids, config.pad_id), starts + last, laid(columns, 0), laid(numbered, -1))
 
 
-def projected(model: TextModel, packed: Packed, vectors: Vectors | None = None) -> Tensor:
+def projected(model: TextModel, packed: PackedCaptions, vectors: Vectors | None = None) -> Tensor:
     """Project packed captions to ``[captions, p]``, in the original order."""
     if packed.captions is None:
         return model(packed.ids, vectors=vectors).projected

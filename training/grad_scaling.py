@@ -62,8 +62,8 @@ class GradientScales:
                     (block.layer_norm1, block.self_attn, "attention"),
                     (block.layer_norm2, block.mlp, "mlp"),
                 ):
-                    own = [*norm.parameters(), *branch.parameters()]
-                    resblock = Resblock(f"{name}.{kind}", own, replicas * FIRST)
+                    parameters = [*norm.parameters(), *branch.parameters()]
+                    resblock = Resblock(f"{name}.{kind}", parameters, replicas * FIRST)
                     self.blocks.append(resblock)
                     norm.register_forward_pre_hook(_Leave(resblock))
                     context = _Half(dtype)
@@ -115,15 +115,15 @@ class GradientScales:
     def check_state_dict(self, state: Any, num_steps: int) -> None:
         """Check the result of `state_dict` from a file."""
         lists = [state.get(name) for name in ("scales", "divided")] if isinstance(state, dict) else []
-        if [type(one) for one in lists] != [list, list] or state.keys() != self.state_dict().keys():
+        if [type(values) for values in lists] != [list, list] or state.keys() != self.state_dict().keys():
             raise ValueError("scales are not those of a run in float16")
         scales, divided = cast("list[list[Any]]", lists)
-        updates = [state["step"], *(one for one in divided if one is not None)]
+        updates = [state["step"], *(update for update in divided if update is not None)]
         if not len(scales) == len(divided) == len(self.blocks):
             raise ValueError(f"there are {len(scales)} scales, and this run has {len(self.blocks)}")
-        if not all(type(one) is float and self._least <= one <= self._most for one in scales):
+        if not all(type(scale) is float and self._least <= scale <= self._most for scale in scales):
             raise ValueError(f"scales must be numbers from {self._least:g} to {self._most:g}, and not all are")
-        if not all(type(one) is int and 0 <= one <= num_steps for one in updates):
+        if not all(type(update) is int and 0 <= update <= num_steps for update in updates):
             raise ValueError(f"updates of scales must be numbers from 0 to {num_steps:,}, and not all are")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

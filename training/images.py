@@ -30,7 +30,7 @@ from ..encoder.images import preprocess
 from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
 from .augmentation import Augmentation
-from .examples import Example, Problem
+from .examples import DataProblem, Example
 from .log import duration
 from .options import TrainOptions
 
@@ -72,7 +72,7 @@ class LeftOut:
     def __contains__(self, example: Example) -> bool:
         return f"{self._prefix}{example.name}" in self.reasons
 
-    def add(self, problem: Problem) -> None:
+    def add(self, problem: DataProblem) -> None:
         """Add one, unless it is known."""
         name = f"{self._prefix}{problem.name}"
         with self._lock:
@@ -85,15 +85,15 @@ class LeftOut:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([name, problem.reason]) + "\n")
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[DataProblem]:
         """Those that any process has found."""
-        found = {**self.reasons}
+        reasons = {**self.reasons}
         is_file = self._path is not None and self._path.is_file()
         for line in self._path.read_text(encoding="utf-8").splitlines() if self._path and is_file else ():
             with suppress(ValueError):  # the last one, cut off by a kill
                 name, reason = map(str, parse_json(line))
-                found[name] = reason
-        return [Problem(*one) for one in found.items()]
+                reasons[name] = reason
+        return [DataProblem(*item) for item in reasons.items()]
 
 
 Loaded = Future[tuple[Example, Tensor]]
@@ -135,31 +135,31 @@ class Images:
         self._idle = 0
         self.waited = 0.0
         """Seconds for which the last batch was waited for."""
-        self._features: Features | None = None
+        self._features: FeatureFile | None = None
         if options.towers == "text":
             self.digest = digest_of(clip.vision.parameters())
             self._features = self._features_in(FEATURES_NAME)
 
-    def _features_in(self, name: str) -> Features:
+    def _features_in(self, name: str) -> FeatureFile:
         config = self._clip.vision.config
         key = f"{self.digest} {config} {self._options.crop}"
-        return Features(cast("Path", self._folder) / name, key, config.projection_dim or 0)
+        return FeatureFile(cast("Path", self._folder) / name, key, config.projection_dim or 0)
 
     def of(self, name: str) -> Images:
         """The same for images of other data, whose features are kept in a folder of this name."""
-        other = copy.copy(self)
-        other.left_out = LeftOut(self._folder, f"{name}: ")
-        other._features = self._features and self._features_in(f"{FEATURES_NAME}-{name}")
-        return other
+        provider = copy.copy(self)
+        provider.left_out = LeftOut(self._folder, f"{name}: ")
+        provider._features = self._features and self._features_in(f"{FEATURES_NAME}-{name}")
+        return provider
 
-    def check(self, examples: Sequence[Example], say: Callable[[str], None]) -> list[Problem]:
+    def check(self, examples: Sequence[Example], say: Callable[[str], None]) -> list[DataProblem]:
         """Read all of some images; return those that cannot be read."""
         on_progress = progress_of_reading(len(examples), say)
-        problems: list[Problem] = []
+        problems: list[DataProblem] = []
         for start in range(0, len(examples), BATCH):
-            found = self.now(examples[start : start + BATCH])
-            problems += [one for one in found if isinstance(one, Problem)]
-            on_progress(start + len(found))
+            loaded = self.now(examples[start : start + BATCH])
+            problems += [image for image in loaded if isinstance(image, DataProblem)]
+            on_progress(start + len(loaded))
         return problems
 
     def drop(self) -> None:
@@ -174,11 +174,11 @@ class Images:
         """
         begun: list[Loaded] = []
         for start in range(0, len(share), BATCH):
-            some = [(next(candidates), candidates) for candidates in share[start : start + BATCH]]
-            rows = [self._features.read(example) if self._features else None for example, _ in some]
-            for (example, others), row in zip(some, rows, strict=True):
-                if row is None or any(other is None for other in rows):
-                    begun.append(pool.submit(self._first_readable, chain([example], others), epoch))
+            chosen = [(next(candidates), candidates) for candidates in share[start : start + BATCH]]
+            rows = [self._features.read(example) if self._features else None for example, _ in chosen]
+            for (example, alternatives), row in zip(chosen, rows, strict=True):
+                if row is None or any(features is None for features in rows):
+                    begun.append(pool.submit(self._first_readable, chain([example], alternatives), epoch))
                 else:
                     begun.append(Future())
                     begun[-1].set_result((example, row))
@@ -192,7 +192,7 @@ class Images:
                 return example, image
             self.left_out.add(image)
 
-    def _pixels(self, example: Example, epoch: int | None = None) -> Tensor | Problem:
+    def _pixels(self, example: Example, epoch: int | None = None) -> Tensor | DataProblem:
         """Pixels of an image, augmented for an epoch."""
         options, size = self._options, self._clip.vision.config.image_size
         if epoch is None or options.augmentation == Augmentation():
@@ -203,37 +203,37 @@ class Images:
     def end(self, begun: Sequence[Loaded], are_written: Sequence[bool]) -> list[tuple[Example, Tensor]]:
         """Wait for what `begin` has begun to load; features of those that ``are_written`` are kept in the file."""
         began = time.monotonic()
-        found = [one.result() for one in begun]
+        loaded = [future.result() for future in begun]
         self.waited = time.monotonic() - began
-        done: list[tuple[Example, Tensor]] = []
+        pairs: list[tuple[Example, Tensor]] = []
         self._idle += 1
-        for start in range(0, len(found), BATCH):
-            some = found[start : start + BATCH]
-            if self._features is None or some[0][1].ndim == 1:
-                done += some
+        for start in range(0, len(loaded), BATCH):
+            batch = loaded[start : start + BATCH]
+            if self._features is None or batch[0][1].ndim == 1:
+                pairs += batch
                 continue
             self._idle = 0
-            encoded = self._encoded([pixels for _, pixels in some])
-            for (example, _), row, is_written in zip(some, encoded, are_written[start:], strict=False):
-                done.append((example, self._features.kept(example, row, is_written=is_written)))
+            encoded = self._encoded([pixels for _, pixels in batch])
+            for (example, _), row, is_written in zip(batch, encoded, are_written[start:], strict=False):
+                pairs.append((example, self._features.kept(example, row, is_written=is_written)))
         if self._idle == self.num_idle:
             self.drop()
-        return done
+        return pairs
 
-    def now(self, examples: Sequence[Example]) -> list[Tensor | Problem]:
+    def now(self, examples: Sequence[Example]) -> list[Tensor | DataProblem]:
         """Some images at once, as they are measured with."""
         rows = [self._features.read(example) if self._features else None for example in examples]
         if not any(row is None for row in rows):
-            return cast("list[Tensor | Problem]", rows)
+            return cast("list[Tensor | DataProblem]", rows)
         with ThreadPoolExecutor(NUM_THREADS) as pool:
-            found = list(pool.map(self._pixels, examples))
-        pixels = [one for one in found if isinstance(one, Tensor)]
+            images = list(pool.map(self._pixels, examples))
+        pixels = [image for image in images if isinstance(image, Tensor)]
         if self._features is None or not pixels:
-            return found
+            return images
         encoded = iter(self._encoded(pixels))
         return [
-            one if isinstance(one, Problem) else self._features.kept(example, next(encoded))
-            for example, one in zip(examples, found, strict=True)
+            image if isinstance(image, DataProblem) else self._features.kept(example, next(encoded))
+            for example, image in zip(examples, images, strict=True)
         ]
 
     @torch.no_grad()
@@ -247,7 +247,7 @@ class Images:
         return functional.normalize(projected.float(), dim=-1).cpu()
 
 
-class Features:
+class FeatureFile:
     """Features of images in a file, a record for each: a stamp that changes with the image, and the numbers.
 
     A record that is cut off, or of another image, is as none. Several processes may write into one file.
@@ -279,11 +279,11 @@ class Features:
 
     def kept(self, example: Example, row: Tensor, *, is_written: bool = True) -> Tensor:
         """The features that are there, or else others, which are written."""
-        known = self.read(example)
-        if known is None and is_written:
+        stored = self.read(example)
+        if stored is None and is_written:
             self._file.seek(example.number * self._size)
             self._file.write(_stamp_of(example) + row.numpy().astype("<f4").tobytes())
-        return row if known is None else known
+        return row if stored is None else stored
 
 
 def _stamp_of(example: Example) -> bytes:
@@ -301,7 +301,7 @@ NUM_THREADS = min(8, os.cpu_count() or 1)
 
 def pixels_of(
     example: Example, size: int, crop: Crop, change: Callable[[Image.Image], Image.Image] | None = None
-) -> Tensor | Problem:
+) -> Tensor | DataProblem:
     """An image for the image tower, ``[3, size, size]``, or why it cannot be read. ``change`` is applied first."""
     try:
         image = example.image()
@@ -310,39 +310,41 @@ def pixels_of(
         return _problem(example, error)
 
 
-def _problem(example: Example, error: Exception) -> Problem:
+def _problem(example: Example, error: Exception) -> DataProblem:
     """Reason for which an image cannot be read, without its name."""
     reason = str(error)
     for name in (str(example.path), example.name):
         reason = reason.removeprefix(f"{name}: ")
-    return Problem(example.name, reason)
+    return DataProblem(example.name, reason)
 
 
-def still_readable(image: Tensor | Problem) -> Tensor:
+def still_readable(image: Tensor | DataProblem) -> Tensor:
     """An image that could be read when the run began."""
-    if isinstance(image, Problem):
+    if isinstance(image, DataProblem):
         raise ValueError(f"{image.name} could be read before, and cannot now: {image.reason}")
     return image
 
 
 def unreadable(
-    examples: Sequence[Example], read: Callable[[Example], Tensor | Problem], on_progress: Callable[[int], None]
-) -> list[Problem]:
+    examples: Sequence[Example],
+    read_image: Callable[[Example], Tensor | DataProblem],
+    on_progress: Callable[[int], None],
+) -> list[DataProblem]:
     """Open every image once and report those that cannot be used."""
-    problems: list[Problem] = []
+    problems: list[DataProblem] = []
     with ThreadPoolExecutor(NUM_THREADS) as pool:
-        found = pool.map(read, examples)
-        for number, one in enumerate(found, 1):
-            if isinstance(one, Problem):
-                problems.append(one)
+        images = pool.map(read_image, examples)
+        for number, image in enumerate(images, 1):
+            if isinstance(image, DataProblem):
+                problems.append(image)
             on_progress(number)
     return problems
 
 
 def _stamp(example: Example) -> list[object]:
     """Values that change when an image does."""
-    about = example.path.stat()
-    return [example.name, about.st_size, about.st_mtime_ns, example.place]
+    stat = example.path.stat()
+    return [example.name, stat.st_size, stat.st_mtime_ns, example.place]
 
 
 def digest_of(parameters: Iterable[Tensor]) -> str:
@@ -374,7 +376,7 @@ Listing = Literal["dvae", "prior"]
 """Listing in the paper that pictures are cropped by, 1 or 2."""
 
 
-def picture_of(example: Example, size: int, rng: random.Random | None, what: Listing = "dvae") -> Tensor | Problem:
+def picture_of(example: Example, size: int, rng: random.Random | None, what: Listing = "dvae") -> Tensor | DataProblem:
     """Crop a picture to a square.
 
     With a random generator, as in the paper. For the discrete VAE: a square of the short side's length at a random
@@ -391,7 +393,7 @@ def picture_of(example: Example, size: int, rng: random.Random | None, what: Lis
         return _problem(example, error)
     short = min(image.size)
     if short < size:
-        return Problem(example.name, f"its short side has fewer than {size} pixels")
+        return DataProblem(example.name, f"its short side has fewer than {size} pixels")
     if rng is None:
         left, top = ((length - short) // 2 for length in image.size)
         target = size

@@ -26,7 +26,7 @@ def cut_after(folder: Path, step: int) -> None:
     path = folder / LOG_NAME
     if not path.is_file():
         return
-    kept: list[str] = []
+    lines: list[str] = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if not line.endswith(b"}"):  # the last one, cut off
             continue
@@ -37,9 +37,9 @@ def cut_after(folder: Path, step: int) -> None:
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: it is no JSON object of step and numbers; remove it") from error
         if entry["step"] <= step:
-            kept.append(line.decode())
+            lines.append(line.decode())
     with written_whole(path) as place:
-        place.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        place.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _is_number(value: Any) -> bool:

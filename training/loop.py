@@ -26,7 +26,7 @@ from .captions import Batches, held_out, num_in_epoch
 from .checkpoint import MOST_IN_A_ROW, NotFiniteError, check_weights, local
 from .data import Data, summary
 from .distributed import over_processes
-from .examples import Example, Examples, Problem
+from .examples import DataProblem, Example, Examples
 from .fsdp import Sharding, sharding_for
 from .grad_scaling import GradientScales
 from .images import FEW, NUM_THREADS, Images, LeftOut, Loaded
@@ -110,7 +110,7 @@ class Loop(ABC):
         data: Data,
         kind: str,
         *,
-        least: int = 1,
+        minimum: int = 1,
         why: str = ": none is left to train on",
         images: Images | None = None,
     ) -> None:
@@ -124,7 +124,7 @@ class Loop(ABC):
             few.drop()
         self.data = data
         count = self.options.num_held_out(len(data.examples))
-        if len(data.examples) - count < least:
+        if len(data.examples) - count < minimum:
             left_out = "; ".join(summary(data.problems))
             raise ValueError(
                 f"{log.number_of(len(data.examples), kind)}{f': {left_out}' if left_out else ''}, {count} of them held "
@@ -141,20 +141,20 @@ class Loop(ABC):
             with written_whole(self.folder / HELD_OUT_NAME) as place:
                 place.write_text("".join(f"{example.name}\n" for example in self.held), encoding="utf-8")
 
-    def _unreadable(self, images: Images, examples: Examples) -> list[Problem]:
+    def _unreadable(self, images: Images, examples: Examples) -> list[DataProblem]:
         # the first process keeps features that the others find
         with self.accelerator.main_process_first() if images.digest else nullcontext():
             return images.check(examples, self.say)
 
-    def divide_batches(self, *, least: int = 1) -> None:
+    def divide_batches(self, *, minimum: int = 1) -> None:
         """Cut the examples into batches, smaller ones than requested if there are not enough, and those into shares."""
         processes, options = self.accelerator.num_processes, self.options
         num_examples = num_in_epoch(self.examples.repeats)
         asked = options.batch * options.accumulate
         self._share = min(asked, num_examples // processes)
-        if self._share * processes < max(least, processes):
-            given, are = log.number_of(num_examples, self.what), "are" if num_examples != 1 else "is"
-            raise ValueError(f"{given} {are} too few for {log.number_of(processes, 'processes')}")
+        if self._share * processes < max(minimum, processes):
+            count_text, are = log.number_of(num_examples, self.what), "are" if num_examples != 1 else "is"
+            raise ValueError(f"{count_text} {are} too few for {log.number_of(processes, 'processes')}")
         if self._share < asked:
             self.say(f"batch of {self._share * processes} {self.what}, as there are no more than {num_examples}")
         self.batches = Batches(self.examples.repeats, self._share * processes, options.seed)
@@ -182,13 +182,13 @@ class Loop(ABC):
         if first not in left_out:
             yield first
         rng = random.Random(f"{self.options.seed}/{step}/{number}/in its place")
-        taken = {*batch} if len({*batch}) < len(self.examples) else ()
+        in_batch = {*batch} if len({*batch}) < len(self.examples) else ()
         for _ in range(MAX_TRIES):
             index = rng.randrange(len(self.examples))
-            if index not in taken and (other := self.examples[index]) not in left_out:
-                yield other
-        told = "; ".join(summary(left_out.problems()))
-        raise ValueError(f"of {MAX_TRIES:,} images drawn at random none can be read: {told}")
+            if index not in in_batch and (example := self.examples[index]) not in left_out:
+                yield example
+        reasons = "; ".join(summary(left_out.problems()))
+        raise ValueError(f"of {MAX_TRIES:,} images drawn at random none can be read: {reasons}")
 
     def prepare(
         self,
@@ -263,7 +263,7 @@ class Loop(ABC):
         """Write the model."""
 
     @abstractmethod
-    def _progress(self, found: Mapping[str, float], seconds: float) -> str:
+    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
         """Part of the progress line after step number and time left; ``seconds`` is the time per step."""
 
     # ---- what an objective may add
@@ -275,9 +275,9 @@ class Loop(ABC):
     def after_update(self) -> None:  # noqa: B027 - most objectives need nothing here
         """Correct the weights, or what the optimizer keeps, after an update."""
 
-    def judged(self, found: dict[str, float]) -> dict[str, float]:
+    def judged(self, figures: dict[str, float]) -> dict[str, float]:
         """Take note of a measurement."""
-        return found
+        return figures
 
     def told(self) -> list[str]:
         """Lines about what became known on the way, for the end and the report."""
@@ -308,23 +308,23 @@ class Loop(ABC):
         board = log.board(self.folder, self.step) if self.accelerator.is_main_process else nullcontext()
         try:
             with board as self._on_board:
-                found = self._train()
+                figures = self._train()
             self.save()
         except NotFiniteError as error:
             raise self._updates.end(error) from error
         if self.finish():
-            found = {}
+            figures = {}
         self.write_results()
         if self.compression is not None:
             self.say(self.compression.line())
-        return found or self.measure(is_quiet=True)
+        return figures or self.measure(is_quiet=True)
 
     def _train(self) -> dict[str, float]:
         """Train the remaining steps; return the last measurements, if any."""
         num_steps = self.num_steps
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         if self.step == 0:
-            found = self._evaluate()
+            figures = self._evaluate()
         asked = getattr(self.options, "val_every", None)
         every = asked or max(self.least_between, num_steps // NUM_EVALUATIONS)
         began, first = time.monotonic(), self.step
@@ -345,18 +345,18 @@ class Loop(ABC):
                     left = f"{log.duration(seconds * (num_steps - self.step))} left{self._updates.note}"
                     self.say(f"step {self.step:,} of {num_steps:,}: {self._progress(entry, seconds)}, {left}")
                 if self.step % every == 0 or self.step == num_steps:
-                    found = self._evaluate()
+                    figures = self._evaluate()
                 is_due = self.saving.is_due(self.step, now - saved) and self.accelerator.is_main_process
-                told = over_processes(self.accelerator, self.is_stopped + _DUE * is_due, "sum")
-                if told % _DUE:
+                signals = over_processes(self.accelerator, self.is_stopped + _DUE * is_due, "sum")
+                if signals % _DUE:
                     self.save()
                     _ = self.result  # gathered by all processes, for later access
                     self.say(f"stopped after step {self.step:,} of {num_steps:,}: --resume goes on from here")
                     raise KeyboardInterrupt
-                if told:
+                if signals:
                     self.save()
                     saved = time.monotonic()
-        return found
+        return figures
 
     def _pace(self, seconds: float) -> dict[str, float]:
         """Entries that a step of some length adds to the log."""
@@ -366,9 +366,9 @@ class Loop(ABC):
         return {f"{self.what}/s": round(speed, 3), WAITED: round(self.waited, 6)}
 
     def _evaluate(self) -> dict[str, float]:
-        found = self.judged(self.measure())
-        self._log({"step": self.step, **found})
-        return found
+        figures = self.judged(self.measure())
+        self._log({"step": self.step, **figures})
+        return figures
 
     def _train_on(self, loaded: Any) -> dict[str, float]:
         """Perform one update; return an entry of the log."""
@@ -447,8 +447,8 @@ class Loop(ABC):
         """
         is_main = self.accelerator.is_main_process
         follow, defaults = [f"options.{name}" for name in self.follow_length], listed(type(self.options)())
-        own = checkpoint.Own(self._state(), self._check, self.num_steps, follow, defaults)
-        state = checkpoint.load_same(self.folder, own, self.say, is_main_process=is_main)
+        current = checkpoint.CurrentRun(self._state(), self._check, self.num_steps, follow, defaults)
+        state = checkpoint.load_same(self.folder, current, self.say, is_main_process=is_main)
         if state is None:
             return
         self.take(state)
@@ -480,8 +480,8 @@ class Loop(ABC):
 
 def listed(options: Any, left_out: Container[str] = ()) -> dict[str, str]:
     """Options as entries of `Loop.about`."""
-    given = options.as_dict().items()
-    return {f"options.{name}": json.dumps(value) for name, value in given if name not in left_out}
+    values = options.as_dict().items()
+    return {f"options.{name}": json.dumps(value) for name, value in values if name not in left_out}
 
 
 class Updates:
@@ -529,11 +529,12 @@ class Updates:
         """Clip the gradients, and return whether their norm is finite on all processes."""
         accelerator = self._run.accelerator
         accelerator.unscale_gradients()
-        trained = [one for one in self._run.model.parameters() if one.grad is not None]
-        shards = [one for one in trained if local(one.grad) is not one.grad]
-        parts = [part for part in (shards, [one for one in trained if local(one.grad) is one.grad]) if part]
-        norms = [nn.utils.get_total_norm([cast("Tensor", one.grad) for one in part]) for part in parts]
-        wholes = [cast("Any", one).full_tensor() if hasattr(one, "full_tensor") else one for one in norms]
+        parameters = [parameter for parameter in self._run.model.parameters() if parameter.grad is not None]
+        sharded = [parameter for parameter in parameters if local(parameter.grad) is not parameter.grad]
+        whole = [parameter for parameter in parameters if local(parameter.grad) is parameter.grad]
+        parts = [part for part in (sharded, whole) if part]
+        norms = [nn.utils.get_total_norm([cast("Tensor", parameter.grad) for parameter in part]) for part in parts]
+        wholes = [cast("Any", norm).full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
         norm = wholes[0] if len(wholes) == 1 else torch.stack(wholes).norm()
         for part in parts if self._clip is not None else ():
             nn.utils.clip_grads_with_norm_(part, cast("float", self._clip), norm)

@@ -16,8 +16,8 @@ from ..encoder.similarity import similarity
 from ..encoder.text_model import TextModel, first_eos
 from ..encoder.tokenizer import default_tokenizer
 from .captions import token_ids
-from .examples import Example, Problem
-from .grad_cache import Part, Towers
+from .examples import DataProblem, Example
+from .grad_cache import MicroBatch, Towers
 from .images import Images
 from .log import number_of
 
@@ -41,17 +41,17 @@ def places(texts: Tensor, images: Tensor, captions: Sequence[object] | None = No
     numbers = {caption: number for number, caption in enumerate(captions or ())}
     group = torch.tensor([numbers[caption] for caption in captions] if captions else range(len(texts)))
     group = group.to(texts.device)
-    found: dict[str, Tensor] = {}
-    for name, queries, others in (("text to image", texts, images), ("image to text", images, texts)):
+    by_direction: dict[str, Tensor] = {}
+    for name, queries, targets in (("text to image", texts, images), ("image to text", images, texts)):
         parts: list[Tensor] = []
         for start in range(0, len(queries), ROWS_AT_ONCE):  # not all scores of a large set
-            scores = similarity(queries[start : start + ROWS_AT_ONCE], others)
+            scores = similarity(queries[start : start + ROWS_AT_ONCE], targets)
             is_right = group[start : start + ROWS_AT_ONCE].unsqueeze(1) == group
             best = scores.masked_fill(~is_right, -torch.inf).amax(1, keepdim=True)  # NaN if one of them is
             num_before = ((scores >= best) & ~is_right).sum(1)
             parts.append(num_before.masked_fill(best.isnan().squeeze(1), len(queries)))
-        found[name] = torch.cat(parts)
-    return found
+        by_direction[name] = torch.cat(parts)
+    return by_direction
 
 
 def recalls(texts: Tensor, images: Tensor, captions: Sequence[object] | None = None) -> dict[str, float]:
@@ -62,20 +62,20 @@ def recalls(texts: Tensor, images: Tensor, captions: Sequence[object] | None = N
     return _recalls(places(texts, images, captions))
 
 
-def _recalls(found: Mapping[str, Tensor]) -> dict[str, float]:
+def _recalls(by_direction: Mapping[str, Tensor]) -> dict[str, float]:
     return {
         f"{name} @{at}": (place < at).double().mean().item()
-        for name, place in found.items()
+        for name, place in by_direction.items()
         for at in AT
         if at == 1 or at < len(place)
     }
 
 
-def ranks(found: Mapping[str, Tensor]) -> dict[str, float]:
+def ranks(by_direction: Mapping[str, Tensor]) -> dict[str, float]:
     """Mean and median of `places`, counted from 1, the median rounded down, as open_clip gives them."""
     return {
         f"{name} {kind} rank": value + 1
-        for name, place in found.items()
+        for name, place in by_direction.items()
         for kind, value in (
             ("mean", place.double().mean().item()),
             ("median", math.floor(statistics.median(place.tolist()))),
@@ -150,22 +150,22 @@ class Measure:
     @torch.no_grad()
     def __call__(self, towers: Towers) -> dict[str, float]:
         """Evaluate towers, on their device."""
-        found = {f"{self.prefix}{name}": value for name, value in self._on_pairs(towers).items()}
+        figures = {f"{self.prefix}{name}": value for name, value in self._on_pairs(towers).items()}
         rows = rows_of(towers.text, list(self._watched))
         for (prompt, before), after in zip(self._watched.items(), rows, strict=True):
-            found[f"{MOVED}{prompt}"] = moved(before, after)
-        return found
+            figures[f"{MOVED}{prompt}"] = moved(before, after)
+        return figures
 
-    def lines(self, found: Mapping[str, float], step: int) -> list[str]:
+    def lines(self, figures: Mapping[str, float], step: int) -> list[str]:
         """Readable lines about the measurements after a step."""
-        on_pairs = {name.removeprefix(self.prefix): value for name, value in found.items() if self.prefix in name}
+        on_pairs = {name.removeprefix(self.prefix): value for name, value in figures.items() if self.prefix in name}
         shares = ", ".join(f"{name} {value:.1%}" for name, value in on_pairs.items() if "@" in name)
-        others = ", ".join(f"{name} {value:.4g}" for name, value in on_pairs.items() if name.endswith(("rank", "loss")))
+        rest = ", ".join(f"{name} {value:.4g}" for name, value in on_pairs.items() if name.endswith(("rank", "loss")))
         shared = self._num_shared
         note = f" ({shared} have a caption that another has, and count as right with each other)" if shared else ""
         of = number_of(self.count, f"{self.prefix.removesuffix(': ') or 'held-out'} pairs")
-        lines = [f"recall of {of}{note} after {step:,} steps: {shares}; {others}"] if self.count else []
-        moves = {prompt: found[f"{MOVED}{prompt}"] for prompt in self._watched}
+        lines = [f"recall of {of}{note} after {step:,} steps: {shares}; {rest}"] if self.count else []
+        moves = {prompt: figures[f"{MOVED}{prompt}"] for prompt in self._watched}
         return lines + [
             f"{quote(prompt)} has moved by {share:.1%} after {step:,} steps" for prompt, share in moves.items()
         ]
@@ -177,21 +177,21 @@ class Measure:
         captions: list[tuple[int, ...]] = []  # as the encoder reads them
         loss = 0.0
         for start in range(0, len(self._held), self._batch):
-            some = self._held[start : start + self._batch]
-            loaded = self._images.now(some)
-            for one in loaded:
-                if isinstance(one, Problem):
-                    self._images.left_out.add(one)
-            good = [(pair, one) for pair, one in zip(some, loaded, strict=True) if isinstance(one, Tensor)]
+            examples = self._held[start : start + self._batch]
+            loaded = self._images.now(examples)
+            for image in loaded:
+                if isinstance(image, DataProblem):
+                    self._images.left_out.add(image)
+            good = [(pair, image) for pair, image in zip(examples, loaded, strict=True) if isinstance(image, Tensor)]
             if not good:
                 continue
             ids = self._token_ids([pair.captions[0] for pair, _ in good])
             ends = first_eos(ids, towers.text.config.eos_id).tolist()
             captions += (tuple(row[:end]) for row, end in zip(ids.tolist(), ends, strict=True))
-            found = towers(Part(ids.to(device), torch.stack([one for _, one in good]).to(device)))
-            loss += towers.loss.alone(found.texts, found.images).item() * len(good)
-            texts.append(found.texts)
-            images.append(found.images)
+            features = towers(MicroBatch(ids.to(device), torch.stack([image for _, image in good]).to(device)))
+            loss += towers.loss.alone(features.texts, features.images).item() * len(good)
+            texts.append(features.texts)
+            images.append(features.images)
         self.count, self._num_shared = len(captions), num_shared(captions)
         if not captions:
             return {}

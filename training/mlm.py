@@ -52,7 +52,7 @@ HEAD_NAME = "mlm_head.safetensors"
 MASK = "[MASK]"
 
 
-class Found(NamedTuple):
+class MaskedOutput(NamedTuple):
     """Predictions for masked tokens."""
 
     loss: Tensor
@@ -77,7 +77,7 @@ class TrainedMLM(nn.Module):
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, captions: Masked) -> Found:
+    def forward(self, captions: Masked) -> MaskedOutput:
         """Predict the masked tokens; every position sees its whole caption."""
         vectors = {(row, place): self.mask for row, place in captions.is_mask.nonzero().tolist()}
         hidden = self.text(captions.ids, captions.is_caption, vectors=vectors, is_causal=False).hidden
@@ -86,7 +86,7 @@ class TrainedMLM(nn.Module):
         labels = captions.labels[is_label]
         # so that a batch without a mask has a gradient, too, of 0
         loss = functional.cross_entropy(logits, labels, reduction="sum") + 0 * self.mask.sum()
-        return Found(loss, (logits.argmax(-1) == labels).sum())
+        return MaskedOutput(loss, (logits.argmax(-1) == labels).sum())
 
 
 class MLMRun(Loop):
@@ -153,17 +153,17 @@ class MLMRun(Loop):
         for start in range(0, self._share, batch):
             part = Masked(*(tensor[start : start + batch].to(accelerator.device) for tensor in loaded))
             with nullcontext() if start + batch >= self._share else cast("Any", accelerator.no_sync(self.model)):
-                found: Found = self.model(part)
-                accelerator.backward(accelerator.num_processes * found.loss / count)  # mean over processes
-            loss, right = loss + found.loss.item(), right + found.right.item()
+                output: MaskedOutput = self.model(part)
+                accelerator.backward(accelerator.num_processes * output.loss / count)  # mean over processes
+            loss, right = loss + output.loss.item(), right + output.right.item()
         loss, right = (over_processes(accelerator, number, "sum") / count for number in (loss, right))
         return {"loss": loss, "right": right}
 
     # ---- messages and files
 
-    def _progress(self, found: Mapping[str, float], seconds: float) -> str:
+    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
         rate = self._share * self.accelerator.num_processes / seconds
-        return f"loss {found['loss']:.4f}, {found['right']:.1%} of hidden tokens found, {rate:.1f} captions/s"
+        return f"loss {entry['loss']:.4f}, {entry['right']:.1%} of hidden tokens found, {rate:.1f} captions/s"
 
     @torch.no_grad()
     def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
@@ -172,11 +172,11 @@ class MLMRun(Loop):
             return {}
         loss = right = count = 0.0
         for start in range(0, len(self.held), self.options.batch):
-            some = self.held[start : start + self.options.batch]
-            rngs = [random.Random(f"{self.options.seed}/{example.name}/held out") for example in some]
-            part = self._masked([example.captions[0] for example in some], rngs)
-            found: Found = self.result(Masked(*(tensor.to(self.accelerator.device) for tensor in part)))
-            loss, right = loss + found.loss.item(), right + found.right.item()
+            examples = self.held[start : start + self.options.batch]
+            rngs = [random.Random(f"{self.options.seed}/{example.name}/held out") for example in examples]
+            part = self._masked([example.captions[0] for example in examples], rngs)
+            output: MaskedOutput = self.result(Masked(*(tensor.to(self.accelerator.device) for tensor in part)))
+            loss, right = loss + output.loss.item(), right + output.right.item()
             count += float((part.labels != IGNORED).sum())
         shares = {"held-out loss": loss / max(1.0, count), "held-out right": right / max(1.0, count)}
         if not is_quiet:
@@ -216,7 +216,7 @@ class MLMRun(Loop):
 def head_state(model: TrainedMLM) -> dict[str, Tensor]:
     """Tensors of the mask, ``[d]``, and the head, ``[V, d]`` and ``[V]``, on the CPU."""
     state = model.state_dict().items()
-    return {name: one.detach().cpu().contiguous() for name, one in state if not name.startswith("text.")}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in state if not name.startswith("text.")}
 
 
 def load_mlm(folder: Path) -> TrainedMLM:
@@ -232,12 +232,12 @@ def load_mlm(folder: Path) -> TrainedMLM:
     models, _ = load_text_models(folder / TEXT_NAME)
     model = TrainedMLM(next(iter(models.values())))
     with open_tensor_file(path) as file:
-        found = {name: file.handle.get_tensor(name) for name in file.shapes}
+        tensors = {name: file.handle.get_tensor(name) for name in file.shapes}
     try:
-        check_like(found, head_state(model), "it")
+        check_like(tensors, head_state(model), "it")
     except ValueError as error:
         raise ValueError(f"{path} is not of {folder / TEXT_NAME}: {error}") from error
-    model.load_state_dict({**model.state_dict(), **found})
+    model.load_state_dict({**model.state_dict(), **tensors})
     return model.eval().requires_grad_(False)
 
 
@@ -267,9 +267,9 @@ def fill(model: TrainedMLM, text: str, top: int) -> list[list[tuple[str, float]]
     seen = torch.ones_like(ids, dtype=torch.bool)
     hidden = model.text(ids, seen, vectors=vectors, is_causal=False).hidden[is_mask]
     chances = widened(model.head(hidden)).softmax(-1)[:, : min(config.bos_id, config.eos_id)]
-    values, found = chances.topk(min(top, chances.shape[1]))
-    rows = zip(found.tolist(), values.tolist(), strict=True)
-    return [[(_shown(one), value) for one, value in zip(*row, strict=True)] for row in rows]
+    values, tokens = chances.topk(min(top, chances.shape[1]))
+    rows = zip(tokens.tolist(), values.tolist(), strict=True)
+    return [[(_shown(token_id), value) for token_id, value in zip(*row, strict=True)] for row in rows]
 
 
 def _shown(token_id: int) -> str:

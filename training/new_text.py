@@ -44,7 +44,8 @@ def new_clip(size: str, options: TrainOptions, activation: Activation | None = N
     if activation:
         text, vision = replace(text, activation=activation), replace(vision, activation=activation)
     with torch.device("meta"):
-        count = max(sum(one.numel() for one in model.parameters()) for model in (TextModel(text), VisionModel(vision)))
+        models = (TextModel(text), VisionModel(vision))
+        count = max(sum(parameter.numel() for parameter in model.parameters()) for model in models)
     if count > MAX_PARAMETERS:
         raise ValueError(f"{size}: an encoder of {count:,} parameters, at most {MAX_PARAMETERS:,} are possible")
     return FullClip(

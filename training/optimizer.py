@@ -153,8 +153,12 @@ def factor(
     if step < warmup:
         return (step + 1) / warmup
     start = max(warmup, num_steps - cooldown)
-    done, whole = min(step, start) - warmup if cooldown else step - warmup, max(1, num_steps - warmup)
-    on_course = {"cosine": (1 + math.cos(math.pi * done / whole)) / 2, "linear": 1 - done / whole, "constant": 1.0}
+    progress, whole = min(step, start) - warmup if cooldown else step - warmup, max(1, num_steps - warmup)
+    on_course = {
+        "cosine": (1 + math.cos(math.pi * progress / whole)) / 2,
+        "linear": 1 - progress / whole,
+        "constant": 1.0,
+    }
     if not cooldown or step < start:
         return on_course[course]
     return (1 - (step - start) / max(1, num_steps - start)) ** power * (on_course[course] - end) + end

@@ -76,11 +76,11 @@ class Saving:
         """
         if interval is None:
             return cls(keep=keep)
-        given = _INTERVAL.fullmatch(interval)
-        number = float(given[1]) if given else 0.0
-        if given is None or not 0 < number < math.inf or (not given[2] and number % 1):
+        match = _INTERVAL.fullmatch(interval)
+        number = float(match[1]) if match else 0.0
+        if match is None or not 0 < number < math.inf or (not match[2] and number % 1):
             raise ValueError(f"--save-every {interval}: write a number of steps, such as 500, or of minutes: 20m")
-        return cls(minutes=number, keep=keep) if given[2] else cls(steps=int(number), keep=keep)
+        return cls(minutes=number, keep=keep) if match[2] else cls(steps=int(number), keep=keep)
 
     def is_due(self, step: int, seconds: float) -> bool:
         """Whether a checkpoint is due after a step, so many seconds after the last one."""
@@ -303,11 +303,11 @@ class TrainOptions:
         file_name(word)
         if not 1 <= self.word_vectors <= MAX_VECTORS:
             raise ValueError(f"a word has 1 to {MAX_VECTORS} vectors, got {self.word_vectors}")
-        others = {"--towers both": self.towers == "both", "--lora": self.lora, "--keep": self.keep}
-        others |= {"--watch": bool(self.watch), "--merge": self.merge != 1}
-        others |= {"--write-for": self.write_for}
-        if given := [name for name, is_given in others.items() if is_given]:
-            raise ValueError(f"--word trains a new word and leaves all else as it is: leave out {', '.join(given)}")
+        excluded = {"--towers both": self.towers == "both", "--lora": self.lora, "--keep": self.keep}
+        excluded |= {"--watch": bool(self.watch), "--merge": self.merge != 1}
+        excluded |= {"--write-for": self.write_for}
+        if conflicts := [name for name, is_given in excluded.items() if is_given]:
+            raise ValueError(f"--word trains a new word and leaves all else as it is: leave out {', '.join(conflicts)}")
 
     def _check_new(self) -> None:
         """Check that new towers can be trained with these options."""
@@ -317,10 +317,10 @@ class TrainOptions:
             raise ValueError("--context-length is of a new text encoder: add --new-text, or leave it out")
         if length is not None and not 3 <= length <= MAX_POSITIONS:
             raise ValueError(f"a text encoder has 3 to {MAX_POSITIONS:,} positions, got {length}")
-        others = {"--lora": self.lora, "--word": self.word, "--keep": self.keep, "--merge": self.merge != 1}
-        others["--new-text"] = bool(self.new and self.new_text)
-        if is_new and (given := [name for name, is_given in others.items() if is_given]):
-            raise ValueError(f"{flag} leaves nothing of the old text encoder: leave out {', '.join(given)}")
+        excluded = {"--lora": self.lora, "--word": self.word, "--keep": self.keep, "--merge": self.merge != 1}
+        excluded["--new-text"] = bool(self.new and self.new_text)
+        if is_new and (conflicts := [name for name, is_given in excluded.items() if is_given]):
+            raise ValueError(f"{flag} leaves nothing of the old text encoder: leave out {', '.join(conflicts)}")
         if self.new and self.objective == "contrastive" and self.towers != "both":
             raise ValueError("--new has random weights in the image encoder, too: add --towers both")
 
@@ -339,7 +339,7 @@ class TrainOptions:
 
     def _check_mlm(self) -> None:
         """Check that all options are possible without images."""
-        others = {
+        excluded = {
             **self._of_pairs(),
             f"--optimizer {self.optimizer}": self.optimizer != "adamw",
             "--beta1, --beta2, --eps": (self.beta1, self.beta2, self.eps) != (0.9, 0.98, 1e-6),
@@ -347,16 +347,16 @@ class TrainOptions:
             "--freeze-layers": self.rates.frozen_layers,
             f"--crop {self.crop}": self.crop != CROPS[0],
         }
-        if given := [name for name, is_given in others.items() if is_given]:
+        if conflicts := [name for name, is_given in excluded.items() if is_given]:
             raise ValueError(
                 "--objective mlm trains the whole text encoder on captions alone, as a warm-up: leave out "
-                f"{', '.join(given)}"
+                f"{', '.join(conflicts)}"
             )
 
     def _check_classify(self) -> None:
         """Check that a classifier can be trained with these options."""
         is_image = self.towers == "image"
-        others = {
+        excluded = {
             **self._of_pairs(),
             "--write-for": self.write_for,
             # whose steps are shares of a tensor's size, which is 0 in the head at first
@@ -366,10 +366,11 @@ class TrainOptions:
             "--shuffle-tags, --keep-tags, --tag-dropout": is_image and self.captions != CaptionOptions(),
             f"--crop {self.crop}": not is_image and self.crop != CROPS[0],
         }
-        if given := [name for name, is_given in others.items() if is_given]:
+        if conflicts := [name for name, is_given in excluded.items() if is_given]:
             what = "image" if is_image else "text"
             raise ValueError(
-                f"--objective classify trains the {what} encoder (--towers) and a head: leave out {', '.join(given)}"
+                f"--objective classify trains the {what} encoder (--towers) and a head: leave out "
+                f"{', '.join(conflicts)}"
             )
 
     def num_held_out(self, num_pairs: int) -> int:
@@ -382,11 +383,13 @@ class TrainOptions:
 
     def as_metadata(self) -> str:
         """The options as JSON for files that are passed on: without watched prompts, and without a folder's name."""
-        told = {name: value for name, value in self.as_dict().items() if name != "watch"}
-        return json.dumps({**told, "new": self.new and re.split(r"[\\/]", self.new)[-1]})
+        values = {name: value for name, value in self.as_dict().items() if name != "watch"}
+        return json.dumps({**values, "new": self.new and re.split(r"[\\/]", self.new)[-1]})
 
 
-DECLARED = {name: about for cls in (TrainOptions, Rates, CaptionOptions) for name, about in options_in(cls).items()}
+DECLARED = {
+    name: declaration for cls in (TrainOptions, Rates, CaptionOptions) for name, declaration in options_in(cls).items()
+}
 """Their declarations by name."""
 
 

@@ -59,12 +59,12 @@ class Compression:
         if rank < 1:
             raise ValueError(f"the rank of compressed gradients must be at least 1, got {rank}")
         blocks = [module for module in model.modules() if isinstance(module, Block)]
-        matrices = [one for block in blocks for one in block.parameters() if one.ndim == 2]
-        self._matrices: dict[Tensor, int] = {one: number for number, one in enumerate(matrices)}
+        matrices = [parameter for block in blocks for parameter in block.parameters() if parameter.ndim == 2]
+        self._matrices: dict[Tensor, int] = {parameter: number for number, parameter in enumerate(matrices)}
         if not self._matrices:
             raise ValueError("there is no block in this model to compress the gradients of")
         scaled = scales.blocks if scales else []
-        self._scales: dict[Tensor, Resblock] = {one: block for block in scaled for one in block.parameters}
+        self._scales: dict[Tensor, Resblock] = {parameter: block for block in scaled for parameter in block.parameters}
         self.state: Any = PowerSGDState(
             process_group=None,
             matrix_approximation_rank=rank,
@@ -73,9 +73,11 @@ class Compression:
         )
         # its own signature does not allow floats
         self.state.min_compression_rate, self.state.orthogonalization_epsilon = min_rate, EPSILON
-        self.state.rng = _Fixed()
-        trained = [one for one in model.parameters() if one.requires_grad]
-        self.coverage = sum(one.numel() for one in trained if one in self._matrices) / sum(map(Tensor.numel, trained))
+        self.state.rng = _ConstantSeed()
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.coverage = sum(parameter.numel() for parameter in trained if parameter in self._matrices) / sum(
+            map(Tensor.numel, trained)
+        )
         """Share of the numbers of all gradients that are compressed."""
         self._before: dict[int, Tensor | None] = {}
         self._num_sent_whole = 0
@@ -120,14 +122,14 @@ class Compression:
                     self._num_sent_whole += gradient.numel()
                 continue
             scale = self._scales[parameter].scale if parameter in self._scales else 1.0
-            seen = _Seen(number, gradient / scale)
+            seen = _MatrixBucket(number, gradient / scale)
             self._before[number] = self.state.error_dict.get(number)
             powerSGD_hook(self.state, cast("GradBucket", seen)).wait()
             torch.mul(seen.gradient, scale, out=gradient)
         self.state.maybe_increase_iter(bucket)
-        done: Future[Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
+        future: Future[Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
 
     def save(self, folder: Path, step: int, accelerator: Accelerator) -> None:
         """Write this process's error after a step."""
@@ -143,7 +145,7 @@ class Compression:
             checkpoint.check_keys(state, {"iter": 0, "errors": {}}, "the file")
             checkpoint.check_count(state["iter"], step, "iter")
             # frozen matrices have none
-            sizes = {str(number): (one.numel(), one.dtype) for one, number in self._matrices.items()}
+            sizes = {str(number): (matrix.numel(), matrix.dtype) for matrix, number in self._matrices.items()}
             saved = sizes.keys() & (state["errors"] if isinstance(state["errors"], dict) else ())
             like = {name: torch.empty(sizes[name][0], dtype=sizes[name][1]) for name in saved}
             checkpoint.check_like(state["errors"], like, "errors")
@@ -183,7 +185,7 @@ def saved(compression: Compression | None, folder: Path, step: int, accelerator:
     accelerator.wait_for_everyone()
     yield
     rank = accelerator.process_index
-    needed = {_name(rank, one) for one in (step, *checkpoint.kept_steps(folder))}
+    needed = {_name(rank, saved_step) for saved_step in (step, *checkpoint.kept_steps(folder))}
     for path in folder.glob(_name(rank, "*")):
         if path.name not in needed:
             path.unlink()
@@ -193,14 +195,14 @@ def _name(rank: int, step: int | str) -> str:
     return f"gradients-{step}-{rank}.pt"
 
 
-class _Fixed:
+class _ConstantSeed:
     """Replacement for the hook's generator of seeds."""
 
     def randint(self, _: int) -> int:
         return SEED
 
 
-class _Seen:
+class _MatrixBucket:
     """A matrix in the form of a bucket, as the hook reads it."""
 
     def __init__(self, number: int, gradient: Tensor) -> None:

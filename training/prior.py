@@ -23,7 +23,7 @@ from ..dalle.pieces import clip_pieces, learned_pieces
 from ..dalle.prior import Prior, initialise
 from .captions import CaptionOptions, caption_of
 from .dalle_options import PriorOptions
-from .data import Data, Example, Problem
+from .data import Data, DataProblem, Example
 from .distributed import over_processes
 from .images import NUM_THREADS, picture_of, progress_of_reading, still_readable
 from .log import number_of
@@ -111,22 +111,26 @@ class PriorRun(Loop):
         self.divide_batches()
         self._build()
 
-    def _encode(self, examples: Sequence[Example]) -> list[Problem]:
+    def _encode(self, examples: Sequence[Example]) -> list[DataProblem]:
         """Open every picture once, and store the tokens of its centre."""
-        problems: list[Problem] = []
+        problems: list[DataProblem] = []
         self._tokens: dict[str, Tensor] = {}
         on_progress = progress_of_reading(len(examples), self.say)
         with ThreadPoolExecutor(NUM_THREADS) as pool:
             for start in range(0, len(examples), BATCH_OF_PICTURES):
-                some = examples[start : start + BATCH_OF_PICTURES]
-                found = list(pool.map(lambda example: picture_of(example, self.options.size, None), some))
-                problems += [one for one in found if isinstance(one, Problem)]
-                names = [example.name for example, one in zip(some, found, strict=True) if isinstance(one, Tensor)]
+                batch = examples[start : start + BATCH_OF_PICTURES]
+                pictures = list(pool.map(lambda example: picture_of(example, self.options.size, None), batch))
+                problems += [picture for picture in pictures if isinstance(picture, DataProblem)]
+                names = [
+                    example.name
+                    for example, picture in zip(batch, pictures, strict=True)
+                    if isinstance(picture, Tensor)
+                ]
                 if names:
-                    tokens = self._tokens_of([one for one in found if isinstance(one, Tensor)])
+                    tokens = self._tokens_of([picture for picture in pictures if isinstance(picture, Tensor)])
                     # separate rows, so that only the tokens stay in memory
                     self._tokens.update(zip(names, tokens.cpu().int().unbind(), strict=True))
-                on_progress(start + len(some))
+                on_progress(start + len(batch))
         digest = blake2b(digest_size=16)
         for tokens in self._tokens.values():
             digest.update(tokens.numpy().tobytes())
@@ -138,11 +142,11 @@ class PriorRun(Loop):
         pixels = torch.stack(list(pictures)).to(self.accelerator.device)
         return self.dvae.tokens(pixels.to(next(self.dvae.parameters()).dtype) / 255).flatten(1)
 
-    def _too_long(self, examples: Sequence[Example]) -> list[Problem]:
+    def _too_long(self, examples: Sequence[Example]) -> list[DataProblem]:
         """Pairs with a caption of more pieces than there are positions."""
         length = self.options.text_length
         return [
-            Problem(example.name, f"its caption has more than {length} pieces")
+            DataProblem(example.name, f"its caption has more than {length} pieces")
             for example in examples
             if any(len(self.pieces(caption)) > length for caption in example.captions)
         ]
@@ -179,11 +183,13 @@ class PriorRun(Loop):
         """The learning rate itself."""
         return self.options.rate(step)
 
-    def _load(self, pool: ThreadPoolExecutor, step: int) -> list[tuple[list[int], Future[Tensor | Problem] | Tensor]]:
+    def _load(
+        self, pool: ThreadPoolExecutor, step: int
+    ) -> list[tuple[list[int], Future[Tensor | DataProblem] | Tensor]]:
         """Pieces of this process's share of a step, with its pictures as they come or their tokens."""
         epoch, examples = self.share_of(step)
         options = self.options
-        found: list[tuple[list[int], Future[Tensor | Problem] | Tensor]] = []
+        loaded: list[tuple[list[int], Future[Tensor | DataProblem] | Tensor]] = []
         for number, example in examples:
             rng = random.Random(f"{options.seed}/{epoch}/{number}/{example.name}")
             caption = caption_of(example, epoch, options.seed, CaptionOptions())
@@ -195,19 +201,19 @@ class PriorRun(Loop):
                 if options.is_augmented
                 else self._tokens[example.name]
             )
-            found.append((pieces, picture))
-        return found
+            loaded.append((pieces, picture))
+        return loaded
 
-    def _backward(self, loaded: Sequence[tuple[list[int], Future[Tensor | Problem] | Tensor]]) -> dict[str, float]:
+    def _backward(self, loaded: Sequence[tuple[list[int], Future[Tensor | DataProblem] | Tensor]]) -> dict[str, float]:
         options, processes = self.options, self.accelerator.num_processes
         text = self.trained.prior.padded([pieces for pieces, _ in loaded]).to(self.accelerator.device)
         count_text = over_processes(self.accelerator, float(self.trained.counted(text).sum()), "sum")
         count_image = self._share * processes * self.trained.prior.config.num_image_tokens
         of_text = of_image = 0.0
         for start in range(0, self._share, options.batch):
-            some = loaded[start : start + options.batch]
-            pairs = Pairs(text[start : start + len(some)], self._image_tokens([picture for _, picture in some]))
-            is_last = start + len(some) == self._share
+            batch = loaded[start : start + options.batch]
+            pairs = Pairs(text[start : start + len(batch)], self._image_tokens([picture for _, picture in batch]))
+            is_last = start + len(batch) == self._share
             with nullcontext() if is_last else cast("Any", self.accelerator.no_sync(self.model)):
                 sums: PriorLosses = self.model(pairs)
                 text_loss, image_loss = sums.text / max(1.0, count_text), sums.image / count_image
@@ -218,28 +224,28 @@ class PriorRun(Loop):
         whole = options.text_weight * of_text + (1 - options.text_weight) * of_image
         return {"loss": whole, "text": of_text, "image": of_image}
 
-    def _image_tokens(self, pictures: Sequence[Future[Tensor | Problem] | Tensor]) -> Tensor:
+    def _image_tokens(self, pictures: Sequence[Future[Tensor | DataProblem] | Tensor]) -> Tensor:
         """``[b, n]``, int64, on the device."""
-        found: list[Tensor] = []
+        parts: list[Tensor] = []
         for picture in pictures:
-            found.append(picture if isinstance(picture, Tensor) else still_readable(picture.result()))
-        tokens = self._tokens_of(found) if self.options.is_augmented else torch.stack(found)
+            parts.append(picture if isinstance(picture, Tensor) else still_readable(picture.result()))
+        tokens = self._tokens_of(parts) if self.options.is_augmented else torch.stack(parts)
         return tokens.to(self.accelerator.device).long()
 
     def after_update(self) -> None:
         """Limit the second moments."""
-        most = self.options.max_second_moment
-        if most is not None:
+        limit = self.options.max_second_moment
+        if limit is not None:
             for state in self.optimizer.state.values():
-                state["exp_avg_sq"].clamp_(max=most)
+                state["exp_avg_sq"].clamp_(max=limit)
 
     # ---- messages and files
 
-    def _progress(self, found: Mapping[str, float], seconds: float) -> str:
+    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
         rate = self._share * self.accelerator.num_processes / seconds
         return (
-            f"loss {found['loss']:.4f} (text {found['text']:.4f}, image {found['image']:.4f}), step size "
-            f"{found['rate']:.2e}, {rate:.1f} pairs/s"
+            f"loss {entry['loss']:.4f} (text {entry['text']:.4f}, image {entry['image']:.4f}), step size "
+            f"{entry['rate']:.2e}, {rate:.1f} pairs/s"
         )
 
     @torch.no_grad()
@@ -249,9 +255,9 @@ class PriorRun(Loop):
         of_text = of_image = right = 0.0
         count_text = 0
         for start in range(0, len(self.held), self.options.batch):
-            some = self.held[start : start + self.options.batch]
-            text = result.prior.padded([self.pieces(example.captions[0]) for example in some])
-            image = torch.stack([self._tokens[example.name] for example in some]).long()
+            examples = self.held[start : start + self.options.batch]
+            text = result.prior.padded([self.pieces(example.captions[0]) for example in examples])
+            image = torch.stack([self._tokens[example.name] for example in examples]).long()
             pairs = Pairs(text.to(self.accelerator.device), image.to(self.accelerator.device))
             sums = result(pairs)
             of_text, of_image = of_text + float(sums.text), of_image + float(sums.image)
@@ -259,7 +265,7 @@ class PriorRun(Loop):
             right += float((result.prior(*pairs).image.argmax(-1) == pairs.image).sum())
         result.train()
         count = len(self.held) * result.prior.config.num_image_tokens
-        found = {
+        figures = {
             "held-out text": of_text / max(1, count_text),
             "held-out image": of_image / count,
             "right": right / count,
@@ -267,10 +273,10 @@ class PriorRun(Loop):
         if not is_quiet:
             self.say(
                 f"{number_of(len(self.held), 'held-out pairs')} after {self.step:,} steps: "
-                f"{found['held-out image']:.4f} nats for an image token, {found['right']:.1%} of them the "
-                f"likeliest; {found['held-out text']:.4f} for a piece"
+                f"{figures['held-out image']:.4f} nats for an image token, {figures['right']:.1%} of them the "
+                f"likeliest; {figures['held-out text']:.4f} for a piece"
             )
-        return found
+        return figures
 
     def dalle(self) -> DALLE:
         """The current result, in evaluation mode."""
@@ -291,11 +297,11 @@ class PriorRun(Loop):
         """Write the whole model: prior, discrete VAE and merges."""
         dalle = self.dalle()
         if self.accelerator.is_main_process:
-            about = {
+            metadata = {
                 "trained_by": "weighted-clip dalle train",
                 "steps": str(self.step),
                 "options": json.dumps(self.options.as_dict()),
             }
-            save_dalle(dalle, self.folder / NAME, about)
+            save_dalle(dalle, self.folder / NAME, metadata)
         self.trained.train()
         self.accelerator.wait_for_everyone()

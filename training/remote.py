@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ..output.files import written_whole
-from .examples import Problem
+from .examples import DataProblem
 
 PAUSES = (1.0, 4.0)
 """Seconds before each further try."""
@@ -30,7 +30,7 @@ def is_remote(source: str) -> bool:
     return bool(_ADDRESS.match(source))
 
 
-def fetched(address: str, cache: Path) -> Iterator[Path | Problem]:
+def fetched(address: str, cache: Path) -> Iterator[Path | DataProblem]:
     """Copy the shards at an address to a folder, unless they are there; the copies, in order, or what went wrong.
 
     Args:
@@ -47,16 +47,16 @@ def fetched(address: str, cache: Path) -> Iterator[Path | Problem]:
         raise ValueError(f"{address}: an address needs {error.name}, which python run.py train installs") from error
 
     is_empty = True
-    for one in braceexpand(address):
+    for pattern in braceexpand(address):
         try:
-            system, start = fsspec.core.url_to_fs(one)
+            system, start = fsspec.core.url_to_fs(pattern)
         except (ValueError, ImportError) as error:
-            raise ValueError(f"{one}: {error}") from error
+            raise ValueError(f"{pattern}: {error}") from error
         try:
             paths = _tried(_shards, system, start)
         except OSError as error:
             is_empty = False
-            yield _failed(one, error)
+            yield _failed(pattern, error)
             continue
         for path in paths:
             is_empty = False
@@ -76,7 +76,7 @@ def _shards(system: Any, path: str) -> list[str]:
         paths: list[str] = system.glob(path)
         return sorted(paths)
     if system.isdir(path):
-        return sorted(one for one in system.ls(path, detail=False) if one.lower().endswith(".tar"))
+        return sorted(shard for shard in system.ls(path, detail=False) if shard.lower().endswith(".tar"))
     return [path]
 
 
@@ -109,19 +109,19 @@ class _NotFetched(Exception):
 _Result = TypeVar("_Result")
 
 
-def _tried(act: Callable[..., _Result], *given: Any) -> _Result:
+def _tried(act: Callable[..., _Result], *arguments: Any) -> _Result:
     """Result of what may fail once, as networks do."""
     for pause in PAUSES:
         try:
-            return act(*given)
+            return act(*arguments)
         except (FileNotFoundError, PermissionError):
             raise
         except OSError:
             time.sleep(pause)
-    return act(*given)
+    return act(*arguments)
 
 
-def _failed(name: str, error: OSError) -> Problem:
+def _failed(name: str, error: OSError) -> DataProblem:
     tries = "" if isinstance(error, (FileNotFoundError, PermissionError)) else f" in {len(PAUSES) + 1} tries"
-    told = error.strerror or str(error) or type(error).__name__
-    return Problem(name, f"it could not be fetched{tries}: {told}; what is in it is left out", is_damage=True)
+    reason = error.strerror or str(error) or type(error).__name__
+    return DataProblem(name, f"it could not be fetched{tries}: {reason}; what is in it is left out", is_damage=True)

@@ -73,7 +73,7 @@ class Results:
 
     def _write_whole(self, towers: Towers, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
         """Write the whole CLIP, and folders of it; its image tower is read again if it was not trained."""
-        numbers = {name: one.detach().cpu().contiguous() for name, one in towers.loss.named_parameters()}
+        numbers = {name: tensor.detach().cpu().contiguous() for name, tensor in towers.loss.named_parameters()}
         if towers.vision is not None:
             vision: Mapping[str, Tensor] = dict(towers.vision.named_parameters())
         else:

@@ -39,7 +39,7 @@ MAX_ROW_CHARACTERS = 1024 * 1024
 _LONG_FIELD = f"it cannot be read: a field in it has more than {csv.field_size_limit():,} characters"
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A row of a table."""
 
     line: int
@@ -52,29 +52,29 @@ class Row(NamedTuple):
     """Brief reason for leaving it out; empty for a good row."""
 
 
-def rows(table: Path, given: Columns = COLUMNS) -> Iterator[Row]:
+def rows(table: Path, columns: Columns = COLUMNS) -> Iterator[TableRow]:
     """Read a table row by row."""
     # bytes that are not UTF-8 become surrogates, so that they are found where they are
     with table.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         lines = _Lines(file)
         if table.suffix.lower() == ".jsonl":
-            read = lambda: _json_row(next(lines), given)  # noqa: E731
+            next_row = lambda: _json_row(next(lines), columns)  # noqa: E731
         else:
             first = file.readline(MAX_ROW_CHARACTERS)
             file.seek(0)
-            read = _csv_reader(lines, given, given.separator or _separator_of(first, given))
+            next_row = _csv_reader(lines, columns, columns.separator or _separator_of(first, columns))
         while True:
             line = lines.number + 1
             try:
-                columns = read()
-                if columns is not None:
-                    yield Row(line, *_pair(columns, given))
+                fields = next_row()
+                if fields is not None:
+                    yield TableRow(line, *_pair(fields, columns))
             except StopIteration:
                 return
             except (ValueError, csv.Error) as error:
                 reason = _LONG_FIELD if isinstance(error, csv.Error) else str(error)
                 more = f"; all up to line {lines.number:,} is left out with it" if lines.number > line else ""
-                yield Row(line, "", [], reason + more)
+                yield TableRow(line, "", [], reason + more)
 
 
 class _Lines:
@@ -107,7 +107,7 @@ class _Lines:
         return line
 
 
-def kohya_rows(table: Path) -> Iterator[Row]:
+def kohya_rows(table: Path) -> Iterator[TableRow]:
     """Entries of a ``meta_cap.json``: captions by image, behind each its tags, if it has them.
 
     Raises:
@@ -121,35 +121,35 @@ def kohya_rows(table: Path) -> Iterator[Row]:
     if not isinstance(entries, dict):
         raise ValueError(f"{table}: it is no table of captions by image, as kohya's meta_cap.json")
     for number, (name, entry) in enumerate(cast("dict[str, Any]", entries).items(), 1):
-        about: Any = entry if isinstance(entry, dict) else {"caption": 0}
-        texts = [about[key] for key in ("caption", "tags") if about.get(key) not in (None, "")]
+        fields: Any = entry if isinstance(entry, dict) else {"caption": 0}
+        texts = [fields[key] for key in ("caption", "tags") if fields.get(key) not in (None, "")]
         if all(isinstance(text, str) and is_unicode(text) for text in (name, *texts)):
-            yield Row(number, name, [", ".join(texts)])
+            yield TableRow(number, name, [", ".join(texts)])
         else:
-            yield Row(number, "", [], "each image needs an object with the text 'caption', 'tags', or both")
+            yield TableRow(number, "", [], "each image needs an object with the text 'caption', 'tags', or both")
 
 
-def _separator_of(header: str, given: Columns) -> str:
+def _separator_of(header: str, columns: Columns) -> str:
     """The separator with which a first line has the columns that are read."""
     for separator in SEPARATORS:
         names = next(csv.reader([header], delimiter=separator), [])
-        if {*names} & {*given.image} and {*names} & {*given.caption}:
+        if {*names} & {*columns.image} and {*names} & {*columns.caption}:
             return separator
     return SEPARATORS[0]
 
 
-def _json_row(line: str, given: Columns) -> Mapping[str, object] | None:
+def _json_row(line: str, columns: Columns) -> Mapping[str, object] | None:
     """The columns of a line of JSON, None if it is blank."""
     if not line.strip():
         return None
     try:
-        row = parse_json(line, object_pairs_hook=partial(_unique, given))
+        row = parse_json(line, object_pairs_hook=partial(_unique, columns))
     except ValueError as error:
         raise ValueError(f"it cannot be read: {error}") from error
     return row if isinstance(row, dict) else {}
 
 
-def _csv_reader(lines: _Lines, given: Columns, separator: str) -> Callable[[], Mapping[str, object] | None]:
+def _csv_reader(lines: _Lines, columns: Columns, separator: str) -> Callable[[], Mapping[str, object] | None]:
     """Function for the columns of the next row, None if it is blank."""
     reader = csv.reader(lines, delimiter=separator)
     header: list[str] = []
@@ -163,29 +163,29 @@ def _csv_reader(lines: _Lines, given: Columns, separator: str) -> Callable[[], M
             return None
         if any(field.strip() for field in fields[len(header) :]):
             raise ValueError(f"it has more fields than columns: put quotes around a text with {separator!r} in it")
-        return _unique(given, zip(header, fields, strict=False))
+        return _unique(columns, zip(header, fields, strict=False))
 
     return read
 
 
-def _unique(given: Columns, columns: Iterable[tuple[str, object]]) -> dict[str, object]:
+def _unique(columns: Columns, pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
     """Columns by name; of those that are read there may be only one each."""
-    found: dict[str, object] = {}
-    for name, value in columns:
-        if name in found and name in (*given.image, *given.caption):
+    row: dict[str, object] = {}
+    for name, value in pairs:
+        if name in row and name in (*columns.image, *columns.caption):
             raise ValueError(f"it has {quote(name)} twice")
-        found[name] = value
-    return found
+        row[name] = value
+    return row
 
 
-def _pair(columns: Mapping[str, object], given: Columns) -> tuple[str, list[str]]:
+def _pair(fields: Mapping[str, object], columns: Columns) -> tuple[str, list[str]]:
     """Name and texts of a row."""
-    image, caption = (next((name for name in names if name in columns), names[0]) for names in given[:2])
-    name, value = columns.get(image), columns.get(caption)
+    image, caption = (next((name for name in names if name in fields), names[0]) for names in columns[:2])
+    name, value = fields.get(image), fields.get(caption)
     texts: list[Any] = value if isinstance(value, list) else [value]
     if not isinstance(name, str) or not all(isinstance(text, str) for text in texts):
-        found = quote([*columns], 200) if columns else "none"
-        raise ValueError(f"each row needs {image!r} and {caption!r}, texts both; its columns are {found}")
+        names = quote([*fields], 200) if fields else "none"
+        raise ValueError(f"each row needs {image!r} and {caption!r}, texts both; its columns are {names}")
     if not name.strip():
         raise ValueError(f"its {image!r} is empty")
     if not all(map(is_unicode, (name, *texts))):

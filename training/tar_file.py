@@ -73,7 +73,7 @@ def members(file: BinaryIO) -> Iterator[Member]:
     """Read the members one by one."""
     num_bytes = file.seek(0, os.SEEK_END)
     common: dict[str, str] = {}  # PAX records of all members
-    own: dict[str, str] = {}  # and of the next one
+    next_records: dict[str, str] = {}  # and of the next one
     at, is_begun = 0, False  # whether a header about the next member has been read
     while at < num_bytes:
         header, start = _header(file, at)
@@ -82,7 +82,7 @@ def members(file: BinaryIO) -> Iterator[Member]:
         if header is None:
             return _check_end(file, at)
         is_extension = header.type in _EXTENSIONS
-        records = {} if is_extension else common | own
+        records = {} if is_extension else common | next_records
         is_sparse = header.type == tarfile.GNUTYPE_SPARSE or _SPARSE in records
         kind = "a sparse file" if is_sparse else _KINDS.get(header.type, "of an unknown kind")
         size = 0 if header.type in _WITHOUT_DATA else _size_of(records, header.size, at)
@@ -90,15 +90,15 @@ def members(file: BinaryIO) -> Iterator[Member]:
             raise _damage(at, f"a member of {size:,} bytes, and {max(0, num_bytes - start):,} are left")
         at = start + -(-size // _BLOCK) * _BLOCK
         if is_extension:
-            found = _extension(file, header.type, start, size)
+            extension = _extension(file, header.type, start, size)
             if header.type == tarfile.XGLTYPE:
-                common |= found
+                common |= extension
             else:
-                own |= found
+                next_records |= extension
                 is_begun = True
             continue
         yield Member(records.get("path", header.name), kind, start, size)
-        own, is_begun = {}, False
+        next_records, is_begun = {}, False
     raise _damage(num_bytes, "the file stops there, without the mark of its end")
 
 
@@ -131,7 +131,7 @@ def _extension(file: BinaryIO, kind: bytes, start: int, size: int) -> dict[str, 
         return {"path": data.partition(b"\0")[0].decode("utf-8", "surrogateescape")}
     if kind == tarfile.GNUTYPE_LONGLINK:
         return {}
-    found: dict[str, str] = {}
+    records: dict[str, str] = {}
     at = 0
     while data[at : at + 1].strip(b"\0"):
         record = _RECORD.match(data, at)
@@ -140,19 +140,19 @@ def _extension(file: BinaryIO, kind: bytes, start: int, size: int) -> dict[str, 
             raise _damage(start + at, "a broken PAX header")
         key = record[2]
         if key in (b"path", b"size"):  # nothing else is kept
-            found[key.decode()] = data[record.end() : end - 1].decode("utf-8", "surrogateescape")
+            records[key.decode()] = data[record.end() : end - 1].decode("utf-8", "surrogateescape")
         elif key.startswith(b"GNU.sparse."):
-            found[_SPARSE] = ""
+            records[_SPARSE] = ""
         at = end
-    return found
+    return records
 
 
 def _size_of(records: dict[str, str], size: int, at: int) -> int:
     """Size of a member's data: in its PAX records if it is too large for the header."""
-    given = records.get("size", str(size))
-    if not _SIZE.fullmatch(given):
-        raise _damage(at, f"a size of {quote(given, 40)} bytes")
-    return int(given)
+    text = records.get("size", str(size))
+    if not _SIZE.fullmatch(text):
+        raise _damage(at, f"a size of {quote(text, 40)} bytes")
+    return int(text)
 
 
 def _check_end(file: BinaryIO, at: int) -> None:

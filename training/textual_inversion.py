@@ -17,7 +17,7 @@ from ..encoder.text_model import TextModel, Vectors
 from ..encoder.tokenizer import Tokenizer
 
 
-class Word(nn.Module):
+class WordVectors(nn.Module):
     """Vectors of a new word."""
 
     def __init__(self, text: TextModel, tokenizer: Tokenizer, count: int, begin: str) -> None:

@@ -56,8 +56,8 @@ class WorldRun(Loop):
 
     def factor(self, step: int) -> float:
         """The step size itself."""
-        done = step / self.num_steps
-        return self.options.rate * min(1.0, (step + 1) / self.options.warmup, max(0.05, 2 * (1 - done)))
+        progress = step / self.num_steps
+        return self.options.rate * min(1.0, (step + 1) / self.options.warmup, max(0.05, 2 * (1 - progress)))
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Future[tuple[Tensor, Tensor, Tensor, Tensor]]:
         return pool.submit(self._drawn, step)
@@ -86,17 +86,17 @@ class WorldRun(Loop):
         """Share of right colours and kinds in pictures of held-out captions."""
         world = self.result
         world.eval()
-        found = rightness(world, self.held).means()
+        figures = rightness(world, self.held).means()
         world.train()
         if not is_quiet:
             self.say(
                 f"{len(self.held)} pictures of held-out captions after {self.step:,} steps: "
-                f"{found['colors']:.1%} right colours, {found['kinds']:.1%} right kinds"
+                f"{figures['colors']:.1%} right colours, {figures['kinds']:.1%} right kinds"
             )
-        return found
+        return figures
 
-    def _progress(self, found: Mapping[str, float], seconds: float) -> str:
-        return f"loss {found['loss']:.4f}, {self.options.batch / seconds:.0f} pictures/s"
+    def _progress(self, entry: Mapping[str, float], seconds: float) -> str:
+        return f"loss {entry['loss']:.4f}, {self.options.batch / seconds:.0f} pictures/s"
 
     def about(self) -> dict[str, Any]:
         """The options."""

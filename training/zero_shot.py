@@ -21,7 +21,7 @@ from ..encoder.regular_file import read_regular
 from ..encoder.similarity import normalized
 from .classifier import class_of, without_examples
 from .data import read_data
-from .examples import Example, Problem
+from .examples import DataProblem, Example
 from .grad_cache import Towers
 from .images import Images
 
@@ -69,8 +69,8 @@ class Counts(NamedTuple):
     def figures(self) -> dict[str, float]:
         """Shares of images whose class is the first, and among the first five if there are more, from 0 to 1."""
         total = max(1, int(self.confusion.sum()))
-        found = {"zero-shot top-1": int(self.confusion.trace()) / total}
-        return found | ({"zero-shot top-5": int(self.among_five.sum()) / total} if len(self.classes) > 5 else {})
+        shares = {"zero-shot top-1": int(self.confusion.trace()) / total}
+        return shares | ({"zero-shot top-5": int(self.among_five.sum()) / total} if len(self.classes) > 5 else {})
 
 
 class ZeroShot:
@@ -98,10 +98,10 @@ class ZeroShot:
             self.notes.append(f"{len(labels) - len(self._examples):,} left out: in no folder, so it has no class")
         if len(self._label) < 2:
             raise ValueError(f"{path}: {len(self._label)} classes with images in it; give a folder with two or more")
-        beside = (path if path.is_dir() else path.parent) / NAMES_FILE
+        names_path = (path if path.is_dir() else path.parent) / NAMES_FILE
         is_numbered = all(label.isdigit() for label in self._label)
-        if names is None and is_numbered and beside.is_file():
-            names = lines_of(beside)
+        if names is None and is_numbered and names_path.is_file():
+            names = lines_of(names_path)
         if names is not None and is_numbered and len(names) > max(map(int, self._label)):
             self._label = {label: int(label) for label in self._label}  # classes without images count, too
         elif names is not None and len(names) != len(self._label):
@@ -119,17 +119,21 @@ class ZeroShot:
             confusion = torch.zeros(len(self.classes), len(self.classes), dtype=torch.int64)
             among_five = torch.zeros(len(self.classes), dtype=torch.int64)
             for start in range(0, len(self._examples), batch):
-                some = self._examples[start : start + batch]
-                loaded = images.now(some)
-                good = [(one, image) for one, image in zip(some, loaded, strict=True) if isinstance(image, Tensor)]
-                for one in loaded:
-                    if isinstance(one, Problem):
-                        images.left_out.add(one)
+                examples = self._examples[start : start + batch]
+                loaded = images.now(examples)
+                good = [
+                    (example, image)
+                    for example, image in zip(examples, loaded, strict=True)
+                    if isinstance(image, Tensor)
+                ]
+                for image in loaded:
+                    if isinstance(image, DataProblem):
+                        images.left_out.add(image)
                 if not good:
                     continue
                 features = normalized(towers.images(torch.stack([image for _, image in good]).to(device)))
                 nearest = (features @ classes.T).topk(min(5, len(classes))).indices.cpu()
-                labels = torch.tensor([self._label[_label_of(one)] for one, _ in good])
+                labels = torch.tensor([self._label[_label_of(example)] for example, _ in good])
                 confusion.index_put_((labels, nearest[:, 0]), torch.ones_like(labels), accumulate=True)
                 among_five += torch.bincount(labels[(nearest == labels.unsqueeze(1)).any(1)], minlength=len(classes))
         return Counts(self.classes, confusion, among_five)

@@ -22,7 +22,7 @@ from weighted_clip.dalle.dvae import DVAE
 from weighted_clip.dalle.files import load_dvae
 from weighted_clip.dalle.layers import MOMENTUM, SCALE, LogitNorm
 from weighted_clip.training.dalle_options import DVAE_RECIPES, DVAEOptions
-from weighted_clip.training.data import Example, Problem, read_data
+from weighted_clip.training.data import DataProblem, Example, read_data
 from weighted_clip.training.dvae import TrainedDVAE, noise_of
 from weighted_clip.training.images import picture_of
 from weighted_clip.world.judge import ShapeJudge, right
@@ -161,7 +161,7 @@ def test_pictures_are_cut_as_in_the_paper(tmp_path: Path) -> None:
     assert 35 < min(scales) < 38  # 9/8 of 32 is 36
     assert 46 < max(scales) < 50  # 12/8 is 48
     small = picture_of(example, 64, None)
-    assert isinstance(small, Problem)
+    assert isinstance(small, DataProblem)
     assert small.reason == "its short side has fewer than 64 pixels"
 
 

@@ -230,9 +230,9 @@ class Copied(Kind):
         return self.folder / "to" / ("x" if name in "ab" else "y") / name
 
     def work(self, number: int) -> None:
-        from weighted_clip.output.placing import Placement, place_files
+        from weighted_clip.output.placing import FileCopy, place_files
 
-        place_files([Placement(self.source(name), self.target(name)) for name in self.names])
+        place_files([FileCopy(self.source(name), self.target(name)) for name in self.names])
 
     def problems(self, outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield from self._lost()

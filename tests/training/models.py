@@ -12,7 +12,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vis
 from weighted_clip.encoder.similarity import ContrastiveLoss
 from weighted_clip.training.distributed import reduce_apart
 from weighted_clip.training.fsdp import Sharding
-from weighted_clip.training.grad_cache import Part, Towers, backward
+from weighted_clip.training.grad_cache import MicroBatch, Towers, backward
 from weighted_clip.training.optimizer import Rates, adamw, factor, groups_of
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
@@ -31,7 +31,7 @@ def towers(dtype: torch.dtype = torch.float64, *, is_both: bool = True, text: Te
 
 def pairs(
     count: int, seed: int = 0, dtype: torch.dtype = torch.float64, *, is_both: bool = True, text: TextConfig = FEW
-) -> Part:
+) -> MicroBatch:
     """Texts of various lengths, and random pixels; random features where the image tower is not trained."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.full((count, LENGTH), text.eos_id)
@@ -40,11 +40,11 @@ def pairs(
         length = int(torch.randint(1, LENGTH - 1, (1,), generator=generator))
         row[1 : 1 + length] = torch.randint(0, FEW.bos_id, (length,), generator=generator)
     image = (3, 28, 28) if is_both else (TEXT.projection_dim,)
-    return Part(ids, torch.randn(count, *image, generator=generator, dtype=dtype))
+    return MicroBatch(ids, torch.randn(count, *image, generator=generator, dtype=dtype))
 
 
-def divided(batch: Part, count: int) -> list[Part]:
-    return [Part(*piece) for piece in zip(*(tensor.chunk(count) for tensor in batch), strict=True)]
+def divided(batch: MicroBatch, count: int) -> list[MicroBatch]:
+    return [MicroBatch(*piece) for piece in zip(*(tensor.chunk(count) for tensor in batch), strict=True)]
 
 
 def accelerator():
@@ -56,7 +56,7 @@ def accelerator():
     return Accelerator(cpu=True)
 
 
-def gradients(model: Towers, parts: Sequence[Part]) -> dict[str, torch.Tensor]:
+def gradients(model: Towers, parts: Sequence[MicroBatch]) -> dict[str, torch.Tensor]:
     """Gradients of a batch in parts, on one of possibly several processes."""
     groups_of(model, Rates())
     model.zero_grad()
@@ -65,7 +65,9 @@ def gradients(model: Towers, parts: Sequence[Part]) -> dict[str, torch.Tensor]:
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
-def trained(model: Towers, batches: Sequence[Sequence[Part]], rates: Rates, *, is_sharded: bool = False) -> list[float]:
+def trained(
+    model: Towers, batches: Sequence[Sequence[MicroBatch]], rates: Rates, *, is_sharded: bool = False
+) -> list[float]:
     """Losses of some steps; the model is trained by them, and perhaps divided."""
     ours, groups = accelerator(), groups_of(model, rates)
     sharding = Sharding(ours, model) if is_sharded else None

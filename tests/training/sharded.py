@@ -17,7 +17,7 @@ def main() -> None:
     runpy.run_path(str(Path(__file__).resolve().parents[2] / "__main__.py"))["load_package"]()
     from torch import distributed
     from weighted_clip.commands import program
-    from weighted_clip.training.contrastive import Run
+    from weighted_clip.training.contrastive import ContrastiveRun
 
     folder, arguments = Path(sys.argv[1]), sys.argv[2:]
 
@@ -27,16 +27,16 @@ def main() -> None:
         return status
 
     assert done("plain") == done("divided", "--shard") == 0
-    real = Run._train_on
+    real = ContrastiveRun._train_on
 
     def train_on(self, *given):
         if self.step + 1 == STOPPED:
             os.kill(os.getpid(), signal.SIGINT)
         return real(self, *given)
 
-    Run._train_on = train_on
+    ContrastiveRun._train_on = train_on
     assert done("stopped", "--shard") == 130
-    Run._train_on = real
+    ContrastiveRun._train_on = real
     if os.environ["RANK"] == "0":
         shutil.copytree(folder / "stopped", folder / "on plain")
         shutil.copy(folder / "stopped" / "checkpoint.pt", folder)

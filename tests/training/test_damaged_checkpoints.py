@@ -47,7 +47,7 @@ def stopped(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
             assert start(objective, data, folder, *OPTIONS.get(objective, ())) == 130
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop.Loop, "resume", lambda self: runs.append(self))
-            for kind in (contrastive.Run, loop.Loop):
+            for kind in (contrastive.ContrastiveRun, loop.Loop):
                 patch.setattr(kind, "train", lambda self: None)
             assert start(objective, data, folder, "--resume", *OPTIONS.get(objective, ())) == 0
         return folder, runs[0]

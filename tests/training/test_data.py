@@ -7,6 +7,7 @@ import json
 import os
 import tarfile
 from collections import Counter
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from PIL import Image
 from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.captions import Batches, CaptionOptions, caption_of, held_out, is_too_long, token_ids
-from weighted_clip.training.data import Problem, read_captions, read_data, summary
+from weighted_clip.training.data import DataProblem, read_captions, read_data, summary
 from weighted_clip.training.examples import Example, Examples
 
 from ..libraries import library
@@ -57,7 +58,7 @@ def write_shard(path: Path, files: dict[str, bytes | str]) -> Path:
     return path
 
 
-def reasons(problems: tuple[Problem, ...]) -> dict[str, str]:
+def reasons(problems: tuple[DataProblem, ...]) -> dict[str, str]:
     return {problem.name: problem.reason for problem in problems}
 
 
@@ -105,7 +106,7 @@ def test_images_with_a_txt_beside_them(tmp_path: Path) -> None:
         "alone.png": "no .txt, .caption or .json beside it",
         "latin.png": "its .txt cannot be read: it is not UTF-8",
     }
-    lines = summary(data.problems, most=1)
+    lines = summary(data.problems, max_names=1)
     assert "1 left out: its caption is empty (empty.png)" in lines
     assert sum(int(line.split()[0]) for line in lines) == 4
 
@@ -375,9 +376,9 @@ def test_a_broken_image_is_an_error_where_it_is_asked_for(tmp_path: Path) -> Non
     data = read_data(write(tmp_path, {"a.png": picture()[:-30], "a.txt": "x"}))
     with pytest.raises(ValueError, match=r"a\.png: broken image"):
         data.examples[0].image()
-    left = data.without([Problem("a.png", "broken")])
+    left = data.without([DataProblem("a.png", "broken")])
     assert len(left.examples) == 0
-    assert left.problems == (Problem("a.png", "broken"),)
+    assert left.problems == (DataProblem("a.png", "broken"),)
     assert left.digest != data.digest
     write_shard(tmp_path / "a.tar", {"a.png": picture()[:-30], "a.txt": "x"})
     with pytest.raises(ValueError, match=r"a\.tar/a: broken image"):
@@ -435,6 +436,17 @@ def test_a_caption_that_is_too_long_is_cut_and_known() -> None:
 
 
 # ---- batches
+
+
+def test_the_digest_is_of_the_examples_as_json() -> None:
+    given = [example("é", "y", name="b"), example(name="c"), example("x", name="a", repeats=2.5)]
+    given += [example(name="b"), example('"z", ', name="b"), Example("0.tar/1", Path("0.tar"), ("q",), place=(512, 9))]
+    examples = Examples(given)
+    assert [one.captions for one in examples] == [("q",), ("x",), ("é", "y", '"z", '), ()]
+    assert examples.blank() == ["c"]
+    listed = json.dumps([(one.name, one.captions, one.repeats, one.place) for one in examples])
+    assert examples.digest() == blake2b(listed.encode(), digest_size=16).hexdigest()
+    assert examples.chosen([0, 2]).digest() != examples.chosen([2, 0]).digest() != examples.digest()
 
 
 def test_an_epoch_has_every_pair_as_often_as_it_repeats() -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from weighted_clip.training import remote
 from weighted_clip.training.captions import Batches, num_in_epoch
-from weighted_clip.training.data import READING, Reading, read_data, summary
+from weighted_clip.training.data import READING, ReadingOptions, read_data, summary
 from weighted_clip.training.table import Columns
 
 from ..libraries import library
 from .test_data import picture, reasons, write, write_shard
 
 
-def captions_of(source: Path | str, reading: Reading = READING) -> dict[str, tuple[str, ...]]:
+def captions_of(source: Path | str, reading: ReadingOptions = READING) -> dict[str, tuple[str, ...]]:
     return {one.name: one.captions for one in read_data(source, reading).examples}
 
 
@@ -41,7 +41,7 @@ def test_tables_of_open_clip_name_images_anywhere(
     others.to_csv(table, sep="#", index=False)
     with pytest.raises(ValueError, match=r"train\.csv:2: .*its columns are \['where#title#what'\]"):
         read_data(table)
-    assert captions_of(table, Reading(Columns(("where",), ("what",), "#"))) == expected
+    assert captions_of(table, ReadingOptions(Columns(("where",), ("what",), "#"))) == expected
 
 
 def test_captions_of_kohya_s_scripts(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_several_sources_come_as_often_as_asked(tmp_path: Path) -> None:
         for number in range(count):
             write(tmp_path / name, {f"{number}.png": picture(), f"{number}.txt": "x"})
     sources = f"{tmp_path / 'a'}::{tmp_path / 'b'}"
-    data = read_data(sources, Reading(factors="2::0.5"))
+    data = read_data(sources, ReadingOptions(factors="2::0.5"))
     assert [one.name for one in data.examples][:2] == ["a/0.png", "a/1.png"]
     assert (len(data.examples), num_in_epoch(data.examples.repeats)) == (16, 17)
     batches = Batches(data.examples.repeats, 17, seed=0)
@@ -146,7 +146,7 @@ def test_several_sources_come_as_often_as_asked(tmp_path: Path) -> None:
     assert {one.name.split("/")[0] for one in both.examples} == {"1-a", "2-a"}
     for factors in ("1", "1::x", "0::1", "1::-1", "1::nan", "1::1001", "1::2::3"):
         with pytest.raises(ValueError, match=f"{factors!r} are no factors of 2 sources"):
-            read_data(sources, Reading(factors=factors))
+            read_data(sources, ReadingOptions(factors=factors))
 
 
 # ---- shards elsewhere
@@ -161,7 +161,7 @@ def test_shards_at_an_address_are_copied_once(tmp_path: Path, protocol: str, mon
         shard = write_shard(tmp_path / "one.tar", {"0.png": picture(), "0.txt": f"cat {number}"})
         with fsspec.open(f"{root}/{number}.tar", "wb") as file:
             file.write(shard.read_bytes())
-    reading = Reading(cache=tmp_path / "cache")
+    reading = ReadingOptions(cache=tmp_path / "cache")
     for address in (root, f"{root}/*.tar", f"{root}/{{0..2}}.tar"):
         data = read_data(address, reading)
         assert [one.captions for one in data.examples] == [("cat 0",), ("cat 1",), ("cat 2",)]
@@ -198,7 +198,7 @@ def test_a_shard_that_cannot_be_fetched_is_tried_again_and_then_left_out(
         return real(self, path, place, **named)
 
     monkeypatch.setattr(system, "get_file", get_file)
-    data = read_data(root, Reading(cache=tmp_path / "cache"))
+    data = read_data(root, ReadingOptions(cache=tmp_path / "cache"))
     assert [one.captions for one in data.examples] == [("a",), ("b",)][times > 1 :]
     assert tries == {"a.tar": min(3, times + 1), "b.tar": 1}
     assert [problem.reason for problem in data.problems] == [
@@ -207,7 +207,7 @@ def test_a_shard_that_cannot_be_fetched_is_tried_again_and_then_left_out(
     tries.clear()
     if times > 1:
         with pytest.raises(ValueError, match="could not be fetched in 3 tries"):
-            read_data(f"{root}/a.tar", Reading(cache=tmp_path / "other"))
+            read_data(f"{root}/a.tar", ReadingOptions(cache=tmp_path / "other"))
 
 
 def test_fractions_of_repeats_are_of_each_epoch_s_own_choice() -> None:

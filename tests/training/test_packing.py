@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
-from weighted_clip.training.grad_cache import Packed, Part, pack, projected
+from weighted_clip.training.grad_cache import MicroBatch, PackedCaptions, pack, projected
 
 from ..libraries import library
 from .models import TEXT, divided, gradients, towers
@@ -51,7 +51,7 @@ def test_features_loss_and_gradients_are_those_of_transformers(lengths: tuple[in
     loss.backward()
     theirs = {name: one.grad for name, one in reference.named_parameters() if one.grad is not None}
 
-    model.vision, batch = None, Part(ids, images)
+    model.vision, batch = None, MicroBatch(ids, images)
     texts, *_ = found = model(batch)
     assert (texts - features).abs().max() <= 1e-12
     assert model.loss(*found[:2]).item() == pytest.approx(loss.item(), abs=1e-12)
@@ -66,21 +66,21 @@ def test_features_loss_and_gradients_are_those_of_transformers(lengths: tuple[in
             assert gradient.abs().max() > 1e-8 or name.endswith("k_proj.bias"), name  # of which softmax sees nothing
 
 
-def wrong_positions(packed: Packed) -> Packed:
+def wrong_positions(packed: PackedCaptions) -> PackedCaptions:
     """Counted on through a row, as without packing."""
     return packed._replace(positions=torch.arange(packed.ids.shape[1]).expand_as(packed.ids))
 
 
-def neighbours_seen(packed: Packed) -> Packed:
+def neighbours_seen(packed: PackedCaptions) -> PackedCaptions:
     return packed._replace(captions=torch.zeros_like(packed.ids))
 
 
-def wrong_ends(packed: Packed) -> Packed:
+def wrong_ends(packed: PackedCaptions) -> PackedCaptions:
     return packed._replace(ends=packed.ends - 1)
 
 
 @pytest.mark.parametrize("fault", [wrong_positions, neighbours_seen, wrong_ends])
-def test_what_could_be_wrong_would_be_seen(fault: Callable[[Packed], Packed]) -> None:
+def test_what_could_be_wrong_would_be_seen(fault: Callable[[PackedCaptions], PackedCaptions]) -> None:
     model, ids = towers(text=TEXT).text, captions_of(EIGHT)
     packed = pack(ids, TEXT)
     with torch.no_grad():
@@ -113,7 +113,7 @@ def num_computed(lengths: Sequence[int]) -> int:
     layers = [layer for layer in model.text.encoder.modules() if isinstance(layer, torch.nn.Linear)]
     for layer in layers:
         layer.register_forward_hook(lambda _, given, __: found.append(given[0][..., 0].numel()))
-    model(Part(captions_of(lengths), torch.zeros(len(lengths), 1)))
+    model(MicroBatch(captions_of(lengths), torch.zeros(len(lengths), 1)))
     assert len(found) == len(layers) == 12
     assert len(set(found)) == 1
     return found[0]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from weighted_clip.training.contrastive import Run
+from weighted_clip.training.contrastive import ContrastiveRun
 
 from .objectives import stopping_after
 from .runs import Start, log_of
@@ -22,11 +22,11 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     """Recall by step; else 0.1. The weights at each measurement are kept under the step's negative number."""
     given: dict[int, Any] = {}
 
-    def measure(self: Run, *, is_quiet: bool = False) -> dict[str, float]:
+    def measure(self: ContrastiveRun, *, is_quiet: bool = False) -> dict[str, float]:
         given[-1 - self.step] = self.trained.text.encoder.layers[0].mlp.fc1.weight.detach().clone()
         return {"text to image @1": given.get(self.step, 0.1), "moved: x": float(self.step)}
 
-    monkeypatch.setattr(Run, "measure", measure)
+    monkeypatch.setattr(ContrastiveRun, "measure", measure)
     return given
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.checkpoint import clip_config
 from weighted_clip.output.export import save_tensors
-from weighted_clip.training.contrastive import Run
+from weighted_clip.training.contrastive import ContrastiveRun
 
 from ..libraries import library
 from .models import TEXT, VISION
@@ -30,13 +30,13 @@ def test_the_image_tower_takes_no_memory_in_steps_and_is_written_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     devices: list[set[str]] = []
-    real = Run._train_on
+    real = ContrastiveRun._train_on
 
-    def train_on(self: Run, loaded: Any) -> dict[str, float]:
+    def train_on(self: ContrastiveRun, loaded: Any) -> dict[str, float]:
         devices.append({parameter.device.type for parameter in self.clip.vision.parameters()})
         return real(self, loaded)
 
-    monkeypatch.setattr(Run, "_train_on", train_on)
+    monkeypatch.setattr(ContrastiveRun, "_train_on", train_on)
     assert start("--steps", "2") == 0
     assert start("--steps", "2", "--towers", "both", out="both") == 0
     assert devices == [{"meta"}, {"meta"}, {"cpu"}, {"cpu"}]
@@ -58,9 +58,9 @@ def test_weights_that_are_not_there_any_more_cost_nothing_but_the_whole_clip(
 ) -> None:
     own = shutil.copy(weights, tmp_path / "own.safetensors")
     options = ["--weights", str(own), "--steps", "2"]
-    real = Run.save
+    real = ContrastiveRun.save
 
-    def save(self: Run) -> None:
+    def save(self: ContrastiveRun) -> None:
         real(self)
         if kind == "gone":
             own.unlink()
@@ -70,7 +70,7 @@ def test_weights_that_are_not_there_any_more_cost_nothing_but_the_whole_clip(
     if kind == "another":
         assert start("--steps", "1", "--towers", "both", out="both") == 0
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "save", save)
+        patch.setattr(ContrastiveRun, "save", save)
         assert start(*options) == 1
     told = capsys.readouterr().err
     assert "own.safetensors: " in told
@@ -175,13 +175,13 @@ def test_weights_that_changed_since_are_not_merged_with(
 ) -> None:
     own = shutil.copy(weights, tmp_path / "own.safetensors")
     assert start("--steps", "1", "--towers", "both", out="other") == 0
-    real = Run.save
+    real = ContrastiveRun.save
 
-    def save(self: Run) -> None:
+    def save(self: ContrastiveRun) -> None:
         real(self)
         shutil.copy(tmp_path / "other" / "clip.safetensors", own)
 
-    monkeypatch.setattr(Run, "save", save)
+    monkeypatch.setattr(ContrastiveRun, "save", save)
     assert start("--steps", "1", "--weights", str(own), "--merge", "0.5") == 1
     told = capsys.readouterr().err
     assert "its text tower is another one than when the run began. So nothing is merged or written" in told

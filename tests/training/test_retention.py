@@ -8,7 +8,7 @@ import pytest
 import torch
 from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.training.grad_cache import Part, backward
+from weighted_clip.training.grad_cache import MicroBatch, backward
 from weighted_clip.training.optimizer import Rates, groups_of
 from weighted_clip.training.retention import PER_STEP, PROMPTS, Keeping, Kept
 
@@ -57,7 +57,7 @@ def test_its_gradients_are_added_once_however_a_batch_is_divided(count: int) -> 
     library("accelerate")
     kept, batch = Keeping(towers(text=TEXT).text, seed=0)(0, CPU), pairs(8, text=TEXT)
 
-    def gradients(parts: list[Part], given: Kept | None, keep: float) -> tuple[float, dict[str, torch.Tensor]]:
+    def gradients(parts: list[MicroBatch], given: Kept | None, keep: float) -> tuple[float, dict[str, torch.Tensor]]:
         model, ours = towers(text=TEXT), accelerator()
         with torch.no_grad():
             model.text.encoder.layers[0].mlp.fc1.weight.mul_(1.5)

@@ -15,8 +15,8 @@ from weighted_clip.encoder.foreign_text import parse_json
 from weighted_clip.training import images, loop
 from weighted_clip.training.captions import Batches, held_out
 from weighted_clip.training.data import Data
-from weighted_clip.training.examples import Example, Examples, Problem
-from weighted_clip.training.images import Features, LeftOut
+from weighted_clip.training.examples import DataProblem, Example, Examples
+from weighted_clip.training.images import FeatureFile, LeftOut
 
 from .runs import Start, log_of, tensors_of, write_pairs
 from .test_training_run import stop_after
@@ -136,7 +136,7 @@ def test_memory_does_not_grow_with_the_number_of_examples() -> None:
 
 def test_a_record_of_features_is_of_its_image_whole_or_none(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"1")
-    features = Features(tmp_path / "features", "key", 4)
+    features = FeatureFile(tmp_path / "features", "key", 4)
     examples = [Example(f"{number}", tmp_path / "a.png", ("x",), number=number) for number in range(3)]
     rows = torch.nn.functional.normalize(torch.arange(1.0, 13.0).view(3, 4))
     assert features.read(examples[2]) is None
@@ -144,7 +144,7 @@ def test_a_record_of_features_is_of_its_image_whole_or_none(tmp_path: Path) -> N
     assert features.kept(examples[2], rows[1]).equal(rows[2])  # the first ones stay
     assert features.kept(examples[0], rows[0], is_written=False).equal(rows[0])
     assert features.read(examples[0]) is features.read(examples[1]) is None
-    other = Features(tmp_path / "features", "key", 4)  # of another process
+    other = FeatureFile(tmp_path / "features", "key", 4)  # of another process
     assert other.read(examples[2]).equal(rows[2])
     (path,) = (tmp_path / "features").iterdir()
     content = path.read_bytes()
@@ -155,15 +155,15 @@ def test_a_record_of_features_is_of_its_image_whole_or_none(tmp_path: Path) -> N
     path.write_bytes(content)
     (tmp_path / "a.png").write_bytes(b"12")
     assert other.read(examples[2]) is None
-    assert Features(tmp_path / "features", "another key", 4).read(examples[2]) is None
+    assert FeatureFile(tmp_path / "features", "another key", 4).read(examples[2]) is None
 
 
 def test_names_of_other_data_are_told_apart(tmp_path: Path) -> None:
     example = Example("a.png", Path("a.png"), ("x",))
     training, val = LeftOut(tmp_path), LeftOut(tmp_path, "val: ")
-    val.add(Problem("a.png", "broken"))
+    val.add(DataProblem("a.png", "broken"))
     assert example in val and example not in training
     with (tmp_path / "unreadable.jsonl").open("a") as file:
         file.write('["b.png", "cu')  # by a kill
     assert example in LeftOut(tmp_path, "val: ") and example not in LeftOut(tmp_path)
-    assert training.problems() == [Problem("val: a.png", "broken")]
+    assert training.problems() == [DataProblem("val: a.png", "broken")]

@@ -11,9 +11,9 @@ from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.textual_inversion import read_embedding_file
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.training.captions import NewWord, is_too_long, token_ids
-from weighted_clip.training.grad_cache import Part, Towers, backward
+from weighted_clip.training.grad_cache import MicroBatch, Towers, backward
 from weighted_clip.training.optimizer import Rates, adamw, groups_of
-from weighted_clip.training.textual_inversion import Word, word_tensors
+from weighted_clip.training.textual_inversion import WordVectors, word_tensors
 
 from ..libraries import library
 from .models import TEXT, accelerator, divided, towers
@@ -24,7 +24,7 @@ CAPTIONS = ["a photo of <mine>", "<mine>, and <mine> again", "a dog", "my<mine>n
 
 def with_word(count: int) -> tuple[Towers, NewWord]:
     model = towers(text=TEXT)
-    model.word = Word(model.text, default_tokenizer(), count, "red cat").double()
+    model.word = WordVectors(model.text, default_tokenizer(), count, "red cat").double()
     return model, NewWord("<mine>", count)
 
 
@@ -65,7 +65,7 @@ def test_features_and_training_equal_transformers_with_tokens_added_to_its_table
     model.vision = None
     ours = accelerator()
     stepped = adamw(groups_of(model, Rates(1e-2)))
-    batch = Part(ids, images)
+    batch = MicroBatch(ids, images)
     for features, loss in expected:
         with torch.no_grad():
             assert (model(batch).texts - features).abs().max() <= 1e-12

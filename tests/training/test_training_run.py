@@ -22,7 +22,7 @@ from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.encoder.vision_model import VisionModel
 from weighted_clip.training import contrastive
-from weighted_clip.training.contrastive import Run
+from weighted_clip.training.contrastive import ContrastiveRun
 from weighted_clip.training.loop import Loop
 from weighted_clip.training.metrics import recalls
 from weighted_clip.web.pictures.curves import draw_curves
@@ -174,7 +174,7 @@ def test_the_average_of_the_weights_is_written_and_not_the_last_ones(start: Star
     # by hand: the weights after each step, and their average
     seen: list[Tensor] = []
 
-    class Seeing(Run):
+    class Seeing(ContrastiveRun):
         def _train_on(self, loaded: Any) -> dict[str, float]:
             entry = super()._train_on(loaded)
             seen.append(self.trained.text.encoder.layers[0].mlp.fc1.weight.detach().clone())
