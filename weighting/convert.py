@@ -27,6 +27,7 @@ TARGETS = tuple(name for name, syntax in SYNTAXES.items() if syntax.write is not
 WEIGHT_TOLERANCE = 1e-7
 """Relative difference below which weights are the same: they are written with eight digits."""
 
+_WORD_END = re.compile(r"[\w.:]$")
 _WORDS = re.compile(r"[^\W\d_]+|\d|(?:[^\w\s]|_)+|\S")
 
 
@@ -166,14 +167,18 @@ class _SyntaxWriter:
                 previous = None
             if isinstance(part, Break) or not part.text or (self.syntax.is_spaced and not part.text.strip()):
                 continue
-            if previous is not None and (is_spaced or self._joins(previous, part, pieces)):
+            written = self._fragment(part)
+            if previous is not None and (is_spaced or self._joins(previous, part, pieces[-1], written)):
                 pieces.append(" ")
-            pieces.append(self._fragment(part))
+            pieces.append(written)
             previous = part
         return self.syntax.finish("".join(pieces).strip())
 
-    def _joins(self, previous: Fragment, part: Fragment, pieces: Sequence[str]) -> bool:
-        return _is_same(previous.weight, part.weight) or pieces[-1].endswith("\\")
+    def _joins(self, previous: Fragment, part: Fragment, before: str, written: str) -> bool:
+        """Whether a fragment would be read with what is written before it."""
+        if _is_same(previous.weight, part.weight) or before.endswith("\\"):
+            return True
+        return self.syntax.has_leading_weights and bool(_WORD_END.search(before)) and not written[:1].isspace()
 
     def _report_structure(self, prompt: Prompt) -> None:
         """Report mixtures and weights of sections, which cannot be written in any syntax."""

@@ -138,7 +138,7 @@ def with_weight(prompt: str, word: str, weight: float, syntax: str) -> str | Non
     """
     write = SYNTAXES[syntax].write if syntax in _GROUPS else None
     if write is None:
-        raise WebUIError(f"{WEIGHT}: the syntax {syntax} has no weights; allowed: {', '.join(_GROUPS)}")
+        raise WebUIError(f"{WEIGHT}: not with the syntax {syntax}; allowed: {', '.join(_GROUPS)}")
     is_found = False
 
     def replaced(match: re.Match[str]) -> str:

@@ -277,6 +277,17 @@ def test_a_saved_workflow_keeps_its_values(page: RulerPage) -> None:
     assert inputs == dict(zip(["text", *SHOWN, *RARE], VALUES, strict=True))
 
 
+def test_braces_are_sent_as_typed_where_the_syntax_reads_them(page: RulerPage) -> None:
+    """The page itself takes braces for its own choices."""
+    text = "a {{red}} cat {b}"
+    page.load(inspect_node(text, "comfy"))
+    sent = "return Object.values((await app.graphToPrompt()).output)[0].inputs.text"
+    assert page.run(sent) == "a red cat b"
+    page.set_widget("syntax", "novelai")
+    assert page.run(sent) == text
+    page.wait_for(chips=["a", "red 1.1", "cat", "b 1.05"])
+
+
 def test_nodes_2_show_the_rare_menus_on_demand(page: RulerPage) -> None:
     if not page.is_nodes_2:
         pytest.skip("the canvas shows all")

@@ -65,7 +65,10 @@ HOST_TEXTS = (
 )
 
 WEIGHED = (
-    ("a red cat", "cat", {"comfy": 1.05, "a1111": 1.05, "compel": 1.05}),
+    ("a red cat", "cat", {"comfy": 1.05, "a1111": 1.05, "compel": 1.05, "novelai": 1.05}),
+    ("a {{red cat}}, dog", "red", {"novelai": 1.05**2 + 0.05}),
+    ("1.5::red cat::, [dog]", "cat", {"novelai": 1.55}),
+    ("1.5::red cat::, [dog]", "dog", {"novelai": 1.0024}),
     ("a (red cat:1.2)!", "cat", {"comfy": 1.25, "a1111": 1.25}),
     ("a ((red cat))", "red", {"comfy": 1.15, "a1111": 1.1 * 1.15, "compel": 1.05}),
     ("(a (red:1.3) cat) (dog", "cat", {"comfy": 1.15, "a1111": 1.15}),
@@ -89,6 +92,8 @@ UNWEIGHED = (
     ("a , b", ",", "compel"),
     ("a cat", "cat", "none"),
     ("a <lora:ink> cat", "ink", "a1111"),
+    ("{a {b} c", "b", "novelai"),
+    ("2::a {b}, c", "c", "novelai"),
 )
 CHANGED: tuple[tuple[tuple[str, int, int, str, dict[str, float]], str], ...] = (
     (("a (red cat:1.2)!", 3, 10, "comfy", {"by": 0.05}), "a (red cat:1.25)!"),
@@ -97,6 +102,7 @@ CHANGED: tuple[tuple[tuple[str, int, int, str, dict[str, float]], str], ...] = (
     (("a (cat:0.05)", 4, 4, "comfy", {"by": -0.1}), "a (cat:-0.05)"),
     (("a (cat)0.05 dog", 4, 4, "compel", {"by": -0.1}), "a (cat)0.0 dog"),
     (("a (cat:1.2) dog", 4, 4, "a1111", {"to": 1}), "a cat dog"),
+    (("a -1::cat:: dog", 7, 7, "novelai", {"to": 1}), "a cat dog"),
 )
 """Selections in a prompt with a change of its weight, and the prompt after it."""
 

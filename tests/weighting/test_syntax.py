@@ -131,6 +131,15 @@ def test_a_refusal_quotes_the_prompt_with_carets() -> None:
         ("compel", '("a", "b").blend(' + "9" * 400 + ", 1)", ["infinite-weight"]),
         ("compel", "cat.swap(dog, s_start=abc, shape_freedom=-1)", ["swap"]),
         ("compel", "a" + "+" * 8000, []),
+        ("novelai", "{a 1.5::b::, [c]", []),
+        ("novelai", "a} b]", ["unopened-bracket", "unopened-bracket"]),
+        ("novelai", "{a [b", ["unclosed-bracket", "unclosed-bracket"]),
+        ("novelai", "1.5::a", ["unclosed-number"]),
+        ("novelai", "a::b", ["unopened-number"]),
+        ("novelai", "1,5::a::", ["decimal-comma"]),
+        ("novelai", "9" * 400 + "::a::", ["infinite-weight"]),
+        ("novelai", "(a:1.2) <lora:b:1> dog++", ["foreign-syntax", "foreign-syntax", "foreign-syntax"]),
+        ("novelai", "{{a}} 13::b::", ["far-weight"]),
         ("none", "(a:1.2) BREAK ] __b__ c:1.2 d_(e) （f：1.2）", []),
         ("comfy", "__a__, a/__b/*c_d__ and __init, ____, x__y__z", ["wildcard", "wildcard"]),
         ("compel", "__a__", ["wildcard"]),
@@ -579,7 +588,7 @@ def test_nothing_but_the_issue_comes_of_it(syntax: str, text: str, form: str, ow
 @pytest.mark.parametrize("syntax", SYNTAXES)
 @pytest.mark.parametrize("text", NO_FORMS)
 def test_what_is_written_for_other_reasons_is_no_form(syntax: str, text: str) -> None:
-    text = text.replace("(red:1.2)", "red") if syntax == "compel" else text
+    text = text.replace("(red:1.2)", "red") if syntax in ("compel", "novelai") else text
     assert found_in(text, syntax) == []
 
 

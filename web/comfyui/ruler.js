@@ -11,6 +11,7 @@ import { areaOf } from "./ruler/boxes.js";
 import { SERVER } from "./ruler/clips.js";
 import { addCompletion } from "./ruler/completion.js";
 import { ForeignRulers } from "./ruler/foreign.js";
+import { sendBraces } from "./ruler/host_text.js";
 import { inserter } from "./ruler/inserting.js";
 import { say, setLanguage } from "./ruler/language.js";
 import { sourceOf } from "./ruler/links.js";
@@ -355,6 +356,7 @@ app.registerExtension({
     }
     hasServer ||= node.comfyClass === SERVER;
     const rule = rules.get(node.comfyClass);
+    if (rule) sendBraces(node);
     if (rule) hideAdvanced(node, (id) => app.extensionManager?.setting?.get(id));
     if (rule?.texts.every((name) => node.widgets?.some((widget) => widget.name === name))) addRuler(node, rule);
   },

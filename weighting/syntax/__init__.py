@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...encoder.quoting import quote
 from ..prompt import Fragment, Piece, Prompt, Span
-from . import a1111, comfy, compel
+from . import a1111, comfy, compel, novelai
 from .mends import mend_issues, mended, told_once
 from .record import Syntax, foreign_issues
 from .slips import GENERATION_DATA, slip_issues
@@ -24,6 +24,7 @@ SYNTAXES: dict[str, Syntax] = {
     "comfy": comfy.SYNTAX,
     "a1111": a1111.SYNTAX,
     "compel": compel.SYNTAX,
+    "novelai": novelai.SYNTAX,
     "none": Syntax(parse_plain, "brackets are text.", chunking="comfy segment"),
 }
 """Syntaxes by the name used in menus, options and case files, in the order of menus."""

@@ -94,7 +94,8 @@ def mend_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
             message = f"The tag “{shortened(match[0])}” is never closed: did you mean “{shortened(fix)}”?"
             yield Issue("unclosed-tag", message, Span(*match.span()), fix=fix)
     if syntax.write is not None:
-        yield from _foreign_weights(prompt.source, syntax)
+        if not syntax.has_leading_weights:
+            yield from _foreign_weights(prompt.source, syntax)
         for match in _CHOICE.finditer(prompt.source):
             choice = match[1].strip()
             fix = "" if "$" in choice or "::" in choice else choice
@@ -204,4 +205,4 @@ def _novelai(match: re.Match[str], text: str, weight: float, syntax: Syntax) -> 
     is_usable = syntax.write is not None and math.isfinite(weight) and abs(weight) <= FAR
     fix = next(syntax.write(text.strip(), weight), "") if is_usable and syntax.write else ""
     message = f"“{shortened(match[0])}” is a weight in NovelAI, and text here."
-    yield Issue("novelai-weight", message, Span(*match.span()), fix=fix)
+    yield Issue("novelai-weight", message, Span(*match.span()), "novelai", fix)

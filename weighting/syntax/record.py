@@ -57,6 +57,8 @@ class Syntax:
     """Whether it is what the WebUI reads, with its AND and its prompt editing."""
     has_groups: bool = False
     """Whether ``(text:-1.2)`` is a weighted group, which the scheme ``negpip_apart`` can cut out."""
+    has_leading_weights: bool = False
+    """Whether a weight is a number before its text, which must not follow a letter, digit, point or colon."""
     has_tags: bool = False
     """Whether tags of extra networks, ``<lora:name:0.8>``, are removed before reading."""
     foreign: tuple[Foreign, ...] = ()

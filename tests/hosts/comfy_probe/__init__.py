@@ -1,4 +1,4 @@
-"""A node pack for the tests of Weighted CLIP: it shows what is inside links of a running ComfyUI, and lets a CLIP fail."""
+"""A node pack for the tests of Weighted CLIP: it shows what links of a running ComfyUI hold, and lets a CLIP fail."""
 
 from __future__ import annotations
 

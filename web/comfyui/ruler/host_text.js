@@ -45,3 +45,14 @@ function choices(source, start) {
   }
   return { options, end: i };
 }
+
+/** Whether a node reads braces as its own syntax has them, so that its prompt boxes are to be sent as typed. */
+export const keepsBraces = (node) => node.widgets?.find(({ name }) => name === "syntax")?.value === "novelai";
+
+/** Send the prompt boxes of a node of ours as typed while its syntax reads braces. */
+export function sendBraces(node) {
+  for (const widget of node.widgets?.filter(({ dynamicPrompts }) => dynamicPrompts) ?? []) {
+    const ofHost = widget.serializeValue;
+    widget.serializeValue = (...options) => (keepsBraces(node) || !ofHost ? widget.value : ofHost.apply(widget, options));
+  }
+}

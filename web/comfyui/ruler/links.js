@@ -4,6 +4,8 @@
  * PrimitiveNode).
  */
 
+import { keepsBraces } from "./host_text.js";
+
 /** ComfyUI's nodes that output just the value of a widget. */
 const PRIMITIVES = ["PrimitiveString", "PrimitiveStringMultiline", "PrimitiveInt", "PrimitiveFloat", "PrimitiveBoolean"];
 const PRIMITIVE_WIDGET = "value";
@@ -74,11 +76,12 @@ export function pathsTo(graph) {
  * @param {string} name The name of one of its inputs.
  * @param {object[]} path The subgraph nodes through which its graph is reached.
  * @param {number} [hops] Number of links that may be followed.
- * @returns {{node: object, widget: object, isPrompt: boolean} | null} The widget that holds it; null if it is computed.
+ * @returns {{node: object, widget: object, isPrompt: boolean} | null} The widget that holds it, and whether the page takes
+ *   comments and choices out of it; null if it is computed.
  */
 export function valueOf(node, name, path, hops = MAX_HOPS) {
   const widget = node.widgets?.find((one) => one.name === name);
-  const isPrompt = Boolean(widget?.dynamicPrompts);
+  const isPrompt = Boolean(widget?.dynamicPrompts) && !keepsBraces(node);
   const own = widget ? { node, widget, isPrompt } : null;
   const id = slotOf(node, name)?.link;
   if (id == null) return own;

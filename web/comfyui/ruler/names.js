@@ -4,7 +4,7 @@
  */
 
 /** Reading of embeddings: first word of the chunk rule of each syntax. */
-const RULES = { comfy: "comfy", a1111: "a1111", compel: "compel", none: "comfy" };
+const RULES = { comfy: "comfy", a1111: "a1111", compel: "compel", novelai: "comfy", none: "comfy" };
 /** For each reading, how a name is written, and which names can be; compel reads none. */
 const EMBEDDINGS = {
   comfy: { write: (name) => `embedding:${name}`, allowed: /^[^\s<[]+$/u },

@@ -8,6 +8,7 @@ const FORMS = {
   comfy: (inside, weight) => `(${inside}:${weight})`,
   a1111: (inside, weight) => `(${inside}:${weight})`,
   compel: (inside, weight) => `(${inside})${weight.includes(".") ? weight : `${weight}.0`}`,
+  novelai: (inside, weight) => `${weight}::${inside}::`,
 };
 /** Weight of a bare pair of brackets. */
 const BARE = { comfy: 1.1, a1111: 1.1, compel: 1 };
@@ -23,6 +24,10 @@ const NUMBER_INSIDE = /^([^]*):\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*$/u;
 const WEIGHT_BEHIND = /^(?:\++|-+(?!\d)|[+-]?(?:\d+\.\d*|\.\d+)|-?\d+)/u;
 /** Text before brackets in compel that contain no text, or only prompts. */
 const CALL = /(?:\.\s*(?:blend|and|add|attend)|withLora|useLora)\s*$/u;
+/** NovelAI's groups without others inside: a number, or braces and square brackets of any depth. */
+const NOVELAI_NUMBER = /(?<![\p{L}\p{N}_.:])(-?(?:\d+\.?\d*|\.\d+)::)([^:{}[\]]*)::/gu;
+const NOVELAI_BRACKETS = /(?<![{[])(\{+|\[+)([^:{}[\]]*)(\}+|\]+)/gu;
+const NOVELAI_FACTOR = 1.05;
 const TAG = /<\w+:[^<>]*>/gu;
 const TAG_NUMBER = /^(<\w+:[^:>]+:)([+-]?(?:\d+\.?\d*|\.\d+))([^]*)$/u;
 
@@ -54,7 +59,7 @@ export function reweighted(text, start, end, syntax, change) {
   const inside = text.slice(found.inside[0], found.inside[1]);
   const isPlain = weight === 1;
   const written = isPlain ? inside : FORMS[syntax](inside, String(weight));
-  const offset = isPlain ? 0 : 1;
+  const offset = isPlain ? 0 : written.indexOf(inside, syntax === "novelai" ? written.indexOf("::") : 1);
   return { start: found.start, end: found.end, text: written, inside: [offset, offset + inside.length], weight };
 }
 
@@ -72,7 +77,8 @@ function changed(weight, { by = 0, to }, syntax) {
 /** The nearest group around the caret, or the group whose inside is selected; null if there is none. */
 function groupAt(text, start, end, syntax) {
   const group = syntax === "compel" ? compelGroup : numberedGroup;
-  const groups = pairsOf(text).map(([open, close]) => group(text, open, close, syntax));
+  const groups =
+    syntax === "novelai" ? novelaiGroups(text) : pairsOf(text).map(([open, close]) => group(text, open, close, syntax));
   const around = groups.filter((one) => one && one.start <= start && end <= one.end);
   const nearest = around.reduce((best, one) => (best && best.start > one.start ? best : one), null);
   if (!nearest || start === end) return nearest;
@@ -98,8 +104,28 @@ function compelWeight(written) {
   return written ? Number(written) : BARE.compel;
 }
 
+function novelaiGroups(text) {
+  const numbers = [...text.matchAll(NOVELAI_NUMBER)].map((match) => [match, Number(match[1].slice(0, -2))]);
+  const brackets = [...text.matchAll(NOVELAI_BRACKETS)]
+    .filter(([, open, , close]) => open.length === close.length && (open[0] === "{") === (close[0] === "}"))
+    .map((match) => [match, NOVELAI_FACTOR ** (match[1][0] === "{" ? match[1].length : -match[1].length)]);
+  const outer = [...numbers, ...brackets].filter(([{ index }]) => !isInNovelaiMarks(text, index));
+  return outer.map(([{ index, 0: whole, 1: before, 2: inside }, weight]) => {
+    const first = index + before.length;
+    return { start: index, end: index + whole.length, inside: [first, first + inside.length], weight };
+  });
+}
+
+/** Whether a place is inside NovelAI's marks, where a number would end those around it. */
+function isInNovelaiMarks(text, start) {
+  const marks = [...text.slice(0, start).matchAll(/((?:\d\.?|\.\d+)?::)|[{}[\]]/gu)].map(([mark]) => mark);
+  const opened = marks.slice(marks.lastIndexOf("::") + 1);
+  return opened.filter((mark) => !"}]".includes(mark)).length > opened.filter((mark) => "}]".includes(mark)).length;
+}
+
 /** The selection, or the word around the caret, or null. */
 function wordAt(text, start, end, syntax) {
+  if (syntax === "novelai" && isInNovelaiMarks(text, start)) return null;
   const isCompel = syntax === "compel";
   const border = isCompel ? BETWEEN_PARTS : BETWEEN_WORDS;
   let [first, last] = [start, end];
