@@ -16,10 +16,12 @@ largest number, and the lines that are told; for word maps the largest differenc
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -71,8 +73,18 @@ def make_t5(width: int) -> Any:
     return t5
 
 
-def make_models(chroma: Mapping[str, int] = MappingProxyType({"depth": 2, "single": 2})) -> dict[str, Any]:
-    """A model of each kind, by its name; ``chroma`` are Chroma's numbers of blocks."""
+KINDS = ("Flux", "Chroma", "Stable Diffusion 3.5")
+SCHNELL = "Flux schnell"
+STORED = ("8 bits", "GGUF", "NF4")
+"""Ways to store the weights of a network in fewer bits; the last needs bitsandbytes, which Forge installs on demand."""
+
+
+def make_models(
+    chroma: Mapping[str, int] = MappingProxyType({"depth": 2, "single": 2}),
+    kinds: Sequence[str] = KINDS,
+    stored: str = "",
+) -> dict[str, Any]:
+    """A model of each kind, by its name; ``chroma`` are Chroma's numbers of blocks, ``stored`` is one of `STORED`."""
     from backend.diffusion_engine.chroma import Chroma
     from backend.diffusion_engine.flux import Flux
     from backend.diffusion_engine.sd35 import StableDiffusion3
@@ -86,24 +98,78 @@ def make_models(chroma: Mapping[str, int] = MappingProxyType({"depth": 2, "singl
     sizes = {"in_channels": 16, "hidden_size": 64, "mlp_ratio": 2.0, "num_heads": 4, "depth": 2, "theta": 10_000}
     joint = {**sizes, "context_in_dim": WIDTH, "depth_single_blocks": 2, "axes_dim": [4, 6, 6], "qkv_bias": True}
     guided = {"guidance_out_dim": 64, "guidance_hidden_dim": 64, "guidance_n_layers": 2}
-    flux = IntegratedFluxTransformer2DModel(**joint, vec_in_dim=128, guidance_embed=True)
+    flux = partial(IntegratedFluxTransformer2DModel, **joint, vec_in_dim=128, guidance_embed=True)
     blocks = {"depth": chroma["depth"], "depth_single_blocks": chroma["single"]}
-    network = IntegratedChromaTransformer2DModel(**{**joint, **blocks, **guided}, vec_in_dim=128)
+    network = partial(IntegratedChromaTransformer2DModel, **{**joint, **blocks, **guided}, vec_in_dim=128)
     embedder = {"target": "torch.nn.Linear", "params": {"in_features": 4096, "out_features": 128}}
-    sd3 = MMDiTX(
+    sd3 = partial(
+        MMDiTX,
         **{"input_size": None, "in_channels": 16, "depth": 2, "adm_in_channels": 256, "qk_norm": "rms"},
         **{"context_embedder_config": embedder, "pos_embed_max_size": 32, "num_patches": 1024},
         x_block_self_attn_layers=[0],
     )
-    sd3.pos_embed.normal_(generator=torch.Generator().manual_seed(2))
-    return {
-        "Flux: ": finished(Flux, flux, PredictionFlux(), 256, "l"),
-        "Chroma: ": finished(Chroma, network, PredictionFlux(mu=1.0), 1, ""),
-        "Stable Diffusion 3.5: ": finished(StableDiffusion3, sd3, PredictionDiscreteFlow(shift=3.0), 256, "lg"),
+    made = {
+        "Flux": (Flux, flux, PredictionFlux(), 256, "l"),
+        SCHNELL: (Flux, partial(flux, guidance_embed=False), PredictionFlux(mu=1.0), 256, "l"),
+        "Chroma": (Chroma, network, PredictionFlux(mu=1.0), 1, ""),
+        "Stable Diffusion 3.5": (StableDiffusion3, sd3, PredictionDiscreteFlow(shift=3.0), 256, "lg"),
     }
+    return {f"{kind}{f' in {stored}' if stored else ''}: ": finished(*made[kind], stored) for kind in kinds}
 
 
-def finished(kind: Any, network: torch.nn.Module, predictor: Any, min_length: int, clips: str) -> Any:
+def every_model() -> dict[str, Any]:
+    """A model of each kind, and those of which a few cases are compared, with the names of these as ``few``."""
+    from backend import operations
+
+    there = STORED if operations.bnb_avaliable else STORED[:-1]
+    few = {SCHNELL: make_models(kinds=[SCHNELL])} | {stored: make_models(stored=stored) for stored in there}
+    for name, models in few.items():
+        for model in models.values():
+            model.few = FEW[name]
+    return make_models() | {title: model for models in few.values() for title, model in models.items()}
+
+
+def stored_in(stored: str, build: Callable[[], Any], weights: Mapping[str, torch.Tensor]) -> torch.nn.Module:
+    """A network with weights as Forge loads them from a file in one of `STORED`."""
+    from backend.operations import using_forge_operations
+
+    eighths = {"device": "cpu", "dtype": torch.float8_e4m3fn, "manual_cast_enabled": True}
+    fourths = {"device": "cpu", "dtype": torch.float32, "bnb_dtype": stored.lower()}
+    with using_forge_operations(**eighths if stored == "8 bits" else fourths):
+        network = build()
+    if stored == "8 bits":
+        network.to(torch.float8_e4m3fn)
+        network.load_state_dict(weights)
+        return network
+    linear = {f"{name}.weight" for name, part in network.named_modules() if type(part).__name__ == "Linear"}
+    pack = {"GGUF": in_gguf, "NF4": in_nf4}[stored]
+    state = {name: weight for name, weight in weights.items() if name not in linear}
+    for name in linear:
+        state |= {f"{name}{part}": packed for part, packed in pack(weights[name]).items()}
+    assert not network.load_state_dict(state, strict=False).missing_keys  # parts of a weight are unexpected
+    return network
+
+
+def in_gguf(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A weight as Forge reads it from a GGUF file with 4 bits."""
+    import gguf
+    from backend.operations_gguf import ParameterGGUF
+
+    kind = gguf.GGMLQuantizationType.Q4_0
+    packed = {"data": gguf.quantize(weight.numpy(), kind), "tensor_type": kind, "shape": [*reversed(weight.shape)]}
+    return {"": ParameterGGUF(SimpleNamespace(**packed))}
+
+
+def in_nf4(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A weight with the parts of its file in the format of bitsandbytes."""
+    from bitsandbytes.nn import Params4bit
+
+    packed = Params4bit(weight, requires_grad=False, compress_statistics=False, quant_type="nf4")._quantize("cpu")
+    parts = packed.quant_state.as_dict(packed=True)
+    return {"": packed.data, **{f".{name}": part for name, part in parts.items()}}
+
+
+def finished(kind: Any, build: Callable[[], Any], predictor: Any, min_length: int, clips: str, stored: str = "") -> Any:
     """A model of a class of Forge with a network, T5 and some CLIPs."""
     from backend.diffusion_engine.base import ForgeObjects
     from backend.patcher.clip import CLIP
@@ -111,7 +177,12 @@ def finished(kind: Any, network: torch.nn.Module, predictor: Any, min_length: in
     from backend.text_processing.t5_engine import T5TextProcessingEngine
     from transformers import T5TokenizerFast
 
+    network = build()
     draw(network)
+    if clips == "lg":
+        network.pos_embed.normal_(generator=torch.Generator().manual_seed(2))
+    if stored:
+        network = stored_in(stored, build, network.state_dict())
     network.eval()
     network.storage_dtype = network.computation_dtype = torch.float32  # pyright: ignore[reportAttributeAccessIssue]
     network.load_device = network.offload_device = network.initial_device = torch.device("cpu")  # pyright: ignore
@@ -120,7 +191,7 @@ def finished(kind: Any, network: torch.nn.Module, predictor: Any, min_length: in
     model = kind.__new__(kind)
     model.is_inpaint = False
     model.fix_for_webui_backward_compatibility()
-    model.use_distilled_cfg_scale = clips == "l"
+    model.use_distilled_cfg_scale = getattr(network, "guidance_embed", False)
     tokenizer = T5TokenizerFast.from_pretrained(folder)
     model.text_processing_engine_t5 = T5TextProcessingEngine(t5, tokenizer, min_length=min_length)
     for name in clips:
@@ -135,7 +206,9 @@ def finished(kind: Any, network: torch.nn.Module, predictor: Any, min_length: in
     patcher = UnetPatcher.from_model(network, None, None, predictor)
     model.forge_objects = ForgeObjects(unet=patcher, clip=clip, vae=None, clipvision=None)
     model.forge_objects_original = model.forge_objects_after_applying_lora = model.forge_objects
-    model.sd_checkpoint_info, model.extra_generation_params = kind.__name__, {}  # by which the host caches texts
+    # by this the host caches texts, with the guidance of those that have it
+    model.sd_checkpoint_info = f"{kind.__name__} {stored} {model.use_distilled_cfg_scale}"
+    model.extra_generation_params = {}
     model.channels, model.is_sd3 = 16, clips == "lg"
     return model
 
@@ -233,8 +306,9 @@ def read_otherwise(model: Any, texts: Sequence[tuple[torch.Tensor, Weighed]], fo
 def texts_in(model: Any, p: Any) -> list[torch.Tensor]:
     """Different rows of a generation's texts, those of prompts first."""
     rows: list[torch.Tensor] = []
-    schedules = [part.schedules for parts in p.c.batch for part in parts]
-    for own in (schedules, p.uc or ()):  # none with guidance 1
+    passes = [(p.c, p.uc), (getattr(p, "hr_c", None), getattr(p, "hr_uc", None))]
+    schedules = [part.schedules for c, _ in passes if c is not None for parts in c.batch for part in parts]
+    for own in (schedules, [one for _, uc in passes for one in uc or ()]):  # none with guidance 1
         found: list[torch.Tensor] = []
         for entry in (entry for schedule in own for entry in schedule):
             cond = entry.cond["crossattn"] if isinstance(entry.cond, dict) else entry.cond
@@ -256,13 +330,21 @@ def is_clean(model: Any) -> bool:
     return not hooks and is_own and backend.nn.mmditx.attention.__closure__ is None
 
 
+def weights_of(model: Any) -> list[torch.Tensor]:
+    """The bytes of all parameters of a model's network."""
+    network = model.forge_objects.unet.model.diffusion_model
+    return [one.data.contiguous().view(torch.uint8).clone() for one in network.parameters() if one.dim()]
+
+
 def compared(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
     """Difference of a case from its reference, the change that it makes, and what is told."""
     fields, prompts = dict(case.get("fields", {})), case.get("prompts", (TEXT,))
     chosen = {"scheme": "a1111", "attention": "bias", **case.get("settings", {})}
     stock = sampled(model, *case.get("plain", (TEXT,)), **{**fields, **case.get("plain_fields", {})})
+    stored = weights_of(model)
     acted = sampled(model, *prompts, script=script(*case.get("lines", ()), **chosen), **fields)
     assert is_clean(model)
+    assert all(map(torch.equal, stored, weights_of(model)))
     again = sampled(model, *case.get("plain", (TEXT,)), **{**fields, **case.get("plain_fields", {})})
     assert torch.equal(again.samples, stock.samples)
     rows = texts_in(model, acted)
@@ -278,7 +360,24 @@ def compared(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[st
 
 PLAIN = Weighed({})
 OTHER = Weighed({}, is_negative=True)
+HIRES = {
+    **{"enable_hr": True, "hr_scale": 1.5, "hr_second_pass_steps": 3, "hr_cfg": 3.0, "denoising_strength": 0.6},
+    "hr_additional_modules": ["Use same choices"],
+}
 WEIGHTED = "a (red:1.5) cat and a (blue dog:0.4) on a (mat:-0.7)"
+
+
+FEW = {
+    SCHNELL: ("one step", "without text in one step"),
+    **dict.fromkeys(STORED, ("value", "two phrases and weights", "weight 1", "maps with weights")),
+}
+"""Cases of models of which not all are compared."""
+
+
+def every_case(model: Any) -> dict[str, dict[str, Any]]:
+    """Cases of a model, by name."""
+    found = {**cases(model), **other_cases(model)}
+    return {name: found[name] for name in getattr(model, "few", found)}
 
 
 def cases(model: Any) -> dict[str, dict[str, Any]]:
@@ -288,6 +387,8 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
     krea2 = {"red": (math.exp(1.0), 1.0), "blue dog": (1.0, 0.4), "mat": (1.0, -0.7)}
     half = {"red": (1.25, 1.0), "blue dog": (0.7, 1.0), "mat": (0.15, 1.0)}
     left = Field((), LEFT)
+    latent = torch.randn(1, 16, 12, 20, generator=torch.Generator().manual_seed(4))
+    long = TEXT + ", snow" * 120
     return {
         "bias": {"prompts": (WEIGHTED,), "texts": {TEXT: Weighed(signed), "": OTHER}},
         "value": {
@@ -343,6 +444,26 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
             "fields": {"cfg_scale": 1.0},
             "texts": {TEXT: Weighed(signed)},
         },
+        "one step": {
+            "prompts": (WEIGHTED,),
+            "fields": {"steps": 1, "cfg_scale": 1.0},
+            "texts": {TEXT: Weighed(signed)},
+        },
+        "hires. fix": {
+            "prompts": (WEIGHTED,),
+            "lines": ["red cat: left half"],
+            "fields": HIRES,
+            "texts": {TEXT: Weighed(signed, [("red cat", left)]), "": OTHER},
+        },
+        "hires. fix with another prompt": {
+            "fields": {**HIRES, "hr_prompt": "red (cat:0.5)"},
+            "plain_fields": {"hr_prompt": "red cat"},
+            "texts": {
+                TEXT: PLAIN,
+                "red cat": Weighed({"cat": (0.5, 1.0)}, known=("red", "cat")),
+                "": OTHER,
+            },
+        },
         "DPM2": {
             "prompts": (WEIGHTED,),
             "fields": {"sampler_name": "DPM2"},
@@ -393,14 +514,30 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
         },
         "img2img": {
             "prompts": (WEIGHTED,),
-            "fields": {"latent": torch.randn(1, 16, 12, 20, generator=torch.Generator().manual_seed(4))},
+            "fields": {"latent": latent},
             "texts": {TEXT: Weighed(signed), "": OTHER},
+        },
+        "inpainting": {
+            "prompts": (WEIGHTED,),
+            "lines": ["red cat: left half"],
+            "fields": {"latent": latent, "mask": (torch.arange(20) < 8).float().expand(16, 12, 20)},
+            "texts": {TEXT: Weighed(signed, [("red cat", left)]), "": OTHER},
         },
         "a batch": {
             "prompts": (TEXT, "a blue dog on a red mat"),
             "plain": (TEXT, "a blue dog on a red mat"),
             "lines": ["red cat: left half"],
             "texts": {TEXT: Weighed({}, [("red cat", left)]), "other": PLAIN, "": OTHER},
+        },
+        "prompts of different lengths": {
+            "prompts": (WEIGHTED, long.replace("cat", "(cat:0.3)")),
+            "plain": (TEXT, long),
+            "lines": ["blue dog: right half"],
+            "texts": {
+                TEXT: Weighed(signed, [("blue dog", Field((), RIGHT))]),
+                long: Weighed({"cat": (0.3, 1.0)}, [("blue dog", Field((), RIGHT))]),
+                "": OTHER,
+            },
         },
     }  # fmt: skip
 
@@ -444,6 +581,41 @@ def compared_interrupted(model: Any, case: Mapping[str, Any]) -> tuple[float, fl
         assert not torch.equal(cut, stock)
     same = torch.equal(sampled(model, TEXT).samples, stock)
     return 0.0 if same else 1.0, 1.0, []
+
+
+def compared_left_behind(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
+    """Difference from the host's own picture after another extension has wrapped the attention and not put it back.
+
+    It does so before a picture of ours, and while one is sampled; in the end its functions are all that is there.
+    """
+    family = ours("hosts.webui.joint_models").family_of(model)
+    module, network = sys.modules[family.module], model.forge_objects.unet.model.diffusion_model
+    stock, host = sampled(model, TEXT).samples, getattr(module, family.function)
+    chosen = script("red cat: left half", scheme="a1111", attention="bias")
+    weighed, calls = sampled(model, WEIGHTED, script=chosen).samples, list[str]()
+
+    def wrap(name: str) -> None:
+        inner = getattr(module, family.function)
+
+        def theirs(*inputs: Any, **choices: Any) -> torch.Tensor:
+            calls.append(name)
+            return inner(*inputs, **choices)
+
+        setattr(module, family.function, theirs)
+
+    try:
+        wrap("before")
+        before = sampled(model, WEIGHTED, script=chosen).samples
+        handle = network.register_forward_pre_hook(lambda *_: None if "while" in calls else wrap("while"))
+        sampled(model, WEIGHTED, script=chosen)
+        handle.remove()
+        assert {*calls} == {"before", "while"}
+        after, again = sampled(model, TEXT).samples, sampled(model, WEIGHTED, script=chosen).samples
+    finally:
+        setattr(module, family.function, host)
+    assert is_clean(model)
+    same = [*map(torch.equal, (before, after, again), (weighed, stock, weighed))]
+    return 0.0 if all(same) else 1.0, 1.0, list(map(str, same))
 
 
 def compared_maps(model: Any, case: Mapping[str, Any]) -> tuple[float, float, list[str]]:
@@ -511,7 +683,12 @@ def other_cases(model: Any) -> dict[str, dict[str, Any]]:
             "hosts": ("a (red:0.5) cat",),
         },
         "interrupted and skipped": {"compare": compared_interrupted},
+        "hooks left behind": {"compare": compared_left_behind},
         "without text": {"compare": compared_stock, "settings": ways, "prompts": ("",), "hosts": ("",)},
+        "without text in one step": {
+            **{"compare": compared_stock, "settings": ways, "prompts": ("",), "hosts": ("",)},
+            "fields": {"steps": 1, "cfg_scale": 1.0, "negative": "(ugly:0.3)"},
+        },
         "maps": {"compare": compared_maps, "prompts": (TEXT,), "hosts": (TEXT,), "texts": {TEXT: PLAIN, "": OTHER}},
         "maps with weights": {
             "compare": compared_maps,
@@ -535,4 +712,4 @@ def compare(model: Any, case: Mapping[str, Any]) -> object:
 
 
 if __name__ == "__main__":
-    run_cases(lambda model: {**cases(model), **other_cases(model)}, compare, make_models)
+    run_cases(every_case, compare, every_model)

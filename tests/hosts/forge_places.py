@@ -161,11 +161,15 @@ def make_model() -> Any:
 
 
 def sampled(model: Any, *prompts: str, script: Sequence[Any] = (), negative: str = NEGATIVE, **fields: Any) -> Any:
-    """The generation of a batch, with what was sampled as ``samples``."""
-    from modules import processing, rng
+    """The generation of a batch, with what was sampled as ``samples``: latents, also where hires. fix decodes them.
+
+    ``latent`` is what img2img begins with, ``mask`` where inpainting keeps it.
+    """
+    from modules import processing, rng, shared
 
     generation = ours("hosts.webui.generation")
     denoised: torch.Tensor | None = fields.pop("latent", None)
+    mask: torch.Tensor | None = fields.pop("mask", None)
     kind = processing.StableDiffusionProcessingTxt2Img
     if denoised is not None:
         kind = processing.StableDiffusionProcessingImg2Img
@@ -189,7 +193,13 @@ def sampled(model: Any, *prompts: str, script: Sequence[Any] = (), negative: str
         p.image_conditioning = denoised.new_zeros(len(denoised), 5, 1, 1)
         p.sampler = sd_samplers.create_sampler(p.sampler_name, model)
         p.initial_noise_multiplier = 1.0
-    with torch.inference_mode():
+        p.mask, p.nmask = mask, None if mask is None else 1 - mask
+    if getattr(p, "enable_hr", False):
+        p.calculate_target_resolution()
+        p.hr_prompts, p.hr_negative_prompts, p.hr_extra_network_data = p.all_hr_prompts, p.all_hr_negative_prompts, {}
+        p.latent_scale_mode, p.hr_scheduler = shared.latent_upscale_modes["Latent"], p.scheduler
+    kept = patch.object(processing, "decode_latent_batch", lambda model, samples, **_: samples)
+    with kept, torch.inference_mode():
         p.setup_conds()
         p.samples = p.sample(p.c, p.uc, p.seeds, p.seeds, 0.0, p.prompts)
     assert p.samples.isfinite().all()

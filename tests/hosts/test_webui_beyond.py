@@ -6,13 +6,19 @@ place; all else is Forge's own. What is computed in them is compared with a soft
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from weighted_clip.hosts.webui.axis_values import WEIGHT_STRENGTH
 from weighted_clip.hosts.webui.model_readers import LOADS_NEXT
 from weighted_clip.hosts.webui.routes import UNKNOWN
 from weighted_clip.workshop.find_hosts import Host
@@ -20,8 +26,9 @@ from weighted_clip.workshop.find_hosts import Host
 from ..web.chromium import Tab, running_chromium
 from .comfy_server import CHECKPOINT
 from .server import TESTS
+from .test_forge_places import HIRES
 from .test_webui_axes import plotted
-from .test_webui_prompts import CHIPS, RULER, fill, open_page
+from .test_webui_prompts import CHIPS, PHONE, RULER, fill, open_page, open_script
 from .webui_server import WebUIServer, pixels_of, running_webui
 
 pytestmark = [pytest.mark.host, pytest.mark.slow]
@@ -89,6 +96,37 @@ def test_weights_act_where_the_strip_says_so(server: WebUIServer, kind: str) -> 
     assert drawn(server, kind).equals(off)
 
 
+def picture(pixels: np.ndarray) -> str:
+    """A picture as the API takes it."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png")
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+COLOURS = np.random.default_rng(3).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+MASK = np.zeros_like(COLOURS)
+MASK[:, 32:] = 255
+REDRAWN = {"init_images": [picture(COLOURS)], "denoising_strength": 0.9, "steps": 4}
+INPAINTED = {"mask": picture(MASK), "mask_blur": 0, "inpainting_fill": 1, "inpaint_full_res": False}
+WAYS = {"hires. fix": HIRES, "img2img": REDRAWN, "inpainting": {**REDRAWN, **INPAINTED}, "batch": {"batch_size": 2}}
+
+
+@pytest.mark.parametrize("kind", ["Flux", "Chroma", "SD35"])
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_act_in_all_ways_of_drawing(server: WebUIServer, kind: str, way: str) -> None:
+    fields = WAYS[way]
+    off, on = drawn(server, kind, **fields), drawn(server, kind, *ATTENTION, **fields)
+    assert not on.equals(off)
+    assert len(on.pictures) == fields.get("batch_size", 1)
+    assert "Weighted CLIP acted by: attention bias" in on.infotext
+    if way == "inpainting":
+        assert np.array_equal(on.pictures[0][:, :32], COLOURS[:, :32])
+        assert not np.array_equal(on.pictures[0][:, 32:], COLOURS[:, 32:])
+    plain = {"prompt": "a red cat and a dog", **fields}
+    assert drawn(server, kind, *ATTENTION, **plain).equals(drawn(server, kind, **plain))
+    assert drawn(server, kind, **fields).equals(off)
+
+
 @pytest.mark.parametrize("kind", ["Flux", "Chroma", "SD35", "Unknown"])
 def test_what_cannot_act_is_said_and_the_picture_is_the_hosts(server: WebUIServer, kind: str) -> None:
     off, on = drawn(server, kind), drawn(server, kind, True, "masked_blend")
@@ -116,6 +154,20 @@ def test_models_that_change_between_jobs_draw_as_alone(server: WebUIServer) -> N
     assert not alone[1].equals(alone[-1])
 
 
+@pytest.mark.parametrize("ended", ["interrupt", "skip"])
+def test_what_was_ended_early_leaves_nothing_behind(server: WebUIServer, ended: str) -> None:
+    """As with Generate forever, which begins the next picture at once."""
+    stock = drawn(server, "Flux")
+    with ThreadPoolExecutor(1) as pool:
+        cut = pool.submit(drawn, server, "Flux", *ATTENTION, steps=150, n_iter=2)
+        server.wait(lambda: server.api("/sdapi/v1/progress")["state"]["sampling_step"] > 2, 60, "it never began")
+        server.api(f"/sdapi/v1/{ended}", {})
+        after = drawn(server, "Flux")
+        cut.result()
+    assert after.equals(stock)
+    assert drawn(server, "Flux", *ATTENTION).equals(drawn(server, "Flux", *ATTENTION))
+
+
 def test_axes_draw_what_is_drawn_alone(server: WebUIServer) -> None:
     drawn(server, "Flux")
     override = {"override_settings": {"sd_model_checkpoint": "small-Flux.ckpt"}, "cfg_scale": 2.0, "prompt": PROMPT}
@@ -129,6 +181,14 @@ def test_axes_draw_what_is_drawn_alone(server: WebUIServer) -> None:
         alone = drawn(server, "Flux", *ATTENTION[:15], above, way)
         assert np.array_equal(cell, alone.pictures[0]), (way, above)
     assert not np.array_equal(cells[0], cells[1])
+    prompt = {**override, "prompt": "a (red)0.2 (cat:0.2)"}
+    answer = plotted(server, ("Syntax", ("a1111", "compel")), (WEIGHT_STRENGTH, "0-1 [2]"), script=ATTENTION, **prompt)
+    cells = [*map(pixels_of, answer["images"][1:])]
+    for number, (strength, syntax) in enumerate(product((0.0, 1.0), ("a1111", "compel"))):
+        script = (*ATTENTION[:6], syntax, *ATTENTION[7:], strength)
+        alone = drawn(server, "Flux", *script, prompt=prompt["prompt"])
+        assert np.array_equal(cells[number], alone.pictures[0]), (strength, syntax)
+    assert not np.array_equal(cells[0], cells[2]) and not np.array_equal(cells[2], cells[3])
     bound = plotted(server, ("Keep apart", "off, red cat"), **{**override, "prompt": "a red cat and a dog"})
     one, other = map(pixels_of, bound["images"][1:])
     assert np.array_equal(one, other)  # which cannot act, and stops nothing
@@ -160,6 +220,28 @@ def test_the_page_shows_t5_and_follows_the_model(server: WebUIServer, browser: T
     browser.wait(
         "return document.querySelector('#weighted_clip_ruler_txt2img_prompt').innerText.includes(args[0])", UNKNOWN
     )
+
+
+def test_the_strip_fits_a_laptop_and_a_phone(server: WebUIServer, browser: Tab, tmp_path: Path) -> None:
+    drawn(server, "SD35")
+    open_page(server, browser)
+    open_script(browser)
+    fill(browser, "txt2img_prompt", "a (red:1.5) cat and a (blue dog:0.4), " * 8 + "a 🦊 BREAK (never closed")
+    browser.wait(
+        f"{RULER} return textsIn(ruler, '.wcr-chip').length > 100 && textsIn(ruler, '.wcr-problems p').length > 2",
+        "txt2img_prompt",
+    )
+    try:
+        for width, height in ((1366, 768), (PHONE, 844)):
+            browser.call(
+                "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=True
+            )
+            browser.wait(f"{RULER} return ruler.getBoundingClientRect().right <= args[1]", "txt2img_prompt", width)
+            assert browser.run(f"{RULER} return ruler.scrollWidth <= ruler.clientWidth", "txt2img_prompt")
+            browser.screenshot(tmp_path / f"{width}.png")
+    finally:
+        browser.call("Emulation.clearDeviceMetricsOverride")
+    assert not [line for line in browser.complaints() if "weighted" in line.lower()]
 
 
 def test_parameters_of_an_image_set_the_controls(server: WebUIServer, browser: Tab) -> None:

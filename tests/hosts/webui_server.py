@@ -49,6 +49,8 @@ FOLDERS = {"checkpoints": "models/Stable-diffusion", "loras": "models/Lora", "em
 
 START_SECONDS = 600
 REQUEST_SECONDS = 1200
+PROGRAM_SECONDS = 4 * SECONDS
+"""Limit for a program without a server: some compare hundreds of pictures, also beside other work."""
 OFFLINE = {
     **{name: "1" for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")},
     **{name: "1" for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")},
@@ -274,7 +276,7 @@ def run_in_webui(host: Host, script: Path, folder: Path, *arguments: Path, model
         options += ["--data-dir", data]
     environment = {**environment, "OMP_NUM_THREADS": "1"}
     given = [script, pack_folder(), *arguments, outcome, *options]
-    done = run_in_host(host.python, given, folder=host.folder, environment=environment, seconds=SECONDS)
+    done = run_in_host(host.python, given, folder=host.folder, environment=environment, seconds=PROGRAM_SECONDS)
     assert done.returncode == 0, done.stdout[-6000:]
     return json.loads(outcome.read_text(encoding="utf-8"))
 

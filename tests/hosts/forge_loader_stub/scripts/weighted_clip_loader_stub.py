@@ -15,7 +15,7 @@ import torch
 from modules import sd_models
 
 PROGRAMS = Path(__file__).resolve().parents[2]
-KINDS = {"Flux": "Flux: ", "Chroma": "Chroma: ", "SD35": "Stable Diffusion 3.5: ", "Unknown": "Chroma: "}
+KINDS = {"Flux": "Flux", "Chroma": "Chroma", "SD35": "Stable Diffusion 3.5", "Unknown": "Chroma"}
 """Models of forge_joint.py by the name of their checkpoint."""
 
 
@@ -42,7 +42,7 @@ def load(file, additional_state_dicts=None):
         return host_loader(file, additional_state_dicts=additional_state_dicts)
     sys.path.append(str(PROGRAMS))
     try:
-        model = __import__("forge_joint").make_models()[KINDS[kind]]
+        [model] = __import__("forge_joint").make_models(kinds=[KINDS[kind]]).values()
     finally:
         sys.path.remove(str(PROGRAMS))
     model.model_config, model.current_lora_hash = SimpleNamespace(), "[]"
