@@ -162,7 +162,7 @@ class BulkEncoder:
 
 
 def _tokens(prompts: dict[str, ReadPrompt]) -> list[tuple[int, ...]]:
-    """Sort key of a prompt, by which prompts with the same beginning become neighbours."""
+    """Sort key that puts prompts with the same beginning next to each other."""
     return [chunk.plain_ids for prompt in prompts.values() for chunk in prompt.chunks]
 
 

@@ -100,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _tell(counts: Counts) -> None:
-    """Show accuracy, of all and by class, and which classes are taken for which."""
+    """Show accuracy, in total and by class, and the most frequent confusions."""
     total, of_class = int(counts.confusion.sum()), counts.confusion.sum(1).tolist()
     shares = ", ".join(f"{name} {share:.2%}" for name, share in counts.figures().items())
     show(f"{shares} of {total:,} images in {len(counts.classes):,} classes")

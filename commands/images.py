@@ -47,7 +47,7 @@ def add_activation_option(parser: argparse._ActionsContainer) -> None:
 
 
 def clip_of(arguments: argparse.Namespace, path: Path, activation: Activation | None = None) -> FullClip:
-    """Load a CLIP, and say on the error stream by what its heads and activation are known."""
+    """Load a CLIP, and say on the error stream how its heads and activation were determined."""
     from ..encoder.clip import load_full_clip
 
     dtype, device = dtype_named(arguments.dtype), device_of(arguments)

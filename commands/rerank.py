@@ -269,7 +269,7 @@ def _similarity(arguments: argparse.Namespace) -> int:
 
 
 def _texts(arguments: argparse.Namespace) -> list[str]:
-    """Texts among the arguments, in order, those of the file last."""
+    """Texts given as arguments, then the lines of the file."""
     lines: list[str] = list(arguments.text)
     if arguments.texts is not None:
         file = str(arguments.texts)

@@ -238,7 +238,7 @@ def _make_contrastive(
 
 
 def _notes_on_val(val: Data | None, data: Data) -> list[str]:
-    """Lines about a separate set: what is left out of it, and what it shares with the training."""
+    """Lines about a separate validation set: images left out, and images it shares with the training set."""
     from ..training.data import summary
     from ..training.log import number_of
 

@@ -159,7 +159,7 @@ Options = TypeVar("Options")
 
 
 class Job(NamedTuple):
-    """Work of a training command, apart from its options."""
+    """Parts of a training command, apart from its options."""
 
     result: str
     """Name of a file that each run writes."""
@@ -168,7 +168,7 @@ class Job(NamedTuple):
     page: ReportPage
     """Its report."""
     written: Callable[[Any], list[str]] | None = None
-    """Says what a run has written; by default the result."""
+    """Names the files that a run has written; by default the result."""
     draw: Callable[[Any, Path, bool], list[str]] | None = None
     """Draws a montage, unless it cannot as there was an error; returns more notes."""
     has_scales: bool = True
@@ -294,7 +294,7 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 
 
 def reading_of(arguments: argparse.Namespace, cache: Path | None) -> ReadingOptions:
-    """Facts for reading data."""
+    """Reading options from the arguments."""
     from ..training.data import ReadingOptions
     from ..training.table import COLUMNS, Columns
 
@@ -332,7 +332,7 @@ def add_compress(train: argparse.ArgumentParser) -> None:
 
 
 def with_arguments(options: Options, arguments: argparse.Namespace, **more: Any) -> Options:
-    """Options with all that was given of them: by arguments of the same names, and more."""
+    """Options with the values of arguments of the same names, and more."""
     record: Any = options
     names = {field.name for field in fields(record)}
     values = {name: value for name, value in vars(arguments).items() if name in names}

@@ -83,7 +83,7 @@ class Saving:
         return cls(minutes=number, keep=keep) if match[2] else cls(steps=int(number), keep=keep)
 
     def is_due(self, step: int, seconds: float) -> bool:
-        """Whether a checkpoint is due after a step, so many seconds after the last one."""
+        """Whether a checkpoint is due after a step, given the seconds since the last one."""
         return seconds > 60 * self.minutes if self.steps is None else step % self.steps == 0
 
 
@@ -405,7 +405,7 @@ DECLARED = {
 
 @dataclass(frozen=True)
 class WorldOptions:
-    """Options that determine the result of a run. Those that are None are made what is best for the kind of world."""
+    """Options that determine the result of a run. Options left at None take the best value for the kind of world."""
 
     kind: str = option(
         "unet",
