@@ -1,7 +1,7 @@
 """Rows of a ``.jsonl`` or ``.csv`` table, or of kohya's ``meta_cap.json``.
 
-A row is an image's name with its captions, or a problem. A broken row does not end the table: those behind
-it are read as if it were not there.
+A row is an image's name with its captions, or a problem. A broken row does not end the table: the rows
+after it are read as if it were not there.
 """
 
 from __future__ import annotations
