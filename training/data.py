@@ -329,8 +329,10 @@ def stripped(captions: Iterable[str]) -> tuple[str, ...]:
 
 def _nearest(image: Path) -> str:
     """Hint at the file next to an image with the most similar name; empty if there is none."""
-    names = (path.name for path in image.parent.iterdir() if path.suffix.lower() not in SUFFIXES)
-    near = difflib.get_close_matches(image.name, islice(names, MAX_NEAR), 1, 0.4)
+    file_names = (path.name for path in image.parent.iterdir() if path.suffix.lower() not in SUFFIXES)
+    names = list(islice(file_names, MAX_NEAR))
+    same = [name for name in sorted(names) if name.startswith(f"{image.stem}.")]
+    near = same or difflib.get_close_matches(image.name, names, 1, 0.4)
     return f"; the nearest file is {quote(near[0])}" if near else ""
 
 
@@ -372,7 +374,7 @@ def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | DataProbl
     if not has_images:
         raise ValueError(
             f"{folder}: no image in it ({', '.join(SUFFIXES)}), no {', '.join(METADATA)} and no .tar file; give a "
-            "folder of images, each with a .txt of the same name beside it that holds its caption"
+            f"folder of images{', each with a .txt of the same name that holds its caption' if is_captioned else ''}"
         )
 
 
