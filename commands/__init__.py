@@ -19,6 +19,6 @@ class Command(NamedTuple):
     run: Callable[[Namespace], int] | None
     """Returns the exit status."""
     examples: tuple[str, ...]
-    """Arguments to type behind the name, shown below the help."""
+    """Example arguments, shown below the help."""
     description: str | None = None
     epilog: str | None = None

@@ -162,7 +162,7 @@ class BulkEncoder:
 
 
 def _tokens(prompts: dict[str, ReadPrompt]) -> list[tuple[int, ...]]:
-    """Sort key of a prompt, by which prompts with the same beginning become neighbours."""
+    """Sort key that puts prompts with the same beginning next to each other."""
     return [chunk.plain_ids for prompt in prompts.values() for chunk in prompt.chunks]
 
 
@@ -173,15 +173,13 @@ SHARD_SIZE = 256
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for encoding many prompts."""
     group = parser.add_argument_group("many prompts")
-    group.add_argument(
-        "--batch", metavar="FILE", help="encode a UTF-8 file with a prompt in each line; - reads it from standard input"
-    )
-    group.add_argument("--shard-size", type=int, metavar="N", help=f"prompts in each file written ({SHARD_SIZE})")
-    group.add_argument("--save-dtype", choices=DTYPES, help="of the numbers in the files (fp32)")
+    group.add_argument("--batch", metavar="FILE", help="UTF-8 file of prompts, one per line; - reads standard input")
+    group.add_argument("--shard-size", type=int, metavar="N", help=f"prompts per output file ({SHARD_SIZE})")
+    group.add_argument("--save-dtype", choices=DTYPES, help="type of the numbers in the files (fp32)")
     group.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace shards of other options, weights or prompts instead of stopping there",
+        help="replace shards of other options, weights or prompts, instead of stopping",
     )
 
 

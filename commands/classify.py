@@ -18,7 +18,7 @@ def _add_arguments(classify: argparse.ArgumentParser) -> None:
     classify.add_argument(
         "--run", dest="folder", type=Path, required=True, metavar="DIR", help="folder of train --objective classify"
     )
-    add_value(classify, "--top", 3, "N", "how many classes for each, the most probable first (%(default)s)")
+    add_value(classify, "--top", 3, "N", "number of classes for each, the most probable first (%(default)s)")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -42,10 +42,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 CLASSIFY = Command(
     "classify",
-    "name the classes of images or texts, by a classifier of train",
+    "classify images or texts with a model from train --objective classify",
     _add_arguments,
     _run,
     ("cat.png dog.png --run pets", '"a text of mine" --run mail'),
-    description="Print the most probable classes of images or texts, by the encoder and the head that train "
-    "--objective classify has written.",
+    description="Print the most probable classes of images or texts, with the encoder and head written by "
+    "train --objective classify.",
 )

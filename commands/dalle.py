@@ -46,7 +46,7 @@ NUM_PICTURES = 48
 
 
 def _add_shapes_arguments(shapes: argparse.ArgumentParser) -> None:
-    shapes.add_argument("out", type=Path, metavar="DIR", help="folder for them, empty or not there")
+    shapes.add_argument("out", type=Path, metavar="DIR", help="output folder, new or empty")
 
 
 class Flag(NamedTuple):
@@ -110,22 +110,22 @@ def _recipe_options(
 
 
 _FLAGS = (
-    Flag("steps", "steps", "how many updates"),
-    Flag("size", "size", "pixels along each side of a picture"),
-    Flag("batch", "batch", "examples in memory at once"),
-    Flag("accumulate", "accumulate", "such parts in a batch"),
-    Flag("ema", "ema", "decay of the average that is written", "X"),
-    Flag("clip", "clip", "largest norm of the gradients", "X"),
+    Flag("steps", "steps", "number of updates"),
+    Flag("size", "size", "side of a picture in pixels"),
+    Flag("batch", "batch", "examples processed at once"),
+    Flag("accumulate", "accumulate", "micro-batches in a batch"),
+    Flag("ema", "ema", "decay of the moving average that is written", "X"),
+    Flag("clip", "clip", "maximum norm of the gradients", "X"),
 )
 VAE_FLAGS = (
     *_FLAGS,
-    Flag("tokens", "config.vocab_size", "how many values a token can have", "K"),
-    Flag("width", "config.hidden_dim", "hidden_dim of the model"),
-    Flag("rate", "step_size.first", "first step size", "X"),
-    Flag("kl-weight", "kl_weight.last", "last weight of the KL divergence", "X"),
-    Flag("kl-steps", "kl_weight.steps", "updates until then"),
-    Flag("temperature", "temperature.last", "last temperature", "X"),
-    Flag("temperature-steps", "temperature.steps", "updates in which it falls"),
+    Flag("tokens", "config.vocab_size", "number of values of a token", "K"),
+    Flag("width", "config.hidden_dim", "width of the model (hidden_dim)"),
+    Flag("rate", "step_size.first", "first learning rate", "X"),
+    Flag("kl-weight", "kl_weight.last", "final weight of the KL divergence", "X"),
+    Flag("kl-steps", "kl_weight.steps", "updates until it is reached"),
+    Flag("temperature", "temperature.last", "final temperature", "X"),
+    Flag("temperature-steps", "temperature.steps", "updates over which it falls"),
 )
 
 
@@ -211,7 +211,7 @@ def _unfinished(options: DVAEOptions) -> list[str]:
 
 DALLE = Command(
     "dalle",
-    "train DALL·E's two halves, and draw with them",
+    "train DALL·E's two parts, and draw with them",
     None,
     None,
     ("demo out", 'sample dalle.safetensors "a small red ring" --out images'),
@@ -246,16 +246,16 @@ NUM_SAMPLES = 8
 
 PRIOR_FLAGS = (
     *_FLAGS,
-    Flag("width", "hidden_dim", "hidden_dim of the model"),
-    Flag("heads", "num_heads", "attention heads"),
-    Flag("layers", "num_layers", "layers"),
-    Flag("text-length", "text_length", "positions of text"),
-    Flag("pieces", "pieces", "most pieces to learn from the captions; 0 for CLIP's"),
-    Flag("bpe-dropout", "bpe_dropout", "merges left out at random", "X"),
-    Flag("rate", "highest_rate", "highest step size", "X"),
-    Flag("warmup", "warmup", "updates in which it rises"),
-    Flag("halvings", "halvings", "how often it is halved; 0 for a cosine"),
-    Flag("text-weight", "text_weight", "of the loss of the text", "X"),
+    Flag("width", "hidden_dim", "width of the model (hidden_dim)"),
+    Flag("heads", "num_heads", "number of attention heads"),
+    Flag("layers", "num_layers", "number of layers"),
+    Flag("text-length", "text_length", "positions for the text"),
+    Flag("pieces", "pieces", "maximum number of pieces learned from the captions; 0 for CLIP's"),
+    Flag("bpe-dropout", "bpe_dropout", "share of merges dropped at random", "X"),
+    Flag("rate", "highest_rate", "peak learning rate", "X"),
+    Flag("warmup", "warmup", "updates over which it rises"),
+    Flag("halvings", "halvings", "times that it is halved; 0 for a cosine"),
+    Flag("text-weight", "text_weight", "weight of the text's loss", "X"),
 )
 
 
@@ -272,7 +272,7 @@ def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "--held-out", type=int, metavar="N", help=f"pairs to measure by (a tenth, at most {MAX_HELD_OUT})"
     )
-    train.add_argument("--score", type=Path, metavar="FILE", help="whole CLIP that scores the images of the page")
+    train.add_argument("--score", type=Path, metavar="FILE", help="whole CLIP that scores the page's images")
     add_value(train, "--seed", 0, "N", "of weights and order (%(default)s)")
     add_device(train)
     add_compress(train)

@@ -49,7 +49,7 @@ RESULTS_NAME, MONTAGE_NAME, CURVE_NAME, PAGE_NAME = "results.json", "montage.png
 
 
 def _add_arguments(demo: argparse.ArgumentParser) -> None:
-    demo.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")
+    demo.add_argument("out", type=Path, metavar="DIR", help="output folder")
     demo.add_argument("--vae-steps", type=int, metavar="N", help="updates of the discrete VAE (1,800)")
     add_value(demo, "--clip-steps", 1_000, "N", "steps of the CLIP (%(default)s)")
     demo.add_argument("--prior-steps", type=int, metavar="N", help="updates of the prior (3,000)")
@@ -285,5 +285,5 @@ DALLE_DEMO = Command(
     description="Draw pictures of coloured shapes, train a discrete VAE, a small CLIP and a prior on them, draw "
     "images of 64 captions that none of them has seen, and judge them. Everything is written into DIR; the page is "
     "DIR/index.html.",
-    epilog="Ctrl-C ends it; the same command goes on where it was.",
+    epilog="Ctrl-C stops it; the same command continues.",
 )

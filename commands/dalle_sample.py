@@ -30,15 +30,15 @@ def _add_arguments(sample: argparse.ArgumentParser) -> None:
     sample.add_argument("model", type=Path, metavar="MODEL", help="dalle.safetensors, from dalle train")
     sample.add_argument("caption", metavar="CAPTION", help="what to draw")
     sample.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the images")
-    add_value(sample, "--count", 16, "N", "how many images (%(default)s)")
-    add_value(sample, "--seed", 0, "N", "of the first; others count on (%(default)s)")
+    add_value(sample, "--count", 16, "N", "number of images (%(default)s)")
+    add_value(sample, "--seed", 0, "N", "seed of the first; the others count up (%(default)s)")
     add_value(sample, "--temperature", 1.0, "X", "lower: likelier tokens (%(default)s)")
     add_value(sample, "--top-k", 0, "K", "draw from the K likeliest tokens (all)")
     add_value(sample, "--top-p", 1.0, "P", "draw from the likeliest P of them (all)")
-    sample.add_argument("--prefix", type=Path, metavar="IMAGE", help="image to complete, of the model's size")
-    sample.add_argument("--rows", type=int, metavar="N", help="rows of its tokens that are kept (half of them)")
+    sample.add_argument("--prefix", type=Path, metavar="IMAGE", help="image to complete, as large as the model's")
+    sample.add_argument("--rows", type=int, metavar="N", help="rows of its tokens to keep (half)")
     sample.add_argument("--clip", type=Path, metavar="FILE", help="whole CLIP that ranks the images, best first")
-    sample.add_argument("--keep", type=int, metavar="N", help="write only the best N; needs --clip")
+    sample.add_argument("--keep", type=int, metavar="N", help="write only the N best; needs --clip")
     add_arithmetic_options(sample)
 
 
@@ -166,5 +166,5 @@ DALLE_SAMPLE = Command(
     ('prior/dalle.safetensors "a small red ring at the top" --out images --count 16',),
     description="Draw images of a caption. Each is written as a .png file with its seed in its name, and all of "
     "them into DIR-montage.png, beside the folder.",
-    epilog="Ctrl-C ends it within a token; images that are finished are written.",
+    epilog="Ctrl-C stops it at once; finished images are written.",
 )

@@ -28,7 +28,10 @@ def _add_arguments(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--pairs", metavar="DATA", help=f"images to find by their captions: {CAPTIONED}; or a table")
     evaluate.add_argument("--templates", type=Path, metavar="FILE", help=TEMPLATES)
     evaluate.add_argument(
-        "--class-names", type=Path, metavar="FILE", help="names of the classes, a line each in the order of the folders"
+        "--class-names",
+        type=Path,
+        metavar="FILE",
+        help="file of class names, one per line, in the order of the folders",
     )
     add_columns(evaluate)
     add_value(evaluate, "--batch", 64, "N", "images at once (%(default)s)")
@@ -36,7 +39,7 @@ def _add_arguments(evaluate: argparse.ArgumentParser) -> None:
     add_activation_option(evaluate)
     evaluate.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto takes a GPU if there is one")
     evaluate.add_argument("--cache", type=Path, metavar="DIR", help="folder that remote shards are copied to")
-    evaluate.add_argument("--out", type=Path, metavar="FILE", help="write all figures there, as JSON")
+    evaluate.add_argument("--out", type=Path, metavar="FILE", help="write all figures as JSON")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -97,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _tell(counts: Counts) -> None:
-    """Show accuracy, of all and by class, and which classes are taken for which."""
+    """Show accuracy, in total and by class, and the most frequent confusions."""
     total, of_class = int(counts.confusion.sum()), counts.confusion.sum(1).tolist()
     shares = ", ".join(f"{name} {share:.2%}" for name, share in counts.figures().items())
     show(f"{shares} of {total:,} images in {len(counts.classes):,} classes")
@@ -112,7 +115,7 @@ def _tell(counts: Counts) -> None:
 
 EVALUATE = Command(
     "evaluate",
-    "classify images without training, and find images by texts, by a CLIP",
+    "measure a CLIP: zero-shot accuracy, and recall of pairs",
     _add_arguments,
     _run,
     (

@@ -34,7 +34,7 @@ def add_crop_option(parser: argparse.ArgumentParser) -> None:
     """Add the option about images that are not square."""
     from ..encoder.config import CROPS
 
-    parser.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
+    parser.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how images are made square (%(default)s)")
 
 
 def add_activation_option(parser: argparse._ActionsContainer) -> None:
@@ -42,12 +42,12 @@ def add_activation_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--activation",
         choices=["quick_gelu", "gelu"],
-        help="of the model (by config.json beside it, or as OpenAI's B and L and OpenCLIP's H and bigG were released)",
+        help="activation of the model (from its config.json, or as OpenAI's B and L and OpenCLIP's H and bigG have)",
     )
 
 
 def clip_of(arguments: argparse.Namespace, path: Path, activation: Activation | None = None) -> FullClip:
-    """Load a CLIP, and say on the error stream by what its heads and activation are known."""
+    """Load a CLIP, and say on the error stream how its heads and activation were determined."""
     from ..encoder.clip import load_full_clip
 
     dtype, device = dtype_named(arguments.dtype), device_of(arguments)

@@ -27,7 +27,7 @@ def _add_arguments(lab: argparse.ArgumentParser) -> None:
     weights.add_argument(
         "--download", action="store_true", help="fetch OpenAI's CLIP ViT-L/14 (1.7 GB) from Hugging Face, once"
     )
-    lab.add_argument("--model", metavar="NAME", help="which file of --models (the first with a text encoder)")
+    lab.add_argument("--model", metavar="NAME", help="file of --models to use (the first with a text encoder)")
     lab.add_argument(
         "--dvae", type=Path, metavar="FILE", help=".safetensors file of a discrete VAE, for images as tokens"
     )
@@ -36,10 +36,12 @@ def _add_arguments(lab: argparse.ArgumentParser) -> None:
     )
     add_embeddings_option(lab)
     add_loading_options(lab)
-    lab.add_argument("--port", type=int, metavar="N", help="of the page's address (7867, or the next one free)")
-    lab.add_argument("--no-browser", dest="browser", action="store_false", help="only print the page's address")
+    lab.add_argument("--port", type=int, metavar="N", help="port of the page (7867, or the next free one)")
     lab.add_argument(
-        "--private", action="store_true", help="store nothing of the prompt in the browser, and forget what it stored"
+        "--no-browser", dest="browser", action="store_false", help="print the page's address, and open no browser"
+    )
+    lab.add_argument(
+        "--private", action="store_true", help="store nothing of the prompt in the browser, and delete what it stored"
     )
 
 

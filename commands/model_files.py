@@ -51,11 +51,11 @@ def _add_rudalle_arguments(convert: argparse.ArgumentParser) -> None:
     convert.add_argument(
         "--variant",
         choices=VARIANTS,
-        help="whose layout it has: rudalle-v2 for Malevich_v2 and Emojich, rudalle-v3 for Malevich, Surrealist_XL and "
+        help="layout of the file: rudalle-v2 for Malevich_v2 and Emojich, rudalle-v3 for Malevich, Surrealist_XL and "
         "Kandinsky; needed if the masks are not in the file",
     )
     convert.add_argument(
-        "--heads", type=int, metavar="N", help="attention heads in each layer; needed if it is none of these models"
+        "--heads", type=int, metavar="N", help="attention heads in each layer; needed for any other model"
     )
 
 
@@ -97,13 +97,13 @@ def _add_stretch_arguments(stretch: argparse.ArgumentParser) -> None:
         "--positions",
         248,
         "N",
-        "how many it shall have (%(default)s, as Long-CLIP); of 77 can be made 134, 191, 248, 305, ...: 20 + 57 k",
+        "new number of positions (%(default)s, as Long-CLIP); from 77: 134, 191, 248, 305, ...: 20 + 57 k",
     )
     stretch.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="the .safetensors file to write, which must not be there yet (FILE-N.safetensors beside FILE)",
+        help="output .safetensors file, which must not exist yet (FILE-N.safetensors beside FILE)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what is made of them: options for reading a prompt, and encoders.
+"""Options that several commands share, for reading a prompt and choosing encoders, and the objects made from them.
 
 Options of prompts are declared in ``weighting/options.py``.
 """

@@ -96,7 +96,7 @@ class _Parser(argparse.ArgumentParser):
     """Parser that shows examples below the help, and reports errors in one line."""
 
     examples: tuple[str, ...] = ()
-    """Arguments to type behind its name."""
+    """Example arguments."""
     refusal = ""
     """Reason why the command is not available, reported whatever its arguments are."""
 

@@ -40,11 +40,11 @@ def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
     add_value(
         inspect, "--positions", 77, "N", "positions of a chunk (77); 248 for a Long-CLIP, or as many as `stretch` made"
     )
-    inspect.add_argument("--json", action="store_true", help="print all that is known of them as JSON")
+    inspect.add_argument("--json", action="store_true", help="print everything as JSON")
     inspect.add_argument(
         "--attention",
         metavar="WORD",
-        help="also how much of each other token a layer takes into this one; loads a CLIP",
+        help="also show how much attention this token pays to each other one; loads a CLIP",
     )
     add_value(inspect, "--layer", 1, "N", "--attention: 1 = the first (1)")
     add_value(inspect, "--head", 0, "N", "--attention: 0 = the mean of all (0)")
@@ -68,7 +68,7 @@ def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
 
     rewrite.add_argument("text", help="the prompt; - reads it from standard input")
     rewrite.add_argument("--from", dest="source", choices=list(SYNTAXES), default="a1111", help="its syntax (a1111)")
-    rewrite.add_argument("--to", dest="target", choices=TARGETS, default="comfy", help="the syntax wanted (comfy)")
+    rewrite.add_argument("--to", dest="target", choices=TARGETS, default="comfy", help="target syntax (comfy)")
     add_options(rewrite, "cleaning")
 
 
@@ -185,7 +185,7 @@ INSPECT = Command(
 )
 SCHEDULE = Command(
     "schedule",
-    "show which text of an A1111 prompt stands at which step",
+    "show which text of an A1111 prompt is used at each step",
     _add_schedule_arguments,
     _schedule,
     ('"a [cat:dog:0.5] in a [red|blue] hat" --steps 20', '"a cat AND a dog:0.5" --counter "as written"'),
@@ -279,7 +279,7 @@ def _pictures(prompt: ReadPrompt, variants: Iterable[Variant]) -> dict[str, Imag
 
 ENCODE = Command(
     "encode",
-    "encode into a safetensors file, with pictures; or a file of prompts",
+    "encode a prompt, or a file of them, into safetensors, with pictures",
     _add_encode_arguments,
     _encode,
     (

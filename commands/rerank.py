@@ -47,7 +47,10 @@ def _add_rerank_arguments(rerank: argparse.ArgumentParser) -> None:
     _add_clip_options(rerank)
     rerank.add_argument("--keep", type=int, metavar="N", help="only the N best (all)")
     rerank.add_argument(
-        "--copy", type=Path, metavar="DIR", help="copy the best there, their rank first in the name; never overwrites"
+        "--copy",
+        type=Path,
+        metavar="DIR",
+        help="copy the best there, with their rank in front of the name; never overwrites",
     )
     _add_result_options(rerank, "ranking")
 
@@ -70,7 +73,10 @@ def _add_clip_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", type=Path, metavar="FILE", help=f"{WHOLE_CLIP}; required")
     add_crop_option(parser)
     parser.add_argument(
-        "--syntax", choices=list(SYNTAXES), default="none", help="how weights are written, to be left out (%(default)s)"
+        "--syntax",
+        choices=list(SYNTAXES),
+        default="none",
+        help="syntax of the weights, which are removed (%(default)s)",
     )
     add_arithmetic_options(parser)
     add_activation_option(parser)
@@ -204,9 +210,11 @@ SOFTMAX = {"none": "none", "over texts": "texts", "over images": "images"}
 
 def _add_similarity_arguments(parser: argparse.ArgumentParser) -> None:
     _add_paths(parser)
-    parser.add_argument("--text", action="append", default=[], metavar="TEXT", help="a text; give it once for each")
     parser.add_argument(
-        "--texts", type=Path, metavar="FILE", help="a file with a text on each line; - is the standard input"
+        "--text", action="append", default=[], metavar="TEXT", help="a text; may be given several times"
+    )
+    parser.add_argument(
+        "--texts", type=Path, metavar="FILE", help="file of texts, one per line; - reads standard input"
     )
     _add_clip_options(parser)
     parser.add_argument(
@@ -215,9 +223,7 @@ def _add_similarity_arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="probabilities over the texts for each image, or over the images for each text (%(default)s: cosines)",
     )
-    parser.add_argument(
-        "--temperature", type=float, metavar="T", help="with --softmax: the smaller, the sharper (as it was trained)"
-    )
+    parser.add_argument("--temperature", type=float, metavar="T", help="with --softmax; lower is sharper (as trained)")
     _add_result_options(parser, "matrix")
 
 
@@ -263,7 +269,7 @@ def _similarity(arguments: argparse.Namespace) -> int:
 
 
 def _texts(arguments: argparse.Namespace) -> list[str]:
-    """Texts among the arguments, in order, those of the file last."""
+    """Texts given as arguments, then the lines of the file."""
     lines: list[str] = list(arguments.text)
     if arguments.texts is not None:
         file = str(arguments.texts)
@@ -287,7 +293,7 @@ def _print_matrix(values: Sequence[Sequence[float]], texts: Sequence[str], paths
 
 SIMILARITY = Command(
     "similarity",
-    "compare images with texts, all with all",
+    "compare every image with every text",
     _add_similarity_arguments,
     _similarity,
     (

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..training.data import Data
     from ..training.options import TrainOptions
 
-TEMPLATES = "file of texts for a class, a line each with {} for its name (a photo of a {}.)"
+TEMPLATES = "file of prompt templates, one per line, with {} for the class name (a photo of a {}.)"
 _NO_HOST = "ComfyUI, A1111 and Forge refuse such an encoder, only this program reads it"
 _PARTS = "layers, embeddings, projection (of the text tower), image, scale, head (of --objective classify)"
 
@@ -50,11 +50,11 @@ _PARTS = "layers, embeddings, projection (of the text tower), image, scale, head
 def _add_arguments(train: argparse.ArgumentParser) -> None:
     from ..training.options import DECLARED
 
-    train.add_argument("data", metavar="DATA", help=f"{CAPTIONED}; or a table; or several of them with :: between")
-    train.add_argument("--data-factors", metavar="X::Y", help="how often each of them comes in an epoch (1)")
+    train.add_argument("data", metavar="DATA", help=f"{CAPTIONED}; or a table; or several sources joined by ::")
+    train.add_argument("--data-factors", metavar="X::Y", help="how many times an epoch repeats each source (1)")
     add_columns(train)
     first = train.add_mutually_exclusive_group(required=True)
-    first.add_argument("--weights", type=Path, metavar="FILE", help=f"{WHOLE_CLIP}, to begin with")
+    first.add_argument("--weights", type=Path, metavar="FILE", help=f"{WHOLE_CLIP}, to start from")
     add_arguments(first, DECLARED, "new")
     add_out(train)
     add_arguments(train, DECLARED, "towers", "batch", "accumulate", "objective", accumulate=8)
@@ -67,22 +67,29 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PART=X",
-        help=f"another rate for a part, 0 freezes it; parts: {_PARTS}",
+        help=f"another learning rate for one part; 0 freezes it; parts: {_PARTS}",
     )
     add_value(train, "--freeze-layers", 0, "N", "freeze the first N text layers")
     add_arguments(train, DECLARED, "warmup", "schedule", "weight_decay", "clip", "ema", "lora", "lora_for", "held_out")
-    train.add_argument("--val", metavar="DATA", help="pairs to measure by instead; --held-out N: besides")
-    train.add_argument("--zero-shot", type=Path, metavar="DATA", help="measure by classifying images, as evaluate does")
+    train.add_argument(
+        "--val", metavar="DATA", help="separate pairs to measure by, instead of held-out ones; with --held-out N, both"
+    )
+    train.add_argument(
+        "--zero-shot",
+        type=Path,
+        metavar="DATA",
+        help="also measure zero-shot accuracy on these images, as evaluate does",
+    )
     train.add_argument("--templates", type=Path, metavar="FILE", help=TEMPLATES)
     add_arguments(train, DECLARED, "val_every", "loss", "unlock_image_layers")
     add_arguments(train, DECLARED, "cooldown", "cooldown_power", "cooldown_end", "beta1", "beta2", "eps")
-    train.add_argument("--workers", type=int, metavar="N", help="threads that load images (one a core, at most 8)")
+    train.add_argument("--workers", type=int, metavar="N", help="threads that load images (one per core, at most 8)")
     train.add_argument(
         "--watch",
         action="append",
         default=[],
         metavar="PROMPT",
-        help="measure how far the rows of this prompt move; may be given several times",
+        help="measure how far this prompt's token states move; may be given several times",
     )
     add_arguments(train, DECLARED, "keep", "optimizer", "patience", "merge", "word", "word_vectors", "word_from")
     add_crop_option(train)
@@ -91,19 +98,19 @@ def _add_arguments(train: argparse.ArgumentParser) -> None:
         "--random-crop",
         1.0,
         "X",
-        "train on random parts of images, of at least this share of their area, e.g. 0.9 (the whole)",
+        "train on random crops with at least this share of an image's area, e.g. 0.9 (the whole)",
     )
     train.add_argument(
-        "--mirror", action="store_true", help="mirror half of the images, at random (captions may say left and right)"
+        "--mirror", action="store_true", help="mirror a random half of the images (but captions may say left and right)"
     )
     train.add_argument(
         "--color-jitter",
         default="0,0,0,0",
         metavar="B,C,S,H",
-        help="change brightness, contrast, saturation and hue by at most so much, e.g. 0.32,0.32,0.32,0.08",
+        help="maximum random change of brightness, contrast, saturation and hue, e.g. 0.32,0.32,0.32,0.08",
     )
-    add_value(train, "--color-jitter-prob", 0.8, "X", "probability of that (%(default)s)")
-    add_value(train, "--gray-prob", 0.0, "X", "probability of an image in shades of grey (%(default)s)")
+    add_value(train, "--color-jitter-prob", 0.8, "X", "probability of a change of colour (%(default)s)")
+    add_value(train, "--gray-prob", 0.0, "X", "probability of turning an image grey (%(default)s)")
     add_arguments(train, DECLARED, "shuffle_tags", "keep_tags", "tag_dropout")
     add_arguments(train, DECLARED, "checkpointing", "new_text", "positions", "context_length", "write_for")
     add_shard(train)
@@ -231,7 +238,7 @@ def _make_contrastive(
 
 
 def _notes_on_val(val: Data | None, data: Data) -> list[str]:
-    """Lines about a separate set: what is left out of it, and what it shares with the training."""
+    """Lines about a separate validation set: images left out, and images it shares with the training set."""
     from ..training.data import summary
     from ..training.log import number_of
 
@@ -381,7 +388,7 @@ def _add_fill_arguments(fill: argparse.ArgumentParser) -> None:
     fill.add_argument(
         "--run", dest="folder", type=Path, required=True, metavar="DIR", help="folder of train --objective mlm"
     )
-    add_value(fill, "--top", 5, "N", "how many tokens for each (%(default)s)")
+    add_value(fill, "--top", 5, "N", "number of tokens for each (%(default)s)")
 
 
 def _fill(arguments: argparse.Namespace) -> int:
@@ -396,12 +403,12 @@ def _fill(arguments: argparse.Namespace) -> int:
 
 FILL = Command(
     "fill",
-    "find the words at masks, by a masked language model of train",
+    "fill in masked words with a model from train --objective mlm",
     _add_fill_arguments,
     _fill,
     ('"a photo of a [MASK] cat" --run warm',),
-    description="Find the likeliest tokens at each [MASK] of a text, by the text encoder and the head that train "
-    "--objective mlm has written. A token that does not end a word has a hyphen behind it.",
+    description="Find the likeliest tokens for each [MASK] of a text, with the text encoder and head written by "
+    "train --objective mlm. A token that does not end a word is followed by a hyphen.",
 )
 TRAIN = Command(
     "train",

@@ -149,7 +149,9 @@ def in_turn(pictures: Tensor, results: Tensor) -> list[Tensor]:
 
 LATEST_FLAG = "--resume-latest"
 """Value of ``--resume`` for the newest checkpoint."""
-CAPTIONED = "a folder of images with a .txt beside each, or with metadata.jsonl or .csv; or WebDataset .tar shards"
+CAPTIONED = (
+    "a folder of images, each with a .txt of the same name, or with metadata.jsonl or .csv; or WebDataset shards"
+)
 """Data of most commands."""
 
 Say = Callable[[str], None]
@@ -157,7 +159,7 @@ Options = TypeVar("Options")
 
 
 class Job(NamedTuple):
-    """Work of a training command, apart from its options."""
+    """Parts of a training command, apart from its options."""
 
     result: str
     """Name of a file that each run writes."""
@@ -166,7 +168,7 @@ class Job(NamedTuple):
     page: ReportPage
     """Its report."""
     written: Callable[[Any], list[str]] | None = None
-    """Says what a run has written; by default the result."""
+    """Names the files that a run has written; by default the result."""
     draw: Callable[[Any, Path, bool], list[str]] | None = None
     """Draws a montage, unless it cannot as there was an error; returns more notes."""
     has_scales: bool = True
@@ -237,18 +239,18 @@ def counts(run: Any) -> str:
 def epilog(name: str) -> str:
     """Text below the help of a command."""
     return (
-        "Ctrl-C ends a run after the step that it is in, with a checkpoint; --resume goes on from there, to the same "
-        f"bits. Several processes: torchrun --nproc-per-node 2 __main__.py {name} ..."
+        "Ctrl-C ends a run after the current step, with a checkpoint; --resume continues from there, bit for bit. "
+        f"Several processes: torchrun --nproc-per-node 2 __main__.py {name} ..."
     )
 
 
 def add_out(train: argparse.ArgumentParser) -> None:
     """Add the arguments about the folder of a run."""
-    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for all that is written")
+    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
     train.add_argument(
         "--resume",
         action="store_true",
-        help="go on with the run in --out, given the same options; --resume latest begins one if there is none",
+        help="continue the run in --out, with the same options; --resume latest starts one if there is none",
     )
     train.add_argument(LATEST_FLAG, dest="resume", action="store_const", const="latest", help=argparse.SUPPRESS)
     add_saving(train)
@@ -260,15 +262,15 @@ def add_saving(train: argparse.ArgumentParser) -> None:
         CONFIG_FLAG,
         action="append",
         metavar="FILE",
-        help=f"YAML file of these options, such as a run's own {CONFIG_NAME}; --no-... takes back a flag in it",
+        help=f"YAML file of these options, such as a run's own {CONFIG_NAME}; --no-OPTION cancels one that it sets",
     )
-    train.add_argument("--save-every", metavar="N", help="steps, or with an m minutes, between checkpoints (10m)")
-    add_value(train, "--keep-checkpoints", 1, "K", "keep the last K of them (%(default)s)")
-    train.add_argument("--track", choices=["wandb"], help="show the log there too, by accelerate, if it is installed")
+    train.add_argument("--save-every", metavar="N", help="steps between checkpoints, or minutes with an m (10m)")
+    add_value(train, "--keep-checkpoints", 1, "K", "keep the last K checkpoints (%(default)s)")
+    train.add_argument("--track", choices=["wandb"], help="also send the log there, if it is installed")
     train.add_argument(
-        "--wandb-project-name", default="weighted-clip", metavar="NAME", help="its project (%(default)s)"
+        "--wandb-project-name", default="weighted-clip", metavar="NAME", help="project in wandb (%(default)s)"
     )
-    train.add_argument("--name", metavar="NAME", help="name of the run there (that of the folder)")
+    train.add_argument("--name", metavar="NAME", help="name of the run in wandb (the output folder's)")
 
 
 def resume_latest(arguments: argparse.Namespace) -> None:
@@ -282,15 +284,17 @@ def resume_latest(arguments: argparse.Namespace) -> None:
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
     """Add the arguments about tables."""
-    parser.add_argument("--csv-img-key", metavar="NAME", help="column of a table with the image files (filepath, ...)")
-    parser.add_argument("--csv-caption-key", metavar="NAME", help="column with the captions (title, text, caption)")
+    parser.add_argument("--csv-img-key", metavar="NAME", help="table column with the image paths (filepath, ...)")
     parser.add_argument(
-        "--csv-separator", default="", metavar="C", help="between columns of a CSV file (by its header)"
+        "--csv-caption-key", metavar="NAME", help="table column with the captions (title, text, caption)"
+    )
+    parser.add_argument(
+        "--csv-separator", default="", metavar="C", help="character between CSV columns (found from the header)"
     )
 
 
 def reading_of(arguments: argparse.Namespace, cache: Path | None) -> ReadingOptions:
-    """Facts for reading data."""
+    """Reading options from the arguments."""
     from ..training.data import ReadingOptions
     from ..training.table import COLUMNS, Columns
 
@@ -304,8 +308,8 @@ def reading_of(arguments: argparse.Namespace, cache: Path | None) -> ReadingOpti
 
 def add_device(train: argparse.ArgumentParser) -> None:
     """Add the arguments about the arithmetic."""
-    train.add_argument("--precision", choices=DTYPES, default=DTYPES[0], help="of the arithmetic (%(default)s)")
-    train.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto takes a GPU if there is one")
+    train.add_argument("--precision", choices=DTYPES, default=DTYPES[0], help="arithmetic precision (%(default)s)")
+    train.add_argument("--device", choices=["auto", "cpu"], default="auto", help="auto uses a GPU if there is one")
 
 
 def add_shard(train: argparse.ArgumentParser) -> None:
@@ -313,7 +317,7 @@ def add_shard(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "--shard",
         action="store_true",
-        help="divide the model, its gradients and the optimizer's state over the processes: less memory for each",
+        help="divide the model, its gradients and the optimizer's state among the processes, to save memory",
     )
 
 
@@ -323,12 +327,12 @@ def add_compress(train: argparse.ArgumentParser) -> None:
         "--compress",
         type=int,
         metavar="RANK",
-        help="of several processes: send gradients as narrow matrices, by PowerSGD (docs/reference/training.md)",
+        help="several processes: compress gradients to this rank by PowerSGD (docs/reference/training.md)",
     )
 
 
 def with_arguments(options: Options, arguments: argparse.Namespace, **more: Any) -> Options:
-    """Options with all that was given of them: by arguments of the same names, and more."""
+    """Options with the values of arguments of the same names, and more."""
     record: Any = options
     names = {field.name for field in fields(record)}
     values = {name: value for name, value in vars(arguments).items() if name in names}

@@ -1,4 +1,4 @@
-"""The commands ``world``: small models of coloured things, trained, and pictures drawn with them."""
+"""The commands ``world``: small models that draw coloured shapes, trained, and pictures drawn with them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _PAGE = ReportPage(
 def _add_train_arguments(train: argparse.ArgumentParser) -> None:
     from ..training.options import WorldOptions
 
-    train.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")
+    train.add_argument("out", type=Path, metavar="DIR", help="output folder")
     train.add_argument("--resume", action="store_true", help="go on with the run in DIR, given the same options")
     add_saving(train)
     add_arguments(train, options_in(WorldOptions), "kind", "steps", "batch", "rate", "seed")
@@ -87,8 +87,8 @@ def _add_sample_arguments(sample: argparse.ArgumentParser) -> None:
         help="weights act in the attention, as of Attention Weights (in the joint world: bias)",
     )
     sample.add_argument("--out", type=Path, required=True, metavar="FILE", help="the .png file to write")
-    add_value(sample, "--count", 8, "N", "how many pictures (%(default)s)")
-    add_value(sample, "--seed", 0, "N", "of the first; others count on (%(default)s)")
+    add_value(sample, "--count", 8, "N", "number of pictures (%(default)s)")
+    add_value(sample, "--seed", 0, "N", "seed of the first; the others count up (%(default)s)")
     add_value(sample, "--steps", 20, "N", "steps of Euler's method (%(default)s)")
     add_value(sample, "--guidance", 3.0, "X", "classifier-free (%(default)s)")
 
@@ -181,7 +181,7 @@ def _draw(arguments: argparse.Namespace) -> int:
 
 WORLD = Command(
     "world",
-    "small models of coloured things",
+    "small models that draw coloured shapes",
     None,
     None,
     ("train world", 'sample "a red circle and a blue square" --out circle.png'),

@@ -32,7 +32,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=OUT,
         metavar="FOLDER",
-        help=f"folder for tables and pictures; what is there is not drawn again ({OUT})",
+        help=f"output folder; pictures that are there are not drawn again ({OUT})",
     )
     parser.add_argument("--quick", action="store_true", help="one table, in two to four minutes")
     add_value(parser, "--prompts", 38, "N", "at most so many prompts of each question: faster, wider intervals (all)")

@@ -1,4 +1,4 @@
-"""Atomic files, written beside their destination and moved there once they are on disk; and locks against other runs.
+"""Atomic files, written next to their destination and moved there once they are on disk; and locks against other runs.
 
 So a full disk, a kill or an error leaves an existing file as it was, and of two processes that write the same file at
 once each puts its own there, whole. A temporary folder has a name that no reader takes for a result. In it each writer
@@ -27,7 +27,7 @@ else:
 TEMPORARY_SUFFIX = ".weighted-clip.tmp"
 """Suffix of the folder that a file is written in, and of a run's lock. No other program uses this name."""
 LOCK_SUFFIX = ".lock"
-"""Suffix of the lock beside a writer's own folder."""
+"""Suffix of the lock file next to a writer's folder."""
 RUN_LOCK_NAME = f"run{TEMPORARY_SUFFIX}"
 """Name of a run's lock in its folder."""
 MAX_NAME = 64

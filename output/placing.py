@@ -70,7 +70,7 @@ def place_files(placements: Sequence[FileCopy], *, on_progress: Callable[[int], 
 
 
 def _divided(placements: Iterable[FileCopy]) -> tuple[list[FileCopy], list[FileCopy]]:
-    """Separate placements to be made, and those with the same bytes at the target."""
+    """Separate copies to make from targets that already have the same bytes."""
     new: list[FileCopy] = []
     same: list[FileCopy] = []
     seen: set[Path] = set()

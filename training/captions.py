@@ -116,18 +116,18 @@ def is_too_long(caption: str, tokenizer: Tokenizer, config: TextConfig, word: Ne
 
 
 def notes_on_length(examples: Iterable[Example], config: TextConfig, word: NewWord | None = None) -> list[str]:
-    """Line that counts and names captions that are cut off for the text tower; none if there are none."""
+    """Line that counts and names captions too long for the text tower, if there are any."""
     return notes_on_cut(names_of_cut(examples, config, word), config)
 
 
 def names_of_cut(examples: Iterable[Example], config: TextConfig, word: NewWord | None = None) -> list[str]:
-    """Name of the example of each caption that is cut off."""
+    """Names of the examples whose captions are cut off."""
     captions = ((example.name, caption) for example in examples for caption in example.captions)
     return [name for name, caption in captions if is_too_long(caption, default_tokenizer(), config, word)]
 
 
 def notes_on_cut(cut: Sequence[str], config: TextConfig) -> list[str]:
-    """Line about captions that are cut off, given the names of their images; none without any."""
+    """Line about captions that are cut off, given the names of their images."""
     named = f"{', '.join(cut[:3])}{', ...' if len(cut) > 3 else ''}"
     have, are = ("have", "are") if len(cut) != 1 else ("has", "is")
     description = f"{have} more than {config.context_length - 2} tokens, and {are} read up to there"
@@ -155,8 +155,8 @@ class Batches:
     def _order_of(self, epoch: int) -> Sequence[int]:
         """Order of the pairs in an epoch: all images once, then those that repeat once more, and so on.
 
-        So an image is rarely in a batch twice, where it would be its own negative. Of those with a fraction of a
-        repeat, that share comes, others in each epoch.
+        So an image is rarely in a batch twice, where it would be its own negative. Of examples with a fractional
+        repeat, that share comes, drawn anew in each epoch.
         """
         rng = random.Random(f"{self._seed}/{epoch}")
         order = array("q")

@@ -35,10 +35,10 @@ MOST_IN_A_ROW = 3
 LENGTH = ("steps", "options.steps", "options.epochs")
 """Properties of a run that say how long it is: it may be lengthened."""
 MAY_CHANGE = ("options.watch", "options.checkpointing", "options.val_every")
-"""Other properties that change nothing in what is learned."""
+"""Other properties that do not change what is learned."""
 MAX_BYTES = 2**44
 MAX_PICKLE_BYTES = 32 * 2**20
-"""Maximum size of the pickle in a checkpoint; that of the largest CLIP's has some 2 MiB."""
+"""Maximum size of a checkpoint's pickle. The largest CLIP's has some 2 MiB."""
 MAX_NAMED = 8
 """Properties named in a message."""
 MAX_TOLD = 60
@@ -46,7 +46,7 @@ MAX_TOLD = 60
 _GROUPS = {"rates": "", "captions": "", "augmentation": ""}
 """Beginnings of the names of options that are kept in groups, and typed one by one; of others it is the group's."""
 _FLAGS = {"by_part": "rate-of", "frozen_layers": "freeze-layers", "least_area": "random-crop", "is_mirrored": "mirror"}
-"""Names of options that differ from those of their fields."""
+"""Option names that differ from their fields' names."""
 _ADVICE = "Put back the file that the run wrote, or begin anew with another --out"
 _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 _IS_SQUARE = re.compile("_sq$|var")
@@ -128,18 +128,18 @@ def load(folder: Path, name: str = NAME) -> dict[str, Any]:
 
 
 class CurrentRun(NamedTuple):
-    """The current run, which a checkpoint must be of."""
+    """The current run, which the checkpoint must match."""
 
     state: Mapping[str, Any]
     """Its state, as it would be saved now."""
     check: Callable[[dict[str, Any]], None]
-    """Raises a ValueError for what is wrong in a state of the same properties; called before anything changes."""
+    """Raises a ValueError if a state with the same properties is invalid; called before anything changes."""
     num_steps: int
     """Its length."""
     follow_length: Iterable[str]
-    """Properties that another length changes, too."""
+    """Properties that change with the length of the run."""
     defaults: Mapping[str, Any]
-    """Properties that a checkpoint without them had, as it is older than they are."""
+    """Values of properties that an older checkpoint lacks."""
 
 
 def load_same(
@@ -339,7 +339,7 @@ def _told(value: object) -> str:
 
 
 def _completed(saved: object, defaults: str) -> object:
-    """A group of options with the defaults of those that it lacks, as it is older than they are."""
+    """A saved group of options, with defaults for options newer than the checkpoint."""
     try:
         group, all_of_it = parse_json(cast("str", saved)), parse_json(defaults)
         return json.dumps({**all_of_it, **group})

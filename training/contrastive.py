@@ -76,7 +76,7 @@ class ContrastiveRun(Loop):
         val: Data | None = None,
         zero_shot: ZeroShot | None = None,
     ) -> None:
-        """Set up the run; besides held-out pairs it is measured on those of ``val``, and by classifying images."""
+        """Set up the run, which is measured on held-out pairs, on the pairs of ``val``, and by classifying images."""
         super().__init__(folder, options, accelerator, say, clip=options.clip, is_sharded=is_sharded)
         self.clip, self.weights = clip, weights
         self._word = NewWord(options.word, options.word_vectors) if options.word else None
@@ -187,7 +187,7 @@ class ContrastiveRun(Loop):
         return token_ids(captions, default_tokenizer(), self.clip.text.config, self._word)
 
     def told(self) -> list[str]:
-        """Images that turned out to be unreadable, and captions that were cut off."""
+        """Lines about unreadable images and captions that were cut off."""
         return [*summary(self._images.left_out.problems()), *notes_on_cut([*self._cut], self.clip.text.config)]
 
     # ---- measuring, stopping early, merging
@@ -269,7 +269,7 @@ class ContrastiveRun(Loop):
         return f"loss {entry['loss']:.4f}, scale {entry['scale']:.1f}, {speed:.1f} pairs/s{left_out}"
 
     def about(self) -> dict[str, Any]:
-        """Properties that a resumed run must share with the one it continues; those of its files are not."""
+        """Properties that a resumed run must share with the one it continues; options of output files may differ."""
         return {
             "data": self.data.digest,
             "pairs": len(self.data.examples),

@@ -220,7 +220,7 @@ class PriorOptions:
     ema_every: int = 25
     """Updates between two steps of that average."""
     text_weight: float = 1 / 8
-    """Weight of the text loss; the rest goes to that of the image."""
+    """Weight of the text loss; the image loss gets the rest."""
     counts_padding: bool = True
     """Whether padding counts in the text loss."""
     is_augmented: bool = True

@@ -79,10 +79,10 @@ class Data:
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """Facts for reading data, besides its place."""
+    """How to read a data set."""
 
     columns: Columns = COLUMNS
-    """Columns of a table."""
+    """Names of a table's columns."""
     factors: str = ""
     """Repetitions of the examples of each source in an epoch, with ``::`` between; empty for once."""
     cache: Path | None = None
@@ -328,9 +328,11 @@ def stripped(captions: Iterable[str]) -> tuple[str, ...]:
 
 
 def _nearest(image: Path) -> str:
-    """End of a reason: the file beside an image whose name is nearest to its own; empty if none is near."""
-    names = (path.name for path in image.parent.iterdir() if path.suffix.lower() not in SUFFIXES)
-    near = difflib.get_close_matches(image.name, islice(names, MAX_NEAR), 1, 0.4)
+    """Hint at the file next to an image with the most similar name; empty if there is none."""
+    file_names = (path.name for path in image.parent.iterdir() if path.suffix.lower() not in SUFFIXES)
+    names = list(islice(file_names, MAX_NEAR))
+    same = [name for name in sorted(names) if name.startswith(f"{image.stem}.")]
+    near = same or difflib.get_close_matches(image.name, names, 1, 0.4)
     return f"; the nearest file is {quote(near[0])}" if near else ""
 
 
@@ -372,7 +374,7 @@ def _beside(folder: Path, *, is_captioned: bool) -> Iterator[Example | DataProbl
     if not has_images:
         raise ValueError(
             f"{folder}: no image in it ({', '.join(SUFFIXES)}), no {', '.join(METADATA)} and no .tar file; give a "
-            "folder of images, each with a .txt of the same name beside it that holds its caption"
+            f"folder of images{', each with a .txt of the same name that holds its caption' if is_captioned else ''}"
         )
 
 
@@ -442,7 +444,7 @@ def _listed(table: Path, columns: Columns, *, inside: Path | None = None) -> Ite
 def _of_shards(
     shards: Iterable[Path | DataProblem], root: Path, *, is_captioned: bool
 ) -> Iterator[Example | DataProblem]:
-    """All pairs of some shards; those of good ones, if others are damaged."""
+    """All pairs of some shards. Damaged shards are skipped, unless all are damaged."""
     damaged: list[DataProblem] = []
     has_pairs = False
     for shard in shards:
@@ -458,9 +460,9 @@ def _of_shards(
 
 
 def _in_shard(shard: Path, root: Path, *, is_captioned: bool) -> Iterator[Example | DataProblem]:
-    """Each image of a ``.tar``, with the position of its bytes.
+    """Each image of a ``.tar``, with the offset and size of its bytes.
 
-    Of what is behind the first dot of a member's name, the last part says what it is: ``0.image.jpg`` is an image.
+    A member's key is its name up to the first dot, and its kind the last suffix: ``0.image.jpg`` is the image of key 0.
     """
     images: dict[str, tuple[int, int]] = {}
     texts: dict[str, tuple[str, bytes]] = {}

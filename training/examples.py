@@ -1,4 +1,4 @@
-"""Examples of a data set, kept in a file: memory holds a few bytes for each, however many there are."""
+"""Examples of a data set, kept in a temporary file: each takes only a few bytes of memory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _COLUMNS = "name, path, captions, repeats, start, size"
 class Examples(Sequence[Example]):
     """Examples in the order of their names, in a temporary file that is gone with the process.
 
-    Those of one name are one: the first of them, with the captions of all.
+    Examples of one name are merged: the first one, with the captions of all.
     """
 
     def __init__(self, examples: Iterable[Example]) -> None:
@@ -125,12 +125,12 @@ class Examples(Sequence[Example]):
         return digest.hexdigest()
 
     def blank(self) -> list[str]:
-        """Names of those without a caption."""
+        """Names of examples without a caption."""
         query = "select name from found group by name having max(length(captions)) = 2"  # that of []
         return [name for (name,) in self._rows.execute(query)]
 
     def common(self, other_examples: Examples) -> list[str]:
-        """Names of those whose image is one of others, too."""
+        """Names of examples whose image is also in another data set."""
         query = "select name, path, start from found order by name"
 
         def places(of: Examples) -> Iterator[tuple[str, tuple[Path, int | None]]]:
@@ -142,7 +142,7 @@ class Examples(Sequence[Example]):
         return [name for name, place in places(self) if place in shared]
 
     def chosen(self, indices: Iterable[int]) -> Examples:
-        """Some of the examples, in another order if so given; their file is shared."""
+        """The examples at some indices, in that order; their file is shared."""
         chosen = object.__new__(Examples)
         chosen._rows, chosen._file, chosen._lock = self._rows, self._file, self._lock
         indices = array("q", indices)

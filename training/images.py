@@ -59,7 +59,7 @@ def progress_of_reading(num_images: int, say: Callable[[str], None]) -> Callable
 
 
 class LeftOut:
-    """Images that turn out to be unreadable while a run goes on, in a file beside it."""
+    """Images found unreadable during a run, listed in a file of the run's folder."""
 
     def __init__(self, folder: Path | None, prefix: str = "") -> None:
         """Read the file, if it is there; without a folder there is none. A prefix tells names of other data apart."""
@@ -67,7 +67,7 @@ class LeftOut:
         self._lock = Lock()
         self.reasons: dict[str, str] = {}
         self.reasons = {problem.name: problem.reason for problem in self.problems()}
-        """Reasons by name, of those that this process knows."""
+        """Reasons by name, as far as this process knows."""
 
     def __contains__(self, example: Example) -> bool:
         return f"{self._prefix}{example.name}" in self.reasons
@@ -86,7 +86,7 @@ class LeftOut:
                 file.write(json.dumps([name, problem.reason]) + "\n")
 
     def problems(self) -> list[DataProblem]:
-        """Those that any process has found."""
+        """Unreadable images that any process has found."""
         reasons = {**self.reasons}
         is_file = self._path is not None and self._path.is_file()
         for line in self._path.read_text(encoding="utf-8").splitlines() if self._path and is_file else ():
@@ -146,7 +146,7 @@ class Images:
         return FeatureFile(cast("Path", self._folder) / name, key, config.projection_dim or 0)
 
     def of(self, name: str) -> Images:
-        """The same for images of other data, whose features are kept in a folder of this name."""
+        """Provider for other data, whose features are kept in a folder of this name."""
         provider = copy.copy(self)
         provider.left_out = LeftOut(self._folder, f"{name}: ")
         provider._features = self._features and self._features_in(f"{FEATURES_NAME}-{name}")
@@ -221,7 +221,7 @@ class Images:
         return pairs
 
     def now(self, examples: Sequence[Example]) -> list[Tensor | DataProblem]:
-        """Some images at once, as they are measured with."""
+        """Images as used for measuring, loaded at once."""
         rows = [self._features.read(example) if self._features else None for example in examples]
         if not any(row is None for row in rows):
             return cast("list[Tensor | DataProblem]", rows)
@@ -342,7 +342,7 @@ def unreadable(
 
 
 def _stamp(example: Example) -> list[object]:
-    """Values that change when an image does."""
+    """Values that change with the image file."""
     stat = example.path.stat()
     return [example.name, stat.st_size, stat.st_mtime_ns, example.place]
 

@@ -62,7 +62,7 @@ class Loop(ABC):
     ema_every = 1
     """Updates between two steps of the average."""
     follow_length: tuple[str, ...] = ()
-    """Options that another number of steps changes, too."""
+    """Options that change with the number of steps."""
 
     num_steps: int
     """Steps of the whole run."""
@@ -114,9 +114,9 @@ class Loop(ABC):
         why: str = ": none is left to train on",
         images: Images | None = None,
     ) -> None:
-        """Split usable data into examples to train on and held-out ones; at least so many must be left for training.
+        """Split usable data into training and held-out examples; at least ``minimum`` must be left for training.
 
-        If images are given, they are read: all of them if they are few, else the held-out ones alone.
+        If images are given, they are opened: all of them if there are few, otherwise only the held-out ones.
         """
         few = images if len(data.examples) <= FEW else None
         if few:
@@ -280,7 +280,7 @@ class Loop(ABC):
         return figures
 
     def told(self) -> list[str]:
-        """Lines about what became known on the way, for the end and the report."""
+        """Lines about problems found during the run, for its end and the report."""
         return []
 
     @property
@@ -571,7 +571,7 @@ class Updates:
             raise NotFiniteError(problem or "weights of another process are too large")
 
     def end(self, error: NotFiniteError) -> ValueError:
-        """End a run with the last good weights: its own, or those of its last checkpoint."""
+        """End a run with the last good weights: the current ones, or the last checkpoint's."""
         run = self._run
         try:
             self.check_weights()

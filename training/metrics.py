@@ -137,9 +137,9 @@ class Measure:
             held: The pairs.
             images: Provider of their images.
             token_ids: Token ids of captions, ``[captions, s]``.
-            batch: Pairs at once, of which the loss is that of a batch.
+            batch: Pairs at once; the loss is the mean over such batches.
             watched: Rows before training by prompt.
-            prefix: Beginning of the names of all that is measured on the pairs.
+            prefix: Prefix of the names of figures measured on the pairs.
         """
         self._held, self._images, self._token_ids, self._batch = held, images, token_ids, batch
         self._watched, self.prefix = watched, prefix
@@ -201,7 +201,7 @@ class Measure:
 
 
 VAL = "val: "
-"""Beginning of the names of what is measured on a separate set."""
+"""Prefix of figures measured on a separate validation set."""
 BEST_NAME = "best.pt"
 """Name of the file with the best weights in a run's folder."""
 

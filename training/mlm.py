@@ -250,7 +250,7 @@ def fill(model: TrainedMLM, text: str, top: int) -> list[list[tuple[str, float]]
         top: Number of tokens.
 
     Returns:
-        For each mask, tokens as text, those that do not end a word with a hyphen behind, and their probabilities.
+        For each mask, tokens as text and their probabilities. A hyphen follows a token that does not end a word.
 
     Raises:
         ValueError: If there is no mask, or the text has more tokens than the tower has positions.

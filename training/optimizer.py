@@ -42,7 +42,7 @@ def groups_of(model: nn.Module, rates: Rates, unlocked: int | None = None) -> Gr
     """Freeze parameters that are not trained, and group the rest: norms, biases and the scale do not decay.
 
     With a LoRA, only the LoRA and the scale of the loss are trained. With a new word, only its vectors are, without
-    decay. Of the image tower only the last ``unlocked`` layers are, if so many are given, with all behind them.
+    decay. If ``unlocked`` is given, only that many last layers of the image tower are trained, and what follows them.
     """
     sorted_out: dict[tuple[int, bool], list[nn.Parameter]] = {}
     has_lora = any(is_lora(name) for name, _ in model.named_parameters())

@@ -83,7 +83,7 @@ class Saving:
         return cls(minutes=number, keep=keep) if match[2] else cls(steps=int(number), keep=keep)
 
     def is_due(self, step: int, seconds: float) -> bool:
-        """Whether a checkpoint is due after a step, so many seconds after the last one."""
+        """Whether a checkpoint is due after a step, given the seconds since the last one."""
         return seconds > 60 * self.minutes if self.steps is None else step % self.steps == 0
 
 
@@ -91,14 +91,14 @@ class Saving:
 class Rates:
     """Learning rates and their schedule."""
 
-    rate: float = option(1e-5, help="highest learning rate (%(default)s)", metavar="X")
+    rate: float = option(1e-5, help="peak learning rate (%(default)s)", metavar="X")
     """Rate of all parts not named in ``by_part``."""
     by_part: tuple[tuple[str, float], ...] = ()
     """Rates of single parts; a part at 0 is frozen."""
     frozen_layers: int = 0
     """Number of frozen layers of the text tower, counted from the first."""
-    weight_decay: float = option(0.1, help="of matrices (%(default)s)", metavar="X")
-    warmup: int = option(0, help="steps in which the rate rises (%(default)s)", metavar="N")
+    weight_decay: float = option(0.1, help="weight decay of matrices (%(default)s)", metavar="X")
+    warmup: int = option(0, help="steps over which the rate rises (%(default)s)", metavar="N")
 
     def __post_init__(self) -> None:
         unknown = [name for name, _ in self.by_part if name not in PARTS]
@@ -121,10 +121,10 @@ class Rates:
 class CaptionOptions:
     """Processing of captions that are lists of tags."""
 
-    shuffle_tags: bool = option(False, help="mix what stands between a caption's commas")
-    keep_tags: int = option(0, help="leave the first N tags as they are", metavar="N")
+    shuffle_tags: bool = option(False, help="shuffle the comma-separated tags of a caption")
+    keep_tags: int = option(0, help="keep the first N tags in place", metavar="N")
     """They are never dropped."""
-    tag_dropout: float = option(0.0, help="leave out each other tag with this probability", metavar="X")
+    tag_dropout: float = option(0.0, help="drop each of the other tags with this probability", metavar="X")
 
     def __post_init__(self) -> None:
         if self.keep_tags < 0:
@@ -155,98 +155,108 @@ class TrainOptions:
         ValueError: If a number is out of range.
     """
 
-    towers: Trained = option("text", help="which are trained (%(default)s)", choices=TRAINED)
-    batch: int = option(32, help="pairs in memory at once (%(default)s)", metavar="N")
+    towers: Trained = option("text", help="towers to train (%(default)s)", choices=TRAINED)
+    batch: int = option(32, help="pairs processed at once (%(default)s)", metavar="N")
     accumulate: int = option(
         1,
-        help="such parts in a batch; the pairs of all of them are told from each other (%(default)s)",
+        help="micro-batches in a batch; all pairs of the batch are contrasted with each other (%(default)s)",
         metavar="N",
     )
-    steps: int | None = option(None, help="how many batches, in place of --epochs", metavar="N", kind=int)
-    epochs: int = option(10, help="how often each image comes (%(default)s)", metavar="N")
-    seed: int = option(0, help="of order, captions and tags (%(default)s)", metavar="N")
+    steps: int | None = option(None, help="number of batches, instead of --epochs", metavar="N", kind=int)
+    epochs: int = option(10, help="passes over the data (%(default)s)", metavar="N")
+    seed: int = option(0, help="random seed of order, captions and tags (%(default)s)", metavar="N")
     precision: Precision = "fp32"
     rates: Rates = field(default_factory=Rates)
     captions: CaptionOptions = field(default_factory=CaptionOptions)
     crop: Crop = CROPS[0]
     augmentation: Augmentation = field(default_factory=Augmentation)
-    held_out: int | None = option(None, help="pairs to measure recall by (a tenth, at most 256)", metavar="N", kind=int)
-    ema: float = option(0.0, help="write a moving average of the weights, e.g. 0.999 (none)", metavar="X")
-    lora: int = option(0, help="train a LoRA, and write lora.safetensors too", metavar="RANK")
+    held_out: int | None = option(
+        None, help="pairs held out to measure by (a tenth, at most 256)", metavar="N", kind=int
+    )
+    ema: float = option(
+        0.0, help="write a moving average of the weights, of this decay, e.g. 0.999 (none)", metavar="X"
+    )
+    lora: int = option(0, help="train a LoRA of this rank, and write lora.safetensors too", metavar="RANK")
     lora_for: str | None = option(
         None,
-        help="which model's text encoder it is for, as its keys say (by width: sd1, sd2 or sdxl_g)",
+        help="model whose text encoder the LoRA's keys name (by width: sd1, sd2 or sdxl_g)",
         choices=("sd1", "sd2", "sdxl_l", "sdxl_g", "refiner"),
     )
     watch: tuple[str, ...] = ()
     """Prompts whose change is measured."""
     keep: float = option(
         0.0,
-        help="hold general prompts near their old token states, with this weight in the loss, against forgetting (0)",
+        help="weight of a loss that holds general prompts near their original token states, against forgetting (0)",
         metavar="W",
     )
     merge: float = option(
         1.0,
-        help="write the weights from before and so much of their change (%(default)s); others by --resume afterwards",
+        help="write the original weights plus X times their change (%(default)s); change X later with --resume",
         metavar="X",
     )
     schedule: Course = option(
         "cosine",
-        help="of the rate after the warm-up: it falls to 0 along half a cosine or a line, or stays (%(default)s)",
+        help="learning rate after the warm-up: down to 0 along half a cosine or a line, or constant (%(default)s)",
         choices=COURSES,
     )
-    cooldown: int = option(0, help="last steps, in which the rate falls to --cooldown-end (%(default)s)", metavar="N")
-    cooldown_power: float = option(1.0, help="power along which it falls; 1 is a line (%(default)s)", metavar="X")
-    cooldown_end: float = option(0.0, help="share of the highest rate that it ends at (%(default)s)", metavar="X")
-    beta1: float = option(0.9, help="of AdamW (%(default)s)", metavar="X")
-    beta2: float = option(0.98, help="of AdamW (%(default)s)", metavar="X")
-    eps: float = option(1e-6, help="of AdamW (%(default)s)", metavar="X")
-    loss: Loss = option("clip", help="of pairs (%(default)s)", choices=LOSSES)
+    cooldown: int = option(
+        0, help="final steps, over which the rate falls to --cooldown-end (%(default)s)", metavar="N"
+    )
+    cooldown_power: float = option(1.0, help="exponent of that fall; 1 is a straight line (%(default)s)", metavar="X")
+    cooldown_end: float = option(0.0, help="final rate, as a share of the peak (%(default)s)", metavar="X")
+    beta1: float = option(0.9, help="beta1 of AdamW (%(default)s)", metavar="X")
+    beta2: float = option(0.98, help="beta2 of AdamW (%(default)s)", metavar="X")
+    eps: float = option(1e-6, help="epsilon of AdamW (%(default)s)", metavar="X")
+    loss: Loss = option("clip", help="contrastive loss (%(default)s)", choices=LOSSES)
     unlock_image_layers: int | None = option(
         None,
-        help="train the last N layers of the image tower and what is behind them, and leave those in front (all)",
+        help="train only the last N layers of the image tower and what follows them (all)",
         metavar="N",
         kind=int,
     )
-    val_every: int | None = option(None, help="steps between measurements (a tenth of all)", metavar="N", kind=int)
-    clip: float | None = option(None, help="largest norm of the gradients (none)", metavar="X", kind=float)
-    optimizer: Optimizer = option("adamw", help="(%(default)s)", choices=get_args(Optimizer))
+    val_every: int | None = option(None, help="steps between measurements (a tenth of the run)", metavar="N", kind=int)
+    clip: float | None = option(None, help="maximum norm of the gradients (none)", metavar="X", kind=float)
+    optimizer: Optimizer = option("adamw", help="optimizer (%(default)s)", choices=get_args(Optimizer))
     patience: int | None = option(
         None,
-        help="end after N measurements of recall without a better one, and write the best weights",
+        help="stop after N measurements of recall without an improvement, and write the best weights",
         metavar="N",
         kind=int,
     )
-    word: str | None = option(None, help="train one new embedding alone, for this word in the captions", metavar="WORD")
-    word_vectors: int = option(1, help="vectors that it has (%(default)s)", metavar="N")
-    word_from: str = option("*", help="text whose tokens it begins with (%(default)s)", metavar="TEXT")
-    checkpointing: bool = option(False, help="less memory for a third more time, and the same numbers")
+    word: str | None = option(
+        None, help="train nothing but a new embedding, for this word in the captions", metavar="WORD"
+    )
+    word_vectors: int = option(1, help="number of its vectors (%(default)s)", metavar="N")
+    word_from: str = option("*", help="text whose tokens it starts from (%(default)s)", metavar="TEXT")
+    checkpointing: bool = option(
+        False, help="gradient checkpointing: less memory for a third more time, with the same result"
+    )
     compress: int = 0
     """Rank of the matrices that gradients are compressed to between processes; 0 for no compression."""
     new: str | None = option(
         None,
-        help="begin with random weights: a size by open_clip's name, such as ViT-B-32, or a config.json",
+        help="start from random weights, of a size by open_clip's name, such as ViT-B-32, or of a config.json",
         metavar="SIZE",
     )
-    new_text: bool = option(False, help="begin with a text encoder of random weights, of the size of the old one")
+    new_text: bool = option(False, help="start from a text encoder with random weights, of the same size")
     positions: Positions | None = option(
         None,
-        help="of a new text encoder (learned); rotary ones read captions longer than those in training, and hosts "
-        "cannot load them",
+        help="position encoding of a new text encoder (learned); rotary reads captions longer than those in training, "
+        "but hosts cannot load it",
         choices=POSITIONS,
     )
     context_length: int | None = option(
-        None, help="positions of a new text encoder, with start and end (77)", metavar="N", kind=int
+        None, help="positions of a new text encoder, including start and end (77)", metavar="N", kind=int
     )
     objective: Objective = option(
         "contrastive",
-        help="mlm: find hidden words of captions, without images, as a warm-up of the text encoder; classify: learn "
-        "the class of each text, or with --towers image of each image, by the folders that they are in (%(default)s)",
+        help="mlm: predict masked words of captions, without images, to warm up the text encoder; classify: predict "
+        "the class of each text, or of each image with --towers image, from the folder it is in (%(default)s)",
         choices=OBJECTIVES,
     )
 
     write_for: tuple[Library, ...] = option(
-        (), help="also write a folder that this library loads; may be given several times", choices=LIBRARIES
+        (), help="also write a folder in the format of this library; may be given several times", choices=LIBRARIES
     )
 
     def __post_init__(self) -> None:
@@ -395,16 +405,16 @@ DECLARED = {
 
 @dataclass(frozen=True)
 class WorldOptions:
-    """Options that determine the result of a run. Those that are None are made what is best for the kind of world."""
+    """Options that determine the result of a run. Options left at None take the best value for the kind of world."""
 
     kind: str = option(
         "unet",
         help="unet: a U-Net with CLIP, as Stable Diffusion (default); joint: joint attention with Qwen 3, as Flux has",
         choices=("unet", "joint"),
     )
-    steps: int = option(None, help="how many updates (3000; joint: 6000)", metavar="N", kind=int)
-    batch: int = option(None, help="pictures of each (64; joint: 24)", metavar="N", kind=int)
-    rate: float = option(None, help="highest step size (0.001; joint: 0.0015)", metavar="X", kind=float)
+    steps: int = option(None, help="number of updates (3000; joint: 6000)", metavar="N", kind=int)
+    batch: int = option(None, help="pictures in a batch (64; joint: 24)", metavar="N", kind=int)
+    rate: float = option(None, help="peak learning rate (0.001; joint: 0.0015)", metavar="X", kind=float)
     """It is reached after ``warmup`` steps; over the second half it falls to a twentieth."""
     warmup: int = 200
     weight_decay: float = 0.01
@@ -412,7 +422,7 @@ class WorldOptions:
     """Decay of the average of the weights, which is written instead of them."""
     clip: float = 1.0
     """Maximum norm of all gradients."""
-    seed: int = option(0, help="of weights, pictures and noise (%(default)s)", metavar="N")
+    seed: int = option(0, help="random seed of weights, pictures and noise (%(default)s)", metavar="N")
     accumulate: int = 1
     precision: str = "fp32"
 

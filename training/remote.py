@@ -31,7 +31,7 @@ def is_remote(source: str) -> bool:
 
 
 def fetched(address: str, cache: Path) -> Iterator[Path | DataProblem]:
-    """Copy the shards at an address to a folder, unless they are there; the copies, in order, or what went wrong.
+    """Copy remote shards to a folder, unless they are there; yield the copies in order, or the problems.
 
     Args:
         address: Address of a shard, or of several: with braces, ``{000..010}``, or an asterisk, or a folder of them.
@@ -71,7 +71,7 @@ def fetched(address: str, cache: Path) -> Iterator[Path | DataProblem]:
 
 
 def _shards(system: Any, path: str) -> list[str]:
-    """Paths of shards: those of a pattern or in a folder, or the path itself."""
+    """Paths of the shards that match a pattern or are in a folder; otherwise the path itself."""
     if any(character in path for character in "*?["):
         paths: list[str] = system.glob(path)
         return sorted(paths)
@@ -110,7 +110,7 @@ _Result = TypeVar("_Result")
 
 
 def _tried(act: Callable[..., _Result], *arguments: Any) -> _Result:
-    """Result of what may fail once, as networks do."""
+    """Call a function, and again after a pause if the network fails."""
     for pause in PAUSES:
         try:
             return act(*arguments)

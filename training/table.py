@@ -1,7 +1,7 @@
 """Rows of a ``.jsonl`` or ``.csv`` table, or of kohya's ``meta_cap.json``.
 
-A row is an image's name and its captions, or what is wrong with it. A broken row does not end the table: those behind
-it are read as if it were not there.
+A row is an image's name with its captions, or a problem. A broken row does not end the table: the rows
+after it are read as if it were not there.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..encoder.regular_file import read_regular
 
 
 class Columns(NamedTuple):
-    """Columns that are read, and what is between two of them."""
+    """Names of the columns to read, and the separator between columns."""
 
     image: tuple[str, ...] = ("file_name", "filepath", "image", "path")
-    """Names of that of the image's file; the first one that is there is read."""
+    """Possible names of the column of image files; the first one present is read."""
     caption: tuple[str, ...] = ("text", "title", "caption")
-    """Names of that of the caption, in the same way."""
+    """Possible names of the caption column, in the same way."""
     separator: str = ""
     """Character between columns of a CSV file; empty for one of `SEPARATORS`, by its first line."""
 
 
 COLUMNS = Columns()
-"""Those of Hugging Face's imagefolder, of open_clip, and others that are common."""
+"""Column names of Hugging Face's imagefolder, open_clip, and other common ones."""
 SEPARATORS = (",", "\t", ";", "|")
 MAX_JSON_BYTES = 2**28
 """Maximum size of a file that is read whole."""
@@ -78,14 +78,14 @@ def rows(table: Path, columns: Columns = COLUMNS) -> Iterator[TableRow]:
 
 
 class _Lines:
-    """Lines of a file. One that is too long or not UTF-8 raises an error, and the next one is read behind it."""
+    """Lines of a file. A line that is too long or not UTF-8 raises an error; reading can go on after it."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self.number = 0
         """Number of the last line, counted from 1."""
         self.is_over = False
-        """Whether a line was asked for behind the last one."""
+        """Whether a line was requested after the last one."""
 
     def __iter__(self) -> _Lines:
         return self
@@ -108,7 +108,7 @@ class _Lines:
 
 
 def kohya_rows(table: Path) -> Iterator[TableRow]:
-    """Entries of a ``meta_cap.json``: captions by image, behind each its tags, if it has them.
+    """Entries of a ``meta_cap.json``: each image's caption, followed by its tags if there are any.
 
     Raises:
         ValueError: If the file is no such table.

@@ -21,7 +21,7 @@ from ..encoder.quoting import quote
 MAX_EXTENDED_BYTES = 1024 * 1024
 """Maximum size of a header's extension: a long name, or PAX records."""
 MAX_PADDING_BYTES = 1024 * 1024
-"""Maximum number of zeros behind the end; GNU tar fills up 10 KiB by default, and 1 MiB for large tapes."""
+"""Maximum number of zeros after the end. GNU tar pads to 10 KiB by default, and to 1 MiB for large tapes."""
 
 FOLDER = "a folder"
 """Kind of a folder's entry."""
@@ -103,7 +103,7 @@ def members(file: BinaryIO) -> Iterator[Member]:
 
 
 def _header(file: BinaryIO, at: int) -> tuple[tarfile.TarInfo | None, int]:
-    """The header at an offset, None if it is zeros, and the offset behind it."""
+    """The header at an offset, or None if it is zeros, and the offset after it."""
     file.seek(at)
     block = file.read(_BLOCK)
     if not block.strip(b"\0"):
@@ -156,7 +156,7 @@ def _size_of(records: dict[str, str], size: int, at: int) -> int:
 
 
 def _check_end(file: BinaryIO, at: int) -> None:
-    """Look at what is behind the end: zeros, and no more than tapes are filled up with."""
+    """Check that only padding follows the end."""
     file.seek(at)
     rest = file.read(MAX_PADDING_BYTES + 1)
     if len(rest) > MAX_PADDING_BYTES or rest.strip(b"\0"):

@@ -30,7 +30,7 @@ TEMPLATES = ("a photo of a {}.",)
 PLACES = ("{}", "{c}")
 """Mark for a class in a template, as in open_clip and in CLIP benchmark."""
 NAMES_FILE = "classnames.txt"
-"""File of the classes' names beside shards."""
+"""File of class names next to shards."""
 MAX_BYTES = 2**24
 """Maximum size of a file of names or templates."""
 
@@ -153,7 +153,7 @@ def _filled(template: str, name: str) -> str:
 
 
 def _label_of(example: Example) -> str:
-    """Class of an image: the number beside it in its shard, or its folder; empty if it has none."""
+    """Class of an image: its number in the shard, or the name of its folder; empty if it has neither."""
     return example.captions[0] if example.captions else class_of(example)
 
 

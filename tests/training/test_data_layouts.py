@@ -120,6 +120,9 @@ def test_where_there_is_no_caption_the_nearest_file_is_named(tmp_path: Path) -> 
     lines = summary(read_data(write(tmp_path / "folder", files)).problems)
     assert any("; the nearest file is 'cat.text' (cat.png)" in line for line in lines)
     assert sum(int(line.split()[0]) for line in lines) == 2
+    files = {"7.jpg": picture(), "7.caption.md": "a cat", "70.jpeg.md": "no"}
+    lines = summary(read_data(write(tmp_path / "keys", files)).problems)
+    assert lines == ["1 left out: no .txt, .caption or .json beside it; the nearest file is '7.caption.md' (7.jpg)"]
     write_shard(tmp_path / "0.tar", {"0.png": picture(), "0.cap": "a cat", "1.png": picture()})
     assert reasons(read_data(tmp_path / "0.tar").problems) == {
         "0.tar/0": "no .txt, .caption or .json of its name in the shard; beside it is '0.cap'",

@@ -69,7 +69,7 @@ class Loader(list[Any]):
     num_samples = 0
 
 
-@pytest.mark.parametrize("count", [37, 64])
+@pytest.mark.parametrize("count", [37, 50])  # at 50 both medians lie between two ranks
 def test_loss_ranks_and_recall_are_open_clip_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     train = trainer("train")
     torch.manual_seed(0)
