@@ -3,7 +3,6 @@
 import gc
 import io
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from weighted_clip.commands import bulk
 from weighted_clip.commands.bulk import BulkEncoder
 from weighted_clip.commands.processes import place_of
@@ -26,7 +25,6 @@ from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.output import shards as shard_files
-from weighted_clip.output.files import RUN_LOCK_NAME, TEMPORARY_SUFFIX, alone_in, written_whole
 from weighted_clip.output.shards import ShardError, read_head, read_shards
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
@@ -212,12 +210,6 @@ def test_numbers_are_saved_in_the_type_wanted(
         torch.testing.assert_close(two.hidden, one.hidden.to(dtype))
 
 
-def test_a_shard_can_be_read_by_whoever_can_read_new_files(prompts: Path, weights: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert encode(prompts, weights, out) == 0
-    assert {path.stat().st_mode for path in out.iterdir()} == {prompts.stat().st_mode}
-
-
 # ---- lines
 
 
@@ -385,30 +377,6 @@ def test_a_terminated_program_says_how_to_go_on_and_leaves_nothing_half_written(
     assert all(name.endswith(".safetensors") for name in names(out))
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
-def test_a_killed_program_leaves_whole_shards_only(weights: Path, tmp_path: Path) -> None:
-    prompts, out = written(tmp_path, TEXTS * 200), tmp_path / "out"
-    given = ["--batch", prompts, "--weights", weights, "--out", out, "--shard-size", "3"]
-    process = subprocess.Popen([sys.executable, str(ROOT), "encode", *map(str, given)], stderr=subprocess.DEVNULL)
-    end = time.monotonic() + SECONDS
-    while not (out.is_dir() and len([*out.glob("*.safetensors")]) > 20) and time.monotonic() < end:
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    whole = [name for name in names(out) if name.endswith(".safetensors")]
-    assert 20 <= len(whole) < 534
-    for name in whole:
-        load_file(out / name)
-    # the kill may or may not have met a file being written
-    left = out / f"prompts-00000000.safetensors{TEMPORARY_SUFFIX}"
-    left.mkdir()
-    (left / ".tmpXXXX").write_bytes(b"half")
-    written(tmp_path, (TEXTS * 200)[: 3 * len(whole) + 15])  # some shards more: the others would be as these
-    assert encode(prompts, weights, out) == 0
-    assert encode(prompts, weights, tmp_path / "whole") == 0
-    assert_same(out, tmp_path / "whole")
-
-
 def test_lines_that_were_added_are_encoded(
     prompts: Path, weights: Path, tmp_path: Path, encoded_lines: list[int]
 ) -> None:
@@ -560,25 +528,6 @@ def assert_nothing_half(out: Path, num_shards: int, capsys, message: str) -> Non
     assert all(name.endswith(".safetensors") for name in names(out))
 
 
-def test_a_full_disk_leaves_whole_shards_and_a_message(
-    prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
-    save, out = shard_files.save_tensors, tmp_path / "out"
-
-    def full(tensors: Any, path: Path, metadata: Any) -> None:
-        if "prompts-00000003" in str(path):
-            path.write_bytes(b"half")
-            raise OSError(28, "No space left on device", str(path))
-        save(tensors, path, metadata)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shard_files, "save_tensors", full)
-        assert encode(prompts, weights, out) == 1
-    assert_nothing_half(out, 1, capsys, "No space left on device")
-    assert encode(prompts, weights, out) == 0
-    assert len(list(read_shards(out))) == len(TEXTS)
-
-
 def test_texts_too_long_to_be_read_again_are_refused(
     prompts: Path, weights: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
@@ -586,14 +535,6 @@ def test_texts_too_long_to_be_read_again_are_refused(
     monkeypatch.setattr(shard_files, "MAX_HEADER_BYTES", 100)
     assert encode(prompts, weights, tmp_path / "out") == 1
     assert_nothing_half(tmp_path / "out", 0, capsys, "its texts are too long for one file; choose smaller shards")
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="may write everywhere")
-def test_a_folder_that_is_read_only_is_noticed_at_once(prompts: Path, weights: Path, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "out"
-    out.mkdir(mode=0o555)
-    assert encode(prompts, weights, out) == 1
-    assert_nothing_half(out, 0, capsys, f"{out}: no file can be written there (Permission denied)")
 
 
 @pytest.mark.parametrize(
@@ -682,20 +623,6 @@ def test_several_processes_are_refused_before_anything_is_written(
         assert not (tmp_path / "out").exists()
 
 
-def test_what_a_kill_left_is_removed_and_what_another_process_writes_is_not(
-    prompts: Path, weights: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    left = out / f"prompts-00000000.safetensors{TEMPORARY_SUFFIX}"
-    left.mkdir(parents=True)
-    (left / "half").write_bytes(b"half")
-    with written_whole(out / "prompts-00000003.safetensors") as place:  # which the second process writes
-        place.write_bytes(b"whole")
-        assert encode(prompts, weights, out) == 0
-    assert names(out) == [f"prompts-0000000{first}.safetensors" for first in (0, 3, 6)]
-    assert (out / "prompts-00000003.safetensors").read_bytes() == b"whole"
-
-
 @pytest.mark.parametrize(
     "environ",
     [{"RANK": "x"}, {"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "-1"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "-1"}],
@@ -703,15 +630,6 @@ def test_what_a_kill_left_is_removed_and_what_another_process_writes_is_not(
 def test_a_place_that_is_none_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="start them with torchrun, or unset these"):
         place_of(environ)
-
-
-def test_two_runs_do_not_write_into_one_folder(prompts: Path, weights: Path, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "out"
-    with alone_in(out):
-        assert encode(prompts, weights, out) == 1
-        assert names(out) == [RUN_LOCK_NAME]
-    assert f"{out}: another run is writing there" in capsys.readouterr().err
-    assert encode(prompts, weights, out) == 0
 
 
 # ---- memory

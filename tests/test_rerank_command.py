@@ -141,18 +141,6 @@ def test_ctrl_c_leaves_no_copy_and_a_second_run_works(
     assert len(list(copies.iterdir())) == 5
 
 
-def test_a_copy_that_was_killed_is_finished(weights: Path, folder: Path, tmp_path: Path, capsys) -> None:
-    copies = tmp_path / "copies"
-    assert rerank(weights, "a cat", folder, "--copy", copies) == 0
-    whole = {path.name: path.read_bytes() for path in copies.iterdir()}
-    for name in sorted(whole)[2:]:
-        (copies / name).unlink()
-    capsys.readouterr()
-    assert rerank(weights, "a cat", folder, "--copy", copies) == 0
-    assert f"2 were in {copies} already, with the same bytes" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in copies.iterdir()} == whole
-
-
 def test_ranks_of_copies_sort_as_numbers(weights: Path, tmp_path: Path, capsys) -> None:
     folder = tmp_path / "many"
     folder.mkdir()

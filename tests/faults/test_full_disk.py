@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -142,40 +141,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "clip.safetensors", folder / "pictures"
 
 
-def test_rerank_copies_all_or_none(disk: Disk, images: tuple[Path, Path], capsys) -> None:
-    clip, pictures = images
-    size = (pictures / "one.png").stat().st_size
-    command = ["rerank", "a cat", str(pictures), "--weights", str(clip), "--copy", str(disk.folder)]
-    with disk.full(size // 2):
-        assert main(command) == 1
-    assert "cannot be written: " in capsys.readouterr().err
-    assert list(disk.folder.iterdir()) == []
-    with disk.full(size + size // 2):
-        if disk._disk is not None:  # the first has room, the second has none
-            assert main(command) == 1
-            assert list(disk.folder.iterdir()) == []
-    assert main(command) == 0
-    assert len(snapshot(disk.folder)) == 2
-    before = snapshot(disk.folder)
-    assert main(command) == 0  # the same bytes are there already
-    assert "2 were in " in capsys.readouterr().err
-    assert snapshot(disk.folder) == before
-    copy = next(disk.folder.glob("1-*"))
-    copy.write_bytes(b"mine")
-    assert main(command) == 1  # never overwrites
-    assert f"{copy} exists and is not overwritten" in capsys.readouterr().err
-    assert snapshot(disk.folder) == {**before, copy.name: b"mine"}
-
-
-def test_a_copy_never_takes_the_place_of_a_file_that_came_meanwhile(tmp_path: Path) -> None:
-    path = tmp_path / "1-cat.png"
-    refused = pytest.raises(OSError, match=r"1-cat\.png cannot be written: File exists")
-    with refused, written_whole(path, may_replace=False) as place:
-        place.write_text("ours")
-        path.write_text("theirs")
-    assert snapshot(tmp_path) == {"1-cat.png": b"theirs"}
-
-
 def test_a_picture_that_cannot_be_read_is_named_and_not_its_copies(images: tuple[Path, Path], tmp_path: Path) -> None:
     _, pictures = images
     gone = tmp_path / "gone.png"
@@ -256,30 +221,6 @@ def test_pages_of_the_repository_keep_their_old_text(disk: Disk, monkeypatch: py
         with pytest.raises(OSError, match=r"PAGE\.md cannot be written: "):
             report.write_page([report.Absence("host", "word" * 2000)], {})
     assert snapshot(disk.folder) == before
-
-
-KILLED = """
-import os, runpy, signal, sys
-from pathlib import Path
-written_whole = runpy.run_path(sys.argv[2])["written_whole"]
-with written_whole(Path(sys.argv[1])) as place:
-    place.write_bytes(b"half")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill")
-def test_a_kill_while_writing_leaves_the_old_file_and_the_next_run_cleans_up(tmp_path: Path) -> None:
-    path = tmp_path / "prompt.safetensors"
-    write_conditioning(path, ROWS, "old", EncodeOptions(), {})
-    before = path.read_bytes()
-    command = [sys.executable, "-c", KILLED, str(path), str(ROOT / "output" / "files.py")]
-    assert subprocess.run(command, env=environment(), check=False).returncode == -signal.SIGKILL
-    left = path.with_name(path.name + TEMPORARY_SUFFIX)
-    assert [path.read_bytes() for path in left.rglob("whole.*")] == [b"half"]
-    assert path.read_bytes() == before
-    write_conditioning(path, ROWS, "new", EncodeOptions(), {})
-    assert list(path.parent.iterdir()) == [path]
 
 
 def test_an_output_stream_without_room_is_told_and_ends_the_program(tmp_path: Path) -> None:

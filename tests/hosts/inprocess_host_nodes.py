@@ -11,13 +11,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
-import inprocess_weighted_clip as of_stock_boxes
 import torch
 from inprocess import (
     T5_SIZES,
@@ -27,14 +25,12 @@ from inprocess import (
     main,
     make_clip,
     make_lora,
-    measured,
     note,
     ours,
     run_ours,
     stock,
     with_lora,
 )
-from inprocess_other_packs import ours_of
 from inprocess_traces import LORA, leaves_nothing
 from inprocess_weighted_clip import encoders
 from safetensors.torch import load_file
@@ -329,60 +325,6 @@ def check_more_prompts_on_one_clip() -> None:
             found, expected = stock(work, text), attention_weights(clip, text)
             difference(found[0][0], expected[0][0])
             difference(factors(found, 1), factors(expected, 1))
-
-
-# ---- faults
-
-
-def fails(check: Callable[[], None]) -> bool:
-    """Whether a check raises or finds a difference."""
-    num_before = len(measured)
-    try:
-        check()
-        return any(measured[num_before:])
-    except Exception:
-        return True
-    finally:
-        del measured[num_before:]
-
-
-def check_faults_put_in_on_purpose_are_seen() -> None:
-    """Each is what a careless change of the node would do."""
-    weighted_clip = ours_of("hosts.comfy.weighted_clip.clip")
-    encoding = ours_of("hosts.comfy.weighted_clip.encoding")
-    host_texts = ours_of("hosts.comfy.weighted_clip.host_texts")
-    host_clip = ours_of("hosts.comfy.host_clip").host_clip
-    mixin = weighted_clip._Weighted
-    right_parts, right_tokens = encoding.parts_of_rows, mixin.tokenize
-    texts: dict[int, Any] = {}
-
-    def from_the_front(clip: Any, family: Any, tokens: Any, num_rows: int, sizes: Any) -> Any:
-        if family is None or len(tokens) != 1:
-            return right_parts(clip, family, tokens, num_rows, sizes)
-        ((key, (chunk,)),) = tokens.items()
-        return [[{key: entry} for entry in chunk[:num_rows]]]
-
-    def of_the_first_text(self: Any, text: Any, *rest: Any, **choices: Any) -> Any:
-        return right_tokens(self, texts.setdefault(id(self), text), *rest, **choices)
-
-    merging = check_merge_nodes_before_and_behind
-    templates = of_stock_boxes.check_templates_of_nodes_keep_rows_and_words_apart
-    words = of_stock_boxes.check_words_of_stock_boxes_are_known
-    each_text = check_each_text_is_weighed_in_the_rows_of_its_encoder
-    faults: dict[str, tuple[Any, tuple[Callable[[], None], ...]]] = {
-        "rows counted from the front": (patch.object(encoding, "parts_of_rows", from_the_front), (templates,)),
-        "a clone that is the host's": (
-            patch.object(mixin, "clone", lambda self, *_, **__: host_clip(self)),
-            (merging,),
-        ),
-        "marks lost": (patch.object(host_texts, "marked_entry", lambda entry, token, prompt: entry), (words,)),
-        "wrong text of two": (patch.object(mixin, "tokenize", of_the_first_text), (each_text,)),
-    }
-    for fault, (change, checks) in faults.items():
-        with change:
-            for check in checks:
-                texts.clear()
-                assert fails(check), f"{fault}: {check.__name__} does not see it"
 
 
 if __name__ == "__main__":

@@ -42,7 +42,6 @@ SIDE = 8
 """Side of the latent picture."""
 AS_WRITTEN = "as written"
 NEGATIVE = "blurry"
-Lora = dict[str, torch.Tensor]
 PROMPTS = {
     "a [cat:dog:0.5] [<lora:a:0.8>:<lora:b:1>:0.5]": "",
     "a cat [<lora:a:1>:0.3]": "",
@@ -199,10 +198,6 @@ def different(ours: Sequence[tuple[Call, Call]]) -> int:
     return len({call.weight.numpy().tobytes() for call, _ in ours})
 
 
-FAR = 1e-2
-"""Relative difference that a fault makes at least."""
-
-
 @compares("LoRAs in time on SD1 and SDXL, small: weights and texts at each step, with prompt-control's", limit=2e-6)
 def check_weights_and_texts_are_those_of_prompt_control_step_by_step() -> None:
     for family in ("SD1", "SDXL"):
@@ -214,23 +209,6 @@ def check_weights_and_texts_are_those_of_prompt_control_step_by_step() -> None:
                 assert different(theirs) > 1, text
                 note(compared(ours, theirs))
         assert torch.equal(bench.weight(), plain)
-
-
-def check_faults_are_seen() -> None:
-    bench = Bench("SD1")
-    text = "[<lora:a:0.9:0.4>:<lora:b:0.2:1>:0.5] a [cat:dog:0.5]"
-    with bench.files():
-        theirs = bench.theirs("[<lora:a:0.4:0.9>:<lora:b:1:0.2>:0.5] a [cat:dog:0.5]", 0)
-        assert compared(bench.ours(text), theirs) < 1e-5
-        assert compared(bench.ours(text, counter="as the WebUI counts"), theirs) > FAR, "one step late"
-        assert compared(bench.ours(text.replace("0.9:0.4", "0.4:0.9")), theirs) > FAR, "strengths swapped"
-        model, clip, bare, _ = loaded(bench.model, bench.clip, text, counter=AS_WRITTEN, sigmas=bench.sigmas)["result"]
-        positive = encoded(clip, bare, counter=AS_WRITTEN, sigmas=bench.sigmas)
-        for _, values in positive:  # as if ranges were closed and touched at a step
-            for end in ("end_percent", "clip_end_percent"):
-                values[end] = min(1.0, values.get(end, 1.0) + 0.03)
-        closed = bench.calls(positive, stock(clip, NEGATIVE), model)
-        assert max(len(call.texts) for call, _ in closed) == 2
 
 
 def by_hand(bench: Bench, strengths: Sequence[tuple[float, float]], text_at: Callable[[int], str]) -> list[Call]:

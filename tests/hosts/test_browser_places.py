@@ -124,20 +124,6 @@ def test_placed_phrases_are_shown_with_their_areas_and_where_they_acted(page: Ru
     page.wait("return document.querySelectorAll('.wcr-stale').length === 0")
 
 
-def test_places_in_the_text_have_small_pictures(page: RulerPage) -> None:
-    inputs = {"emphasis": "Original", "comma_backtrack": 20, "padding": "attend", "steps": 20, "counter": "as written"}
-    text = {"text": "a cat MASK(0 0.5) AND a dog MASK(0 1, 0.5 1)", **inputs, "regions": "prompt-control"}
-    page.load({"class_type": "WeightedCLIPA1111Encode", "inputs": text})
-    page.wait_for(chips=["a", "cat", "a", "dog"], count="2 texts")
-    (shown,) = places(page)
-    assert [row["text"] for row in shown["rows"]] == ["MASK(0 0.5)", "MASK(0 1, 0.5 1)"]
-    assert [row["corners"] for row in shown["rows"]] == [[True, False, True, False], [False, False, True, True]]
-    page.set_widget("text", "a cat MASK(0.5")
-    page.wait("return document.querySelector('.wcr-message')?.innerText.includes('its bracket is never closed')")
-    page.set_widget("regions", "off")
-    page.wait("return document.querySelectorAll('.wcr-place').length === 0")
-
-
 def test_off_the_ruler_names_only_what_never_acted(page: RulerPage) -> None:
     load(page)
     page.set(SWITCH, False)

@@ -38,7 +38,6 @@ PACKS = {
     "beside_forge_couple": "sd-forge-couple",
     "equals_daam": "daam",
     "those_of_prompt_control": "comfyui-prompt-control",
-    "loras_in_time.check_faults": "comfyui-prompt-control",
     "check_smz": "ComfyUI_smZNodes",
     "check_adv_clip_emb": "ComfyUI_ADV_CLIP_emb",
     "of_cd_tuner": "cd-tuner_negpip-ComfyUI",

@@ -125,16 +125,6 @@ def test_the_user_chooses_which_text_of_a_prompt_is_taken_apart(webui: WebUIServ
     assert "No row changes" not in page.wait_for_text("comparison", "this is number 2")
 
 
-@pytest.mark.parametrize("text", ["", "🐱🚀" * 200, "((((a [b] (c:1.2", "(cat:1.1) dog, " * 1000])
-def test_odd_prompts_leave_the_page_alive(page: LabPage, text: str) -> None:
-    page.fill("prompt", text)
-    page.wait_until_read(text)
-    if text.startswith("(((("):
-        page.wait_for_text("strip", "never closed")
-    page.fill("prompt", "a cat")
-    page.wait_for_chips(["a", "cat"])
-
-
 def test_pasted_parameters_set_the_script(webui: WebUIServer, browser: Tab) -> None:
     """The arrow below Generate reads the parameters of an image out of the prompt box."""
     browser.open(webui.address)
@@ -214,15 +204,6 @@ def test_keep_apart_shows_its_choices_once_a_phrase_is_typed(browser: Tab, webui
     browser.run(f"{field}.select()")
     browser.press_backspace()
     browser.wait(f"{seen.replace('return ', 'return (')}) === '[false,false,false,false]'")
-
-
-def test_a_request_without_a_scheme_means_what_it_meant(webui: WebUIServer) -> None:
-    """The host fills in what the page begins with."""
-    text = "a (dog:0.5)"
-    off, bare, named = (webui.txt2img(text, script=script) for script in ((), (True,), (True, "masked_blend")))
-    assert bare.equals(off)
-    assert not named.equals(off)
-    assert "Weighted CLIP: a1111" in bare.infotext
 
 
 def test_page_has_no_error_of_ours(webui: WebUIServer, page: LabPage) -> None:

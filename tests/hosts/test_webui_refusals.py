@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 
 import pytest
@@ -46,30 +45,6 @@ def test_a_wrong_request_answers_422_with_the_words_in_detail(webui: WebUIServer
     answer = json.loads(caught.value.body)
     assert words in answer["detail"]
     assert answer["error"] == "Weighted CLIP"
-
-
-def test_parameters_that_cannot_be_used_are_refused_by_the_api(webui: WebUIServer) -> None:
-    """Forge's API stumbles over parameters of an image unless its lists are given."""
-    ask = partial(webui.txt2img, TEXT, styles=[], hr_additional_modules=["Use same choices"])
-    for name, value in (("", "quantum"), (" padding", "zoom"), (" bind strength", "much")):
-        extra = f"Weighted CLIP: comfy, Weighted CLIP{name}: {value}" if name else f"Weighted CLIP: {value}"
-        with pytest.raises(APIError, match=value) as caught:
-            ask(infotext=f"{TEXT}\nSteps: 2, Sampler: Euler, Seed: 1, Size: 64x64, {extra}")
-        assert caught.value.status == 422
-        assert value in json.loads(caught.value.body)["detail"]
-
-
-def test_infinite_weights_are_refused_and_far_ones_named(webui: WebUIServer) -> None:
-    with pytest.raises(APIError, match="“cat” has the weight inf") as caught:
-        webui.txt2img(f"a (cat:{'9' * 400})", script=(True, "a1111"))
-    assert caught.value.status == 422
-    with pytest.raises(APIError, match="A part between ANDs has the weight inf"):
-        webui.txt2img(f"a cat AND a dog:{'9' * 400}", script=(True, "a1111"))
-    text = "a (cat:12) and a dog"
-    made = webui.txt2img(text, script=(True, "a1111"), probe=True)
-    assert made.seen is not None
-    assert "“cat” has the weight 12: is 1.2 meant?" in made.seen.comments
-    assert made.equals(webui.txt2img(text))
 
 
 @pytest.mark.parametrize("scheme", ["masked_blend", "negpip"])
@@ -118,15 +93,3 @@ def test_what_cannot_be_pasted_is_said_and_no_menu_is_left_blank(webui_tab: Tab)
     webui_tab.wait(f"const told = {told}; return told.includes('quantum') && told")
     paste(webui_tab, CUTOFF.format("comfy"))
     webui_tab.wait(f"return !({told})")
-
-
-def test_cutoff_with_a_scheme_it_does_not_go_with_is_told_at_the_menu(webui_tab: Tab) -> None:
-    note = "document.querySelector('#tab_txt2img [id$=weighted_clip_note]')?.innerText ?? ''"
-    for scheme, is_told in (
-        ("masked_blend", "true"),
-        ("a1111_no_norm", "false"),
-        ("a1111", "true"),
-        ("comfy", "false"),
-    ):
-        paste(webui_tab, CUTOFF.format(scheme))
-        webui_tab.wait(f"return String(({note}).includes('cutoff does not go with')) === args[0]", is_told)

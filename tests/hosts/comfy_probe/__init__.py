@@ -1,9 +1,7 @@
-"""A node pack for the tests of Weighted CLIP: it shows what is inside links of a running ComfyUI, and makes faults."""
+"""A node pack for the tests of Weighted CLIP: it shows what is in links of a running ComfyUI, and lets a CLIP fail."""
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import logging
 import time
@@ -72,34 +70,6 @@ class WeightedCLIPTestLoadConditioning(TestNode, conditioning=("CONDITIONING",),
         if len(found) != len(conditioning):
             raise ValueError(f"{len(found)} hidden states for {len(conditioning)} entries")
         return ([[found[str(index)], values] for index, (_, values) in enumerate(conditioning)],)
-
-
-class WeightedCLIPTestFaultyNoise(TestNode, noise=("NOISE",), fault=(["scaled", "float16"],)):
-    """First noise scaled as KSampler scales it for Stable Diffusion 1, or rounded to float16."""
-
-    RETURN_TYPES = ("NOISE",)
-
-    def run(self, noise: Any, fault: str) -> tuple[Any]:
-        most = 14.6146
-
-        def generate_noise(latent: Any) -> torch.Tensor:
-            found = noise.generate_noise(latent)
-            return found.half().float() if fault == "float16" else found * (1 + most**2) ** 0.5 / most
-
-        return (SimpleNamespace(seed=noise.seed, generate_noise=generate_noise),)
-
-
-class WeightedCLIPTestTrim(TestNode, number=("INT", {"default": 0})):
-    """Gives back to the system what nothing in the process uses any more, so that what is left can be measured."""
-
-    OUTPUT_NODE = True
-
-    def run(self, number: int) -> dict[str, Any]:
-        gc.collect()
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
-        return {"ui": {"trimmed": [number]}}
 
 
 class WeightedCLIPTestShowText(TestNode, text=("STRING", {"forceInput": True})):
