@@ -69,7 +69,7 @@ class Fast(Arithmetic):
         return rows.view(x.shape)
 
     def added(self, hidden: Tensor, change: Tensor) -> Tensor:
-        """Add in place to ``change`` if its type is that of the states."""
+        """Add in place to ``change`` if it has the states' type."""
         return change.add_(hidden) if change.dtype == hidden.dtype else hidden + change
 
 
@@ -196,7 +196,7 @@ def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 
 
 def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
-    """Yield what is left of each limit on the groups of this process and on those around them."""
+    """Yield the memory left below each limit on this process's groups and their parents."""
     try:
         groups_of_process = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -142,7 +142,7 @@ def processor_name(info: str) -> str | None:
     >>> processor_name("Features : fp asimd\n") is None
     True
     """
-    fields = dict(_FIELD.findall(info)[::-1])  # those of the first core
+    fields = dict(_FIELD.findall(info)[::-1])  # the first core's
     name = fields.get("model name")
     if name is None or not {"cpu family", "model"} <= fields.keys():
         return name

@@ -74,7 +74,7 @@ def transposed_column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
     on ``hidden[:, order]`` equals attention with the column mask on ``hidden``, in that order. The text does not move:
     both masks have the same rows and columns for it.
 
-    Args, result and errors as in `row_mask`; ``grid`` is that of the image before it is transposed.
+    Args, result and errors as in `row_mask`; ``grid`` is the image's before it is transposed.
 
     >>> transposed_column_mask(0, (2, 2)).int().tolist()
     [[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]
@@ -90,7 +90,7 @@ def transposed_order(text_length: int, grid: Sequence[int]) -> Tensor:
     ``hidden[:, transposed_order(text_length, (rows, columns))]`` are the transposed states. The same with ``(columns,
     rows)`` reverses it.
 
-    Args and errors as in `row_mask`; ``grid`` is that of the image before it is transposed.
+    Args and errors as in `row_mask`; ``grid`` is the image's before it is transposed.
 
     Returns:
         ``[s]``, int64: the old position for each new one.

@@ -1,7 +1,7 @@
 """Nodes that are being edited, as far as the page knows them, and the problems that their classes find in that.
 
 A node class finds them in ``problems``, by the functions that its run calls, so that page and run refuse the same.
-Nodes with a prompt box show them with those of their prompt (web/inspection.py), all others by a request of their own.
+Nodes with a prompt box show them with their prompt's problems (web/inspection.py), all others by a separate request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..weighting.problems import Problem, refused
 from .node import Node, checked
 
 WEIGHTED_CLIP = "WeightedCLIP"
-"""Id of the node behind which nodes that are not ours carry words too."""
+"""Id of the node after which other packs' nodes carry words too."""
 MAX_PROBLEMS = 20
 """Maximum number of problems in an answer."""
 MAX_WORDS = 400

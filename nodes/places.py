@@ -27,7 +27,7 @@ WHERE = {
     "area": make_input(
         "STRING",
         "left half, right third, top, bottom left, center; or x1 x2, y1 y2 from the left and the top, as parts of "
-        "the picture (0.5 is half) or, above 1, in pixels. ~0.1 behind it: soft edges. Or where red cat: where the "
+        "the picture (0.5 is half) or, above 1, in pixels. ~0.1 at the end: soft edges. Or where red cat: where the "
         "picture reads these words of the prompt, from the second step on. Empty: the whole picture.",
         default="",
     ),

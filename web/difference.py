@@ -25,7 +25,7 @@ SHOWN_CHUNKS = 4
 """Maximum number of chunks in the chart; the report has all."""
 HEADING = "What the changed CLIP makes of each token"
 LEGEND = (
-    "length: of the changed CLIP's row, as a multiple of that of the original's, on a logarithmic axis. angle: "
+    "length: of the changed CLIP's row, as a multiple of the original's, on a logarithmic axis. angle: "
     "between the two, in degrees. No bar: changed by less than 0.5 % or 0.05°. mean, pooled: |changed - original| / "
     "|original|, averaged over the rows shown, and of the pooled vector. Weights are not applied."
 )

@@ -68,7 +68,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class RequestError(ValueError):
-    """Raised for a request that cannot be answered; the message quotes it and says what is allowed."""
+    """Raised for a request that cannot be answered; the message quotes it and names the allowed values."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class RulerNode(NamedTuple):
     texts: tuple[str, ...] = ("text",)
     """Names of its prompt boxes."""
     problems: Callable[[Mapping[str, Any]], Iterable[Problem]] = lambda values: ()
-    """Function from its inputs and prompt to problems beside those of the prompt."""
+    """Function from its inputs and prompt to problems of the other inputs."""
     lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]] | None = None
     """Function from LoRAs of a prompt to issues about them; None if it loads none."""
     is_swept: bool = False
@@ -310,7 +310,7 @@ def prompt_words(request: object) -> PromptWords:
 
 
 def check_size(min_bytes: int) -> None:
-    """Refuse an answer that will be too long, of at least so many bytes, before it is made."""
+    """Refuse an answer of at least ``min_bytes`` that would be too long, before it is made."""
     if min_bytes > MAX_ANSWER:
         raise RequestError(TOO_LONG)
 

@@ -93,7 +93,7 @@ def bound(plan: Plan[T], strength: float, rest: str) -> Plan[T]:
 
     Returns:
         The plan with more variants: one pass per phrase for each version of the prompt, and one more with ``alone``.
-        Pooled vectors are those of the plain pass.
+        Pooled vectors come from the plain pass.
     """
 
     def variants() -> Iterator[Variant]:

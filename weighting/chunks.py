@@ -62,7 +62,7 @@ class ChunkLayout:
     comma_id: int = 267
     """Id of the token ``,``, at which A1111 prefers to cut."""
     is_open: bool = False
-    """Whether it has room for any text, as in encoders without chunks; the length is then that of the text."""
+    """Whether it has room for any text, as in encoders without chunks; the length is then the text's."""
     has_bos: bool = True
     """Whether the encoder has a begin token. Without one, position 0 is none of its own, and has no row."""
 

@@ -41,13 +41,13 @@ class EncodedPrompt(NamedTuple):
     pooled: Tensor
     """``[1, pooled_dim]``."""
     read: ReadPrompt
-    """The prompt that was encoded; its issues include those of the scheme."""
+    """The prompt that was encoded; its issues include the scheme's."""
     num_encodings: int = 0
     """Number of different encodings it took."""
     signs: tuple[float, ...] = ()
     """Factor of each row's value in the attention that reads it, 1 or -1; empty if all are 1."""
     places: Sequence[RowOrigin] = ()
-    """Origin of each row in the chunks of ``read``; those of a blend are those of its longest prompt."""
+    """Origin of each row in the chunks of ``read``; for a blend, in its longest prompt."""
     variants: Callable[[], Iterable[Variant]] = tuple
     """Function that returns the versions that were encoded, as in its `Plan`."""
 
@@ -217,7 +217,7 @@ def _plan_column(column: Sequence[TokenChunk], plan_chunks: SchemeFn, options: S
 
 
 def _in_columns(texts: Sequence[WeightedRows], length: int) -> Iterator[Encoding]:
-    """Rows of some texts as those of their columns."""
+    """Rows of some texts, regrouped by column."""
     hidden = torch.cat([text.hidden for text in texts]).unflatten(1, (-1, length))  # [texts, chunks, 77, dim]
     pooled = torch.cat([text.pooled for text in texts])
     return (Encoding(rows, pooled) for rows in hidden.unbind(1))
@@ -263,7 +263,7 @@ def _without_begin(weighted: WeightedRows) -> WeightedRows:
 def _with_eos_rows(
     weighted: WeightedRows, chunks: Sequence[TokenChunk], rule: str, layout: ChunkLayout
 ) -> WeightedRows:
-    """Replace the first EOS row of every chunk by that of the first chunk, or by the mean of them."""
+    """Replace the first EOS row of every chunk by the first chunk's, or by their mean."""
     if rule == "own" or len(chunks) == 1 or len(weighted.places) != len(chunks) * layout.length:
         return weighted
     ends = {RowOrigin(index, chunk.plain_ids.index(layout.eos_id)) for index, chunk in enumerate(chunks)}

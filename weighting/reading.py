@@ -47,12 +47,12 @@ class ReadPrompt(NamedTuple):
 
     @property
     def chunks(self) -> tuple[TokenChunk, ...]:
-        """All chunks in reading order, at least one; those of terms come last."""
+        """All chunks in reading order, at least one; terms' chunks come last."""
         return (*chunks_of(self.sections), *(chunk for term in self.terms for chunk in term.chunks))
 
     @property
     def encoded(self) -> list[tuple[Token, ...]]:
-        """Tokens of each chunk that the encoder has positions for, without those of terms."""
+        """Tokens of each chunk that the encoder has positions for, without terms."""
         first = 0 if self.layout.has_bos else 1
         return [chunk.tokens[first:] for chunk in chunks_of(self.sections)]
 
@@ -80,7 +80,7 @@ def read_prompt(
         tokenize: The encoder's tokenizer.
         layout: The encoder's chunk layout; CLIP-L's by default.
         embeddings: Embeddings the prompt can name; without them, names are plain text.
-        rule: The encoder's only chunk rule, in place of that of the options; its texts are not cleaned.
+        rule: The encoder's only chunk rule, instead of the option's; its texts are not cleaned.
 
     Returns:
         The chunks, their weights final and finite.
@@ -100,7 +100,7 @@ def read_prompt(
 
 
 def parse_encoded(text: str, options: EncodeOptions) -> Prompt:
-    """Parse what is encoded of a prompt, without tags, comments and terms, in positions of that."""
+    """Parse the encoded part of a prompt, without tags, comments and terms, in its own positions."""
     _, left, _ = _taken_out(text, options)
     return parse(left.text, options.syntax, strict=options.strict)
 
@@ -130,7 +130,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
     sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
     row_counts = rows_kept(sections) if options.drops_padding else None
     parsed = ReadPrompt(prompt, sections, (), options, context.layout, row_counts)
-    # what is clamped is named for that
+    # clamped weights are named for being clamped
     written = (issue for issue in prompt.issues if not (weight_issues and issue.code == "infinite-weight"))
     problems = [
         *written,

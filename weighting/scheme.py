@@ -105,7 +105,7 @@ class SchemePrompt(Protocol):
 
     @property
     def chunks(self) -> tuple[TokenChunk, ...]:
-        """All chunks, those of terms last."""
+        """All chunks, terms' last."""
         ...
 
     @property
@@ -283,7 +283,7 @@ class Scheme:
     choose: str = ""
     """Case in which to choose it, for the guide."""
     formula: str = ""
-    """Row j of the result, for the reference: of C, the encoding of the prompt, and E, that of the empty prompt."""
+    """Row j of the result, for the reference: C is the encoding of the prompt, E the empty prompt's."""
     cost: str = ""
     """Number of chunks encoded for a prompt of n chunks, for the reference."""
     options: tuple[str, ...] = ()

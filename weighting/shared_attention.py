@@ -63,7 +63,7 @@ class SharedAttention:
     def bias(self, queries: Queries, num_references: int, *, is_between: bool = False) -> Tensor:
         """Bias of each key at each query where text and picture read each other: ``[batch, queries, keys]``, float32.
 
-        A place of the picture reads prompts by their shares. Rows of text read those of their own prompt. Reference
+        A place of the picture reads prompts by their shares. Rows of text read their own prompt. Reference
         images, the last queries, read all; padding reads the base. In a block that ``is_between`` others, all read the
         prompts that blend.
         """
@@ -104,7 +104,7 @@ class SharedAttention:
     ) -> Tensor:
         """The host's attention to each prompt by itself, mixed by their shares; shapes as in `Weighing.attend`.
 
-        The mask has four dimensions, the last of which is that of the keys.
+        The mask has four dimensions, the last one for keys.
         """
         shares = self._at(queries)
         result: Tensor | None = None

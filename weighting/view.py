@@ -129,7 +129,7 @@ def least_size(parsed: ReadPrompt) -> int:
 def token_table(parsed: ReadPrompt) -> str:
     """Table of every chunk's tokens with position, id, text, weight and bytes, then the issues, for a terminal.
 
-    Bytes are those of tokens that are parts of characters.
+    Bytes are shown for tokens that are parts of characters.
     """
     lines: list[str] = []
     chunks = parsed.chunks  # computed at each access
@@ -267,7 +267,7 @@ def chip_of(
     joins: bool = False,
     is_hidden: bool = True,
 ) -> dict[str, Any]:
-    """A chip, still without problems; by default that of a tag, which has no tokens."""
+    """A chip, still without problems; by default a tag's, which has no tokens."""
     return {
         "text": text if len(text) <= MAX_CHIP_TEXT else f"{text[:MAX_CHIP_TEXT]}…",
         "note": note,

@@ -140,7 +140,7 @@ class TowerLocation:
         return self.prefix + next(key for key in self.table if "{}" in key).partition("{}")[0]
 
     def key_of(self, name: str) -> str:
-        """Key of a parameter; by that of the token or class embedding, a tower is recognised."""
+        """Key of a parameter. The key of the token or class embedding identifies a tower."""
         return self.prefix + next(key for key, parameter in self.table.items() if parameter == name)
 
     def layers_in(self, shapes: Shapes) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ _ONLY_WITH = {
 
 
 Give = Callable[[str], tuple[Mapping[str, Any], Sequence[str]]]
-"""Function from what stands in the tab to values of settings, and lines about what is left out."""
+"""Function from the tab's state to values of settings, and lines about omitted ones."""
 
 
 def build_accordion(

@@ -1,6 +1,6 @@
 """Attention weights of one layer and head of a model, for a chunk of a prompt; and the same as markup.
 
-The markup has attending words beside attended words, and both matrices. ``scripts/attention.js`` shows the weights of
+The markup has attending words next to attended words, and both matrices. ``scripts/attention.js`` shows the weights of
 the word under the pointer or with the focus; ``style.css`` draws. Without gradio: commands use it, too.
 
 Source: the view of heads of BertViz (J. Vig, "A Multiscale Visualization of Attention in the Transformer Model", 2019).
@@ -156,7 +156,7 @@ class AttentionView:
 
 
 def attention_chart(attended: AttentionView) -> str:
-    """Draw the weights of a head, initially those of the last word."""
+    """Draw the weights of a head, initially for the last word."""
     labels = attended.labels
     rows = [row_of(attended, query) for query in range(len(labels))]
     query = max((i for i, name in enumerate(labels) if name not in ("BOS", "EOS", "PAD")), default=len(labels) - 1)

@@ -58,7 +58,7 @@ def compare(
 ) -> Iterator[Comparison]:
     """Encode a prompt by several schemes one by one, and compare each with the unweighted encoding.
 
-    Only the scheme differs between them. Rows are those of the first text tower, whose tokens the page shows; numbers
+    Only the scheme differs between them. Rows come from the first text tower, whose tokens the page shows; numbers
     are taken in float64. Dropped padding is compared nevertheless, as dropping changes no remaining row. ``check`` is
     called before each call of an encoder; an exception it raises ends the work.
     """
@@ -150,7 +150,7 @@ def _encoded(model: LabModel, text: str, options: EncodeOptions, check: Check | 
 MAX_PROMPT = 400
 """Maximum number of characters of the prompt above the chart."""
 ALWAYS_TOLD = ("syntax", "normalization", "chunking", "padding")
-"""Options that are always named, even with default values. The scheme is what is compared."""
+"""Options that are always named, even with default values. The scheme is left out, as it is compared."""
 CUT = "▲"
 """Marks a bar that is longer than its axis."""
 
@@ -226,7 +226,7 @@ def _legend(axes: Axes) -> str:
     longest = f"×{axes.length_top:g}"
     cut = f" {CUT}: the bar is cut, as it would be longer than {longest}." if axes.length_top == LENGTH_TOPS[-1] else ""
     return (
-        "<p class='weighted-clip-note'>Upper bar: length of the row as a multiple of that of the unweighted row, "
+        "<p class='weighted-clip-note'>Upper bar: length of the row as a multiple of the unweighted row's, "
         f"logarithmic, ×{1 / axes.length_top:.2g} to {longest}. Lower bar: angle between the two, to "
         f"{axes.angle_top:g}°. ·: changed by less than 0.5 % or 0.05°. none: a row of length 0 has no direction. left "
         f"out: the scheme has no such row.{cut}</p>"

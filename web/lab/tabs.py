@@ -55,7 +55,7 @@ COUNTED = {
 }
 """Ways of counting steps, as displayed."""
 STRIPS_ABOVE = "Each text stands above with its steps, by these two."
-"""Line of the schedule's tab where the prompt's own strips are those of its texts."""
+"""Line of the schedule's tab when the prompt's own strips already show its texts."""
 
 COMPARED = ("comfy", "a1111", "masked_blend")
 """Schemes compared by default, with the unweighted encoding."""
@@ -226,7 +226,7 @@ class ConvertTab(PromptTab):
         live(self._use.click, {"fn": _used, "inputs": [self.shown[0], *self.asked, *outputs], "outputs": outputs})
 
     def show(self, target: str, text: str, *values: Any) -> tuple[Any, ...]:
-        """The converted prompt, and what is lost."""
+        """The converted prompt, and the losses."""
         converted, inputs = "", inputs_of(text, values)
         try:
             options = self.handlers.options(text, values)

@@ -4,7 +4,7 @@ A word at weight 0.3 should be 0.3 present, in its own rows and in every row tha
 that: later rows have already attended to it. So the prompt is also encoded with the word absent, and the two encodings
 are mixed. Two laws define how several faded words share the result, three methods define what absent means.
 
-Source: docs/reference/schemes.md, "masked_blend"; the law ``compel`` is that of the compel library 2.5.1. The schemes
+Source: docs/reference/schemes.md, "masked_blend"; the law ``compel`` is from the compel library 2.5.1. The schemes
 that replace words by the token ``+``: behaviour of ComfyUI_ADV_CLIP_emb 63984de and prompt-control 3.0.0-beta.9.
 """
 
@@ -70,7 +70,7 @@ def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
         options: Law, method, filler, pooled, mask and emphasis.
 
     Returns:
-        The plan of the blend. Its pooled vector is that of the whole prompt, or a blend, depending on
+        The plan of the blend. Its pooled vector is the whole prompt's, or a blend, depending on
         ``options.pooled``.
     """
     if options.emphasis is not None:

@@ -201,7 +201,7 @@ def _acts(lora: LoraTag, call: int, counter: Counter) -> bool:
 def _at(points: Points, call: int, steps: int, counter: Counter, constant: float) -> float:
     """Strength in a call, counted from 0.
 
-    The last step is the share 1. The WebUI's count is one behind, so the first two calls are its beginning.
+    The last step is the share 1. The WebUI's count lags by one, so the first two calls are its beginning.
     """
     if not points:
         return constant

@@ -122,7 +122,7 @@ def shares_of(places: Sequence[RegionPlace]) -> Tensor:
     """Share that each of some prompts joined by COUPLE has of each place.
 
     Args:
-        places: Their places, that of the base first. Without a mask it is the whole picture, or with FILL what the
+        places: Their places, the base's first. Without a mask it is the whole picture, or with FILL what the
             others leave.
 
     Returns:
@@ -249,7 +249,7 @@ def _calls(text: str) -> Iterator[_FunctionCall]:
 
 
 def _closing(text: str, opening: int) -> int | None:
-    """Position behind the bracket that closes the one at ``opening``."""
+    """Position after the bracket that closes the one at ``opening``."""
     depth = 0
     for match in _ROUND.finditer(text, opening):
         depth += 1 if match[0] == "(" else -1

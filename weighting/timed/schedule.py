@@ -69,7 +69,7 @@ class Branch:
     place: RegionPlace | None = None
     """Its place in the picture; None for the whole."""
     start: int = 0
-    """Position in the prompt behind what joins it to the part before."""
+    """Position in the prompt after the word that joins it to the previous part."""
 
     def at(self, call: int, counter: Counter) -> TimedText:
         """The text that a call of the denoiser uses."""
@@ -148,7 +148,7 @@ class CutParts(NamedTuple):
     """A prompt cut into parts between ANDs, before edits are read."""
 
     found: Bare
-    """The prompt without what is taken out of it; positions of the parts are in its text."""
+    """The prompt without comments and tags; the parts' positions are in its text."""
     parts: tuple[AndPart, ...]
     """The parts."""
     places: Sequence[RegionPlace | None]
