@@ -76,7 +76,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from ..encoder.config import CLIP_L
     from ..encoder.tokenizer import default_tokenizer
     from ..weighting.chunks import ChunkLayout
-    from ..weighting.reading import read_prompt, told_here
+    from ..weighting.reading import read_prompt, reworded
     from ..weighting.syntax.a1111 import TIMED_READER
     from ..weighting.view import counted, token_table, view
 
@@ -87,7 +87,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--positions {arguments.positions}: a chunk has at most {MAX_POSITIONS:,}")
     layout = ChunkLayout(length=arguments.positions)
     read = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), layout, embeddings=embeddings)
-    read = told_here(read, TIMED_READER, "The command schedule shows how")
+    read = reworded(read, TIMED_READER, "The command schedule shows how")
     shown = view(read)
     found = [] if arguments.attention is None else _attention(arguments, read.prompt.source)
     if found:
@@ -134,7 +134,7 @@ def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str,
             keys = list(zip(attended.labels, texts, shares, attended.allowed[query], strict=True))
             data = {"chunk": chunk, "position": query, "text": label, "layer": arguments.layer, "head": arguments.head}
             data["weights"] = [[key, share] for key, _, share, is_open in keys if is_open]
-            lines = [f"{attended.told}: {told}"]
+            lines = [f"{attended.subject}: {told}"]
             lines += [f"{place:>5}  {key!r:<24}{text:>8}" for place, (key, text, _, can) in enumerate(keys) if can]
             found.append((data, "\n".join(lines)))
     if not found:

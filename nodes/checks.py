@@ -98,7 +98,7 @@ def answer_check(asked: object, classes: Mapping[str, type[Node]], nodes: Mappin
         values, sources, lambda source: prompts_of_node(source, nodes), (size[0], size[1]) if size is not None else None
     )
     problems = list(islice(_of_types(node, values), MAX_PROBLEMS)) or list(islice(node.problems(state), MAX_PROBLEMS))
-    return {"problems": [problem._asdict() for problem in problems], "words": list(_offered(node.words(state)))}
+    return {"problems": [problem._asdict() for problem in problems], "words": list(_first_words(node.words(state)))}
 
 
 def _of_types(node: type[Node], values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -117,7 +117,7 @@ def _of_types(node: type[Node], values: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(f"{name} must be {_CALLED[kind]}, got {quote(value)}.", name)
 
 
-def _offered(prompts: Iterable[list[str]]) -> Iterator[list[str]]:
+def _first_words(prompts: Iterable[list[str]]) -> Iterator[list[str]]:
     """Words of prompts, as many as are shown."""
     room = MAX_WORDS
     for words in prompts:

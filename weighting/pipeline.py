@@ -22,12 +22,12 @@ from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
 from .options import EncodeOptions
 from .padding import BEHIND_CONTENT, cleaned, padding_visible
-from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, both, gathered, mask_tensor, uncausal
+from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, gathered, intersection, mask_tensor, uncausal
 from .prompt import Issue, Span
 from .reading import ReadPrompt
 from .scheme import RowOrigin, SchemeFn, SchemeOptions, WeightedRows, all_places, empty_prompt_aside, has_weights
 from .schemes import SCHEMES
-from .schemes.blend import EMPHASES, parted
+from .schemes.blend import EMPHASES, split_at_one
 from .schemes.sections import plan_sections
 
 T = TypeVar("T")
@@ -176,7 +176,7 @@ def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[E
     blends: list[Plan[WeightedRows]] = []
     if scheme_options.emphasis is not None:
         in_columns = EMPHASES[scheme_options.emphasis].in_columns
-        lowered, parts = zip(*map(parted, parts), strict=True)
+        lowered, parts = zip(*map(split_at_one, parts), strict=True)
         scheme_options = replace(scheme_options, emphasis=None)
         if any(map(has_weights, lowered)):
             blends = [scheme.plan(chunks, scheme_options) for chunks in lowered]
@@ -237,7 +237,7 @@ def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
     of_padding, of_phrases = padding_visible(options.padding, layout), phrases_visible(options)
 
     def visible(chunk: TokenChunk) -> Visible:
-        return both(of_padding(chunk), of_phrases(chunk))
+        return intersection(of_padding(chunk), of_phrases(chunk))
 
     return visible
 

@@ -120,7 +120,7 @@ def uncausal(plan: Plan[T]) -> Plan[T]:
     return Plan(lambda: (replace(variant, is_causal=False) for variant in plan.variants()), plan.combine)
 
 
-def both(first: Visible, second: Visible) -> Visible:
+def intersection(first: Visible, second: Visible) -> Visible:
     """Intersection of two masks; None if nothing is hidden.
 
     >>> both(bytes([1, 0]), bytes([1, 1, 0, 1])) == bytes([1, 0, 0, 0]), both(None, bytes([1, 1]))

@@ -50,7 +50,7 @@ class SchemeOptions:
     layout: ChunkLayout = CLIP_L_LAYOUT
     """Fixed parts of a chunk."""
     strength: float = 1.0
-    """negpip: scale of weights, as in `taken_weight`."""
+    """negpip: scale of weights, as in `effective_weight`."""
 
 
 DEFAULT_OPTIONS = SchemeOptions()
@@ -212,7 +212,7 @@ def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:
     return like.new_tensor([chunk.weights for chunk in chunks]).unsqueeze(-1)
 
 
-def taken_weight(weight: float, strength: float) -> float:
+def effective_weight(weight: float, strength: float) -> float:
     """Scale a weight: ``1 + strength (weight - 1)``, and the weight itself at strength 1.
 
     >>> taken_weight(-1.0, 1.0), taken_weight(-1.0, 0.25)

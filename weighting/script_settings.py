@@ -96,8 +96,8 @@ class PromptSettings:
         """Settings of a picture's prompt and negative prompt.
 
         Args:
-            values: Values by `SETTINGS`' names, as `read_setting` gives them; without a scheme, a picture was made without
-                the script.
+            values: Values by `SETTINGS`' names, as `read_setting` gives them; without a scheme, a picture was
+                made without the script.
             mode: The WebUI's emphasis mode.
         """
         option_values = {name: value for name, value in values.items() if name in OPTIONS}

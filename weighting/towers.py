@@ -30,7 +30,7 @@ from .padding import rows_kept
 from .pipeline import EncodedPrompt
 from .prompt import Issue, Span
 from .reading import ReadPrompt, read_prompt
-from .scheme import taken_weight
+from .scheme import effective_weight
 from .schemes import SCHEMES
 from .schemes.negpip import NegPipError
 
@@ -145,12 +145,12 @@ def read_for_towers(
     Raises:
         As in `read_together`.
     """
-    readers, open_readers = _apart(readers)
+    readers, open_readers = _split_by_layout(readers)
     reads = _read([text], options, readers)
     is_cut_by_comfyui = rule_of(options.chunking, options.syntax).startswith("comfy")
     if not isinstance(text, str) or not (is_cut_by_comfyui or _differ_in_length(readers.values())):
         reads = _with_equal_counts(reads)
-    prompts = _with_cut_told({name: parsed for name, (parsed,) in _with_equal_rows(reads).items()})
+    prompts = _with_cut_issues({name: parsed for name, (parsed,) in _with_equal_rows(reads).items()})
     return {**prompts, **{name: parsed for name, (parsed,) in _read([text], options, open_readers).items()}}
 
 
@@ -177,12 +177,12 @@ def read_together(
         PromptError: In strict mode, if the reference raises.
         ValueError: If an option is out of range.
     """
-    readers, open_readers = _apart(readers)
+    readers, open_readers = _split_by_layout(readers)
     reads = _with_equal_rows(_with_equal_counts(_read(texts, options, readers), len(kept)), kept)
     return {**reads, **_read(texts, options, open_readers)}
 
 
-def _apart(readers: Mapping[str, Reader]) -> tuple[dict[str, Reader], dict[str, Reader]]:
+def _split_by_layout(readers: Mapping[str, Reader]) -> tuple[dict[str, Reader], dict[str, Reader]]:
     """Readers of towers whose rows are side by side, and of towers whose rows come after them."""
     open_readers = {name: reader for name, reader in readers.items() if reader.layout.is_open}
     return {name: reader for name, reader in readers.items() if name not in open_readers}, open_readers
@@ -234,7 +234,7 @@ def _with_equal_rows(reads: Reads, min_rows: Sequence[int] = ()) -> dict[str, li
     return {name: list(map(dropping, prompts)) for name, prompts in reads.items()}
 
 
-def _with_cut_told(reads: Mapping[str, ReadPrompt]) -> dict[str, ReadPrompt]:
+def _with_cut_issues(reads: Mapping[str, ReadPrompt]) -> dict[str, ReadPrompt]:
     """Add an issue for each tower with tokens beyond the rows that all towers have, in all prompts of its text."""
     counts = {name: _first_rows(parsed)[-1] for name, parsed in reads.items()}
     shortest = min(counts, key=counts.__getitem__)
@@ -319,7 +319,7 @@ def _signs(parsed: ReadPrompt) -> list[bool]:
     chunks = [chunk for section in parsed.sections for chunk in max(section.prompts, key=len)]
     counts = parsed.kept or [parsed.layout.length] * len(chunks)
     rows = (weight for chunk, count in zip(chunks, counts, strict=True) for weight in chunk.weights[:count])
-    return [taken_weight(weight, parsed.options.strength) < 0 for weight in rows]
+    return [effective_weight(weight, parsed.options.strength) < 0 for weight in rows]
 
 
 def padded(parsed: ReadPrompt, count: int) -> ReadPrompt:

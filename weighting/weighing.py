@@ -177,7 +177,7 @@ class AttentionWeighting:
         if self.places is not None or self._is_masked(is_between):
             bias = self._bias_by_place(query, around, options, is_between)
         elif self._has_bias:
-            bias = torch.nn.functional.pad(_held(self.bias[:, None, None], query.dtype), around)
+            bias = torch.nn.functional.pad(_bounded_bias(self.bias[:, None, None], query.dtype), around)
         if bias is not None:
             mask = bias if mask is None else _with_mask(bias, mask)
         if self._has_factor:
@@ -256,10 +256,10 @@ class AttentionWeighting:
             bias = query.new_zeros(shape)
             text = bias[..., around[0] : around[0] + num_text]
             if self.places is None:
-                text[:] = _held(self.bias[:, None, None], query.dtype)
+                text[:] = _bounded_bias(self.bias[:, None, None], query.dtype)
             else:
                 for index, by_place in enumerate(self.places.biases(queries)):
-                    text[index, 0] = _held(by_place.add_(self.bias[index]), query.dtype)
+                    text[index, 0] = _bounded_bias(by_place.add_(self.bias[index]), query.dtype)
             if self.shared is not None and self._is_masked(is_between):
                 by_prompt = self.shared.bias(queries, self.num_references(options), is_between=is_between)
                 text += by_prompt[:, None].to(query.dtype)
@@ -267,7 +267,7 @@ class AttentionWeighting:
         return self._by_place[key]
 
 
-def _held(bias: Tensor, dtype: torch.dtype) -> Tensor:
+def _bounded_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
     """A bias in a number type, within what cannot make a row of only -inf, or one with inf, whose softmax is NaN."""
     limit = torch.finfo(dtype).max / 2
     return bias.clamp(-limit, limit).to(dtype)

@@ -112,27 +112,27 @@ class _Machine:
         elif name == "GLOBAL":
             self._name(str(argument).replace(" ", ".", 1))
         elif name == "BINPERSID":
-            self._stack.append(_Value("storage", self._taken(1)))
+            self._stack.append(_Value("storage", self._popped(1)))
         elif name.startswith("TUPLE"):
-            self._stack.append(_Value("tuple", self._taken(_COUNTS.get(name))))
+            self._stack.append(_Value("tuple", self._popped(_COUNTS.get(name))))
         elif name in ("APPEND", "APPENDS"):
-            self._extend(self._taken(_COUNTS.get(name)), "list")
+            self._extend(self._popped(_COUNTS.get(name)), "list")
         elif name in ("SETITEM", "SETITEMS"):
-            parts = self._taken(_COUNTS.get(name))
+            parts = self._popped(_COUNTS.get(name))
             if any(part.kind != "key" for part in parts[::2]):
                 raise ValueError("a dictionary in its pickle has a key that is neither a text nor a small number")
             self._extend(parts, "dict")
         elif name == "BUILD":
-            self._extend(self._taken(_COUNTS[name]))
+            self._extend(self._popped(_COUNTS[name]))
         elif name in ("REDUCE", "NEWOBJ"):
-            self._call(*self._taken(_COUNTS[name]))
+            self._call(*self._popped(_COUNTS[name]))
         elif name == "PROTO":
             if argument != PROTOCOL:
                 raise ValueError(f"its pickle has protocol {argument}, expected {PROTOCOL}")
         elif name != "STOP":
             raise ValueError(f"its pickle has the opcode {name}, which PyTorch writes none of")
 
-    def _taken(self, count: int | None) -> list[_Value]:
+    def _popped(self, count: int | None) -> list[_Value]:
         """Pop the last values of the stack, or all after the last mark."""
         place = self._marks.pop() if count is None else len(self._stack) - count
         if place < (self._marks[-1] if self._marks else 0):

@@ -149,7 +149,7 @@ class AttentionView:
     allowed: Sequence[Sequence[bool]]
     """Query by key: True where mask and causality allow attention."""
     is_causal: bool
-    told: str
+    subject: str
     """Description of the weights."""
     num_more: int = 0
     """Number of further positions not shown."""
@@ -181,7 +181,7 @@ def attention_chart(attended: AttentionView) -> str:
     more = f" {attended.num_more} positions of padding behind these are not shown." if attended.num_more else ""
     return (
         f"<section class='weighted-clip-attention' data-rows='{escape(json.dumps(rows, separators=(',', ':')))}'>"
-        f"<h2>{escape(attended.told)}</h2><p class='weighted-clip-told' role='status'>{escape(sentence)}</p>"
+        f"<h2>{escape(attended.subject)}</h2><p class='weighted-clip-told' role='status'>{escape(sentence)}</p>"
         "<div class='weighted-clip-head-view'><div class='weighted-clip-from' role='radiogroup' "
         f"aria-label='Word that attends'>{words}</div>"
         f"<svg viewBox='0 0 100 {height}' style='height: {height}px' preserveAspectRatio='none' aria-hidden='true'>"

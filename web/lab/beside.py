@@ -65,7 +65,7 @@ class BesideTab(PromptTab):
         """Tokens of both prompts."""
         inputs = {**inputs_of(text, values), OTHER_ID: second_text}
         try:
-            first, second = (self.handlers.given(each, values) for each in (text, second_text))
+            first, second = (self.handlers.prompt_text(each, values) for each in (text, second_text))
             content = _notes(first, second) + _panes(*compared(first.read, second.read), bool(second_text.strip()))
         except EXPLAINED as error:
             content = markup.message(str(error))
@@ -75,13 +75,15 @@ class BesideTab(PromptTab):
         """Similarity of the pooled vectors, for each text encoder."""
         try:
             model = self.handlers.source()
-            first, second = (self.handlers.given(each, values, model) for each in (text, second_text))
+            first, second = (self.handlers.prompt_text(each, values, model) for each in (text, second_text))
             cosines = self.handlers.run(pooled_cosines, model, first, second)
         except Exception as error:  # the page is the only place where the user can see it
             return markup.refused(explained(error))
         rows = [(name, f"{cosine:.4f}", f"{angle:.1f}°") for name, (cosine, angle) in cosines.items()]
         table = markup.table(("Text encoder", "Cosine", "Angle"), rows, POOLED_NOTE)
-        return markup.kept(_notes(first, second) + table, {**choices_of(text, values), OTHER_ID: second_text})
+        return markup.greyed_when_changed(
+            _notes(first, second) + table, {**choices_of(text, values), OTHER_ID: second_text}
+        )
 
 
 def compared(first_prompt: ReadPrompt, second_prompt: ReadPrompt) -> tuple[list[ComparedToken], list[ComparedToken]]:

@@ -169,7 +169,7 @@ def comparison_chart(comparisons: Sequence[Comparison], parsed: ReadPrompt, chun
     return f"<section class='weighted-clip-chart'><h2>{title}</h2>{drawn}{_legend(axes)}</section>"
 
 
-def told_of(text: str, options: EncodeOptions) -> str:
+def comparison_title(text: str, options: EncodeOptions) -> str:
     """Subject of a comparison: the prompt and the options shared by all schemes, as markup."""
     prompt = text if len(text) <= MAX_PROMPT else f"{text[:MAX_PROMPT]}… ({len(text):,} characters)"
     settings = [

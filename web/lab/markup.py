@@ -58,7 +58,7 @@ def current(inner: str, inputs: Mapping[str, str]) -> str:
     return f"<div {_inputs(inputs)}>{inner}</div>"
 
 
-def kept(inner: str, inputs: Mapping[str, str]) -> str:
+def greyed_when_changed(inner: str, inputs: Mapping[str, str]) -> str:
     """Markup that stays when its texts and choices change: the script then greys it out."""
     note = "Of another prompt or other options than those above: compare again."
     return (

@@ -60,7 +60,7 @@ class Wish:
     seeds: list[int]
     """Seeds of the images."""
     options: SampleOptions
-    given: Tensor
+    prefix: Tensor
     """``[k]``, tokens at the beginning of all images."""
     note: str
     """Note on the preparation of the picture they come from."""
@@ -192,7 +192,7 @@ class TextToImageLab(Tab):
         ended, took = self._clock(), 0.0
         for first in range(0, count, together):
             num_shown = -columns  # so that the first token is shown
-            for tokens in steps(prior, wish.text, wish.seeds[first : first + together], wish.options, wish.given):
+            for tokens in steps(prior, wish.text, wish.seeds[first : first + together], wish.options, wish.prefix):
                 drawn, last = tokens.shape[1], first + len(tokens)
                 where = f"images {first + 1} to {last}" if len(tokens) > 1 else f"image {last}"
                 progress = f"token {drawn} of {length}, {where} of {count}"
