@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from .kernels import PACKED, Kernel
-from .layers import Arithmetic, Block, quick_gelu
+from .layers import Arithmetic, EncoderBlock, quick_gelu
 from .linear import PackedLayers, layer_norm, linear
 
 PACK_ROWS = 256
@@ -125,7 +125,7 @@ PACKS = Packs()
 
 def arithmetic_for(
     model: nn.Module,
-    blocks: Sequence[Block],
+    blocks: Sequence[EncoderBlock],
     kernel: Kernel,
     now: Hashable,
     state: Callable[[], Hashable],
@@ -139,7 +139,7 @@ def arithmetic_for(
     return Fast(kernel, PACKS.of(model, products, kernel, now, state))
 
 
-def products_of(block: Block) -> list[Layers]:
+def products_of(block: EncoderBlock) -> list[Layers]:
     """Layers of a block, grouped by common inputs."""
     attention, mlp = block.self_attn, block.mlp
     return [(attention.q_proj, attention.k_proj, attention.v_proj), (attention.out_proj,), (mlp.fc1,), (mlp.fc2,)]

@@ -27,7 +27,7 @@ from .config import FAMILIES, OPENCLIP_H, ModelFamily, TextConfig
 from .encoding import Encoding
 from .fast import PACKS, arithmetic_for
 from .kernels import CHOICE, Kernel
-from .layers import Arithmetic, Block, Rotation
+from .layers import Arithmetic, EncoderBlock, Rotation
 from .linear import layer_norm, linear, rounded_up, widened, without_autocast
 from .masks import causal_mask
 from .text_model import TextEncoder, TextModel, first_eos
@@ -136,7 +136,7 @@ class PrefixTextEncoder(TextEncoder):
 
         hidden = widened(model.embeddings(tokens, vectors)[rows, places])  # [n, d]
         rotate = model.rotation(places)
-        blocks = cast("Sequence[Block]", model.encoder.layers)
+        blocks = cast("Sequence[EncoderBlock]", model.encoder.layers)
         arithmetic = arithmetic_for(
             model, blocks, scope.kernel, scope.state, partial(state_of, model), is_packed=self.is_packed
         )
@@ -324,14 +324,14 @@ class _Mixer:
 
 
 def _run_block(
-    block: Block,
+    block: EncoderBlock,
     hidden: Tensor,
     past: Sequence[tuple[Tensor, ...]],
     mix: _Mixer,
     rotate: Rotation | None,
     arithmetic: Arithmetic,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """`Block.forward` for new states ``[n, d]``; also returns keys and values of all, known ones first.
+    """`EncoderBlock.forward` for new states ``[n, d]``; also returns keys and values of all, known ones first.
 
     Keys are stored as used in attention, i.e. rotated for rotary positions.
     """

@@ -14,7 +14,7 @@ from weighted_clip.dalle.prior import Prior, SandwichBlock
 from weighted_clip.dalle.published import VARIANTS, prior_of
 from weighted_clip.dalle.sampling import SampleOptions, sample
 from weighted_clip.encoder.config import MaskVariant
-from weighted_clip.encoder.layers import Block
+from weighted_clip.encoder.layers import EncoderBlock
 from weighted_clip.encoder.sparse_masks import (
     column_mask,
     row_mask,
@@ -125,7 +125,7 @@ def test_a_layer_under_the_papers_masks_equals_that_of_rudalle(kind: str, is_san
     layer = prior.layers[1]
     assert type(layer) is SandwichBlock
     if not is_sandwiched:  # as in the paper's layout
-        layer = Block(prior.config)
+        layer = EncoderBlock(prior.config)
         layer.load_state_dict(prior.layers[1].state_dict(), strict=False)
     mask = (row_mask if kind == "row" else column_mask)(TEXT, (SIDE, SIDE)).unsqueeze(1)
     hidden = torch.randn(2, prior.config.length, 32, generator=torch.Generator().manual_seed(0)) * 2
