@@ -143,11 +143,11 @@ def prompts_of_node(source: Source, nodes: Mapping[str, RulerNode]) -> Prompts |
     if not texts or len(texts) < len(names) or not node.defaults.keys() <= chosen.keys():
         return UNKNOWN
     values = {name: chosen[name] for name in node.defaults}
-    of_texts = [_prompts_of_text(node, text, values) for text in dict.fromkeys(texts)]
-    first = of_texts[0]
+    parsed = [_prompts_of_text(node, text, values) for text in dict.fromkeys(texts)]
+    first = parsed[0]
     return (
-        first._replace(words=tuple(words for prompts in of_texts for words in prompts.words))
-        if len(of_texts) > 1
+        first._replace(words=tuple(words for prompts in parsed for words in prompts.words))
+        if len(parsed) > 1
         else first
     )
 

@@ -163,7 +163,7 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
         num_words = most_words(maps, FLOAT * (used[0] + 3 * used[2]))
         chosen = [numbers[key]] if key else [*range(num_words)]
         places = places_of(maps)
-        largest = max(place.largest for of_word in places for place in of_word)
+        largest = max(place.largest for word_places in places for place in word_places)
         pictures = _Pictures(maps, places, largest, scale, image)
         num_pictures = len(maps[0].shares)
         lines = [watch.note] if watch.note else []

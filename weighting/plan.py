@@ -151,7 +151,7 @@ def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
 
     size = max(len(seen) for seen in visible if seen is not None)
     everything = b"\1" * length
-    flags = b"".join(mask * (size // len(mask)) for mask in (seen or everything for seen in visible))
+    flags = b"".join(chunk_mask * (size // len(chunk_mask)) for chunk_mask in (seen or everything for seen in visible))
     return torch.frombuffer(bytearray(flags), dtype=torch.bool).view(len(visible), -1, length)
 
 

@@ -43,14 +43,14 @@ class SharedAttention:
         self._shares, self._device = shares, device
         self._owners = owners.long().to(device)
         self._by_layout: dict[Queries, Tensor] = {}
-        images_of: dict[tuple[int, int, int], list[int]] = {}
+        images_by_keys: dict[tuple[int, int, int], list[int]] = {}
         for image, key_owners in enumerate(owners):
             for prompt in range(shares.shape[1]):
                 places = (key_owners == prompt).nonzero().flatten().tolist()
                 if places and bool(shares[image, prompt].any()):
-                    images_of.setdefault((prompt, places[0], places[-1] + 1), []).append(image)
+                    images_by_keys.setdefault((prompt, places[0], places[-1] + 1), []).append(image)
         self.parts = [
-            PromptKeys(prompt, images, slice(first, end)) for (prompt, first, end), images in images_of.items()
+            PromptKeys(prompt, images, slice(first, end)) for (prompt, first, end), images in images_by_keys.items()
         ]
         """Keys that are read, by prompt."""
 

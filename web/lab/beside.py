@@ -97,9 +97,9 @@ def compared(first_prompt: ReadPrompt, second_prompt: ReadPrompt) -> tuple[list[
     return tuple(  # pyright: ignore[reportReturnType] - there are two
         [
             ComparedToken(text_of(token, parsed.prompt.source) or f"#{id_of(token.id)}", token.weight, kind)
-            for token, kind in zip(tokens, of_prompt, strict=True)
+            for token, kind in zip(tokens, token_kinds, strict=True)
         ]
-        for parsed, tokens, of_prompt in zip((first_prompt, second_prompt), (first, second), kinds, strict=True)
+        for parsed, tokens, token_kinds in zip((first_prompt, second_prompt), (first, second), kinds, strict=True)
     )
 
 

@@ -102,18 +102,18 @@ class RankingLab(Tab):
         if len(paths) > MAX_PICTURES:
             raise LabError(f"these are {len(paths)} pictures; at most {MAX_PICTURES} are ranked at a time")
         layout = layout_of(clip.text.config)
-        features_of = [text_features(text, syntax, default_tokenizer(), layout, clip.text_features) for text in texts]
+        encoded_texts = [text_features(text, syntax, default_tokenizer(), layout, clip.text_features) for text in texts]
         images, problems = _opened(paths)
         if not images:
             return markup.problems(problems)
         features = image_features(clip, [image for _, image in images])
         scale = 1.0 if softmax == "cosines" else 1 / clip.logit_scale
-        scores = similarity(torch.stack([text_vector.vector for text_vector in features_of]), features)
+        scores = similarity(torch.stack([encoded_text.vector for encoded_text in encoded_texts]), features)
         values: list[list[float]] = probabilities(scores / scale, SOFTMAX[softmax]).tolist()
         order = best(scores[0], len(images))
-        for number, text_vector in enumerate(features_of):
+        for number, encoded_text in enumerate(encoded_texts):
             problems += [
-                f"{f'Text {number}' if number else 'Prompt'}, {issue.line}" for issue in text_vector.read.issues
+                f"{f'Text {number}' if number else 'Prompt'}, {issue.line}" for issue in encoded_text.read.issues
             ]
         sheet: list[tuple[str, str, Image.Image]] = []
         for rank, index in enumerate(order, 1):

@@ -221,13 +221,13 @@ def cut_at_places(text: str) -> PlacedParts:
         Span(bisect_left(positions, start), bisect_left(positions, end))
         for start, end in zip(starts, ends, strict=True)
     )
-    calls_of_part: list[list[_FunctionCall]] = [[] for _ in starts]
+    part_calls: list[list[_FunctionCall]] = [[] for _ in starts]
     for call in calls:
         if call.name not in ("COUPLE", "MASK_SIZE"):
-            calls_of_part[bisect_left(ends, call.span.start)].append(call)
+            part_calls[bisect_left(ends, call.span.start)].append(call)
     joined = [None, *(couples.get(border) for border in borders)]
-    places = tuple(_place(*pair, size) for pair in zip(calls_of_part, joined, strict=True))
-    _check(places, calls_of_part)
+    places = tuple(_place(*pair, size) for pair in zip(part_calls, joined, strict=True))
+    _check(places, part_calls)
     return PlacedParts(fragment, spans, places, tuple(_issues(calls)))
 
 

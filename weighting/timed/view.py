@@ -53,12 +53,12 @@ class TimedRead(NamedTuple):
 
 def standing_texts(prompt: TimedPrompt, steps: int, counter: Counter) -> list[StandingText]:
     """All texts of a timed prompt in order, branch by branch."""
-    times_of: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
+    times_by_text: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
     for index, branch in enumerate(prompt.branches):
         for run in runs(branch, steps, counter):
-            _, times = times_of.setdefault((index, run.fragment.text), (run.fragment, []))
+            _, times = times_by_text.setdefault((index, run.fragment.text), (run.fragment, []))
             times.append((run.first + 1, run.end))
-    return [StandingText(index, fragment, tuple(times)) for (index, _), (fragment, times) in times_of.items()]
+    return [StandingText(index, fragment, tuple(times)) for (index, _), (fragment, times) in times_by_text.items()]
 
 
 def read_standing(
