@@ -181,8 +181,7 @@ class WeightedCLIPRegion(PlacingNode):
             BLOCKS,
             "every other: the region is limited to its area in every second block of the model only, so that prompts "
             "blend. It matters for models in which text and picture share an attention (Flux, Qwen-Image, Z-Image, "
-            "...); "
-            "in Stable Diffusion 1, 2 and XL, Anima, Wan and LTX-Video it changes nothing.",
+            "...); in Stable Diffusion 1, 2 and XL, Anima, Wan and LTX-Video it changes nothing.",
             advanced=True,
         ),
         "boxes": BOXES,

@@ -66,8 +66,7 @@ class WeightedCLIPWatch(Node):
             LAYERS,
             "all: the mean of all attention layers. fine: the layers with the most cells, which show edges. coarse: "
             "the others, which show the layout. as DAAM: the layers that DAAM uses, for comparison (Stable Diffusion "
-            "1, 2, "
-            "XL). Models with one grid, such as Flux, have the same layers in coarse and fine.",
+            "1, 2, XL). Models with one grid, such as Flux, have the same layers in coarse and fine.",
         ),
     }
 

@@ -133,8 +133,8 @@ NAMED = 3
 """Number of words named in the line above."""
 _PERCENT = ColorScale(0.0, 1.0, True)
 NOTE = (
-    "How much of each word on the right a head takes into the one on the left, 100 % in all. Point at a word, or use "
-    "the arrow keys; strength is drawn as a square root."
+    "How much each word on the right contributes to the one on the left in a head, 100 % in all. Point at a word, or "
+    "use the arrow keys; strength is drawn as a square root."
 )
 
 
@@ -178,7 +178,7 @@ def attention_chart(attended: AttentionView) -> str:
         f"stroke-opacity='{share**0.5:.3f}'/>"
         for key, share in enumerate(shares)
     )
-    more = f" {attended.num_more} positions of padding behind these are not shown." if attended.num_more else ""
+    more = f" {attended.num_more} positions of padding after these are not shown." if attended.num_more else ""
     return (
         f"<section class='weighted-clip-attention' data-rows='{escape(json.dumps(rows, separators=(',', ':')))}'>"
         f"<h2>{escape(attended.subject)}</h2><p class='weighted-clip-told' role='status'>{escape(sentence)}</p>"
@@ -226,8 +226,8 @@ def _open(allowed: Sequence[Sequence[bool]]) -> str:
 
 def _matrix(title: str, cells: str, count: int, query: int) -> str:
     legend = {
-        "Weights": "the stronger, the more a row's word attends a column's",
-        "Mask": "filled is what a row's word may attend",
+        "Weights": "the stronger, the more a row's word attends to a column's",
+        "Mask": "filled: what a row's word may attend to",
     }[title]
     return (
         f"<figure><svg viewBox='0 0 {count} {count}' role='img' aria-label='{title}: {escape(legend)}' "

@@ -28,8 +28,8 @@ MAX_TOKENS = 2000
 """Maximum number of tokens of a prompt that are compared."""
 NOTE = "Coloured: tokens that the other prompt does not have there. Dashed: the same token with another weight."
 POOLED_NOTE = (
-    "Cosine of the pooled vectors, from -1 to 1: the state of the end token, which SDXL and others read beside the "
-    "words. Weights do not count in it."
+    "Cosine of the pooled vectors, from -1 to 1: the state of the end token, which SDXL and others read in addition to "
+    "the words. It ignores weights."
 )
 
 
@@ -49,7 +49,7 @@ class BesideTab(PromptTab):
 
     def build(self, page: Inputs) -> None:
         """As in `Tab`."""
-        example = "Such as the prompt with a word changed"
+        example = "For example the prompt with one word changed"
         box = textbox("other", "Another prompt, read with the same options", placeholder=example)
         self.asked, self.kept = [box], {"other": box}
         self.shown = [html("panes", "Tokens of both prompts", NOT_YET)]

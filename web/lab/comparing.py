@@ -96,7 +96,10 @@ def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tu
     elif num_rows != num_plain and is_unmixed:
         rows, missing = _rows_without_seams(parsed), "between chunks"
     if num_rows != len(rows) or num_plain != num_chunks(parsed) * length:
-        return (), f"This has {num_rows} rows and the unweighted encoding {num_plain}, so they cannot be laid together."
+        return (
+            (),
+            f"This has {num_rows} rows and the unweighted encoding {num_plain}, so they cannot be compared row by row.",
+        )
     message = ""
     if not is_unmixed:
         message = BLENDED

@@ -125,7 +125,7 @@ class Handlers:
             index, count = min(number, len(reads)) - 1, len(reads) + num_more
             chosen, note = reads[index], ""
             if count > 1:
-                sentence = f"Of {count} texts that the WebUI makes of this prompt in {steps} steps this is number"
+                sentence = f"Of the {count} texts that the WebUI makes of this prompt in {steps} steps, this is number"
                 note = f"{sentence} {index + 1}: “{shortened(chosen.text)}”."
             if self.is_in_webui or note:
                 return PromptText(chosen.text, _left(options), chosen.read, note)

@@ -50,11 +50,11 @@ TIMED_EXAMPLE = "a [cat:dog:0.5] in a bowl"
 """Prompt with a change, suggested in the tab for schedules."""
 
 COUNTED = {
-    "as the WebUI counts": "as the WebUI counts: each change comes a step late",
+    "as the WebUI counts": "as the WebUI counts: each change comes one step late",
     "as written": "as written: each change comes at its step",
 }
 """Ways of counting steps, as displayed."""
-STRIPS_ABOVE = "Each text stands above with its steps, by these two."
+STRIPS_ABOVE = "Each text is shown above with its steps, by these two."
 """Line of the schedule's tab when the prompt's own strips already show its texts."""
 
 COMPARED = ("comfy", "a1111", "masked_blend")

@@ -95,7 +95,7 @@ class TextToImageLab(Tab):
                 with gr.Row():
                     top_k = whole("top_k", "Top-k", 0, info="Likeliest tokens; 0: all")
                     top_p = slider("top_p", "Top-p", "Likeliest share; 1: all", (MIN_TOP_P, 1, 0.05), options.top_p)
-                seed = whole("seed", "Seed", 0, info="Of the first image; those after it count on")
+                seed = whole("seed", "Seed", 0, info="Of the first image; later ones count up")
                 with gr.Accordion("Complete a picture", open=False, elem_id=element_id("completion")):
                     picture = gr.Image(
                         label="Picture whose top is kept", height=260, elem_id=element_id("kept_picture")
