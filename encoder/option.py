@@ -20,11 +20,11 @@ class Option(NamedTuple):
     label: str
     """Label of its control on a page; empty if it has none."""
     text: str
-    """What it is, in a sentence or two."""
+    """Description in a sentence or two."""
     choices: tuple[str, ...]
     """Allowed values in the order of menus, default first; empty if it is no menu."""
     meanings: Mapping[str, str]
-    """What choices mean, in a few words; those that need none are left out."""
+    """Meanings of choices, in a few words; choices that need none are left out."""
     minimum: float | None
     maximum: float | None
     step: float | None
