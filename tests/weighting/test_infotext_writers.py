@@ -87,7 +87,10 @@ CASES = {
         f"a cat\nNegative prompt: blurry, {LINE}", negative="blurry,", problems=("within a line",)
     ),
     "parts that end in signs": Case(
-        f"a cat,. Negative prompt: blurry,. {LINE}", "a cat,.", "blurry,.", problems=("does not begin a line", "within a line")
+        f"a cat,. Negative prompt: blurry,. {LINE}",
+        "a cat,.",
+        "blurry,.",
+        problems=("does not begin a line", "within a line"),
     ),
     "signs before a line": Case(f"a cat,.\nNegative prompt: blurry,.\n{LINE}", "a cat,.", "blurry,."),
     "only the first break lost": Case(
