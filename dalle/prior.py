@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ..encoder.layers import PLAIN, Arithmetic, Block, Mix, Past, Rotation
+from ..encoder.layers import PLAIN, Arithmetic, EncoderBlock, Mix, Past, Rotation
 from ..encoder.linear import without_autocast
 from ..encoder.sparse_masks import LayerMask, column_mask, convolutional_mask, layer_schedule, row_mask
 from .config import START_PIECE, PriorConfig
@@ -37,7 +37,7 @@ class PriorLogits(NamedTuple):
     """``[b, n, K]``."""
 
 
-class SandwichBlock(Block):
+class SandwichBlock(EncoderBlock):
     """A block that also normalises the outputs of attention and MLP before adding them."""
 
     def __init__(self, config: PriorConfig) -> None:
@@ -86,7 +86,7 @@ class Prior(nn.Module):
         self.image_embedding = nn.Embedding(config.image_vocab_size, d)
         self.row_embedding = nn.Embedding(config.rows, d)
         self.column_embedding = nn.Embedding(config.columns, d)
-        block = SandwichBlock if config.is_rudalle else Block
+        block = SandwichBlock if config.is_rudalle else EncoderBlock
         self.layers = nn.ModuleList(block(config) for _ in range(config.num_layers))
         self.final_layer_norm = nn.LayerNorm(d, eps=config.layer_norm_eps)
         self.head_layer_norm = nn.LayerNorm(d, eps=config.layer_norm_eps) if config.is_rudalle else nn.Identity()

@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from .layers import Block, Rotation
+from .layers import EncoderBlock, Rotation
 from .linear import widened
 from .masks import causal_mask, check_mask, combine
 from .text_model import TextModel, Vectors, check_ids
@@ -79,7 +79,7 @@ def attention_weights(
     >>> tuple(weights.shape), weights[0, 0, 0, 0].item()
     ((1, 2, 77, 77), 1.0)
     """
-    blocks = cast("list[Block]", list(model.encoder.layers))
+    blocks = cast("list[EncoderBlock]", list(model.encoder.layers))
     if not 1 <= layer <= len(blocks):
         raise ValueError(f"layer {layer} is out of range: this encoder has layers 1 to {len(blocks)}")
     check_ids(ids, model.config)
@@ -95,7 +95,7 @@ def attention_weights(
     return _attended(blocks[layer - 1], hidden, allowed, rotate)[0]
 
 
-def _attended(block: Block, hidden: Tensor, allowed: Tensor, rotate: Rotation | None) -> tuple[Tensor, Tensor]:
+def _attended(block: EncoderBlock, hidden: Tensor, allowed: Tensor, rotate: Rotation | None) -> tuple[Tensor, Tensor]:
     """A layer's weights ``[b, h, s, s]``, and their values ``[b, h, s, e]`` (equations 35 to 37)."""
     attention, normed = block.self_attn, block.layer_norm1(hidden)
     q, k, v = (

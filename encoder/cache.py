@@ -153,19 +153,19 @@ def remembering(
             if mask is not None:
                 mask = check_mask(mask, len(ids), length).expand(len(ids), length, length)
             keys = chunk_keys(ids, mask, is_causal=is_causal)
-            entry_of = {key: memory.get((attempt.scope, key)) for key in keys}
-            missing = {key: row for row, key in reversed(list(enumerate(keys))) if entry_of[key] is None}
+            entry_by_key = {key: memory.get((attempt.scope, key)) for key in keys}
+            missing = {key: row for row, key in reversed(list(enumerate(keys))) if entry_by_key[key] is None}
             rows = sorted(missing.values())
             if rows:
                 encoding = encode([ids[row] for row in rows], None if mask is None else mask[rows], is_causal, attempt)
                 new = dict(zip([keys[row] for row in rows], zip(*encoding, strict=True), strict=True))
-                entry_of |= new
+                entry_by_key |= new
                 if memory.max_bytes and scope() != attempt.scope:
                     attempt.undo()
                 elif memory.max_bytes:
                     for key, entry in new.items():
                         attempt.put(memory, key, tuple(tensor.clone() for tensor in entry))
-        entries = [entry for entry in map(entry_of.get, keys) if entry is not None]
+        entries = [entry for entry in map(entry_by_key.get, keys) if entry is not None]
         return Encoding(*(torch.stack(rows) for rows in zip(*entries, strict=True)))
 
     return recalling

@@ -93,7 +93,7 @@ def load_full_clip(
         path: The file.
         dtype: Type of the weights and of the computation.
         device: Device of the model.
-        activation: Non-linearity of both towers. None: that of the config beside the file, if there is one; or
+        activation: Non-linearity of both towers. None: taken from the config next to the file, if any; else
             quick_gelu for B and L, gelu for H and bigG, as OpenAI and OpenCLIP released them. OpenCLIP's own B and L
             mostly have gelu.
 

@@ -145,7 +145,7 @@ class ModelFamily:
     final_norm: bool
     """Whether that layer passes the final layer norm."""
     projected: bool
-    """Whether pooled vectors are projected, if the tower has a text projection. SDXL's are those of ``clip_g``."""
+    """Whether pooled vectors are projected, if the tower has a text projection. SDXL uses ``clip_g``'s."""
 
 
 FAMILIES = (

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class EncoderError(RuntimeError):
-    """Raised for an encoder that is missing or cannot do what is asked; the message tells users what to do."""
+    """Raised for an encoder that is missing or cannot do the task; the message tells users what to do."""
 
 
 class Encoding(NamedTuple):

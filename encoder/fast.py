@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from .kernels import PACKED, Kernel
-from .layers import Arithmetic, Block, quick_gelu
+from .layers import Arithmetic, EncoderBlock, quick_gelu
 from .linear import PackedLayers, layer_norm, linear
 
 PACK_ROWS = 256
@@ -69,7 +69,7 @@ class Fast(Arithmetic):
         return rows.view(x.shape)
 
     def added(self, hidden: Tensor, change: Tensor) -> Tensor:
-        """Add in place to ``change`` if its type is that of the states."""
+        """Add in place to ``change`` if it has the states' type."""
         return change.add_(hidden) if change.dtype == hidden.dtype else hidden + change
 
 
@@ -125,7 +125,7 @@ PACKS = Packs()
 
 def arithmetic_for(
     model: nn.Module,
-    blocks: Sequence[Block],
+    blocks: Sequence[EncoderBlock],
     kernel: Kernel,
     now: Hashable,
     state: Callable[[], Hashable],
@@ -139,7 +139,7 @@ def arithmetic_for(
     return Fast(kernel, PACKS.of(model, products, kernel, now, state))
 
 
-def products_of(block: Block) -> list[Layers]:
+def products_of(block: EncoderBlock) -> list[Layers]:
     """Layers of a block, grouped by common inputs."""
     attention, mlp = block.self_attn, block.mlp
     return [(attention.q_proj, attention.k_proj, attention.v_proj), (attention.out_proj,), (mlp.fc1,), (mlp.fc2,)]
@@ -196,7 +196,7 @@ def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 
 
 def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
-    """Yield what is left of each limit on the groups of this process and on those around them."""
+    """Yield the memory left below each limit on this process's groups and their parents."""
     try:
         groups_of_process = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""JSON and lists with commas that others wrote, with one kind of error, whose words say what is wrong."""
+"""Parsers of foreign JSON and comma-separated lists, with one kind of error that says what is wrong."""
 
 from __future__ import annotations
 

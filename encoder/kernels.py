@@ -58,7 +58,7 @@ class KernelChoice:
         """Start without a choice."""
         self._measure = measure
         self._work = work
-        self._place = place or kept_at
+        self._place = place or choices_file
         self._chosen: Kernel | None = None
         self._has_answered = False
         self._lock = Lock()
@@ -70,24 +70,24 @@ class KernelChoice:
             return forced
         with self._lock:
             if self._chosen is None:
-                self._chosen = "plain" if len(available()) == 1 else self._kept()
+                self._chosen = "plain" if len(available()) == 1 else self._saved()
             if self._chosen is None and self._has_answered:
                 self._chosen = self._measure()
-                self._keep(self._chosen)
+                self._save(self._chosen)
             return self._chosen or "plain"
 
     def answered(self) -> None:
         """Record that an answer was given: from now on there is time to measure."""
         self._has_answered = True
 
-    def _kept(self) -> Kernel | None:
+    def _saved(self) -> Kernel | None:
         try:
             stored = json.loads(self._place().read_text(encoding="utf-8")).get(machine() + self._work)
         except (OSError, ValueError, AttributeError):
             return None
         return next((kernel for kernel in available() if kernel == stored), None)
 
-    def _keep(self, kernel: Kernel) -> None:
+    def _save(self, kernel: Kernel) -> None:
         """Save the choice if possible; otherwise every process measures again."""
         place = self._place()
         try:
@@ -107,7 +107,7 @@ class KernelChoice:
             return
 
 
-def kept_at() -> Path:
+def choices_file() -> Path:
     """File where choices are saved, in the user's cache folder."""
     folder = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
     return Path(folder or Path.home() / ".cache", "weighted-clip", "kernels.json")
@@ -142,7 +142,7 @@ def processor_name(info: str) -> str | None:
     >>> processor_name("Features : fp asimd\n") is None
     True
     """
-    fields = dict(_FIELD.findall(info)[::-1])  # those of the first core
+    fields = dict(_FIELD.findall(info)[::-1])  # the first core's
     name = fields.get("model name")
     if name is None or not {"cpu family", "model"} <= fields.keys():
         return name

@@ -96,7 +96,7 @@ class Arithmetic:
 PLAIN = Arithmetic()
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Multi-head self-attention with an explicit boolean mask (Definition 5.5, equations 34 to 39).
 
     The lecture's equations have no biases; CLIP has one in each of the four projections, and so does this class.
@@ -181,13 +181,13 @@ class MLP(nn.Module):
         return result  # [b, s, d]
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """Pre-norm encoder layer: norm, attention, add; norm, MLP, add (Definition 5.7, equations 44 to 48)."""
 
     def __init__(self, config: BlockSizes) -> None:
         super().__init__()
         self.layer_norm1 = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
-        self.self_attn = Attention(config.hidden_dim, config.num_heads)
+        self.self_attn = SelfAttention(config.hidden_dim, config.num_heads)
         self.layer_norm2 = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
         self.mlp = MLP(config.hidden_dim, config.mlp_dim, config.activation)
 
@@ -202,19 +202,19 @@ class Block(nn.Module):
         mix: Mix | None = None,
         arithmetic: Arithmetic = PLAIN,
     ) -> Tensor:
-        """Transform ``[b, s, d]`` to ``[b, s, d]``; other arguments as in `Attention.forward`."""
+        """Transform ``[b, s, d]`` to ``[b, s, d]``; other arguments as in `SelfAttention.forward`."""
         normed = arithmetic.norm(self.layer_norm1, hidden)
         more = {"is_causal": is_causal, "past": past, "rotate": rotate, "mix": mix, "arithmetic": arithmetic}
         hidden = arithmetic.added(hidden, self.self_attn(normed, mask, **more))
         return arithmetic.added(hidden, self.mlp(arithmetic.norm(self.layer_norm2, hidden), arithmetic))
 
 
-class Encoder(nn.Module):
+class TransformerEncoder(nn.Module):
     """Stack of blocks (Definition 5.8, equations 49 to 51; the final norm of equation 52 belongs to the tower)."""
 
     def __init__(self, config: TextConfig | VisionConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(EncoderBlock(config) for _ in range(config.num_layers))
         self.is_checkpointed = False
         """Whether to keep only the states between layers for the backward pass, which recomputes the rest: less memory,
         more time, the same gradients. No effect without gradients."""
@@ -226,9 +226,9 @@ class Encoder(nn.Module):
 
         Args:
             hidden: ``[b, s, d]``, the embeddings H_0.
-            mask: As in `Attention.forward`.
-            is_causal: As in `Attention.forward`.
-            rotate: As in `Attention.forward`.
+            mask: As in `SelfAttention.forward`.
+            is_causal: As in `SelfAttention.forward`.
+            rotate: As in `SelfAttention.forward`.
 
         Returns:
             H_0 to H_N, each ``[b, s, d]``: the input first, then each layer's output.

@@ -155,7 +155,7 @@ class PackedByOneDNN(PackedLayers):
 
 
 class PackedByMKL(PackedLayers):
-    """Weights in MKL's order. For 17 rows or more the sums are those of MKL without it, mostly to the bit."""
+    """Weights in MKL's order. For 17 rows or more the sums equal MKL's without it, mostly to the bit."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         """Copy the weights, see `PackedLayers`."""

@@ -115,7 +115,7 @@ def hide_from(length: int, keys: Iterable[int], queries: Iterable[int]) -> Tenso
 
 
 def group_mask(groups: Tensor) -> Tensor:
-    """Let every position see only those of its own group.
+    """Let every position see only its own group.
 
     Args:
         groups: ``[batch, key]``, a group number for each position.

@@ -14,17 +14,17 @@ from .quoting import quote
 
 
 class Option(NamedTuple):
-    """A field of options: what is declared of it, and the texts that fronts derive from that."""
+    """A declared field of options, with the texts that pages and menus derive from it."""
 
     default: Any
     label: str
     """Label of its control on a page; empty if it has none."""
     text: str
-    """What it is, in a sentence or two."""
+    """Description in a sentence or two."""
     choices: tuple[str, ...]
     """Allowed values in the order of menus, default first; empty if it is no menu."""
     meanings: Mapping[str, str]
-    """What choices mean, in a few words; those that need none are left out."""
+    """Meanings of choices, in a few words; choices that need none are left out."""
     minimum: float | None
     maximum: float | None
     step: float | None
@@ -89,7 +89,7 @@ def option(
         step: Distance between two values of a slider.
         is_lines: As in `Option`.
         metavar: As in `Option`.
-        kind: As in `Option`; by default that of the default, and text for None.
+        kind: As in `Option`; by default the type of the default value; text for None.
     """
     meanings = {value: meaning for value, meaning in choices.items() if meaning} if isinstance(choices, Mapping) else {}
     declaration = Option(
@@ -126,7 +126,7 @@ class OptionError(ValueError):
 
 
 def check_options(options: Any, declared: Mapping[str, Option]) -> None:
-    """Check the values of an object against what is declared of its fields.
+    """Check an object's values against the declarations of its fields.
 
     Raises:
         OptionError: If a choice is not allowed, a text of lines is no text, a float is no number or out of range.

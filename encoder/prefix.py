@@ -27,7 +27,7 @@ from .config import FAMILIES, OPENCLIP_H, ModelFamily, TextConfig
 from .encoding import Encoding
 from .fast import PACKS, arithmetic_for
 from .kernels import CHOICE, Kernel
-from .layers import Arithmetic, Block, Rotation
+from .layers import Arithmetic, EncoderBlock, Rotation
 from .linear import layer_norm, linear, rounded_up, widened, without_autocast
 from .masks import causal_mask
 from .text_model import TextEncoder, TextModel, first_eos
@@ -136,7 +136,7 @@ class PrefixTextEncoder(TextEncoder):
 
         hidden = widened(model.embeddings(tokens, vectors)[rows, places])  # [n, d]
         rotate = model.rotation(places)
-        blocks = cast("Sequence[Block]", model.encoder.layers)
+        blocks = cast("Sequence[EncoderBlock]", model.encoder.layers)
         arithmetic = arithmetic_for(
             model, blocks, scope.kernel, scope.state, partial(state_of, model), is_packed=self.is_packed
         )
@@ -158,7 +158,7 @@ class PrefixTextEncoder(TextEncoder):
         pooled = layer_norm(last[ends], model.final_layer_norm)
         if self.projected and model.text_projection is not None:
             pooled = linear(pooled, model.text_projection)
-        result = taken(chosen, nodes)  # [b, s, d]
+        result = states_at(chosen, nodes)  # [b, s, d]
         if self.final_norm:
             result = layer_norm(result, model.final_layer_norm)
         return Encoding(widened(result), widened(pooled))
@@ -263,7 +263,7 @@ def num_shared(first: ChunkKey, second: ChunkKey) -> int:
     return next((place for place, (key, its_key) in pairs if key != its_key), len(first.positions))
 
 
-def taken(states: Tensor, nodes: Tensor) -> Tensor:
+def states_at(states: Tensor, nodes: Tensor) -> Tensor:
     """States ``[n, d]`` by their numbers ``[b, s]``: ``[b, s, d]``, in a third of the time of indexing."""
     return states.index_select(0, nodes.flatten()).unflatten(0, nodes.shape)
 
@@ -316,7 +316,7 @@ class _Mixer:
             if self.is_in_order:
                 chunks = [states.unflatten(0, (len(nodes), -1)) for states in (q, k, v)]
             else:
-                chunks = [taken(q, queries), taken(k, nodes), taken(v, nodes)]
+                chunks = [states_at(q, queries), states_at(k, nodes), states_at(v, nodes)]
             heads = (states.unflatten(-1, (num_heads, -1)).transpose(1, 2) for states in chunks)  # [b, h, s, e]
             values = functional.scaled_dot_product_attention(*heads, attn_mask=mask, is_causal=self.is_causal)
             mixed.append(values.transpose(1, 2).flatten(2).flatten(0, 1))  # [b * (s - start), d]
@@ -324,14 +324,14 @@ class _Mixer:
 
 
 def _run_block(
-    block: Block,
+    block: EncoderBlock,
     hidden: Tensor,
     past: Sequence[tuple[Tensor, ...]],
     mix: _Mixer,
     rotate: Rotation | None,
     arithmetic: Arithmetic,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """`Block.forward` for new states ``[n, d]``; also returns keys and values of all, known ones first.
+    """`EncoderBlock.forward` for new states ``[n, d]``; also returns keys and values of all, known ones first.
 
     Keys are stored as used in attention, i.e. rotated for rotary positions.
     """

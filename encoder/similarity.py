@@ -195,7 +195,7 @@ class SigmoidLoss(ContrastiveLoss):
 
 
 class _AllGather(torch.autograd.Function):
-    """Gather every rank's tensor, with gradients: that of a rank's tensor is the sum over all ranks' losses.
+    """Gather every rank's tensor, with gradients: a rank's tensor gets the sum over all ranks' losses.
 
     torch.distributed.nn.functional.all_gather is the same, but deprecated since torch 2.13.
     """

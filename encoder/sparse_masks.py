@@ -51,7 +51,7 @@ def row_mask(text_length: int, grid: Sequence[int]) -> Tensor:
     [[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]]
     """
     rows, columns = _checked(text_length, grid)
-    return _behind_text(text_length, _distances(rows * columns) <= columns)
+    return _after_text(text_length, _distances(rows * columns) <= columns)
 
 
 def column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
@@ -63,7 +63,7 @@ def column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
     [[[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]]]
     """
     rows, columns = _checked(text_length, grid)
-    return _behind_text(text_length, _distances(rows * columns) % columns == 0)
+    return _after_text(text_length, _distances(rows * columns) % columns == 0)
 
 
 def transposed_column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
@@ -74,14 +74,14 @@ def transposed_column_mask(text_length: int, grid: Sequence[int]) -> Tensor:
     on ``hidden[:, order]`` equals attention with the column mask on ``hidden``, in that order. The text does not move:
     both masks have the same rows and columns for it.
 
-    Args, result and errors as in `row_mask`; ``grid`` is that of the image before it is transposed.
+    Args, result and errors as in `row_mask`; ``grid`` is the image's before it is transposed.
 
     >>> transposed_column_mask(0, (2, 2)).int().tolist()
     [[[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]]
     """
     rows, columns = _checked(text_length, grid)
     column = torch.arange(rows * columns) // rows
-    return _behind_text(text_length, column.unsqueeze(1) == column)
+    return _after_text(text_length, column.unsqueeze(1) == column)
 
 
 def transposed_order(text_length: int, grid: Sequence[int]) -> Tensor:
@@ -90,7 +90,7 @@ def transposed_order(text_length: int, grid: Sequence[int]) -> Tensor:
     ``hidden[:, transposed_order(text_length, (rows, columns))]`` are the transposed states. The same with ``(columns,
     rows)`` reverses it.
 
-    Args and errors as in `row_mask`; ``grid`` is that of the image before it is transposed.
+    Args and errors as in `row_mask`; ``grid`` is the image's before it is transposed.
 
     Returns:
         ``[s]``, int64: the old position for each new one.
@@ -134,14 +134,14 @@ def convolutional_mask(
         # a token so many places back is in the square if it is near enough to the cell above in the nearest row
         down = ((place + columns // 2) // columns).clamp_max(half)
         is_in = (place - down * columns).abs() <= half
-        return _behind_text(text_length, is_in[_distances(rows * columns).clamp_min(0)])
+        return _after_text(text_length, is_in[_distances(rows * columns).clamp_min(0)])
     is_near = torch.ones(len(place), len(place), dtype=torch.bool)
     for coordinate, extent in ((place // columns, rows), (place % columns, columns)):
         apart = (coordinate.unsqueeze(1) - coordinate).abs()
         if variant == "rudalle-v2":
             apart = torch.minimum(apart, extent - apart)  # the shorter way around
         is_near &= apart <= half
-    return _behind_text(text_length, is_near)
+    return _after_text(text_length, is_near)
 
 
 def layer_schedule(num_layers: int, variant: MaskVariant = "dalle") -> list[LayerMask]:
@@ -194,7 +194,7 @@ def _distances(num_tokens: int) -> Tensor:
     return place.unsqueeze(1) - place
 
 
-def _behind_text(text_length: int, image: Tensor) -> Tensor:
+def _after_text(text_length: int, image: Tensor) -> Tensor:
     """Prepend a text that every position may read to ``[image query, image key]``, and apply causality."""
     length = text_length + len(image)
     mask = torch.ones(1, length, length, dtype=torch.bool)

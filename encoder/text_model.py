@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .config import TextConfig
 from .encoding import Encoding
-from .layers import Encoder, Rotation, projection, rotation
+from .layers import Rotation, TransformerEncoder, projection, rotation
 from .linear import overflow, widened
 from .masks import causal_mask, check_mask
 
@@ -98,7 +98,7 @@ class TextModel(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = TextEmbeddings(config)
-        self.encoder = Encoder(config)
+        self.encoder = TransformerEncoder(config)
         self.final_layer_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
         self.text_projection = projection(config)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import VisionConfig
-from .layers import PLAIN, Arithmetic, Block, Encoder, projection
+from .layers import PLAIN, Arithmetic, EncoderBlock, TransformerEncoder, projection
 
 
 class VisionOutput(NamedTuple):
@@ -64,7 +64,7 @@ class VisionModel(nn.Module):
         self.config = config
         self.embeddings = PatchEmbeddings(config)
         self.pre_layer_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
-        self.encoder = Encoder(config)
+        self.encoder = TransformerEncoder(config)
         self.post_layer_norm = nn.LayerNorm(config.hidden_dim, eps=config.layer_norm_eps)
         self.visual_projection = projection(config)
 
@@ -95,7 +95,7 @@ class VisionModel(nn.Module):
             ValueError: As in `forward`.
         """
         hidden = self._embedded(pixels)
-        *before, last = cast("Sequence[Block]", self.encoder.layers)
+        *before, last = cast("Sequence[EncoderBlock]", self.encoder.layers)
         for block in before:
             hidden = block(hidden, None, is_causal=False, arithmetic=arithmetic)
         attention = last.self_attn

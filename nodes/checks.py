@@ -1,7 +1,7 @@
 """Nodes that are being edited, as far as the page knows them, and the problems that their classes find in that.
 
 A node class finds them in ``problems``, by the functions that its run calls, so that page and run refuse the same.
-Nodes with a prompt box show them with those of their prompt (web/inspection.py), all others by a request of their own.
+Nodes with a prompt box show them with their prompt's problems (web/inspection.py), all others by a separate request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..weighting.problems import Problem, refused
 from .node import Node, checked
 
 WEIGHTED_CLIP = "WeightedCLIP"
-"""Id of the node behind which nodes that are not ours carry words too."""
+"""Id of the node after which other packs' nodes carry words too."""
 MAX_PROBLEMS = 20
 """Maximum number of problems in an answer."""
 MAX_WORDS = 400
@@ -98,7 +98,7 @@ def answer_check(asked: object, classes: Mapping[str, type[Node]], nodes: Mappin
         values, sources, lambda source: prompts_of_node(source, nodes), (size[0], size[1]) if size is not None else None
     )
     problems = list(islice(_of_types(node, values), MAX_PROBLEMS)) or list(islice(node.problems(state), MAX_PROBLEMS))
-    return {"problems": [problem._asdict() for problem in problems], "words": list(_offered(node.words(state)))}
+    return {"problems": [problem._asdict() for problem in problems], "words": list(_first_words(node.words(state)))}
 
 
 def _of_types(node: type[Node], values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -117,7 +117,7 @@ def _of_types(node: type[Node], values: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(f"{name} must be {_CALLED[kind]}, got {quote(value)}.", name)
 
 
-def _offered(prompts: Iterable[list[str]]) -> Iterator[list[str]]:
+def _first_words(prompts: Iterable[list[str]]) -> Iterator[list[str]]:
     """Words of prompts, as many as are shown."""
     room = MAX_WORDS
     for words in prompts:
@@ -143,11 +143,11 @@ def prompts_of_node(source: UpstreamNode, nodes: Mapping[str, RulerNode]) -> Pro
     if not texts or len(texts) < len(names) or not node.defaults.keys() <= chosen.keys():
         return UNKNOWN
     values = {name: chosen[name] for name in node.defaults}
-    of_texts = [_prompts_of_text(node, text, values) for text in dict.fromkeys(texts)]
-    first = of_texts[0]
+    parsed = [_prompts_of_text(node, text, values) for text in dict.fromkeys(texts)]
+    first = parsed[0]
     return (
-        first._replace(words=tuple(words for prompts in of_texts for words in prompts.words))
-        if len(of_texts) > 1
+        first._replace(words=tuple(words for prompts in parsed for words in prompts.words))
+        if len(parsed) > 1
         else first
     )
 

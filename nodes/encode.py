@@ -141,7 +141,7 @@ class WeightedCLIPA1111Encode(EncodeNode):
 
     @classmethod
     def problems(cls, state: NodeState) -> Iterator[Problem]:
-        """Problems of its inputs before a run, beside those of the prompt."""
+        """Problems of its other inputs before a run."""
         if state.has("text", "steps", "regions", "cleaning"):
             text, steps, regions = (state.values[name] for name in ("text", "steps", "regions"))
             has_comments = state.values["cleaning"] == OPTIONS["cleaning"].default
@@ -425,7 +425,7 @@ class WeightedCLIPWeighAttention(EncodeNode):
 
     @classmethod
     def problems(cls, state: NodeState) -> Iterator[Problem]:
-        """Problems of its inputs before a run, beside those of the prompt."""
+        """Problems of its other inputs before a run."""
         values = dict(state.values)
         if isinstance(text := values.pop("text", None), str):
             yield from refused("text", lambda: check_sections(parse_encoded(text, cls.options(**values)).sections))

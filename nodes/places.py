@@ -27,7 +27,7 @@ WHERE = {
     "area": make_input(
         "STRING",
         "left half, right third, top, bottom left, center; or x1 x2, y1 y2 from the left and the top, as parts of "
-        "the picture (0.5 is half) or, above 1, in pixels. ~0.1 behind it: soft edges. Or where red cat: where the "
+        "the picture (0.5 is half) or, above 1, in pixels. ~0.1 at the end: soft edges. Or where red cat: where the "
         "picture reads these words of the prompt, from the second step on. Empty: the whole picture.",
         default="",
     ),
@@ -181,8 +181,7 @@ class WeightedCLIPRegion(PlacingNode):
             BLOCKS,
             "every other: the region is limited to its area in every second block of the model only, so that prompts "
             "blend. It matters for models in which text and picture share an attention (Flux, Qwen-Image, Z-Image, "
-            "...); "
-            "in Stable Diffusion 1, 2 and XL, Anima, Wan and LTX-Video it changes nothing.",
+            "...); in Stable Diffusion 1, 2 and XL, Anima, Wan and LTX-Video it changes nothing.",
             advanced=True,
         ),
         "boxes": BOXES,

@@ -100,7 +100,7 @@ def timed_result(
 ) -> dict[str, Any]:
     """ComfyUI's result of a node that encodes a timed prompt: conditioning, report, and a view of each text.
 
-    ``times`` are those of its LoRAs, which the CLIP carries as hooks. Its ``texts`` are as in `encoded_result`.
+    ``times`` are its LoRAs' strengths over time, which the CLIP carries as hooks. ``texts`` are as in `encoded_result`.
     """
     is_timed = any(len(runs(branch, timing.steps, counter)) > 1 for branch in prompt.branches)
     is_timed = is_timed or any(lora.changes for lora in times)
@@ -131,7 +131,7 @@ def _result(result: tuple[Any, ...], views: list[dict[str, Any]]) -> dict[str, A
 
 
 def merged_reads(prompts: Iterable[ReadPrompt]) -> list[ReadPrompt]:
-    """Prompts as read by several towers, with those of the same text merged, including their problems."""
+    """Merge the prompts that several towers read from the same text, including their problems."""
     reads: dict[str, ReadPrompt] = {}
     for parsed in prompts:
         merged = reads.setdefault(parsed.prompt.source, parsed)

@@ -56,7 +56,7 @@ def add_routes(nodes: Mapping[str, RulerNode], classes: Mapping[str, Any]) -> No
             PATH: _read,
             CHECK_PATH: partial(check, classes=classes),
             CONVERT_PATH: _converted,
-            INFOTEXT_PATH: _taken_apart,
+            INFOTEXT_PATH: _infotext_parts,
             PICTURE_PATH: _picture,
         }
         for path, handle in paths.items():
@@ -162,7 +162,7 @@ def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     return json.dumps(conversion(parse_json(body)))
 
 
-def _taken_apart(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
+def _infotext_parts(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     from ..web.inspection import generation_data
 
     del nodes

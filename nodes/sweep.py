@@ -68,7 +68,7 @@ class WeightedCLIPSweep(Node):
 
     @classmethod
     def problems(cls, state: NodeState) -> Iterator[Problem]:
-        """Problems of its inputs before a run, beside those of the prompt."""
+        """Problems of its other inputs before a run."""
         if state.has("text", "many"):
             yield from refused("many", cls._swept, state.values["text"], state.values["many"])
 

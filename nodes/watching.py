@@ -66,8 +66,7 @@ class WeightedCLIPWatch(Node):
             LAYERS,
             "all: the mean of all attention layers. fine: the layers with the most cells, which show edges. coarse: "
             "the others, which show the layout. as DAAM: the layers that DAAM uses, for comparison (Stable Diffusion "
-            "1, 2, "
-            "XL). Models with one grid, such as Flux, have the same layers in coarse and fine.",
+            "1, 2, XL). Models with one grid, such as Flux, have the same layers in coarse and fine.",
         ),
     }
 
@@ -163,7 +162,7 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
         num_words = most_words(maps, FLOAT * (used[0] + 3 * used[2]))
         chosen = [numbers[key]] if key else [*range(num_words)]
         places = places_of(maps)
-        largest = max(place.largest for of_word in places for place in of_word)
+        largest = max(place.largest for word_places in places for place in word_places)
         pictures = _Pictures(maps, places, largest, scale, image)
         num_pictures = len(maps[0].shares)
         lines = [watch.note] if watch.note else []
@@ -178,12 +177,12 @@ class WeightedCLIPWordMaps(DrawingNode, Node):
         num_maps = len(chosen) * num_pictures
         keep_free(FLOAT * num_maps * height * width * (used[0] + 3 * used[2]))
         if used[0]:
-            masks = filled((num_maps, height, width), pictures.masks(chosen))
+            masks = concatenated((num_maps, height, width), pictures.masks(chosen))
         if used[1]:
             grids = [pictures.grid(index, note) for index in range(min(num_pictures, MAX_PICTURES))]
             grid = torch.cat(grids)
         if used[2]:
-            overlays = filled((num_maps, height, width, 3), pictures.overlays(chosen))
+            overlays = concatenated((num_maps, height, width, 3), pictures.overlays(chosen))
         previews = [pictures.preview(index) for index in range(min(num_pictures, MAX_PICTURES))]
         message = {**message_of(maps, is_one_scale=scale == SCALES[0]), "previews": previews}
         result = masks, grid, overlays, report
@@ -235,7 +234,7 @@ class _Pictures(NamedTuple):
         return None if picture is None else _preview(picture)
 
 
-def filled(shape: tuple[int, ...], parts: Iterable[Tensor]) -> Tensor:
+def concatenated(shape: tuple[int, ...], parts: Iterable[Tensor]) -> Tensor:
     """A tensor whose first axis is filled with parts, one at a time."""
     result = torch.empty(shape)
     for place, part in zip(result, parts, strict=True):

@@ -1,4 +1,4 @@
-"""The node behind the loader by which every prompt box of a workflow weighs."""
+"""The node after the loader that gives every prompt box of a workflow weights."""
 
 from __future__ import annotations
 

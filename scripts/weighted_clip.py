@@ -56,7 +56,7 @@ class WeightedCLIPScript(scripts.Script):
         generation.arm(p, values)
 
     def process_before_every_sampling(self, p, *values, x, **named):
-        """Before the first pass, and before that of hires. fix."""
+        """Called before the first pass and before hires. fix."""
         generation.begin_pass(p, x)
 
     def postprocess(self, p, processed, *values):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..encoder.layers import Block
+from ..encoder.layers import EncoderBlock
 from .options import Optimizer, Precision
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Sharding:
             if parameter.requires_grad:
                 parameter.register_hook(lambda gradient: self._accelerator.reduce(gradient, "mean"))
         for module in model.modules():
-            if isinstance(module, Block):
+            if isinstance(module, EncoderBlock):
                 self._fully_shard(module, mesh=self._mesh)
         self._fully_shard(model, mesh=self._mesh, ignored_params=whole)
         now = dict(model.named_parameters())

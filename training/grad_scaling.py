@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..encoder.layers import Block
+from ..encoder.layers import EncoderBlock
 
 FIRST, LEAST, MOST = 2.0**13, 2.0**7, 2.0**24
 """Initial, minimum and maximum scale, each times the number of data-parallel replicas."""
@@ -57,7 +57,7 @@ class GradientScales:
         self.is_skipped = False
         """Whether the last update had to be skipped."""
         for name, block in model.named_modules():
-            if isinstance(block, Block):
+            if isinstance(block, EncoderBlock):
                 for norm, branch, kind in (
                     (block.layer_norm1, block.self_attn, "attention"),
                     (block.layer_norm2, block.mlp, "mlp"),

@@ -19,7 +19,7 @@ from ..encoder.clip import FullClip
 from ..encoder.config import Activation, TextConfig, VisionConfig
 from ..encoder.files.sizes import configs_of
 from ..encoder.files.tensor_file import MAX_PARAMETERS
-from ..encoder.layers import Block
+from ..encoder.layers import EncoderBlock
 from ..encoder.similarity import INITIAL_TEMPERATURE
 from ..encoder.text_model import TextModel
 from ..encoder.vision_model import VisionModel
@@ -94,7 +94,7 @@ def new_text_model(config: TextConfig, seed: int) -> TextModel:
         if model.embeddings.position_embedding is not None:
             nn.init.normal_(model.embeddings.position_embedding.weight, std=0.01)
         for block in model.encoder.layers:
-            assert isinstance(block, Block)
+            assert isinstance(block, EncoderBlock)
             attention, mlp = block.self_attn, block.mlp
             into_stream = (2 * width * config.num_layers) ** -0.5
             for layer in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj):
@@ -117,7 +117,7 @@ def new_vision_model(config: VisionConfig, seed: int) -> VisionModel:
         for weight in (embeddings.class_embedding, embeddings.position_embedding.weight):
             nn.init.normal_(weight, std=width**-0.5)
         for block in model.encoder.layers:
-            assert isinstance(block, Block)
+            assert isinstance(block, EncoderBlock)
             attention = block.self_attn
             for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
                 bound = (6 / (4 * width)) ** 0.5  # Xavier's of the three in one matrix

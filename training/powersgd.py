@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..encoder.layers import Block
+from ..encoder.layers import EncoderBlock
 from . import checkpoint
 from .distributed import reduce_apart
 from .grad_scaling import GradientScales, Resblock
@@ -58,7 +58,7 @@ class Compression:
 
         if rank < 1:
             raise ValueError(f"the rank of compressed gradients must be at least 1, got {rank}")
-        blocks = [module for module in model.modules() if isinstance(module, Block)]
+        blocks = [module for module in model.modules() if isinstance(module, EncoderBlock)]
         matrices = [parameter for block in blocks for parameter in block.parameters() if parameter.ndim == 2]
         self._matrices: dict[Tensor, int] = {parameter: number for number, parameter in enumerate(matrices)}
         if not self._matrices:

@@ -25,7 +25,7 @@ SHOWN_CHUNKS = 4
 """Maximum number of chunks in the chart; the report has all."""
 HEADING = "What the changed CLIP makes of each token"
 LEGEND = (
-    "length: of the changed CLIP's row, as a multiple of that of the original's, on a logarithmic axis. angle: "
+    "length: of the changed CLIP's row, as a multiple of the original's, on a logarithmic axis. angle: "
     "between the two, in degrees. No bar: changed by less than 0.5 % or 0.05°. mean, pooled: |changed - original| / "
     "|original|, averaged over the rows shown, and of the pooled vector. Weights are not applied."
 )
@@ -123,7 +123,7 @@ def draw_differences(differences: Sequence[TowerDifference], *, width: int = 110
     """
     groups: dict[tuple[str, ...], list[TowerDifference]] = {}
     for difference in differences:
-        labels = [label for chunk in _shown(difference) for label in difference.labels(chunk)]
+        labels = [label for chunk in _first_chunks(difference) for label in difference.labels(chunk)]
         groups.setdefault(tuple(labels), []).append(difference)
     charts: list[Image.Image] = []
     for labels, group in groups.items():
@@ -181,13 +181,13 @@ def percent(share: float, digits: int = 4) -> str:
     return f"{100 * share:.{digits}g} %" if math.isfinite(share) else "no number"
 
 
-def _shown(difference: TowerDifference) -> range:
+def _first_chunks(difference: TowerDifference) -> range:
     return range(min(SHOWN_CHUNKS, len(difference.read.chunks)))
 
 
 def _line(difference: TowerDifference) -> SchemeRow:
     """Line of the chart for an encoder."""
-    ends = [len(difference.labels(chunk)) for chunk in _shown(difference)]
+    ends = [len(difference.labels(chunk)) for chunk in _first_chunks(difference)]
     changes = [change for chunk, end in enumerate(ends) for change in difference.changes[chunk][:end]]
     relative = [value for chunk, end in enumerate(ends) for value in difference.relative[chunk][:end]]
     notes = (f"mean {percent(_mean(relative), 3)}", f"pooled {percent(difference.pooled, 3)}")

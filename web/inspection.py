@@ -34,7 +34,7 @@ from ..weighting.timed.loras import LORAS, LoraTimes, constant, lora_times, with
 from ..weighting.timed.regions import REGIONS
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.timed.view import read_standing, standing_texts, timed_view, with_lora_times
-from ..weighting.view import counted, encodings_text, least_size, view
+from ..weighting.view import counted, encodings_text, min_size, view
 from ..weighting.words import Words, words_of
 
 MAX_BYTES = 64 * 1024
@@ -68,22 +68,22 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class RequestError(ValueError):
-    """Raised for a request that cannot be answered; the message quotes it and says what is allowed."""
+    """Raised for a request that cannot be answered; the message quotes it and names the allowed values."""
 
 
 @dataclass(frozen=True)
 class KnownNames:
     """Embeddings known only by name."""
 
-    known: frozenset[str]
+    names: frozenset[str]
 
     def names(self) -> Sequence[str]:
         """All names."""
-        return sorted(self.known)
+        return sorted(self.names)
 
     def find(self, name: str) -> list[None] | None:
         """One placeholder vector for a known name."""
-        return [None] if name in self.known else None
+        return [None] if name in self.names else None
 
 
 class TextReader(Protocol):
@@ -116,7 +116,7 @@ class RulerNode(NamedTuple):
     texts: tuple[str, ...] = ("text",)
     """Names of its prompt boxes."""
     problems: Callable[[Mapping[str, Any]], Iterable[Problem]] = lambda values: ()
-    """Function from its inputs and prompt to problems beside those of the prompt."""
+    """Function from its inputs and prompt to problems of the other inputs."""
     lora_issues: Callable[[Sequence[LoraTimes]], Sequence[Issue]] | None = None
     """Function from LoRAs of a prompt to issues about them; None if it loads none."""
     is_swept: bool = False
@@ -220,7 +220,7 @@ def inspect(
                 other_issues = (issue for issue in prompt.issues if issue.code not in ("lora", REPEATED_LORA))
                 issues = [*other_issues, *lora_issues([constant(tag) for tag in tags])]
                 prompt = prompt._replace(issues=tuple(sorted(issues, key=lambda issue: issue.span)))
-            check_size(least_size(prompt))
+            check_size(min_size(prompt))
             return {"views": [shown(prompt, view(prompt, [tag.span for tag in tags]))]}
         return {
             "views": _timed_views(data, read, shown, lora_issues or (lambda _: ()), has_comments=options.is_cleaned)
@@ -310,7 +310,7 @@ def prompt_words(request: object) -> PromptWords:
 
 
 def check_size(min_bytes: int) -> None:
-    """Refuse an answer that will be too long, of at least so many bytes, before it is made."""
+    """Refuse an answer of at least ``min_bytes`` that would be too long, before it is made."""
     if min_bytes > MAX_ANSWER:
         raise RequestError(TOO_LONG)
 
@@ -363,7 +363,7 @@ def _timed_views(
     count = 1 + sum(length <= room for length in lengths)
     issues = [issue for issue in lora_issues(times) if issue not in prompt.issues]
     reads = read_standing(prompt, texts[:count], read_text, issues)
-    check_size(least_size(reads[0].read))
+    check_size(min_size(reads[0].read))
     views = [shown_as(timed.read, with_lora_times(timed_view(timed), times)) for timed in reads]
     if len(texts) > count:
         views[-1]["num_more"] = len(texts) - count

@@ -79,7 +79,7 @@ def read_area(text: str) -> Area | None:
     if [len(side) for side in sides] == [2, 2] and all(_NUMBER.fullmatch(number) for side in sides for number in side):
         (x1, x2), (y1, y2) = (map(float, side) for side in sides)
         return Area(_extent(x1, x2, name), _extent(y1, y2, name), feather, name)
-    across, down = _named(rest.split(), name)
+    across, down = _extents_of_words(rest.split(), name)
     return Area(across, down, feather, name)
 
 
@@ -111,7 +111,7 @@ def _extent(start: float, end: float, typed: str) -> Extent:
     return Extent(start, end, is_pixels)
 
 
-def _named(words: list[str], typed: str) -> tuple[Extent, Extent]:
+def _extents_of_words(words: list[str], typed: str) -> tuple[Extent, Extent]:
     """Extents across and down of an area in words."""
     size = next(iter(SIZES.values()))
     if words and words[-1] in SIZES:

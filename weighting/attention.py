@@ -37,21 +37,21 @@ class RowRule(NamedTuple):
     """Scheme by which the rows are encoded first."""
 
 
-def _taken(weight: float, strength: float) -> float:
+def _effective(weight: float, strength: float) -> float:
     return 1.0 + strength * (weight - 1.0)
 
 
 def _bias(weight: float, strength: float) -> RowEffect:
-    effective = _taken(weight, strength)
+    effective = _effective(weight, strength)
     return RowEffect(math.log(abs(effective)) if effective else -math.inf, -1.0 if effective < 0 else 1.0)
 
 
 def _value(weight: float, strength: float) -> RowEffect:
-    return RowEffect(0.0, _taken(weight, strength))
+    return RowEffect(0.0, _effective(weight, strength))
 
 
 def _negpip(weight: float, strength: float) -> RowEffect:
-    return RowEffect(0.0, -1.0 if _taken(weight, strength) < 0 else 1.0)
+    return RowEffect(0.0, -1.0 if _effective(weight, strength) < 0 else 1.0)
 
 
 def _krea2(weight: float, strength: float) -> RowEffect:

@@ -18,7 +18,7 @@ from ..encoder.encoding import Encoding
 from .chunks import Apart, TokenChunk, Tokenize
 from .options import EncodeOptions
 from .phrases import COMMA, Match, absent, cover, phrases_in, stretches
-from .plan import Plan, Variant, Visible, both
+from .plan import Plan, Variant, Visible, intersection
 from .prompt import Issue, Span, shortened
 
 UNBOUND = "unbound-phrase"
@@ -93,7 +93,7 @@ def bound(plan: Plan[T], strength: float, rest: str) -> Plan[T]:
 
     Returns:
         The plan with more variants: one pass per phrase for each version of the prompt, and one more with ``alone``.
-        Pooled vectors are those of the plain pass.
+        Pooled vectors come from the plain pass.
     """
 
     def variants() -> Iterator[Variant]:
@@ -132,13 +132,13 @@ def _pass(plain: Variant, number: int, indices: Sequence[int]) -> Variant:
     """The pass of one phrase, or 0 for the rest, in its chunks. Others stay plain: nothing is taken from them."""
     chunks, visible = list(plain.chunks), list(plain.visible)
     for index in indices:
-        chunks[index], mask = _apart(plain.chunks[index], number)
-        visible[index] = both(visible[index], mask)
+        chunks[index], mask = _with_stand_ins(plain.chunks[index], number)
+        visible[index] = intersection(visible[index], mask)
     title = f"bound: phrase {number}" if number else "bound: the rest"
     return replace(plain, chunks=tuple(chunks), visible=tuple(visible), title=title)
 
 
-def _apart(chunk: TokenChunk, number: int) -> tuple[TokenChunk, Visible]:
+def _with_stand_ins(chunk: TokenChunk, number: int) -> tuple[TokenChunk, Visible]:
     """A chunk with the tokens hidden by other phrases replaced, and its mask."""
     tokens, mask = list(chunk.tokens), bytearray(b"\1" * len(chunk.tokens))
     for position, token in enumerate(tokens):

@@ -62,7 +62,7 @@ class ChunkLayout:
     comma_id: int = 267
     """Id of the token ``,``, at which A1111 prefers to cut."""
     is_open: bool = False
-    """Whether it has room for any text, as in encoders without chunks; the length is then that of the text."""
+    """Whether it has room for any text, as in encoders without chunks; the length is then the text's."""
     has_bos: bool = True
     """Whether the encoder has a begin token. Without one, position 0 is none of its own, and has no row."""
 
@@ -122,11 +122,11 @@ def close_chunk(content: Sequence[Token], layout: ChunkLayout) -> TokenChunk:
 def filled(chunk: TokenChunk, length: int, layout: ChunkLayout) -> TokenChunk:
     """Fill a chunk with EOS as content up to a length, as if it had been typed."""
     start = 1 + chunk.num_content
-    filling = tuple(
+    eos_tokens = tuple(
         token if isinstance(token.id, EmbeddingVector) else token._replace(id=layout.eos_id)
         for token in chunk.tokens[start:length]
     )
-    return TokenChunk((*chunk.tokens[:start], *filling, *chunk.tokens[length:]), length - 2)
+    return TokenChunk((*chunk.tokens[:start], *eos_tokens, *chunk.tokens[length:]), length - 2)
 
 
 Tokenize = Callable[[str], Sequence[tuple[int, int, int]]]

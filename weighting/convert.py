@@ -51,7 +51,7 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
         is_cleaned: Whether to remove comments from A1111's syntax and repair its text, as Forge does.
 
     Returns:
-        The rewritten prompt and issues, those of reading the source first.
+        The rewritten prompt and issues; issues of reading the source come first.
 
     Raises:
         ValueError: If a syntax is unknown.

@@ -106,15 +106,15 @@ def _list(folders: Sequence[Path]) -> _Listing:
     files: dict[str, Path] = {}
     names: set[str] = set()
     for suffix in (SUFFIX, *UNREADABLE_SUFFIXES):
-        of_suffix = [(folder, path) for folder, path in paths if path.suffix.lower() == suffix]
-        for folder, path in of_suffix:
+        matching = [(folder, path) for folder, path in paths if path.suffix.lower() == suffix]
+        for folder, path in matching:
             files.setdefault(path.as_posix(), folder / path)
             files.setdefault(path.as_posix().removesuffix(path.suffix), folder / path)  # with_suffix() refuses "..pt"
-        for folder, path in of_suffix:
+        for folder, path in matching:
             files.setdefault(path.name, folder / path)
             files.setdefault(path.stem, folder / path)
         if suffix != ".png":  # most pictures among embeddings are previews
-            names |= {path.stem for _, path in of_suffix}
+            names |= {path.stem for _, path in matching}
     is_settled = time.time_ns() - max(mtimes.values(), default=0) > SETTLED_SECONDS * 1_000_000_000
     return _Listing(mtimes, is_settled, tuple(sorted(names)), files)
 

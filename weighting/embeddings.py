@@ -98,8 +98,8 @@ class EmbeddingsOfSdxl:
     def find(self, name: str) -> SizedVectors | None:
         """Look up a name, as in `Embeddings`; one that does not fit both towers is refused."""
         vectors = {tower: embeddings.find(name) for tower, embeddings in self.by_tower.items()}
-        of_tower, of_clip_g = vectors[self.tower], vectors["clip_g"]
-        return None if of_tower is None or not of_clip_g else SizedVectors(of_tower, len(of_clip_g))
+        tower_vectors, of_clip_g = vectors[self.tower], vectors["clip_g"]
+        return None if tower_vectors is None or not of_clip_g else SizedVectors(tower_vectors, len(of_clip_g))
 
 
 class LookUp(NamedTuple):

@@ -194,8 +194,8 @@ class Encoders:
             As in `prepare`.
         """
         reads = read_together(texts, options, self.readers, kept)
-        for of_towers in zip(*reads.values(), strict=True):
-            _check(dict(zip(reads, of_towers, strict=True)))
+        for tower_reads in zip(*reads.values(), strict=True):
+            _check(dict(zip(reads, tower_reads, strict=True)))
         return Prepared(self, reads, is_together=True)
 
 

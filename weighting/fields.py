@@ -42,7 +42,7 @@ def means(maps: Tensor, cells: tuple[int, int], *, of_layer: bool = False) -> Te
     Args:
         maps: ``[..., height, width]``.
         cells: Rows and columns.
-        of_layer: Whether the grid is that of a layer. Where halving a side, rounded up, leads to its number of cells, a
+        of_layer: Whether the grid belongs to a layer. Where halving a side, rounded up, leads to its number of cells, a
             cell has a power of 2 of pixels and the last one those that remain, as in a U-Net and in patches.
 
     Returns:

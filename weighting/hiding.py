@@ -11,7 +11,7 @@ from dataclasses import replace
 from .chunks import Token, TokenChunk, Tokenize
 from .options import EncodeOptions
 from .phrases import Phrases, absent, cover, phrases_in, stretches
-from .plan import Visible, VisibleFn, both
+from .plan import Visible, VisibleFn, intersection
 from .prompt import Issue, Span
 from .scheme import hide_nothing
 
@@ -91,7 +91,7 @@ def phrases_visible(options: EncodeOptions) -> VisibleFn:
         if options.hidden_from != "everything":
             everything = b"\1" * len(flags)
             flags = b"".join(flags if token.is_blind else everything for token in chunk.tokens)
-        return both(flags, None)
+        return intersection(flags, None)
 
     return visible
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .chunking import ChunkedSection
 from .chunks import ChunkLayout, TokenChunk
-from .plan import Visible, VisibleFn, both
+from .plan import Visible, VisibleFn, intersection
 from .scheme import WeightedRows, hide_nothing
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def padding_visible(padding: str, layout: ChunkLayout) -> VisibleFn:
         return None if length >= layout.length else b"\1" * length + b"\0" * (layout.length - length)
 
     def before_eos(chunk: TokenChunk) -> Visible:
-        return both(bytes(token_id != layout.pad_id for token_id in chunk.ids), None)
+        return intersection(bytes(token_id != layout.pad_id for token_id in chunk.ids), None)
 
     if padding not in ("mask", "mask EOS too"):
         return hide_nothing

@@ -24,7 +24,7 @@ class Match(NamedTuple):
 
     start: int
     end: int
-    """Place behind it."""
+    """Place after it."""
     ids: Ids
 
 

@@ -22,12 +22,12 @@ from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
 from .options import EncodeOptions
 from .padding import BEHIND_CONTENT, cleaned, padding_visible
-from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, both, gathered, mask_tensor, uncausal
+from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, gathered, intersection, mask_tensor, uncausal
 from .prompt import Issue, Span
 from .reading import ReadPrompt
 from .scheme import RowOrigin, SchemeFn, SchemeOptions, WeightedRows, all_places, empty_prompt_aside, has_weights
 from .schemes import SCHEMES
-from .schemes.blend import EMPHASES, parted
+from .schemes.blend import EMPHASES, split_at_one
 from .schemes.sections import plan_sections
 
 T = TypeVar("T")
@@ -41,13 +41,13 @@ class EncodedPrompt(NamedTuple):
     pooled: Tensor
     """``[1, pooled_dim]``."""
     read: ReadPrompt
-    """The prompt that was encoded; its issues include those of the scheme."""
+    """The prompt that was encoded; its issues include the scheme's."""
     num_encodings: int = 0
     """Number of different encodings it took."""
     signs: tuple[float, ...] = ()
     """Factor of each row's value in the attention that reads it, 1 or -1; empty if all are 1."""
     places: Sequence[RowOrigin] = ()
-    """Origin of each row in the chunks of ``read``; those of a blend are those of its longest prompt."""
+    """Origin of each row in the chunks of ``read``; for a blend, in its longest prompt."""
     variants: Callable[[], Iterable[Variant]] = tuple
     """Function that returns the versions that were encoded, as in its `Plan`."""
 
@@ -176,7 +176,7 @@ def plan_columns(reads: Sequence[ReadPrompt], tokenize: Tokenize) -> Plan[list[E
     blends: list[Plan[WeightedRows]] = []
     if scheme_options.emphasis is not None:
         in_columns = EMPHASES[scheme_options.emphasis].in_columns
-        lowered, parts = zip(*map(parted, parts), strict=True)
+        lowered, parts = zip(*map(split_at_one, parts), strict=True)
         scheme_options = replace(scheme_options, emphasis=None)
         if any(map(has_weights, lowered)):
             blends = [scheme.plan(chunks, scheme_options) for chunks in lowered]
@@ -217,7 +217,7 @@ def _plan_column(column: Sequence[TokenChunk], plan_chunks: SchemeFn, options: S
 
 
 def _in_columns(texts: Sequence[WeightedRows], length: int) -> Iterator[Encoding]:
-    """Rows of some texts as those of their columns."""
+    """Rows of some texts, regrouped by column."""
     hidden = torch.cat([text.hidden for text in texts]).unflatten(1, (-1, length))  # [texts, chunks, 77, dim]
     pooled = torch.cat([text.pooled for text in texts])
     return (Encoding(rows, pooled) for rows in hidden.unbind(1))
@@ -237,7 +237,7 @@ def visible_fn(options: EncodeOptions, layout: ChunkLayout) -> VisibleFn:
     of_padding, of_phrases = padding_visible(options.padding, layout), phrases_visible(options)
 
     def visible(chunk: TokenChunk) -> Visible:
-        return both(of_padding(chunk), of_phrases(chunk))
+        return intersection(of_padding(chunk), of_phrases(chunk))
 
     return visible
 
@@ -263,7 +263,7 @@ def _without_begin(weighted: WeightedRows) -> WeightedRows:
 def _with_eos_rows(
     weighted: WeightedRows, chunks: Sequence[TokenChunk], rule: str, layout: ChunkLayout
 ) -> WeightedRows:
-    """Replace the first EOS row of every chunk by that of the first chunk, or by the mean of them."""
+    """Replace the first EOS row of every chunk by the first chunk's, or by their mean."""
     if rule == "own" or len(chunks) == 1 or len(weighted.places) != len(chunks) * layout.length:
         return weighted
     ends = {RowOrigin(index, chunk.plain_ids.index(layout.eos_id)) for index, chunk in enumerate(chunks)}

@@ -33,7 +33,7 @@ _WEIGHT = re.compile(r"(inside|outside)\b\s*(.*)", re.IGNORECASE)
 
 
 class PlaceError(ValueError):
-    """Raised for a line that is not understood; the message quotes it and says what is allowed."""
+    """Raised for a line that is not understood; the message quotes it and says how to write it."""
 
 
 class PlacedPhrase(NamedTuple):

@@ -120,7 +120,7 @@ def uncausal(plan: Plan[T]) -> Plan[T]:
     return Plan(lambda: (replace(variant, is_causal=False) for variant in plan.variants()), plan.combine)
 
 
-def both(first: Visible, second: Visible) -> Visible:
+def intersection(first: Visible, second: Visible) -> Visible:
     """Intersection of two masks; None if nothing is hidden.
 
     >>> both(bytes([1, 0]), bytes([1, 1, 0, 1])) == bytes([1, 0, 0, 0]), both(None, bytes([1, 1]))
@@ -151,7 +151,7 @@ def mask_tensor(visible: Sequence[Visible], length: int) -> Tensor | None:
 
     size = max(len(seen) for seen in visible if seen is not None)
     everything = b"\1" * length
-    flags = b"".join(mask * (size // len(mask)) for mask in (seen or everything for seen in visible))
+    flags = b"".join(chunk_mask * (size // len(chunk_mask)) for chunk_mask in (seen or everything for seen in visible))
     return torch.frombuffer(bytearray(flags), dtype=torch.bool).view(len(visible), -1, length)
 
 

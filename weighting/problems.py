@@ -1,6 +1,6 @@
 """Problems of a node's inputs that can be found without a model: a page says them while they are typed, a run refuses.
 
-Page and run call the same functions, so that they agree in what is refused and in the words for it.
+Page and run call the same functions, so that they refuse the same values in the same words.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class Problem(NamedTuple):
     """Something that the author of a node's inputs should know."""
 
     message: str
-    """One sentence: what was given, what is allowed, what to do."""
+    """One sentence: the given value, the allowed ones, and the remedy."""
     input: str = ""
     """Name of the input that it is about; empty for several, or for the whole node."""
     is_refused: bool = True

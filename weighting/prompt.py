@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 Part = TypeVar("Part")
 
 MOST_CHARACTERS = 65_536
-"""Longest prompt, as that of the ruler and the lab."""
+"""Longest prompt, as in the ruler and the lab."""
 
 
 class Span(NamedTuple):
@@ -206,7 +206,7 @@ class PromptError(ValueError):
     """Raised in strict mode for a prompt that the program of its syntax would refuse."""
 
     def __init__(self, message: str, source: str, span: Span) -> None:
-        """Quote the prompt with carets under the span; the message says what is wrong and what is allowed."""
+        """Quote the prompt with carets under the span; the message says what is wrong and how to mend it."""
         line_start = source.rfind("\n", 0, span.start) + 1
         line_end = source.find("\n", span.start)
         line = source[line_start : line_end if line_end >= 0 else len(source)]

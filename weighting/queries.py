@@ -33,7 +33,7 @@ class Queries(NamedTuple):
     before: int = 0
     """Number of queries in front of them."""
     behind: int = 0
-    """Number of queries behind them."""
+    """Number of queries after them."""
     text: range = range(0)
     """Rows of text among the queries, in the order of the layer's keys of text; all others are of neither."""
 
@@ -43,7 +43,7 @@ class Queries(NamedTuple):
         return slice(self.before, self.before + math.prod(self.grid))
 
     def check(self, num_queries: int, num_references: int = 0) -> Queries:
-        """This layout for a layer with so many queries, of which the last ones are reference images.
+        """This layout for a layer with ``num_queries`` queries, the last ``num_references`` of them reference images.
 
         A `QueriesError` says that they do not add up.
         """

@@ -47,12 +47,12 @@ class ReadPrompt(NamedTuple):
 
     @property
     def chunks(self) -> tuple[TokenChunk, ...]:
-        """All chunks in reading order, at least one; those of terms come last."""
+        """All chunks in reading order, at least one; terms' chunks come last."""
         return (*chunks_of(self.sections), *(chunk for term in self.terms for chunk in term.chunks))
 
     @property
     def encoded(self) -> list[tuple[Token, ...]]:
-        """Tokens of each chunk that the encoder has positions for, without those of terms."""
+        """Tokens of each chunk that the encoder has positions for, without terms."""
         first = 0 if self.layout.has_bos else 1
         return [chunk.tokens[first:] for chunk in chunks_of(self.sections)]
 
@@ -80,7 +80,7 @@ def read_prompt(
         tokenize: The encoder's tokenizer.
         layout: The encoder's chunk layout; CLIP-L's by default.
         embeddings: Embeddings the prompt can name; without them, names are plain text.
-        rule: The encoder's only chunk rule, in place of that of the options; its texts are not cleaned.
+        rule: The encoder's only chunk rule, instead of the option's; its texts are not cleaned.
 
     Returns:
         The chunks, their weights final and finite.
@@ -92,20 +92,20 @@ def read_prompt(
     if options.is_cleaned and rule is None:
         tokenize = CleaningTokenize(tokenize)
     context = ChunkContext(tokenize, layout, options.comma_backtrack, embeddings, options.quirks, rule)
-    bare_text, left, terms = _taken_out(text, options)
-    parsed = placed(_read(left.text, options, context), text, left)
+    bare_text, left, terms = _without_tags_and_terms(text, options)
+    parsed = relocated(_read(left.text, options, context), text, left)
     if terms:
         parsed = _with_terms(parsed, terms, context)
-    return _with_taken_out(parsed, bare_text) if bare_text.spans else parsed
+    return _with_removed_parts(parsed, bare_text) if bare_text.spans else parsed
 
 
 def parse_encoded(text: str, options: EncodeOptions) -> Prompt:
-    """Parse what is encoded of a prompt, without tags, comments and terms, in positions of that."""
-    _, left, _ = _taken_out(text, options)
+    """Parse the encoded part of a prompt, without tags, comments and terms, in its own positions."""
+    _, left, _ = _without_tags_and_terms(text, options)
     return parse(left.text, options.syntax, strict=options.strict)
 
 
-def _taken_out(text: str, options: EncodeOptions) -> tuple[Bare, Fragment, Sequence[CutTerm]]:
+def _without_tags_and_terms(text: str, options: EncodeOptions) -> tuple[Bare, Fragment, Sequence[CutTerm]]:
     """A prompt without tags and comments, the same without the terms that its scheme cuts out, and these."""
     has_tags = options.has_tags and syntax_of(options.syntax).has_tags
     bare_text = bare(text, has_comments=options.is_cleaned, has_tags=has_tags)
@@ -130,7 +130,7 @@ def _read(text: str, options: EncodeOptions, context: ChunkContext) -> ReadPromp
     sections = tuple(replace(section, prompts=tuple(map(final, section.prompts))) for section in chunked)
     row_counts = rows_kept(sections) if options.drops_padding else None
     parsed = ReadPrompt(prompt, sections, (), options, context.layout, row_counts)
-    # what is clamped is named for that
+    # clamped weights are named for being clamped
     written = (issue for issue in prompt.issues if not (weight_issues and issue.code == "infinite-weight"))
     problems = [
         *written,
@@ -155,7 +155,7 @@ def _with_terms(parsed: ReadPrompt, terms: Sequence[CutTerm], context: ChunkCont
         chunks, clamped = _clamped(normalize(chunks_of(chunked), options.normalization))
         section = ChunkedSection((chunks,))
         term_prompt = ReadPrompt(prompt, (section,), (*prompt.issues, *chunk_issues, *clamped), options, context.layout)
-        term_prompt = placed(term_prompt, source, term.fragment)
+        term_prompt = relocated(term_prompt, source, term.fragment)
         issues += term_prompt.issues
         plain = chunk_prompt(parse(term.text.text, options.syntax), context, options.chunking).chunks
         num_tokens = (len(plain) - 1) * context.layout.capacity + plain[-1].num_content
@@ -195,7 +195,7 @@ def _uncleaned(prompt: Prompt) -> list[Issue]:
     ]
 
 
-def _with_taken_out(parsed: ReadPrompt, bare_text: Bare) -> ReadPrompt:
+def _with_removed_parts(parsed: ReadPrompt, bare_text: Bare) -> ReadPrompt:
     """Add the parts removed from the prompt as marks, LoRAs and issues."""
     marks = tuple(sorted([*parsed.prompt.marks, *bare_text.spans]))
     loras = tuple(Lora(lora.name, lora.clip_strength) for lora in read_loras(bare_text.tags)[0])
@@ -208,14 +208,14 @@ def _with_taken_out(parsed: ReadPrompt, bare_text: Bare) -> ReadPrompt:
     return parsed._replace(prompt=prompt, issues=at_most(MAX_ISSUES, issues))
 
 
-def told_here(parsed: ReadPrompt, words: str, here: str) -> ReadPrompt:
+def reworded(parsed: ReadPrompt, words: str, here: str) -> ReadPrompt:
     """Adapt the wording of a prompt's problems to the place where they are shown."""
     return parsed._replace(
         issues=tuple(replace(issue, message=issue.message.replace(words, here)) for issue in parsed.issues)
     )
 
 
-def placed(parsed: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
+def relocated(parsed: ReadPrompt, source: str, fragment: Fragment) -> ReadPrompt:
     """Relocate a prompt that is part of a longer text, with all positions counted in that text."""
     if fragment.text == source:
         return parsed

@@ -50,7 +50,7 @@ class SchemeOptions:
     layout: ChunkLayout = CLIP_L_LAYOUT
     """Fixed parts of a chunk."""
     strength: float = 1.0
-    """negpip: scale of weights, as in `taken_weight`."""
+    """negpip: scale of weights, as in `effective_weight`."""
 
 
 DEFAULT_OPTIONS = SchemeOptions()
@@ -105,7 +105,7 @@ class SchemePrompt(Protocol):
 
     @property
     def chunks(self) -> tuple[TokenChunk, ...]:
-        """All chunks, those of terms last."""
+        """All chunks, terms' last."""
         ...
 
     @property
@@ -212,7 +212,7 @@ def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:
     return like.new_tensor([chunk.weights for chunk in chunks]).unsqueeze(-1)
 
 
-def taken_weight(weight: float, strength: float) -> float:
+def effective_weight(weight: float, strength: float) -> float:
     """Scale a weight: ``1 + strength (weight - 1)``, and the weight itself at strength 1.
 
     >>> taken_weight(-1.0, 1.0), taken_weight(-1.0, 0.25)
@@ -283,7 +283,7 @@ class Scheme:
     choose: str = ""
     """Case in which to choose it, for the guide."""
     formula: str = ""
-    """Row j of the result, for the reference: of C, the encoding of the prompt, and E, that of the empty prompt."""
+    """Row j of the result, for the reference: C is the encoding of the prompt, E the empty prompt's."""
     cost: str = ""
     """Number of chunks encoded for a prompt of n chunks, for the reference."""
     options: tuple[str, ...] = ()

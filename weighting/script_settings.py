@@ -53,7 +53,7 @@ def read_setting(name: str, text: str) -> Any:
         text: Value as it stands there.
 
     Raises:
-        ValueError: If it is not allowed; the message says what is.
+        ValueError: If it is not allowed; the message names the allowed values.
 
     >>> read_setting("bind_strength", "0.5"), read_setting("word_maps", "True")
     (0.5, True)
@@ -96,8 +96,8 @@ class PromptSettings:
         """Settings of a picture's prompt and negative prompt.
 
         Args:
-            values: Values by `SETTINGS`' names, as `read_setting` gives them; without a scheme those of a picture that
-                was made without the script.
+            values: Values by `SETTINGS`' names, as `read_setting` gives them; without a scheme, a picture was
+                made without the script.
             mode: The WebUI's emphasis mode.
         """
         option_values = {name: value for name, value in values.items() if name in OPTIONS}

@@ -43,14 +43,14 @@ class SharedAttention:
         self._shares, self._device = shares, device
         self._owners = owners.long().to(device)
         self._by_layout: dict[Queries, Tensor] = {}
-        images_of: dict[tuple[int, int, int], list[int]] = {}
+        images_by_keys: dict[tuple[int, int, int], list[int]] = {}
         for image, key_owners in enumerate(owners):
             for prompt in range(shares.shape[1]):
                 places = (key_owners == prompt).nonzero().flatten().tolist()
                 if places and bool(shares[image, prompt].any()):
-                    images_of.setdefault((prompt, places[0], places[-1] + 1), []).append(image)
+                    images_by_keys.setdefault((prompt, places[0], places[-1] + 1), []).append(image)
         self.parts = [
-            PromptKeys(prompt, images, slice(first, end)) for (prompt, first, end), images in images_of.items()
+            PromptKeys(prompt, images, slice(first, end)) for (prompt, first, end), images in images_by_keys.items()
         ]
         """Keys that are read, by prompt."""
 
@@ -63,7 +63,7 @@ class SharedAttention:
     def bias(self, queries: Queries, num_references: int, *, is_between: bool = False) -> Tensor:
         """Bias of each key at each query where text and picture read each other: ``[batch, queries, keys]``, float32.
 
-        A place of the picture reads prompts by their shares. Rows of text read those of their own prompt. Reference
+        A place of the picture reads prompts by their shares. Rows of text read their own prompt. Reference
         images, the last queries, read all; padding reads the base. In a block that ``is_between`` others, all read the
         prompts that blend.
         """
@@ -104,7 +104,7 @@ class SharedAttention:
     ) -> Tensor:
         """The host's attention to each prompt by itself, mixed by their shares; shapes as in `Weighing.attend`.
 
-        The mask has four dimensions, the last of which is that of the keys.
+        The mask has four dimensions, the last one for keys.
         """
         shares = self._at(queries)
         result: Tensor | None = None

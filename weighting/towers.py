@@ -30,7 +30,7 @@ from .padding import rows_kept
 from .pipeline import EncodedPrompt
 from .prompt import Issue, Span
 from .reading import ReadPrompt, read_prompt
-from .scheme import taken_weight
+from .scheme import effective_weight
 from .schemes import SCHEMES
 from .schemes.negpip import NegPipError
 
@@ -66,7 +66,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class T5Reader(Reader):
-    """Prompt reader for a T5 encoder beside CLIP text towers, by the rule of a program.
+    """Prompt reader for a T5 encoder used with CLIP text towers, by the rule of a program.
 
     Of the options only those count that say how a text is read, and the normalization: the others are CLIP's.
     """
@@ -112,7 +112,7 @@ def native_readers(
 
 
 def as_sdxl(readers: Mapping[str, Reader]) -> dict[str, Reader]:
-    """Prompt readers of Stable Diffusion 1, 2 or XL; those of SDXL's two towers share the WebUI's embeddings."""
+    """Prompt readers of Stable Diffusion 1, 2 or XL; SDXL's two towers share the WebUI's embeddings."""
     by_tower = {name: reader.embeddings for name, reader in readers.items() if reader.embeddings is not None}
     if by_tower.keys() != {"clip_l", "clip_g"}:
         return dict(readers)
@@ -138,19 +138,19 @@ def read_for_towers(
         readers: Readers by tower.
 
     Returns:
-        The prompt by tower, those of T5 last. Empty chunks are added to the shorter prompts, as in ComfyUI's
+        The prompt by tower, T5's last. Empty chunks are added to the shorter prompts, as in ComfyUI's
         CLIPTextEncodeSDXL and compel, except if one text is cut by ComfyUI's rule, as in its CLIPTextEncode, or is for
         towers of different lengths. Text beyond the rows common to all towers is named in the issues.
 
     Raises:
         As in `read_together`.
     """
-    readers, open_readers = _apart(readers)
+    readers, open_readers = _split_by_layout(readers)
     reads = _read([text], options, readers)
     is_cut_by_comfyui = rule_of(options.chunking, options.syntax).startswith("comfy")
     if not isinstance(text, str) or not (is_cut_by_comfyui or _differ_in_length(readers.values())):
         reads = _with_equal_counts(reads)
-    prompts = _with_cut_told({name: parsed for name, (parsed,) in _with_equal_rows(reads).items()})
+    prompts = _with_cut_issues({name: parsed for name, (parsed,) in _with_equal_rows(reads).items()})
     return {**prompts, **{name: parsed for name, (parsed,) in _read([text], options, open_readers).items()}}
 
 
@@ -166,24 +166,24 @@ def read_together(
         texts: At least one prompt: one text, or one per tower. ComfyUI's names of towers are ``clip_l``, ``clip_g`` and
             ``clip_h``.
         options: Options for reading them.
-        readers: Readers by tower, those of CLIP with the same chunk length.
+        readers: Readers by tower; CLIP's have the same chunk length.
         kept: If padding is dropped, the number of rows of each chunk to keep for the sake of other texts.
 
     Returns:
-        The prompts by tower, those of T5 last. Those of CLIP have equal numbers of kept rows and of
+        The prompts by tower, T5's last. CLIP's have equal numbers of kept rows and of
         chunks in their results, at least as many as in ``kept``.
 
     Raises:
         PromptError: In strict mode, if the reference raises.
         ValueError: If an option is out of range.
     """
-    readers, open_readers = _apart(readers)
+    readers, open_readers = _split_by_layout(readers)
     reads = _with_equal_rows(_with_equal_counts(_read(texts, options, readers), len(kept)), kept)
     return {**reads, **_read(texts, options, open_readers)}
 
 
-def _apart(readers: Mapping[str, Reader]) -> tuple[dict[str, Reader], dict[str, Reader]]:
-    """Readers of towers whose rows stand side by side, and of those whose rows stand behind them."""
+def _split_by_layout(readers: Mapping[str, Reader]) -> tuple[dict[str, Reader], dict[str, Reader]]:
+    """Readers of towers whose rows are side by side, and of towers whose rows come after them."""
     open_readers = {name: reader for name, reader in readers.items() if reader.layout.is_open}
     return {name: reader for name, reader in readers.items() if name not in open_readers}, open_readers
 
@@ -203,7 +203,7 @@ def _read(
 
 
 def _text_for(name: str, text: str | Mapping[str, str]) -> str:
-    """Text for a tower; T5 has that of the last."""
+    """Text for a tower; T5 gets the last tower's."""
     return text if isinstance(text, str) else text.get(name, [*text.values()][-1])
 
 
@@ -234,7 +234,7 @@ def _with_equal_rows(reads: Reads, min_rows: Sequence[int] = ()) -> dict[str, li
     return {name: list(map(dropping, prompts)) for name, prompts in reads.items()}
 
 
-def _with_cut_told(reads: Mapping[str, ReadPrompt]) -> dict[str, ReadPrompt]:
+def _with_cut_issues(reads: Mapping[str, ReadPrompt]) -> dict[str, ReadPrompt]:
     """Add an issue for each tower with tokens beyond the rows that all towers have, in all prompts of its text."""
     counts = {name: _first_rows(parsed)[-1] for name, parsed in reads.items()}
     shortest = min(counts, key=counts.__getitem__)
@@ -294,7 +294,7 @@ def num_chunks(parsed: ReadPrompt) -> int:
 
 
 def num_rows(parsed: ReadPrompt) -> int:
-    """Number of rows of the result, under schemes that return all rows of every chunk; those of terms are appended."""
+    """Number of rows of the result, under schemes that return all rows of every chunk; terms' rows are appended."""
     return _first_rows(parsed)[-1] + sum(term.num_tokens + 1 for term in parsed.terms)
 
 
@@ -319,7 +319,7 @@ def _signs(parsed: ReadPrompt) -> list[bool]:
     chunks = [chunk for section in parsed.sections for chunk in max(section.prompts, key=len)]
     counts = parsed.kept or [parsed.layout.length] * len(chunks)
     rows = (weight for chunk, count in zip(chunks, counts, strict=True) for weight in chunk.weights[:count])
-    return [taken_weight(weight, parsed.options.strength) < 0 for weight in rows]
+    return [effective_weight(weight, parsed.options.strength) < 0 for weight in rows]
 
 
 def padded(parsed: ReadPrompt, count: int) -> ReadPrompt:
@@ -330,7 +330,7 @@ def padded(parsed: ReadPrompt, count: int) -> ReadPrompt:
         count: Required number of chunks.
 
     Returns:
-        The longer prompt. The rows of an empty chunk are those of the empty prompt, in every section and blend.
+        The longer prompt. The rows of an empty chunk equal the empty prompt's, in every section and blend.
     """
     missing = count - num_chunks(parsed)
     if not missing:

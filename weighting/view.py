@@ -119,7 +119,7 @@ def view(parsed: ReadPrompt, tags: Iterable[Span] = ()) -> dict[str, Any]:
     }
 
 
-def least_size(parsed: ReadPrompt) -> int:
+def min_size(parsed: ReadPrompt) -> int:
     """Lower bound of the size of a prompt's `view` as JSON, in bytes, found without making it."""
     spans = [token.span for chunk in parsed.chunks for token in chunk.content]
     num_chips = bool(spans) + sum(span is None or span != following for span, following in pairwise(spans))
@@ -129,7 +129,7 @@ def least_size(parsed: ReadPrompt) -> int:
 def token_table(parsed: ReadPrompt) -> str:
     """Table of every chunk's tokens with position, id, text, weight and bytes, then the issues, for a terminal.
 
-    Bytes are those of tokens that are parts of characters.
+    Bytes are shown for tokens that are parts of characters.
     """
     lines: list[str] = []
     chunks = parsed.chunks  # computed at each access
@@ -267,7 +267,7 @@ def chip_of(
     joins: bool = False,
     is_hidden: bool = True,
 ) -> dict[str, Any]:
-    """A chip, still without problems; by default that of a tag, which has no tokens."""
+    """A chip, still without problems; by default a tag's, which has no tokens."""
     return {
         "text": text if len(text) <= MAX_CHIP_TEXT else f"{text[:MAX_CHIP_TEXT]}…",
         "note": note,
@@ -365,7 +365,7 @@ MAX_GROUP = 64
 class TokenBytes(NamedTuple):
     """Part of a text that a token represents, if characters are split."""
 
-    own: bytes
+    content: bytes
     """Its bytes."""
     first: int
     """Number of its first byte in the text, counted from 1."""
@@ -374,9 +374,9 @@ class TokenBytes(NamedTuple):
 
     def __str__(self) -> str:
         """Description, such as ``f0 9f a6: bytes 1 to 3 of 4 of 🦊``."""
-        last, total = self.first + len(self.own) - 1, len(self.text.encode())
+        last, total = self.first + len(self.content) - 1, len(self.text.encode())
         places = f"bytes {self.first} to {last}" if last > self.first else f"byte {last}"
-        return f"{self.own.hex(' ')}: {places} of {total} of {self.text}"
+        return f"{self.content.hex(' ')}: {places} of {total} of {self.text}"
 
 
 def token_bytes(tokens: Iterable[Token], symbol: Callable[[int], str]) -> list[TokenBytes | None]:

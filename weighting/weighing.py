@@ -58,7 +58,7 @@ class Watching(Protocol):
         Args:
             layer: Its order among the layers.
             queries: Layout of its queries.
-            around: Numbers of keys in front of the text's and behind them.
+            around: Numbers of keys before the text's and after them.
             attend: Its attention as a function of its values alone.
             value: Its values, as in `shares_by_head`.
             dim: As there.
@@ -70,10 +70,10 @@ class Watching(Protocol):
 
 
 class AttentionWeighting:
-    """Weights for one call of a model, and the layers in which they acted; hosts say how it is told what is wrong."""
+    """Weights for one call of a model, and the layers in which they acted; hosts supply the error messages."""
 
     of_others: ClassVar[str]
-    """Message where something else puts other prompts beside those that the weights are for."""
+    """Message for a batch to which another pack has added prompts without weights."""
     unplaced: ClassVar[str]
     """Message about a `QueriesError`, in which its fields can be named."""
     too_large: ClassVar[str]
@@ -91,7 +91,7 @@ class AttentionWeighting:
         self.bias = bias.to(device)
         self.factor = factor.to(device)
         self.places: FieldBias | None = None
-        """Fields of the text's keys, beside their bias."""
+        """Fields of the text's keys, in addition to their bias."""
         self.shared: SharedAttention | None = None
         """Prompts that the text's keys belong to, if they are several."""
         self.maps: Watching | None = None
@@ -101,7 +101,7 @@ class AttentionWeighting:
         self.is_middle = False
         """Whether the layer is in the middle block of a U-Net."""
         self.is_text_alone = False
-        """Whether all queries are the text's keys, or padding behind them."""
+        """Whether all queries are the text's keys, or padding after them."""
         self._by_place: dict[tuple[Any, ...], Tensor] = {}
         """Bias by place of layers with the same layout."""
         self.is_last = False
@@ -123,7 +123,7 @@ class AttentionWeighting:
         return 0
 
     def check_batch(self, query: Tensor) -> None:
-        """Check that each query reads the prompt that its weights are for; another pack may put others beside it."""
+        """Check that each query reads the prompt that its weights are for; another pack may add others."""
         if query.shape[0] != self.bias.shape[0]:
             raise ValueError(self.of_others)
 
@@ -142,14 +142,14 @@ class AttentionWeighting:
                 each.read_again(num_rows)
 
     def insert(self, at: int, number: int) -> None:
-        """Insert keys of no word that a model puts among those of the text; not beside fields or several prompts."""
+        """Insert the keys without a word that a model puts among the text's; not with fields or several prompts."""
         self.bias, self.factor = (
             torch.cat([rows[:, :at], torch.full_like(rows[:, :1], plain).expand(-1, number), rows[:, at:]], 1)
             for rows, plain in ((self.bias, 0.0), (self.factor, 1.0))
         )
 
     def cut(self, number: int) -> None:
-        """Leave out the keys of text behind the first ones; not beside fields or several prompts."""
+        """Keep only the first keys of text; not with fields or several prompts."""
         self.bias, self.factor = self.bias[:, :number], self.factor[:, :number]
 
     def attend(
@@ -166,7 +166,7 @@ class AttentionWeighting:
         """The host's attention with the weights applied; ``mask`` is another mask of keys, in the host's form.
 
         Query and key are ``[batch, positions, dim]`` or ``[batch, heads, positions, head_dim]``; the value is like the
-        key, or ``[batch, keys, heads, head_dim]`` beside a key of three dimensions.
+        key, or ``[batch, keys, heads, head_dim]`` with a key of three dimensions.
         """
         self.check_batch(query)
         self.num_layers += 1
@@ -177,7 +177,7 @@ class AttentionWeighting:
         if self.places is not None or self._is_masked(is_between):
             bias = self._bias_by_place(query, around, options, is_between)
         elif self._has_bias:
-            bias = torch.nn.functional.pad(_held(self.bias[:, None, None], query.dtype), around)
+            bias = torch.nn.functional.pad(_bounded_bias(self.bias[:, None, None], query.dtype), around)
         if bias is not None:
             mask = bias if mask is None else _with_mask(bias, mask)
         if self._has_factor:
@@ -242,7 +242,7 @@ class AttentionWeighting:
     def _bias_by_place(
         self, query: Tensor, around: tuple[int, int], options: Mapping[str, Any], is_between: bool
     ) -> Tensor:
-        """Bias of all keys at each query, ``[batch, 1, queries, keys]``, with others ``around`` those of the text."""
+        """Bias of all keys at each query, ``[batch, 1, queries, keys]``, with other keys ``around`` the text's."""
         num_queries = query.shape[-2]
         queries = self._queries_of(query, options)
         key = queries, around, query.dtype, is_between
@@ -256,10 +256,10 @@ class AttentionWeighting:
             bias = query.new_zeros(shape)
             text = bias[..., around[0] : around[0] + num_text]
             if self.places is None:
-                text[:] = _held(self.bias[:, None, None], query.dtype)
+                text[:] = _bounded_bias(self.bias[:, None, None], query.dtype)
             else:
                 for index, by_place in enumerate(self.places.biases(queries)):
-                    text[index, 0] = _held(by_place.add_(self.bias[index]), query.dtype)
+                    text[index, 0] = _bounded_bias(by_place.add_(self.bias[index]), query.dtype)
             if self.shared is not None and self._is_masked(is_between):
                 by_prompt = self.shared.bias(queries, self.num_references(options), is_between=is_between)
                 text += by_prompt[:, None].to(query.dtype)
@@ -267,7 +267,7 @@ class AttentionWeighting:
         return self._by_place[key]
 
 
-def _held(bias: Tensor, dtype: torch.dtype) -> Tensor:
+def _bounded_bias(bias: Tensor, dtype: torch.dtype) -> Tensor:
     """A bias in a number type, within what cannot make a row of only -inf, or one with inf, whose softmax is NaN."""
     limit = torch.finfo(dtype).max / 2
     return bias.clamp(-limit, limit).to(dtype)

@@ -1,4 +1,4 @@
-"""Bounds of weights, for words and for the parts of a prompt: what is clamped, and what is named."""
+"""Bounds of weights, for words and for the parts of a prompt: clamping, and naming suspicious ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAR = 10.0
 
 
 def clamped(weight: float) -> float:
-    """The nearest weight that can be used; 1 in place of what is no number.
+    """The nearest usable weight; 1 for NaN.
 
     >>> clamped(float("inf")), clamped(-1e40), clamped(float("nan")), clamped(1.2)
     (1e+30, -1e+30, 1.0, 1.2)

@@ -1,7 +1,7 @@
 """Word maps: shares of an image's attention that words get, by place.
 
 An attention whose values are 1 at the keys of a word, and 0 at all others, gives at each query the share of that word.
-So the shares are those of the attention itself, with its masks and biases, and no table of probabilities is kept.
+So the shares are the attention's own, with its masks and biases, and no table of probabilities is kept.
 
 Source: docs/reference/attention.md, "Word maps"; DAAM, Tang et al. 2022 (arXiv:2210.04885), for `daam_maps`.
 """
@@ -191,7 +191,7 @@ def daam_size(size: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_of_daam(grid: Sequence[int], size: Sequence[int]) -> bool:
-    """Whether DAAM takes a layer with this grid, for maps of a size: all but those of an eighth of its sides."""
+    """Whether DAAM uses a layer with this grid for maps of a size: all but layers of an eighth of its sides."""
     return int(math.sqrt(math.prod(size) // math.prod(grid))) != 8
 
 

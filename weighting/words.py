@@ -64,7 +64,7 @@ class Words:
     words: tuple[Word | None, ...]
     """Words in order; None for a BREAK."""
     rows: tuple[Span | None, ...]
-    """Text that each row of the conditioning was made of; None for those of no word."""
+    """Text that each row of the conditioning was made of; None for rows without a word."""
 
     def rows_of(self, phrase: str) -> tuple[int, ...]:
         """Rows of a phrase, counted from 0, in all places where it stands; none if it is absent.

@@ -1,8 +1,8 @@
 """Reading CLIP's text encoders from safetensors files, making seeded ones without a file, and writing towers.
 
-``layouts.py`` defines the supported files: those of Hugging Face, OpenAI, OpenCLIP and ComfyUI, and checkpoints of
+``layouts.py`` defines the supported files: Hugging Face, OpenAI, OpenCLIP and ComfyUI, and checkpoints of
 Stable Diffusion 1.x, 2.x and SDXL. ``tensor_file.py`` reads them. Sizes come from the tensors' shapes; what shapes do
-not tell comes from a config beside the file (``config_file.py``) or is that of the released tower. Towers are written
+not tell comes from a config next to the file (``config_file.py``), or else from the released tower. Towers are written
 with Hugging Face's keys, for other programs; ``output/`` writes the bytes.
 
 Source: the ``model.safetensors`` of openai/clip-vit-large-patch14. ComfyUI 0.29 recognises a text encoder by the prefix
@@ -122,7 +122,7 @@ def load_text_models(
         path: The file.
         dtype: Type of the models' weights and computation.
         device: Device of the models.
-        activation: Non-linearity of every tower. None: that of the config beside the file, if there is one; or
+        activation: Non-linearity of every tower. None: taken from the config next to the file, if any; else
             quick_gelu for ``clip_l`` and gelu for the others, as released. OpenCLIP's own ViT-L/14 has gelu.
 
     Returns:

@@ -1,9 +1,9 @@
-"""``config.json`` beside a file of CLIP: its heads, activation and epsilon, which the shapes of tensors do not tell.
+"""``config.json`` next to a CLIP file: its heads, activation and epsilon, which the shapes of tensors do not tell.
 
 Such a file may be of another model, as in a folder of many text encoders. So it counts only where all its sizes are
-those of the tensors.
+equal to the tensors'.
 
-Source: ``configuration_clip.py`` of transformers 5.23 for what is left out, and ``model.py`` of open_clip 3.3.0 for
+Source: ``configuration_clip.py`` of transformers 5.23 for omitted entries, and ``model.py`` of open_clip 3.3.0 for
 ``open_clip_config.json``.
 """
 
@@ -19,7 +19,7 @@ from ..quoting import quote
 from ..regular_file import read_regular
 
 MAX_BYTES = 2**20
-"""Maximum size; those of released models have some thousands of bytes."""
+"""Maximum size; released configs have some thousands of bytes."""
 
 Half = Literal["text", "vision"]
 Json = Mapping[str, Any]
@@ -74,7 +74,7 @@ class TowerProperties(NamedTuple):
     """Reason why a config that is there does not count, if they are guessed."""
 
     def line(self, activation: str = "") -> str:
-        """Origin of the properties in words; ``activation`` is that of the caller, if given."""
+        """Origin of the properties in words; ``activation`` is the caller's, if given."""
         chosen = f"; activation as chosen: {activation}" if activation else ""
         if self.file:
             return f"{self.num_heads} heads{chosen or f' and activation {self.activation}'}, by {self.file}"

@@ -61,16 +61,16 @@ TRANSFORMERS_5: KeyTable = {name: name for name in _OWN} | dict(_PROJECTION)
 """transformers from 5 on, which dropped ``text_model.``; our own names."""
 
 
-def _both(names: Mapping[str, str]) -> dict[str, str]:
+def _weights_and_biases(names: Mapping[str, str]) -> dict[str, str]:
     """Names of weights and biases."""
     return {f"{key}.{kind}": f"{name}.{kind}" for key, name in names.items() for kind in _KINDS}
 
 
 _OPENCLIP_BLOCK: KeyTable = {
-    f"transformer.resblocks.{{}}.{theirs}": f"encoder.layers.{{}}.{ours}"
-    for theirs, ours in {
+    f"transformer.resblocks.{{}}.{key}": f"encoder.layers.{{}}.{name}"
+    for key, name in {
         **{f"attn.in_proj_{kind}": f"self_attn.qkv_proj.{kind}" for kind in _KINDS},
-        **_both(
+        **_weights_and_biases(
             {
                 "ln_1": "layer_norm1",
                 "attn.out_proj": "self_attn.out_proj",
@@ -86,7 +86,7 @@ OPENCLIP: KeyTable = {
     "token_embedding.weight": TOKEN_NAME,
     "positional_embedding": POSITION_NAME,
     **_OPENCLIP_BLOCK,
-    **_both({"ln_final": "final_layer_norm"}),
+    **_weights_and_biases({"ln_final": "final_layer_norm"}),
     **_PROJECTION,
 }
 """OpenAI's release and open_clip, which can also make the projection a linear layer."""
@@ -95,7 +95,9 @@ _OWN_VISION: KeyTable = {
     CLASS_NAME: CLASS_NAME,
     PATCH_NAME: PATCH_NAME,
     POSITION_NAME: POSITION_NAME,
-    **_both({"pre_layrnorm": "pre_layer_norm", "post_layernorm": "post_layer_norm"}),  # misspelled in the program
+    **_weights_and_biases(
+        {"pre_layrnorm": "pre_layer_norm", "post_layernorm": "post_layer_norm"}
+    ),  # misspelled in the program
     **{name: name for name in _BLOCK},
 }
 _VISUAL_PROJECTION: KeyTable = {"visual_projection.weight": VISUAL_PROJECTION_NAME}
@@ -112,7 +114,7 @@ OPENCLIP_VISION: KeyTable = {
     "visual.class_embedding": CLASS_NAME,
     "visual.conv1.weight": PATCH_NAME,
     "visual.positional_embedding": POSITION_NAME,
-    **_both({"visual.ln_pre": "pre_layer_norm", "visual.ln_post": "post_layer_norm"}),
+    **_weights_and_biases({"visual.ln_pre": "pre_layer_norm", "visual.ln_post": "post_layer_norm"}),
     **{f"visual.{key}": name for key, name in _OPENCLIP_BLOCK.items()},
     "visual.proj": VISUAL_PROJECTION_NAME,
 }
@@ -140,7 +142,7 @@ class TowerLocation:
         return self.prefix + next(key for key in self.table if "{}" in key).partition("{}")[0]
 
     def key_of(self, name: str) -> str:
-        """Key of a parameter; by that of the token or class embedding, a tower is recognised."""
+        """Key of a parameter. The key of the token or class embedding identifies a tower."""
         return self.prefix + next(key for key, parameter in self.table.items() if parameter == name)
 
     def layers_in(self, shapes: Shapes) -> tuple[str, ...]:

@@ -21,16 +21,16 @@ MAX_PARTS = 2_000_000
 """Largest size of a value: itself and its parts, each counted as often as it is reached. A large model's state has some
 hundred thousand."""
 MAX_DEPTH = 32
-"""Deepest nesting; that of modules of modules, each with its dictionaries, has some 20."""
+"""Deepest nesting; modules of modules, each with its dictionaries, reach some 20."""
 MAX_TUPLE_PARTS = 10_000
-"""Largest size of a tuple, which may be hashed; that of the state of Python's random numbers has some 630."""
+"""Largest size of a tuple, which may be hashed; the state of Python's random numbers has some 630 values."""
 
 _SET, _ORDERED = "__builtin__.set", "collections.OrderedDict"
 _KEYS = frozenset({"BINUNICODE", "SHORT_BINSTRING", "BININT", "BININT1", "BININT2"})
 _SCALARS = frozenset({"NONE", "NEWTRUE", "NEWFALSE", "BINFLOAT", "LONG1"})
 _EMPTY = {"EMPTY_TUPLE": "tuple", "EMPTY_LIST": "list", "EMPTY_DICT": "dict"}
 _COUNTS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2, "REDUCE": 2, "NEWOBJ": 2, "BUILD": 1}
-"""Number of values that an opcode takes; others take those behind the last mark."""
+"""Number of values that an opcode takes; others take the values after the last mark."""
 _GROWING = ("list", "dict", "object")
 
 
@@ -62,7 +62,7 @@ class _Value:
 
 
 def check_pickle(data: bytes | BinaryIO, allowed: Container[str], max_bytes: int) -> None:
-    """Check one pickle; of a file the one that begins at its place, behind which it is left.
+    """Check one pickle; in a file, the one at the current position, which is moved to its end.
 
     Args:
         data: The pickle.
@@ -112,28 +112,28 @@ class _Machine:
         elif name == "GLOBAL":
             self._name(str(argument).replace(" ", ".", 1))
         elif name == "BINPERSID":
-            self._stack.append(_Value("storage", self._taken(1)))
+            self._stack.append(_Value("storage", self._popped(1)))
         elif name.startswith("TUPLE"):
-            self._stack.append(_Value("tuple", self._taken(_COUNTS.get(name))))
+            self._stack.append(_Value("tuple", self._popped(_COUNTS.get(name))))
         elif name in ("APPEND", "APPENDS"):
-            self._extend(self._taken(_COUNTS.get(name)), "list")
+            self._extend(self._popped(_COUNTS.get(name)), "list")
         elif name in ("SETITEM", "SETITEMS"):
-            parts = self._taken(_COUNTS.get(name))
+            parts = self._popped(_COUNTS.get(name))
             if any(part.kind != "key" for part in parts[::2]):
                 raise ValueError("a dictionary in its pickle has a key that is neither a text nor a small number")
             self._extend(parts, "dict")
         elif name == "BUILD":
-            self._extend(self._taken(_COUNTS[name]))
+            self._extend(self._popped(_COUNTS[name]))
         elif name in ("REDUCE", "NEWOBJ"):
-            self._call(*self._taken(_COUNTS[name]))
+            self._call(*self._popped(_COUNTS[name]))
         elif name == "PROTO":
             if argument != PROTOCOL:
                 raise ValueError(f"its pickle has protocol {argument}, expected {PROTOCOL}")
         elif name != "STOP":
             raise ValueError(f"its pickle has the opcode {name}, which PyTorch writes none of")
 
-    def _taken(self, count: int | None) -> list[_Value]:
-        """The last values of the stack, or those behind the last mark, which are taken off it."""
+    def _popped(self, count: int | None) -> list[_Value]:
+        """Pop the last values of the stack, or all after the last mark."""
         place = self._marks.pop() if count is None else len(self._stack) - count
         if place < (self._marks[-1] if self._marks else 0):
             raise IndexError

@@ -73,7 +73,7 @@ def opened(path: Path, max_header_bytes: int) -> Generator[Any]:
 
 
 class Shards:
-    """Open safetensors files whose tensors are those of one model, with the methods of one file."""
+    """Open safetensors files that hold one model together, with the methods of one file."""
 
     def __init__(self, files: Iterable[Any]) -> None:
         """Join files; RefusedFile if two of them have the same key."""

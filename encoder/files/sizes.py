@@ -71,7 +71,9 @@ def configs_of(size: str) -> Configs:
     name = _NAME.fullmatch(size)
     try:
         if name and (sizes := _LETTERS.get(name["letter"] + (name["kind"] or ""))):
-            text, vision = _named(sizes, int(name["patch"]), int(name["image"] or 224), is_quick=bool(name["quick"]))
+            text, vision = _configs_of_name(
+                sizes, int(name["patch"]), int(name["image"] or 224), is_quick=bool(name["quick"])
+            )
         else:
             text, vision = _in_file(Path(size))
     except ValueError as error:
@@ -84,7 +86,7 @@ def configs_of(size: str) -> Configs:
     return text, vision
 
 
-def _named(sizes: tuple[int, int, int, int, int, int], patch: int, image: int, *, is_quick: bool) -> Configs:
+def _configs_of_name(sizes: tuple[int, int, int, int, int, int], patch: int, image: int, *, is_quick: bool) -> Configs:
     width, layers, inner, text_width, text_layers, head_width = sizes
     shared: dict[str, Any] = {"activation": "quick_gelu" if is_quick else "gelu", "projection_dim": text_width}
     text = replace(
@@ -102,8 +104,8 @@ def _in_file(path: Path) -> Configs:
     config = read_json(path)
     if config is None:
         raise ConfigFileError(f"there is no such file, and no model of this name; models are {NAMES}")
-    _check_known(config)
-    text, vision = (_checked(part_of(config, half), half, config) for half in ("text", "vision"))
+    _check_entries(config)
+    text, vision = (_checked_sizes(part_of(config, half), half, config) for half in ("text", "vision"))
     if text["projection_dim"] != vision["projection_dim"]:
         raise ConfigFileError("its encoders have projections of different widths")
     if text["vocab_size"] != CLIP_L.vocab_size:
@@ -119,7 +121,7 @@ def _in_file(path: Path) -> Configs:
     )
 
 
-def _check_known(config: Json) -> None:
+def _check_entries(config: Json) -> None:
     """Refuse a config of open_clip with a part that our encoders do not have."""
     model = config.get("model_cfg", config)
     if not isinstance(model, dict) or "vision_cfg" not in model:
@@ -131,7 +133,7 @@ def _check_known(config: Json) -> None:
             raise ConfigFileError(f"{quote(unknown[0])} is nothing that the encoders here have")
 
 
-def _checked(part: Json | None, half: Half, config: Json) -> Json:
+def _checked_sizes(part: Json | None, half: Half, config: Json) -> Json:
     """Entries about a tower, each size checked for its range."""
     if part is None:
         raise ConfigFileError(f"it is of a model of type {quote(config.get('model_type'))}, expected clip")

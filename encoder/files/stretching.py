@@ -48,13 +48,13 @@ def stretched(table: Tensor, num_positions: int) -> Tensor:
     """
     factor = _factor(len(table), num_positions)
     rows = table.float() if table.element_size() == 1 else table
-    first, later = rows[:KEPT_POSITIONS], rows[KEPT_POSITIONS:]
-    parts = [later]
+    kept_rows, later_rows = rows[:KEPT_POSITIONS], rows[KEPT_POSITIONS:]
+    parts = [later_rows]
     for part in range(1, factor):
-        interpolated = (factor - part) * later[:-1] / factor + part * later[1:] / factor
+        interpolated = (factor - part) * later_rows[:-1] / factor + part * later_rows[1:] / factor
         extrapolated = rows[-1:] + part * (rows[-1:] - rows[-2:-1]) / factor
         parts.append(torch.cat([interpolated, extrapolated]))
-    return torch.cat([first, torch.stack(parts, dim=1).flatten(0, 1)]).to(table.dtype)
+    return torch.cat([kept_rows, torch.stack(parts, dim=1).flatten(0, 1)]).to(table.dtype)
 
 
 class StretchedFile(NamedTuple):

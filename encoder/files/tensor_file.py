@@ -69,7 +69,7 @@ _INDEX_SUFFIX = ".safetensors.index.json"
 _IN_FOLDERS = ("model.safetensors", f"model{_INDEX_SUFFIX}", "open_clip_model.safetensors")
 """Files of a model in a folder of Hugging Face, the first of which is read; the second lists several files."""
 MAX_SHARDS = 16
-"""Maximum number of files of one model. Hugging Face divides those of more than 5 GB, some of more than 50."""
+"""Maximum number of files of one model. Hugging Face divides models of more than 5 GB, some into more than 50 files."""
 
 
 class CheckpointError(ValueError):
@@ -108,7 +108,7 @@ class TensorFile:
         )
 
     def config(self, tower: FoundTower) -> TextConfig:
-        """Sizes from the shapes, the rest by a config beside the file or as in the released tower."""
+        """Sizes from the shapes, the rest from a config next to the file or from the released tower."""
         size = partial(self._size, tower)
         token_key = tower.source(TOKEN_NAME, self.shapes).key
         width, vocab_size = size(TOKEN_NAME, 1), size(TOKEN_NAME, 0, limit=CLIP_L.vocab_size)
@@ -156,7 +156,7 @@ class TensorFile:
         released: TextConfig | VisionConfig,
         width_key: str,
     ) -> TowerProperties:
-        """Properties by a config beside the file, if it is a model of its own, or else as in a released tower."""
+        """Properties from a config next to the file, if it is a separate model; else as in a released tower."""
         properties: TowerProperties | str = ""
         if tower.location.prefix in _ALONE:
             is_open_clip = tower.location.table in (OPENCLIP, OPENCLIP_VISION)
@@ -205,7 +205,7 @@ class TensorFile:
         raise CheckpointError(f"no CLIP image encoder in it.{hint} {FETCH}")
 
     def vision_config(self, tower: FoundTower) -> VisionConfig:
-        """Sizes from the shapes, the rest by a config beside the file or as in the released encoder of that width."""
+        """Sizes from the shapes, the rest from a config next to the file or the released encoder of that width."""
         size = partial(self._size, tower)
         width, patch_size = size(CLASS_NAME, 0, num_axes=1), size(PATCH_NAME, 3, num_axes=4, limit=MAX_IMAGE_SIZE)
         num_patches = size(POSITION_NAME, 0, limit=MAX_POSITIONS) - 1

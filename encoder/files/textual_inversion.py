@@ -86,17 +86,17 @@ def _keys_of_towers(keys: Iterable[str]) -> dict[str, list[str]]:
     """Keys of the vectors of each text tower: one, or one for each member of a bundle."""
     keys = list(keys)
     for layout in _LAYOUTS:
-        keys_of: dict[str, list[str]] = {}
+        tower_keys: dict[str, list[str]] = {}
         for match in filter(None, map(layout.fullmatch, keys)):
-            keys_of.setdefault(match.groupdict().get("tower", ""), []).append(match[0])
-        if keys_of:
-            bundle = next((group for group in keys_of.values() if len(group) > 1), None)
+            tower_keys.setdefault(match.groupdict().get("tower", ""), []).append(match[0])
+        if tower_keys:
+            bundle = next((group for group in tower_keys.values() if len(group) > 1), None)
             if bundle and not bundle[0].startswith("bundle_emb."):
                 raise EmbeddingFileError(
                     f"{len(bundle)} tensors, and none is known to be the embedding. First keys: "
                     f"{', '.join(map(quote, bundle[:3]))}"
                 )
-            return keys_of
+            return tower_keys
     raise EmbeddingFileError("there is no tensor in it")
 
 

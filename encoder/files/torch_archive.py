@@ -19,7 +19,7 @@ from .kinds import NUM_FIRST_BYTES, PICKLES, kind_of
 from .pickles import check_pickle
 
 MAX_DIRECTORY_BYTES = 4 * 2**20
-"""Maximum size of a zip's directory; that of the largest published model has some 0.1 MiB."""
+"""Maximum size of a zip's directory; the largest published model has some 0.1 MiB."""
 MAX_PICKLE_BYTES = 2 * 2**20
 """Maximum size of the pickle, which holds names and shapes. Unpickled, it can take a hundred times as much."""
 
@@ -57,7 +57,7 @@ def check_archive(
     Args:
         path: The file.
         max_bytes: Maximum size of the file.
-        classes: Globals allowed besides those of tensors, by their names in the file.
+        classes: Globals allowed in addition to tensors', by their names in the file.
         max_pickle_bytes: Maximum size of the pickle.
 
     Raises:

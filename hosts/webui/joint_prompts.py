@@ -12,7 +12,7 @@ from ...weighting.characters import stripped
 from ...weighting.chunks import Token
 from ...weighting.options import AS_HOST, EncodeOptions
 from ...weighting.prompt import Fragment, Issue, Prompt, pieces_of
-from ...weighting.reading import ReadPrompt, placed
+from ...weighting.reading import ReadPrompt, relocated
 from .engines import WebUIError, as_emphasized, host_option
 from .joint_models import family_of
 from .joint_texts import HostText, Weights, as_plain
@@ -49,7 +49,7 @@ def read_beyond_clip(text: str, options: EncodeOptions, weights: Weights | None,
         found, lambda token: token.weight * (1.0 if token.span is None else written.weight_of(token.span))
     )
     more = tuple(issue for issue in found.issues if issue not in found.prompt.issues)
-    own = placed(found._replace(issues=more), text, typed)
+    own = relocated(found._replace(issues=more), text, typed)
     divided = [_divided(token, typed, written) for chunk in found.chunks for token in chunk.content]
     issues = [*written.issues, *own.issues, *dict.fromkeys(filter(None, divided))]
     return own._replace(

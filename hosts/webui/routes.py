@@ -26,7 +26,7 @@ from ...encoder.quoting import quote
 from ...weighting.reading import ReadPrompt
 from ...weighting.timed.schedule import MAX_STEPS
 from ...weighting.timed.view import TimedRead, webui_view
-from ...weighting.view import least_size
+from ...weighting.view import min_size
 from .engines import UnknownEncodersError, WebUIError, host_option
 from .exchange import settings_of
 from .joint_models import family_of, idle_lines, title_of
@@ -136,7 +136,7 @@ def inspected(request: object) -> dict[str, Any]:
     settings = settings if settings.enabled else replace(settings, syntax=request["syntax"])
     prompt = read_for_generation(text, request["steps"], settings, readers, is_negative=request["is_negative"])
     texts = [timed for some in prompt.by_encoder.values() for timed in some]
-    _check_size(sum(least_size(timed.read) for timed in texts))  # before the views are made
+    _check_size(sum(min_size(timed.read) for timed in texts))  # before the views are made
     views = list(_views(prompt))
     views[-1]["num_more"] = len(prompt.others)
     views[0]["issues"] += [

@@ -180,7 +180,7 @@ def test_rows_of_others_are_refused(change, message) -> None:
         ({"phrase": " "}, "phrase is empty"),
         ({"phrase": "green"}, "“green” is not in the prompt"),
         ({"area": "upstairs"}, "“upstairs” is not understood"),
-        ({"mask": torch.zeros(1, 4, 4)}, "mask is 0 everywhere"),
+        ({"mask": torch.zeros(1, 4, 4)}, "The mask is empty"),
         ({"mask": torch.full((1, 4, 4), 2.0)}, "from 0 to 1"),
         ({"mask": torch.ones(4)}, "must be a MASK"),
         ({"start": 0.6, "end": 0.4}, "start must be before end"),

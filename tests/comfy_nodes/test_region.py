@@ -125,7 +125,7 @@ def test_strength_0_attaches_nothing() -> None:
         ({"strength": 0.5}, {}, "comes with the strength 0.5"),
         ({}, {"strength": -1.0}, "strength must be 0 or above, got -1"),
         ({}, {"area": "upstairs"}, "“upstairs” is not understood"),
-        ({}, {"mask": torch.zeros(1, 4, 4)}, "mask is 0 everywhere"),
+        ({}, {"mask": torch.zeros(1, 4, 4)}, "The mask is empty"),
         ({}, {"start": 0.6, "end": 0.4}, "start must be before end"),
         ({}, {"unit": "minutes"}, "unit must be one of: percent, steps"),
         ({}, {"blocks": "some"}, "blocks must be one of: all, every other"),

@@ -97,7 +97,7 @@ def test_without_an_effect_nothing_is_attached(text, strength) -> None:
     assert same is model
     assert torch.equal(found, plain)
     assert values.keys() == plain_values.keys()
-    assert "no word is weighed" in report
+    assert "no word is weighted" in report
 
 
 def test_the_node_travels_with_its_weights_and_they_reach_no_model_without_the_wrappers() -> None:

@@ -124,7 +124,7 @@ def test_json_is_refused_in_words_of_its_own(text: str | bytes, told: str) -> No
 
 @pytest.mark.parametrize("body", [b'{"text": ' + b"7" * 5000 + b"}", b"[" * 60_000, b"\xff", b"{"])
 def test_routes_refuse_such_json_in_words(body: bytes) -> None:
-    for read in (comfy_routes._read, comfy_routes._converted, comfy_routes._taken_apart):
+    for read in (comfy_routes._read, comfy_routes._converted, comfy_routes._infotext_parts):
         with pytest.raises(ValueError, match=r"^(no JSON|nested too deeply|not UTF-8)"):
             read(body, {})
     with pytest.raises(ValueError, match=r"^(no JSON|nested too deeply|not UTF-8)"):

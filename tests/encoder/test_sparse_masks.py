@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 from weighted_clip.encoder.config import MaskVariant
-from weighted_clip.encoder.layers import Attention
+from weighted_clip.encoder.layers import SelfAttention
 from weighted_clip.encoder.masks import causal_mask, check_mask
 from weighted_clip.encoder.sparse_masks import (
     column_mask,
@@ -186,9 +186,9 @@ def test_transposing_twice_is_nothing(sizes: tuple[int, Cell]) -> None:
     assert torch.equal(transposed_column_mask(*sizes), mask[:, order][:, :, order])
 
 
-def make_attention(dim: int = 8) -> Attention:
+def make_attention(dim: int = 8) -> SelfAttention:
     torch.manual_seed(0)
-    return Attention(dim, num_heads=2).double()
+    return SelfAttention(dim, num_heads=2).double()
 
 
 @pytest.mark.parametrize("sizes", [FIGURE, (3, (2, 5)), (0, (3, 4)), (2, (1, 3))])

@@ -79,7 +79,7 @@ def weight_one_is_stock(families: Iterable[str]) -> None:
         expected = stock(clip, PLAIN)
         for inputs in ({"text": PLAIN}, {"text": "a (red:1) cat on a mat, oil painting in snow"}, {"strength": 0.0}):
             conditioning, report, same = run_ours(NODE, clip=clip, model=model, **{"text": TEXT, **inputs})["result"]
-            assert same is model and "no word is weighed" in report
+            assert same is model and "no word is weighted" in report
             difference(conditioning, expected)
 
 

@@ -666,7 +666,7 @@ def check_what_cannot_be_placed_is_refused_in_words() -> None:
     assert placed(nodes.ConditioningCombine().combine(words, encoded(clip, "a dog"))[0], "dog", area="left")
     for inputs, message in (
         ({"area": "upstairs"}, "“upstairs” is not understood"),
-        ({"mask": torch.zeros(1, 8, 8)}, "mask is 0 everywhere"),
+        ({"mask": torch.zeros(1, 8, 8)}, "The mask is empty"),
         ({"start": 0.5, "end": 0.5}, "start must be before end"),
         ({"inside": float("nan")}, "inside must be"),
         ({"boxes": []}, "draw the place"),

@@ -303,7 +303,7 @@ def test_other_nodes_know_its_words_while_they_are_typed(page: RulerPage) -> Non
         "link(text, place, 'conditioning');",
     )
     problem = "return document.querySelector('.wcr-problems p')?.innerText.includes(args[0])"
-    page.wait(problem, "Put the node Weighted CLIP behind the loader")
+    page.wait(problem, "Put the node Weighted CLIP after the loader")
     page.run(
         "const nodeOf = (kind) => app.graph.nodes.find(({ type }) => type === kind);"
         "const [from, to] = ['WeightedCLIP', 'CLIPTextEncode'].map(nodeOf);"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.layers import Block
+from weighted_clip.encoder.layers import EncoderBlock
 from weighted_clip.training import contrastive
 from weighted_clip.training.grad_scaling import GradientScales
 from weighted_clip.training.loop import Loop
@@ -23,7 +23,7 @@ CONFIG = TextConfig(hidden_dim=64, num_heads=2, num_layers=6, mlp_dim=128, activ
 class Stack(nn.Module):
     def __init__(self, num_layers: int = 6) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Block(CONFIG) for _ in range(num_layers))
+        self.layers = nn.ModuleList(EncoderBlock(CONFIG) for _ in range(num_layers))
 
     def forward(self, hidden: Tensor) -> Tensor:
         for layer in self.layers:

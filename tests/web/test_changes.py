@@ -19,7 +19,7 @@ from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import difference as subject
 from weighted_clip.web.difference import TowerDifference, difference, difference_report, draw_differences
-from weighted_clip.web.lab.comparing import CUT, Comparison, compare, comparison_chart, told_of
+from weighted_clip.web.lab.comparing import CUT, Comparison, compare, comparison_chart, comparison_title
 from weighted_clip.web.lab.native import LoadSettings, random_model
 from weighted_clip.web.lab.study import read
 from weighted_clip.web.pictures import RowChange, SchemeRow, changes, draw_changes, style
@@ -179,14 +179,16 @@ def test_bars_that_are_cut_are_marked(ratio: float) -> None:
 
 
 def test_what_is_compared_is_said() -> None:
-    told = unescape(told_of("a <b>cat</b>", EncodeOptions(syntax="compel", scheme="perp", padding="mask", bind="a\nb")))
+    told = unescape(
+        comparison_title("a <b>cat</b>", EncodeOptions(syntax="compel", scheme="perp", padding="mask", bind="a\nb"))
+    )
     assert "a <b>cat</b>" in told
-    assert "<b>" not in told_of("a <b>cat</b>", A1111)
+    assert "<b>" not in comparison_title("a <b>cat</b>", A1111)
     for part in ("Syntax compel", "Padding mask", "Chunking as syntax", "Keep apart a / b"):
         assert part in told
     assert "perp" not in told
     assert "pooled" not in told
-    assert "… (9,000 characters)" in told_of("a" * 9000, A1111)
+    assert "… (9,000 characters)" in comparison_title("a" * 9000, A1111)
 
 
 def test_what_unweighted_leaves_out_is_no_problem_and_that_of_others_is() -> None:

@@ -345,7 +345,7 @@ def test_mixtures_are_called_so(model: NativeLabModel) -> None:
     assert len(comfy.changes) == len(read(model, blend, chunked).chunks) == 3
     assert comfy.changes[0] == comfy.changes[1]
     assert lpw.changes == ()
-    assert lpw.message == "This has 152 rows and the unweighted encoding 154, so they cannot be laid together."
+    assert lpw.message == "This has 152 rows and the unweighted encoding 154, so they cannot be compared row by row."
     assert comparison_chart([comfy, lpw], read(model, blend, chunked), chunk=2)
 
 

@@ -231,7 +231,7 @@ def test_a_box_for_whole_numbers_refuses_others_as_they_were_typed() -> None:
     assert all(box.preprocess(1.5) == 1.5 for box in boxes)
     handlers, values = Handlers(small_model, BASE), VALUES
     with pytest.raises(LabError, match=r"Text must be a whole number, 0 to 20; got 1.5"):
-        handlers.given("a cat AND a dog", [*values, 1.5, 20, "as written"])
+        handlers.prompt_text("a cat AND a dog", [*values, 1.5, 20, "as written"])
     for odd in (1.5, None, float("nan"), "2", 0):
         assert "Chunk must be a whole number, 1 to 1; " in MasksTab(handlers).show(odd, "a cat", *values)[1]
     assert "<img" in MasksTab(handlers).show(7, "a cat", *values)[1]  # there were more chunks when it was typed

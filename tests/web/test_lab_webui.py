@@ -72,7 +72,9 @@ def test_the_counter_is_that_of_the_strips_and_the_schedule_stands_there_once(ha
 
 def test_the_first_text_is_encoded_and_named(handlers: Handlers, tmp_path: Path) -> None:
     tokens = TokensTab(handlers).show(PROMPT, *values())[0]
-    assert f"Of 3 texts that the WebUI makes of this prompt in 20 steps this is number 1: “{FIRST}" in unescape(tokens)
+    assert f"Of the 3 texts that the WebUI makes of this prompt in 20 steps, this is number 1: “{FIRST}" in unescape(
+        tokens
+    )
     assert re.findall("<td>(a|red|cat|dog|sky|lora)</td>", tokens) == ["a", "red", "cat"]
     assert "Of 3 texts" not in TokensTab(handlers).show("a cat", *values())[0]
     *_, drawn, (*_, told, _) = CompareTab(handlers).compare({}, ["comfy"], PROMPT, *values())
@@ -113,7 +115,7 @@ def test_each_text_is_taken_apart_as_its_user_chooses(
     chosen = (*values(), number, 10)
     tokens = unescape(TokensTab(lab).show(PROMPT, *chosen)[0])
     assert words_of(tokens) == words
-    told = f"Of 3 texts that the WebUI makes of this prompt in 10 steps this is number {min(number, 3)}: “{text}"
+    told = f"Of the 3 texts that the WebUI makes of this prompt in 10 steps, this is number {min(number, 3)}: “{text}"
     assert told in tokens
     assert told in unescape(MasksTab(lab).show(1, PROMPT, *chosen)[1])
     *_, drawn, (*_, done, _) = CompareTab(lab).compare({}, ["comfy"], PROMPT, *chosen)

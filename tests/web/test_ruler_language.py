@@ -48,8 +48,8 @@ TOGETHER = {
         "“<hypernet:x>” cannot be written in comfy: it is left out.",
     ),
     "The {}.": (
-        "The text behind .and() is ignored, as in compel.",
-        "The text behind .blend() is ignored; compel refuses it.",
+        "The text after .and() is ignored, as in compel.",
+        "The text after .blend() is ignored; compel refuses it.",
     ),
 }
 

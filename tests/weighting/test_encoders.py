@@ -14,7 +14,7 @@ from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, close_chunk
 from weighted_clip.weighting.encoders import Encoders, TooManyEncodings
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import plan_prompt
-from weighted_clip.weighting.plan import Variant, both, mask_tensor
+from weighted_clip.weighting.plan import Variant, intersection, mask_tensor
 from weighted_clip.weighting.reading import ReadPrompt
 from weighted_clip.weighting.schemes import SCHEMES
 
@@ -280,8 +280,8 @@ def test_sixteen_texts_are_read_and_planned_sixteen_times(monkeypatch: pytest.Mo
 
 def test_masks_are_packed_flags() -> None:
     keys, queries = bytes([1, 0, 1]), bytes([1, 1, 1, 0, 1, 1, 1, 1, 1])
-    assert both(keys, queries) == bytes([1, 0, 1, 0, 0, 1, 1, 0, 1])
-    assert both(None, None) is both(None, bytes([1, 1, 1])) is None
+    assert intersection(keys, queries) == bytes([1, 0, 1, 0, 0, 1, 1, 0, 1])
+    assert intersection(None, None) is intersection(None, bytes([1, 1, 1])) is None
     mask = mask_tensor([keys, None, queries], 3)
     assert mask is not None
     assert mask.dtype == torch.bool

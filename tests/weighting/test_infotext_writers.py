@@ -81,17 +81,20 @@ CASES = {
     # lost line breaks
     "one line, full stop": Case(f"a cat, a dog. {LINE}", "a cat, a dog.", problems=("within a line, at “Steps: 20",)),
     "one line, all three": Case(
-        f"a cat Negative prompt: blurry {LINE}", negative="blurry", problems=("begins no line", "within a line")
+        f"a cat Negative prompt: blurry {LINE}", negative="blurry", problems=("does not begin a line", "within a line")
     ),
     "settings behind the negative prompt": Case(
         f"a cat\nNegative prompt: blurry, {LINE}", negative="blurry,", problems=("within a line",)
     ),
     "parts that end in signs": Case(
-        f"a cat,. Negative prompt: blurry,. {LINE}", "a cat,.", "blurry,.", problems=("begins no line", "within a line")
+        f"a cat,. Negative prompt: blurry,. {LINE}",
+        "a cat,.",
+        "blurry,.",
+        problems=("does not begin a line", "within a line"),
     ),
     "signs before a line": Case(f"a cat,.\nNegative prompt: blurry,.\n{LINE}", "a cat,.", "blurry,."),
     "only the first break lost": Case(
-        f"a cat Negative prompt: blurry\n{LINE}", negative="blurry", problems=("begins no line",)
+        f"a cat Negative prompt: blurry\n{LINE}", negative="blurry", problems=("does not begin a line",)
     ),
     "weights in one line": Case(
         f"a (cat:1.2), [dog] <lora:x:0.5>, {LINE}", "a (cat:1.2), [dog] <lora:x:0.5>,", problems=("within a line",)

@@ -14,7 +14,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.prompt import Break, Fragment, Piece, Prompt, PromptError, Span, Swap, unmarked
-from weighted_clip.weighting.reading import placed, read_prompt
+from weighted_clip.weighting.reading import read_prompt, relocated
 from weighted_clip.weighting.syntax import SYNTAXES, Syntax, parse
 from weighted_clip.weighting.syntax.mends import mend_issues
 from weighted_clip.weighting.syntax.slips import slip_issues
@@ -357,7 +357,7 @@ def test_a_weight_without_a_meant_one_is_named_without_a_fix() -> None:
 def test_a_fix_for_a_form_that_editing_has_taken_apart_is_not_offered() -> None:
     source = "ca[x::5]t:1.2, (dog:13)"
     fragment = Fragment((Piece("ca", Span(0, 2)), Piece("t:1.2, (dog:13)", Span(8, 23))))
-    apart, whole = placed(read(fragment.text), source, fragment).issues
+    apart, whole = relocated(read(fragment.text), source, fragment).issues
     assert (apart.span, apart.fix, whole.fix) == (Span(0, 13), "", "1.3")
     assert source[slice(*whole.span)] == "13"
 

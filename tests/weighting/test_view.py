@@ -14,9 +14,9 @@ from weighted_clip.web.pictures.tokens import Chip, strip_items
 from weighted_clip.weighting.chunks import Token
 from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.prompt import Break
-from weighted_clip.weighting.reading import ReadPrompt, placed
+from weighted_clip.weighting.reading import ReadPrompt, relocated
 from weighted_clip.weighting.timed.schedule import read_timed
-from weighted_clip.weighting.view import least_size, token_bytes, view
+from weighted_clip.weighting.view import min_size, token_bytes, view
 
 from .tiny import read
 
@@ -25,7 +25,7 @@ def placed_reads(source: str, steps: int = 4) -> list[ReadPrompt]:
     """Each text of a timed prompt, in places of the whole."""
     prompt = read_timed(source, steps)
     fragments = [text.fragment for branch in prompt.branches for text in branch.texts]
-    return [placed(read(fragment.text, syntax="a1111"), source, fragment) for fragment in fragments]
+    return [relocated(read(fragment.text, syntax="a1111"), source, fragment) for fragment in fragments]
 
 
 def views(source: str, steps: int = 4) -> list[dict]:
@@ -47,7 +47,7 @@ def test_a_view_is_no_smaller_than_its_least_size(text: str, syntax: str) -> Non
     shown = view(found)
     size = len(json.dumps(shown, separators=(",", ":")))
     num_chips = sum(bool(chip["ids"]) for chip in chips(shown))
-    assert 90 * num_chips <= least_size(found) <= size
+    assert 90 * num_chips <= min_size(found) <= size
 
 
 def test_tokens_stand_where_they_were_typed() -> None:
@@ -84,7 +84,7 @@ def test_breaks_marks_and_issues_move_too() -> None:
 def test_a_part_that_is_the_whole_is_left_alone(source: str) -> None:
     found = read(source, syntax="a1111")
     (text,) = read_timed(source, 3).branches[0].texts
-    assert placed(found, source, text.fragment) is found
+    assert relocated(found, source, text.fragment) is found
 
 
 @given(st.text(alphabet="ab é😀猫:|[]()\\\n.01", max_size=30))

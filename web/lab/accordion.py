@@ -11,7 +11,7 @@ from gradio.context import Context
 from ...weighting.options import OPTIONS
 from ...weighting.schemes import SCHEMES
 from . import markup
-from .components import appearing, control, live, messenger, told_changes
+from .components import appearing, changed_options_line, control, live, messenger
 from .model import EXPLAINED
 
 _ONLY_WITH = {
@@ -23,7 +23,7 @@ _ONLY_WITH = {
 
 
 Give = Callable[[str], tuple[Mapping[str, Any], Sequence[str]]]
-"""Function from what stands in the tab to values of settings, and lines about what is left out."""
+"""Function from the tab's state to values of settings, and lines about omitted ones."""
 
 
 def build_accordion(
@@ -106,7 +106,7 @@ def _follow(controls: Mapping[str, Any], note: Any, rows: Mapping[str, Any], par
     def shown(scheme: str, *values: Any) -> tuple[Any, ...]:
         chosen = dict(zip(folded, values, strict=True))
         lines = _note(scheme, cuts_off=chosen["bind_hide"] == "cutoff")
-        lines += markup.note(told_changes("Advanced", chosen, defaults))
+        lines += markup.note(changed_options_line("Advanced", chosen, defaults))
         is_seen = appearing(chosen)
         is_there = [*(only == scheme for only in rows), *(is_seen[part] for part in parts)]
         return lines, *(gr.update(visible=is_visible) for is_visible in is_there)
@@ -122,7 +122,7 @@ def _note(scheme: str, *, cuts_off: bool = False) -> str:
     record = SCHEMES.get(scheme)
     lines = "" if record is None else markup.note(record.advice)
     if cuts_off and (record is None or not record.bound_as_cutoff):
-        *names, last = (name for name, other in SCHEMES.items() if other.bound_as_cutoff)
+        *names, last = (name for name, scheme_record in SCHEMES.items() if scheme_record.bound_as_cutoff)
         lines += markup.message(
             f"cutoff does not go with {scheme}: a prompt with weights is refused. Take {', '.join(names)} or {last}, "
             "or another choice than cutoff."

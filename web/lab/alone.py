@@ -104,7 +104,7 @@ class WeightsPart:
                 shelf.names,
                 value=shelf.name,
                 label="Weights",
-                info="Of the folder that --models names; all open pages use the same",
+                info="From the folder named by --models; all open pages use the same",
                 elem_id=element_id("weights"),
             )
             self._file = gr.File(
@@ -113,7 +113,7 @@ class WeightsPart:
                 height=140,
                 elem_id=element_id("dropped_weights"),
             )
-        self._told = html("weights_told", "What became of the weights")
+        self._told = html("weights_told", "Status of the weights")
 
     def connect(self, refresh: str) -> None:
         """Connect the events; ``refresh`` is the id of the button that rereads everything."""

@@ -1,6 +1,6 @@
 """Attention weights of one layer and head of a model, for a chunk of a prompt; and the same as markup.
 
-The markup has attending words beside attended words, and both matrices. ``scripts/attention.js`` shows the weights of
+The markup has attending words next to attended words, and both matrices. ``scripts/attention.js`` shows the weights of
 the word under the pointer or with the focus; ``style.css`` draws. Without gradio: commands use it, too.
 
 Source: the view of heads of BertViz (J. Vig, "A Multiscale Visualization of Attention in the Transformer Model", 2019).
@@ -133,8 +133,8 @@ NAMED = 3
 """Number of words named in the line above."""
 _PERCENT = ColorScale(0.0, 1.0, True)
 NOTE = (
-    "How much of each word on the right a head takes into the one on the left, 100 % in all. Point at a word, or use "
-    "the arrow keys; strength is drawn as a square root."
+    "How much each word on the right contributes to the one on the left in a head, 100 % in all. Point at a word, or "
+    "use the arrow keys; strength is drawn as a square root."
 )
 
 
@@ -149,14 +149,14 @@ class AttentionView:
     allowed: Sequence[Sequence[bool]]
     """Query by key: True where mask and causality allow attention."""
     is_causal: bool
-    told: str
+    subject: str
     """Description of the weights."""
     num_more: int = 0
     """Number of further positions not shown."""
 
 
 def attention_chart(attended: AttentionView) -> str:
-    """Draw the weights of a head, initially those of the last word."""
+    """Draw the weights of a head, initially for the last word."""
     labels = attended.labels
     rows = [row_of(attended, query) for query in range(len(labels))]
     query = max((i for i, name in enumerate(labels) if name not in ("BOS", "EOS", "PAD")), default=len(labels) - 1)
@@ -178,10 +178,10 @@ def attention_chart(attended: AttentionView) -> str:
         f"stroke-opacity='{share**0.5:.3f}'/>"
         for key, share in enumerate(shares)
     )
-    more = f" {attended.num_more} positions of padding behind these are not shown." if attended.num_more else ""
+    more = f" {attended.num_more} positions of padding after these are not shown." if attended.num_more else ""
     return (
         f"<section class='weighted-clip-attention' data-rows='{escape(json.dumps(rows, separators=(',', ':')))}'>"
-        f"<h2>{escape(attended.told)}</h2><p class='weighted-clip-told' role='status'>{escape(sentence)}</p>"
+        f"<h2>{escape(attended.subject)}</h2><p class='weighted-clip-told' role='status'>{escape(sentence)}</p>"
         "<div class='weighted-clip-head-view'><div class='weighted-clip-from' role='radiogroup' "
         f"aria-label='Word that attends'>{words}</div>"
         f"<svg viewBox='0 0 100 {height}' style='height: {height}px' preserveAspectRatio='none' aria-hidden='true'>"
@@ -226,8 +226,8 @@ def _open(allowed: Sequence[Sequence[bool]]) -> str:
 
 def _matrix(title: str, cells: str, count: int, query: int) -> str:
     legend = {
-        "Weights": "the stronger, the more a row's word attends a column's",
-        "Mask": "filled is what a row's word may attend",
+        "Weights": "the stronger, the more a row's word attends to a column's",
+        "Mask": "filled: what a row's word may attend to",
     }[title]
     return (
         f"<figure><svg viewBox='0 0 {count} {count}' role='img' aria-label='{title}: {escape(legend)}' "

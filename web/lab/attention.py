@@ -57,7 +57,7 @@ class AttentionTab(PromptTab):
         model = self.handlers.source()
         if not isinstance(model, AttentionModel):
             raise LabError("This encoder does not show its attention: only those that the lab itself has loaded do.")
-        chosen = self.handlers.given(text, values, model)
+        chosen = self.handlers.prompt_text(text, values, model)
         attention = find_attention(model, chosen.text, chosen.options, choice, MAX_POSITIONS)
         versions, chunks, towers = attention.num_versions, attention.num_chunks, attention.towers
         parts = [

@@ -28,8 +28,8 @@ MAX_TOKENS = 2000
 """Maximum number of tokens of a prompt that are compared."""
 NOTE = "Coloured: tokens that the other prompt does not have there. Dashed: the same token with another weight."
 POOLED_NOTE = (
-    "Cosine of the pooled vectors, from -1 to 1: the state of the end token, which SDXL and others read beside the "
-    "words. Weights do not count in it."
+    "Cosine of the pooled vectors, from -1 to 1: the state of the end token, which SDXL and others read in addition to "
+    "the words. It ignores weights."
 )
 
 
@@ -49,7 +49,7 @@ class BesideTab(PromptTab):
 
     def build(self, page: Inputs) -> None:
         """As in `Tab`."""
-        example = "Such as the prompt with a word changed"
+        example = "For example the prompt with one word changed"
         box = textbox("other", "Another prompt, read with the same options", placeholder=example)
         self.asked, self.kept = [box], {"other": box}
         self.shown = [html("panes", "Tokens of both prompts", NOT_YET)]
@@ -65,7 +65,7 @@ class BesideTab(PromptTab):
         """Tokens of both prompts."""
         inputs = {**inputs_of(text, values), OTHER_ID: second_text}
         try:
-            first, second = (self.handlers.given(each, values) for each in (text, second_text))
+            first, second = (self.handlers.prompt_text(each, values) for each in (text, second_text))
             content = _notes(first, second) + _panes(*compared(first.read, second.read), bool(second_text.strip()))
         except EXPLAINED as error:
             content = markup.message(str(error))
@@ -75,13 +75,15 @@ class BesideTab(PromptTab):
         """Similarity of the pooled vectors, for each text encoder."""
         try:
             model = self.handlers.source()
-            first, second = (self.handlers.given(each, values, model) for each in (text, second_text))
+            first, second = (self.handlers.prompt_text(each, values, model) for each in (text, second_text))
             cosines = self.handlers.run(pooled_cosines, model, first, second)
         except Exception as error:  # the page is the only place where the user can see it
             return markup.refused(explained(error))
         rows = [(name, f"{cosine:.4f}", f"{angle:.1f}°") for name, (cosine, angle) in cosines.items()]
         table = markup.table(("Text encoder", "Cosine", "Angle"), rows, POOLED_NOTE)
-        return markup.kept(_notes(first, second) + table, {**choices_of(text, values), OTHER_ID: second_text})
+        return markup.greyed_when_changed(
+            _notes(first, second) + table, {**choices_of(text, values), OTHER_ID: second_text}
+        )
 
 
 def compared(first_prompt: ReadPrompt, second_prompt: ReadPrompt) -> tuple[list[ComparedToken], list[ComparedToken]]:
@@ -95,9 +97,9 @@ def compared(first_prompt: ReadPrompt, second_prompt: ReadPrompt) -> tuple[list[
     return tuple(  # pyright: ignore[reportReturnType] - there are two
         [
             ComparedToken(text_of(token, parsed.prompt.source) or f"#{id_of(token.id)}", token.weight, kind)
-            for token, kind in zip(tokens, of_prompt, strict=True)
+            for token, kind in zip(tokens, token_kinds, strict=True)
         ]
-        for parsed, tokens, of_prompt in zip((first_prompt, second_prompt), (first, second), kinds, strict=True)
+        for parsed, tokens, token_kinds in zip((first_prompt, second_prompt), (first, second), kinds, strict=True)
     )
 
 

@@ -58,7 +58,7 @@ def compare(
 ) -> Iterator[Comparison]:
     """Encode a prompt by several schemes one by one, and compare each with the unweighted encoding.
 
-    Only the scheme differs between them. Rows are those of the first text tower, whose tokens the page shows; numbers
+    Only the scheme differs between them. Rows come from the first text tower, whose tokens the page shows; numbers
     are taken in float64. Dropped padding is compared nevertheless, as dropping changes no remaining row. ``check`` is
     called before each call of an encoder; an exception it raises ends the work.
     """
@@ -96,7 +96,10 @@ def row_changes(plain: EncodedPrompt, weighted: EncodedPrompt) -> tuple[tuple[tu
     elif num_rows != num_plain and is_unmixed:
         rows, missing = _rows_without_seams(parsed), "between chunks"
     if num_rows != len(rows) or num_plain != num_chunks(parsed) * length:
-        return (), f"This has {num_rows} rows and the unweighted encoding {num_plain}, so they cannot be laid together."
+        return (
+            (),
+            f"This has {num_rows} rows and the unweighted encoding {num_plain}, so they cannot be compared row by row.",
+        )
     message = ""
     if not is_unmixed:
         message = BLENDED
@@ -150,7 +153,7 @@ def _encoded(model: LabModel, text: str, options: EncodeOptions, check: Check | 
 MAX_PROMPT = 400
 """Maximum number of characters of the prompt above the chart."""
 ALWAYS_TOLD = ("syntax", "normalization", "chunking", "padding")
-"""Options that are always named, even with default values. The scheme is what is compared."""
+"""Options that are always named, even with default values. The scheme is left out, as it is compared."""
 CUT = "▲"
 """Marks a bar that is longer than its axis."""
 
@@ -169,7 +172,7 @@ def comparison_chart(comparisons: Sequence[Comparison], parsed: ReadPrompt, chun
     return f"<section class='weighted-clip-chart'><h2>{title}</h2>{drawn}{_legend(axes)}</section>"
 
 
-def told_of(text: str, options: EncodeOptions) -> str:
+def comparison_title(text: str, options: EncodeOptions) -> str:
     """Subject of a comparison: the prompt and the options shared by all schemes, as markup."""
     prompt = text if len(text) <= MAX_PROMPT else f"{text[:MAX_PROMPT]}… ({len(text):,} characters)"
     settings = [
@@ -226,7 +229,7 @@ def _legend(axes: Axes) -> str:
     longest = f"×{axes.length_top:g}"
     cut = f" {CUT}: the bar is cut, as it would be longer than {longest}." if axes.length_top == LENGTH_TOPS[-1] else ""
     return (
-        "<p class='weighted-clip-note'>Upper bar: length of the row as a multiple of that of the unweighted row, "
+        "<p class='weighted-clip-note'>Upper bar: length of the row as a multiple of the unweighted row's, "
         f"logarithmic, ×{1 / axes.length_top:.2g} to {longest}. Lower bar: angle between the two, to "
         f"{axes.angle_top:g}°. ·: changed by less than 0.5 % or 0.05°. none: a row of length 0 has no direction. left "
         f"out: the scheme has no such row.{cut}</p>"

@@ -127,7 +127,7 @@ def appearing(values: Mapping[str, Any]) -> dict[str, bool]:
     return is_visible
 
 
-def told_changes(where: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+def changed_options_line(where: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Line about folded controls that do not hold their defaults; empty if all do."""
     changed = [(declared(name), value) for name, value in values.items() if value != defaults[name]]
     changes = [

@@ -28,7 +28,7 @@ from ...weighting.timed.view import MAX_TEXTS, TimedRead, read_as_webui, standin
 from ...weighting.view import view
 from ..inspection import MAX_BYTES
 from . import markup, study
-from .components import appearing, element_id, told_changes
+from .components import appearing, changed_options_line, element_id
 from .model import EXPLAINED, LabError, LabModel, ModelSource, checked_number, checked_text, whole_number
 
 OPTIONS = (
@@ -77,7 +77,7 @@ class Handlers:
         chosen = dict(zip(OPTIONS, values, strict=False))
         folded = {name: value for name, value in chosen.items() if name not in ("syntax", "scheme")}
         note = "" if scheme is None else markup.note(scheme.advice)
-        note += markup.note(told_changes("More options", folded, vars(self._base)))
+        note += markup.note(changed_options_line("More options", folded, vars(self._base)))
         parts = [gr.update(visible=is_visible) for is_visible in appearing(chosen).values()]
         try:
             if self.is_in_webui:
@@ -114,7 +114,7 @@ class Handlers:
         options = self.options(text, values)
         return self.reader(model, options)(text)
 
-    def given(self, text: str, values: Sequence[Any], model: LabModel | None = None) -> PromptText:
+    def prompt_text(self, text: str, values: Sequence[Any], model: LabModel | None = None) -> PromptText:
         """The text to take of a prompt, as read by a model: by default the loaded one, or CLIP-L if there is none."""
         model = self.model()[0] if model is None else model
         options = self.options(text, values)
@@ -125,7 +125,7 @@ class Handlers:
             index, count = min(number, len(reads)) - 1, len(reads) + num_more
             chosen, note = reads[index], ""
             if count > 1:
-                sentence = f"Of {count} texts that the WebUI makes of this prompt in {steps} steps this is number"
+                sentence = f"Of the {count} texts that the WebUI makes of this prompt in {steps} steps, this is number"
                 note = f"{sentence} {index + 1}: “{shortened(chosen.text)}”."
             if self.is_in_webui or note:
                 return PromptText(chosen.text, _left(options), chosen.read, note)

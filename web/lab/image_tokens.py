@@ -105,7 +105,7 @@ class TokenLab(Tab):
             return None, None, markup.refused("Make tokens of a picture first.")
         cell = cell_at(*place, *encoded.tokens.shape[1:])
         if cell is None:
-            return None, None, markup.refused("That is beside the grid: click a token.")
+            return None, None, markup.refused("That is outside the grid: click a token.")
         return *cell, self.swap(encoded, *cell, number)
 
     def swap(

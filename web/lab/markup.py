@@ -58,9 +58,9 @@ def current(inner: str, inputs: Mapping[str, str]) -> str:
     return f"<div {_inputs(inputs)}>{inner}</div>"
 
 
-def kept(inner: str, inputs: Mapping[str, str]) -> str:
+def greyed_when_changed(inner: str, inputs: Mapping[str, str]) -> str:
     """Markup that stays when its texts and choices change: the script then greys it out."""
-    note = "Of another prompt or other options than those above: compare again."
+    note = "This belongs to another prompt or other options: compare again."
     return (
         f"<div class='weighted-clip-kept' data-weighted-clip-of='{escape(json.dumps(inputs))}'>"
         f"<p class='weighted-clip-problem weighted-clip-changed' role='status' hidden>{note}</p>{inner}</div>"

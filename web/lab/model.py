@@ -133,8 +133,8 @@ def explained(error: Exception) -> str:
     """Message for the page about an error; an unforeseen one is also written to the program's log."""
     if isinstance(error, EXPLAINED):
         return str(error)
-    _log.exception("the lab could not do what was asked")
-    return f"That failed, and it is the program's fault or the device's: {type(error).__name__}: {error}"
+    _log.exception("the lab could not do this")
+    return f"That failed because of the program or the device: {type(error).__name__}: {error}"
 
 
 SHOWN_SIDE = 384

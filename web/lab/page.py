@@ -115,7 +115,7 @@ class _PageBuilder:
         if is_alone:
             self.link = button("link", "Copy link", size="sm")
             self.linked = html("linked", "What was copied")
-        info = "Which text of AND and prompt editing the parts below take"
+        info = "Which text of AND and prompt editing the parts below use"
         self.text = whole("text", "Text", int(handlers.is_in_webui), info=info, visible=False)
         self.refresh = button("refresh", "Read again", size="sm")
         outputs = [model, strip, note, self.text, *parts]
@@ -133,7 +133,7 @@ class _PageBuilder:
 
     def receive(self, take: Callable[[str], EncodeOptions]) -> None:
         """Set the options to what the WebUI's script sends; it is told if something cannot be set."""
-        box, notice = messenger(element_id("taken")), html("taken_told", "What was not taken")
+        box, notice = messenger(element_id("taken")), html("taken_told", "Settings not applied")
 
         def receive(request: str) -> tuple[Any, ...]:
             try:

@@ -37,7 +37,7 @@ THUMBNAIL = 200
 """Longer side of a picture as displayed, in pixels."""
 SOFTMAX: dict[str, Over] = {"cosines": "none", "over texts": "texts", "over pictures": "images"}
 NOTES: dict[str, str] = {
-    "cosines": "Cosines, from -1 to 1: only the order in a column means something, not the size.",
+    "cosines": "Cosines, from -1 to 1: only the order within a column is meaningful, not the size.",
     "over texts": "How probable each text is for a picture, among these texts; rows add up to 100 %.",
     "over pictures": "How probable each picture is for a text, among these pictures; columns add up to 100 %.",
 }
@@ -70,7 +70,7 @@ class RankingLab(Tab):
                 elem_id=element_id("pictures"),
             )
             with gr.Column():
-                info = f"One a line, up to {MAX_TEXTS - 1}; the prompt is the first"
+                info = f"One per line, up to {MAX_TEXTS - 1}; the prompt is the first"
                 other_texts = textbox("other_texts", "Other texts to compare with", info=info, max_lines=8)
                 softmax = gr.Radio(
                     list(SOFTMAX), value=next(iter(SOFTMAX)), label="Matrix", elem_id=element_id("softmax")
@@ -102,24 +102,24 @@ class RankingLab(Tab):
         if len(paths) > MAX_PICTURES:
             raise LabError(f"these are {len(paths)} pictures; at most {MAX_PICTURES} are ranked at a time")
         layout = layout_of(clip.text.config)
-        features_of = [text_features(text, syntax, default_tokenizer(), layout, clip.text_features) for text in texts]
+        encoded_texts = [text_features(text, syntax, default_tokenizer(), layout, clip.text_features) for text in texts]
         images, problems = _opened(paths)
         if not images:
             return markup.problems(problems)
         features = image_features(clip, [image for _, image in images])
         scale = 1.0 if softmax == "cosines" else 1 / clip.logit_scale
-        scores = similarity(torch.stack([text_vector.vector for text_vector in features_of]), features)
+        scores = similarity(torch.stack([encoded_text.vector for encoded_text in encoded_texts]), features)
         values: list[list[float]] = probabilities(scores / scale, SOFTMAX[softmax]).tolist()
         order = best(scores[0], len(images))
-        for number, text_vector in enumerate(features_of):
+        for number, encoded_text in enumerate(encoded_texts):
             problems += [
-                f"{f'Text {number}' if number else 'Prompt'}, {issue.line}" for issue in text_vector.read.issues
+                f"{f'Text {number}' if number else 'Prompt'}, {issue.line}" for issue in encoded_text.read.issues
             ]
         sheet: list[tuple[str, str, Image.Image]] = []
         for rank, index in enumerate(order, 1):
             name, image = images[index]
             sheet.append((f"{rank}. {name}", f"{rank}. {scores[0, index]:.4f} {name}", _small(image)))
-        summary = f"{counted(len(images), 'picture')}, the one first that fits the prompt best."
+        summary = f"{counted(len(images), 'picture')}, best match for the prompt first."
         return (
             markup.note(summary)
             + markup.problems(problems)

@@ -28,7 +28,7 @@ from .native import Shelf
 
 _ROOT = Path(__file__).resolve().parents[2]
 _POLLING, _SHOWING = 0.02, 0.1
-"""Seconds between looks at the queue of events and at what is to be told of their progress."""
+"""Seconds between checks of the event queue and of progress to report."""
 _SCRIPTS = ("javascript", "web/comfyui/ruler", "web/lab/scripts")
 
 

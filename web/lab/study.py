@@ -61,10 +61,10 @@ def read(model: LabModel, text: str, options: EncodeOptions) -> ReadPrompt:
     except ValueError as error:
         raise LabError(str(error)) from error
     parsed = next(iter(reads.values()))
-    return parsed._replace(issues=tuple(replace(issue, message=told_in_lab(issue.message)) for issue in parsed.issues))
+    return parsed._replace(issues=tuple(replace(issue, message=in_lab_words(issue.message)) for issue in parsed.issues))
 
 
-def told_in_lab(line: str) -> str:
+def in_lab_words(line: str) -> str:
     """A problem in the words of the lab, which knows no nodes."""
     return line.replace(TIMED_READER, "The tab Schedule shows how").replace(LORA_LOADER, ".")
 
@@ -138,7 +138,7 @@ PADDING_CAPTIONS = {
 """Effect of each padding option on the mask."""
 
 SHOWN_VERSIONS = ((16, 4), (40, 2))
-"""Numbers of further masks side by side: up to so many positions, so many masks; beyond that, one."""
+"""Further masks side by side: numbers of positions, and of masks shown up to each; beyond the last, one mask."""
 
 
 class MaskPicture(NamedTuple):
@@ -155,8 +155,8 @@ class MaskPicture(NamedTuple):
 def mask_pictures(parsed: ReadPrompt, limit: int, chunk: int = 0) -> list[MaskPicture]:
     """Draw the masks of one chunk, given by its number from 0.
 
-    At most ``limit`` positions are shown, with only a little of the padding: causal mask, padding mask, that of hidden
-    phrases if the chunk has any, their product, and then the masks of further encodings that the scheme blends in.
+    At most ``limit`` positions are shown, with a little of the padding: causal mask, padding mask, the hidden
+    phrases' mask if the chunk has any, their product, and then masks of further encodings that the scheme blends in.
     """
     tokens = chunk_of(parsed, chunk)
     labels = mask_labels(tokens, parsed.prompt.source)

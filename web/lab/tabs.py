@@ -26,7 +26,7 @@ from ...weighting.timed.view import read_standing, standing_texts, timed_view
 from ...weighting.view import counted
 from ..inspection import MAX_VIEWS
 from . import markup, study
-from .comparing import Comparison, compare, comparison_chart, told_of
+from .comparing import Comparison, compare, comparison_chart, comparison_title
 from .components import (
     Inputs,
     Tab,
@@ -50,12 +50,12 @@ TIMED_EXAMPLE = "a [cat:dog:0.5] in a bowl"
 """Prompt with a change, suggested in the tab for schedules."""
 
 COUNTED = {
-    "as the WebUI counts": "as the WebUI counts: each change comes a step late",
+    "as the WebUI counts": "as the WebUI counts: each change comes one step late",
     "as written": "as written: each change comes at its step",
 }
 """Ways of counting steps, as displayed."""
-STRIPS_ABOVE = "Each text stands above with its steps, by these two."
-"""Line of the schedule's tab where the prompt's own strips are those of its texts."""
+STRIPS_ABOVE = "Each text is shown above with its steps, by these two."
+"""Line of the schedule's tab when the prompt's own strips already show its texts."""
 
 COMPARED = ("comfy", "a1111", "masked_blend")
 """Schemes compared by default, with the unweighted encoding."""
@@ -89,7 +89,7 @@ class TokensTab(PromptTab):
     def show(self, text: str, *values: Any) -> tuple[Any, ...]:
         """The table."""
         try:
-            chosen = self.handlers.given(text, values)
+            chosen = self.handlers.prompt_text(text, values)
             content = markup.note(chosen.note) + _token_table(chosen.read)
         except EXPLAINED as error:
             content = markup.message(str(error))
@@ -110,7 +110,7 @@ class MasksTab(PromptTab):
         """Information for choosing a chunk, and the masks of the chosen one."""
         number = gr.update()
         try:
-            chosen = self.handlers.given(text, values)
+            chosen = self.handlers.prompt_text(text, values)
             count = len(chosen.read.chunks)
             number = gr.update(label=f"Chunk, 1 to {count}", visible=count > 1)
             index = entry_number("Chunk", chunk, count) - 1
@@ -179,7 +179,7 @@ class CompareTab(PromptTab):
         yield *running, _progress(0, total, f"encoding with {names[0]}"), ""
         try:
             model = self.handlers.source()
-            chosen = self.handlers.given(text, values, model)
+            chosen = self.handlers.prompt_text(text, values, model)
             steps = compare(model, chosen.text, chosen.options, names, check)
             while len(comparisons) < total and not job["is_cancelled"]:
                 comparisons.append(self.handlers.run(next, steps))
@@ -226,7 +226,7 @@ class ConvertTab(PromptTab):
         live(self._use.click, {"fn": _used, "inputs": [self.shown[0], *self.asked, *outputs], "outputs": outputs})
 
     def show(self, target: str, text: str, *values: Any) -> tuple[Any, ...]:
-        """The converted prompt, and what is lost."""
+        """The converted prompt, and the losses."""
         converted, inputs = "", inputs_of(text, values)
         try:
             options = self.handlers.options(text, values)
@@ -235,7 +235,7 @@ class ConvertTab(PromptTab):
             result = convert(text, options.syntax, target, default_tokenizer(), is_cleaned=is_cleaned)
         except EXPLAINED as error:
             return converted, markup.current(markup.message(str(error)), inputs)
-        lines = [study.told_in_lab(issue.line) for issue in result.issues]
+        lines = [study.in_lab_words(issue.line) for issue in result.issues]
         message = f"Nothing is lost: the {target} syntax reads the same tokens with the same weights."
         lost = markup.problems(lines) if lines else markup.note(message)
         return result.text, markup.current(lost, inputs)
@@ -266,7 +266,7 @@ class ExportTab(PromptTab):
         """Encode a prompt into a file: the file, and its contents."""
         try:
             model = self.handlers.source()
-            chosen = self.handlers.given(text, values, model)
+            chosen = self.handlers.prompt_text(text, values, model)
             options = chosen.options
             with self._lock:  # since Python 3.12 concurrent calls would each create one
                 folder = self._folder.name
@@ -325,7 +325,7 @@ class ScheduleTab(PromptTab):
         views = [timed_view(timed) for timed in reads]
         views[-1]["num_more"] = len(texts) - len(reads)
         for issue in (issue for view in views for issue in view["issues"]):
-            issue["message"] = study.told_in_lab(issue["message"])
+            issue["message"] = study.in_lab_words(issue["message"])
         return views
 
 
@@ -380,9 +380,9 @@ def _chart(
     header, cells = zip(*columns, strict=True)
     left = f"Of {counted(count, 'chunk')} the first {MAX_CHARTS} are drawn." if count > MAX_CHARTS else ""
     content = (
-        told_of(text, options)
+        comparison_title(text, options)
         + markup.note(chosen.note)
         + "".join(charts)
         + markup.table(header, zip(*cells, strict=True), left)
     )
-    return markup.kept(content, choices_of(text, values, "scheme"))
+    return markup.greyed_when_changed(content, choices_of(text, values, "scheme"))

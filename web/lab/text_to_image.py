@@ -60,7 +60,7 @@ class Wish:
     seeds: list[int]
     """Seeds of the images."""
     options: SampleOptions
-    given: Tensor
+    prefix: Tensor
     """``[k]``, tokens at the beginning of all images."""
     note: str
     """Note on the preparation of the picture they come from."""
@@ -95,7 +95,7 @@ class TextToImageLab(Tab):
                 with gr.Row():
                     top_k = whole("top_k", "Top-k", 0, info="Likeliest tokens; 0: all")
                     top_p = slider("top_p", "Top-p", "Likeliest share; 1: all", (MIN_TOP_P, 1, 0.05), options.top_p)
-                seed = whole("seed", "Seed", 0, info="Of the first image; those after it count on")
+                seed = whole("seed", "Seed", 0, info="Of the first image; later ones count up")
                 with gr.Accordion("Complete a picture", open=False, elem_id=element_id("completion")):
                     picture = gr.Image(
                         label="Picture whose top is kept", height=260, elem_id=element_id("kept_picture")
@@ -192,7 +192,7 @@ class TextToImageLab(Tab):
         ended, took = self._clock(), 0.0
         for first in range(0, count, together):
             num_shown = -columns  # so that the first token is shown
-            for tokens in steps(prior, wish.text, wish.seeds[first : first + together], wish.options, wish.given):
+            for tokens in steps(prior, wish.text, wish.seeds[first : first + together], wish.options, wish.prefix):
                 drawn, last = tokens.shape[1], first + len(tokens)
                 where = f"images {first + 1} to {last}" if len(tokens) > 1 else f"image {last}"
                 progress = f"token {drawn} of {length}, {where} of {count}"

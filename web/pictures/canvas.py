@@ -1,6 +1,6 @@
 """Drawing surface with smooth edges: everything is drawn at twice its size and then halved.
 
-Pillow does not antialias shapes. Coordinates here are those of the finished picture, in pixels.
+Pillow does not antialias shapes. Coordinates are in pixels of the finished picture.
 """
 
 from __future__ import annotations

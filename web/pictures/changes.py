@@ -149,7 +149,7 @@ TEXT_HEIGHT = 58
 
 HEADING = "Change of each token's row against the unweighted encoding"
 LEGEND = (
-    "length: of the row, as a multiple of that of the unweighted row, on a logarithmic axis. angle: between the two, "
+    "length: of the row, as a multiple of the unweighted row's, on a logarithmic axis. angle: between the two, "
     "in degrees. No bar: changed by less than 0.5 % or 0.05°. none: a row of length 0 has no direction. left out: "
     "the scheme has no such row."
 )
@@ -259,7 +259,7 @@ class _Sheet:
         return max(TEXT_HEIGHT, bars + len(self.message_lines(row)) * MESSAGE_LINE) + SCHEME_GAP
 
     def message_lines(self, row: SchemeRow) -> list[str]:
-        """Its message, wrapped to fit beside its name."""
+        """Its message, wrapped to fit next to its name."""
         return wrap(row.message, self.width - MARGIN - self.left, NOTE_SIZE) if row.message else []
 
     def centre(self, block: range, place: int) -> float:
@@ -343,7 +343,7 @@ class _Sheet:
             self._draw_value(canvas, x, end - 8.5, text)
 
     def _draw_value(self, canvas: Canvas, x: float, y: float, text: str) -> None:
-        """Draw a number that covers the lines behind it."""
+        """Draw a number that covers the lines under it."""
         half = text_width(text, VALUE_SIZE) / 2 + 2
         canvas.box(x - half, y - 6, x + half, y + 6, fill=self.colors.background)
         canvas.text(x, y, text, self.colors.text, size=VALUE_SIZE, align="center")

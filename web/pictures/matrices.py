@@ -26,7 +26,7 @@ MAX_TEXTS = MAX_IMAGES = 32
 CELLS = ((8, 76), (16, 64), (MAX_IMAGES, 52))
 """Cell sizes in pixels, each up to a number of images."""
 TEXT_WIDTH = 250
-"""Width for a text beside its row, in pixels."""
+"""Width for a text next to its row, in pixels."""
 AXIS_ROOM = 22
 """Space for the word "text" or "image" at an axis."""
 LEGEND_WIDTH = 180
@@ -95,7 +95,7 @@ def draw_similarity(
 ) -> Image.Image:
     """Draw a matrix of texts and images: one row per text, one column per image, a number in each cell.
 
-    The largest value of each row is framed, or that of each column for probabilities over texts. Texts are wrapped, and
+    The largest value of each row is framed; for probabilities over texts, of each column. Texts are wrapped, and
     cut with an ellipsis. Up to 32 of each are drawn; the others are counted, and a maximum among them is mentioned.
 
     Args:
@@ -197,7 +197,7 @@ class _Matrix:
         canvas.text(x + cell / 2, y + cell / 2, text, ink, size=cell / 8 + 5.5, bold=is_best, align="center")
 
     def _draw_dots(self, canvas: Canvas) -> None:
-        """Draw dots beside and below the cells if there are more, with the largest value if it is there."""
+        """Draw dots to the right of and below the cells if there are more, with the largest value if it is there."""
         for row in range(self.num_rows if self.more_columns else 0):
             hidden = range(self.num_columns, len(self.rows[row])) if self.over != "texts" else ()
             best = next(((f"image {c + 1}", self.rows[row][c]) for c in hidden if self._best(row, c)), None)

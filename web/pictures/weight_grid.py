@@ -71,7 +71,7 @@ def draw_weight_grid(
 def draw_sweep(
     swept: Swept, pictures: Sequence[Sequence[Image.Image]], *, side: int = SIDE, theme: ThemeName = "light"
 ) -> Image.Image:
-    """Draw the pictures of a prompt at all values: the first words' go across, others' and those of a batch down.
+    """Draw a prompt's pictures at all values: across, the first words' values; down, the others' values and the batch.
 
     Args:
         swept: The prompt.

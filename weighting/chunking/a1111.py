@@ -34,7 +34,7 @@ def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:
 
     def close() -> None:
         nonlocal content, last_comma
-        chunks.append(_covered(_blank_behind_eos(close_chunk(content, layout), layout)))
+        chunks.append(_covered(_blank_after_eos(close_chunk(content, layout), layout)))
         content, last_comma = [], -1
 
     for unit in _units(prompt, context, issues):
@@ -50,8 +50,8 @@ def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:
                 content = content[:cut]
                 close()
                 if context.quirks:
-                    chunks[-1] = _covered(_with_left_behind(chunks[-1], moved))
-                    issues += _left_behind(moved)
+                    chunks[-1] = _covered(_with_left_vectors(chunks[-1], moved))
+                    issues += _left_vector_issues(moved)
                     moved = [token._replace(id=plain_id(token.id)) for token in moved]
                 content = moved
         if len(content) + len(unit.tokens) > layout.capacity:
@@ -147,7 +147,7 @@ def _covered(chunk: TokenChunk) -> TokenChunk:
     return replace(chunk, tokens=tuple(tokens))
 
 
-def _with_left_behind(chunk: TokenChunk, moved: Sequence[Token]) -> TokenChunk:
+def _with_left_vectors(chunk: TokenChunk, moved: Sequence[Token]) -> TokenChunk:
     """Chunk that keeps the vectors of tokens moved out of it at their old positions: in its padding."""
     tokens = list(chunk.tokens)
     for position, token in enumerate(moved, 1 + chunk.num_content):
@@ -157,7 +157,7 @@ def _with_left_behind(chunk: TokenChunk, moved: Sequence[Token]) -> TokenChunk:
     return replace(chunk, tokens=tuple(tokens))
 
 
-def _left_behind(moved: Sequence[Token]) -> Iterator[Issue]:
+def _left_vector_issues(moved: Sequence[Token]) -> Iterator[Issue]:
     """One issue for each embedding among tokens moved without their vectors."""
     for token in moved:
         if isinstance(token.id, EmbeddingVector) and token.id.index == 0:
@@ -165,7 +165,7 @@ def _left_behind(moved: Sequence[Token]) -> Iterator[Issue]:
             yield Issue("left-behind", message, token.at)
 
 
-def _blank_behind_eos(chunk: TokenChunk, layout: ChunkLayout) -> TokenChunk:
+def _blank_after_eos(chunk: TokenChunk, layout: ChunkLayout) -> TokenChunk:
     """Without EOS as padding, A1111 blanks every id after the first EOS id, even one typed by the user."""
     if layout.pad_id == layout.eos_id:
         return chunk

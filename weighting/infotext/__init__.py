@@ -19,7 +19,7 @@ def read_infotext(text: str) -> Infotext:
     at their commas; here they stay whole.
 
     Args:
-        text: Any string. Of one longer than `MAX_CHARACTERS` so many at the end are read; the others are prompt.
+        text: Any string. If it is longer than `MAX_CHARACTERS`, its end is read, and the rest is prompt.
 
     >>> data = read_infotext("a cat\nNegative prompt: blurry\nSteps: 20, Sampler: Euler a, Seed: 7")
     >>> data.prompt, data.negative, data.settings

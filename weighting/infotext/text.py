@@ -1,7 +1,7 @@
 """Generation data as a text: a prompt, a negative prompt, and settings as ``name: value, name: value``.
 
 Source: behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06), which reads the last line as settings. This reads
-more: texts whose line breaks were lost, settings with line breaks in them, and lines behind the settings.
+more: texts whose line breaks were lost, settings with line breaks in them, and lines after the settings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KNOWN = frozenset({"Steps", "Sampler", "Seed"})
 JSON_SETTINGS = frozenset({"Civitai resources", "Civitai metadata", "Hashes"})
 """Names of settings that hold JSON, which their writers do not quote."""
 TEMPLATES = frozenset({"Template", "Negative Template"})
-"""Names of prompts before wildcards were filled in, which dynamic prompts writes as lines behind the settings."""
+"""Names of prompts before wildcards were filled in, which dynamic prompts writes as lines after the settings."""
 
 _MAX_NAME = 60
 _NOT_OF_A_NAME = re.compile(r"[^\w \-/]")
@@ -38,7 +38,7 @@ _NEGATIVE_WORDS = re.compile(r"(?<![^\s,.;|])Negative [pP]rompt:")
 _POSITIVE_WORDS = re.compile(r"(?:(?:Positive [pP]rompt|Prompt|[pP]arameters):|[pP]arameters\n)\s*")
 _BEFORE = r"(?<![^\s,.;|])"
 _BEFORE_SMALL = r"(?:(?<![^\n,.;|])|(?<=[,.;|] ))"
-"""Small letters begin a setting behind a sign or a line break only: “Hires steps: 5” is one name."""
+"""Small letters begin a setting only after a sign or a line break: “Hires steps: 5” is one name."""
 _STEPS = re.compile(rf"(?:{_BEFORE}Steps|{_BEFORE_SMALL}(?:Sampling )?steps):\s*\d")
 _SETTING = re.compile(
     rf"{_BEFORE}(?:Steps:\s*\d|Seed:\s*-?\d|Sampler:\s*\w|CFG [sS]cale:\s*\d|Size:\s*\d+x\d|Clip [sS]kip:\s*\d"
@@ -118,7 +118,7 @@ def _begin_of_settings(text: str) -> int:
     steps = _STEPS.search(text, prompts)
     last = _read_settings(text[line:])
     if not last.are_settings or (steps and steps.start() < line and "Steps" not in last.values):
-        # several lines of settings, or lines behind them
+        # several lines of settings, or lines after them
         first = steps or _SETTING.search(text, prompts)
         if first is None:
             return line
@@ -163,7 +163,7 @@ def _unread(prompt: str, negative: str, settings: _ParsedSettings) -> list[str]:
 
 
 def _read_settings(text: str) -> _ParsedSettings:
-    """Read ``name: value, name: value``; what is between them is left out, with a sentence."""
+    """Read ``name: value, name: value``; anything between them is left out, with a sentence."""
     values: dict[str, str] = {}
     problems: list[str] = []
     position, last = 0, ""
@@ -199,7 +199,7 @@ def _read_settings(text: str) -> _ParsedSettings:
 
 
 def _read_value(text: str, start: int, may_be_json: bool) -> tuple[str, int, bool]:
-    """Read the value that starts behind a colon; also where the next setting may start, and whether it is quoted."""
+    """Read the value after a colon; also where the next setting may start, and whether it is quoted."""
     space = _SPACE.match(text, start)
     start = space.end() if space else start
     if quoted := _QUOTED.match(text, start):

@@ -4,7 +4,7 @@ A word at weight 0.3 should be 0.3 present, in its own rows and in every row tha
 that: later rows have already attended to it. So the prompt is also encoded with the word absent, and the two encodings
 are mixed. Two laws define how several faded words share the result, three methods define what absent means.
 
-Source: docs/reference/schemes.md, "masked_blend"; the law ``compel`` is that of the compel library 2.5.1. The schemes
+Source: docs/reference/schemes.md, "masked_blend"; the law ``compel`` is from the compel library 2.5.1. The schemes
 that replace words by the token ``+``: behaviour of ComfyUI_ADV_CLIP_emb 63984de and prompt-control 3.0.0-beta.9.
 """
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ...encoder.encoding import Encoding
 from ..chunks import Token, TokenChunk
-from ..plan import Plan, Variant, both
+from ..plan import Plan, Variant, intersection
 from ..prompt import Issue
 from ..scheme import (
     DEFAULT_OPTIONS,
@@ -70,7 +70,7 @@ def masked_blend(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_
         options: Law, method, filler, pooled, mask and emphasis.
 
     Returns:
-        The plan of the blend. Its pooled vector is that of the whole prompt, or a blend, depending on
+        The plan of the blend. Its pooled vector is the whole prompt's, or a blend, depending on
         ``options.pooled``.
     """
     if options.emphasis is not None:
@@ -106,7 +106,7 @@ EMPHASES = {
 """Emphasis modes of the WebUI, default first."""
 
 
-def parted(chunks: Sequence[TokenChunk]) -> tuple[tuple[TokenChunk, ...], tuple[TokenChunk, ...]]:
+def split_at_one(chunks: Sequence[TokenChunk]) -> tuple[tuple[TokenChunk, ...], tuple[TokenChunk, ...]]:
     """A prompt with its weights cut to at most 1, and with those cut to at least 1."""
     lowered = tuple(chunk.reweighted(lambda token: min(token.weight, 1.0)) for chunk in chunks)
     return lowered, tuple(chunk.reweighted(lambda token: max(token.weight, 1.0)) for chunk in chunks)
@@ -114,7 +114,7 @@ def parted(chunks: Sequence[TokenChunk]) -> tuple[tuple[TokenChunk, ...], tuple[
 
 def _emphasized(chunks: Sequence[TokenChunk], mode: str, options: SchemeOptions) -> Plan[WeightedRows]:
     """Blend by weights below 1, then the WebUI's emphasis by those above; without weights below 1 it alone."""
-    lowered, raised = parted(chunks)
+    lowered, raised = split_at_one(chunks)
     emphasis = EMPHASES[mode].plan(raised, options)
     if not has_weights(lowered):
         return emphasis
@@ -193,7 +193,7 @@ def without(
     gone = [[False, *row[1:]] for row in gone]
     if options.mask_method == "attention":
         masks = [bytes(not is_gone for is_gone in row) for row in gone]
-        visible = (both(mask, options.visible_in(chunk)) for mask, chunk in zip(masks, chunks, strict=True))
+        visible = (intersection(mask, options.visible_in(chunk)) for mask, chunk in zip(masks, chunks, strict=True))
         return Variant(chunks, tuple(visible), title)
     change = _refilled if options.mask_method == "remove" else _replaced
     changed = tuple(

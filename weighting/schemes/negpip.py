@@ -26,8 +26,8 @@ from ..scheme import (
     SchemeOptions,
     SchemePrompt,
     WeightedRows,
+    effective_weight,
     plan_with_empty,
-    taken_weight,
 )
 from .rows import a1111
 
@@ -79,7 +79,7 @@ def finish_with_terms(plan: Plan[WeightedRows], parsed: SchemePrompt, options: S
 def signed(weighted: WeightedRows, sections: Sequence[ChunkedSection], strength: float) -> WeightedRows:
     """Give each row of a prompt the sign of its weight."""
     rows = [
-        [taken_weight(weight, strength) < 0 for weight in chunk.weights]
+        [effective_weight(weight, strength) < 0 for weight in chunk.weights]
         for section in sections
         for chunk in max(section.prompts, key=len)
     ]
@@ -90,7 +90,7 @@ def signed(weighted: WeightedRows, sections: Sequence[ChunkedSection], strength:
 def check_blends(sections: Sequence[ChunkedSection], strength: float) -> None:
     """Raise `NegPipError` if blended prompts have rows with the sign -1, as the scheme ``negpip`` takes weights."""
     of_blends = chunks_of([section for section in sections if len(section.prompts) > 1])
-    if any(taken_weight(weight, strength) < 0 for chunk in of_blends for weight in chunk.weights):
+    if any(effective_weight(weight, strength) < 0 for chunk in of_blends for weight in chunk.weights):
         raise NegPipError(
             "The scheme negpip cannot blend prompts with weights below 0: a row of a .blend is a mixture of the words "
             "at its place in all of them. Leave those weights out, or take another scheme."
@@ -100,7 +100,7 @@ def check_blends(sections: Sequence[ChunkedSection], strength: float) -> None:
 def has_weights_below_zero(parsed: SchemePrompt) -> bool:
     """Whether the scheme ``negpip`` gives any row of a prompt the sign -1."""
     weights = (weight for chunk in parsed.chunks for weight in chunk.weights)
-    return any(taken_weight(weight, parsed.options.strength) < 0 for weight in weights)
+    return any(effective_weight(weight, parsed.options.strength) < 0 for weight in weights)
 
 
 def has_terms(parsed: SchemePrompt) -> bool:

@@ -98,7 +98,7 @@ def lerp_last(chunks: Sequence[TokenChunk], options: SchemeOptions = DEFAULT_OPT
     """``L + (C - L) w`` with L the row of the EOS that closes the chunk. Equals diffusers' lpw pipeline for SDXL.
 
     Its chunks have no padding, so that EOS is the last row: `without_padding` leaves out everything after it. Weights
-    are rounded to float16 as in the pipeline, and the pooled vector is that of the last chunk.
+    are rounded to float16 as in the pipeline, and the pooled vector is the last chunk's.
     """
     too_large = [token for chunk in chunks for token in chunk.content if abs(token.weight) > MAX_HALF]
     message = f"This scheme takes weights in float16: a larger one than {MAX_HALF:g} acts as that."

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...encoder.quoting import quote
 from ..prompt import Fragment, Piece, Prompt, Span
 from . import a1111, comfy, compel, novelai
-from .mends import mend_issues, mended, told_once
+from .mends import mend_issues, mended, without_repetitions
 from .record import Syntax, foreign_issues
 from .slips import GENERATION_DATA, slip_issues
 
@@ -56,5 +56,5 @@ def parse(source: str, syntax: str, *, strict: bool = False) -> Prompt:
     data = next((issue.span for issue in hints if issue.code == GENERATION_DATA), None)
     if data is not None:  # nothing in it is taken for a prompt
         hints = [issue for issue in hints if issue.code == GENERATION_DATA or issue.span.start < data.start]
-    issues = told_once([*prompt.issues, *hints])
+    issues = without_repetitions([*prompt.issues, *hints])
     return replace(prompt, issues=tuple(sorted(issues, key=lambda issue: issue.span)))

@@ -107,7 +107,7 @@ class _NodeReader:
         conjunction = self.parser.several((".and", ".add"), 0, end)
         if conjunction is not None:
             weights, _ = self.weights(conjunction)
-            self.ignored(conjunction.end, "text behind .and() is ignored, as in compel")
+            self.ignored(conjunction.end, "text after .and() is ignored, as in compel")
             prompts = [self.flat(nodes) for nodes in conjunction.parts]
             return tuple(_single(prompt, weight) for prompt, weight in zip(prompts, weights, strict=True) if prompt)
         before, start = self.parser.many(0, end, [self.parser.lora])
@@ -115,7 +115,7 @@ class _NodeReader:
         if blend is not None:
             weights, normalize = self.weights(blend)
             after, stop = self.parser.many(blend.end, end, [self.parser.lora])
-            self.ignored(stop, "text behind .blend() is ignored; compel refuses it", is_error=True)
+            self.ignored(stop, "text after .blend() is ignored; compel refuses it", is_error=True)
             self.collect(before)
             prompts = tuple(map(self.flat, blend.parts))
             self.collect(after)

@@ -65,7 +65,7 @@ def mended(prompt: Prompt) -> Prompt:
     return prompt if issues == list(prompt.issues) else replace(prompt, issues=tuple(issues))
 
 
-def told_once(issues: list[Issue]) -> list[Issue]:
+def without_repetitions(issues: list[Issue]) -> list[Issue]:
     """Issues without those about a form that another one mends."""
     mending = sorted(issue.span for issue in issues if issue.fix and issue.code in ("near-weight", "unclosed-bracket"))
     unreadable = {issue.span.start: issue for issue in issues if issue.code == "unreadable-weight"}

@@ -15,7 +15,7 @@ from ..weights import FAR, MAX_WEIGHT, far_issue
 from .record import Syntax
 
 GENERATION_DATA = "generation-data"
-"""Code of the issue about a negative prompt, and settings, behind a prompt."""
+"""Code of the issue about a negative prompt, and settings, after a prompt."""
 
 _PLAIN_SIGNS = str.maketrans("（）：．。", "():..")
 _FULL_WIDTH = re.compile(r"([(（])([^()（）]*)([:：])(\s*[+-]?(?:\d+(?:[.．。]\d+)?|[.．。]\d+)\s*)([)）])")
@@ -62,7 +62,7 @@ def slip_issues(prompt: Prompt, syntax: Syntax) -> Iterator[Issue]:
 
 
 def _far_weights(prompt: Prompt) -> Iterator[Issue]:
-    """Issues for weights beyond `FAR`; what is clamped is named for that."""
+    """Issues for weights beyond `FAR`; clamped weights are named for being clamped."""
     for fragment in prompt.fragments:
         if FAR < abs(fragment.weight) <= MAX_WEIGHT:
             number = _NUMBER_BEHIND.match(prompt.source, fragment.span.end)

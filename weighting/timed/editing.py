@@ -51,7 +51,7 @@ class Edit(NamedTuple):
     span: Span
     """The whole edit, including brackets."""
     border: int
-    """Position between the two contents; that of the bracket if only the second is written."""
+    """Position between the two contents; the bracket's if only the second is written."""
 
 
 class Alternation(NamedTuple):

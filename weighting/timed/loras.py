@@ -182,8 +182,8 @@ def with_times(prompt: TimedPrompt, times: Sequence[LoraTimes]) -> TimedPrompt:
     """The prompt with issues that say when its LoRAs act, in place of those that say that they are not loaded."""
     if not times:
         return prompt
-    issue_at = {lora.tag.span: lora.issue for lora in times}
-    issues = [issue_at.get(issue.span, issue) if issue.code == "lora" else issue for issue in prompt.issues]
+    issue_by_span = {lora.tag.span: lora.issue for lora in times}
+    issues = [issue_by_span.get(issue.span, issue) if issue.code == "lora" else issue for issue in prompt.issues]
     issues = [issue for issue in issues if issue.code not in (TIMED_LORA, REPEATED_LORA)]
     issues += once(times, [lora.tag.name for lora in times])[1]
     return replace(prompt, issues=tuple(sorted(issues, key=lambda issue: issue.span)))
@@ -201,7 +201,7 @@ def _acts(lora: LoraTag, call: int, counter: Counter) -> bool:
 def _at(points: Points, call: int, steps: int, counter: Counter, constant: float) -> float:
     """Strength in a call, counted from 0.
 
-    The last step is the share 1. The WebUI's count is one behind, so the first two calls are its beginning.
+    The last step is the share 1. The WebUI's count lags by one, so the first two calls are its beginning.
     """
     if not points:
         return constant

@@ -122,7 +122,7 @@ def shares_of(places: Sequence[RegionPlace]) -> Tensor:
     """Share that each of some prompts joined by COUPLE has of each place.
 
     Args:
-        places: Their places, that of the base first. Without a mask it is the whole picture, or with FILL what the
+        places: Their places, the base's first. Without a mask it is the whole picture, or with FILL what the
             others leave.
 
     Returns:
@@ -221,13 +221,13 @@ def cut_at_places(text: str) -> PlacedParts:
         Span(bisect_left(positions, start), bisect_left(positions, end))
         for start, end in zip(starts, ends, strict=True)
     )
-    calls_of_part: list[list[_FunctionCall]] = [[] for _ in starts]
+    part_calls: list[list[_FunctionCall]] = [[] for _ in starts]
     for call in calls:
         if call.name not in ("COUPLE", "MASK_SIZE"):
-            calls_of_part[bisect_left(ends, call.span.start)].append(call)
+            part_calls[bisect_left(ends, call.span.start)].append(call)
     joined = [None, *(couples.get(border) for border in borders)]
-    places = tuple(_place(*pair, size) for pair in zip(calls_of_part, joined, strict=True))
-    _check(places, calls_of_part)
+    places = tuple(_place(*pair, size) for pair in zip(part_calls, joined, strict=True))
+    _check(places, part_calls)
     return PlacedParts(fragment, spans, places, tuple(_issues(calls)))
 
 
@@ -249,7 +249,7 @@ def _calls(text: str) -> Iterator[_FunctionCall]:
 
 
 def _closing(text: str, opening: int) -> int | None:
-    """Position behind the bracket that closes the one at ``opening``."""
+    """Position after the bracket that closes the one at ``opening``."""
     depth = 0
     for match in _ROUND.finditer(text, opening):
         depth += 1 if match[0] == "(" else -1

@@ -69,7 +69,7 @@ class Branch:
     place: RegionPlace | None = None
     """Its place in the picture; None for the whole."""
     start: int = 0
-    """Position in the prompt behind what joins it to the part before."""
+    """Position in the prompt after the word that joins it to the previous part."""
 
     def at(self, call: int, counter: Counter) -> TimedText:
         """The text that a call of the denoiser uses."""
@@ -141,14 +141,14 @@ def read_timed(
         for part, editing, place in zip(parts, editings, places or [None] * len(parts), strict=True)
     )
     prompt = TimedPrompt(source, branches, steps, tuple(_issues(text, parts, editings, steps)))
-    return _with_taken_out(prompt, bare_text, issues) if bare_text.spans or places else prompt
+    return _in_whole_text(prompt, bare_text, issues) if bare_text.spans or places else prompt
 
 
 class CutParts(NamedTuple):
     """A prompt cut into parts between ANDs, before edits are read."""
 
-    found: Bare
-    """The prompt without what is taken out of it; positions of the parts are in its text."""
+    bare_text: Bare
+    """The prompt without comments and tags; the parts' positions are in its text."""
     parts: tuple[AndPart, ...]
     """The parts."""
     places: Sequence[RegionPlace | None]
@@ -182,7 +182,7 @@ def _weight(part: AndPart, place: RegionPlace | None) -> float:
     return place.area_weight if place is not None and place.has_area else part.weight
 
 
-def _with_taken_out(prompt: TimedPrompt, bare_text: Bare, place_issues: Sequence[Issue]) -> TimedPrompt:
+def _in_whole_text(prompt: TimedPrompt, bare_text: Bare, place_issues: Sequence[Issue]) -> TimedPrompt:
     """The prompt in positions of the whole text, with issues about the removed parts, and others."""
     # thousands of steps may share a few texts
     fragments = {text.fragment: None for branch in prompt.branches for text in branch.texts}

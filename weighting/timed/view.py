@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..prompt import Fragment, Issue, quoted
-from ..reading import MAX_ISSUES, ReadPrompt, at_most, placed, told_here
+from ..reading import MAX_ISSUES, ReadPrompt, at_most, relocated, reworded
 from ..syntax.a1111 import TIMED_READER
 from ..tags import LORA_ISSUES, TIMED_LORA, bare
 from ..view import TAG_ISSUES, utf16_offsets, view
@@ -53,12 +53,12 @@ class TimedRead(NamedTuple):
 
 def standing_texts(prompt: TimedPrompt, steps: int, counter: Counter) -> list[StandingText]:
     """All texts of a timed prompt in order, branch by branch."""
-    times_of: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
+    times_by_text: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
     for index, branch in enumerate(prompt.branches):
         for run in runs(branch, steps, counter):
-            _, times = times_of.setdefault((index, run.fragment.text), (run.fragment, []))
+            _, times = times_by_text.setdefault((index, run.fragment.text), (run.fragment, []))
             times.append((run.first + 1, run.end))
-    return [StandingText(index, fragment, tuple(times)) for (index, _), (fragment, times) in times_of.items()]
+    return [StandingText(index, fragment, tuple(times)) for (index, _), (fragment, times) in times_by_text.items()]
 
 
 def read_standing(
@@ -77,7 +77,7 @@ def read_standing(
         of_branch.setdefault(min(branch, texts[-1].branch), []).append(issue)
     result: list[TimedRead] = []
     for index, fragment, steps in texts:
-        parsed = placed(read_text(fragment.text), prompt.source, fragment)
+        parsed = relocated(read_text(fragment.text), prompt.source, fragment)
         new = [*of_branch.pop(index, []), *(issue for issue in parsed.issues if issue not in seen)]
         seen.update(new)
         parsed = parsed._replace(issues=at_most(MAX_ISSUES, sorted(new, key=lambda issue: issue.span)))
@@ -128,7 +128,7 @@ def read_as_webui(
         issues.append(Issue("tag-as-text", message, tag.span))
 
     def read_here(text: str) -> ReadPrompt:
-        return told_here(read_text(text), TIMED_READER, NOT_HERE)
+        return reworded(read_text(text), TIMED_READER, NOT_HERE)
 
     reads = read_standing(prompt, texts[:MAX_TEXTS], read_here, issues)
     return reads, texts[MAX_TEXTS:]

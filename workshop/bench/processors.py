@@ -31,7 +31,7 @@ from .timing import (
 )
 
 if TYPE_CHECKING:
-    from ...encoder.layers import Block
+    from ...encoder.layers import EncoderBlock
     from ...encoder.text_model import TextModel
 
 BATCHES = (4, 8, 16)
@@ -131,7 +131,7 @@ def _products(model: TextModel) -> Run:
     from ...encoder.fast import arithmetic_for, products_of
     from ...encoder.kernels import CHOICE
 
-    blocks = cast("Sequence[Block]", model.encoder.layers)
+    blocks = cast("Sequence[EncoderBlock]", model.encoder.layers)
     arithmetic = arithmetic_for(model, blocks, CHOICE.now(), state_of(model), partial(state_of, model))
     work = [
         (layers, torch.zeros(model.config.context_length, layers[0].in_features))
