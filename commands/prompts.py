@@ -86,7 +86,6 @@ def _inspect(arguments: argparse.Namespace) -> int:
     if arguments.positions > MAX_POSITIONS:
         raise ValueError(f"--positions {arguments.positions}: a chunk has at most {MAX_POSITIONS:,}")
     layout = ChunkLayout(length=arguments.positions)
-<<<<<<< HEAD
     prompt = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), layout, embeddings=embeddings)
     prompt = reworded(prompt, TIMED_READER, "The command schedule shows how")
     data = view(prompt)
@@ -94,15 +93,6 @@ def _inspect(arguments: argparse.Namespace) -> int:
     if attention:
         data["attention"] = [entry for entry, _ in attention]
     show(json_text(data) if arguments.json else "\n".join([token_table(prompt), *(lines for _, lines in attention)]))
-=======
-    read = read_prompt(text_of(arguments), options_of(arguments), default_tokenizer(), layout, embeddings=embeddings)
-    read = reworded(read, TIMED_READER, "The command schedule shows how")
-    shown = view(read)
-    found = [] if arguments.attention is None else _attention(arguments, read.prompt.source)
-    if found:
-        shown["attention"] = [one for one, _ in found]
-    show(json_text(shown) if arguments.json else "\n".join([token_table(read), *(lines for _, lines in found)]))
->>>>>>> names
     if arguments.json and not sys.stdout.isatty():  # nothing is displayed
         tokens, chunks = counted(data["num_tokens"], "token"), counted(len(prompt.chunks), "chunk")
         problems = counted(len(prompt.issues), "problem")
@@ -144,11 +134,7 @@ def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str,
             keys = list(zip(attended.labels, texts, shares, attended.allowed[query], strict=True))
             data = {"chunk": chunk, "position": query, "text": label, "layer": arguments.layer, "head": arguments.head}
             data["weights"] = [[key, share] for key, _, share, is_open in keys if is_open]
-<<<<<<< HEAD
             lines = [f"{attended.subject}: {title}"]
-=======
-            lines = [f"{attended.subject}: {title}"]
->>>>>>> names
             lines += [f"{place:>5}  {key!r:<24}{text:>8}" for place, (key, text, _, can) in enumerate(keys) if can]
             entries.append((data, "\n".join(lines)))
     if not entries:

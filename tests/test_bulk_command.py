@@ -629,11 +629,7 @@ def test_several_processes_are_refused_before_anything_is_written(
 )
 def test_a_place_that_is_none_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="start them with torchrun, or unset these"):
-<<<<<<< HEAD
         process_of(environ)
-=======
-        place_of(environ)
->>>>>>> lighter
 
 
 # ---- memory

@@ -13,10 +13,6 @@ from weighted_clip.dalle.config import PriorConfig
 from weighted_clip.dalle.prior import Prior
 from weighted_clip.dalle.published import VARIANTS, prior_of
 from weighted_clip.encoder.config import MaskVariant
-<<<<<<< HEAD
-=======
-from weighted_clip.encoder.layers import EncoderBlock
->>>>>>> names
 from weighted_clip.encoder.sparse_masks import (
     transposed_column_mask,
     transposed_order,
@@ -68,36 +64,6 @@ def test_the_variants_give_other_numbers() -> None:
 # ---- layers and masks
 
 
-<<<<<<< HEAD
-=======
-def their_layer(state: dict[str, Tensor], is_sandwiched: bool) -> torch.nn.Module:
-    layer = rudalle("transformer").DalleTransformerLayer(
-        SIZES["hidden_size"], HEADS, 0.1, 0.1, 1e-5, cogview_sandwich_layernorm=is_sandwiched, cogview_pb_relax=True
-    )
-    prefix = "transformer.layers.1."
-    own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-    layer.load_state_dict({name: own[name] for name in layer.state_dict()})
-    return layer.eval().requires_grad_(False)
-
-
-@pytest.mark.parametrize("is_sandwiched", [True, False])
-@pytest.mark.parametrize("kind", ["row", "column"])
-def test_a_layer_under_the_papers_masks_equals_that_of_rudalle(kind: str, is_sandwiched: bool) -> None:
-    state = formula_state()
-    prior = ours("rudalle-v3", state)
-    layer = prior.layers[1]
-    assert type(layer) is SandwichBlock
-    if not is_sandwiched:  # as in the paper's layout
-        layer = EncoderBlock(prior.config)
-        layer.load_state_dict(prior.layers[1].state_dict(), strict=False)
-    mask = (row_mask if kind == "row" else column_mask)(TEXT, (SIDE, SIDE)).unsqueeze(1)
-    hidden = torch.randn(2, prior.config.length, 32, generator=torch.Generator().manual_seed(0)) * 2
-    found, _ = their_layer(state, is_sandwiched)(hidden, mask.float())
-    assert (layer(hidden, mask, is_causal=False) - found).abs().max() <= 1e-5
-    assert (found - hidden).std() > 0.1
-
-
->>>>>>> names
 @pytest.mark.parametrize(("dtype", "allowed"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 def test_a_column_layer_on_the_transposed_image_equals_one_under_the_plain_mask(
     dtype: torch.dtype, allowed: float

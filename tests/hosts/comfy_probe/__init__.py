@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """A node pack for the tests of Weighted CLIP: it shows what links of a running ComfyUI hold, and lets a CLIP fail."""
-=======
-"""A node pack for the tests of Weighted CLIP: it shows what is in links of a running ComfyUI, and lets a CLIP fail."""
->>>>>>> lighter
 
 from __future__ import annotations
 
