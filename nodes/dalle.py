@@ -8,18 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..dalle.dalle import DALLE
-from ..dalle.dvae import DVAE
-from ..dalle.pieces import piece_lines
-from ..dalle.sampling import SampleOptions
-from ..dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
-from ..hosts.comfy.dalle import Prefix, decode_tokens, encode_tokens, load_hosted_dalle, load_hosted_dvae, sample_images
-from ..hosts.comfy.models import Hosted
-from ..weighting.problems import Problem, refused
-from ..weighting.view import counted
-from .checks import NodeState
-from .node import CATEGORY, COMMENTS_AND_CHOICES, Loader, Node, Out, loading_inputs, make_input, number
-from .results import shown_result, to_image, to_picture, with_preview
+from ..hosts.comfy.models.dalle import (
+    Prefix,
+    decode_tokens,
+    encode_tokens,
+    load_hosted_dalle,
+    load_hosted_dvae,
+    sample_images,
+)
+from ..hosts.comfy.models.models import Hosted
+from ..studio.dalle.dvae import DVAE
+from ..studio.dalle.full_model import DALLE
+from ..studio.dalle.pieces import piece_lines
+from ..studio.dalle.sampling import SampleOptions
+from ..studio.dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
+from ..weighting.reading.view import counted
+from ..weighting.text.problems import Problem, refused
+from .base.checks import NodeState
+from .base.node import CATEGORY, COMMENTS_AND_CHOICES, Loader, Node, Out, loading_inputs, make_input, number
+from .base.results import shown_result, to_image, to_picture, with_preview
 
 DVAE_TYPE = "WEIGHTED_CLIP_DVAE"
 """Type name of a link that carries a discrete VAE."""

@@ -7,27 +7,27 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
+from ..hosts.comfy.clip.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
+from ..hosts.comfy.clip.loras import HookedClip, find_loras, hook_loras, lora_issues
+from ..hosts.comfy.clip.timed_prompts import check_branches, encode_timed, timing_from
+from ..hosts.comfy.clip.weighted_rows import check_sections, report_of, weight_text
 from ..hosts.comfy.consumers import HIDDEN, is_used
-from ..hosts.comfy.live_tokenizers import as_by_host, as_weighted
-from ..hosts.comfy.loras import HookedClip, find_loras, hook_loras, lora_issues
-from ..hosts.comfy.placing import place_lines
-from ..hosts.comfy.timed import check_branches, encode_timed, timing_from
+from ..hosts.comfy.placing.placements import place_lines
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
-from ..hosts.comfy.weighing import check_sections, report_of, weight_text
+from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host, as_weighted
 from ..weighting.attention import WAYS
-from ..weighting.convert import TARGETS
 from ..weighting.options import OPTIONS, EncodeOptions
-from ..weighting.problems import Problem, refused
-from ..weighting.prompt import Issue, Span
-from ..weighting.reading import parse_encoded
+from ..weighting.reading.convert import TARGETS
+from ..weighting.reading.prompt_reader import parse_encoded
 from ..weighting.script_settings import PromptSettings
+from ..weighting.text.problems import Problem, refused
+from ..weighting.text.prompt import Issue, Span
 from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
-from .checks import NodeState
-from .node import (
+from .base.checks import NodeState
+from .base.node import (
     CATEGORY,
     CONDITIONING,
     ENCODED_REPORT,
@@ -49,7 +49,7 @@ from .node import (
     prompt_input,
     with_first,
 )
-from .results import encoded_result, masked_result, timed_result
+from .base.results import encoded_result, masked_result, timed_result
 
 
 class WeightedCLIPTextEncode(EncodeNode):

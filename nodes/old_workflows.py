@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..encoder.quoting import quote
-from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
-from ..hosts.comfy.live_tokenizers import as_by_host
+from ..hosts.comfy.clip.clip import EitherClip, encode_text, towers_of
 from ..hosts.comfy.old_nodes import OldNode, balanced
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
-from ..weighting.normalize import NORMALIZATIONS
+from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host
+from ..weighting.normalization import NORMALIZATIONS
 from ..weighting.options import EncodeOptions
-from ..weighting.problems import Problem, refuse
-from ..weighting.prompt import shortened
+from ..weighting.text.problems import Problem, refuse
+from ..weighting.text.prompt import shortened
 from ..weighting.timed.schedule import read_timed
-from .checks import NodeState
-from .node import CATEGORY, NODES, EncodeNode, checked, inputs, make_input, number, prompt_input
-from .results import encoded_result
+from .base.checks import NodeState
+from .base.node import CATEGORY, NODES, EncodeNode, checked, inputs, make_input, number, prompt_input
+from .base.results import encoded_result
 
 INTERPRETATIONS = {
     "comfy": "comfy",

@@ -7,19 +7,19 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.boxes import box_problems
-from ..hosts.comfy.placing import TypedPlace, place_phrase, place_region
-from ..hosts.comfy.placing_problems import area_problems, mask_problems, phrase_problems, region_problems
+from ..hosts.comfy.placing.boxes import box_problems
+from ..hosts.comfy.placing.placements import TypedPlace, place_phrase, place_region
+from ..hosts.comfy.placing.placing_problems import area_problems, mask_problems, phrase_problems, region_problems
+from ..hosts.comfy.placing.upstream import mask_before
 from ..hosts.comfy.titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..hosts.comfy.types import Conditioning
-from ..hosts.comfy.upstream import mask_before
-from ..weighting.fields import check_times, check_weight
-from ..weighting.phrases import without_commas
-from ..weighting.problems import Problem, refused
-from ..weighting.prompt import shortened
-from .checks import NodeState
-from .node import Node, Out, checked, make_input, number, placed_input, words_input
-from .results import placed_result
+from ..weighting.phrases.phrases import without_commas
+from ..weighting.placing.fields import check_times, check_weight
+from ..weighting.text.problems import Problem, refused
+from ..weighting.text.prompt import shortened
+from .base.checks import NodeState
+from .base.node import Node, Out, checked, make_input, number, placed_input, words_input
+from .base.results import placed_result
 
 UNITS = ("percent", "steps")
 BLOCKS = ("all", "every other")

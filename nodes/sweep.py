@@ -7,15 +7,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.clip import EitherClip, encode_together
+from ..hosts.comfy.clip.clip import EitherClip, encode_together
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import EncodeOptions
-from ..weighting.problems import Problem, refused
-from ..weighting.sweep import Swept, read_sweep
-from ..weighting.view import encoded_text
-from .checks import NodeState
-from .node import CATEGORY, METADATA, Node, Out, checked, inputs, make_input, number, prompt_input
-from .results import shown_result, to_image, to_picture, with_preview
+from ..weighting.reading.sweep import Swept, read_sweep
+from ..weighting.reading.view import encoded_text
+from ..weighting.text.problems import Problem, refused
+from .base.checks import NodeState
+from .base.node import CATEGORY, METADATA, Node, Out, checked, inputs, make_input, number, prompt_input
+from .base.results import shown_result, to_image, to_picture, with_preview
 
 SWEEP_TYPE = "WEIGHTED_CLIP_SWEEP"
 """Type name of a link that carries a prompt at all values."""

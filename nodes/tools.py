@@ -9,23 +9,23 @@ from torch import Tensor
 
 from ..encoder.cache import DEFAULT_MEBIBYTES, MEBIBYTE
 from ..encoder.tokenizer import default_tokenizer
-from ..hosts.comfy.cache import with_memory
-from ..hosts.comfy.clip import EitherClip, readers_of, towers_of
-from ..hosts.comfy.loras import find_loras, hook_loras, load_loras, lora_issues
-from ..hosts.comfy.models import NativeClip, load_native
-from ..hosts.comfy.timed import timing_from
+from ..hosts.comfy.clip.clip import EitherClip, readers_of, towers_of
+from ..hosts.comfy.clip.loras import find_loras, hook_loras, load_loras, lora_issues
+from ..hosts.comfy.clip.timed_prompts import timing_from
+from ..hosts.comfy.models.cache import with_memory
+from ..hosts.comfy.models.models import NativeClip, load_native
 from ..hosts.comfy.types import Clip, ModelPatcher
-from ..weighting.convert import TARGETS, Converted, convert
 from ..weighting.options import EncodeOptions
-from ..weighting.problems import Problem
-from ..weighting.reading import ReadPrompt, read_prompt
+from ..weighting.reading.convert import TARGETS, Converted, convert
+from ..weighting.reading.prompt_reader import ReadPrompt, read_prompt
+from ..weighting.reading.view import token_table, view
 from ..weighting.syntax import SYNTAXES
-from ..weighting.tags import REPEATED_LORA, TIMED_LORA, bare, comment_issues, read_loras
+from ..weighting.text.problems import Problem
+from ..weighting.text.tags import REPEATED_LORA, TIMED_LORA, bare, comment_issues, read_loras
 from ..weighting.timed.loras import LORAS, Loras, constant, lora_times, with_times
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
-from ..weighting.view import token_table, view
-from .checks import NodeState
-from .node import (
+from .base.checks import NodeState
+from .base.node import (
     CATEGORY,
     EITHER_CLIP,
     NATIVE_TYPE,
@@ -44,7 +44,7 @@ from .node import (
     prompt_input,
     with_first,
 )
-from .results import node_result, timed_loras_result, to_image
+from .base.results import node_result, timed_loras_result, to_image
 
 
 class WeightedCLIPConvert(Node):

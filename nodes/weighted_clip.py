@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ..hosts.comfy.cache import with_memory
-from ..hosts.comfy.live_tokenizers import as_by_host, as_weighted
-from ..hosts.comfy.served import tell_served
+from ..hosts.comfy.models.cache import with_memory
 from ..hosts.comfy.titles import WEIGHTED_CLIP
 from ..hosts.comfy.types import Clip
-from ..hosts.comfy.weighted_clip.clip import settings_of, weighted_clip
-from ..hosts.comfy.weighted_clip.encoding import EncodingReport
+from ..hosts.comfy.weighted_clip.encoder_call import EncodingReport
+from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host, as_weighted
+from ..hosts.comfy.weighted_clip.served_texts import tell_served
 from ..hosts.comfy.weighted_clip.settings import ATTENTION, AUTO, CHOICES, ClipSettings
+from ..hosts.comfy.weighted_clip.wrapped_clip import settings_of, weighted_clip
 from ..weighting.attention import way_of
 from ..weighting.options import EncodeOptions
-from ..weighting.reading import ReadPrompt
+from ..weighting.reading.prompt_reader import ReadPrompt
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
-from .node import METADATA, TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
-from .results import encoded_result, shown_result
+from .base.node import METADATA, TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
+from .base.results import encoded_result, shown_result
 
 TWICE = "There is another Weighted CLIP before this one: the settings of this one count."
 

@@ -86,23 +86,23 @@ def write_files(folder: Path) -> list[Path]:
 def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     """Everything that takes a prompt, by name."""
     import ftfy  # noqa: F401  # else the first prompt that is cleaned would import it
-    from weighted_clip.commands.program import main
-    from weighted_clip.encoder.config import TextConfig
+    from weighted_clip.encoder.models.config import TextConfig
     from weighted_clip.encoder.tokenizer import default_tokenizer
     from weighted_clip.hosts.webui.engines import WebUIError
     from weighted_clip.hosts.webui.settings import Settings, pasted
+    from weighted_clip.studio.commands.program import main
     from weighted_clip.web.inspection import RequestError, inspect
     from weighted_clip.web.lab import markup
     from weighted_clip.web.lab.native import LoadSettings as LabSettings
     from weighted_clip.web.lab.native import random_model
-    from weighted_clip.weighting.convert import TARGETS, convert
-    from weighted_clip.weighting.embedding_folder import EmbeddingFolder
     from weighted_clip.weighting.options import EncodeOptions
-    from weighted_clip.weighting.reading import read_prompt
+    from weighted_clip.weighting.reading.convert import TARGETS, convert
+    from weighted_clip.weighting.reading.prompt_reader import read_prompt
     from weighted_clip.weighting.schemes import SCHEMES
     from weighted_clip.weighting.schemes.repeat import RepeatError
     from weighted_clip.weighting.syntax import SYNTAXES
-    from weighted_clip.weighting.tags import read_loras, take_tags
+    from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
+    from weighted_clip.weighting.text.tags import read_loras, take_tags
     from weighted_clip.weighting.timed.schedule import read_timed
 
     tiny = TextConfig(hidden_dim=64, num_layers=2, num_heads=1, mlp_dim=128, projection_dim=64)
@@ -150,10 +150,10 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
 
 def read_file(path: Path) -> None:
     """Give a file to everything that reads one."""
-    from weighted_clip.encoder.clip import load_full_clip
     from weighted_clip.encoder.files.checkpoint import load_text_models
     from weighted_clip.encoder.files.textual_inversion import read_embedding_file
-    from weighted_clip.output.shards import read_head
+    from weighted_clip.encoder.models.clip import load_full_clip
+    from weighted_clip.studio.output.shards import read_head
 
     for read in (load_text_models, load_full_clip, read_embedding_file, read_head):
         with suppress(ValueError):

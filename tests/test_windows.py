@@ -23,20 +23,20 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from weighted_clip.commands.bulk import check_name
-from weighted_clip.commands.program import main
-from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.textual_inversion import read_embedding_file
-from weighted_clip.hosts.comfy.loras import find_loras, load_loras
-from weighted_clip.nodes import routes
-from weighted_clip.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
-from weighted_clip.training.data import _in_order, read_captions, read_data
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
+from weighted_clip.hosts.comfy.clip.loras import find_loras, load_loras
+from weighted_clip.nodes.base import routes
+from weighted_clip.studio.commands.bulk import check_name
+from weighted_clip.studio.commands.program import main
+from weighted_clip.studio.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
+from weighted_clip.studio.training.data.datasets import _in_order, read_captions, read_data
 from weighted_clip.web.lab import access
-from weighted_clip.weighting.embedding_folder import EmbeddingFolder
-from weighted_clip.weighting.tags import read_loras, take_tags
+from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
+from weighted_clip.weighting.text.tags import read_loras, take_tags
 from weighted_clip.weighting.timed.loras import constant
 
 from .encoder.files import hugging_face, write

@@ -1,6 +1,6 @@
 """Differences between two encodings of a prompt row by row, and a chart and a report comparing two text encoders.
 
-``web/lab/comparing.py`` uses it for schemes, the node CLIP Difference for two CLIPs.
+``web/lab/tabs/comparison.py`` uses it for schemes, the node CLIP Difference for two CLIPs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..weighting.chunking import ChunkedSection
 from ..weighting.pipeline import EncodedPrompt
-from ..weighting.reading import ReadPrompt
-from ..weighting.view import counted
+from ..weighting.reading.prompt_reader import ReadPrompt
+from ..weighting.reading.view import counted
 from .pictures.changes import RowChange, SchemeRow, angle_text, draw_changes, ratio_text
 from .pictures.masks import mask_labels
 

@@ -17,18 +17,26 @@ from torch import Tensor
 
 from ..encoder.encoding import EncodeFn, Encoding
 from ..encoder.quoting import quote
-from .bind import BindError, bound, refusal
-from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
-from .hiding import phrases_visible
 from .options import EncodeOptions
 from .padding import BEHIND_CONTENT, cleaned, padding_visible
+from .phrases.bind import BindError, bound, refusal
+from .phrases.hidden_phrases import phrases_visible
 from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, gathered, intersection, mask_tensor, uncausal
-from .prompt import Issue, Span
-from .reading import ReadPrompt
-from .scheme import RowOrigin, SchemeFn, SchemeOptions, WeightedRows, all_places, empty_prompt_aside, has_weights
+from .reading.prompt_reader import ReadPrompt
 from .schemes import SCHEMES
 from .schemes.blend import EMPHASES, split_at_one
+from .schemes.scheme import (
+    RowOrigin,
+    SchemeFn,
+    SchemeOptions,
+    WeightedRows,
+    all_places,
+    empty_prompt_aside,
+    has_weights,
+)
 from .schemes.sections import plan_sections
+from .text.chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
+from .text.prompt import Issue, Span
 
 T = TypeVar("T")
 

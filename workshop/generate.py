@@ -23,11 +23,11 @@ from unittest.mock import patch
 
 from ..encoder.option import choice_line
 from ..nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from ..studio.world.measure import QUESTIONS
+from ..studio.world.tables import of_answer, picked, read_measured, summary
 from ..weighting.options import OPTIONS
 from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES
-from ..world.measure import QUESTIONS
-from ..world.tables import of_answer, picked, read_measured, summary
 from .blueprints import BLUEPRINTS, blueprint
 from .coverage import with_block
 
@@ -339,7 +339,7 @@ def main(arguments: list[str]) -> None:
 
 def draw(names: Sequence[str]) -> None:
     """Draw pictures of documents, help pages and templates by name, or all, as small files."""
-    from . import docs_pictures, help_pictures, thumbnails
+    from .pictures import docs_pictures, help_pictures, thumbnails
 
     for name in [name for name in thumbnails.PICTURES if not names or name in names]:
         thumbnails.PICTURES[name]().save(ROOT / TEMPLATES / f"{name}.jpg", optimize=True, quality=QUALITY)

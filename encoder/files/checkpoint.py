@@ -3,7 +3,7 @@
 ``layouts.py`` defines the supported files: Hugging Face, OpenAI, OpenCLIP and ComfyUI, and checkpoints of
 Stable Diffusion 1.x, 2.x and SDXL. ``tensor_file.py`` reads them. Sizes come from the tensors' shapes; what shapes do
 not tell comes from a config next to the file (``config_file.py``), or else from the released tower. Towers are written
-with Hugging Face's keys, for other programs; ``output/`` writes the bytes.
+with Hugging Face's keys, for other programs; ``studio/output/`` writes the bytes.
 
 Source: the ``model.safetensors`` of openai/clip-vit-large-patch14. ComfyUI 0.29 recognises a text encoder by the prefix
 ``text_model.``: without it, it finds none of its weights.
@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..config import CLIP_L, HEAD_DIM, VISION_TOWERS, Activation, TextConfig, VisionConfig, sizes_of
-from ..layers import ABOUT
-from ..linear import overflow
+from ..models.config import CLIP_L, HEAD_DIM, VISION_TOWERS, Activation, TextConfig, VisionConfig, sizes_of
+from ..models.layers import ABOUT
+from ..models.linear import overflow
+from ..models.text_model import TextModel
+from ..models.vision_model import VisionModel
 from ..quoting import quote
-from ..text_model import TextModel
-from ..vision_model import VisionModel
 from .config_file import TowerProperties, origin_of
 from .layouts import HUGGING_FACE, HUGGING_FACE_VISION, LAYER_NUMBER, POSITION_NAME, PROJECTION_NAME, FoundTower
 from .tensor_file import CheckpointError, TensorFile, open_tensor_file

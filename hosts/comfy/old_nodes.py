@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .clip import EncodedText
+from .clip.clip import EncodedText
 from .contract import host
 from .types import Conditioning
 

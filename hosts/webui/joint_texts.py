@@ -19,20 +19,20 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...weighting.attention import PLAIN, RowEffect, effect_of
-from ...weighting.characters import Character, stripped
-from ...weighting.chunks import Token
 from ...weighting.options import EncodeOptions
-from ...weighting.prompt import Issue, Span
-from ...weighting.reading import ReadPrompt
-from ...weighting.scheme import RowOrigin
+from ...weighting.phrases.words import Words, words_of
+from ...weighting.reading.characters import Character, stripped
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.schemes.scheme import RowOrigin
 from ...weighting.syntax import parse
+from ...weighting.text.chunks import Token
+from ...weighting.text.prompt import Issue, Span
 from ...weighting.towers import read_for_towers
-from ...weighting.words import Words, words_of
+from .attention.known_texts import Part, Text, rows_in
 from .conditioning import infinite_weights
 from .engines import Model, WebUIError, as_emphasized, host_option
 from .model_readers import ModelReaders, readers_of
 from .t5 import T5, as_host_reads
-from .texts import Part, Text, rows_in
 
 IN_T5 = "t5xxl"
 """Name of T5 among the text encoders of a model."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy.clip import EncodedText
+from weighted_clip.hosts.comfy.clip.clip import EncodedText
 from weighted_clip.hosts.comfy.old_nodes import add_replacements, balanced, with_replaced
-from weighted_clip.nodes.checks import NodeState
+from weighted_clip.nodes.base.checks import NodeState
 from weighted_clip.nodes.old_workflows import INTERPRETATIONS, OLD_NODES, WeightedCLIPSmzEncode
 
 from ..weighting.test_schemes import OURS

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy import queries
-from weighted_clip.hosts.comfy.fields import Field, Step, Where, acting, mask_of
-from weighted_clip.hosts.comfy.queries import ModelCall
-from weighted_clip.weighting.field_bias import least_bias
-from weighted_clip.weighting.queries import Queries
+from weighted_clip.hosts.comfy.attention.fields import Field, Step, Where, acting, mask_of
+from weighted_clip.hosts.comfy.families import queries
+from weighted_clip.hosts.comfy.families.queries import ModelCall
+from weighted_clip.weighting.placing.field_bias import least_bias
+from weighted_clip.weighting.placing.queries import Queries
 
 
 def call(size, inputs=None, **network) -> ModelCall:

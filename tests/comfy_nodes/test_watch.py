@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.hosts.comfy import word_maps
-from weighted_clip.hosts.comfy.attention import MARKER
-from weighted_clip.hosts.comfy.watching import MAX_RECORDS, Maps, Record, Watch
-from weighted_clip.hosts.comfy.word_maps import (
+from weighted_clip.hosts.comfy.attention.attention import MARKER
+from weighted_clip.hosts.comfy.attention.recorder import MAX_RECORDS, Maps, Record, Watch
+from weighted_clip.hosts.comfy.placing import word_maps
+from weighted_clip.hosts.comfy.placing.word_maps import (
     MAX_PICTURES,
     SCALES,
     WordMap,
@@ -25,8 +25,8 @@ from weighted_clip.hosts.comfy.word_maps import (
     table_of,
 )
 from weighted_clip.web.pictures import draw_heat, draw_word_maps
-from weighted_clip.weighting.fields import means
-from weighted_clip.weighting.queries import Queries
+from weighted_clip.weighting.placing.fields import means
+from weighted_clip.weighting.placing.queries import Queries
 
 from .fake_comfy import defaults, encode, node
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.world.scenes import draw_shape, split
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
+from weighted_clip.studio.world.scenes import draw_shape, split
 
 from ..transformers_clip import write_clip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from weighted_clip.dalle.published import VARIANTS
+from weighted_clip.studio.dalle.published import VARIANTS
 
 RUDALLE = VARIANTS
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.dalle import dvae as module
-from weighted_clip.dalle.config import SMALL, DVAEConfig
-from weighted_clip.dalle.dvae import DVAE, map_pixels
+from weighted_clip.studio.dalle import dvae as module
+from weighted_clip.studio.dalle.config import SMALL, DVAEConfig
+from weighted_clip.studio.dalle.dvae import DVAE, map_pixels
 
 from ..libraries import library
 from .models import TINY, TINY_SMALL, formula_picture, pictures, seeded, set_by_formula

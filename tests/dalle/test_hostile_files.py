@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands.program import main
 
 from ..fuzz.limited import Limited, Outcome, refused
 from ..fuzz.model_files import ModelFile, controls, hostile_files
@@ -72,9 +72,9 @@ def test_the_message_on_memory_names_only_what_the_command_has(
     def no_memory(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("weighted_clip.dalle.published.read_published", no_memory)
-    monkeypatch.setattr("weighted_clip.dalle.dalle.load_dalle", no_memory)
-    monkeypatch.setattr("weighted_clip.training.data.read_data", no_memory)
+    monkeypatch.setattr("weighted_clip.studio.dalle.published.read_published", no_memory)
+    monkeypatch.setattr("weighted_clip.studio.dalle.full_model.load_dalle", no_memory)
+    monkeypatch.setattr("weighted_clip.studio.training.data.datasets.read_data", no_memory)
     for command, advice in (
         (["convert-dvae", "a", "b", str(tmp_path / "c.safetensors")], "close other programs"),
         (

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.dalle.config import PriorConfig
-from weighted_clip.dalle.prior import Prior
-from weighted_clip.dalle.published import VARIANTS, prior_of
-from weighted_clip.encoder.config import MaskVariant
+from weighted_clip.encoder.models.config import MaskVariant
 from weighted_clip.encoder.sparse_masks import (
     transposed_column_mask,
     transposed_order,
 )
+from weighted_clip.studio.dalle.config import PriorConfig
+from weighted_clip.studio.dalle.prior import Prior
+from weighted_clip.studio.dalle.published import VARIANTS, prior_of
 
 from .rudalle import SIZES, formula_ids, formula_state
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from weighted_clip.commands.console import Progress
-from weighted_clip.commands.dalle_demo import _curve
-from weighted_clip.commands.dalle_sample import clip_scores
-from weighted_clip.commands.program import main
-from weighted_clip.dalle import sampling
-from weighted_clip.dalle.dalle import save_dalle
-from weighted_clip.dalle.sampling import SampleOptions
-from weighted_clip.encoder.clip import load_full_clip
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.studio.commands.console import Progress
+from weighted_clip.studio.commands.program import main
+from weighted_clip.studio.commands.training.dalle_demo import _curve
+from weighted_clip.studio.commands.training.dalle_sample import clip_scores
+from weighted_clip.studio.dalle import sampling
+from weighted_clip.studio.dalle.full_model import save_dalle
+from weighted_clip.studio.dalle.sampling import SampleOptions
 
 from ..libraries import library
 from .models import cosines_of, shrink_demo, tiny_dalle
@@ -167,7 +167,7 @@ def test_the_demo_goes_on_where_it_was(
 ) -> None:
     """With few pictures and steps; interrupted in the prior."""
     library("accelerate")
-    from weighted_clip.training.prior import PriorRun
+    from weighted_clip.studio.training.objectives.prior import PriorRun
 
     shrink_demo(monkeypatch)
     run = ["dalle", "demo", str(tmp_path / "demo"), "--captions", "2"]

@@ -16,17 +16,17 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from weighted_clip.commands.program import main
-from weighted_clip.dalle.config import SMALL, DVAEConfig
-from weighted_clip.dalle.dvae import DVAE
-from weighted_clip.dalle.files import load_dvae
-from weighted_clip.dalle.layers import MOMENTUM, SCALE, LogitNorm
-from weighted_clip.training.dalle_options import DVAE_RECIPES, DVAEOptions
-from weighted_clip.training.data import DataProblem, Example, read_data
-from weighted_clip.training.dvae import TrainedDVAE, noise_of
-from weighted_clip.training.images import picture_of
-from weighted_clip.world.judge import ShapeJudge, right
-from weighted_clip.world.scenes import Shape, draw_shape, split, write_shapes
+from weighted_clip.studio.commands.program import main
+from weighted_clip.studio.dalle.config import SMALL, DVAEConfig
+from weighted_clip.studio.dalle.dvae import DVAE
+from weighted_clip.studio.dalle.layers import MOMENTUM, SCALE, LogitNorm
+from weighted_clip.studio.dalle.weight_files import load_dvae
+from weighted_clip.studio.training.data.datasets import DataProblem, Example, read_data
+from weighted_clip.studio.training.data.image_inputs import picture_of
+from weighted_clip.studio.training.objectives.dalle_options import DVAE_RECIPES, DVAEOptions
+from weighted_clip.studio.training.objectives.dvae import TrainedDVAE, noise_of
+from weighted_clip.studio.world.judge import ShapeJudge, right
+from weighted_clip.studio.world.scenes import Shape, draw_shape, split, write_shapes
 
 from ..launching import launched
 from ..libraries import library
@@ -279,7 +279,7 @@ def test_shapes_that_are_not_finished_are_not_there(tmp_path: Path, monkeypatch:
 
     (tmp_path / "shapes").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr("weighted_clip.world.scenes.draw_shape", interrupted)
+        patch.setattr("weighted_clip.studio.world.scenes.draw_shape", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write_shapes(tmp_path / "shapes", copies=(1, 1))
     assert [path.name for path in tmp_path.rglob("*")] == ["shapes"]
@@ -296,7 +296,7 @@ def test_shapes_that_two_write_at_once_are_those_of_the_first_to_finish(
             write_shapes(folder, copies=(1, 1), seed=1)
         return real(*given)
 
-    monkeypatch.setattr("weighted_clip.world.scenes.draw_shape", beside_another)
+    monkeypatch.setattr("weighted_clip.studio.world.scenes.draw_shape", beside_another)
     with pytest.raises(OSError, match="not empty") as caught:
         write_shapes(folder, copies=(1, 1))
     assert str(folder) in str(caught.value)

@@ -16,18 +16,18 @@ from pathlib import Path
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from weighted_clip.encoder.clip import FullClip
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.models.clip import FullClip
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
+from weighted_clip.encoder.models.text_model import TextModel
+from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.encoder.similarity import ContrastiveLoss
-from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.encoder.vision_model import VisionModel
-from weighted_clip.weighting.chunks import TokenChunk
+from weighted_clip.studio.world.scenes import APART, Shape, draw_shape, split
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.text.chunks import TokenChunk
 from weighted_clip.weighting.towers import layout_of
-from weighted_clip.world.scenes import APART, Shape, draw_shape, split
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=64)
 VISION = VisionConfig(

@@ -110,7 +110,7 @@ class Replaced(Kind):
             self.work(OLD)
 
     def work(self, number: int) -> None:
-        from weighted_clip.output.files import written_whole
+        from weighted_clip.studio.output.files import written_whole
 
         with written_whole(self.path) as place:
             write_in_parts(place, number)
@@ -149,7 +149,7 @@ class Folder(Replaced):
     name = "folder"
 
     def work(self, number: int) -> None:
-        from weighted_clip.output.files import folder_written_whole
+        from weighted_clip.studio.output.files import folder_written_whole
 
         with folder_written_whole(self.path, may_replace=True) as whole:
             for name in "ab":
@@ -181,7 +181,7 @@ class New(Replaced):
         pass
 
     def work(self, number: int) -> None:
-        from weighted_clip.output.files import written_whole
+        from weighted_clip.studio.output.files import written_whole
 
         with written_whole(self.path, may_replace=False) as place:
             write_in_parts(place, number)
@@ -230,7 +230,7 @@ class Copied(Kind):
         return self.folder / "to" / ("x" if name in "ab" else "y") / name
 
     def work(self, number: int) -> None:
-        from weighted_clip.output.placing import FileCopy, place_files
+        from weighted_clip.studio.output.file_copies import FileCopy, place_files
 
         place_files([FileCopy(self.source(name), self.target(name)) for name in self.names])
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from weighted_clip.encoder import prefix
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.prefix import PrefixTextEncoder
+from weighted_clip.encoder.models import prefix
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.hosts.comfy import clip as comfy
-from weighted_clip.hosts.comfy.cache import memory_of
+from weighted_clip.hosts.comfy.clip import clip as comfy
+from weighted_clip.hosts.comfy.models.cache import memory_of
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 
 from ..comfy_nodes import fake_comfy
 from ..door import encode_prompt

@@ -14,17 +14,17 @@ import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
-from weighted_clip.commands.program import main
-from weighted_clip.commands.rerank import _copy
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.nodes import results
-from weighted_clip.output.export import write_conditioning
-from weighted_clip.output.files import TEMPORARY_SUFFIX, WriteError, written_whole
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
+from weighted_clip.nodes.base import results
+from weighted_clip.studio.commands.program import main
+from weighted_clip.studio.commands.rerank import _copy
+from weighted_clip.studio.output.export import write_conditioning
+from weighted_clip.studio.output.files import TEMPORARY_SUFFIX, WriteError, written_whole
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel
-from weighted_clip.web.lab.study import export
+from weighted_clip.web.lab.tabs.study import export
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.workshop.bench import page as benchmarks_page
 from weighted_clip.workshop.parity import report
@@ -267,7 +267,7 @@ PACK = """
 import sys
 sys.dont_write_bytecode = False
 import weighted_clip
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands.program import main
 assert weighted_clip.NODE_CLASS_MAPPINGS
 sys.exit(main(sys.argv[1:]))
 """

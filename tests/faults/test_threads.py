@@ -13,17 +13,17 @@ from safetensors.torch import save_file
 from weighted_clip.encoder import tokenizer as tokenizer_module
 from weighted_clip.encoder.cache import VARIABLE, num_bytes
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.prefix import PrefixTextEncoder
+from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import Tokenizer, default_tokenizer
-from weighted_clip.hosts.comfy import clip as comfy
-from weighted_clip.hosts.comfy.cache import memory_of
+from weighted_clip.hosts.comfy.clip import clip as comfy
+from weighted_clip.hosts.comfy.models.cache import memory_of
 from weighted_clip.web.lab.native import LoadSettings, NativeLabModel
 from weighted_clip.web.pictures import draw_tokens, fonts
-from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
-from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.view import view
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.view import view
+from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
 
 from ..comfy_nodes import fake_comfy
 from ..door import encode_prompt

@@ -44,7 +44,7 @@ class DataSet(NamedTuple):
     may_refuse: bool = False
     """Whether an error may be raised instead, which names it too."""
     reader: str = "read_data"
-    """Function of ``training/data.py``."""
+    """Function of ``studio/training/data/datasets.py``."""
 
 
 def finding(one: DataSet, folder: Path) -> str:
@@ -53,7 +53,7 @@ def finding(one: DataSet, folder: Path) -> str:
     Raises:
         Exception: If reading raises another error than those documented.
     """
-    from weighted_clip.training import data
+    from weighted_clip.studio.training.data import datasets as data
 
     try:
         found = getattr(data, one.reader)(folder)

@@ -103,11 +103,11 @@ def refused(outcome: Outcome) -> bool:
 def _commands() -> Callable[[list[Any]], Outcome]:
     import torch
 
-    for name in ("dalle.torch_file", "dalle.published", "dalle.dalle", "encoder.clip", "encoder.prefix"):
+    for name in ("dalle.torch_file", "dalle.published", "dalle.dalle", "encoder.models.clip", "encoder.models.prefix"):
         import_module(f"weighted_clip.{name}")
     with torch.no_grad():  # what PyTorch allocates at first use
         torch.nn.Linear(64, 64)(torch.zeros(64, 64))
-    from weighted_clip.commands.program import main
+    from weighted_clip.studio.commands.program import main
 
     def run(command: list[Any]) -> Outcome:
         errors = io.StringIO()

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from weighted_clip.dalle.dalle import save_dalle
+from weighted_clip.studio.dalle.full_model import save_dalle
 
 from ..dalle.models import PRIOR, TINY, TINY_SMALL, seeded, tiny_dalle
 from ..dalle.rudalle import formula_state

@@ -14,16 +14,16 @@ from typing import Any
 from unittest.mock import patch
 
 from weighted_clip import NODE_CLASS_MAPPINGS
-from weighted_clip.commands import program
-from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.settings import Settings, infotext_key, pasted, take, untaken
-from weighted_clip.nodes import routes
+from weighted_clip.nodes.base import routes
+from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.nodes.encode import EMPHASIS
-from weighted_clip.nodes.routes import ruler_nodes
+from weighted_clip.studio.commands import program
 from weighted_clip.web.inspection import MAX_VIEWS, RequestError, inspect
-from weighted_clip.weighting import convert
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading import convert
 from weighted_clip.weighting.schemes import SCHEMES
 
 from .drawing import Draw
@@ -118,7 +118,7 @@ def _lab() -> Any:
 
 def lab(data: bytes) -> None:
     """Every handler of the lab but export, with any value for each control."""
-    from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, MasksTab, ScheduleTab, TokensTab
+    from weighted_clip.web.lab.tabs.prompt_tabs import CompareTab, ConvertTab, MasksTab, ScheduleTab, TokensTab
 
     draw = Draw(data)
     options, base, both = _lab()

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files import safetensors_file, tensor_file
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.files.textual_inversion import EmbeddingFileError, read_embedding_file
+from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.output.shards import ShardError, read_shards
+from weighted_clip.studio.output.shards import ShardError, read_shards
 from weighted_clip.web import inspection
 from weighted_clip.web.inspection import MAX_VIEWS, inspect
-from weighted_clip.weighting.chunks import ChunkLayout
-from weighted_clip.weighting.convert import convert
-from weighted_clip.weighting.embedding_folder import MAX_DEPTH, EmbeddingFolder
-from weighted_clip.weighting.embeddings import EmbeddingError
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.convert import convert
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.text.chunks import ChunkLayout
+from weighted_clip.weighting.text.embedding_folder import MAX_DEPTH, EmbeddingFolder
+from weighted_clip.weighting.text.embeddings import EmbeddingError
 from weighted_clip.weighting.timed.schedule import read_timed
 
 from .drawing import Draw
@@ -116,7 +116,7 @@ def test_the_lab_explains_values_that_its_page_cannot_send(chunk: Any) -> None:
     pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
     from weighted_clip.web.lab.model import LabError
-    from weighted_clip.web.lab.tabs import CompareTab, MasksTab
+    from weighted_clip.web.lab.tabs.prompt_tabs import CompareTab, MasksTab
 
     def none() -> Any:
         raise LabError("No model is loaded yet.")

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from weighted_clip.dalle.tokens import read_swaps, read_tokens
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.a1111.parameters import Parameters, read_parameters
+from weighted_clip.studio.dalle.tokens import read_swaps, read_tokens
 from weighted_clip.web.inspection import MAX_BYTES, conversion, generation_data, inspect
-from weighted_clip.weighting.areas import read_area
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.places import read_places
-from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.sweep import read_sweep
+from weighted_clip.weighting.placing.areas import read_area
+from weighted_clip.weighting.placing.places import read_places
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.sweep import read_sweep
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.timed.loras import lora_times
 from weighted_clip.weighting.timed.schedule import read_timed

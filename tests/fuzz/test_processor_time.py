@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.chunks import TokenChunk
-from weighted_clip.weighting.embedding_folder import EmbeddingFolder
-from weighted_clip.weighting.hiding import hiding_issues, mark_hidden
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.phrases.hidden_phrases import hiding_issues, mark_hidden
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, parse
-from weighted_clip.weighting.tags import tag_issues, take_tags
+from weighted_clip.weighting.text.chunks import TokenChunk
+from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
+from weighted_clip.weighting.text.tags import tag_issues, take_tags
 from weighted_clip.weighting.timed.editing import edits_of, read_editing
 from weighted_clip.weighting.timed.schedule import read_timed, split_and
 

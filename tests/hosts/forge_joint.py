@@ -238,7 +238,7 @@ def read_otherwise(model: Any, texts: Sequence[tuple[torch.Tensor, Weighed]], fo
 
     Shares of all keys at the picture's queries of each image that reads one of these texts are added to ``found``.
     """
-    family = ours("hosts.webui.joint_models").family_of(model)
+    family = ours("hosts.webui.attention.joint_models").family_of(model)
     network = model.forge_objects.unet.model.diffusion_model
     module = __import__(family.module, fromlist=["x"])
     now: dict[str, Any] = {}
@@ -588,7 +588,7 @@ def compared_left_behind(model: Any, case: Mapping[str, Any]) -> tuple[float, fl
 
     It does so before a picture of ours, and while one is sampled; in the end its functions are all that is there.
     """
-    family = ours("hosts.webui.joint_models").family_of(model)
+    family = ours("hosts.webui.attention.joint_models").family_of(model)
     module, network = sys.modules[family.module], model.forge_objects.unet.model.diffusion_model
     stock, host = sampled(model, TEXT).samples, getattr(module, family.function)
     chosen = script("red cat: left half", scheme="a1111", attention="bias")

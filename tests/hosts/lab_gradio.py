@@ -36,7 +36,7 @@ def load_pack() -> None:
 
 def small_model() -> Any:
     """A text encoder of four narrow layers."""
-    from weighted_clip.encoder.config import TextConfig
+    from weighted_clip.encoder.models.config import TextConfig
     from weighted_clip.web.lab.native import LoadSettings, random_model
 
     return random_model(LoadSettings(), config=TextConfig(hidden_dim=64, num_layers=4, num_heads=4, mlp_dim=128))
@@ -85,7 +85,7 @@ def serve(port: int) -> None:
 def call_handlers() -> dict[str, Any]:
     """Result of each handler of the page, by name."""
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
-    from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, TokensTab
+    from weighted_clip.web.lab.tabs.prompt_tabs import CompareTab, ConvertTab, ExportTab, MasksTab, TokensTab
     from weighted_clip.weighting.options import EncodeOptions
 
     base = EncodeOptions(syntax="a1111", scheme="masked_blend")

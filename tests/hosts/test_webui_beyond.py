@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from weighted_clip.hosts.webui.axis_values import WEIGHT_STRENGTH
 from weighted_clip.hosts.webui.model_readers import LOADS_NEXT
-from weighted_clip.hosts.webui.routes import UNKNOWN
+from weighted_clip.hosts.webui.script.axis_values import WEIGHT_STRENGTH
+from weighted_clip.hosts.webui.script.routes import UNKNOWN
 from weighted_clip.workshop.find_hosts import Host
 
 from ..web.chromium import Tab, running_chromium

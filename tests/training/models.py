@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
 from weighted_clip.encoder.similarity import ContrastiveLoss
-from weighted_clip.training.distributed import reduce_apart
-from weighted_clip.training.fsdp import Sharding
-from weighted_clip.training.grad_cache import MicroBatch, Towers, backward
-from weighted_clip.training.optimizer import Rates, adamw, factor, groups_of
+from weighted_clip.studio.training.optimizer import Rates, adamw, factor, groups_of
+from weighted_clip.studio.training.scaling.distributed import reduce_apart
+from weighted_clip.studio.training.scaling.fsdp import Sharding
+from weighted_clip.studio.training.scaling.grad_cache import MicroBatch, Towers, backward
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
 VISION = VisionConfig(

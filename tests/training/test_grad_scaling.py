@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.layers import EncoderBlock
-from weighted_clip.training import contrastive
-from weighted_clip.training.grad_scaling import GradientScales
-from weighted_clip.training.loop import Loop
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.layers import EncoderBlock
+from weighted_clip.studio.training.loop import Loop
+from weighted_clip.studio.training.objectives import contrastive
+from weighted_clip.studio.training.scaling.grad_scaling import GradientScales
 
 from .runs import Start, log_of, tensors_of
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.encoder.clip import load_full_clip
+from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.training.grad_cache import MicroBatch, backward
-from weighted_clip.training.optimizer import Rates, groups_of
-from weighted_clip.training.retention import PER_STEP, PROMPTS, Keeping, Kept
+from weighted_clip.studio.training.finetuning.retention import PER_STEP, PROMPTS, Keeping, Kept
+from weighted_clip.studio.training.optimizer import Rates, groups_of
+from weighted_clip.studio.training.scaling.grad_cache import MicroBatch, backward
 
 from ..libraries import library
 from .models import TEXT, accelerator, divided, pairs, towers

@@ -12,11 +12,12 @@ import psutil
 import pytest
 import torch
 from weighted_clip.encoder.foreign_text import parse_json
-from weighted_clip.training import images, loop
-from weighted_clip.training.captions import Batches, held_out
-from weighted_clip.training.data import Data
-from weighted_clip.training.examples import DataProblem, Example, Examples
-from weighted_clip.training.images import FeatureFile, LeftOut
+from weighted_clip.studio.training import loop
+from weighted_clip.studio.training.data import image_inputs as images
+from weighted_clip.studio.training.data.captions import Batches, held_out
+from weighted_clip.studio.training.data.datasets import Data
+from weighted_clip.studio.training.data.examples import DataProblem, Example, Examples
+from weighted_clip.studio.training.data.image_inputs import FeatureFile, LeftOut
 
 from .runs import Start, log_of, tensors_of, write_pairs
 from .test_training_run import stop_after
@@ -27,7 +28,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let forty pictures be many."""
     for module in (images, loop):
         monkeypatch.setattr(module, "FEW", 8)
-    monkeypatch.setattr("weighted_clip.training.contrastive.FEW", 8)
+    monkeypatch.setattr("weighted_clip.studio.training.objectives.contrastive.FEW", 8)
 
 
 def spoil(data: Path, *numbers: int) -> Path:

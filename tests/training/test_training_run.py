@@ -16,15 +16,15 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 from torch import Tensor, distributed
-from weighted_clip.commands.program import main
-from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.checkpoint import load_text_models
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.encoder.vision_model import VisionModel
-from weighted_clip.training import contrastive
-from weighted_clip.training.contrastive import ContrastiveRun
-from weighted_clip.training.loop import Loop
-from weighted_clip.training.metrics import recalls
+from weighted_clip.studio.commands.program import main
+from weighted_clip.studio.training.loop import Loop
+from weighted_clip.studio.training.metrics import recalls
+from weighted_clip.studio.training.objectives import contrastive
+from weighted_clip.studio.training.objectives.contrastive import ContrastiveRun
 from weighted_clip.web.pictures.curves import draw_curves
 from weighted_clip.web.pictures.style import THEMES
 

@@ -13,21 +13,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import difference as subject
 from weighted_clip.web.difference import TowerDifference, difference, difference_report, draw_differences
-from weighted_clip.web.lab.comparing import CUT, Comparison, compare, comparison_chart, comparison_title
 from weighted_clip.web.lab.native import LoadSettings, random_model
-from weighted_clip.web.lab.study import read
+from weighted_clip.web.lab.tabs.comparison import CUT, Comparison, compare, comparison_chart, comparison_title
+from weighted_clip.web.lab.tabs.study import read
 from weighted_clip.web.pictures import RowChange, SchemeRow, changes, draw_changes, style
 from weighted_clip.web.pictures.changes import CUT_LEGEND, Axes, angle_text, axes_of, ratio_text
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
-from weighted_clip.weighting.reading import ReadPrompt
+from weighted_clip.weighting.reading.prompt_reader import ReadPrompt
 from weighted_clip.weighting.towers import Reader
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)

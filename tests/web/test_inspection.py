@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from weighted_clip import NODE_CLASS_MAPPINGS
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.nodes import routes
-from weighted_clip.nodes.routes import ruler_nodes
+from weighted_clip.nodes.base import routes
+from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.web.inspection import (
     MAX_ANSWER,
     MAX_BYTES,
@@ -28,12 +28,12 @@ from weighted_clip.web.inspection import (
     inspect,
     request_of,
 )
-from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.view import view
 from weighted_clip.weighting.syntax import SYNTAXES
-from weighted_clip.weighting.view import view
+from weighted_clip.weighting.text.chunks import ChunkLayout
 
 NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 

@@ -13,8 +13,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.masks import causal_mask, padding_mask
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.pictures import (
     draw_encoding_masks,
@@ -36,11 +36,11 @@ from weighted_clip.web.pictures.tokens import (
     place,
     strip_items,
 )
-from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import plan_prompt
-from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.view import view, weight_text
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.view import view, weight_text
+from weighted_clip.weighting.text.chunks import ChunkLayout
 
 from .conftest import count_color
 

@@ -24,23 +24,23 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.hosts.comfy.attention import MARKER
-from weighted_clip.hosts.comfy.fields import Field, Where
-from weighted_clip.hosts.comfy.placed_view import placed_views
-from weighted_clip.hosts.comfy.regions import Region
-from weighted_clip.hosts.comfy.words import WORDS, Carried
+from weighted_clip.hosts.comfy.attention.attention import MARKER
+from weighted_clip.hosts.comfy.attention.fields import Field, Where
+from weighted_clip.hosts.comfy.attention.regions import Region
+from weighted_clip.hosts.comfy.attention.words import WORDS, Carried
+from weighted_clip.hosts.comfy.placing.placed_view import placed_views
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS
-from weighted_clip.nodes.node import Loader
-from weighted_clip.nodes.routes import ruler_nodes
+from weighted_clip.nodes.base.node import Loader
+from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.tokens import Chip, strip_items
-from weighted_clip.weighting.areas import read_area
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.phrases.words import words_of
+from weighted_clip.weighting.placing.areas import read_area
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.view import view, weight_text
 from weighted_clip.weighting.syntax import parse
-from weighted_clip.weighting.view import view, weight_text
-from weighted_clip.weighting.words import words_of
 
 from ..patience import SECONDS
 from .chromium import ARGUMENTS, BROWSERS, Browser, Tab

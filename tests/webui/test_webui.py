@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import load_text_models
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui.engines import Engine, UnknownEncodersError, WebUIError, engines_of
 from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings, infotext_key, pasted
-from weighted_clip.weighting.embeddings import SizedVectors
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.text.embeddings import SizedVectors
 
 from ..door import encode_prompt
 from . import fake_webui as fake

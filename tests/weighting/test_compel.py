@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
-from weighted_clip.weighting.prompt import PromptError
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.weighting.syntax import parse
+from weighted_clip.weighting.text.prompt import PromptError
 
 from ..libraries import library
 from .test_syntax import as_compel_case
@@ -228,7 +228,7 @@ def model():
 @pytest.fixture(scope="module")
 def peer(model):
     library("compel")
-    from weighted_clip.workshop.peers.compel import open_peer
+    from weighted_clip.workshop.peers.compel_library import open_peer
 
     return open_peer(model)
 

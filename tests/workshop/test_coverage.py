@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from weighted_clip.hosts.comfy.families import FAMILIES
+from weighted_clip.hosts.comfy.families.families import FAMILIES
 from weighted_clip.workshop import coverage
 from weighted_clip.workshop.coverage import ATTENTION, NOT_YET, SCHEMES, TemplateRow, verdict
 

@@ -12,12 +12,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
-from weighted_clip.commands.program import main
-from weighted_clip.world.evaluation import held_out_scenes, is_held_out, training_example
-from weighted_clip.world.joint import HEAD_DIM, Joint, JointConfig, Qwen, QwenConfig, SingleBlock
-from weighted_clip.world.judge import discs_in
-from weighted_clip.world.measure import PHRASES, REGIONS, JointPainter, Painter, Prompt, Way, painter_of
-from weighted_clip.world.model import (
+from weighted_clip.studio.commands.program import main
+from weighted_clip.studio.world.evaluation import held_out_scenes, is_held_out, training_example
+from weighted_clip.studio.world.joint import HEAD_DIM, Joint, JointConfig, Qwen, QwenConfig, SingleBlock
+from weighted_clip.studio.world.judge import discs_in
+from weighted_clip.studio.world.measure import PHRASES, REGIONS, JointPainter, Painter, Prompt, Way, painter_of
+from weighted_clip.studio.world.model import (
     PIECES,
     JointWorld,
     WorldError,
@@ -27,9 +27,9 @@ from weighted_clip.world.model import (
     places_of_pieces,
     save_world,
 )
-from weighted_clip.world.scenes import DISC_WORDS, TEXTURES, Scene, Thing, pictures, random_scene
-from weighted_clip.world.unet import Regions, Text
-from weighted_clip.world.watching import Selection, mean_maps, watched
+from weighted_clip.studio.world.scenes import DISC_WORDS, TEXTURES, Scene, Thing, pictures, random_scene
+from weighted_clip.studio.world.unet import Regions, Text
+from weighted_clip.studio.world.watched_maps import Selection, mean_maps, watched
 
 from ..libraries import library
 from .worlds import random_world, wrong
@@ -302,7 +302,7 @@ def test_unknown_words_and_options_of_clip_are_named(
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library("accelerate")
-    monkeypatch.setattr("weighted_clip.training.world.NUM_MEASURED", 2)
+    monkeypatch.setattr("weighted_clip.studio.training.objectives.small_world.NUM_MEASURED", 2)
     from ..training.objectives import stopping_after
 
     given = ["world", "train", "--kind", "joint", "--steps", "4", "--batch", "4", "--device", "cpu"]

@@ -1,6 +1,6 @@
 """Chart of the effects of weighting schemes on the rows of a prompt: change of length and direction, a line per scheme.
 
-Draws given numbers; ``web/lab/comparing.py`` computes them.
+Draws given numbers; ``web/lab/tabs/comparison.py`` computes them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from ...weighting.view import weight_text
+from ...weighting.reading.view import weight_text
 from .canvas import Canvas, shorten, wrap
 from .fonts import text_width
 from .style import MARGIN, TITLE_SIZE, Theme, ThemeName, mix, readable, theme_named, weight_color

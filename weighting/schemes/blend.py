@@ -17,10 +17,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from ...encoder.encoding import Encoding
-from ..chunks import Token, TokenChunk
 from ..plan import Plan, Variant, intersection
-from ..prompt import Issue
-from ..scheme import (
+from ..text.chunks import Token, TokenChunk
+from ..text.prompt import Issue
+from .rows import a1111, a1111_global_norm, a1111_no_norm, unweighted
+from .scheme import (
     DEFAULT_OPTIONS,
     SchemeFn,
     SchemeOptions,
@@ -33,7 +34,6 @@ from ..scheme import (
     weights_of,
     whole_prompt,
 )
-from .rows import a1111, a1111_global_norm, a1111_no_norm, unweighted
 
 LEAST_WEIGHT = 1e-5
 """Minimum weight in compel's law, so that its tangent stays finite."""

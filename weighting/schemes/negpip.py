@@ -2,7 +2,7 @@
 
 An attention reads rows by keys and values. A row with sign -1 keeps its key, so the image attends to it as before, but
 its value is negated, so its contribution is subtracted. Hosts carry the signs to the attention:
-``hosts/comfy/schemes.py``, ``hosts/webui/pairs.py``.
+``hosts/comfy/clip/schemes.py``, ``hosts/webui/attention/pairs.py``.
 
 Source: docs/reference/schemes.md, "NegPip"; behaviour of ComfyUI-ppm 200f4609 (2026-05) and sd-webui-negpip dc75fd2c
 (2025-11).
@@ -16,10 +16,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..chunking import ChunkedSection, chunks_of
-from ..chunks import TokenChunk
 from ..plan import Plan, gathered
-from ..prompt import Fragment, Piece, Span, pieces_of
-from ..scheme import (
+from ..text.chunks import TokenChunk
+from ..text.prompt import Fragment, Piece, Span, pieces_of
+from .rows import a1111
+from .scheme import (
     DEFAULT_OPTIONS,
     CutTerm,
     RowOrigin,
@@ -29,7 +30,6 @@ from ..scheme import (
     effective_weight,
     plan_with_empty,
 )
-from .rows import a1111
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,10 +14,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from ..chunking import ChunkedSection, chunks_of
-from ..chunks import Token, TokenChunk
 from ..plan import Plan
-from ..prompt import Issue, Span
-from ..scheme import (
+from ..text.chunks import Token, TokenChunk
+from ..text.prompt import Issue, Span
+from .scheme import (
     DEFAULT_OPTIONS,
     SchemeOptions,
     SchemePrompt,

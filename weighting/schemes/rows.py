@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from ...encoder.encoding import Encoding
 from ..chunking import chunks_of
-from ..chunks import TokenChunk
 from ..plan import Plan
-from ..prompt import Break, Issue, Span
-from ..scheme import (
+from ..syntax import syntax_of
+from ..text.chunks import TokenChunk
+from ..text.prompt import Break, Issue, Span
+from .scheme import (
     DEFAULT_OPTIONS,
     SchemeOptions,
     SchemePrompt,
@@ -32,7 +33,6 @@ from ..scheme import (
     weighted_rows,
     weights_of,
 )
-from ..syntax import syntax_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -21,7 +21,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from ..prompt import Fragment, Issue, Piece, Prompt, Span, unmarked
+from ..text.prompt import Fragment, Issue, Piece, Prompt, Span, unmarked
 from .record import NUMBER_IN_BRACKETS, OF_A1111, OF_COMPEL, OF_EXTENSIONS, OF_SWARM, Foreign, Syntax, decimal
 
 FACTOR = 1.05

@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ...weighting.convert import TARGETS
+from ...weighting.reading.convert import TARGETS
 from ..peers.transformers import Transformers, transformers_of, transformers_tokenizer
 from .page import (
     COMPARISON_HEAD,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from ...encoder.cache import ChunkKey
     from ...encoder.encoding import EncodeFn
-    from ...encoder.text_model import TextModel
+    from ...encoder.models.text_model import TextModel
 
 # ---- reading
 
@@ -115,7 +115,7 @@ def token_block(request: Request) -> str:
     """Section in Markdown: times of ids with their positions in the text, and of reading from text to chunks."""
     from ...encoder.tokenizer import default_tokenizer
     from ...weighting.options import EncodeOptions
-    from ...weighting.reading import read_prompt
+    from ...weighting.reading.prompt_reader import read_prompt
 
     text, weighted = text_of("normal", "none", 300), text_of("normal", "comfy", 300)
     tokenize = default_tokenizer()
@@ -192,7 +192,7 @@ def encode_block(request: Request) -> str:
 
 def _ours(model: TextModel, prompt: str, way: str, choices: dict[str, str]) -> Run:
     """One of our ways, with its own cache and its own sequence of texts."""
-    from ...encoder.text_model import TextEncoder
+    from ...encoder.models.text_model import TextEncoder
 
     encoder = TextEncoder(model) if way == EXACT else native(model)
     return ours(encoder, fresh(PROMPTS[prompt], choices["syntax"]), **choices)
@@ -202,7 +202,7 @@ def open_peers(model: TextModel) -> Callable[[str, str], Run | None]:
     """From the names of a peer and a prompt to a function that encodes its next text; None if it is not installed."""
     peer_model, compel = transformers_of(model), None
     if peer_model is not None and find_spec("compel") is not None:
-        from ..peers.compel import open_peer
+        from ..peers.compel_library import open_peer
 
         compel = open_peer(model)
 
@@ -272,7 +272,7 @@ def _grid_row(model: TextModel, peer_model: Transformers | None, scale: BenchSca
 
 
 def _faded_rows(model: TextModel, scale: BenchScale) -> list[list[str]]:
-    from ...encoder.text_model import TextEncoder
+    from ...encoder.models.text_model import TextEncoder
 
     rows: list[list[str]] = []
     for law in LAWS:
@@ -341,7 +341,7 @@ class _Counted:
 
     def cells(self) -> list[str]:
         """Encodings, their positions, those an encoder without a cache runs, and the share; resets the counters."""
-        from ...encoder.prefix import share
+        from ...encoder.models.prefix import share
 
         calls, self.calls = self.calls, []
         num_chunks = sum(map(len, calls))

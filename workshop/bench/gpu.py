@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...encoder.encoding import EncodeFn, Encoding
-    from ...encoder.text_model import TextModel
+    from ...encoder.models.text_model import TextModel
 
 TYPES = ("float32", "float16", "bfloat16")
 FUSED = "sdpa"
@@ -105,7 +105,7 @@ def whole_passes(model: TextModel, how: tuple[Backend, str | None] | None) -> En
     import torch
 
     from ...encoder.encoding import Encoding
-    from ...encoder.text_model import TextEncoder
+    from ...encoder.models.text_model import TextEncoder
 
     if how is None:
         return TextEncoder(model)
@@ -127,7 +127,7 @@ def weighted(peer_model: Transformers) -> Callable[[], Tensor]:
 
     from ...encoder.tokenizer import default_tokenizer
     from ...weighting.options import EncodeOptions
-    from ...weighting.reading import read_prompt
+    from ...weighting.reading.prompt_reader import read_prompt
 
     texts = fresh(ONE_UP, "none")
     parsed = read_prompt(next(fresh(ONE_UP, "comfy")), EncodeOptions(), default_tokenizer())

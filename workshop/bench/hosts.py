@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...encoder.config import sizes_of
+from ...encoder.models.config import sizes_of
 from ..find_hosts import HostReference, find_references
 from .page import (
     COMPARISON_HEAD,
@@ -389,15 +389,15 @@ def open_native(job: dict[str, Any]) -> Any:
     """Our own encoder on the same file, managed by the host."""
     import torch
 
-    from ...hosts.comfy.models import load_native
+    from ...hosts.comfy.models.models import load_native
 
     return load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
 
 
 def new_memory(clips: dict[str, Any], way: str) -> Any:
     """One of the CLIPs, with the same weights and an empty cache."""
-    from ...encoder.prefix import encoders_for
-    from ...hosts.comfy.cache import with_memory
+    from ...encoder.models.prefix import encoders_for
+    from ...hosts.comfy.models.cache import with_memory
 
     if way == "host":
         return clips["host"]

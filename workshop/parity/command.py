@@ -13,16 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...encoder.text_model import TextModel
+from ...encoder.models.text_model import TextModel
 from ...encoder.tokenizer import BOS_TEXT, EOS_TEXT, default_tokenizer
-from ...weighting.embeddings import Embeddings
 from ...weighting.encoders import Encoders
 from ...weighting.options import EncodeOptions
 from ...weighting.schemes.rows import CODE
+from ...weighting.text.embeddings import Embeddings
 from .. import peers
 from ..find_hosts import PEERS, HostReference, find_references
 from ..job import HostFailed, run_job
-from ..peers import compel, diffusers, open_clip, transformers
+from ..peers import compel_library as compel
+from ..peers import diffusers, open_clip, transformers
 from .native import encode_natively, save_model, seeded_model, write_embeddings
 from .prompts import PROMPTS
 from .report import Absence, Result, in_words, problems, table, write_page

@@ -1,0 +1,102 @@
+"""Forge's models beyond CLIP, in which text and picture share an attention: which they are, and what acts in them.
+
+Source: docs/reference/beyond-clip.md, "What acts"; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ....weighting.options import AS_HOST, OPTIONS, PLACE_OPTIONS
+from ....weighting.script_settings import INFOTEXT
+from ....weighting.syntax import syntax_of
+from ..engines import Model, UnknownEncodersError, WebUIError, engines_of
+from ..settings import Settings
+
+CANNOT = ("normalization", "padding")
+"""Options of rows that cannot act beside T5."""
+
+
+class Family(NamedTuple):
+    """A kind of model whose attention is known."""
+
+    title: str
+    network: str
+    """Class of its network, with the module."""
+    module: str
+    """Module of the host in which its attention is called."""
+    function: str
+    """Name there of the function that it calls for each attention, with the text's rows first."""
+    blocks: str = ""
+    """Attribute with those blocks of which only the first attention reads text; empty if all do."""
+
+
+FAMILIES = (
+    Family("Flux", "backend.nn.flux.IntegratedFluxTransformer2DModel", "backend.nn.flux", "attention_function"),
+    Family("Chroma", "backend.nn.chroma.IntegratedChromaTransformer2DModel", "backend.nn.flux", "attention_function"),
+    Family("Stable Diffusion 3.5", "backend.nn.mmditx.MMDiTX", "backend.nn.mmditx", "attention", "joint_blocks"),
+)
+
+
+def network_of(model: Model) -> Any:
+    """The host's network of a loaded model; None if it has none that is known to be there."""
+    owner = getattr(getattr(getattr(model, "forge_objects", None), "unet", None), "model", None)
+    return getattr(owner, "diffusion_model", None)
+
+
+def family_of(model: Model) -> Family | None:
+    """Family of a loaded model; None for a U-Net, and for a model whose attention is unknown."""
+    network = network_of(model)
+    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(network).__mro__}
+    family = next((one for one in FAMILIES if one.network in kinds), None)
+    if family is None or getattr(network, "register_length", 0):
+        return None
+    return family if hasattr(sys.modules.get(family.module), family.function) else None
+
+
+def is_beyond_clip(model: Model | None) -> bool:
+    """Whether a loaded model has a text encoder other than CLIP, or none that is known."""
+    try:
+        if model is not None:
+            engines_of(model)
+    except UnknownEncodersError:
+        return True
+    except WebUIError:
+        return False
+    return False
+
+
+def title_of(model: Model) -> str:
+    """Name of a model beyond CLIP for people."""
+    family = family_of(model)
+    return type(model).__name__ if family is None else family.title
+
+
+def idle_lines(settings: Settings, title: str, *, is_known: bool) -> Iterator[str]:
+    """Lines about settings that cannot act in a model beyond CLIP, by its name; the generation runs without them."""
+    if not is_known:
+        yield f"{INFOTEXT} does not know {title}, so this picture is the WebUI's own, as without it."
+        return
+    weighs = settings.attention != AS_HOST
+    beyond = PLACE_OPTIONS["attention"].label
+    if not weighs and settings.scheme != Settings.scheme:
+        yield (
+            f"The scheme {settings.scheme} cannot act in {title}, whose text encoder T5 is no CLIP: weights are the "
+            f"WebUI's own. What can act there is under {beyond}."
+        )
+    if not weighs and not syntax_of(settings.syntax).by_webui:
+        yield f"The syntax {settings.syntax} is not read in {title} while {beyond} is at {AS_HOST}."
+    for name in CANNOT:
+        if getattr(settings, name) != getattr(Settings, name):
+            yield f"{OPTIONS[name].label} {getattr(settings, name)} cannot act in {title}."
+    what = settings.bind_words if settings.bind_hide == "cutoff" else settings.bind
+    if what.strip() and settings.bind_strength > 0:
+        yield f"{OPTIONS['bind'].label} cannot act in {title}: its text encoder T5 reads a prompt as a whole."
+
+
+def acted_by(settings: Settings, *, is_known: bool) -> str:
+    """Name of that by which weights have acted in a model beyond CLIP, for an image's parameters."""
+    way = settings.attention if is_known else AS_HOST
+    return "the WebUI's own weights" if way == AS_HOST else f"attention {way}"

@@ -1,0 +1,423 @@
+"""The command ``train``: a CLIP trained further on one's own images and captions."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import nullcontext
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import Command
+from ..console import show
+from ..image_options import WHOLE_CLIP, add_activation_option, add_crop_option
+from ..processes import alone
+from ..prompt_options import add_arguments, add_value
+from . import train as train_with
+from .driver import (
+    CAPTIONED,
+    SCALES,
+    Chart,
+    Entries,
+    Job,
+    ReportPage,
+    Say,
+    add_columns,
+    add_compress,
+    add_device,
+    add_out,
+    add_shard,
+    counts,
+    epilog,
+    reading_of,
+    resume_latest,
+    with_arguments,
+)
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from ....encoder.models.clip import FullClip
+    from ...training.data.datasets import Data
+    from ...training.options import TrainOptions
+
+TEMPLATES = "file of prompt templates, one per line, with {} for the class name (a photo of a {}.)"
+_NO_HOST = "ComfyUI, A1111 and Forge refuse such an encoder, only this program reads it"
+_PARTS = "layers, embeddings, projection (of the text tower), image, scale, head (of --objective classify)"
+
+
+def _add_arguments(train: argparse.ArgumentParser) -> None:
+    from ...training.options import DECLARED
+
+    train.add_argument("data", metavar="DATA", help=f"{CAPTIONED}; or a table; or several sources joined by ::")
+    train.add_argument("--data-factors", metavar="X::Y", help="how many times an epoch repeats each source (1)")
+    add_columns(train)
+    first = train.add_mutually_exclusive_group(required=True)
+    first.add_argument("--weights", type=Path, metavar="FILE", help=f"{WHOLE_CLIP}, to start from")
+    add_arguments(first, DECLARED, "new")
+    add_out(train)
+    add_arguments(train, DECLARED, "towers", "batch", "accumulate", "objective", accumulate=8)
+    add_arguments(train.add_mutually_exclusive_group(), DECLARED, "epochs", "steps")
+    add_arguments(train, DECLARED, "seed")
+    add_device(train)
+    add_arguments(train, DECLARED, "rate")
+    train.add_argument(
+        "--rate-of",
+        action="append",
+        default=[],
+        metavar="PART=X",
+        help=f"another learning rate for one part; 0 freezes it; parts: {_PARTS}",
+    )
+    add_value(train, "--freeze-layers", 0, "N", "freeze the first N text layers")
+    add_arguments(train, DECLARED, "warmup", "schedule", "weight_decay", "clip", "ema", "lora", "lora_for", "held_out")
+    train.add_argument(
+        "--val", metavar="DATA", help="separate pairs to measure by, instead of held-out ones; with --held-out N, both"
+    )
+    train.add_argument(
+        "--zero-shot",
+        type=Path,
+        metavar="DATA",
+        help="also measure zero-shot accuracy on these images, as evaluate does",
+    )
+    train.add_argument("--templates", type=Path, metavar="FILE", help=TEMPLATES)
+    add_arguments(train, DECLARED, "val_every", "loss", "unlock_image_layers")
+    add_arguments(train, DECLARED, "cooldown", "cooldown_power", "cooldown_end", "beta1", "beta2", "eps")
+    train.add_argument("--workers", type=int, metavar="N", help="threads that load images (one per core, at most 8)")
+    train.add_argument(
+        "--watch",
+        action="append",
+        default=[],
+        metavar="PROMPT",
+        help="measure how far this prompt's token states move; may be given several times",
+    )
+    add_arguments(train, DECLARED, "keep", "optimizer", "patience", "merge", "word", "word_vectors", "word_from")
+    add_crop_option(train)
+    add_value(
+        train,
+        "--random-crop",
+        1.0,
+        "X",
+        "train on random crops with at least this share of an image's area, e.g. 0.9 (the whole)",
+    )
+    train.add_argument(
+        "--mirror", action="store_true", help="mirror a random half of the images (but captions may say left and right)"
+    )
+    train.add_argument(
+        "--color-jitter",
+        default="0,0,0,0",
+        metavar="B,C,S,H",
+        help="maximum random change of brightness, contrast, saturation and hue, e.g. 0.32,0.32,0.32,0.08",
+    )
+    add_value(train, "--color-jitter-prob", 0.8, "X", "probability of a change of colour (%(default)s)")
+    add_value(train, "--gray-prob", 0.0, "X", "probability of turning an image grey (%(default)s)")
+    add_arguments(train, DECLARED, "shuffle_tags", "keep_tags", "tag_dropout")
+    add_arguments(train, DECLARED, "checkpointing", "new_text", "positions", "context_length", "write_for")
+    add_shard(train)
+    add_activation_option(train)
+    add_compress(train)
+
+
+def _recall_table(measured: Entries) -> str:
+    """Table of recall, ranks, losses and shares before, at their best, and after."""
+    first, last = measured[0], measured[-1]
+    rows = ""
+    for name in first:
+        if name == "step" or name.startswith("moved: "):
+            continue
+        is_share = "@" in name or "top-" in name
+        values = [entry[name] for entry in measured if name in entry]
+        columns = (first[name], (max if is_share else min)(values), last.get(name, values[-1]))
+        cells = "".join(f"<td>{value:.1%}" if is_share else f"<td>{value:.4g}" for value in columns)
+        rows += f"<tr><td>{escape(name)}{cells}"
+    return (
+        "<h2>Measured</h2><p>Recall: how often a text finds its own image among all of them, and an image its own "
+        "text, as the first or among the first 5 or 10. Rank: the place at which it is found, 1 at best.</p><table>"
+        f"<tr><th><th>before<th>best<th>after{rows}</table>"
+    )
+
+
+_CONTRASTIVE_PAGE = ReportPage(
+    "Training run",
+    {
+        "loss.png": Chart("Loss", ("loss", "held-out loss", "val: loss")),
+        "recall.png": Chart("Recall of held-out pairs", ("text to image @*", "image to text @*")),
+        "rank.png": Chart("Rank in held-out pairs", ("text to image * rank", "image to text * rank")),
+        "val-recall.png": Chart("Recall of the pairs of --val", ("val: *@*",)),
+        "val-rank.png": Chart("Rank in the pairs of --val", ("val: * rank",)),
+        "zero-shot.png": Chart("Zero-shot accuracy", ("zero-shot *",)),
+        "moved.png": Chart("How far the rows of prompts have moved", ("moved: *",)),
+        "pace.png": Chart("Pairs a second", ("pairs/s",)),
+        "waited.png": Chart("Seconds for which a step waited for its data", ("seconds waited",)),
+    },
+    "*[@-]*",
+    _recall_table,
+)
+_MLM_PAGE = ReportPage(
+    "Masked language modelling of captions",
+    {
+        "right.png": Chart("Share of hidden tokens that are found", ("held-out right", "right")),
+        "loss.png": Chart("Loss, nats for one hidden token", ("loss", "held-out loss")),
+        "scales.png": SCALES,
+    },
+    "held-out right",
+)
+_CLASSIFIER_PAGE = ReportPage(
+    "Training of a classifier",
+    {
+        "accuracy.png": Chart("Share of right classes", ("held-out accuracy", "accuracy")),
+        "loss.png": Chart("Loss, nats", ("loss", "held-out loss")),
+        "scales.png": SCALES,
+    },
+    "held-out accuracy",
+)
+
+
+@alone
+def _run(arguments: argparse.Namespace) -> int:
+    from ...training.checkpoint import check_new
+    from ...training.results import TEXT_NAME
+
+    options = _options(arguments)
+    resume_latest(arguments)
+    if options.objective != "contrastive" and (arguments.val or arguments.zero_shot):
+        raise ValueError(f"--val and --zero-shot do not go with --objective {options.objective}: leave them out")
+    if arguments.workers is not None and arguments.workers < 1:
+        raise ValueError(f"--workers must be at least 1, got {arguments.workers}")
+    if not arguments.resume:
+        check_new(arguments.out, options.write_for)
+    if options.objective == "mlm":
+        return train_with(arguments, options, Job(TEXT_NAME, _make_mlm, _MLM_PAGE, _mlm_written))
+    if options.objective == "classify":
+        from ...training.objectives.classifier import CLASSIFIER_NAME
+
+        return train_with(arguments, options, Job(CLASSIFIER_NAME, _make_classifier, _CLASSIFIER_PAGE))
+    return train_with(arguments, options, Job(TEXT_NAME, _make_contrastive, _CONTRASTIVE_PAGE, _written))
+
+
+def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
+    from ....encoder.files.folders import check_expressible
+    from ....encoder.models.clip import load_full_clip
+    from ...training.finetuning.new_towers import new_clip, with_text
+
+    if options.new:
+        clip = new_clip(options.new, options, arguments.activation)
+    else:
+        clip = with_text(load_full_clip(arguments.weights, activation=arguments.activation), arguments.weights, options)
+    for library in options.write_for:
+        check_expressible(library, clip.text.config, clip.vision.config, options.crop)
+    return clip
+
+
+def _make_contrastive(
+    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
+) -> tuple[Any, list[str]]:
+    from ...training.data.datasets import read_data, summary
+    from ...training.data.remote import is_remote
+    from ...training.objectives.contrastive import ContrastiveRun
+    from ...training.objectives.zero_shot import ZeroShot, templates_of
+    from ...training.scaling.distributed import declare_missing_operators
+
+    if options.lora:
+        declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA
+    folder, weights = arguments.out, arguments.weights or Path(arguments.new)
+    reading = reading_of(arguments, folder / "shards")
+    with accelerator.main_process_first() if is_remote(arguments.data) else nullcontext():
+        data = read_data(arguments.data, reading)
+    val = read_data(arguments.val, replace(reading, factors="")) if arguments.val else None
+    zero_shot = ZeroShot(arguments.zero_shot, templates_of(arguments.templates)) if arguments.zero_shot else None
+    clip = _clip(arguments, options)
+    notes = _notes_on_val(val, data) + (zero_shot.notes if zero_shot else [])
+    run = ContrastiveRun(
+        clip, weights, data, folder, options, accelerator, say, is_sharded=arguments.shard, val=val, zero_shot=zero_shot
+    )
+    notes = [_sizes(clip), *summary(run.data.problems), *notes]
+    if _is_rotary(run):
+        notes.append(f"rotary positions: {_NO_HOST}")
+    return run, [*notes, f"{counts(run)}, on {accelerator.device} in {options.precision}"]
+
+
+def _notes_on_val(val: Data | None, data: Data) -> list[str]:
+    """Lines about a separate validation set: images left out, and images it shares with the training set."""
+    from ...training.data.datasets import summary
+    from ...training.log import number_of
+
+    if val is None:
+        return []
+    if not val.examples:
+        raise ValueError(f"--val: no usable pair: {'; '.join(summary(val.problems))}")
+    shared = val.examples.common(data.examples)
+    overlap = f"{number_of(len(shared), 'images')} of --val, of {len(val.examples):,}, in the training, too: "
+    notes = [f"{overlap}{', '.join(shared[:3])}{', ...' if len(shared) > 3 else ''}"] if shared else []
+    return [*(f"--val: {line}" for line in summary(val.problems)), *notes]
+
+
+def _sizes(clip: FullClip) -> str:
+    """A model's sizes, and which of them are guessed."""
+    text, image = clip.text.config, clip.vision.config
+    return (
+        f"{clip.name}: text encoder of {text.num_layers} layers, {text.hidden_dim} wide, {text.context_length} "
+        f"positions; image encoder of {image.num_layers} layers, {image.hidden_dim} wide, {image.image_size} pixels in "
+        f"patches of {image.patch_size}; {clip.origin}"
+    )
+
+
+def _is_rotary(run: Any) -> bool:
+    return run.clip.text.config.positions == "rotary"
+
+
+def _written(run: Any) -> list[str]:
+    from ...training.options import file_name
+    from ...training.results import LORA_NAME, TEXT_NAME, WHOLE_NAME
+
+    folder, options = run.folder, run.options
+    if options.word:
+        return [f"{folder / file_name(options.word)}, an embedding, for the host's folder of embeddings"]
+    if _is_rotary(run):
+        return [f"{folder / TEXT_NAME} and {folder / WHOLE_NAME}, the whole CLIP; {_NO_HOST}"]
+    files = [f"{folder / TEXT_NAME} for a host, and {folder / WHOLE_NAME}, the whole CLIP", *_folders(run)]
+    if options.lora:
+        files.append(f"{folder / LORA_NAME}, which a host adds to the encoder that training began with")
+    return files
+
+
+def _folders(run: Any) -> list[str]:
+    return [f"{run.folder / library}/, for {library}" for library in run.options.write_for]
+
+
+def _check_whole(arguments: argparse.Namespace) -> None:
+    if arguments.shard:
+        raise ValueError(f"--shard does not go with --objective {arguments.objective}: leave it out")
+
+
+def _make_classifier(
+    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
+) -> tuple[Any, list[str]]:
+    from ...training.data.datasets import read_captions, read_data, summary
+    from ...training.objectives.classifier import ClassifierRun, without_examples
+
+    _check_whole(arguments)
+    path = arguments.data
+    reading = reading_of(arguments, arguments.out / "shards")
+    is_image = options.towers == "image"
+    data = read_data(path, reading, is_captioned=False) if is_image else read_captions(path, reading)
+    clip = _clip(arguments, options)
+    run = ClassifierRun(clip, data, arguments.out, options, accelerator, say)
+    classes = ", ".join(f"{name} ({count:,})" for name, count in [*run.counts.items()][:20])
+    notes = [_sizes(clip), *summary(run.data.problems), *without_examples(Path(path), run.counts)]
+    more = ", ..." if len(run.counts) > 20 else ""
+    return run, [
+        *notes,
+        f"{len(run.counts):,} classes: {classes}{more}",
+        f"{counts(run)}, on {accelerator.device} in {options.precision}",
+    ]
+
+
+def _make_mlm(
+    arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
+) -> tuple[Any, list[str]]:
+    from ...training.data.datasets import read_captions, summary
+    from ...training.objectives.mlm import MLMRun
+
+    _check_whole(arguments)
+    reading = reading_of(arguments, arguments.out / "shards")
+    data, clip = read_captions(arguments.data, reading), _clip(arguments, options)
+    run = MLMRun(clip, arguments.weights or Path(arguments.new), data, arguments.out, options, accelerator, say)
+    notes = [_sizes(clip), *summary(data.problems)]
+    totals = f"{counts(run)}, on {accelerator.device} in {options.precision}; images are not looked at"
+    return run, [*notes, totals]
+
+
+def _mlm_written(run: Any) -> list[str]:
+    from ...training.objectives.mlm import HEAD_NAME
+    from ...training.results import TEXT_NAME, WHOLE_NAME
+
+    whole = run.folder / WHOLE_NAME
+    return [
+        f"{run.folder / HEAD_NAME}, by which python run.py fill finds hidden words",
+        f"{run.folder / TEXT_NAME} and {whole}, to be trained on by train --weights {whole}: as it is, its text "
+        "encoder has learned words, and not yet what they look like",
+        *_folders(run),
+    ]
+
+
+def _options(arguments: argparse.Namespace) -> TrainOptions:
+    """Options from the arguments."""
+    from ...training.data.augmentation import Augmentation
+    from ...training.options import CaptionOptions, Rates, TrainOptions
+
+    rates_of = tuple(_rate_of(text) for text in arguments.rate_of)
+    return with_arguments(
+        TrainOptions(),
+        arguments,
+        rates=with_arguments(Rates(), arguments, by_part=rates_of, frozen_layers=arguments.freeze_layers),
+        captions=with_arguments(CaptionOptions(), arguments),
+        augmentation=Augmentation(
+            arguments.random_crop,
+            arguments.mirror,
+            _jitter(arguments.color_jitter),
+            arguments.color_jitter_prob,
+            arguments.gray_prob,
+        ),
+        **({"held_out": 0} if arguments.val and arguments.held_out is None else {}),
+        watch=tuple(dict.fromkeys(arguments.watch)),
+        write_for=tuple(dict.fromkeys(arguments.write_for)),
+    )
+
+
+def _jitter(text: str) -> tuple[float, float, float, float]:
+    """The four largest changes of colours."""
+    try:
+        brightness, contrast, saturation, hue = map(float, text.split(","))
+    except ValueError:
+        raise ValueError(f"--color-jitter {text}: write four numbers, such as 0.32,0.32,0.32,0.08") from None
+    return brightness, contrast, saturation, hue
+
+
+def _rate_of(text: str) -> tuple[str, float]:
+    """A part and its rate."""
+    part, _, rate = text.partition("=")
+    try:
+        return part, float(rate)
+    except ValueError:
+        raise ValueError(f"--rate-of {text}: write PART=X, such as embeddings=1e-4") from None
+
+
+def _add_fill_arguments(fill: argparse.ArgumentParser) -> None:
+    fill.add_argument("text", metavar="TEXT", help='words with [MASK] among them: "a photo of a [MASK] cat"')
+    fill.add_argument(
+        "--run", dest="folder", type=Path, required=True, metavar="DIR", help="folder of train --objective mlm"
+    )
+    add_value(fill, "--top", 5, "N", "number of tokens for each (%(default)s)")
+
+
+def _fill(arguments: argparse.Namespace) -> int:
+    from ...training.objectives.mlm import MASK, fill, load_mlm
+
+    if arguments.top < 1:
+        raise ValueError(f"--top must be at least 1, got {arguments.top}")
+    for number, candidates in enumerate(fill(load_mlm(arguments.folder), arguments.text, arguments.top), 1):
+        show(f"{MASK} {number}: " + ", ".join(f"{token} {chance:.1%}" for token, chance in candidates))
+    return 0
+
+
+FILL = Command(
+    "fill",
+    "fill in masked words with a model from train --objective mlm",
+    _add_fill_arguments,
+    _fill,
+    ('"a photo of a [MASK] cat" --run warm',),
+    description="Find the likeliest tokens for each [MASK] of a text, with the text encoder and head written by "
+    "train --objective mlm. A token that does not end a word is followed by a hyphen.",
+)
+TRAIN = Command(
+    "train",
+    "train a CLIP further on your images and captions",
+    _add_arguments,
+    _run,
+    ("data --weights clip.safetensors --out run",),
+    description="Train a CLIP further on images with captions, by CLIP's own contrastive loss, so that its text "
+    "encoder understands your words. Writes text_encoder.safetensors, which ComfyUI and Forge load, and "
+    "clip.safetensors, the whole CLIP. See docs/training.md.",
+    epilog=epilog("train"),
+)

@@ -1,0 +1,171 @@
+"""Texts of a timed prompt, in positions of the whole prompt: for reports and front ends.
+
+Also those that the WebUI itself reads, before any script does: without comments and tags, between ANDs, by times.
+
+Source: docs/timed.md; behaviour of stable-diffusion-webui-forge dfdcbab6 (2025-06).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ..syntax.a1111 import TIMED_READER
+from ..text.prompt import Fragment, Issue, quoted
+from ..text.tags import LORA_ISSUES, TIMED_LORA, bare
+from ..timed.loras import LoraTimes
+from ..timed.regions import RegionPlace
+from ..timed.schedule import COUNTERS, Counter, TimedPrompt, read_timed, runs
+from .prompt_reader import MAX_ISSUES, ReadPrompt, at_most, relocated, reworded
+from .view import TAG_ISSUES, utf16_offsets, view
+
+
+class StandingText(NamedTuple):
+    """One text of a timed prompt, not read yet."""
+
+    branch: int
+    """Number of the part between ANDs, counted from 0."""
+    fragment: Fragment
+    """The text, made of pieces of the prompt."""
+    steps: tuple[tuple[int, int], ...]
+    """First and last step of each period in which it is active, counted from 1."""
+
+
+class TimedRead(NamedTuple):
+    """One text of a timed prompt."""
+
+    branch: int
+    """Number of the part between ANDs, counted from 0."""
+    weight: float
+    """Weight of that part."""
+    steps: tuple[tuple[int, int], ...]
+    """First and last step of each period in which it is active, counted from 1."""
+    text: str
+    """The text itself."""
+    read: ReadPrompt
+    """The text as read, in positions of the whole prompt. A problem of several texts is listed with the first of them
+    only, one of the times or the place of a part with the part's first text."""
+    place: RegionPlace | None = None
+    """Place of that part in the picture; None for the whole."""
+
+
+def standing_texts(prompt: TimedPrompt, steps: int, counter: Counter) -> list[StandingText]:
+    """All texts of a timed prompt in order, branch by branch."""
+    times_by_text: dict[tuple[int, str], tuple[Fragment, list[tuple[int, int]]]] = {}
+    for index, branch in enumerate(prompt.branches):
+        for run in runs(branch, steps, counter):
+            _, times = times_by_text.setdefault((index, run.fragment.text), (run.fragment, []))
+            times.append((run.first + 1, run.end))
+    return [StandingText(index, fragment, tuple(times)) for (index, _), (fragment, times) in times_by_text.items()]
+
+
+def read_standing(
+    prompt: TimedPrompt,
+    texts: Sequence[StandingText],
+    read_text: Callable[[str], ReadPrompt],
+    issues: Sequence[Issue] = (),
+) -> list[TimedRead]:
+    """Read the first texts of a timed prompt."""
+    whole = [*prompt.issues, *issues]
+    seen = set(whole)
+    starts = [branch.start for branch in prompt.branches]
+    of_branch: dict[int, list[Issue]] = {}
+    for issue in whole:
+        branch = bisect_right(starts, issue.span.start) - 1
+        of_branch.setdefault(min(branch, texts[-1].branch), []).append(issue)
+    result: list[TimedRead] = []
+    for index, fragment, steps in texts:
+        parsed = relocated(read_text(fragment.text), prompt.source, fragment)
+        new = [*of_branch.pop(index, []), *(issue for issue in parsed.issues if issue not in seen)]
+        seen.update(new)
+        parsed = parsed._replace(issues=at_most(MAX_ISSUES, sorted(new, key=lambda issue: issue.span)))
+        branch = prompt.branches[index]
+        result.append(TimedRead(index, branch.weight, steps, fragment.text, parsed, branch.place))
+    return result
+
+
+def timed_view(timed: TimedRead) -> dict[str, Any]:
+    """The JSON view of one text, with ``branch``, ``weight`` and ``steps`` besides.
+
+    If it has a place, ``places`` holds it: its functions as ``name`` and its ``picture``, and its first chip says so;
+    ``is_coupled`` says whether COUPLE joins it to the text before.
+    """
+    steps = [list(run) for run in timed.steps]
+    data: dict[str, Any] = {**view(timed.read), "branch": timed.branch, "weight": timed.weight, "steps": steps}
+    if timed.place is not None:
+        data["places"] = [{"name": timed.place.text, "picture": timed.place.picture()}]
+        data["is_coupled"] = timed.place.is_coupled
+        first = next((chip for chunk in data["chunks"] for chip in chunk["chips"]), {})
+        first["places"] = [0]
+    return data
+
+
+MAX_TEXTS = 20
+"""Maximum number of texts of a prompt that are read."""
+
+NOT_HERE = "The WebUI does not read it in this place"
+
+
+def read_as_webui(
+    source: str,
+    steps: int,
+    read_text: Callable[[str], ReadPrompt],
+    *,
+    is_negative: bool = False,
+    has_comments: bool = True,
+    counter: Counter = COUNTERS[0],
+) -> tuple[list[TimedRead], list[StandingText]]:
+    """Read each text that the WebUI makes of a prompt."""
+    prompt = read_timed(source, steps, has_comments=has_comments, is_negative=is_negative)
+    prompt = replace(prompt, issues=tuple(_of_webui(issue, source) for issue in prompt.issues))
+    texts = standing_texts(prompt, steps, counter)
+    issues: list[Issue] = []
+    for tag in bare(source, has_comments=has_comments, has_tags=is_negative).tags:
+        written = quoted(source, tag.span)
+        message = f"“{written}” is text in a negative prompt: the WebUI acts on tags in the prompt alone."
+        issues.append(Issue("tag-as-text", message, tag.span))
+
+    def read_here(text: str) -> ReadPrompt:
+        return reworded(read_text(text), TIMED_READER, NOT_HERE)
+
+    reads = read_standing(prompt, texts[:MAX_TEXTS], read_here, issues)
+    return reads, texts[MAX_TEXTS:]
+
+
+def _of_webui(issue: Issue, source: str) -> Issue:
+    """An issue with what the WebUI does in place of what ComfyUI's nodes do."""
+    if issue.code != "unreadable-strength":
+        return issue
+    tag = quoted(source, issue.span)
+    message = f"A strength in “{tag}” is no number such as 0.8: the WebUI then loads no LoRA at all."
+    return replace(issue, message=message)
+
+
+def webui_view(timed: TimedRead) -> dict[str, Any]:
+    """Same as `timed_view`. A tag, which the WebUI and its extensions act on, is a chip like others and no problem."""
+    return _with_tags(timed_view(timed), (*TAG_ISSUES, *LORA_ISSUES))
+
+
+def with_lora_times(data: dict[str, Any], times: Sequence[LoraTimes]) -> dict[str, Any]:
+    """A view in which the chip of each LoRA that acts in time says when, and is no problem."""
+    if not times:
+        return data
+    offset = utf16_offsets(data["text"])
+    notes = {offset(lora.tag.span.start): lora for lora in times}
+    for chip in (chip for chunk in data["chunks"] for chip in chunk["chips"] if not chip["ids"]):
+        if chip["start"] in notes:
+            chip["note"] = notes[chip["start"]].text
+    return _with_tags(data, ("lora", TIMED_LORA))
+
+
+def _with_tags(data: dict[str, Any], codes: Sequence[str] = TAG_ISSUES) -> dict[str, Any]:
+    """A view in which tags that are acted on are chips like others and not problems."""
+    remaining = [number for number, issue in enumerate(data["issues"]) if issue["code"] not in codes]
+    moved = {number: index for index, number in enumerate(remaining)}
+    for chunk in data["chunks"]:
+        for chip in chunk["chips"]:
+            chip["problems"] = [moved[number] for number in chip["problems"] if number in moved]
+            chip["hidden"] = chip["hidden"] and bool(chip["ids"])
+    return {**data, "issues": [data["issues"][number] for number in remaining]}

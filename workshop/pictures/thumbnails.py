@@ -1,0 +1,85 @@
+"""Thumbnails of the templates: before and after by the small world, or a picture of a help page.
+
+The others were made otherwise and stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from PIL import Image, ImageOps
+
+from ...studio.world.measure import PHRASES, REGIONS, Drawable, Timed, Way
+from ...studio.world.unet import Text
+from ...web.pictures.canvas import Canvas
+from ...web.pictures.style import DARK
+from . import help_pictures
+from .docs_pictures import TWO, painter
+from .help_pictures import DROP, FADED, SOME, as_picture, kept_apart, of_two
+
+SIDE, BAND = 400, 36
+"""Size of a thumbnail and height of the names in it, in pixels."""
+BLEND = SOME["masked_blend"]
+ONE, BOTH, NEGATIVE = "a red circle", TWO.text(part=""), "a red circle (and a blue square:-1)"
+
+
+def compared(sides: Mapping[str, Drawable], seeds: Sequence[int] = (4, 1)) -> Image.Image:
+    """Two prompts beside each other, each with two seeds above its name; or four, each with the first seed."""
+    canvas = Canvas(SIDE, SIDE, DARK.background)
+    num_rows = len(sides) // 2
+    first_seeds, height = seeds[: 3 - num_rows], SIDE / num_rows
+    side = int((height - BAND) / len(first_seeds))
+    for number, (name, text) in enumerate(sides.items()):
+        middle, top = SIDE / 4 + number % 2 * SIDE / 2, number // 2 * height
+        for row, drawn in enumerate(painter().pictures([text], [first_seeds])[0].split(1)):
+            canvas.paste(as_picture(drawn, side), int(middle - side / 2), int(top + row * side))
+        canvas.text(middle, top + height - BAND / 2, name, DARK.text, size=18, align="center")
+    return canvas.image()
+
+
+def of_help(name: str) -> Image.Image:
+    """A picture of a help page, as large as it fits."""
+    picture = ImageOps.contain(help_pictures.PICTURES[name](), (SIDE - 20, SIDE - 20), Image.Resampling.LANCZOS)
+    return ImageOps.pad(picture, (SIDE, SIDE), color=DARK.background)
+
+
+def text(prompt: str, way: Way = SOME["comfy"]) -> Text:
+    """A prompt, as the U-Net reads it."""
+    return painter().text(prompt, way)
+
+
+def faded(weight: float) -> str:
+    """The prompt of the first templates."""
+    return FADED.replace("*", f"{weight:g}")
+
+
+PICTURES: dict[str, Callable[[], Image.Image]] = {
+    "00 Weighted CLIP": lambda: compared(
+        {f"stock prompt, {weight:g}": text(faded(weight), BLEND) for weight in (1, 0.25)}
+    ),
+    "01 A weight fades a word": lambda: compared(
+        {f"blue square: {weight:g}": text(faded(weight), BLEND) for weight in (1, 0.25)}
+    ),
+    "02 Weights compared": lambda: compared({name: text(faded(0.3), way) for name, way in SOME.items()}),
+    "03 Fade a word out": lambda: compared({"stock, 0.3": text(faded(0.3)), "fading, 0.3": text(faded(0.3), BLEND)}),
+    "04 Keep colours apart": lambda: compared(
+        dict(zip(("stock", "kept apart"), kept_apart().values(), strict=True)), (60, 73)
+    ),
+    "05 Hide a word": lambda: compared({"stock": of_two(), "square hidden": of_two({"hide": "blue square"})}),
+    "06 Attention weights": lambda: compared(
+        {"stock, -1": text(NEGATIVE), "attention, -1": text(NEGATIVE, Way("", how="bias"))}, (1, 2)
+    ),
+    "07 A word for the first steps": lambda: compared(
+        {"all 20 steps": text(BOTH), "first 7 steps": Timed(text(BOTH), text(ONE), 0.35)}
+    ),
+    "08 Place a phrase": lambda: compared({"anywhere": of_two(DROP), "placed": of_two(DROP, PHRASES)}, (4, 0)),
+    "09 Regions": lambda: compared({"one prompt": of_two(DROP), "two, in halves": of_two(DROP, REGIONS)}, (4, 0)),
+    "10 Where words act": lambda: of_help("word-maps"),
+    "11 Timed prompt": lambda: compared(
+        {ONE: text(ONE), "later a square": Timed(text(ONE), text("a green square"), 0.15)}, (2, 4)
+    ),
+    "12 Long prompt with BREAK": lambda: compared(
+        {"and": of_two(), "BREAK": text("a red circle BREAK a blue square", Way("", {"syntax": "a1111"}))}, (6, 5)
+    ),
+    "13 From an A1111 picture": lambda: of_help("read-parameters"),
+}
