@@ -110,8 +110,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _command(command: list[str]) -> None:
     """Run another command, resuming an interrupted run."""
-    from ..training.checkpoint import NAME
-    from ..training.log import LOG_NAME
+    from ..studio.training.checkpoint import NAME
+    from ..studio.training.log import LOG_NAME
     from .program import make_parser
 
     options = make_parser().parse_args(command)
@@ -269,7 +269,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _minutes(seconds: float) -> str:
-    from ..training.log import duration
+    from ..studio.training.log import duration
 
     return duration(seconds)
 

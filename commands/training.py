@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from ..training.data import Reading
+    from ..studio.training.data import Reading
 
 REPORT_NAME, MONTAGE_NAME = "report.html", "reconstructions.png"
 MAX_CURVES = 6
@@ -85,7 +85,7 @@ class Page(NamedTuple):
 
 def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequence[str]) -> Path:
     """Write curves and page of a run from the log in its folder; a montage there is included. Return the page."""
-    from ..training.log import LOG_NAME
+    from ..studio.training.log import LOG_NAME
     from ..web.pictures.curves import draw_curves
 
     entries = [json.loads(line) for line in (folder / LOG_NAME).read_text(encoding="utf-8").splitlines()]
@@ -173,11 +173,11 @@ class Job(NamedTuple):
 
 def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     """Train as requested by the arguments and the options made of them; return the exit status."""
-    from ..training.checkpoint import check_new
-    from ..training.distributed import make_accelerator
-    from ..training.images import LEFT_OUT_NAME
-    from ..training.log import LOG_NAME
-    from ..training.options import Saving
+    from ..studio.training.checkpoint import check_new
+    from ..studio.training.distributed import make_accelerator
+    from ..studio.training.images import LEFT_OUT_NAME
+    from ..studio.training.log import LOG_NAME
+    from ..studio.training.options import Saving
 
     folder: Path = arguments.out
     resume_latest(arguments)
@@ -226,7 +226,7 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
 
 def counts(run: Any) -> str:
     """Beginning of a note about a run's examples."""
-    from ..training.log import number_of
+    from ..studio.training.log import number_of
 
     examples, steps = number_of(len(run.examples), run.what), number_of(run.num_steps, "steps")
     return f"{examples} to train on, {len(run.held):,} held out, {steps}"
@@ -271,8 +271,8 @@ def add_saving(train: argparse.ArgumentParser) -> None:
 
 def resume_latest(arguments: argparse.Namespace) -> None:
     """Let ``--resume latest`` begin a run if none has begun in the folder."""
-    from ..training.checkpoint import NAME
-    from ..training.log import LOG_NAME
+    from ..studio.training.checkpoint import NAME
+    from ..studio.training.log import LOG_NAME
 
     if arguments.resume == "latest":
         arguments.resume = any((arguments.out / name).is_file() for name in (NAME, LOG_NAME))
@@ -289,8 +289,8 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 
 def reading_of(arguments: argparse.Namespace, cache: Path | None) -> Reading:
     """Facts for reading data."""
-    from ..training.data import Reading
-    from ..training.table import COLUMNS, Columns
+    from ..studio.training.data import Reading
+    from ..studio.training.table import COLUMNS, Columns
 
     separator = arguments.csv_separator.replace("\\t", "\t")
     if len(separator) > 1:

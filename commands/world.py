@@ -23,7 +23,7 @@ from .training import train as train_with
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from ..training.options import WorldOptions
+    from ..studio.training.options import WorldOptions
     from ..world.model import World
 
 MAX_COUNT = 4096
@@ -43,7 +43,7 @@ _PAGE = Page(
 
 
 def _add_train_arguments(train: argparse.ArgumentParser) -> None:
-    from ..training.options import WorldOptions
+    from ..studio.training.options import WorldOptions
 
     train.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")
     train.add_argument("--resume", action="store_true", help="go on with the run in DIR, given the same options")
@@ -54,8 +54,8 @@ def _add_train_arguments(train: argparse.ArgumentParser) -> None:
 
 @alone
 def _train(arguments: argparse.Namespace) -> int:
-    from ..training.options import WorldOptions
-    from ..training.world import NAME
+    from ..studio.training.options import WorldOptions
+    from ..studio.training.world import NAME
 
     options = with_arguments(WorldOptions(arguments.kind), arguments)
     return train_with(arguments, options, Job(NAME, _make, _PAGE))
@@ -64,7 +64,7 @@ def _train(arguments: argparse.Namespace) -> int:
 def _make(
     arguments: argparse.Namespace, options: WorldOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.world import WorldRun
+    from ..studio.training.world import WorldRun
 
     run = WorldRun(arguments.out, options, accelerator, say)
     size = sum(parameter.numel() for parameter in run.trained.parameters()) / 1e6
@@ -106,7 +106,7 @@ def add_world(parser: argparse.ArgumentParser) -> None:
 
 def world_of(place: Path | None) -> tuple[World, dict[str, Any]]:
     """Load the world of a file, of a folder of ``world train``, or the pack's own, and its recipe."""
-    from ..training.world import NAME
+    from ..studio.training.world import NAME
     from ..world.model import WORLDS, load_world, trained
 
     if place is None or (place.as_posix() in WORLDS and not place.exists()):

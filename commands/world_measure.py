@@ -43,7 +43,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 @alone
 def _measure_world(arguments: argparse.Namespace) -> int:
-    from ..training.log import duration
+    from ..studio.training.log import duration
     from ..world.measure import measure, missing, painter_of, questions_of
     from ..world.tables import measured, tables_of
 

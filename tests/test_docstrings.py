@@ -17,7 +17,7 @@ FOLDERS = (
     "output",
     "scripts",
     "tests",
-    "training",
+    "studio",
     "web",
     "weighting",
     "workshop",

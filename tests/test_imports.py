@@ -10,7 +10,7 @@ FOLDERS = (
     "encoder",
     "output",
     "dalle",
-    "training",
+    "studio",
     "weighting",
     "hosts",
     "nodes",
@@ -28,8 +28,8 @@ ALLOWED = {
     "modules": ("hosts/webui/*.py",),
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
-    "accelerate": ("training/*.py", "commands/*.py"),
-    "peft": ("training/lora.py",),
+    "accelerate": ("studio/training/*.py", "commands/*.py"),
+    "peft": ("studio/training/lora.py",),
 }
 """Files that may import a module of a host, or one that no host needs."""
 AT_THE_TOP = {
@@ -40,7 +40,7 @@ AT_THE_TOP = {
             *("image_tokens", "ranking", "text_to_image"),
         )
     ),
-    "accelerate": ("training/*.py", "commands/*.py"),  # for types
+    "accelerate": ("studio/training/*.py", "commands/*.py"),  # for types
 }
 """Files that are only imported where the module is, or name its types."""
 

@@ -314,7 +314,7 @@ def test_every_package_folder_is_built(project: dict) -> None:
         "encoder",
         "output",
         "dalle",
-        "training",
+        "studio",
         "weighting",
         "hosts",
         "nodes",

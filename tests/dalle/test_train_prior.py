@@ -23,10 +23,10 @@ from weighted_clip.dalle.dalle import load_dalle
 from weighted_clip.dalle.files import load_dvae, save_dvae
 from weighted_clip.dalle.prior import Prior, initialise
 from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.training.dalle_options import PRIOR_RECIPES, PriorOptions
-from weighted_clip.training.data import Example, read_data
-from weighted_clip.training.images import picture_of
-from weighted_clip.training.prior import PriorRun
+from weighted_clip.studio.training.dalle_options import PRIOR_RECIPES, PriorOptions
+from weighted_clip.studio.training.data import Example, read_data
+from weighted_clip.studio.training.images import picture_of
+from weighted_clip.studio.training.prior import PriorRun
 
 from ..launching import launched
 from ..libraries import library

@@ -21,10 +21,10 @@ from weighted_clip.dalle.config import SMALL, DVAEConfig
 from weighted_clip.dalle.dvae import DVAE
 from weighted_clip.dalle.files import load_dvae
 from weighted_clip.dalle.layers import MOMENTUM, SCALE, LogitNorm
-from weighted_clip.training.dalle_options import DVAE_RECIPES, DVAEOptions
-from weighted_clip.training.data import Example, Problem, read_data
-from weighted_clip.training.dvae import TrainedDVAE, noise_of
-from weighted_clip.training.images import picture_of
+from weighted_clip.studio.training.dalle_options import DVAE_RECIPES, DVAEOptions
+from weighted_clip.studio.training.data import Example, Problem, read_data
+from weighted_clip.studio.training.dvae import TrainedDVAE, noise_of
+from weighted_clip.studio.training.images import picture_of
 from weighted_clip.world.shapes import Judge, Shape, Style, draw, right, split, write_shapes
 
 from ..launching import launched

@@ -22,7 +22,7 @@ from weighted_clip.encoder.image_file import open_image
 from weighted_clip.encoder.regular_file import NoRegularFile, open_regular, read_regular
 from weighted_clip.hosts.webui import routes as webui_routes
 from weighted_clip.nodes import routes as comfy_routes
-from weighted_clip.training import checkpoint
+from weighted_clip.studio.training import checkpoint
 from weighted_clip.world.model import load_world
 
 

@@ -23,7 +23,7 @@ from weighted_clip.encoder.layers import rotation
 from weighted_clip.encoder.masks import causal_mask
 from weighted_clip.encoder.prefix import PrefixTextEncoder
 from weighted_clip.encoder.text_model import TextEncoder, TextModel
-from weighted_clip.training.grad_cache import pack, projected
+from weighted_clip.studio.training.grad_cache import pack, projected
 
 from ..libraries import library
 from .conftest import TINY, random_ids

@@ -316,12 +316,12 @@ class Checkpoint(Replaced):
 
     def work(self, number: int) -> None:
         import torch
-        from weighted_clip.training import checkpoint
+        from weighted_clip.studio.training import checkpoint
 
         checkpoint.save(self.folder, {"step": number, "model": {"x": torch.full((1_000,), float(number))}})
 
     def version(self) -> int:
-        from weighted_clip.training import checkpoint
+        from weighted_clip.studio.training import checkpoint
 
         state = checkpoint.load(self.folder)
         if (state["model"]["x"] != state["step"]).any():

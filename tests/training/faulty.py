@@ -35,7 +35,7 @@ def main() -> int:
     root = Path(__file__).resolve().parents[2]
     runpy.run_path(str(root / "__main__.py"))["load_package"]()
     from weighted_clip.commands import processes, program
-    from weighted_clip.training import loop, options
+    from weighted_clip.studio.training import loop, options
 
     fault, rank, step, arguments = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), [*sys.argv[4:], "--save-every", "1"]
     if fault == "freeze":

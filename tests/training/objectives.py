@@ -14,7 +14,7 @@ import torch
 from weighted_clip.commands.program import main
 from weighted_clip.dalle.files import save_dvae
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
-from weighted_clip.training import loop
+from weighted_clip.studio.training import loop
 
 from ..dalle.models import TINY_SMALL, seeded
 from ..encoder.files import write
@@ -51,7 +51,7 @@ RESULTS = {
 def kinds() -> list[type[loop.Loop]]:
     """The class of each objective."""
     for path in Path(loop.__file__).parent.glob("[!_]*.py"):
-        import_module(f"weighted_clip.training.{path.stem}")
+        import_module(f"weighted_clip.studio.training.{path.stem}")
     return loop.Loop.__subclasses__()
 
 

@@ -22,7 +22,7 @@ def main() -> None:
     models = load("models", HERE / "models.py")
 
     import torch
-    from weighted_clip.training.optimizer import Rates
+    from weighted_clip.studio.training.optimizer import Rates
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found = {}

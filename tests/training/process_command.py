@@ -23,7 +23,7 @@ def main() -> None:
 
     from accelerate.state import AcceleratorState
     from weighted_clip.commands import program
-    from weighted_clip.training.loop import Loop
+    from weighted_clip.studio.training.loop import Loop
 
     given: dict[str, int | None] = {}
     real = Loop._train_on

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.training.augmentation import ASPECTS, Augmentation, random_part
-from weighted_clip.training.distributed import declare_missing_operators
+from weighted_clip.studio.training.augmentation import ASPECTS, Augmentation, random_part
+from weighted_clip.studio.training.distributed import declare_missing_operators
 
 from ..libraries import library
 from .runs import Start

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from weighted_clip.training.log import BOARD_NAME, board
+from weighted_clip.studio.training.log import BOARD_NAME, board
 
 from ..libraries import library
 from .objectives import stopping_after

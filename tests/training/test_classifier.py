@@ -21,9 +21,9 @@ from weighted_clip.encoder.image_file import open_image
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.output.export import save_tensors
-from weighted_clip.training import images
-from weighted_clip.training.captions import token_ids
-from weighted_clip.training.classifier import CLASSIFIER_NAME, Classifier, load_classifier, probabilities
+from weighted_clip.studio.training import images
+from weighted_clip.studio.training.captions import token_ids
+from weighted_clip.studio.training.classifier import CLASSIFIER_NAME, Classifier, load_classifier, probabilities
 
 from ..launching import launched
 from ..libraries import library

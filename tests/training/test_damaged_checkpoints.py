@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.training import contrastive, loop
+from weighted_clip.studio.training import contrastive, loop
 
 from ..fuzz.checkpoints import damages
 from .objectives import OBJECTIVES, start, stopping_after

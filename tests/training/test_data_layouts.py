@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.training import remote
-from weighted_clip.training.captions import Batches, num_in_epoch
-from weighted_clip.training.data import READING, Reading, read_data, summary
-from weighted_clip.training.table import Columns
+from weighted_clip.studio.training import remote
+from weighted_clip.studio.training.captions import Batches, num_in_epoch
+from weighted_clip.studio.training.data import READING, Reading, read_data, summary
+from weighted_clip.studio.training.table import Columns
 
 from ..libraries import library
 from .test_data import picture, reasons, write, write_shard

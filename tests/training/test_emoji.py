@@ -22,9 +22,9 @@ from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.encoder.vision_model import VisionModel
-from weighted_clip.training.captions import held_out, token_ids
-from weighted_clip.training.data import Example, read_data
-from weighted_clip.training.metrics import recalls
+from weighted_clip.studio.training.captions import held_out, token_ids
+from weighted_clip.studio.training.data import Example, read_data
+from weighted_clip.studio.training.metrics import recalls
 from weighted_clip.workshop.bench import page
 
 from ..encoder.files import write

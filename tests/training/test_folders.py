@@ -27,7 +27,7 @@ from weighted_clip.encoder.files.checkpoint import (
 from weighted_clip.encoder.files.folders import Parts, files_for
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.training import results
+from weighted_clip.studio.training import results
 
 from ..encoder.files import write
 from ..faults.disks import mounted

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.layers import Block
-from weighted_clip.training import contrastive
-from weighted_clip.training.grad_scaling import GradientScales
-from weighted_clip.training.loop import Loop
+from weighted_clip.studio.training import contrastive
+from weighted_clip.studio.training.grad_scaling import GradientScales
+from weighted_clip.studio.training.loop import Loop
 
 from .runs import Start, log_of, tensors_of
 

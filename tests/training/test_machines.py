@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from weighted_clip.training import checkpoint
+from weighted_clip.studio.training import checkpoint
 
 from ..launching import launched
 from ..libraries import library

@@ -15,8 +15,8 @@ from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.files.sizes import configs_of
-from weighted_clip.training.new_text import new_clip, new_text_model
-from weighted_clip.training.options import TrainOptions
+from weighted_clip.studio.training.new_text import new_clip, new_text_model
+from weighted_clip.studio.training.options import TrainOptions
 from weighted_clip.weighting.encoders import Encoders
 
 from ..encoder.test_open_clip import seeded_model

@@ -20,13 +20,13 @@ from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.folders import Parts, files_for
 from weighted_clip.encoder.foreign_text import parse_json
 from weighted_clip.encoder.similarity import ContrastiveLoss
-from weighted_clip.training.examples import Example
-from weighted_clip.training.grad_cache import Features
-from weighted_clip.training.metrics import Measure
-from weighted_clip.training.optimizer import Rates, factor, groups_of, optimizer_of
-from weighted_clip.training.options import TrainOptions
-from weighted_clip.training.results import write_folder
-from weighted_clip.training.zero_shot import templates_of
+from weighted_clip.studio.training.examples import Example
+from weighted_clip.studio.training.grad_cache import Features
+from weighted_clip.studio.training.metrics import Measure
+from weighted_clip.studio.training.optimizer import Rates, factor, groups_of, optimizer_of
+from weighted_clip.studio.training.options import TrainOptions
+from weighted_clip.studio.training.results import write_folder
+from weighted_clip.studio.training.zero_shot import templates_of
 
 from ..libraries import library
 from .models import towers
@@ -84,9 +84,9 @@ def test_loss_ranks_and_recall_are_open_clip_s(tmp_path: Path, monkeypatch: pyte
         return torch.tensor([[8, int(caption), 9] for caption in captions])
 
     measured = Measure(held, provider, ids_of, batch, {})
-    monkeypatch.setattr("weighted_clip.training.metrics.rows_of", lambda *_: [])
+    monkeypatch.setattr("weighted_clip.studio.training.metrics.rows_of", lambda *_: [])
     ours = measured(model)
-    monkeypatch.setattr("weighted_clip.training.metrics.ROWS_AT_ONCE", 10)
+    monkeypatch.setattr("weighted_clip.studio.training.metrics.ROWS_AT_ONCE", 10)
     assert measured(model) == pytest.approx(ours, abs=1e-12)
     batches = [(images[start : start + batch], texts[start : start + batch]) for start in range(0, count, batch)]
     arguments = Namespace(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.training import checkpoint
-from weighted_clip.training.loop import Loop
-from weighted_clip.training.optimizer import factor
-from weighted_clip.training.options import Saving, TrainOptions
+from weighted_clip.studio.training import checkpoint
+from weighted_clip.studio.training.loop import Loop
+from weighted_clip.studio.training.optimizer import factor
+from weighted_clip.studio.training.options import Saving, TrainOptions
 
 from ..launching import launched
 from .objectives import OBJECTIVES, RESULTS, kinds, start, words

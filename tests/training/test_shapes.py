@@ -15,8 +15,8 @@ from weighted_clip.encoder.clip import FullClip
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.vision_model import VisionModel
-from weighted_clip.training import loop
-from weighted_clip.training.data import Example
+from weighted_clip.studio.training import loop
+from weighted_clip.studio.training.data import Example
 
 from ..encoder.files import write
 from ..encoder.trained_clip import BATCH, NUM_PICTURES, NUM_STEPS, _models, _one_thread, picture_of, split

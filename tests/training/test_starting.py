@@ -12,11 +12,11 @@ import psutil
 import pytest
 import torch
 from weighted_clip.encoder.foreign_text import parse_json
-from weighted_clip.training import images, loop
-from weighted_clip.training.captions import Batches, held_out
-from weighted_clip.training.data import Data
-from weighted_clip.training.examples import Example, Examples, Problem
-from weighted_clip.training.images import Features, LeftOut
+from weighted_clip.studio.training import images, loop
+from weighted_clip.studio.training.captions import Batches, held_out
+from weighted_clip.studio.training.data import Data
+from weighted_clip.studio.training.examples import Example, Examples, Problem
+from weighted_clip.studio.training.images import Features, LeftOut
 
 from .runs import Start, log_of, tensors_of, write_pairs
 from .test_training_run import stop_after
@@ -27,7 +27,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let forty pictures be many."""
     for module in (images, loop):
         monkeypatch.setattr(module, "FEW", 8)
-    monkeypatch.setattr("weighted_clip.training.contrastive.FEW", 8)
+    monkeypatch.setattr("weighted_clip.studio.training.contrastive.FEW", 8)
 
 
 def spoil(data: Path, *numbers: int) -> Path:

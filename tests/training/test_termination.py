@@ -15,7 +15,7 @@ import pytest
 import torch
 from weighted_clip.commands import processes
 from weighted_clip.commands.program import main
-from weighted_clip.training.loop import Loop
+from weighted_clip.studio.training.loop import Loop
 
 from ..dalle.models import shrink_demo
 from ..launching import launched

@@ -21,10 +21,10 @@ from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.encoder.vision_model import VisionModel
-from weighted_clip.training import contrastive
-from weighted_clip.training.contrastive import Run
-from weighted_clip.training.loop import Loop
-from weighted_clip.training.metrics import recalls
+from weighted_clip.studio.training import contrastive
+from weighted_clip.studio.training.contrastive import Run
+from weighted_clip.studio.training.loop import Loop
+from weighted_clip.studio.training.metrics import recalls
 from weighted_clip.web.pictures.curves import draw_curves
 from weighted_clip.web.pictures.style import THEMES
 

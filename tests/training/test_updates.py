@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.training import checkpoint, loop
-from weighted_clip.training.checkpoint import MOST_WEIGHT, NotFiniteError, check_weights
+from weighted_clip.studio.training import checkpoint, loop
+from weighted_clip.studio.training.checkpoint import MOST_WEIGHT, NotFiniteError, check_weights
 
 from ..launching import launched
 from ..libraries import library

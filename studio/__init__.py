@@ -1,0 +1,1 @@
+"""Makes and measures models; no host needs it to encode."""

@@ -1,0 +1,312 @@
+"""A training run of a discrete VAE: from pictures to a file, stopped and resumed at will."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ...dalle.dvae import DVAE, map_pixels
+from ...dalle.files import save_dvae
+from ...dalle.layers import LogitNorm, SmallEncoder
+from .checkpoint import check_weights
+from .dalle_options import DVAEOptions
+from .data import Data, Example, Problem
+from .distributed import over_processes
+from .images import picture_of, progress_of_reading, still_readable, unreadable
+from .log import number_of
+from .loop import Loop
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+NAME = "dvae.safetensors"
+MEASURED = 2**40
+"""Used instead of the step for the noise of measurements, which is always the same."""
+
+
+class DVAERun(Loop):
+    """Training of a discrete VAE on pictures."""
+
+    what = "pictures"
+    has_scales = False
+    follow_length = ("step_size", "kl_weight", "temperature", "noiseless")
+    options: DVAEOptions
+    trained: TrainedDVAE
+
+    def __init__(
+        self, data: Data, folder: Path, options: DVAEOptions, accelerator: Accelerator, say: Callable[[str], None]
+    ) -> None:
+        """Check the pictures and set up the run."""
+        super().__init__(folder, options, accelerator, say, clip=options.clip)
+        self.num_steps = options.steps
+        unusable = unreadable(data.examples, self._centre_of, progress_of_reading(len(data.examples), say))
+        self.hold_out(data.without(unusable), "usable pictures")
+        self.divide_batches()
+        self._build()
+
+    def _centre_of(self, example: Example) -> Tensor | Problem:
+        return picture_of(example, self.options.size, None)
+
+    def _build(self) -> None:
+        """Build model, optimizer and average."""
+        options = self.options
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(options.seed)
+            whole = TrainedDVAE(DVAE(options.config), options.laplace_scale)
+        trainable = [parameter for parameter in whole.parameters() if parameter.requires_grad]
+        groups = [{"params": trainable, "lr": 1.0, "weight_decay": options.weight_decay}]
+        self.prepare(whole, groups, partial(torch.optim.AdamW, betas=options.betas, eps=1e-8))
+
+    # ---- training
+
+    def factor(self, step: int) -> float:
+        """The learning rate itself."""
+        return self.options.rate(step)
+
+    def _backward(self, loaded: Sequence[Future[Tensor | Problem]]) -> dict[str, float]:
+        """Accumulate the gradients of a step; return its loss and schedule values."""
+        options, step, pictures = self.options, self.step, self._stacked(loaded)
+        weight, temperature = options.kl_weight(step), options.temperature(step)
+        first = self.accelerator.process_index * self._share
+        nll = kl = 0.0
+        for start in range(0, self._share, options.batch):
+            some = pictures[start : start + options.batch]
+            noise = None
+            if step >= options.noiseless:
+                numbers = range(first + start, first + start + len(some))
+                noise = noise_of(self.trained.dvae, options.size, options.seed, step, numbers, some)
+            is_last = start + len(some) == self._share
+            with nullcontext() if is_last else cast("Any", self.accelerator.no_sync(self.model)):
+                terms = self.model(some, temperature, noise)
+                part = len(some) / self._share
+                loss = negative_elb(terms.nll, terms.kl, weight, options.config.downsampling)
+                self.accelerator.backward(part * loss)
+            nll, kl = nll + part * terms.nll.item(), kl + part * terms.kl.item()
+        nll, kl = (over_processes(self.accelerator, value, "mean") for value in (nll, kl))
+        loss = nll + weight / (3 * options.config.downsampling**2) * kl
+        return {"loss": loss, "nll": nll, "kl": kl, "kl weight": weight, "temperature": temperature}
+
+    def _load(self, pool: ThreadPoolExecutor, step: int) -> list[Future[Tensor | Problem]]:
+        """Start loading this process's pictures of a step."""
+        epoch, examples = self.share_of(step)
+        futures: list[Future[Tensor | Problem]] = []
+        for number, example in examples:
+            rng = random.Random(f"{self.options.seed}/{epoch}/{number}/{example.name}")
+            chance = rng if self.options.is_augmented else None
+            futures.append(pool.submit(picture_of, example, self.options.size, chance))
+        return futures
+
+    def _stacked(self, loaded: Sequence[Future[Tensor | Problem]]) -> Tensor:
+        """Stack loaded pictures, ``[b, 3, size, size]``, in 0..1, on the device."""
+        return self._scaled(torch.stack([still_readable(future.result()) for future in loaded]))
+
+    def _scaled(self, pictures: Tensor) -> Tensor:
+        dtype = next(self.trained.parameters()).dtype
+        return pictures.to(self.accelerator.device).to(dtype) / 255
+
+    # ---- messages and files
+
+    def _progress(self, found: Mapping[str, float], seconds: float) -> str:
+        rate = self._share * self.accelerator.num_processes / seconds
+        return (
+            f"loss {found['loss']:.4f} (likelihood {found['nll']:.4f}, KL {found['kl']:.2f} x "
+            f"{found['kl weight']:.3g}), temperature {found['temperature']:.3f}, {rate:.1f} pictures/s"
+        )
+
+    @torch.no_grad()
+    def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
+        """Measure on held-out pictures: negative ELBs per value with the KL weighted by 1, pixel error from 0 to 1."""
+        options, result = self.options, self.result
+        f, temperature = options.config.downsampling, options.temperature(max(0, self.step - 1))
+        result.eval()
+        dvae: DVAE = result.finished()
+        sums = dict.fromkeys(("relaxed", "hard", "held-out KL", "error"), 0.0)
+        counts = torch.zeros(options.config.vocab_size)
+        for start in range(0, len(self.held), options.batch):
+            some = self.held[start : start + options.batch]
+            pictures = self._held_pictures(some)
+            noise = noise_of(dvae, options.size, options.seed, MEASURED, range(start, start + len(some)), pictures)
+            terms, hard = result(pictures, temperature, noise), result.hard_nll(pictures, noise)
+            tokens = dvae.tokens(pictures)
+            share, kl = len(some) / len(self.held), float(terms.kl) / (3 * f**2)
+            sums["relaxed"] += share * (float(terms.nll) + kl)
+            sums["hard"] += share * (float(hard) + kl)
+            sums["held-out KL"] += share * float(terms.kl)
+            sums["error"] += share * float((dvae.images(tokens) - pictures).abs().mean())
+            counts += torch.bincount(tokens.flatten().cpu(), minlength=len(counts))
+        result.train()
+        found = {**sums, "tokens": float((counts > 0).sum()), "perplexity": perplexity(counts)}
+        if not is_quiet:
+            self.say(
+                f"{number_of(len(self.held), 'held-out pictures')} after {self.step:,} steps: "
+                f"pixels off by {found['error']:.1%}, "
+                f"{found['tokens']:.0f} of {options.config.vocab_size:,} tokens in use, perplexity "
+                f"{found['perplexity']:.1f}; negative ELB {found['relaxed']:.3f} relaxed, {found['hard']:.3f} hard"
+            )
+        return found
+
+    def _held_pictures(self, some: Sequence[Example]) -> Tensor:
+        return self._scaled(torch.stack([still_readable(self._centre_of(example)) for example in some]))
+
+    def shown(self, count: int) -> tuple[Tensor, Tensor]:
+        """Some held-out pictures and their reconstructions: both ``[n, 3, size, size]``, in 0..1."""
+        pictures = self._held_pictures(self.held[:count])
+        dvae: DVAE = self.result.finished()
+        return pictures.float().cpu(), dvae.images(dvae.tokens(pictures)).float().cpu()
+
+    def about(self) -> dict[str, Any]:
+        """Properties that a resumed run must share with the one it continues."""
+        return {
+            "data": self.data.digest,
+            "pictures": len(self.data.examples),
+            "processes": self.accelerator.num_processes,
+            **self._options_listed(),
+        }
+
+    def write_results(self) -> None:
+        """Write the model."""
+        if self.accelerator.is_main_process:
+            about = {
+                "trained_by": "weighted-clip dalle train-vae",
+                "steps": str(self.step),
+                "options": json.dumps(self.options.as_dict()),
+            }
+            dvae: DVAE = self.result.finished()
+            check_weights(dvae.state_dict())
+            save_dvae(dvae, self.folder / NAME, about)
+        self.accelerator.wait_for_everyone()
+
+
+def gumbel_noise(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Gumbel noise; the argmax of logits plus noise is a sample."""
+    # exponential samples are never 0 here, so the logarithm is finite
+    return -torch.empty_like(logits, memory_format=torch.contiguous_format).exponential_(generator=generator).log()
+
+
+def relaxed_tokens(logits: Tensor, temperature: float, noise: Tensor | None) -> Tensor:
+    """Sample tokens with the Gumbel-softmax relaxation: softmax((logits + noise) / temperature), over K."""
+    return ((logits if noise is None else logits + noise) / temperature).softmax(1)
+
+
+def hard_tokens(logits: Tensor, noise: Tensor | None) -> Tensor:
+    """Sample tokens by the same noise without relaxation: one-hot, ``[b, K, r, c]``."""
+    best = (logits if noise is None else logits + noise).argmax(1, keepdim=True)
+    return torch.zeros_like(logits).scatter_(1, best, 1.0)
+
+
+def logit_laplace_nll(pixels: Tensor, mu: Tensor, log_scale: Tensor | float) -> Tensor:
+    """Minus log of the logit-Laplace density (equation 2): -ln of exp(-|logit x - μ| / b) / (2 b x (1 - x))."""
+    if not isinstance(log_scale, Tensor):
+        log_scale = torch.as_tensor(log_scale, dtype=mu.dtype, device=mu.device)
+    within = pixels.log() + torch.log1p(-pixels)
+    return math.log(2) + log_scale + within + (torch.logit(pixels) - mu).abs() * torch.exp(-log_scale)
+
+
+def kl_to_uniform(logits: Tensor) -> Tensor:
+    """Kullback-Leibler divergence from the uniform distribution, ``[b, r, c]``, in nats from 0 to ln K."""
+    log_shares = logits.log_softmax(1)
+    return (log_shares.exp() * (log_shares + math.log(logits.shape[1]))).sum(1)
+
+
+def negative_elb(nll: Tensor, kl: Tensor, kl_weight: float, downsampling: int) -> Tensor:
+    """The loss: the negative evidence lower bound, divided by the number of values in an image.
+
+    The likelihood covers all 3·h·w values, the divergence all positions. There is one position per f² pixels, so its
+    weight becomes β / (3·f²): β / 192 at 8 pixels per token.
+    """
+    return nll.mean() + kl_weight / (3 * downsampling**2) * kl.mean()
+
+
+def perplexity(counts: Tensor) -> float:
+    """Effective number of tokens in use: exp of the entropy of their frequencies.
+
+    >>> perplexity(torch.tensor([5, 5, 0, 5, 5]))
+    4.0
+    """
+    shares = counts.double() / counts.sum()
+    return round(math.exp(-float(torch.special.xlogy(shares, shares).sum())), 9)
+
+
+class Terms(NamedTuple):
+    """The two terms of the loss, means over all values and all positions, each of shape ``[]``."""
+
+    nll: Tensor
+    """Nats per value of the picture."""
+    kl: Tensor
+    """Nats per position."""
+
+
+class TrainedDVAE(nn.Module):
+    """Modules being trained, wrapped in one for distributed training."""
+
+    def __init__(self, dvae: DVAE, laplace_scale: float) -> None:
+        """Wrap a discrete VAE."""
+        super().__init__()
+        self.dvae = dvae
+        self.log_scale = math.log(laplace_scale)
+        self.norm: LogitNorm | None = None
+        if isinstance(dvae.encoder, SmallEncoder):
+            self.norm = LogitNorm(dvae.config.vocab_size)
+            bias = dvae.encoder.output.bias
+            assert bias is not None
+            bias.requires_grad_(False)  # the norm cancels it
+
+    def logits(self, mapped: Tensor) -> Tensor:
+        """Logits of tokens for mapped pixels."""
+        logits = self.dvae.encoder(mapped).to(mapped.dtype)
+        return logits if self.norm is None else self.norm(logits)
+
+    def nll(self, mapped: Tensor, shares: Tensor) -> Tensor:
+        """Negative log-likelihood of each value, in the shape of the pixels."""
+        found = self.dvae.decoder(shares).to(mapped.dtype)
+        if self.dvae.config.has_scale:
+            return logit_laplace_nll(mapped, found[:, :3], found[:, 3:])
+        return logit_laplace_nll(mapped, found, self.log_scale)
+
+    def forward(self, pictures: Tensor, temperature: float, noise: Tensor | None) -> Terms:
+        """Loss on some pictures."""
+        mapped = map_pixels(pictures)
+        logits = self.logits(mapped)
+        nll = self.nll(mapped, relaxed_tokens(logits, temperature, noise))
+        return Terms(nll.mean(), kl_to_uniform(logits).mean())
+
+    @torch.no_grad()
+    def hard_nll(self, pictures: Tensor, noise: Tensor) -> Tensor:
+        """Likelihood with one token per position, sampled by the same noise; shape ``[]``."""
+        mapped = map_pixels(pictures)
+        return self.nll(mapped, hard_tokens(self.logits(mapped), noise)).mean()
+
+    @torch.no_grad()
+    def finished(self) -> DVAE:
+        """Copy for inference: in evaluation mode, without gradients, the norm folded into the last convolution."""
+        dvae = copy.deepcopy(self.dvae)
+        if self.norm is not None:
+            output = cast("SmallEncoder", dvae.encoder).output
+            output.load_state_dict(self.norm.folded_into(output))
+        return dvae.eval().requires_grad_(False)
+
+
+def noise_of(model: DVAE, size: int, seed: int, step: int, numbers: Sequence[int], like: Tensor) -> Tensor:
+    """Noise for pictures of a batch, depending only on the seed, the step and the picture's number.
+
+    So it is the same however the batch is split into parts and processes.
+    """
+    rows = size // model.config.downsampling
+    empty = torch.empty((model.config.vocab_size, rows, rows), dtype=like.dtype, device=like.device)
+    generator = torch.Generator(like.device)
+    pieces: list[Tensor] = []
+    for number in numbers:
+        generator.manual_seed(hash((seed, step, number)) & (2**63 - 1))
+        pieces.append(gumbel_noise(empty, generator))
+    return torch.stack(pieces)

@@ -1,0 +1,413 @@
+"""The images of a run: pixels if the image tower is trained, otherwise features computed once."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...encoder.clip import FullClip
+from ...encoder.config import Crop
+from ...encoder.files.tensor_file import CheckpointError, open_tensor_file
+from ...encoder.foreign_text import parse_json
+from ...encoder.images import preprocess
+from ...encoder.text_model import TextModel
+from ...encoder.vision_model import VisionModel
+from .augmentation import Augmentation
+from .examples import Example, Problem
+from .log import duration
+from .options import TrainOptions
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+FEATURES_NAME, LEFT_OUT_NAME = "features", "unreadable.jsonl"
+"""Names of the folder of features, and of the file of unreadable images, in a run's folder."""
+FEW = 1024
+"""Most images that are all read before the first step; of more, each is read when it comes."""
+SECONDS_BETWEEN_LINES = 10
+
+
+def progress_of_reading(num_images: int, say: Callable[[str], None]) -> Callable[[int], None]:
+    """Function that is called with the number of images read so far, and says it now and then."""
+    began = said = time.monotonic()
+
+    def on_progress(count: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said > SECONDS_BETWEEN_LINES:
+            said = now
+            say(f"images read: {count:,} of {num_images:,}, {duration(now - began)}")
+
+    return on_progress
+
+
+class LeftOut:
+    """Images that turn out to be unreadable while a run goes on, in a file beside it."""
+
+    def __init__(self, folder: Path | None, prefix: str = "") -> None:
+        """Read the file, if it is there; without a folder there is none. A prefix tells names of other data apart."""
+        self._path, self._prefix = folder and folder / LEFT_OUT_NAME, prefix
+        self._lock = Lock()
+        self.reasons: dict[str, str] = {}
+        self.reasons = {problem.name: problem.reason for problem in self.problems()}
+        """Reasons by name, of those that this process knows."""
+
+    def __contains__(self, example: Example) -> bool:
+        return f"{self._prefix}{example.name}" in self.reasons
+
+    def add(self, problem: Problem) -> None:
+        """Add one, unless it is known."""
+        name = f"{self._prefix}{problem.name}"
+        with self._lock:
+            if name in self.reasons:
+                return
+            self.reasons[name] = problem.reason
+            if self._path is None:
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([name, problem.reason]) + "\n")
+
+    def problems(self) -> list[Problem]:
+        """Those that any process has found."""
+        found = {**self.reasons}
+        is_file = self._path is not None and self._path.is_file()
+        for line in self._path.read_text(encoding="utf-8").splitlines() if self._path and is_file else ():
+            with suppress(ValueError):  # the last one, cut off by a kill
+                name, reason = map(str, parse_json(line))
+                found[name] = reason
+        return [Problem(*one) for one in found.items()]
+
+
+Loaded = Future[tuple[Example, Tensor]]
+"""An example and its image, as it comes."""
+
+
+class Images:
+    """Images in the form a step needs: pixels ``[3, size, size]``, or features ``[p]`` by a tower that is not trained.
+
+    Features are computed when they are first needed, and kept in a file. Their last bits depend on the images that are
+    encoded together, and so on nothing but the batch in which an image comes first.
+    """
+
+    def __init__(
+        self,
+        clip: FullClip,
+        options: TrainOptions,
+        folder: Path | None,
+        weights: Path | None = None,
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Set up the images of a run.
+
+        Args:
+            clip: The model; the weights of a tower that is not trained are dropped while they are not needed.
+            options: Options of the run.
+            folder: Its folder; None if it has none, and trains both towers.
+            weights: File of the model.
+            device: Device that encodes.
+        """
+        self._clip, self._options, self._weights, self._device = clip, options, weights, device
+        self._folder = folder
+        self.left_out = LeftOut(folder)
+        self.digest = ""
+        """`digest_of` the image tower if it is not trained; else empty."""
+        self.num_idle = 0
+        """Batches in a row whose features are all known, after which the tower is dropped."""
+        self._idle = 0
+        self.waited = 0.0
+        """Seconds for which the last batch was waited for."""
+        self._features: Features | None = None
+        if options.towers == "text":
+            self.digest = digest_of(clip.vision.parameters())
+            self._features = self._features_in(FEATURES_NAME)
+
+    def _features_in(self, name: str) -> Features:
+        config = self._clip.vision.config
+        key = f"{self.digest} {config} {self._options.crop}"
+        return Features(cast("Path", self._folder) / name, key, config.projection_dim or 0)
+
+    def of(self, name: str) -> Images:
+        """The same for images of other data, whose features are kept in a folder of this name."""
+        other = copy.copy(self)
+        other.left_out = LeftOut(self._folder, f"{name}: ")
+        other._features = self._features and self._features_in(f"{FEATURES_NAME}-{name}")
+        return other
+
+    def check(self, examples: Sequence[Example], say: Callable[[str], None]) -> list[Problem]:
+        """Read all of some images; return those that cannot be read."""
+        on_progress = progress_of_reading(len(examples), say)
+        problems: list[Problem] = []
+        for start in range(0, len(examples), BATCH):
+            found = self.now(examples[start : start + BATCH])
+            problems += [one for one in found if isinstance(one, Problem)]
+            on_progress(start + len(found))
+        return problems
+
+    def drop(self) -> None:
+        """Free the memory of a tower that is not trained, until it is needed again; its sizes remain known."""
+        if self._features is not None:
+            self._clip.vision.to("meta")
+
+    def begin(self, pool: ThreadPoolExecutor, epoch: int, share: Sequence[Iterator[Example]]) -> list[Loaded]:
+        """Begin to load this process's share of a batch: of the candidates for each place the first that is readable.
+
+        They are augmented as requested, in each epoch in another way.
+        """
+        begun: list[Loaded] = []
+        for start in range(0, len(share), BATCH):
+            some = [(next(candidates), candidates) for candidates in share[start : start + BATCH]]
+            rows = [self._features.read(example) if self._features else None for example, _ in some]
+            for (example, others), row in zip(some, rows, strict=True):
+                if row is None or any(other is None for other in rows):
+                    begun.append(pool.submit(self._first_readable, chain([example], others), epoch))
+                else:
+                    begun.append(Future())
+                    begun[-1].set_result((example, row))
+        return begun
+
+    def _first_readable(self, candidates: Iterator[Example], epoch: int) -> tuple[Example, Tensor]:
+        while True:
+            example = next(candidates)
+            image = self._pixels(example, epoch)
+            if isinstance(image, Tensor):
+                return example, image
+            self.left_out.add(image)
+
+    def _pixels(self, example: Example, epoch: int | None = None) -> Tensor | Problem:
+        """Pixels of an image, augmented for an epoch."""
+        options, size = self._options, self._clip.vision.config.image_size
+        if epoch is None or options.augmentation == Augmentation():
+            return pixels_of(example, size, options.crop)
+        rng = random.Random(f"{options.seed}/{epoch}/{example.name}/image")
+        return pixels_of(example, size, options.crop, lambda image: options.augmentation(image, size, rng))
+
+    def end(self, begun: Sequence[Loaded], are_written: Sequence[bool]) -> list[tuple[Example, Tensor]]:
+        """Wait for what `begin` has begun to load; features of those that ``are_written`` are kept in the file."""
+        began = time.monotonic()
+        found = [one.result() for one in begun]
+        self.waited = time.monotonic() - began
+        done: list[tuple[Example, Tensor]] = []
+        self._idle += 1
+        for start in range(0, len(found), BATCH):
+            some = found[start : start + BATCH]
+            if self._features is None or some[0][1].ndim == 1:
+                done += some
+                continue
+            self._idle = 0
+            encoded = self._encoded([pixels for _, pixels in some])
+            for (example, _), row, is_written in zip(some, encoded, are_written[start:], strict=False):
+                done.append((example, self._features.kept(example, row, is_written=is_written)))
+        if self._idle == self.num_idle:
+            self.drop()
+        return done
+
+    def now(self, examples: Sequence[Example]) -> list[Tensor | Problem]:
+        """Some images at once, as they are measured with."""
+        rows = [self._features.read(example) if self._features else None for example in examples]
+        if not any(row is None for row in rows):
+            return cast("list[Tensor | Problem]", rows)
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
+            found = list(pool.map(self._pixels, examples))
+        pixels = [one for one in found if isinstance(one, Tensor)]
+        if self._features is None or not pixels:
+            return found
+        encoded = iter(self._encoded(pixels))
+        return [
+            one if isinstance(one, Problem) else self._features.kept(example, next(encoded))
+            for example, one in zip(examples, found, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _encoded(self, pixels: Sequence[Tensor]) -> Tensor:
+        """Features of some images, ``[images, p]``, of unit length, on the CPU."""
+        vision = self._clip.vision
+        if self._weights is not None and next(vision.parameters()).is_meta:
+            vision.load_state_dict(read_again(vision, self._weights, self.digest), strict=False, assign=True)
+        vision.to(self._device)
+        projected = cast("Tensor", vision.project(torch.stack(list(pixels)).to(self._device)))
+        return functional.normalize(projected.float(), dim=-1).cpu()
+
+
+class Features:
+    """Features of images in a file, a record for each: a stamp that changes with the image, and the numbers.
+
+    A record that is cut off, or of another image, is as none. Several processes may write into one file.
+    """
+
+    def __init__(self, folder: Path, key: str, width: int) -> None:
+        """Open or create a file in a folder.
+
+        Args:
+            folder: The folder.
+            key: Text of all that features depend on.
+            width: Numbers of each.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{blake2b(key.encode(), digest_size=8).hexdigest()}.bin"
+        path.touch()
+        self._file = path.open("r+b", buffering=0)
+        weakref.finalize(self, self._file.close)
+        self._size = 16 + 4 * width
+
+    def read(self, example: Example) -> Tensor | None:
+        """Features of an image, ``[p]``, if they are there."""
+        self._file.seek(example.number * self._size)
+        record = self._file.read(self._size)
+        if len(record) < self._size or record[:16] != _stamp_of(example):
+            return None
+        row = torch.from_numpy(np.frombuffer(record, "<f4", offset=16).copy())
+        return row if abs(row.norm().item() - 1) < 1e-3 else None  # in part of an older one
+
+    def kept(self, example: Example, row: Tensor, *, is_written: bool = True) -> Tensor:
+        """The features that are there, or else others, which are written."""
+        known = self.read(example)
+        if known is None and is_written:
+            self._file.seek(example.number * self._size)
+            self._file.write(_stamp_of(example) + row.numpy().astype("<f4").tobytes())
+        return row if known is None else known
+
+
+def _stamp_of(example: Example) -> bytes:
+    """Digest of an image file, in 16 bytes."""
+    try:
+        return blake2b(json.dumps(_stamp(example)).encode(), digest_size=16).digest()
+    except OSError:
+        return bytes(16)
+
+
+BATCH = 32
+"""Images encoded at once."""
+NUM_THREADS = min(8, os.cpu_count() or 1)
+
+
+def pixels_of(
+    example: Example, size: int, crop: Crop, change: Callable[[Image.Image], Image.Image] | None = None
+) -> Tensor | Problem:
+    """An image for the image tower, ``[3, size, size]``, or why it cannot be read. ``change`` is applied first."""
+    try:
+        image = example.image()
+        return preprocess([image if change is None else change(image)], size, crop)[0]
+    except (ValueError, OSError) as error:
+        return _problem(example, error)
+
+
+def _problem(example: Example, error: Exception) -> Problem:
+    """Reason for which an image cannot be read, without its name."""
+    reason = str(error)
+    for name in (str(example.path), example.name):
+        reason = reason.removeprefix(f"{name}: ")
+    return Problem(example.name, reason)
+
+
+def still_readable(image: Tensor | Problem) -> Tensor:
+    """An image that could be read when the run began."""
+    if isinstance(image, Problem):
+        raise ValueError(f"{image.name} could be read before, and cannot now: {image.reason}")
+    return image
+
+
+def unreadable(
+    examples: Sequence[Example], read: Callable[[Example], Tensor | Problem], on_progress: Callable[[int], None]
+) -> list[Problem]:
+    """Open every image once and report those that cannot be used."""
+    problems: list[Problem] = []
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        found = pool.map(read, examples)
+        for number, one in enumerate(found, 1):
+            if isinstance(one, Problem):
+                problems.append(one)
+            on_progress(number)
+    return problems
+
+
+def _stamp(example: Example) -> list[object]:
+    """Values that change when an image does."""
+    about = example.path.stat()
+    return [example.name, about.st_size, about.st_mtime_ns, example.place]
+
+
+def digest_of(parameters: Iterable[Tensor]) -> str:
+    """Digest of a tower's weights, given in its order."""
+    digest = blake2b(digest_size=16)
+    for parameter in parameters:
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def drop(vision: VisionModel) -> None:
+    """Free the memory of an image tower's weights; its sizes remain known."""
+    vision.to("meta")
+
+
+def read_again(model: TextModel | VisionModel, weights: Path, digest: str) -> dict[str, Tensor]:
+    """Read the weights of a tower from its file."""
+    with open_tensor_file(weights) as file:
+        is_text = isinstance(model, TextModel)
+        sources = file.sources(file.towers()[0] if is_text else file.vision_tower(), model)
+        tensors = {name: file.tensor(sources[name]).float() for name, _ in model.named_parameters()}
+        if digest_of(tensors.values()) != digest:
+            kind = "text" if is_text else "image"
+            raise CheckpointError(f"its {kind} tower is another one than when the run began")
+    return tensors
+
+
+Listing = Literal["dvae", "prior"]
+"""Listing in the paper that pictures are cropped by, 1 or 2."""
+
+
+def picture_of(example: Example, size: int, rng: random.Random | None, what: Listing = "dvae") -> Tensor | Problem:
+    """Crop a picture to a square.
+
+    With a random generator, as in the paper. For the discrete VAE: a square of the short side's length at a random
+    place, reduced by area to between 9/8 and 12/8 of the size (or less, if it is smaller), then a square of the size at
+    a random place in it, mirrored or not. For the prior, whose captions say left and right: the first square at 3/8 to
+    5/8 of the way, reduced to between 1 and 9/8 of the size, not mirrored. Without a generator: the central square,
+    reduced by area.
+    """
+    from PIL import Image
+
+    try:
+        image = example.image().convert("RGB")
+    except (ValueError, OSError) as error:
+        return _problem(example, error)
+    short = min(image.size)
+    if short < size:
+        return Problem(example.name, f"its short side has fewer than {size} pixels")
+    if rng is None:
+        left, top = ((length - short) // 2 for length in image.size)
+        target = size
+    elif what == "dvae":
+        left, top = (rng.randint(0, length - short) for length in image.size)
+        target = rng.randint(min(short, round(9 / 8 * size)), min(short, round(12 / 8 * size)))
+    else:
+        # an exclusive end, unless it equals the beginning
+        ends = ((3 * (length - short) // 8, 5 * (length - short) // 8) for length in image.size)
+        left, top = (rng.randint(start, max(start, end - 1)) for start, end in ends)
+        target = rng.randint(size, min(short, round(9 / 8 * size)))
+    image = image.crop((left, top, left + short, top + short))
+    image = image.resize((target, target), Image.Resampling.BOX)
+    if rng is not None:
+        left, top = (rng.randint(0, target - size) for _ in range(2))
+        image = image.crop((left, top, left + size, top + size))
+        if what == "dvae" and rng.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()

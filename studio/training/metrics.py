@@ -1,0 +1,243 @@
+"""Retrieval between texts and images: recall, ranks and loss; and the change of a prompt's token states."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...encoder.quoting import quote
+from ...encoder.similarity import similarity
+from ...encoder.text_model import TextModel, first_eos
+from ...encoder.tokenizer import default_tokenizer
+from .captions import token_ids
+from .examples import Example, Problem
+from .grad_cache import Part, Towers
+from .images import Images
+from .log import number_of
+
+AT = (1, 5, 10)
+"""Numbers of top results considered."""
+ROWS_AT_ONCE = 1024
+"""Rows of a matrix of scores that are in memory at once."""
+
+
+def places(texts: Tensor, images: Tensor, captions: Sequence[object] | None = None) -> dict[str, Tensor]:
+    """Place of the first right image for each text, and of the first right text for each image, ``[pairs]``, from 0.
+
+    Among equal scores the wrong ones count as first. Where a score is not a number, the place is the number of pairs.
+
+    Args:
+        texts: ``[pairs, p]``.
+        images: ``[pairs, p]``, each at the place of its text.
+        captions: Something for each pair that is equal for equal texts, of which no one can tell whose image is whose:
+            any pair of the same one is right. None: all differ.
+    """
+    numbers = {caption: number for number, caption in enumerate(captions or ())}
+    group = torch.tensor([numbers[caption] for caption in captions] if captions else range(len(texts)))
+    group = group.to(texts.device)
+    found: dict[str, Tensor] = {}
+    for name, queries, others in (("text to image", texts, images), ("image to text", images, texts)):
+        parts: list[Tensor] = []
+        for start in range(0, len(queries), ROWS_AT_ONCE):  # not all scores of a large set
+            scores = similarity(queries[start : start + ROWS_AT_ONCE], others)
+            is_right = group[start : start + ROWS_AT_ONCE].unsqueeze(1) == group
+            best = scores.masked_fill(~is_right, -torch.inf).amax(1, keepdim=True)  # NaN if one of them is
+            num_before = ((scores >= best) & ~is_right).sum(1)
+            parts.append(num_before.masked_fill(best.isnan().squeeze(1), len(queries)))
+        found[name] = torch.cat(parts)
+    return found
+
+
+def recalls(texts: Tensor, images: Tensor, captions: Sequence[object] | None = None) -> dict[str, float]:
+    """Recall in both directions, shares from 0 to 1, of what `places` takes.
+
+    Recall at 5 or 10 is left out if there are no more pairs than that.
+    """
+    return _recalls(places(texts, images, captions))
+
+
+def _recalls(found: Mapping[str, Tensor]) -> dict[str, float]:
+    return {
+        f"{name} @{at}": (place < at).double().mean().item()
+        for name, place in found.items()
+        for at in AT
+        if at == 1 or at < len(place)
+    }
+
+
+def ranks(found: Mapping[str, Tensor]) -> dict[str, float]:
+    """Mean and median of `places`, counted from 1, the median rounded down, as open_clip gives them."""
+    return {
+        f"{name} {kind} rank": value + 1
+        for name, place in found.items()
+        for kind, value in (
+            ("mean", place.double().mean().item()),
+            ("median", math.floor(statistics.median(place.tolist()))),
+        )
+    }
+
+
+def num_shared(captions: Sequence[object]) -> int:
+    """Number of captions that another pair has, too.
+
+    >>> num_shared(["a cat", "a dog", "a cat"])
+    2
+    """
+    return sum(count for count in Counter(captions).values() if count > 1)
+
+
+@torch.no_grad()
+def rows_of(text: TextModel, prompts: Sequence[str]) -> list[Tensor]:
+    """Token states of prompts as a diffusion model reads them: last hidden states of the tokens and of EOS.
+
+    They are ``[tokens + 1, d]``, on the CPU; the row of BOS, the same for all, is left out.
+    """
+    device = text.final_layer_norm.weight.device
+    rows: list[Tensor] = []
+    for prompt in prompts:
+        ids = token_ids([prompt], default_tokenizer(), text.config)
+        rows.append(text(ids.to(device)).hidden[0, 1:].float().cpu())
+    return rows
+
+
+def moved(before: Tensor, after: Tensor) -> float:
+    """Relative change of rows: the mean of each row's change divided by its length.
+
+    >>> moved(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.5]]))
+    0.25
+    """
+    return ((after - before).norm(dim=-1) / before.norm(dim=-1)).mean().item()
+
+
+MOVED = "moved: "
+"""Prefix of a watched prompt in the name of its measurement."""
+
+
+class Measure:
+    """Evaluation of towers on pairs: `recalls`, `ranks` and the loss; and how far watched prompts have `MOVED`."""
+
+    def __init__(
+        self,
+        held: Sequence[Example],
+        images: Images,
+        token_ids: Callable[[Sequence[str]], Tensor],
+        batch: int,
+        watched: Mapping[str, Tensor],
+        prefix: str = "",
+    ) -> None:
+        """Define the measurements.
+
+        Args:
+            held: The pairs.
+            images: Provider of their images.
+            token_ids: Token ids of captions, ``[captions, s]``.
+            batch: Pairs at once, of which the loss is that of a batch.
+            watched: Rows before training by prompt.
+            prefix: Beginning of the names of all that is measured on the pairs.
+        """
+        self._held, self._images, self._token_ids, self._batch = held, images, token_ids, batch
+        self._watched, self.prefix = watched, prefix
+        self.count = len(held)
+        """Number of pairs that could be read."""
+        self._num_shared = 0
+
+    @torch.no_grad()
+    def __call__(self, towers: Towers) -> dict[str, float]:
+        """Evaluate towers, on their device."""
+        found = {f"{self.prefix}{name}": value for name, value in self._on_pairs(towers).items()}
+        rows = rows_of(towers.text, list(self._watched))
+        for (prompt, before), after in zip(self._watched.items(), rows, strict=True):
+            found[f"{MOVED}{prompt}"] = moved(before, after)
+        return found
+
+    def lines(self, found: Mapping[str, float], step: int) -> list[str]:
+        """Readable lines about the measurements after a step."""
+        on_pairs = {name.removeprefix(self.prefix): value for name, value in found.items() if self.prefix in name}
+        shares = ", ".join(f"{name} {value:.1%}" for name, value in on_pairs.items() if "@" in name)
+        others = ", ".join(f"{name} {value:.4g}" for name, value in on_pairs.items() if name.endswith(("rank", "loss")))
+        shared = self._num_shared
+        note = f" ({shared} have a caption that another has, and count as right with each other)" if shared else ""
+        of = number_of(self.count, f"{self.prefix.removesuffix(': ') or 'held-out'} pairs")
+        lines = [f"recall of {of}{note} after {step:,} steps: {shares}; {others}"] if self.count else []
+        moves = {prompt: found[f"{MOVED}{prompt}"] for prompt in self._watched}
+        return lines + [
+            f"{quote(prompt)} has moved by {share:.1%} after {step:,} steps" for prompt, share in moves.items()
+        ]
+
+    def _on_pairs(self, towers: Towers) -> dict[str, float]:
+        device = towers.loss.logit_scale.device
+        texts: list[Tensor] = []
+        images: list[Tensor] = []
+        captions: list[tuple[int, ...]] = []  # as the encoder reads them
+        loss = 0.0
+        for start in range(0, len(self._held), self._batch):
+            some = self._held[start : start + self._batch]
+            loaded = self._images.now(some)
+            for one in loaded:
+                if isinstance(one, Problem):
+                    self._images.left_out.add(one)
+            good = [(pair, one) for pair, one in zip(some, loaded, strict=True) if isinstance(one, Tensor)]
+            if not good:
+                continue
+            ids = self._token_ids([pair.captions[0] for pair, _ in good])
+            ends = first_eos(ids, towers.text.config.eos_id).tolist()
+            captions += (tuple(row[:end]) for row, end in zip(ids.tolist(), ends, strict=True))
+            found = towers(Part(ids.to(device), torch.stack([one for _, one in good]).to(device)))
+            loss += towers.loss.alone(found.texts, found.images).item() * len(good)
+            texts.append(found.texts)
+            images.append(found.images)
+        self.count, self._num_shared = len(captions), num_shared(captions)
+        if not captions:
+            return {}
+        where = places(torch.cat(texts), torch.cat(images), captions)
+        name = "loss" if self.prefix else "held-out loss"
+        return {**_recalls(where), **ranks(where), name: loss / len(captions)}
+
+
+VAL = "val: "
+"""Beginning of the names of what is measured on a separate set."""
+BEST_NAME = "best.pt"
+"""Name of the file with the best weights in a run's folder."""
+
+
+@dataclass
+class Patience:
+    """Counter of measurements without improvement."""
+
+    most: int
+    """Number of measurements in a row without improvement that end the run."""
+    best: float = -1.0
+    """Mean of the best recalls, from 0 to 1; -1 before the first."""
+    step: int = 0
+    """Step of the best measurement."""
+    since: int = 0
+    """Measurements since then."""
+
+    def is_better(self, recalls: Mapping[str, float], step: int) -> bool:
+        """Count a measurement, and return whether it is the best so far.
+
+        >>> patience = Patience(2)
+        >>> [patience.is_better({"@1": share}, step) for step, share in enumerate([0.5, 0.6, 0.6, 0.4])]
+        [True, True, False, False]
+        >>> patience.step, patience.is_over
+        (1, True)
+        """
+        shares = [share for name, share in recalls.items() if "@" in name]
+        shares = [share for name, share in recalls.items() if "@" in name and name.startswith(VAL)] or shares
+        mean = sum(shares) / len(shares)
+        if mean > self.best:
+            self.best, self.step, self.since = mean, step, 0
+            return True
+        self.since += 1
+        return False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run should end."""
+        return self.since >= self.most

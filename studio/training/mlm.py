@@ -1,0 +1,315 @@
+"""A masked language modelling run: a warm-up of the text tower on captions alone, without causality.
+
+CLIP's vocabulary has no mask, so a learned vector is used, and a separate head predicts tokens from the final hidden
+states. Both are written into a file of their own, as the tower, which reads causally as before, needs neither.
+
+Source: J. Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2019.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...encoder.clip import FullClip
+from ...encoder.config import TextConfig
+from ...encoder.files.checkpoint import load_text_models
+from ...encoder.files.tensor_file import open_tensor_file
+from ...encoder.linear import widened
+from ...encoder.quoting import quote
+from ...encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
+from ...encoder.text_model import TextModel, first_eos
+from ...encoder.tokenizer import END_OF_WORD, bytes_of, default_tokenizer
+from ...output.export import save_tensors
+from ...output.files import written_whole
+from .captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
+from .checkpoint import check_like, check_weights
+from .data import Data
+from .distributed import over_processes
+from .grad_cache import Towers
+from .log import number_of
+from .loop import Loop
+from .new_text import about_clip
+from .optimizer import BETAS, by_decay, factor_of
+from .options import TrainOptions
+from .results import TEXT_NAME, Results
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+HEAD_NAME = "mlm_head.safetensors"
+MASK = "[MASK]"
+
+
+class Found(NamedTuple):
+    """Predictions for masked tokens."""
+
+    loss: Tensor
+    """Shape ``[]``: sum of their cross-entropies, in nats."""
+    right: Tensor
+    """Shape ``[]``: number of tokens predicted correctly."""
+
+
+class TrainedMLM(nn.Module):
+    """A text tower with a mask and a head, wrapped in one module for distributed training."""
+
+    def __init__(self, text: TextModel) -> None:
+        """Add them to a tower, which is trained in place without its projection."""
+        super().__init__()
+        config = text.config
+        self.text = text.requires_grad_(True)
+        if text.text_projection is not None:
+            text.text_projection.requires_grad_(False)
+        self.mask = nn.Parameter(text.embeddings.token_embedding.weight.detach().mean(0))
+        """``[d]``: replaces the embedding of a masked token."""
+        self.head = nn.Linear(config.hidden_dim, config.vocab_size)
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, captions: Masked) -> Found:
+        """Predict the masked tokens; every position sees its whole caption."""
+        vectors = {(row, place): self.mask for row, place in captions.is_mask.nonzero().tolist()}
+        hidden = self.text(captions.ids, captions.is_caption, vectors=vectors, is_causal=False).hidden
+        is_label = captions.labels != IGNORED
+        logits = widened(self.head(hidden[is_label]))  # [masked tokens, vocabulary]
+        labels = captions.labels[is_label]
+        # so that a batch without a mask has a gradient, too, of 0
+        loss = functional.cross_entropy(logits, labels, reduction="sum") + 0 * self.mask.sum()
+        return Found(loss, (logits.argmax(-1) == labels).sum())
+
+
+class MLMRun(Loop):
+    """Warm-up of a text tower on captions."""
+
+    what = "captions"
+    options: TrainOptions
+    trained: TrainedMLM
+
+    def __init__(
+        self,
+        clip: FullClip,
+        weights: Path,
+        data: Data,
+        folder: Path,
+        options: TrainOptions,
+        accelerator: Accelerator,
+        say: Callable[[str], None],
+    ) -> None:
+        """Set up the run."""
+        super().__init__(folder, options, accelerator, say, clip=options.clip)
+        self.clip, self.weights = clip, weights
+        self.hold_out(data, "captions")
+        for line in notes_on_length(data.examples, clip.text.config):
+            say(line)
+        self.divide_batches()
+        self.num_steps = options.steps or options.epochs * self.batches.per_epoch
+        self._build()
+
+    def _build(self) -> None:
+        """Build model, optimizer and average."""
+        options = self.options
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(options.seed)
+            whole = TrainedMLM(self.clip.text)
+        whole.text.encoder.is_checkpointed = options.checkpointing
+        trained = (parameter for parameter in whole.parameters() if parameter.requires_grad)
+        groups = by_decay(trained, options.rates.rate, options.rates.weight_decay)
+        make = partial(torch.optim.AdamW, betas=BETAS, eps=1e-8)
+        self.prepare(whole, groups, make, compress=options.compress)
+
+    # ---- training
+
+    def factor(self, step: int) -> float:
+        """Warm-up, then the schedule."""
+        return factor_of(self.options, step, self.num_steps)
+
+    def _load(self, pool: ThreadPoolExecutor, step: int) -> Masked:
+        """This process's share of a step; masks depend on seed, step and caption alone."""
+        epoch, examples = self.share_of(step)
+        options = self.options
+        captions = [caption_of(example, epoch, options.seed, options.captions) for _, example in examples]
+        rngs = [random.Random(f"{options.seed}/{step}/{number}/{example.name}/mask") for number, example in examples]
+        return self._masked(captions, rngs)
+
+    def _masked(self, captions: Sequence[str], rngs: Sequence[random.Random]) -> Masked:
+        config = self.clip.text.config
+        return masked(token_ids(captions, default_tokenizer(), config), config, rngs)
+
+    def _backward(self, loaded: Masked) -> dict[str, float]:
+        accelerator, batch = self.accelerator, self.options.batch
+        count = max(1.0, over_processes(accelerator, float((loaded.labels != IGNORED).sum()), "sum"))
+        loss = right = 0.0
+        for start in range(0, self._share, batch):
+            part = Masked(*(tensor[start : start + batch].to(accelerator.device) for tensor in loaded))
+            with nullcontext() if start + batch >= self._share else cast("Any", accelerator.no_sync(self.model)):
+                found: Found = self.model(part)
+                accelerator.backward(accelerator.num_processes * found.loss / count)  # mean over processes
+            loss, right = loss + found.loss.item(), right + found.right.item()
+        loss, right = (over_processes(accelerator, number, "sum") / count for number in (loss, right))
+        return {"loss": loss, "right": right}
+
+    # ---- messages and files
+
+    def _progress(self, found: Mapping[str, float], seconds: float) -> str:
+        rate = self._share * self.accelerator.num_processes / seconds
+        return f"loss {found['loss']:.4f}, {found['right']:.1%} of hidden tokens found, {rate:.1f} captions/s"
+
+    @torch.no_grad()
+    def measure(self, *, is_quiet: bool = False) -> dict[str, float]:
+        """Evaluate on held-out captions, masking the same tokens each time; losses in nats per masked token."""
+        if not self.held:
+            return {}
+        loss = right = count = 0.0
+        for start in range(0, len(self.held), self.options.batch):
+            some = self.held[start : start + self.options.batch]
+            rngs = [random.Random(f"{self.options.seed}/{example.name}/held out") for example in some]
+            part = self._masked([example.captions[0] for example in some], rngs)
+            found: Found = self.result(Masked(*(tensor.to(self.accelerator.device) for tensor in part)))
+            loss, right = loss + found.loss.item(), right + found.right.item()
+            count += float((part.labels != IGNORED).sum())
+        shares = {"held-out loss": loss / max(1.0, count), "held-out right": right / max(1.0, count)}
+        if not is_quiet:
+            self.say(
+                f"{number_of(len(self.held), 'held-out captions')} after {self.step:,} steps: "
+                f"{shares['held-out right']:.1%} of hidden tokens found, {shares['held-out loss']:.4f} nats for one"
+            )
+        return shares
+
+    def about(self) -> dict[str, Any]:
+        """Properties that a resumed run must share with the one it continues."""
+        return {
+            "data": self.data.digest,
+            "captions": len(self.data.examples),
+            **about_clip(self.clip, self.options),
+            "processes": self.accelerator.num_processes,
+            **self._options_listed("write_for", "new"),
+            "options.steps": json.dumps(self.num_steps),
+        }
+
+    def write_results(self) -> None:
+        """Write the text tower as contrastive training does, and the whole CLIP with its previous scale."""
+        if self.accelerator.is_main_process:
+            loss = ContrastiveLoss(max(MIN_TEMPERATURE, 1 / self.clip.logit_scale))
+            towers = Towers(self.result.text, self.clip.vision, loss)
+            Results(self.folder, self.clip, self.weights, self.options, "").write(towers, self.step)
+            head = head_state(self.result)
+            check_weights(head)
+            with written_whole(self.folder / HEAD_NAME) as place:
+                save_tensors(head, place, {"trained_by": "weighted-clip train", "steps": str(self.step)})
+        self.accelerator.wait_for_everyone()
+
+
+# ---- filling masks
+
+
+def head_state(model: TrainedMLM) -> dict[str, Tensor]:
+    """Tensors of the mask, ``[d]``, and the head, ``[V, d]`` and ``[V]``, on the CPU."""
+    state = model.state_dict().items()
+    return {name: one.detach().cpu().contiguous() for name, one in state if not name.startswith("text.")}
+
+
+def load_mlm(folder: Path) -> TrainedMLM:
+    """The model of a finished run's folder, in evaluation mode.
+
+    Raises:
+        ValueError: If a file is missing, damaged, or not of the other.
+        OSError: If a file cannot be read.
+    """
+    path = folder / HEAD_NAME
+    if not path.is_file():
+        raise ValueError(f"{path} is not there: give the folder of a finished run of train --objective mlm")
+    models, _ = load_text_models(folder / TEXT_NAME)
+    model = TrainedMLM(next(iter(models.values())))
+    with open_tensor_file(path) as file:
+        found = {name: file.handle.get_tensor(name) for name in file.shapes}
+    try:
+        check_like(found, head_state(model), "it")
+    except ValueError as error:
+        raise ValueError(f"{path} is not of {folder / TEXT_NAME}: {error}") from error
+    model.load_state_dict({**model.state_dict(), **found})
+    return model.eval().requires_grad_(False)
+
+
+def fill(model: TrainedMLM, text: str, top: int) -> list[list[tuple[str, float]]]:
+    """The likeliest tokens at each `MASK` of a text.
+
+    Args:
+        model: From `load_mlm`.
+        text: A text with masks.
+        top: Number of tokens.
+
+    Returns:
+        For each mask, tokens as text, those that do not end a word with a hyphen behind, and their probabilities.
+
+    Raises:
+        ValueError: If there is no mask, or the text has more tokens than the tower has positions.
+    """
+    config, word = model.text.config, NewWord(MASK, 1)
+    if len(word.parts_around(text)) == 1:
+        raise ValueError(f"there is no {MASK} in {quote(text)}: write it where a word is to be found, by itself")
+    if is_too_long(text, default_tokenizer(), config, word):
+        raise ValueError(f"{quote(text)} has more than {config.context_length - 2} tokens")
+    ids = token_ids([text], default_tokenizer(), config, word)
+    is_mask = ids == config.vocab_size
+    ids = ids.masked_fill(is_mask, config.eos_id)
+    vectors = {(0, place): model.mask for place in is_mask[0].nonzero().flatten().tolist()}
+    seen = torch.ones_like(ids, dtype=torch.bool)
+    hidden = model.text(ids, seen, vectors=vectors, is_causal=False).hidden[is_mask]
+    chances = widened(model.head(hidden)).softmax(-1)[:, : min(config.bos_id, config.eos_id)]
+    values, found = chances.topk(min(top, chances.shape[1]))
+    rows = zip(found.tolist(), values.tolist(), strict=True)
+    return [[(_shown(one), value) for one, value in zip(*row, strict=True)] for row in rows]
+
+
+def _shown(token_id: int) -> str:
+    """A token as text."""
+    symbol = default_tokenizer().symbol(token_id)
+    return bytes_of(symbol).decode(errors="replace") + ("" if symbol.endswith(END_OF_WORD) else "-")
+
+
+CHOSEN, MASKED, REPLACED = 0.15, 0.8, 0.1
+"""Shares: chosen of all tokens, masked and replaced of the chosen ones."""
+IGNORED = -100
+"""Label of tokens not to be predicted, as in PyTorch's cross-entropy."""
+
+
+class Masked(NamedTuple):
+    """Captions with masked tokens; each tensor is ``[captions, s]``."""
+
+    ids: Tensor
+    """int64; ids at masks are ignored."""
+    is_mask: Tensor
+    """bool: True at masks."""
+    labels: Tensor
+    """int64: the token to be predicted, or `IGNORED`."""
+    is_caption: Tensor
+    """bool: True for BOS, tokens and EOS, False for padding."""
+
+
+def masked(ids: Tensor, config: TextConfig, rngs: Sequence[random.Random]) -> Masked:
+    """Mask tokens ``[captions, s]``; the result depends only on the generators, one per caption, not on the padding."""
+    ids, num_words = ids.clone(), min(config.bos_id, config.eos_id)
+    is_mask, labels = torch.zeros_like(ids, dtype=torch.bool), torch.full_like(ids, IGNORED)
+    ends = first_eos(ids, config.eos_id)
+    for row, (end, rng) in enumerate(zip(ends.tolist(), rngs, strict=True)):
+        for place in range(1, end):
+            if rng.random() >= CHOSEN:
+                continue
+            labels[row, place] = ids[row, place]
+            kind = rng.random()
+            if kind < MASKED:
+                is_mask[row, place] = True
+            elif kind < MASKED + REPLACED:
+                ids[row, place] = rng.randrange(num_words)
+    return Masked(ids, is_mask, labels, torch.arange(ids.shape[1]) <= ends.unsqueeze(1))

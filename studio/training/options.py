@@ -1,0 +1,435 @@
+"""Options of training runs of a CLIP and of the small world.
+
+Importing them takes no torch, so that ``--help`` is made of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from ...encoder.config import CROPS, LIBRARIES, MAX_POSITIONS, POSITIONS, Crop, Library, Positions
+from ...encoder.option import option, options_in
+from ...encoder.quoting import quote
+from .augmentation import Augmentation
+
+Trained = Literal["text", "both", "image"]
+TRAINED: tuple[Trained, ...] = get_args(Trained)
+"""Towers to train, default first: the text tower alone, both, or, as a classifier, the image tower alone."""
+
+Objective = Literal["contrastive", "mlm", "classify"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+"""Objectives, default first: matching images and captions; predicting masked tokens of captions alone; or predicting
+classes of images or texts."""
+
+Precision = Literal["fp32", "bf16", "fp16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+"""Types of the computation, default first. Weights are always kept in float32."""
+
+Course = Literal["cosine", "linear", "constant"]
+COURSES: tuple[Course, ...] = get_args(Course)
+"""Courses of the learning rate, default first."""
+
+Loss = Literal["clip", "siglip"]
+LOSSES: tuple[Loss, ...] = get_args(Loss)
+"""Losses of pairs, default first: CLIP's softmax over a batch, or SigLIP's sigmoid of each text and image."""
+
+Optimizer = Literal["adamw", "adafactor", "adamw8bit"]
+MAX_HELD_OUT = 256
+_INTERVAL = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(m?)", re.ASCII)
+_NOT_IN_NAMES = re.compile(r"[^\w-]+")
+MAX_VECTORS = 75
+"""Maximum number of vectors: the capacity of a chunk."""
+PARTS = ("layers", "embeddings", "projection", "image", "scale", "head")
+"""Parts of a model with separate rates: three of the text tower, the image tower, the scale of the loss, the head of a
+classifier."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Rhythm in which a run writes checkpoints, besides at its end, and how many are kept; it changes no result.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    steps: int | None = None
+    """Steps between two checkpoints; None: by the clock."""
+    minutes: float = 10.0
+    """Minutes between two of them otherwise."""
+    keep: int = 1
+    """Number of checkpoints kept: the last ones."""
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise ValueError(f"--keep-checkpoints: at least 1 is kept, got {self.keep}")
+
+    @classmethod
+    def every(cls, interval: str | None, keep: int = 1) -> Saving:
+        """Read an interval: a number of steps, or of minutes with an m.
+
+        >>> Saving.every("500").steps, Saving.every("2.5 m").minutes, Saving.every(None).minutes
+        (500, 2.5, 10.0)
+        """
+        if interval is None:
+            return cls(keep=keep)
+        given = _INTERVAL.fullmatch(interval)
+        number = float(given[1]) if given else 0.0
+        if given is None or not 0 < number < math.inf or (not given[2] and number % 1):
+            raise ValueError(f"--save-every {interval}: write a number of steps, such as 500, or of minutes: 20m")
+        return cls(minutes=number, keep=keep) if given[2] else cls(steps=int(number), keep=keep)
+
+    def is_due(self, step: int, seconds: float) -> bool:
+        """Whether a checkpoint is due after a step, so many seconds after the last one."""
+        return seconds > 60 * self.minutes if self.steps is None else step % self.steps == 0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates and their schedule."""
+
+    rate: float = option(1e-5, help="highest learning rate (%(default)s)", metavar="X")
+    """Rate of all parts not named in ``by_part``."""
+    by_part: tuple[tuple[str, float], ...] = ()
+    """Rates of single parts; a part at 0 is frozen."""
+    frozen_layers: int = 0
+    """Number of frozen layers of the text tower, counted from the first."""
+    weight_decay: float = option(0.1, help="of matrices (%(default)s)", metavar="X")
+    warmup: int = option(0, help="steps in which the rate rises (%(default)s)", metavar="N")
+
+    def __post_init__(self) -> None:
+        unknown = [name for name, _ in self.by_part if name not in PARTS]
+        if unknown:
+            raise ValueError(f"no part of a model is called {quote(unknown[0])}; parts are {', '.join(PARTS)}")
+        for name, value in (("learning rate", self.rate), *self.by_part, ("weight decay", self.weight_decay)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"the {name} must be a number from 0, got {value}")
+        if self.warmup < 0 or self.frozen_layers < 0:
+            raise ValueError(
+                f"steps of warm-up and frozen layers are counted from 0, got {self.warmup} and {self.frozen_layers}"
+            )
+
+    def of(self, part: str) -> float:
+        """Learning rate of a part."""
+        return dict(self.by_part).get(part, self.rate)
+
+
+@dataclass(frozen=True)
+class CaptionOptions:
+    """Processing of captions that are lists of tags."""
+
+    shuffle_tags: bool = option(False, help="mix what stands between a caption's commas")
+    keep_tags: int = option(0, help="leave the first N tags as they are", metavar="N")
+    """They are never dropped."""
+    tag_dropout: float = option(0.0, help="leave out each other tag with this probability", metavar="X")
+
+    def __post_init__(self) -> None:
+        if self.keep_tags < 0:
+            raise ValueError(f"the number of tags to keep must be at least 0, got {self.keep_tags}")
+        if not 0 <= self.tag_dropout < 1:
+            raise ValueError(f"the probability of dropping a tag must be from 0 to below 1, got {self.tag_dropout}")
+
+
+def file_name(word: str) -> str:
+    """File name of a word, by which hosts know it.
+
+    >>> file_name("<my cat>")
+    'my_cat.safetensors'
+    """
+    name = _NOT_IN_NAMES.sub("_", word).strip("_")
+    if not name:
+        raise ValueError(
+            f"the word {quote(word)} has no letter or digit to call its file by: write it as <mine>, for example"
+        )
+    return f"{name}.safetensors"
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Options that determine the result of a run.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    towers: Trained = option("text", help="which are trained (%(default)s)", choices=TRAINED)
+    batch: int = option(32, help="pairs in memory at once (%(default)s)", metavar="N")
+    accumulate: int = option(
+        1,
+        help="such parts in a batch; the pairs of all of them are told from each other (%(default)s)",
+        metavar="N",
+    )
+    steps: int | None = option(None, help="how many batches, in place of --epochs", metavar="N", kind=int)
+    epochs: int = option(10, help="how often each image comes (%(default)s)", metavar="N")
+    seed: int = option(0, help="of order, captions and tags (%(default)s)", metavar="N")
+    precision: Precision = "fp32"
+    rates: Rates = field(default_factory=Rates)
+    captions: CaptionOptions = field(default_factory=CaptionOptions)
+    crop: Crop = CROPS[0]
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    held_out: int | None = option(None, help="pairs to measure recall by (a tenth, at most 256)", metavar="N", kind=int)
+    ema: float = option(0.0, help="write a moving average of the weights, e.g. 0.999 (none)", metavar="X")
+    lora: int = option(0, help="train a LoRA, and write lora.safetensors too", metavar="RANK")
+    lora_for: str | None = option(
+        None,
+        help="which model's text encoder it is for, as its keys say (by width: sd1, sd2 or sdxl_g)",
+        choices=("sd1", "sd2", "sdxl_l", "sdxl_g", "refiner"),
+    )
+    watch: tuple[str, ...] = ()
+    """Prompts whose change is measured."""
+    keep: float = option(
+        0.0,
+        help="hold general prompts near their old token states, with this weight in the loss, against forgetting (0)",
+        metavar="W",
+    )
+    merge: float = option(
+        1.0,
+        help="write the weights from before and so much of their change (%(default)s); others by --resume afterwards",
+        metavar="X",
+    )
+    schedule: Course = option(
+        "cosine",
+        help="of the rate after the warm-up: it falls to 0 along half a cosine or a line, or stays (%(default)s)",
+        choices=COURSES,
+    )
+    cooldown: int = option(0, help="last steps, in which the rate falls to --cooldown-end (%(default)s)", metavar="N")
+    cooldown_power: float = option(1.0, help="power along which it falls; 1 is a line (%(default)s)", metavar="X")
+    cooldown_end: float = option(0.0, help="share of the highest rate that it ends at (%(default)s)", metavar="X")
+    beta1: float = option(0.9, help="of AdamW (%(default)s)", metavar="X")
+    beta2: float = option(0.98, help="of AdamW (%(default)s)", metavar="X")
+    eps: float = option(1e-6, help="of AdamW (%(default)s)", metavar="X")
+    loss: Loss = option("clip", help="of pairs (%(default)s)", choices=LOSSES)
+    unlock_image_layers: int | None = option(
+        None,
+        help="train the last N layers of the image tower and what is behind them, and leave those in front (all)",
+        metavar="N",
+        kind=int,
+    )
+    val_every: int | None = option(None, help="steps between measurements (a tenth of all)", metavar="N", kind=int)
+    clip: float | None = option(None, help="largest norm of the gradients (none)", metavar="X", kind=float)
+    optimizer: Optimizer = option("adamw", help="(%(default)s)", choices=get_args(Optimizer))
+    patience: int | None = option(
+        None,
+        help="end after N measurements of recall without a better one, and write the best weights",
+        metavar="N",
+        kind=int,
+    )
+    word: str | None = option(None, help="train one new embedding alone, for this word in the captions", metavar="WORD")
+    word_vectors: int = option(1, help="vectors that it has (%(default)s)", metavar="N")
+    word_from: str = option("*", help="text whose tokens it begins with (%(default)s)", metavar="TEXT")
+    checkpointing: bool = option(False, help="less memory for a third more time, and the same numbers")
+    compress: int = 0
+    """Rank of the matrices that gradients are compressed to between processes; 0 for no compression."""
+    new: str | None = option(
+        None,
+        help="begin with random weights: a size by open_clip's name, such as ViT-B-32, or a config.json",
+        metavar="SIZE",
+    )
+    new_text: bool = option(False, help="begin with a text encoder of random weights, of the size of the old one")
+    positions: Positions | None = option(
+        None,
+        help="of a new text encoder (learned); rotary ones read captions longer than those in training, and hosts "
+        "cannot load them",
+        choices=POSITIONS,
+    )
+    context_length: int | None = option(
+        None, help="positions of a new text encoder, with start and end (77)", metavar="N", kind=int
+    )
+    objective: Objective = option(
+        "contrastive",
+        help="mlm: find hidden words of captions, without images, as a warm-up of the text encoder; classify: learn "
+        "the class of each text, or with --towers image of each image, by the folders that they are in (%(default)s)",
+        choices=OBJECTIVES,
+    )
+
+    write_for: tuple[Library, ...] = option(
+        (), help="also write a folder that this library loads; may be given several times", choices=LIBRARIES
+    )
+
+    def __post_init__(self) -> None:
+        counted = {"batch": self.batch, "accumulate": self.accumulate, "epochs": self.epochs}
+        for name in ("steps", "patience", "val_every"):
+            if getattr(self, name) is not None:
+                counted[name] = getattr(self, name)
+        for name, value in counted.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.held_out is not None and self.held_out < 0:
+            raise ValueError(f"the number of pairs to hold out must be at least 0, got {self.held_out}")
+        if self.augmentation != Augmentation() and self.towers == "text":
+            raise ValueError(
+                "--random-crop and --mirror want --towers both, or image: else each image is looked at only once"
+            )
+        if self.unlock_image_layers is not None and (self.unlock_image_layers < 0 or self.towers == "text"):
+            raise ValueError("--unlock-image-layers N, from 0, wants --towers both, or image: else none is trained")
+        ranges = {"--beta1": self.beta1, "--beta2": self.beta2, "--cooldown-end": self.cooldown_end}
+        for flag, value in ranges.items():
+            if not 0 <= value < (1 + (flag == "--cooldown-end")):
+                raise ValueError(f"{flag} must be a number from 0 to below 1, got {value}")
+        for flag, value in {"--eps": self.eps, "--cooldown-power": self.cooldown_power}.items():
+            if not 0 < value < math.inf:
+                raise ValueError(f"{flag} must be a number above 0, got {value}")
+        if self.cooldown < 0:
+            raise ValueError(f"--cooldown must be at least 0 steps, got {self.cooldown}")
+        if self.compress < 0:
+            raise ValueError(f"the rank of compressed gradients must be at least 1, got {self.compress}")
+        if self.lora < 0:
+            raise ValueError(f"the rank of a LoRA must be at least 1, got {self.lora}")
+        if self.lora and self.towers == "both":
+            raise ValueError("a LoRA is of the text encoder alone: leave out --towers both")
+        if self.word is not None:
+            self._check_word(self.word)
+        self._check_new()
+        if self.objective == "mlm":
+            self._check_mlm()
+        if self.objective == "classify":
+            self._check_classify()
+        elif self.towers == "image" or "head" in dict(self.rates.by_part):
+            raise ValueError("--towers image and --rate-of head=X are for --objective classify")
+        if not 0 <= self.merge < math.inf:
+            raise ValueError(f"the strength to merge with must be a number from 0, got {self.merge}")
+        if not 0 <= self.keep < math.inf:
+            raise ValueError(f"the weight of kept prompts must be a number from 0, got {self.keep}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"the decay of the average must be from 0 to below 1, got {self.ema}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"the norm to clip at must be above 0, got {self.clip}")
+
+    def _check_word(self, word: str) -> None:
+        """Check that a word can be trained."""
+        file_name(word)
+        if not 1 <= self.word_vectors <= MAX_VECTORS:
+            raise ValueError(f"a word has 1 to {MAX_VECTORS} vectors, got {self.word_vectors}")
+        others = {"--towers both": self.towers == "both", "--lora": self.lora, "--keep": self.keep}
+        others |= {"--watch": bool(self.watch), "--merge": self.merge != 1}
+        others |= {"--write-for": self.write_for}
+        if given := [name for name, is_given in others.items() if is_given]:
+            raise ValueError(f"--word trains a new word and leaves all else as it is: leave out {', '.join(given)}")
+
+    def _check_new(self) -> None:
+        """Check that new towers can be trained with these options."""
+        length, flag = self.context_length, "--new" if self.new else "--new-text"
+        is_new = bool(self.new or self.new_text)
+        if length is not None and not is_new:
+            raise ValueError("--context-length is of a new text encoder: add --new-text, or leave it out")
+        if length is not None and not 3 <= length <= MAX_POSITIONS:
+            raise ValueError(f"a text encoder has 3 to {MAX_POSITIONS:,} positions, got {length}")
+        others = {"--lora": self.lora, "--word": self.word, "--keep": self.keep, "--merge": self.merge != 1}
+        others["--new-text"] = bool(self.new and self.new_text)
+        if is_new and (given := [name for name, is_given in others.items() if is_given]):
+            raise ValueError(f"{flag} leaves nothing of the old text encoder: leave out {', '.join(given)}")
+        if self.new and self.objective == "contrastive" and self.towers != "both":
+            raise ValueError("--new has random weights in the image encoder, too: add --towers both")
+
+    def _of_pairs(self) -> dict[str, Any]:
+        """Whether options are given that only training on pairs has."""
+        return {
+            "--towers both": self.towers == "both",
+            "--lora": self.lora,
+            "--word": self.word,
+            "--watch": self.watch,
+            "--keep": self.keep,
+            "--merge": self.merge != 1,
+            "--patience": self.patience is not None,
+            f"--loss {self.loss}": self.loss != LOSSES[0],
+        }
+
+    def _check_mlm(self) -> None:
+        """Check that all options are possible without images."""
+        others = {
+            **self._of_pairs(),
+            f"--optimizer {self.optimizer}": self.optimizer != "adamw",
+            "--beta1, --beta2, --eps": (self.beta1, self.beta2, self.eps) != (0.9, 0.98, 1e-6),
+            "--rate-of": self.rates.by_part,
+            "--freeze-layers": self.rates.frozen_layers,
+            f"--crop {self.crop}": self.crop != CROPS[0],
+        }
+        if given := [name for name, is_given in others.items() if is_given]:
+            raise ValueError(
+                "--objective mlm trains the whole text encoder on captions alone, as a warm-up: leave out "
+                f"{', '.join(given)}"
+            )
+
+    def _check_classify(self) -> None:
+        """Check that a classifier can be trained with these options."""
+        is_image = self.towers == "image"
+        others = {
+            **self._of_pairs(),
+            "--write-for": self.write_for,
+            # whose steps are shares of a tensor's size, which is 0 in the head at first
+            "--optimizer adafactor": self.optimizer == "adafactor",
+            "--new-text": is_image and self.new_text,
+            "--freeze-layers": is_image and self.rates.frozen_layers,
+            "--shuffle-tags, --keep-tags, --tag-dropout": is_image and self.captions != CaptionOptions(),
+            f"--crop {self.crop}": not is_image and self.crop != CROPS[0],
+        }
+        if given := [name for name, is_given in others.items() if is_given]:
+            what = "image" if is_image else "text"
+            raise ValueError(
+                f"--objective classify trains the {what} encoder (--towers) and a head: leave out {', '.join(given)}"
+            )
+
+    def num_held_out(self, num_pairs: int) -> int:
+        """Number of pairs held out, given their total."""
+        return min(MAX_HELD_OUT, num_pairs // 10) if self.held_out is None else self.held_out
+
+    def as_dict(self) -> dict[str, Any]:
+        """The options as a dict, for a record."""
+        return asdict(self)
+
+    def as_metadata(self) -> str:
+        """The options as JSON for files that are passed on: without watched prompts, and without a folder's name."""
+        told = {name: value for name, value in self.as_dict().items() if name != "watch"}
+        return json.dumps({**told, "new": self.new and re.split(r"[\\/]", self.new)[-1]})
+
+
+DECLARED = {name: about for cls in (TrainOptions, Rates, CaptionOptions) for name, about in options_in(cls).items()}
+"""Their declarations by name."""
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """Options that determine the result of a run. Those that are None are made what is best for the kind of world."""
+
+    kind: str = option(
+        "unet",
+        help="unet: a U-Net with CLIP, as Stable Diffusion (default); joint: joint attention with Qwen 3, as Flux has",
+        choices=("unet", "joint"),
+    )
+    steps: int = option(None, help="how many updates (3000; joint: 6000)", metavar="N", kind=int)
+    batch: int = option(None, help="pictures of each (64; joint: 24)", metavar="N", kind=int)
+    rate: float = option(None, help="highest step size (0.001; joint: 0.0015)", metavar="X", kind=float)
+    """It is reached after ``warmup`` steps; over the second half it falls to a twentieth."""
+    warmup: int = 200
+    weight_decay: float = 0.01
+    ema: float = 0.999
+    """Decay of the average of the weights, which is written instead of them."""
+    clip: float = 1.0
+    """Maximum norm of all gradients."""
+    seed: int = option(0, help="of weights, pictures and noise (%(default)s)", metavar="N")
+    accumulate: int = 1
+    precision: str = "fp32"
+
+    def __post_init__(self) -> None:
+        if self.kind not in WORLD_RECIPES:
+            raise ValueError(f"kind must be one of: {', '.join(WORLD_RECIPES)}; got {quote(self.kind)}")
+        for name, best in WORLD_RECIPES[self.kind].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, best)
+        for name in ("steps", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The options as a dict, for a record."""
+        return asdict(self)
+
+
+WORLD_RECIPES: dict[str, dict[str, float]] = {
+    "unet": {"steps": 3000, "batch": 64, "rate": 1e-3},
+    "joint": {"steps": 6000, "batch": 24, "rate": 1.5e-3},
+}
+"""Best options for each kind of world."""
