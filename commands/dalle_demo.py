@@ -25,8 +25,8 @@ from .processes import alone
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..dalle.dalle import DALLE
     from ..encoder.clip import FullClip
+    from ..studio.dalle.dalle import DALLE
 
 NUM_IMAGES = 64
 """Number of images per caption."""
@@ -122,8 +122,8 @@ def _command(command: list[str]) -> None:
 
 def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[str, float], began: float) -> None:
     """Draw and judge images of held-out captions, and write results and page."""
-    from ..dalle.dalle import load_dalle
     from ..encoder.clip import load_full_clip
+    from ..studio.dalle.dalle import load_dalle
     from ..web.pictures.curves import draw_curves
     from ..web.pictures.sheets import draw_samples
     from ..world.shapes import split
@@ -153,7 +153,7 @@ def _judged(
     import numpy as np
     import torch
 
-    from ..dalle.sampling import SampleOptions
+    from ..studio.dalle.sampling import SampleOptions
     from ..world.shapes import Judge
     from .dalle_sample import clip_scores, draw_all
 

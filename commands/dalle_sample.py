@@ -19,9 +19,9 @@ from .processes import alone
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..dalle.dalle import DALLE
-    from ..dalle.sampling import SampleOptions
     from ..encoder.clip import FullClip
+    from ..studio.dalle.dalle import DALLE
+    from ..studio.dalle.sampling import SampleOptions
 
 MONTAGE_NAME = "montage.png"
 
@@ -44,9 +44,9 @@ def _add_arguments(sample: argparse.ArgumentParser) -> None:
 
 @alone
 def _run(arguments: argparse.Namespace) -> int:
-    from ..dalle.dalle import load_dalle
-    from ..dalle.sampling import SampleOptions
     from ..encoder.images import best
+    from ..studio.dalle.dalle import load_dalle
+    from ..studio.dalle.sampling import SampleOptions
     from ..web.pictures.sheets import draw_samples
 
     options = SampleOptions(arguments.temperature, arguments.top_k, arguments.top_p)
@@ -94,7 +94,7 @@ def draw_all(
     count: Callable[[str], None] | None = None,
 ) -> tuple[list[Tensor], bool]:
     """Draw images, as many at a time as memory allows; Ctrl-C keeps the finished ones."""
-    from ..dalle.sampling import images_at_once
+    from ..studio.dalle.sampling import images_at_once
 
     together, images = images_at_once(model.prior), list[Any]()
     total = model.prior.config.num_image_tokens

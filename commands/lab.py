@@ -51,8 +51,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace, listening: socket.socket) -> int:
-    from ..dalle.dalle import load_dalle
-    from ..dalle.files import load_dvae
+    from ..studio.dalle.dalle import load_dalle
+    from ..studio.dalle.files import load_dvae
     from ..web.lab.model import LabError
     from ..web.lab.server import serve
 

@@ -17,8 +17,8 @@ def _add_dvae_arguments(convert: argparse.ArgumentParser) -> None:
 
 
 def _convert_dvae(arguments: argparse.Namespace) -> int:
-    from ..dalle.files import save_dvae
-    from ..dalle.published import read_published
+    from ..studio.dalle.files import save_dvae
+    from ..studio.dalle.published import read_published
 
     out: Path = arguments.out
     check_new_file(out)
@@ -60,8 +60,8 @@ def _add_rudalle_arguments(convert: argparse.ArgumentParser) -> None:
 
 
 def _convert_rudalle(arguments: argparse.Namespace) -> int:
-    from ..dalle.prior_file import save_prior
-    from ..dalle.published import read_rudalle
+    from ..studio.dalle.prior_file import save_prior
+    from ..studio.dalle.published import read_rudalle
 
     out: Path = arguments.out
     check_new_file(out)

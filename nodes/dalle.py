@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..dalle.dalle import DALLE
-from ..dalle.dvae import DVAE
-from ..dalle.pieces import piece_lines
-from ..dalle.sampling import SampleOptions
-from ..dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
 from ..hosts.comfy.dalle import Prefix, decode_tokens, encode_tokens, load_hosted_dalle, load_hosted_dvae, sample_images
 from ..hosts.comfy.models import Hosted
+from ..studio.dalle.dalle import DALLE
+from ..studio.dalle.dvae import DVAE
+from ..studio.dalle.pieces import piece_lines
+from ..studio.dalle.sampling import SampleOptions
+from ..studio.dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
 from ..weighting.problems import Problem, refused
 from ..weighting.view import counted
 from .checks import Known

@@ -10,7 +10,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
     "commands",
-    "dalle",
     "encoder",
     "hosts",
     "nodes",

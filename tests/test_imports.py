@@ -9,7 +9,6 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
     "encoder",
     "output",
-    "dalle",
     "studio",
     "weighting",
     "hosts",

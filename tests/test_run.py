@@ -313,7 +313,6 @@ def test_every_package_folder_is_built(project: dict) -> None:
     tops = (
         "encoder",
         "output",
-        "dalle",
         "studio",
         "weighting",
         "hosts",

@@ -231,7 +231,7 @@ def test_a_lora_is_found_as_windows_lists_it(written: str, monkeypatch: pytest.M
 
 
 LISTED = ("glob", "rglob", "iterdir")
-ORDERED = ("commands", "dalle", "encoder", "output", "studio", "weighting")
+ORDERED = ("commands", "encoder", "output", "studio", "weighting")
 """Folders where the order of files decides what is computed or written."""
 
 

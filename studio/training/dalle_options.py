@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from ...dalle.config import PUBLISHED, SMALL, DVAEConfig
-from ...dalle.pieces import NUM_BYTES
 from ...encoder.config import Activation
 from ...encoder.quoting import quote
+from ..dalle.config import PUBLISHED, SMALL, DVAEConfig
+from ..dalle.pieces import NUM_BYTES
 from .options import Precision
 
 MAX_HELD_OUT = 256

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ...dalle.dvae import DVAE, map_pixels
-from ...dalle.files import save_dvae
-from ...dalle.layers import LogitNorm, SmallEncoder
+from ..dalle.dvae import DVAE, map_pixels
+from ..dalle.files import save_dvae
+from ..dalle.layers import LogitNorm, SmallEncoder
 from .checkpoint import check_weights
 from .dalle_options import DVAEOptions
 from .data import Data, Example, Problem

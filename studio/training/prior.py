@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...dalle.config import PriorConfig
-from ...dalle.dalle import DALLE, save_dalle
-from ...dalle.dvae import DVAE
-from ...dalle.pieces import clip_pieces, learned_pieces
-from ...dalle.prior import Prior, initialise
+from ..dalle.config import PriorConfig
+from ..dalle.dalle import DALLE, save_dalle
+from ..dalle.dvae import DVAE
+from ..dalle.pieces import clip_pieces, learned_pieces
+from ..dalle.prior import Prior, initialise
 from .captions import CaptionOptions, caption_of
 from .dalle_options import PriorOptions
 from .data import Data, Example, Problem

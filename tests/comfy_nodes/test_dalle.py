@@ -15,13 +15,13 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from weighted_clip.dalle import dvae as hosts_dvae
-from weighted_clip.dalle.config import DVAEConfig
-from weighted_clip.dalle.dalle import DALLE, save_dalle
-from weighted_clip.dalle.files import save_dvae
-from weighted_clip.dalle.sampling import SampleOptions, bytes_per_image, sample
-from weighted_clip.dalle.tokens import write_tokens
 from weighted_clip.hosts.comfy import dalle as hosts_dalle
+from weighted_clip.studio.dalle import dvae as hosts_dvae
+from weighted_clip.studio.dalle.config import DVAEConfig
+from weighted_clip.studio.dalle.dalle import DALLE, save_dalle
+from weighted_clip.studio.dalle.files import save_dvae
+from weighted_clip.studio.dalle.sampling import SampleOptions, bytes_per_image, sample
+from weighted_clip.studio.dalle.tokens import write_tokens
 
 from ..dalle.models import PRIOR, TINY_SMALL, nearest_colors, palette, palette_dvae, pictures, seeded, tiny_dalle
 from .fake_comfy import FakeProgressBar, defaults, install, interrupt, node, progress

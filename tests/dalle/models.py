@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from weighted_clip.commands import dalle_demo
-from weighted_clip.dalle.config import DVAEConfig, PriorConfig
-from weighted_clip.dalle.dalle import DALLE
-from weighted_clip.dalle.dvae import DVAE, map_pixels
-from weighted_clip.dalle.pieces import learned_pieces
-from weighted_clip.dalle.prior import Prior
 from weighted_clip.encoder.clip import FullClip
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.studio.dalle.config import DVAEConfig, PriorConfig
+from weighted_clip.studio.dalle.dalle import DALLE
+from weighted_clip.studio.dalle.dvae import DVAE, map_pixels
+from weighted_clip.studio.dalle.pieces import learned_pieces
+from weighted_clip.studio.dalle.prior import Prior
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of

@@ -19,8 +19,8 @@ def trained_dvae(name: str, rank: int, ranks: int, steps: int = 3) -> dict:
     import torch
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
-    from weighted_clip.dalle.config import DVAEConfig
-    from weighted_clip.dalle.dvae import DVAE
+    from weighted_clip.studio.dalle.config import DVAEConfig
+    from weighted_clip.studio.dalle.dvae import DVAE
     from weighted_clip.studio.training.dvae import TrainedDVAE, negative_elb, noise_of
 
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -47,8 +47,8 @@ def trained_prior(data: Path, folder: Path, ranks: int, steps: int = 5, *, is_sh
     """Weights in float64 after some updates, on batches that all processes divide between them."""
     import torch
     from accelerate.state import AcceleratorState
-    from weighted_clip.dalle.config import DVAEConfig
-    from weighted_clip.dalle.dvae import DVAE
+    from weighted_clip.studio.dalle.config import DVAEConfig
+    from weighted_clip.studio.dalle.dvae import DVAE
     from weighted_clip.studio.training.dalle_options import PriorOptions
     from weighted_clip.studio.training.data import read_data
     from weighted_clip.studio.training.distributed import make_accelerator

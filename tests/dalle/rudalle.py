@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from weighted_clip.dalle.published import VARIANTS
 from weighted_clip.encoder.config import MaskVariant
+from weighted_clip.studio.dalle.published import VARIANTS
 
 RUDALLE = VARIANTS
 INSTALL = "pip install --no-deps rudalle==1.1.3 einops"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from weighted_clip.dalle import dvae as module
-from weighted_clip.dalle.config import PUBLISHED, SMALL, DVAEConfig
-from weighted_clip.dalle.dvae import DVAE, map_pixels, unmap_pixels
+from weighted_clip.studio.dalle import dvae as module
+from weighted_clip.studio.dalle.config import PUBLISHED, SMALL, DVAEConfig
+from weighted_clip.studio.dalle.dvae import DVAE, map_pixels, unmap_pixels
 
 from ..libraries import library
 from .models import TINY, TINY_SMALL, dall_e, formula_picture, pictures, reference, seeded, set_by_formula

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributions as dist
 from torch.nn import functional
-from weighted_clip.dalle.dvae import map_pixels
+from weighted_clip.studio.dalle.dvae import map_pixels
 from weighted_clip.studio.training.dalle_options import KL_WEIGHT, NUM_STEPS, STEP_SIZE, TEMPERATURE, Schedule
 from weighted_clip.studio.training.dvae import (
     gumbel_noise,

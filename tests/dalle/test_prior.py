@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.dalle import sampling
-from weighted_clip.dalle.config import PriorConfig
-from weighted_clip.dalle.prior import Prior, initialise
-from weighted_clip.dalle.sampling import SampleOptions, bytes_per_image, draw, probabilities, sample
 from weighted_clip.encoder.config import MASK_VARIANTS
 from weighted_clip.encoder.sparse_masks import convolutional_mask
+from weighted_clip.studio.dalle import sampling
+from weighted_clip.studio.dalle.config import PriorConfig
+from weighted_clip.studio.dalle.prior import Prior, initialise
+from weighted_clip.studio.dalle.sampling import SampleOptions, bytes_per_image, draw, probabilities, sample
 
 from ..libraries import library
 

@@ -9,10 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.dalle.config import PriorConfig
-from weighted_clip.dalle.prior import Prior, SandwichBlock
-from weighted_clip.dalle.published import VARIANTS, prior_of
-from weighted_clip.dalle.sampling import SampleOptions, sample
 from weighted_clip.encoder.config import MaskVariant
 from weighted_clip.encoder.layers import Block
 from weighted_clip.encoder.sparse_masks import (
@@ -21,6 +17,10 @@ from weighted_clip.encoder.sparse_masks import (
     transposed_column_mask,
     transposed_order,
 )
+from weighted_clip.studio.dalle.config import PriorConfig
+from weighted_clip.studio.dalle.prior import Prior, SandwichBlock
+from weighted_clip.studio.dalle.published import VARIANTS, prior_of
+from weighted_clip.studio.dalle.sampling import SampleOptions, sample
 
 from .rudalle import SIZES, formula_ids, formula_state, rudalle, their_logits, their_model
 

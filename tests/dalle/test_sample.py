@@ -16,10 +16,10 @@ from weighted_clip.commands.console import Progress
 from weighted_clip.commands.dalle_demo import _curve
 from weighted_clip.commands.dalle_sample import clip_scores
 from weighted_clip.commands.program import main
-from weighted_clip.dalle import sampling
-from weighted_clip.dalle.dalle import save_dalle
-from weighted_clip.dalle.sampling import SampleOptions
 from weighted_clip.encoder.clip import load_full_clip
+from weighted_clip.studio.dalle import sampling
+from weighted_clip.studio.dalle.dalle import save_dalle
+from weighted_clip.studio.dalle.sampling import SampleOptions
 
 from ..libraries import library
 from .models import cosines_of, shrink_demo, tiny_dalle

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.dalle import dvae as module
-from weighted_clip.dalle.config import SMALL, DVAEConfig
-from weighted_clip.dalle.dvae import DVAE, cropped
-from weighted_clip.dalle.tokens import ImageTokens, Swap, read_swaps, read_tokens, swapped, write_tokens
+from weighted_clip.studio.dalle import dvae as module
+from weighted_clip.studio.dalle.config import SMALL, DVAEConfig
+from weighted_clip.studio.dalle.dvae import DVAE, cropped
+from weighted_clip.studio.dalle.tokens import ImageTokens, Swap, read_swaps, read_tokens, swapped, write_tokens
 
 from .models import TINY_SMALL, nearest_colors, palette, palette_dvae, pictures, seeded
 

@@ -18,11 +18,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from weighted_clip.commands.program import main
-from weighted_clip.dalle.config import PriorConfig
-from weighted_clip.dalle.dalle import load_dalle
-from weighted_clip.dalle.files import load_dvae, save_dvae
-from weighted_clip.dalle.prior import Prior, initialise
 from weighted_clip.encoder.clip import load_full_clip
+from weighted_clip.studio.dalle.config import PriorConfig
+from weighted_clip.studio.dalle.dalle import load_dalle
+from weighted_clip.studio.dalle.files import load_dvae, save_dvae
+from weighted_clip.studio.dalle.prior import Prior, initialise
 from weighted_clip.studio.training.dalle_options import PRIOR_RECIPES, PriorOptions
 from weighted_clip.studio.training.data import Example, read_data
 from weighted_clip.studio.training.images import picture_of

@@ -17,10 +17,10 @@ import torch
 from PIL import Image
 from torch import nn
 from weighted_clip.commands.program import main
-from weighted_clip.dalle.config import SMALL, DVAEConfig
-from weighted_clip.dalle.dvae import DVAE
-from weighted_clip.dalle.files import load_dvae
-from weighted_clip.dalle.layers import MOMENTUM, SCALE, LogitNorm
+from weighted_clip.studio.dalle.config import SMALL, DVAEConfig
+from weighted_clip.studio.dalle.dvae import DVAE
+from weighted_clip.studio.dalle.files import load_dvae
+from weighted_clip.studio.dalle.layers import MOMENTUM, SCALE, LogitNorm
 from weighted_clip.studio.training.dalle_options import DVAE_RECIPES, DVAEOptions
 from weighted_clip.studio.training.data import Example, Problem, read_data
 from weighted_clip.studio.training.dvae import TrainedDVAE, noise_of

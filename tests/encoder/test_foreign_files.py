@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.dalle.files import load_dvae
 from weighted_clip.encoder.files.kinds import kind_of
 from weighted_clip.encoder.files.tensor_file import open_tensor_file
 from weighted_clip.encoder.files.textual_inversion import read_embedding_file
@@ -22,6 +21,7 @@ from weighted_clip.encoder.image_file import open_image
 from weighted_clip.encoder.regular_file import NoRegularFile, open_regular, read_regular
 from weighted_clip.hosts.webui import routes as webui_routes
 from weighted_clip.nodes import routes as comfy_routes
+from weighted_clip.studio.dalle.files import load_dvae
 from weighted_clip.studio.training import checkpoint
 from weighted_clip.world.model import load_world
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from weighted_clip.dalle.tokens import read_swaps, read_tokens
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.a1111.parameters import Parameters, read_parameters
+from weighted_clip.studio.dalle.tokens import read_swaps, read_tokens
 from weighted_clip.web.inspection import MAX_BYTES, conversion, generation_data, inspect
 from weighted_clip.weighting.areas import read_area
 from weighted_clip.weighting.infotext import read_infotext

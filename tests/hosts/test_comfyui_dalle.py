@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.dalle.dalle import DALLE, save_dalle
-from weighted_clip.dalle.sampling import SampleOptions
+from weighted_clip.studio.dalle.dalle import DALLE, save_dalle
+from weighted_clip.studio.dalle.sampling import SampleOptions
 
 from ..dalle.models import PRIOR, TINY_SMALL, pictures, tiny_dalle
 from .comfy_server import CLIENT, ComfyServer, Graph, Node, listening, template

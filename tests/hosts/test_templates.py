@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from weighted_clip.dalle.dalle import save_dalle
-from weighted_clip.dalle.files import save_dvae
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from weighted_clip.studio.dalle.dalle import save_dalle
+from weighted_clip.studio.dalle.files import save_dvae
 from weighted_clip.workshop.find_hosts import Host
 
 from ..dalle.models import PRIOR, TINY_SMALL, palette_dvae, tiny_dalle

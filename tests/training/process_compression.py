@@ -35,8 +35,8 @@ def main() -> None:
     import numpy as np
     import torch
     from torch.nn.functional import cross_entropy
-    from weighted_clip.dalle.config import PriorConfig
-    from weighted_clip.dalle.prior import Prior, initialise
+    from weighted_clip.studio.dalle.config import PriorConfig
+    from weighted_clip.studio.dalle.prior import Prior, initialise
     from weighted_clip.studio.training.distributed import make_accelerator
     from weighted_clip.studio.training.grad_scaling import GradientScales
     from weighted_clip.studio.training.powersgd import Compression

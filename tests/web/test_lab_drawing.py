@@ -14,12 +14,12 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.commands.program import main
-from weighted_clip.dalle.config import PriorConfig
-from weighted_clip.dalle.dalle import DALLE, save_dalle
-from weighted_clip.dalle.files import save_dvae
-from weighted_clip.dalle.pieces import Pieces, clip_pieces
-from weighted_clip.dalle.sampling import SampleOptions, bytes_per_image
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.studio.dalle.config import PriorConfig
+from weighted_clip.studio.dalle.dalle import DALLE, save_dalle
+from weighted_clip.studio.dalle.files import save_dvae
+from weighted_clip.studio.dalle.pieces import Pieces, clip_pieces
+from weighted_clip.studio.dalle.sampling import SampleOptions, bytes_per_image
 from weighted_clip.web.lab import places, server, text_to_image
 from weighted_clip.web.lab.model import SHOWN_SIDE
 from weighted_clip.web.lab.text_to_image import MAX_SEED, TextToImageLab, words_in_pieces

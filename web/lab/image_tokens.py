@@ -12,8 +12,8 @@ import gradio as gr
 from PIL import Image
 from torch import Tensor
 
-from ...dalle.dvae import DVAE, cropped
-from ...dalle.tokens import Swap, swapped
+from ...studio.dalle.dvae import DVAE, cropped
+from ...studio.dalle.tokens import Swap, swapped
 from ..pictures import draw_token_grid
 from ..pictures.token_grid import cell_at
 from . import markup

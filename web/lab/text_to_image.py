@@ -15,11 +15,11 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ...dalle.dalle import DALLE
-from ...dalle.pieces import Pieces
-from ...dalle.sampling import MEMORY_BUDGET, SampleOptions, images_at_once, steps
 from ...encoder.quoting import quote
 from ...encoder.tokenizer import END_OF_WORD, bytes_of
+from ...studio.dalle.dalle import DALLE
+from ...studio.dalle.pieces import Pieces
+from ...studio.dalle.sampling import MEMORY_BUDGET, SampleOptions, images_at_once, steps
 from ...weighting.view import counted
 from . import markup
 from .components import Inputs, Tab, button, buttons, element_id, html, live, slider, textbox, whole

@@ -1,6 +1,6 @@
 """An image with the grid of its tokens and their numbers.
 
-``dalle/`` makes the tokens.
+``studio/dalle/`` makes the tokens.
 """
 
 from __future__ import annotations

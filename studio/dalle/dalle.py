@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from ..encoder.quoting import quote
-from ..encoder.tokenizer import read_merges
+from ...encoder.quoting import quote
+from ...encoder.tokenizer import read_merges
 from .config import DVAEConfig, PriorConfig
 from .dvae import DVAE, Check
 from .files import Format, read_sizes, sizes_text

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..encoder.files.torch_archive import ArchiveError, check_archive
-from ..encoder.quoting import quote
-from ..encoder.regular_file import NoRegularFile
+from ...encoder.files.torch_archive import ArchiveError, check_archive
+from ...encoder.quoting import quote
+from ...encoder.regular_file import NoRegularFile
 from .files import DVAEFileError
 
 

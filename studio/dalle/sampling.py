@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..encoder.quoting import quote
+from ...encoder.quoting import quote
 from .prior import Prior
 
 MEMORY_BUDGET = 1024**3

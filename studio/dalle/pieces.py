@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from ..encoder.quoting import quote
-from ..encoder.tokenizer import END_OF_WORD, byte_symbols, bytes_of, default_tokenizer, read_merges
+from ...encoder.quoting import quote
+from ...encoder.tokenizer import END_OF_WORD, byte_symbols, bytes_of, default_tokenizer, read_merges
 
 Merges = Sequence[tuple[str, str]]
 NUM_BYTES = 512
