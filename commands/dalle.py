@@ -143,7 +143,7 @@ def _add_vae_arguments(train: argparse.ArgumentParser) -> None:
 
 
 def _shapes(arguments: argparse.Namespace) -> int:
-    from ..world.shapes import write_shapes
+    from ..studio.world.shapes import write_shapes
 
     for name, count in write_shapes(arguments.out).items():
         show(f"written: {arguments.out / name}, {count:,} pictures with captions")

@@ -124,9 +124,9 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[
     """Draw and judge images of held-out captions, and write results and page."""
     from ..encoder.clip import load_full_clip
     from ..studio.dalle.dalle import load_dalle
+    from ..studio.world.shapes import split
     from ..web.pictures.curves import draw_curves
     from ..web.pictures.sheets import draw_samples
-    from ..world.shapes import split
 
     shapes = split()[1][:num_captions]
     results, rows, chosen = _judged(load_dalle(model), load_full_clip(clip), shapes)
@@ -154,7 +154,7 @@ def _judged(
     import torch
 
     from ..studio.dalle.sampling import SampleOptions
-    from ..world.shapes import Judge
+    from ..studio.world.shapes import Judge
     from .dalle_sample import clip_scores, draw_all
 
     judge, options = Judge(), SampleOptions(top_k=TOP_K)

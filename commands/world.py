@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from ..studio.training.options import WorldOptions
-    from ..world.model import World
+    from ..studio.world.model import World
 
 MAX_COUNT = 4096
 """Pictures of one run at most: they are held in memory, 12 kB each."""
@@ -107,7 +107,7 @@ def add_world(parser: argparse.ArgumentParser) -> None:
 def world_of(place: Path | None) -> tuple[World, dict[str, Any]]:
     """Load the world of a file, of a folder of ``world train``, or the pack's own, and its recipe."""
     from ..studio.training.world import NAME
-    from ..world.model import WORLDS, load_world, trained
+    from ..studio.world.model import WORLDS, load_world, trained
 
     if place is None or (place.as_posix() in WORLDS and not place.exists()):
         return load_world(trained("unet" if place is None else place.as_posix()))
@@ -148,9 +148,9 @@ def _sample(arguments: argparse.Namespace) -> int:
 def _draw(arguments: argparse.Namespace) -> int:
     import torch
 
+    from ..studio.world.measure import Way, painter_of
+    from ..studio.world.model import noise_of, sampled, to_pictures
     from ..weighting.options import OPTIONS
-    from ..world.measure import Way, painter_of
-    from ..world.model import noise_of, sampled, to_pictures
 
     world, _ = world_of(arguments.world)
     painter, options = painter_of(world), options_of(arguments)

@@ -20,7 +20,6 @@ FOLDERS = (
     "web",
     "weighting",
     "workshop",
-    "world",
 )
 FILES = sorted([*ROOT.glob("*.py"), *(path for name in FOLDERS for path in (ROOT / name).rglob("*.py"))])
 BEGINNING = re.compile(r"\s*(Of|What|How|Where|Which|When|Who|Whose|Why)\b")

@@ -15,7 +15,6 @@ FOLDERS = (
     "nodes",
     "web",
     "commands",
-    "world",
     "workshop",
 )
 RUN_IN_HOSTS = {"peers"}

@@ -22,11 +22,11 @@ from typing import Any
 from unittest.mock import patch
 
 from ..nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from ..studio.world.measure import QUESTIONS
+from ..studio.world.tables import of_answer, picked, read_measured, summary
 from ..weighting.options import OPTIONS
 from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES
-from ..world.measure import QUESTIONS
-from ..world.tables import of_answer, picked, read_measured, summary
 from .blueprints import BLUEPRINTS, blueprint
 from .coverage import with_block
 

@@ -14,6 +14,9 @@ from ..encoder.tokenizer import default_tokenizer
 from ..hosts.comfy.a1111.noise import A1111Noise
 from ..hosts.comfy.a1111.parameters import read_parameters
 from ..hosts.comfy.a1111.schedules import Sigmas, make_sigmas
+from ..studio.world.measure import PHRASES, REGIONS, Drawable, Places, Way
+from ..studio.world.model import noise_of, sampled, to_pictures
+from ..studio.world.watching import mean_maps, watched
 from ..web import pictures
 from ..web.pictures.canvas import Canvas
 from ..web.pictures.style import DARK, MARGIN, mix, readable
@@ -27,9 +30,6 @@ from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.view import view
 from ..weighting.word_maps import key_rows
 from ..weighting.words import words_of_towers
-from ..world.measure import PHRASES, REGIONS, Drawable, Places, Way
-from ..world.model import noise_of, sampled, to_pictures
-from ..world.watching import mean_maps, watched
 from .docs_pictures import TWO, painter
 
 HELP_WIDTH = 340

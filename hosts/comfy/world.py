@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...world.model import JOINT, QWEN, TEXT, TRAINED, UNET, JointWorld, UNetWorld, load_world
+from ...studio.world.model import JOINT, QWEN, TEXT, TRAINED, UNET, JointWorld, UNetWorld, load_world
 from .contract import host
 from .models import managed
 from .types import Clip, ModelPatcher

@@ -16,11 +16,11 @@ from weighted_clip.studio.dalle.dalle import DALLE
 from weighted_clip.studio.dalle.dvae import DVAE, map_pixels
 from weighted_clip.studio.dalle.pieces import learned_pieces
 from weighted_clip.studio.dalle.prior import Prior
+from weighted_clip.studio.world import shapes
+from weighted_clip.studio.world.shapes import combinations
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.towers import layout_of
-from weighted_clip.world import shapes
-from weighted_clip.world.shapes import combinations
 
 TINY = DVAEConfig(vocab_size=512, hidden_dim=64, num_blocks=1, init_dim=8)
 """The smallest sizes that OpenAI's package takes."""

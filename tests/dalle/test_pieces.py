@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.dalle.pieces import Pieces, clip_pieces, learned_pieces, piece_lines
-from weighted_clip.world.shapes import combinations
+from weighted_clip.studio.world.shapes import combinations
 
 TEXTS = ["A photo of a Crème brûlée, 3 cats & dogs' house!!", "日本 😀 don't", "", " \n ", "\ud800x", "ab" * 60]
 CAPTIONS = [shape.caption for shape in combinations()]

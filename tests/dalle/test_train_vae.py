@@ -25,7 +25,7 @@ from weighted_clip.studio.training.dalle_options import DVAE_RECIPES, DVAEOption
 from weighted_clip.studio.training.data import Example, Problem, read_data
 from weighted_clip.studio.training.dvae import TrainedDVAE, noise_of
 from weighted_clip.studio.training.images import picture_of
-from weighted_clip.world.shapes import Judge, Shape, Style, draw, right, split, write_shapes
+from weighted_clip.studio.world.shapes import Judge, Shape, Style, draw, right, split, write_shapes
 
 from ..launching import launched
 from ..libraries import library
@@ -278,7 +278,7 @@ def test_shapes_that_are_not_finished_are_not_there(tmp_path: Path, monkeypatch:
 
     (tmp_path / "shapes").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr("weighted_clip.world.shapes.draw", interrupted)
+        patch.setattr("weighted_clip.studio.world.shapes.draw", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write_shapes(tmp_path / "shapes", copies=(1, 1))
     assert [path.name for path in tmp_path.rglob("*")] == ["shapes"]
@@ -295,7 +295,7 @@ def test_shapes_that_two_write_at_once_are_those_of_the_first_to_finish(
             write_shapes(folder, copies=(1, 1), seed=1)
         return real(*given)
 
-    monkeypatch.setattr("weighted_clip.world.shapes.draw", beside_another)
+    monkeypatch.setattr("weighted_clip.studio.world.shapes.draw", beside_another)
     with pytest.raises(OSError, match="not empty") as caught:
         write_shapes(folder, copies=(1, 1))
     assert str(folder) in str(caught.value)

@@ -23,7 +23,7 @@ from weighted_clip.hosts.webui import routes as webui_routes
 from weighted_clip.nodes import routes as comfy_routes
 from weighted_clip.studio.dalle.files import load_dvae
 from weighted_clip.studio.training import checkpoint
-from weighted_clip.world.model import load_world
+from weighted_clip.studio.world.model import load_world
 
 
 def saved(value: object, *, is_zip: bool = True) -> bytes:

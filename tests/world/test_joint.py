@@ -13,11 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 from weighted_clip.commands.program import main
-from weighted_clip.world.evaluation import held_out_scenes, is_held_out, training_example
-from weighted_clip.world.joint import HEAD_DIM, Joint, JointConfig, Qwen, QwenConfig, SingleBlock
-from weighted_clip.world.judge import discs_in
-from weighted_clip.world.measure import PHRASES, REGIONS, JointPainter, Painter, Prompt, Way, painter_of
-from weighted_clip.world.model import (
+from weighted_clip.studio.world.evaluation import held_out_scenes, is_held_out, training_example
+from weighted_clip.studio.world.joint import HEAD_DIM, Joint, JointConfig, Qwen, QwenConfig, SingleBlock
+from weighted_clip.studio.world.judge import discs_in
+from weighted_clip.studio.world.measure import PHRASES, REGIONS, JointPainter, Painter, Prompt, Way, painter_of
+from weighted_clip.studio.world.model import (
     PIECES,
     JointWorld,
     WorldError,
@@ -27,9 +27,9 @@ from weighted_clip.world.model import (
     places_of_pieces,
     save_world,
 )
-from weighted_clip.world.scenes import DISC_WORDS, TEXTURES, Scene, Thing, pictures, random_scene
-from weighted_clip.world.unet import Regions, Text
-from weighted_clip.world.watching import Selection, mean_maps, watched
+from weighted_clip.studio.world.scenes import DISC_WORDS, TEXTURES, Scene, Thing, pictures, random_scene
+from weighted_clip.studio.world.unet import Regions, Text
+from weighted_clip.studio.world.watching import Selection, mean_maps, watched
 
 from ..libraries import library
 from .worlds import random_world, wrong

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from weighted_clip.studio.world import joint, measure
+from weighted_clip.studio.world.measure import Painter, Question, Sitting, Way, of_point, painter_of
+from weighted_clip.studio.world.model import JointWorld, sampled
+from weighted_clip.studio.world.scenes import TEXTURES
+from weighted_clip.studio.world.watching import Selection
 from weighted_clip.weighting.attention import PLAIN, RowEffect, effect_of
-from weighted_clip.world import joint, measure
-from weighted_clip.world.measure import Painter, Question, Sitting, Way, of_point, painter_of
-from weighted_clip.world.model import JointWorld, sampled
-from weighted_clip.world.scenes import TEXTURES
-from weighted_clip.world.watching import Selection
 
 from .worlds import random_world
 

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 import torch
-from weighted_clip.world import measure
-from weighted_clip.world.measure import (
+from weighted_clip.studio.world import measure
+from weighted_clip.studio.world.measure import (
     EVERY_WAY,
     Interval,
     Painter,
@@ -20,7 +20,7 @@ from weighted_clip.world.measure import (
     interval,
     of_point,
 )
-from weighted_clip.world.model import STEPS, load_world
+from weighted_clip.studio.world.model import STEPS, load_world
 
 COMFY = Way("comfy", {"scheme": "comfy"})
 BIAS = Way("attention bias", how="bias")

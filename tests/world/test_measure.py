@@ -13,10 +13,9 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.commands.program import main
-from weighted_clip.web.pictures.weight_grid import SIDE, draw_weight_grid
-from weighted_clip.world import measure
-from weighted_clip.world.judge import things_in
-from weighted_clip.world.measure import (
+from weighted_clip.studio.world import measure
+from weighted_clip.studio.world.judge import things_in
+from weighted_clip.studio.world.measure import (
     QUESTIONS,
     QUICK,
     SEEDS,
@@ -31,9 +30,10 @@ from weighted_clip.world.measure import (
     missing,
     of_point,
 )
-from weighted_clip.world.model import save_world
-from weighted_clip.world.scenes import Scene, Thing, pictures
-from weighted_clip.world.tables import measured, of_answer, read_measured, summary, write_measured
+from weighted_clip.studio.world.model import save_world
+from weighted_clip.studio.world.scenes import Scene, Thing, pictures
+from weighted_clip.studio.world.tables import measured, of_answer, read_measured, summary, write_measured
+from weighted_clip.web.pictures.weight_grid import SIDE, draw_weight_grid
 
 from .worlds import random_world
 

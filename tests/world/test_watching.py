@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.world import measure
-from weighted_clip.world.judge import things_in
-from weighted_clip.world.measure import PHRASES, REGIONS, Painter, Prompt, Question, Sitting, Way, of_point
-from weighted_clip.world.model import load_world, noise_of, sampled
-from weighted_clip.world.scenes import Scene, Thing, pictures
-from weighted_clip.world.unet import Attention, Text, TransformerBlock
-from weighted_clip.world.watching import COARSE, EARLY, FINE, LATE, Selection, mapped, mean_maps, watched
+from weighted_clip.studio.world import measure
+from weighted_clip.studio.world.judge import things_in
+from weighted_clip.studio.world.measure import PHRASES, REGIONS, Painter, Prompt, Question, Sitting, Way, of_point
+from weighted_clip.studio.world.model import load_world, noise_of, sampled
+from weighted_clip.studio.world.scenes import Scene, Thing, pictures
+from weighted_clip.studio.world.unet import Attention, Text, TransformerBlock
+from weighted_clip.studio.world.watching import COARSE, EARLY, FINE, LATE, Selection, mapped, mean_maps, watched
 
 from .worlds import random_world
 

@@ -15,10 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from weighted_clip.commands.program import main
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.encoders import Encoders
-from weighted_clip.world.evaluation import held_out_scenes, is_held_out, rightness, training_example
-from weighted_clip.world.judge import NO_KIND, assigned, things_in
-from weighted_clip.world.model import (
+from weighted_clip.studio.world.evaluation import held_out_scenes, is_held_out, rightness, training_example
+from weighted_clip.studio.world.judge import NO_KIND, assigned, things_in
+from weighted_clip.studio.world.model import (
     FORMAT,
     PUNCTUATION,
     TRAINED,
@@ -34,7 +33,7 @@ from weighted_clip.world.model import (
     to_latents,
     to_pictures,
 )
-from weighted_clip.world.scenes import (
+from weighted_clip.studio.world.scenes import (
     BACKGROUND,
     KINDS,
     SIDE,
@@ -44,7 +43,8 @@ from weighted_clip.world.scenes import (
     pictures,
     random_scene,
 )
-from weighted_clip.world.unet import Text, UNet
+from weighted_clip.studio.world.unet import Text, UNet
+from weighted_clip.weighting.encoders import Encoders
 
 from ..libraries import library
 from .worlds import random_world, wrong
@@ -391,7 +391,7 @@ def test_so_small_a_world_takes_one_thread_unless_told_otherwise(
         seen.append(torch.get_num_threads())
         return sampled(*words, **options)
 
-    monkeypatch.setattr("weighted_clip.world.model.sampled", recording)
+    monkeypatch.setattr("weighted_clip.studio.world.model.sampled", recording)
     if given:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
     else:

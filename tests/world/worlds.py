@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from weighted_clip.world.judge import Found, assigned, things_in
-from weighted_clip.world.model import UNetWorld, World
-from weighted_clip.world.scenes import Scene
+from weighted_clip.studio.world.judge import Found, assigned, things_in
+from weighted_clip.studio.world.model import UNetWorld, World
+from weighted_clip.studio.world.scenes import Scene
 
 Kind = TypeVar("Kind", bound=World)
 Judge = Callable[[Tensor], list[list[Found]]]

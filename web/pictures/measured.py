@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from PIL import Image
 
 from ...encoder.image_file import image_of
-from ...world.measure import EVERY_WAY, SOME_WAYS, Painter, Question, Sitting, Way
-from ...world.tables import ANSWERS, Measured
+from ...studio.world.measure import EVERY_WAY, SOME_WAYS, Painter, Question, Sitting, Way
+from ...studio.world.tables import ANSWERS, Measured
 from .curves import draw_curves
 from .weight_grid import draw_weight_grid
 

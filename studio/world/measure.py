@@ -20,20 +20,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..encoder.foreign_text import parse_json
-from ..encoder.regular_file import read_regular
-from ..output.files import written_whole
-from ..weighting.areas import area_mask, read_area
-from ..weighting.attention import PLAIN, WAYS, effect_of, way_of
-from ..weighting.chunks import plain_id
-from ..weighting.encoders import EncodedTowers, Encoders
-from ..weighting.fields import weights_by_place
-from ..weighting.options import EncodeOptions
-from ..weighting.padding import PADDINGS
-from ..weighting.schemes import SCHEMES
-from ..weighting.syntax import parse
-from ..weighting.word_maps import key_rows
-from ..weighting.words import words_of_towers
+from ...encoder.foreign_text import parse_json
+from ...encoder.regular_file import read_regular
+from ...output.files import written_whole
+from ...weighting.areas import area_mask, read_area
+from ...weighting.attention import PLAIN, WAYS, effect_of, way_of
+from ...weighting.chunks import plain_id
+from ...weighting.encoders import EncodedTowers, Encoders
+from ...weighting.fields import weights_by_place
+from ...weighting.options import EncodeOptions
+from ...weighting.padding import PADDINGS
+from ...weighting.schemes import SCHEMES
+from ...weighting.syntax import parse
+from ...weighting.word_maps import key_rows
+from ...weighting.words import words_of_towers
 from .judge import Found, assigned
 from .model import (
     CELLS,

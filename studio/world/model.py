@@ -26,15 +26,15 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..encoder.config import TextConfig
-from ..encoder.files.safetensors_file import opened, why_unread
-from ..encoder.foreign_text import parse_json
-from ..encoder.quoting import quote
-from ..encoder.text_model import TextModel
-from ..encoder.tokenizer import default_tokenizer
-from ..output.export import save_tensors
-from ..output.files import written_whole
-from ..weighting.prompt import Span
+from ...encoder.config import TextConfig
+from ...encoder.files.safetensors_file import opened, why_unread
+from ...encoder.foreign_text import parse_json
+from ...encoder.quoting import quote
+from ...encoder.text_model import TextModel
+from ...encoder.tokenizer import default_tokenizer
+from ...output.export import save_tensors
+from ...output.files import written_whole
+from ...weighting.prompt import Span
 from .joint import Joint, JointConfig, Qwen, QwenConfig
 from .judge import Found, discs_in, things_in
 from .scenes import DISC_WORDS, KINDS, SIDE, TEXTURES, WORDS

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..encoder.quoting import quote
+from ...encoder.quoting import quote
 
 COLORS = {
     "red": (220, 40, 40),
