@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ..encoder.encoding import Encoding
     from ..encoder.text_model import TextEncoder
-    from ..output.shards import ShardHead
+    from ..studio.output.shards import ShardHead
     from ..weighting.encoders import EncodedTowers, Encoders
     from ..weighting.options import EncodeOptions
     from ..weighting.reading import ReadPrompt
@@ -263,7 +263,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _encode_shards(
     lines: PromptLines, encoder: BulkEncoder, report: Report, folder: Path, about: Mapping[str, str], *, overwrite: bool
 ) -> None:
-    from ..output.shards import ShardHead, shard_path, write_shard
+    from ..studio.output.shards import ShardHead, shard_path, write_shard
 
     for first, texts in shards(lines, report.size):
         path, head = shard_path(folder, first), ShardHead(first, texts, about)
@@ -278,7 +278,7 @@ def _encode_shards(
 
 def _is_written(path: Path, head: ShardHead, *, overwrite: bool) -> bool:
     """Whether an existing shard can be kept; one that lacks lines added to the file since cannot."""
-    from ..output.shards import ShardError, read_head
+    from ..studio.output.shards import ShardError, read_head
 
     if not path.exists():
         return False
@@ -301,7 +301,7 @@ def _clear(folder: Path, size: int, num_lines: int | None, *, overwrite: bool) -
 
     Such a shard has another size, or more lines. With ``overwrite`` it is removed.
     """
-    from ..output.shards import shard_files
+    from ..studio.output.shards import shard_files
 
     for first, path in sorted(shard_files(folder)):
         if first % size:

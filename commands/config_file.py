@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from ..encoder.quoting import quote
 from ..encoder.regular_file import read_regular
-from ..output.files import written_whole
+from ..studio.output.files import written_whole
 from ..weighting.prompt import shortened
 
 CONFIG_FLAG = "--config"

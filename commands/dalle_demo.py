@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import image_of
-from ..output.files import written_whole
+from ..studio.output.files import written_whole
 from . import Command
 from .console import show
 from .images import write_picture

@@ -44,7 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from ..encoder.clip import load_full_clip
     from ..encoder.tokenizer import default_tokenizer
-    from ..output.files import written_whole
+    from ..studio.output.files import written_whole
     from ..studio.training.captions import token_ids
     from ..studio.training.contrastive import loss_of
     from ..studio.training.data import read_data, summary

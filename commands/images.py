@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..encoder.image_file import SUFFIXES, open_image
-from ..output.files import written_whole
+from ..studio.output.files import written_whole
 from .console import Progress, show
 from .options import device_of, dtype_named
 from .processes import holding_interrupt
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..encoder.clip import FullClip
     from ..encoder.config import Activation
-    from ..output.placing import Placed, Placement
+    from ..studio.output.placing import Placed, Placement
     from ..weighting.features import TextFeatures
 
 
@@ -96,7 +96,7 @@ def text_features_of(clip: FullClip, text: str, syntax: str) -> TextFeatures:
 
 def copy_images(placements: Sequence[Placement]) -> Placed:
     """Copy images, all or, on an error or Ctrl-C, none of them, counting them on a terminal."""
-    from ..output.placing import place_files
+    from ..studio.output.placing import place_files
 
     progress, stopped = Progress(), threading.Event()
 

@@ -111,8 +111,8 @@ def _stretch(arguments: argparse.Namespace) -> int:
     from ..encoder.files.layouts import KEPT_POSITIONS
     from ..encoder.files.stretching import stretched_file
     from ..encoder.files.tensor_file import open_tensor_file
-    from ..output.files import written_whole
-    from ..output.rewriting import rewrite
+    from ..studio.output.files import written_whole
+    from ..studio.output.rewriting import rewrite
 
     weights: Path = arguments.weights
     if weights.is_dir() or weights.suffix == ".json":

@@ -225,8 +225,8 @@ def _encode(arguments: argparse.Namespace) -> int:
 
 def _encode_one(arguments: argparse.Namespace) -> int:
     from ..encoder.encoding import Encoding
-    from ..output.export import write_conditioning
-    from ..output.files import written_whole
+    from ..studio.output.export import write_conditioning
+    from ..studio.output.files import written_whole
     from ..weighting.encoders import Encoders
     from ..weighting.schemes.negpip import check_without_signs
     from ..weighting.view import bound_text, counted, token_table

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..encoder.image_file import image_of
-from ..output.files import written_whole
+from ..studio.output.files import written_whole
 from .config_file import CONFIG_FLAG, CONFIG_NAME, write_config
 from .images import write_picture
 from .options import DTYPES, add_value

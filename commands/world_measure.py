@@ -88,7 +88,7 @@ def write_report(
     painter: Painter, found: Measured, tables: Sequence[tuple[Question, Mapping[str, Table]]], folder: Path
 ) -> list[Path]:
     """Write means, tables, charts and grids of questions into a folder; return their paths."""
-    from ..output.files import written_whole
+    from ..studio.output.files import written_whole
     from ..studio.world.tables import write_measured
     from ..web.pictures.measured import draw_chart, draw_grid
 

@@ -153,7 +153,7 @@ def read_file(path: Path) -> None:
     from weighted_clip.encoder.clip import load_full_clip
     from weighted_clip.encoder.files.checkpoint import load_text_models
     from weighted_clip.encoder.files.textual_inversion import read_embedding_file
-    from weighted_clip.output.shards import read_head
+    from weighted_clip.studio.output.shards import read_head
 
     for read in (load_text_models, load_full_clip, read_embedding_file, read_head):
         with suppress(ValueError):

@@ -25,9 +25,9 @@ from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.output import shards as shard_files
-from weighted_clip.output.files import RUN_LOCK_NAME, TEMPORARY_SUFFIX, alone_in, written_whole
-from weighted_clip.output.shards import ShardError, read_head, read_shards
+from weighted_clip.studio.output import shards as shard_files
+from weighted_clip.studio.output.files import RUN_LOCK_NAME, TEMPORARY_SUFFIX, alone_in, written_whole
+from weighted_clip.studio.output.shards import ShardError, read_head, read_shards
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.towers import Reader, joined, layout_of, read_for_towers

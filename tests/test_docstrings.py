@@ -13,7 +13,6 @@ FOLDERS = (
     "encoder",
     "hosts",
     "nodes",
-    "output",
     "scripts",
     "tests",
     "studio",

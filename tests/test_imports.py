@@ -8,7 +8,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
     "encoder",
-    "output",
     "studio",
     "weighting",
     "hosts",

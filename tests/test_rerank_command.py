@@ -21,7 +21,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vis
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.output import files
+from weighted_clip.studio.output import files
 
 from .transformers_clip import Reference, write_clip
 

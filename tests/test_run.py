@@ -312,7 +312,6 @@ def test_stand_alone_pins_cover_the_requirements_of_the_pack(run: ModuleType) ->
 def test_every_package_folder_is_built(project: dict) -> None:
     tops = (
         "encoder",
-        "output",
         "studio",
         "weighting",
         "hosts",

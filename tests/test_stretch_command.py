@@ -22,7 +22,7 @@ from weighted_clip.encoder.files.checkpoint import (
     seeded_vision_model,
 )
 from weighted_clip.encoder.files.stretching import stretched
-from weighted_clip.output.rewriting import rewrite
+from weighted_clip.studio.output.rewriting import rewrite
 
 from .encoder.files import Tensors, hugging_face, old_clip_save, openclip, openclip_linear, transformers_5
 from .faults.disks import file_limit

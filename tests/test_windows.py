@@ -32,7 +32,7 @@ from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text
 from weighted_clip.encoder.files.textual_inversion import read_embedding_file
 from weighted_clip.hosts.comfy.loras import find_loras, load_loras
 from weighted_clip.nodes import routes
-from weighted_clip.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
+from weighted_clip.studio.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
 from weighted_clip.studio.training.data import _in_order, read_captions, read_data
 from weighted_clip.web.lab import access
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
@@ -231,7 +231,7 @@ def test_a_lora_is_found_as_windows_lists_it(written: str, monkeypatch: pytest.M
 
 
 LISTED = ("glob", "rglob", "iterdir")
-ORDERED = ("commands", "encoder", "output", "studio", "weighting")
+ORDERED = ("commands", "encoder", "studio", "weighting")
 """Folders where the order of files decides what is computed or written."""
 
 

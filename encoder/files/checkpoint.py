@@ -3,7 +3,7 @@
 ``layouts.py`` defines the supported files: those of Hugging Face, OpenAI, OpenCLIP and ComfyUI, and checkpoints of
 Stable Diffusion 1.x, 2.x and SDXL. ``tensor_file.py`` reads them. Sizes come from the tensors' shapes; what shapes do
 not tell comes from a config beside the file (``config_file.py``) or is that of the released tower. Towers are written
-with Hugging Face's keys, for other programs; ``output/`` writes the bytes.
+with Hugging Face's keys, for other programs; ``studio/output/`` writes the bytes.
 
 Source: the ``model.safetensors`` of openai/clip-vit-large-patch14. ComfyUI 0.29 recognises a text encoder by the prefix
 ``text_model.``: without it, it finds none of its weights.

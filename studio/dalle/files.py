@@ -20,8 +20,8 @@ from torch import nn
 from ...encoder.files.safetensors_file import FLOATS, opened, why_unread
 from ...encoder.foreign_text import parse_json
 from ...encoder.quoting import quote
-from ...output.export import save_tensors
-from ...output.files import written_whole
+from ..output.export import save_tensors
+from ..output.files import written_whole
 from .config import DVAEConfig
 from .dvae import DVAE
 

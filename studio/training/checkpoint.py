@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from ...encoder.files.torch_archive import check_archive
 from ...encoder.foreign_text import parse_json
 from ...encoder.quoting import quote
-from ...output.files import WriteError, written_whole
 from ...weighting.prompt import shortened
+from ..output.files import WriteError, written_whole
 from . import log
 
 if TYPE_CHECKING:

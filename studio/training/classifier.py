@@ -34,8 +34,8 @@ from ...encoder.quoting import quote
 from ...encoder.text_model import TextModel
 from ...encoder.tokenizer import default_tokenizer
 from ...encoder.vision_model import VisionModel
-from ...output.export import save_tensors
-from ...output.files import written_whole
+from ..output.export import save_tensors
+from ..output.files import written_whole
 from .captions import caption_of, notes_on_length, token_ids
 from .checkpoint import check_like, check_weights
 from .data import Data, Problem, summary

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...output.files import written_whole
+from ..output.files import written_whole
 
 LOG_NAME = "log.jsonl"
 """File name in a run's folder."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ...output.files import written_whole
+from ..output.files import written_whole
 from . import checkpoint, log, powersgd
 from .captions import Batches, held_out, num_in_epoch
 from .checkpoint import MOST_IN_A_ROW, NotFiniteError, check_weights, local

@@ -30,8 +30,8 @@ from ...encoder.quoting import quote
 from ...encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
 from ...encoder.text_model import TextModel, first_eos
 from ...encoder.tokenizer import END_OF_WORD, bytes_of, default_tokenizer
-from ...output.export import save_tensors
-from ...output.files import written_whole
+from ..output.export import save_tensors
+from ..output.files import written_whole
 from .captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
 from .checkpoint import check_like, check_weights
 from .data import Data

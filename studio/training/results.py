@@ -14,8 +14,8 @@ from ...encoder.clip import FullClip
 from ...encoder.files.checkpoint import config_of, hugging_face_tensors, position_metadata
 from ...encoder.files.folders import Files, Parts, files_for
 from ...encoder.files.tensor_file import CheckpointError
-from ...output.export import save_tensors
-from ...output.files import folder_written_whole, written_whole
+from ..output.export import save_tensors
+from ..output.files import folder_written_whole, written_whole
 from .checkpoint import check_weights
 from .grad_cache import Towers
 from .images import read_again

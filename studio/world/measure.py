@@ -22,7 +22,6 @@ from torch import Tensor
 
 from ...encoder.foreign_text import parse_json
 from ...encoder.regular_file import read_regular
-from ...output.files import written_whole
 from ...weighting.areas import area_mask, read_area
 from ...weighting.attention import PLAIN, WAYS, effect_of, way_of
 from ...weighting.chunks import plain_id
@@ -34,6 +33,7 @@ from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import parse
 from ...weighting.word_maps import key_rows
 from ...weighting.words import words_of_towers
+from ..output.files import written_whole
 from .judge import Found, assigned
 from .model import (
     CELLS,

@@ -32,9 +32,9 @@ from ...encoder.foreign_text import parse_json
 from ...encoder.quoting import quote
 from ...encoder.text_model import TextModel
 from ...encoder.tokenizer import default_tokenizer
-from ...output.export import save_tensors
-from ...output.files import written_whole
 from ...weighting.prompt import Span
+from ..output.export import save_tensors
+from ..output.files import written_whole
 from .joint import Joint, JointConfig, Qwen, QwenConfig
 from .judge import Found, discs_in, things_in
 from .scenes import DISC_WORDS, KINDS, SIDE, TEXTURES, WORDS

@@ -18,7 +18,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from ...output.files import folder_written_whole
+from ..output.files import folder_written_whole
 from .scenes import COLORS
 from .scenes import KINDS as SCENE_KINDS
 

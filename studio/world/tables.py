@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from ...output.files import written_whole
+from ..output.files import written_whole
 from .measure import Interval, Points, Question, of_point
 
 ANSWERS = {

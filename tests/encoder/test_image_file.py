@@ -322,7 +322,7 @@ def test_pictures_are_opened_in_one_place_only() -> None:
         "encoder",
         "hosts",
         "nodes",
-        "output",
+        "studio/output",
         "scripts",
         "web",
         "weighting",

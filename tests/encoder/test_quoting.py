@@ -76,7 +76,6 @@ def test_no_message_makes_a_whole_text_and_cuts_it_then() -> None:
         "encoder",
         "hosts",
         "nodes",
-        "output",
         "studio",
         "web",
         "weighting",

@@ -110,7 +110,7 @@ class Replaced(Kind):
             self.work(OLD)
 
     def work(self, number: int) -> None:
-        from weighted_clip.output.files import written_whole
+        from weighted_clip.studio.output.files import written_whole
 
         with written_whole(self.path) as place:
             write_in_parts(place, number)
@@ -149,7 +149,7 @@ class Folder(Replaced):
     name = "folder"
 
     def work(self, number: int) -> None:
-        from weighted_clip.output.files import folder_written_whole
+        from weighted_clip.studio.output.files import folder_written_whole
 
         with folder_written_whole(self.path, may_replace=True) as whole:
             for name in "ab":
@@ -181,7 +181,7 @@ class New(Replaced):
         pass
 
     def work(self, number: int) -> None:
-        from weighted_clip.output.files import written_whole
+        from weighted_clip.studio.output.files import written_whole
 
         with written_whole(self.path, may_replace=False) as place:
             write_in_parts(place, number)
@@ -230,7 +230,7 @@ class Copied(Kind):
         return self.folder / "to" / ("x" if name in "ab" else "y") / name
 
     def work(self, number: int) -> None:
-        from weighted_clip.output.placing import Placement, place_files
+        from weighted_clip.studio.output.placing import Placement, place_files
 
         place_files([Placement(self.source(name), self.target(name)) for name in self.names])
 
@@ -263,13 +263,13 @@ class Rewritten(Replaced):
     name = "file.safetensors"
 
     def work(self, number: int) -> None:
-        from weighted_clip.output.files import written_whole
+        from weighted_clip.studio.output.files import written_whole
 
         with written_whole(self.path) as place:
             self._rewrite(place, number)
 
     def _rewrite(self, place: Path, number: int) -> None:
-        from weighted_clip.output.rewriting import rewrite
+        from weighted_clip.studio.output.rewriting import rewrite
 
         source = self.folder.with_name("source.safetensors")
         if not source.exists():
@@ -294,13 +294,13 @@ class Shard(Replaced):
     def work(self, number: int) -> None:
         import torch
         from weighted_clip.encoder.encoding import Encoding
-        from weighted_clip.output.shards import ShardHead, write_shard
+        from weighted_clip.studio.output.shards import ShardHead, write_shard
 
         rows = [Encoding(torch.full((7, 8), float(number)), torch.full((8,), float(number))) for _ in "abc"]
         write_shard(self.path, ShardHead(0, (f"a {number}", "b", "c"), {"version": str(number)}), rows)
 
     def version(self) -> int:
-        from weighted_clip.output.shards import read_head, read_shards
+        from weighted_clip.studio.output.shards import read_head, read_shards
 
         number = int(read_head(self.path).about["version"])
         lines = [*read_shards(self.folder)]

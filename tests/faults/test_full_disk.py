@@ -21,8 +21,8 @@ from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.nodes import results
-from weighted_clip.output.export import write_conditioning
-from weighted_clip.output.files import TEMPORARY_SUFFIX, WriteError, written_whole
+from weighted_clip.studio.output.export import write_conditioning
+from weighted_clip.studio.output.files import TEMPORARY_SUFFIX, WriteError, written_whole
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel
 from weighted_clip.web.lab.study import export
@@ -273,7 +273,7 @@ def test_a_kill_while_writing_leaves_the_old_file_and_the_next_run_cleans_up(tmp
     path = tmp_path / "prompt.safetensors"
     write_conditioning(path, ROWS, "old", EncodeOptions(), {})
     before = path.read_bytes()
-    command = [sys.executable, "-c", KILLED, str(path), str(ROOT / "output" / "files.py")]
+    command = [sys.executable, "-c", KILLED, str(path), str(ROOT / "studio" / "output" / "files.py")]
     assert subprocess.run(command, env=environment(), check=False).returncode == -signal.SIGKILL
     left = path.with_name(path.name + TEMPORARY_SUFFIX)
     assert [path.read_bytes() for path in left.rglob("whole.*")] == [b"half"]

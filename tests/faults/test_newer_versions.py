@@ -15,7 +15,7 @@ from weighted_clip.hosts.comfy.a1111.noise import A1111Noise
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.settings import Settings, pasted
 from weighted_clip.nodes.routes import ruler_nodes
-from weighted_clip.output.shards import FORMAT, ShardError, read_head, read_shards
+from weighted_clip.studio.output.shards import FORMAT, ShardError, read_head, read_shards
 from weighted_clip.web.inspection import RequestError, inspect, request_of
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
 from weighted_clip.weighting.features import text_features

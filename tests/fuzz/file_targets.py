@@ -25,7 +25,7 @@ from weighted_clip.encoder.files.textual_inversion import MAX_VECTORS, Embedding
 from weighted_clip.encoder.prefix import encoders_for
 from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.vision_model import VisionModel
-from weighted_clip.output.shards import ShardError, read_shards
+from weighted_clip.studio.output.shards import ShardError, read_shards
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.embeddings import EmbeddingError
 

@@ -16,7 +16,7 @@ from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.files.textual_inversion import EmbeddingFileError, read_embedding_file
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.output.shards import ShardError, read_shards
+from weighted_clip.studio.output.shards import ShardError, read_shards
 from weighted_clip.web import inspection
 from weighted_clip.web.inspection import MAX_VIEWS, inspect
 from weighted_clip.weighting.chunks import ChunkLayout

@@ -20,7 +20,7 @@ from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_
 from weighted_clip.encoder.image_file import open_image
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.output.export import save_tensors
+from weighted_clip.studio.output.export import save_tensors
 from weighted_clip.studio.training import images
 from weighted_clip.studio.training.captions import token_ids
 from weighted_clip.studio.training.classifier import CLASSIFIER_NAME, Classifier, load_classifier, probabilities

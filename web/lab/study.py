@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...encoder.masks import causal_mask, combine
 from ...encoder.tokenizer import default_tokenizer
-from ...output.export import write_conditioning
+from ...studio.output.export import write_conditioning
 from ...weighting.chunking import ChunkedSection
 from ...weighting.chunks import Token, TokenChunk
 from ...weighting.hiding import phrases_visible

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...output.files import written_whole
+from ...studio.output.files import written_whole
 from ..job import HostFailed, run_job
 from .scale import Scale
 from .timing import Ratio, Run, compare, times_in_turn

@@ -15,7 +15,7 @@ from .files import written_whole
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..encoder.encoding import Encoding
+    from ...encoder.encoding import Encoding
 
 
 def write_conditioning(path: Path, rows: Encoding, text: str, options: object, about: Mapping[str, str]) -> None:

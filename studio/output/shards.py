@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError
 
-from ..encoder.files.safetensors_file import opened
-from ..encoder.quoting import quote
+from ...encoder.files.safetensors_file import opened
+from ...encoder.quoting import quote
 from .export import save_tensors
 from .files import written_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..encoder.encoding import Encoding
+    from ...encoder.encoding import Encoding
 
 FORMAT_NAME = "weighted-clip shard"
 FORMAT = f"{FORMAT_NAME} 1"
