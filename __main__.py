@@ -1,7 +1,7 @@
 """The program: ``weighted-clip COMMAND``.
 
 Run it through ``run.py``, as ``python -m weighted_clip``, or as the installed ``weighted-clip``. The commands are in
-``commands/``.
+``studio/commands/``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def run() -> None:
         sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
         load_package()
         __package__ = NAME
-    from .commands.processes import end
-    from .commands.program import PROGRAM, main
+    from .studio.commands.processes import end
+    from .studio.commands.program import PROGRAM, main
 
     end(main(program="python run.py" if is_file else PROGRAM))
 

@@ -130,7 +130,7 @@ def parse_arguments(arguments: list[str]) -> tuple[str, list[str]]:
 def commands() -> dict[str, str]:
     """The commands and the help of each, read from their source: nothing may be installed yet."""
     found: dict[str, str] = {}
-    for path in sorted((ROOT / "commands").glob("*.py")):
+    for path in sorted((ROOT / "studio" / "commands").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Command":
                 name, told = map(ast.literal_eval, node.args[:2])

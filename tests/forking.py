@@ -22,7 +22,7 @@ IMPORTED = (
     "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook",
     "torch.distributed.fsdp",
     "torch.onnx",
-    "weighted_clip.commands.program",
+    "weighted_clip.studio.commands.program",
     *(f"weighted_clip.studio.training.{name}" for name in ("classifier", "contrastive", "dvae", "mlm", "prior")),
 )
 """Modules that each process would import."""
@@ -54,7 +54,7 @@ def main() -> None:
 
 def become(environment: dict[str, str], program: str, arguments: list[str], out: str, errors: str, **_: Any) -> None:
     """Run the program in this process, and end."""
-    from weighted_clip.commands.processes import end
+    from weighted_clip.studio.commands.processes import end
 
     for number, path, how in ((0, os.devnull, os.O_RDONLY), (1, out, os.O_WRONLY), (2, errors, os.O_WRONLY)):
         os.dup2(os.open(path, how | os.O_APPEND | os.O_CREAT), number)

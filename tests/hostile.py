@@ -86,11 +86,11 @@ def write_files(folder: Path) -> list[Path]:
 def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     """Everything that takes a prompt, by name."""
     import ftfy  # noqa: F401  # else the first prompt that is cleaned would import it
-    from weighted_clip.commands.program import main
     from weighted_clip.encoder.config import TextConfig
     from weighted_clip.encoder.tokenizer import default_tokenizer
     from weighted_clip.hosts.webui.engines import WebUIError
     from weighted_clip.hosts.webui.settings import Settings, pasted
+    from weighted_clip.studio.commands.program import main
     from weighted_clip.web.inspection import RequestError, inspect
     from weighted_clip.web.lab import markup
     from weighted_clip.web.lab.native import Settings as LabSettings

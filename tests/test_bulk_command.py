@@ -16,15 +16,15 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from weighted_clip.commands import bulk
-from weighted_clip.commands.bulk import BulkEncoder
-from weighted_clip.commands.processes import place_of
-from weighted_clip.commands.program import main
-from weighted_clip.commands.prompt_lines import MAX_LINE_BYTES, PromptLines
 from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
 from weighted_clip.encoder.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.studio.commands import bulk
+from weighted_clip.studio.commands.bulk import BulkEncoder
+from weighted_clip.studio.commands.processes import place_of
+from weighted_clip.studio.commands.program import main
+from weighted_clip.studio.commands.prompt_lines import MAX_LINE_BYTES, PromptLines
 from weighted_clip.studio.output import shards as shard_files
 from weighted_clip.studio.output.files import RUN_LOCK_NAME, TEMPORARY_SUFFIX, alone_in, written_whole
 from weighted_clip.studio.output.shards import ShardError, read_head, read_shards
@@ -741,7 +741,7 @@ def test_no_more_than_a_shard_is_held(weights: Path, tmp_path: Path, monkeypatch
 def test_memory_does_not_grow_with_the_file(weights: Path, tmp_path: Path) -> None:
     """The program's own peak, which counts all that Python and torch hold."""
     script = (
-        "import pathlib, sys; from weighted_clip.commands.program import main; assert main(sys.argv[1:]) == 0;"
+        "import pathlib, sys; from weighted_clip.studio.commands.program import main; assert main(sys.argv[1:]) == 0;"
         "print(pathlib.Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])"
     )
     environ = {**environ_with_package(tmp_path), "WEIGHTED_CLIP_MEMORY_MB": "0"}  # what encoders keep is bounded too

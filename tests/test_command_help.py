@@ -15,8 +15,8 @@ from types import ModuleType
 
 import pytest
 import weighted_clip
-from weighted_clip.commands import console
-from weighted_clip.commands.program import COMMANDS, EXAMPLES, main, make_parser
+from weighted_clip.studio.commands import console
+from weighted_clip.studio.commands.program import COMMANDS, EXAMPLES, main, make_parser
 
 from .test_run import run  # noqa: F401
 from .test_starting import MISTYPED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands.program import main
 
 from .compatibility import ROWS
 from .libraries import COMPARED, library, numbers

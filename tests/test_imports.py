@@ -13,7 +13,6 @@ FOLDERS = (
     "hosts",
     "nodes",
     "web",
-    "commands",
     "workshop",
 )
 RUN_IN_HOSTS = {"peers"}
@@ -25,7 +24,7 @@ ALLOWED = {
     "modules": ("hosts/webui/*.py",),
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
-    "accelerate": ("studio/training/*.py", "commands/*.py"),
+    "accelerate": ("studio/training/*.py", "studio/commands/*.py"),
     "peft": ("studio/training/lora.py",),
 }
 """Files that may import a module of a host, or one that no host needs."""
@@ -37,7 +36,7 @@ AT_THE_TOP = {
             *("image_tokens", "ranking", "text_to_image"),
         )
     ),
-    "accelerate": ("studio/training/*.py", "commands/*.py"),  # for types
+    "accelerate": ("studio/training/*.py", "studio/commands/*.py"),  # for types
 }
 """Files that are only imported where the module is, or name its types."""
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from weighted_clip.commands.images import image_files
-from weighted_clip.commands.program import main
 from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.studio.commands.images import image_files
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output import files
 
 from .transformers_clip import Reference, write_clip

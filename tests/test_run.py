@@ -317,7 +317,6 @@ def test_every_package_folder_is_built(project: dict) -> None:
         "hosts",
         "nodes",
         "web",
-        "commands",
         "workshop",
     )
     folders = [init.parent.relative_to(ROOT) for top in tops for init in (ROOT / top).rglob("__init__.py")]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import weighted_clip
-from weighted_clip.commands.program import COMMANDS
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
+from weighted_clip.studio.commands.program import COMMANDS
 from weighted_clip.weighting.encoders import Encoders
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,7 +36,7 @@ import io, json, runpy, sys
 from contextlib import redirect_stderr, redirect_stdout
 
 runpy.run_path(sys.argv[1])["load_package"]()
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands.program import main
 
 found = {}
 for name, arguments in json.loads(sys.argv[2]).items():
@@ -61,7 +61,7 @@ def started(*arguments: str) -> tuple[int, set[str]]:
 def test_no_torch_is_imported() -> None:
     code, modules = started(*READING["inspect"])
     assert code == 0
-    assert "weighted_clip.commands" in modules
+    assert "weighted_clip.studio.commands" in modules
     assert not HEAVY & modules
     helps = {f"{name} --help": [*name.split(), "--help"] for name in HELP}
     done = run_python(RUN_ALL, str(ROOT / "__main__.py"), json.dumps({**READING, **helps, **MISTYPED}))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands.program import main
 
 BAD = b"caf\xe9".decode("utf-8", "surrogateescape")
 PLAIN = ["encode", "a cat", "--weights", "none.safetensors"]

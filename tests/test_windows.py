@@ -23,8 +23,6 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from weighted_clip.commands.bulk import check_name
-from weighted_clip.commands.program import main
 from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.encoding import Encoding
@@ -32,6 +30,8 @@ from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text
 from weighted_clip.encoder.files.textual_inversion import read_embedding_file
 from weighted_clip.hosts.comfy.loras import find_loras, load_loras
 from weighted_clip.nodes import routes
+from weighted_clip.studio.commands.bulk import check_name
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
 from weighted_clip.studio.training.data import _in_order, read_captions, read_data
 from weighted_clip.web.lab import access
@@ -111,7 +111,7 @@ def test_no_escape_sequence_is_written_to_terminals() -> None:
 def product_files() -> list[Path]:
     """Our modules, without those that run in a host."""
     names = (
-        "commands",
+        "studio",
         "encoder",
         "hosts",
         "nodes",
@@ -231,7 +231,7 @@ def test_a_lora_is_found_as_windows_lists_it(written: str, monkeypatch: pytest.M
 
 
 LISTED = ("glob", "rglob", "iterdir")
-ORDERED = ("commands", "encoder", "studio", "weighting")
+ORDERED = ("encoder", "studio", "weighting")
 """Folders where the order of files decides what is computed or written."""
 
 

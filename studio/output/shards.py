@@ -2,7 +2,7 @@
 
 A shard holds the prompts of consecutive lines, with everything they were made from in the metadata. It is named after
 its first line, because a name with its last line or the number of shards would change when lines are added. Lines count
-from 0. ``commands/bulk.py`` decides when a shard is rewritten.
+from 0. ``studio/commands/bulk.py`` decides when a shard is rewritten.
 
 Source: docs/command-line.md, "Shards".
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands.program import main
 
 from ..fuzz.limited import Limited, Outcome, refused
 from ..fuzz.model_files import ModelFile, controls, hostile_files

@@ -13,10 +13,10 @@ from types import ModuleType
 import pytest
 import torch
 from torch import Tensor, nn
-from weighted_clip.commands import model_files
-from weighted_clip.commands.program import main
 from weighted_clip.encoder.config import MaskVariant
 from weighted_clip.encoder.sparse_masks import column_mask, convolutional_mask, row_mask
+from weighted_clip.studio.commands import model_files
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle import published as module
 from weighted_clip.studio.dalle.files import DVAEFileError, load_dvae
 from weighted_clip.studio.dalle.prior_file import load_prior
@@ -56,7 +56,7 @@ def test_openais_pickled_modules_are_converted_without_their_package(
     assert main(["convert-dvae", *map(str, paths), str(out)]) == 1
     assert "is there already" in capsys.readouterr().err
     out.write_bytes(b"mine")
-    monkeypatch.setattr("weighted_clip.commands.model_files.check_new_file", lambda path: None)
+    monkeypatch.setattr("weighted_clip.studio.commands.model_files.check_new_file", lambda path: None)
     assert main(["convert-dvae", *map(str, paths), str(out)]) == 1  # as if it had come since
     assert f"{out} cannot be written: File exists" in capsys.readouterr().err
     assert out.read_bytes() == b"mine"

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle.config import SMALL, DVAEConfig
 from weighted_clip.studio.dalle.dvae import DVAE
 from weighted_clip.studio.dalle.files import load_dvae

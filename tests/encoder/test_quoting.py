@@ -72,7 +72,6 @@ def test_no_message_makes_a_whole_text_and_cuts_it_then() -> None:
     """Formats such as ``{value!r:.80}``, and ``str(value)[:80]``: they make all of a value's text before its end."""
     cut = re.compile(r"![rsa]:\.\d|\b(?:repr|str)\([^()]*\)\[:")
     rooms = (
-        "commands",
         "encoder",
         "hosts",
         "nodes",

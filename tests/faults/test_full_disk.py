@@ -15,12 +15,12 @@ import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
-from weighted_clip.commands.program import main
-from weighted_clip.commands.rerank import _copy
 from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.nodes import results
+from weighted_clip.studio.commands.program import main
+from weighted_clip.studio.commands.rerank import _copy
 from weighted_clip.studio.output.export import write_conditioning
 from weighted_clip.studio.output.files import TEMPORARY_SUFFIX, WriteError, written_whole
 from weighted_clip.web.lab.model import LabError
@@ -326,7 +326,7 @@ PACK = """
 import sys
 sys.dont_write_bytecode = False
 import weighted_clip
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands.program import main
 assert weighted_clip.NODE_CLASS_MAPPINGS
 sys.exit(main(sys.argv[1:]))
 """

@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from weighted_clip.commands.processes import alone
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands.processes import alone
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output import files
 from weighted_clip.studio.output.files import RUN_LOCK_NAME, TEMPORARY_SUFFIX, alone_in, written_whole
 

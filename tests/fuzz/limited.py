@@ -111,7 +111,7 @@ def _commands() -> Callable[[list[Any]], Outcome]:
         import_module(f"weighted_clip.{name}")
     with torch.no_grad():  # what PyTorch allocates at first use
         torch.nn.Linear(64, 64)(torch.zeros(64, 64))
-    from weighted_clip.commands.program import main
+    from weighted_clip.studio.commands.program import main
 
     def run(command: list[Any]) -> Outcome:
         errors = io.StringIO()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
+from weighted_clip.studio.commands.program import main
 
 from ..encoder.files import write
 from ..libraries import library

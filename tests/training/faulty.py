@@ -34,7 +34,7 @@ def spoil_gradients(run) -> None:
 def main() -> int:
     root = Path(__file__).resolve().parents[2]
     runpy.run_path(str(root / "__main__.py"))["load_package"]()
-    from weighted_clip.commands import processes, program
+    from weighted_clip.studio.commands import processes, program
     from weighted_clip.studio.training import loop, options
 
     fault, rank, step, arguments = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), [*sys.argv[4:], "--save-every", "1"]
@@ -67,6 +67,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     status = main()
-    from weighted_clip.commands.processes import end
+    from weighted_clip.studio.commands.processes import end
 
     end(status)

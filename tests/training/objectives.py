@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle.files import save_dvae
 from weighted_clip.studio.training import loop
 

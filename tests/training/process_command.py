@@ -22,7 +22,7 @@ def main() -> None:
     spec.loader.exec_module(module)
 
     from accelerate.state import AcceleratorState
-    from weighted_clip.commands import program
+    from weighted_clip.studio.commands import program
     from weighted_clip.studio.training.loop import Loop
 
     given: dict[str, int | None] = {}

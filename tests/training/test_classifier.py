@@ -15,11 +15,11 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
-from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.image_file import open_image
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output.export import save_tensors
 from weighted_clip.studio.training import images
 from weighted_clip.studio.training.captions import token_ids

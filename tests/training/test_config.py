@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from weighted_clip.commands.config_file import CONFIG_NAME, write_config
-from weighted_clip.commands.program import COMMANDS, main, make_parser
+from weighted_clip.studio.commands.config_file import CONFIG_NAME, write_config
+from weighted_clip.studio.commands.program import COMMANDS, main, make_parser
 
 from .objectives import OBJECTIVES, start, words
 from .runs import log_of

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from weighted_clip.commands.program import main
 from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.files.sizes import configs_of
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.new_text import new_clip, new_text_model
 from weighted_clip.studio.training.options import TrainOptions
 from weighted_clip.weighting.encoders import Encoders

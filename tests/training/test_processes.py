@@ -133,7 +133,7 @@ ENDS_LATE = """
 import atexit, runpy, sys
 import torch
 runpy.run_path(sys.argv[1])["load_package"]()
-from weighted_clip.commands.processes import end
+from weighted_clip.studio.commands.processes import end
 atexit.register(print, "late")
 if sys.argv[2:] == ["together"]:
     torch.distributed.init_process_group("gloo")

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
-from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.checkpoint import clip_config
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output.export import save_tensors
 from weighted_clip.studio.training.contrastive import Run
 

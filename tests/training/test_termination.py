@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.commands import processes
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands import processes
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.loop import Loop
 
 from ..dalle.models import shrink_demo
@@ -181,7 +181,7 @@ def test_a_second_signal_ends_a_process_at_once() -> None:
     code = (
         "import runpy, signal, time\n"
         f"runpy.run_path({str(PROGRAM)!r})['load_package']()\n"
-        "from weighted_clip.commands import processes\n"
+        "from weighted_clip.studio.commands import processes\n"
         "processes.SECONDS_OF_ONE_SIGNAL = 0.2\n"
         "with processes.terminable(), processes.holding_interrupt(lambda: print('held', flush=True)):\n"
         "    for _ in range(3):\n"

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.commands.program import main
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle.config import PriorConfig
 from weighted_clip.studio.dalle.dalle import DALLE, save_dalle
 from weighted_clip.studio.dalle.files import save_dvae

@@ -12,9 +12,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.commands.program import main
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.studio.commands.program import main
 from weighted_clip.web.inspection import MAX_VIEWS
 from weighted_clip.web.lab.beside import MAX_TOKENS, BesideTab, compared
 from weighted_clip.web.lab.components import PREFIX

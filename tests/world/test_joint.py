@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.world.evaluation import held_out_scenes, is_held_out, training_example
 from weighted_clip.studio.world.joint import HEAD_DIM, Joint, JointConfig, Qwen, QwenConfig, SingleBlock
 from weighted_clip.studio.world.judge import discs_in

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.commands.program import main
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.world import measure
 from weighted_clip.studio.world.judge import things_in
 from weighted_clip.studio.world.measure import (

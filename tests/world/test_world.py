@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from weighted_clip.commands.program import main
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.world.evaluation import held_out_scenes, is_held_out, rightness, training_example
 from weighted_clip.studio.world.judge import NO_KIND, assigned, things_in
 from weighted_clip.studio.world.model import (

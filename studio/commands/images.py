@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..encoder.image_file import SUFFIXES, open_image
-from ..studio.output.files import written_whole
+from ...encoder.image_file import SUFFIXES, open_image
+from ..output.files import written_whole
 from .console import Progress, show
 from .options import device_of, dtype_named
 from .processes import holding_interrupt
@@ -18,10 +18,10 @@ from .processes import holding_interrupt
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ..encoder.clip import FullClip
-    from ..encoder.config import Activation
-    from ..studio.output.placing import Placed, Placement
-    from ..weighting.features import TextFeatures
+    from ...encoder.clip import FullClip
+    from ...encoder.config import Activation
+    from ...weighting.features import TextFeatures
+    from ..output.placing import Placed, Placement
 
 
 WHOLE_CLIP = (
@@ -32,7 +32,7 @@ WHOLE_CLIP = (
 
 def add_crop_option(parser: argparse.ArgumentParser) -> None:
     """Add the option about images that are not square."""
-    from ..encoder.config import CROPS
+    from ...encoder.config import CROPS
 
     parser.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
 
@@ -48,7 +48,7 @@ def add_activation_option(parser: argparse._ActionsContainer) -> None:
 
 def clip_of(arguments: argparse.Namespace, path: Path, activation: Activation | None = None) -> FullClip:
     """Load a CLIP, and say on the error stream by what its heads and activation are known."""
-    from ..encoder.clip import load_full_clip
+    from ...encoder.clip import load_full_clip
 
     dtype, device = dtype_named(arguments.dtype), device_of(arguments)
     clip = load_full_clip(path, dtype=dtype, device=device, activation=activation)
@@ -87,16 +87,16 @@ def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 def text_features_of(clip: FullClip, text: str, syntax: str) -> TextFeatures:
     """The vector of a text."""
-    from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.features import text_features
-    from ..weighting.towers import layout_of
+    from ...encoder.tokenizer import default_tokenizer
+    from ...weighting.features import text_features
+    from ...weighting.towers import layout_of
 
     return text_features(text, syntax, default_tokenizer(), layout_of(clip.text.config), clip.text_features)
 
 
 def copy_images(placements: Sequence[Placement]) -> Placed:
     """Copy images, all or, on an error or Ctrl-C, none of them, counting them on a terminal."""
-    from ..studio.output.placing import place_files
+    from ..output.placing import place_files
 
     progress, stopped = Progress(), threading.Event()
 

@@ -71,7 +71,7 @@ def alone(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namesp
 
     @wraps(run)
     def run_alone(arguments: argparse.Namespace) -> int:
-        from ..studio.output.files import alone_in
+        from ..output.files import alone_in
 
         with alone_in(arguments.out, is_first=place_of(os.environ).is_first):
             return run(arguments)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..encoder.image_file import SUFFIXES, open_image
-from ..encoder.quoting import quote
+from ...encoder.image_file import SUFFIXES, open_image
+from ...encoder.quoting import quote
 from . import Command
 from .console import Progress, json_text, show, standard_input
 from .images import (
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from ..encoder.clip import FullClip
-    from ..encoder.config import Crop
+    from ...encoder.clip import FullClip
+    from ...encoder.config import Crop
 
 MEANING = (
     "A score is the cosine of text and image, from -1 to 1: only the order of scores for one text means something, not "
@@ -65,7 +65,7 @@ def _add_paths(parser: argparse.ArgumentParser) -> None:
 
 def _add_clip_options(parser: argparse.ArgumentParser) -> None:
     """Add what says which CLIP is loaded, and how it reads images and texts."""
-    from ..weighting.syntax import SYNTAXES
+    from ...weighting.syntax import SYNTAXES
 
     parser.add_argument("--weights", type=Path, metavar="FILE", help=f"{WHOLE_CLIP}; required")
     add_crop_option(parser)
@@ -103,7 +103,7 @@ def _features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Ten
     Raises:
         ValueError: If none of them could be read.
     """
-    from ..encoder.images import image_features
+    from ...encoder.images import image_features
 
     progress, read = Progress(), list[Path]()
 
@@ -129,8 +129,8 @@ def _features_of(clip: FullClip, paths: Sequence[Path], crop: Crop) -> tuple[Ten
 
 
 def _rerank(arguments: argparse.Namespace) -> int:
-    from ..encoder.images import best
-    from ..encoder.similarity import similarity
+    from ...encoder.images import best
+    from ...encoder.similarity import similarity
 
     _check_clip(arguments, "rerank", "sort at random")
     if arguments.keep is not None and arguments.keep < 1:
@@ -150,7 +150,7 @@ def _rerank(arguments: argparse.Namespace) -> int:
     if arguments.copy is not None:
         _copy(ranked, arguments.copy)
     if arguments.chart is not None:
-        from ..web.pictures import draw_ranking
+        from ...web.pictures import draw_ranking
 
         names = [path.stem for path in read]
         _write_chart(draw_ranking(Files(read), scores, order, len(kept), text, names=names), arguments.chart)
@@ -172,7 +172,7 @@ def _print_ranking(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_j
 
 def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
     """Copy images into a folder, all or none of them."""
-    from ..studio.output.placing import Placement
+    from ..output.placing import Placement
 
     width = len(str(len(ranked)))
     placed = copy_images([Placement(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked])
@@ -222,7 +222,7 @@ def _add_similarity_arguments(parser: argparse.ArgumentParser) -> None:
 def _similarity(arguments: argparse.Namespace) -> int:
     import torch
 
-    from ..encoder.similarity import probabilities, similarity
+    from ...encoder.similarity import probabilities, similarity
 
     _check_clip(arguments, "similarity", "compare at random")
     temperature: float | None = arguments.temperature
@@ -249,7 +249,7 @@ def _similarity(arguments: argparse.Namespace) -> int:
         for issue in one.read.issues:
             show(f"  {quote(text)}: {issue.line}", sys.stderr)
     if arguments.chart is not None:
-        from ..web.pictures import draw_similarity
+        from ...web.pictures import draw_similarity
 
         _write_chart(draw_similarity(values, texts, Files(read), over=over), arguments.chart)
     return tell_left_out(others, "folders", len(paths) - len(read), f" of {len(paths)}")

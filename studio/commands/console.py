@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any, TextIO
 
-from ..encoder.quoting import quote
+from ...encoder.quoting import quote
 
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and line feed; some start terminal commands

@@ -27,12 +27,12 @@ from .prompt_lines import PromptLines, shards
 if TYPE_CHECKING:
     import torch
 
-    from ..encoder.encoding import Encoding
-    from ..encoder.text_model import TextEncoder
-    from ..studio.output.shards import ShardHead
-    from ..weighting.encoders import EncodedTowers, Encoders
-    from ..weighting.options import EncodeOptions
-    from ..weighting.reading import ReadPrompt
+    from ...encoder.encoding import Encoding
+    from ...encoder.text_model import TextEncoder
+    from ...weighting.encoders import EncodedTowers, Encoders
+    from ...weighting.options import EncodeOptions
+    from ...weighting.reading import ReadPrompt
+    from ..output.shards import ShardHead
 
 MAX_SHOWN = 20
 """Maximum number of problems printed; the rest are only counted."""
@@ -118,7 +118,7 @@ class BulkEncoder:
         self, reads: Sequence[dict[str, ReadPrompt]], order: Sequence[int]
     ) -> Iterator[tuple[Encoding, list[str]]]:
         """Yield the saved encoding and the problems of each prompt, in the given order."""
-        from ..encoder.encoding import Encoding
+        from ...encoder.encoding import Encoding
 
         for encoded in self._in_windows(reads[index] for index in order):
             saved = Encoding(self._saved(encoded.hidden[0]), self._saved(encoded.pooled[0]))
@@ -132,11 +132,11 @@ class BulkEncoder:
         return tensor.to("cpu", self.dtype, copy=True).contiguous()
 
     def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
-        from ..weighting.bind import BindError
-        from ..weighting.encoders import Prepared, TooManyEncodings
-        from ..weighting.prompt import PromptError
-        from ..weighting.schemes.negpip import NegPipError, check_without_signs
-        from ..weighting.schemes.repeat import RepeatError
+        from ...weighting.bind import BindError
+        from ...weighting.encoders import Prepared, TooManyEncodings
+        from ...weighting.prompt import PromptError
+        from ...weighting.schemes.negpip import NegPipError, check_without_signs
+        from ...weighting.schemes.repeat import RepeatError
 
         for number, text in enumerate(texts, first + 1):
             try:
@@ -225,7 +225,7 @@ def run(arguments: argparse.Namespace) -> int:
         ValueError: If the file, an option or an existing shard cannot be used, or a prompt is refused in strict mode.
         OSError: If a file cannot be read or written.
     """
-    from ..weighting.encoders import Encoders
+    from ...weighting.encoders import Encoders
 
     lines = PromptLines(arguments.batch)
     folder, size = arguments.out, arguments.shard_size or SHARD_SIZE
@@ -263,7 +263,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _encode_shards(
     lines: PromptLines, encoder: BulkEncoder, report: Report, folder: Path, about: Mapping[str, str], *, overwrite: bool
 ) -> None:
-    from ..studio.output.shards import ShardHead, shard_path, write_shard
+    from ..output.shards import ShardHead, shard_path, write_shard
 
     for first, texts in shards(lines, report.size):
         path, head = shard_path(folder, first), ShardHead(first, texts, about)
@@ -278,7 +278,7 @@ def _encode_shards(
 
 def _is_written(path: Path, head: ShardHead, *, overwrite: bool) -> bool:
     """Whether an existing shard can be kept; one that lacks lines added to the file since cannot."""
-    from ..studio.output.shards import ShardError, read_head
+    from ..output.shards import ShardError, read_head
 
     if not path.exists():
         return False
@@ -301,7 +301,7 @@ def _clear(folder: Path, size: int, num_lines: int | None, *, overwrite: bool) -
 
     Such a shard has another size, or more lines. With ``overwrite`` it is removed.
     """
-    from ..studio.output.shards import shard_files
+    from ..output.shards import shard_files
 
     for first, path in sorted(shard_files(folder)):
         if first % size:
@@ -330,7 +330,7 @@ def _weights_digest(encoders: Mapping[str, TextEncoder]) -> str:
 
 def _embeddings_digest(folders: Sequence[Path]) -> str:
     """Digest of the names and bytes of all embeddings a prompt can name; empty if there are none."""
-    from ..encoder.files.textual_inversion import SUFFIX
+    from ...encoder.files.textual_inversion import SUFFIX
 
     digest = hashlib.sha256()
     for folder in folders:

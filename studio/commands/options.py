@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..encoder.option import Option
+from ...encoder.option import Option
 from .console import show, standard_input
 
 if TYPE_CHECKING:
     import torch
 
-    from ..encoder.text_model import TextEncoder
-    from ..weighting.embeddings import Embeddings
-    from ..weighting.options import EncodeOptions
-    from ..weighting.towers import Reader
+    from ...encoder.text_model import TextEncoder
+    from ...weighting.embeddings import Embeddings
+    from ...weighting.options import EncodeOptions
+    from ...weighting.towers import Reader
 
 
 def add_value(parser: argparse._ActionsContainer, flag: str, default: float, metavar: str, help: str) -> None:
@@ -140,16 +140,16 @@ def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embedd
     folders = embedding_folders(arguments)
     if not folders:
         return None
-    from ..weighting.embedding_folder import EmbeddingFolder  # reading files takes torch
+    from ...weighting.embedding_folder import EmbeddingFolder  # reading files takes torch
 
     return EmbeddingFolder(folders, tower, dim)
 
 
 def encoders_of(arguments: argparse.Namespace) -> tuple[Mapping[str, TextEncoder], str]:
     """Encoders for ``--weights`` or ``--seed``."""
-    from ..encoder.files.checkpoint import load_text_models, seeded_text_model
-    from ..encoder.prefix import encoders_for
-    from ..web.lab.native import RANDOM_WARNING
+    from ...encoder.files.checkpoint import load_text_models, seeded_text_model
+    from ...encoder.prefix import encoders_for
+    from ...web.lab.native import RANDOM_WARNING
 
     dtype, device = dtype_named(arguments.dtype), device_of(arguments)
     if arguments.weights is None:
@@ -165,7 +165,7 @@ def encoders_of(arguments: argparse.Namespace) -> tuple[Mapping[str, TextEncoder
 
 def readers_of(arguments: argparse.Namespace, encoders: Mapping[str, TextEncoder]) -> dict[str, Reader]:
     """Prompt readers for some encoders."""
-    from ..weighting.towers import in_folders, native_readers
+    from ...weighting.towers import in_folders, native_readers
 
     configs = {name: encoder.config for name, encoder in encoders.items()}
     return native_readers(configs, in_folders(embedding_folders(arguments)))
@@ -181,7 +181,7 @@ def add_reading_options(parser: argparse.ArgumentParser, *, is_text_needed: bool
 
 def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add options for encoding as flags; prompts are in the WebUI's syntax and weighted as by the WebUI by default."""
-    from ..weighting.options import OPTIONS
+    from ...weighting.options import OPTIONS
 
     add_arguments(parser, OPTIONS, *names, syntax="a1111", scheme="a1111")
 
@@ -193,6 +193,6 @@ def text_of(arguments: argparse.Namespace) -> str:
 
 def options_of(arguments: argparse.Namespace) -> EncodeOptions:
     """Options among the arguments."""
-    from ..weighting.options import OPTIONS, EncodeOptions
+    from ...weighting.options import OPTIONS, EncodeOptions
 
     return EncodeOptions(**given_of(arguments, OPTIONS))

@@ -17,8 +17,8 @@ def _add_dvae_arguments(convert: argparse.ArgumentParser) -> None:
 
 
 def _convert_dvae(arguments: argparse.Namespace) -> int:
-    from ..studio.dalle.files import save_dvae
-    from ..studio.dalle.published import read_published
+    from ..dalle.files import save_dvae
+    from ..dalle.published import read_published
 
     out: Path = arguments.out
     check_new_file(out)
@@ -60,8 +60,8 @@ def _add_rudalle_arguments(convert: argparse.ArgumentParser) -> None:
 
 
 def _convert_rudalle(arguments: argparse.Namespace) -> int:
-    from ..studio.dalle.prior_file import save_prior
-    from ..studio.dalle.published import read_rudalle
+    from ..dalle.prior_file import save_prior
+    from ..dalle.published import read_rudalle
 
     out: Path = arguments.out
     check_new_file(out)
@@ -108,11 +108,11 @@ def _add_stretch_arguments(stretch: argparse.ArgumentParser) -> None:
 
 
 def _stretch(arguments: argparse.Namespace) -> int:
-    from ..encoder.files.layouts import KEPT_POSITIONS
-    from ..encoder.files.stretching import stretched_file
-    from ..encoder.files.tensor_file import open_tensor_file
-    from ..studio.output.files import written_whole
-    from ..studio.output.rewriting import rewrite
+    from ...encoder.files.layouts import KEPT_POSITIONS
+    from ...encoder.files.stretching import stretched_file
+    from ...encoder.files.tensor_file import open_tensor_file
+    from ..output.files import written_whole
+    from ..output.rewriting import rewrite
 
     weights: Path = arguments.weights
     if weights.is_dir() or weights.suffix == ".json":

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..encoder.config import MAX_POSITIONS
+from ...encoder.config import MAX_POSITIONS
 from . import Command, bulk
 from .console import json_text, show
 from .options import (
@@ -31,8 +31,8 @@ from .options import (
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ..weighting.plan import Variant
-    from ..weighting.reading import ReadPrompt
+    from ...weighting.plan import Variant
+    from ...weighting.reading import ReadPrompt
 
 
 def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
 
 
 def _add_schedule_arguments(timed: argparse.ArgumentParser) -> None:
-    from ..weighting.timed.schedule import COUNTERS
+    from ...weighting.timed.schedule import COUNTERS
 
     timed.add_argument("text", help="a prompt with [from:to:when], [a|b] or AND; - reads it from standard input")
     add_value(timed, "--steps", 20, "N", "sampling steps (20)")
@@ -63,8 +63,8 @@ def _add_schedule_arguments(timed: argparse.ArgumentParser) -> None:
 
 
 def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
-    from ..weighting.convert import TARGETS
-    from ..weighting.syntax import SYNTAXES
+    from ...weighting.convert import TARGETS
+    from ...weighting.syntax import SYNTAXES
 
     rewrite.add_argument("text", help="the prompt; - reads it from standard input")
     rewrite.add_argument("--from", dest="source", choices=list(SYNTAXES), default="a1111", help="its syntax (a1111)")
@@ -73,12 +73,12 @@ def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
-    from ..encoder.config import CLIP_L
-    from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.chunks import ChunkLayout
-    from ..weighting.reading import read_prompt, told_here
-    from ..weighting.syntax.a1111 import TIMED_READER
-    from ..weighting.view import counted, token_table, view
+    from ...encoder.config import CLIP_L
+    from ...encoder.tokenizer import default_tokenizer
+    from ...weighting.chunks import ChunkLayout
+    from ...weighting.reading import read_prompt, told_here
+    from ...weighting.syntax.a1111 import TIMED_READER
+    from ...weighting.view import counted, token_table, view
 
     if arguments.attention is None and (arguments.layer != 1 or arguments.head or arguments.weights):
         raise ValueError("--layer, --head and --weights count with --attention WORD only")
@@ -102,9 +102,9 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str, Any], str]]:
     """Weights of each token that is the word, as data and as lines of text."""
-    from ..web.lab.attending import Choice, find_attention, row_of
-    from ..web.lab.model import LabError
-    from ..web.lab.native import RANDOM_WARNING, Settings, file_model, random_model
+    from ...web.lab.attending import Choice, find_attention, row_of
+    from ...web.lab.model import LabError
+    from ...web.lab.native import RANDOM_WARNING, Settings, file_model, random_model
 
     settings = Settings(embedding_folders(arguments))
     model = random_model(settings) if arguments.weights is None else file_model(arguments.weights, settings)
@@ -144,7 +144,7 @@ def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str,
 
 
 def _schedule(arguments: argparse.Namespace) -> int:
-    from ..weighting.timed.schedule import read_timed, runs
+    from ...weighting.timed.schedule import read_timed, runs
 
     has_comments = arguments.cleaning == "as Forge"
     prompt = read_timed(text_of(arguments), arguments.steps, has_comments=has_comments)
@@ -160,8 +160,8 @@ def _schedule(arguments: argparse.Namespace) -> int:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    from ..encoder.tokenizer import default_tokenizer
-    from ..weighting.convert import convert
+    from ...encoder.tokenizer import default_tokenizer
+    from ...weighting.convert import convert
 
     is_cleaned = arguments.cleaning == "as Forge"
     result = convert(text_of(arguments), arguments.source, arguments.target, default_tokenizer(), is_cleaned=is_cleaned)
@@ -224,12 +224,12 @@ def _encode(arguments: argparse.Namespace) -> int:
 
 
 def _encode_one(arguments: argparse.Namespace) -> int:
-    from ..encoder.encoding import Encoding
-    from ..studio.output.export import write_conditioning
-    from ..studio.output.files import written_whole
-    from ..weighting.encoders import Encoders
-    from ..weighting.schemes.negpip import check_without_signs
-    from ..weighting.view import bound_text, counted, token_table
+    from ...encoder.encoding import Encoding
+    from ...weighting.encoders import Encoders
+    from ...weighting.schemes.negpip import check_without_signs
+    from ...weighting.view import bound_text, counted, token_table
+    from ..output.export import write_conditioning
+    from ..output.files import written_whole
 
     text = text_of(arguments)
     towers, source = encoders_of(arguments)
@@ -268,8 +268,8 @@ def _encode_one(arguments: argparse.Namespace) -> int:
 
 def _pictures(read: ReadPrompt, variants: Iterable[Variant]) -> dict[str, Image.Image]:
     """Pictures of the prompt's tokens and masks, by suffix of their file names."""
-    from ..web import pictures
-    from ..weighting.view import view
+    from ...web import pictures
+    from ...weighting.view import view
 
     return {
         "tokens": pictures.draw_tokens(view(read)),

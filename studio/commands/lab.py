@@ -13,7 +13,7 @@ from .console import show
 from .options import add_embeddings_option, add_loading_options, device_of, dtype_named, embedding_folders
 
 if TYPE_CHECKING:
-    from ..web.lab.native import Shelf
+    from ...web.lab.native import Shelf
 
 
 def _add_arguments(lab: argparse.ArgumentParser) -> None:
@@ -44,17 +44,17 @@ def _add_arguments(lab: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ..web.lab.access import listen
+    from ...web.lab.access import listen
 
     with listen(arguments.port) as listening:  # before anything is loaded, which takes a while
         return _serve(arguments, listening)
 
 
 def _serve(arguments: argparse.Namespace, listening: socket.socket) -> int:
-    from ..studio.dalle.dalle import load_dalle
-    from ..studio.dalle.files import load_dvae
-    from ..web.lab.model import LabError
-    from ..web.lab.server import serve
+    from ...web.lab.model import LabError
+    from ...web.lab.server import serve
+    from ..dalle.dalle import load_dalle
+    from ..dalle.files import load_dvae
 
     shelf = shelf_of(arguments)
     model = shelf.source()
@@ -86,8 +86,8 @@ def shelf_of(arguments: argparse.Namespace) -> Shelf:
 
     It is a file, one from a folder or Hugging Face's cache, or else random weights.
     """
-    from ..web.lab import places
-    from ..web.lab.native import Settings, Shelf, file_model, random_model
+    from ...web.lab import places
+    from ...web.lab.native import Settings, Shelf, file_model, random_model
 
     if arguments.model is not None and arguments.models is None:
         raise ValueError(f"--model {arguments.model}: say where it is with --models DIR, or use --weights FILE")

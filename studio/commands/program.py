@@ -147,8 +147,8 @@ def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], C
     """Functions of a command in a package of its own, which the archive of the Comfy Registry leaves out."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        if Path(__file__).resolve().parents[1].joinpath(*package.split("."), "__init__.py").is_file():
-            import_module(f"...{package}", __name__).add_arguments(parser)
+        if Path(__file__).resolve().parents[2].joinpath(*package.split("."), "__init__.py").is_file():
+            import_module(f"....{package}", __name__).add_arguments(parser)
             return
         assert isinstance(parser, _Parser)
         parser.refusal = (
@@ -157,7 +157,7 @@ def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], C
         )
 
     def run(arguments: argparse.Namespace) -> int:
-        return import_module(f"...{package}", __name__).run(arguments)
+        return import_module(f"....{package}", __name__).run(arguments)
 
     return add_arguments, run
 
@@ -204,7 +204,7 @@ EXAMPLES = ("", 'inspect "a (red:1.4) cat"', "lab --weights sd15.safetensors")
 
 def make_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """Parser of the program's arguments, which stores a command's function as ``run``."""
-    from .. import __version__
+    from ... import __version__
 
     parser = _Parser(prog=program, description="Encode prompts with exact weighting schemes.")
     parser.examples = EXAMPLES

@@ -14,7 +14,7 @@ from .train import TEMPLATES
 from .training import CAPTIONED, add_columns, reading_of
 
 if TYPE_CHECKING:
-    from ..studio.training.zero_shot import Counts
+    from ..training.zero_shot import Counts
 
 MAX_CONFUSIONS = 10
 """Most pairs of classes that are shown."""
@@ -42,17 +42,17 @@ def _add_arguments(evaluate: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import torch
 
-    from ..encoder.clip import load_full_clip
-    from ..encoder.tokenizer import default_tokenizer
-    from ..studio.output.files import written_whole
-    from ..studio.training.captions import token_ids
-    from ..studio.training.contrastive import loss_of
-    from ..studio.training.data import read_data, summary
-    from ..studio.training.grad_cache import Towers
-    from ..studio.training.images import Images
-    from ..studio.training.metrics import Measure
-    from ..studio.training.options import TrainOptions
-    from ..studio.training.zero_shot import ZeroShot, lines_of, templates_of
+    from ...encoder.clip import load_full_clip
+    from ...encoder.tokenizer import default_tokenizer
+    from ..output.files import written_whole
+    from ..training.captions import token_ids
+    from ..training.contrastive import loss_of
+    from ..training.data import read_data, summary
+    from ..training.grad_cache import Towers
+    from ..training.images import Images
+    from ..training.metrics import Measure
+    from ..training.options import TrainOptions
+    from ..training.zero_shot import ZeroShot, lines_of, templates_of
 
     if not arguments.zero_shot and not arguments.pairs:
         raise ValueError("give --zero-shot DATA, --pairs DATA, or both")

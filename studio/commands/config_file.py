@@ -15,10 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
-from ..encoder.quoting import quote
-from ..encoder.regular_file import read_regular
-from ..studio.output.files import written_whole
-from ..weighting.prompt import shortened
+from ...encoder.quoting import quote
+from ...encoder.regular_file import read_regular
+from ...weighting.prompt import shortened
+from ..output.files import written_whole
 
 CONFIG_FLAG = "--config"
 CONFIG_NAME = "run.yaml"
