@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .clip import FullClip
-from .config import CROPS, Crop, VisionConfig
+from .models.clip import FullClip
+from .models.config import CROPS, Crop, VisionConfig
+from .models.vision_model import VisionModel
 from .quoting import quote
-from .vision_model import VisionModel
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from .linear import widened, without_autocast
+from .models.linear import widened, without_autocast
 from .quoting import quote
 
 Over = Literal["texts", "images", "none"]

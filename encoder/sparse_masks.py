@@ -22,8 +22,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .config import KERNEL_SIZE, MASK_VARIANTS, MaskVariant
 from .masks import causal_mask
+from .models.config import KERNEL_SIZE, MASK_VARIANTS, MaskVariant
 from .quoting import quote
 
 LayerMask = Literal["row", "column", "convolutional"]

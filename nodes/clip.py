@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..encoder.clip import FullClip
-from ..encoder.config import CROPS, Crop
 from ..encoder.images import best
+from ..encoder.models.clip import FullClip
+from ..encoder.models.config import CROPS, Crop
 from ..encoder.similarity import Over, probabilities, similarity
 from ..hosts.comfy.clip import EitherClip
 from ..hosts.comfy.difference import encode_by_both

@@ -127,7 +127,7 @@ def positions_in(files: Iterable[str]) -> int:
 
     They are in the host's folders, as ``text_encoders/name`` or ``checkpoints/name``.
     """
-    from ..encoder.config import CLIP_L, TOWERS
+    from ..encoder.models.config import CLIP_L, TOWERS
     from ..hosts.comfy.contract import host
 
     folder_paths = host("folder_paths")

@@ -41,11 +41,11 @@ from weighted_clip.studio.training.distributed import declare_missing_operators 
 
 declare_missing_operators()
 
-from weighted_clip.encoder.kernels import VARIABLE  # noqa: E402 - loaded above
-from weighted_clip.encoder.linear import ONEDNN  # noqa: E402
+from weighted_clip.encoder.models.kernels import VARIABLE  # noqa: E402 - loaded above
+from weighted_clip.encoder.models.linear import ONEDNN  # noqa: E402
 
 if TYPE_CHECKING:
-    from weighted_clip.encoder.clip import FullClip
+    from weighted_clip.encoder.models.clip import FullClip
 
 # not measured: the same numbers in every run, and no files in the user's folders
 os.environ.setdefault(VARIABLE, "plain" if ONEDNN is None else "onednn")

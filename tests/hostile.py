@@ -86,7 +86,7 @@ def write_files(folder: Path) -> list[Path]:
 def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     """Everything that takes a prompt, by name."""
     import ftfy  # noqa: F401  # else the first prompt that is cleaned would import it
-    from weighted_clip.encoder.config import TextConfig
+    from weighted_clip.encoder.models.config import TextConfig
     from weighted_clip.encoder.tokenizer import default_tokenizer
     from weighted_clip.hosts.webui.engines import WebUIError
     from weighted_clip.hosts.webui.settings import Settings, pasted
@@ -150,9 +150,9 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
 
 def read_file(path: Path) -> None:
     """Give a file to everything that reads one."""
-    from weighted_clip.encoder.clip import load_full_clip
     from weighted_clip.encoder.files.checkpoint import load_text_models
     from weighted_clip.encoder.files.textual_inversion import read_embedding_file
+    from weighted_clip.encoder.models.clip import load_full_clip
     from weighted_clip.studio.output.shards import read_head
 
     for read in (load_text_models, load_full_clip, read_embedding_file, read_head):

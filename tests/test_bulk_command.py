@@ -16,9 +16,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands import bulk
 from weighted_clip.studio.commands.bulk import BulkEncoder

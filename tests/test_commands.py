@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from weighted_clip.encoder.attention_weights import attention_weights
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.models.attention_weights import attention_weights
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output.shards import read_shards

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip import Encoders
-from weighted_clip.encoder.config import TextConfig, sizes_of
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
-from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.models.config import TextConfig, sizes_of
+from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 
 from .libraries import library

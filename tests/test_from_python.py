@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 from weighted_clip import Encoders
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.masks import causal_mask, hide_from, padding_mask, span_mask
-from weighted_clip.encoder.text_model import TextEncoder, TextModel
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.text_model import TextEncoder, TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.schemes import SCHEMES

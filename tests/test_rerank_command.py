@@ -13,10 +13,10 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
 from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.images import image_files

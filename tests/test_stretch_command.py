@@ -12,7 +12,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.checkpoint import (
     hugging_face_tensors,
     load_text_models,
@@ -21,6 +20,7 @@ from weighted_clip.encoder.files.checkpoint import (
     seeded_vision_model,
 )
 from weighted_clip.encoder.files.stretching import stretched
+from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output.rewriting import rewrite
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from safetensors.torch import save_file
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.studio.commands.program import main
 
 from .test_rerank_command import weights as clip  # noqa: F401

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from weighted_clip.encoder.config import TextConfig, VisionConfig, sizes_of
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
-from weighted_clip.encoder.text_model import TextModel
-from weighted_clip.encoder.vision_model import VisionModel
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig, sizes_of
+from weighted_clip.encoder.models.text_model import TextModel
+from weighted_clip.encoder.models.vision_model import VisionModel
 
 from .libraries import library
 

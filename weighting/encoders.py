@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..encoder.encoding import EncodeFn, Encoding
 from ..encoder.files.checkpoint import load_text_models
-from ..encoder.prefix import encoders_for
-from ..encoder.text_model import TextModel
+from ..encoder.models.prefix import encoders_for
+from ..encoder.models.text_model import TextModel
 from .options import EncodeOptions
 from .pipeline import Check, EncodedPrompt, ask, is_in_columns, plan_columns, plan_prompt
 from .plan import Plan, Variant, different_asks, gathered, variant_mask

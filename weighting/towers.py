@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from ..encoder.config import TextConfig
 from ..encoder.encoding import Encoding
+from ..encoder.models.config import TextConfig
 from ..encoder.tokenizer import default_tokenizer
 from .chunking import CHUNKINGS, ChunkedSection, rule_of
 from .chunking.a1111 import chunk_a1111

@@ -155,12 +155,12 @@ def work(root: Path, jobs: Path, out: Path, *, threads: int, is_batched: bool) -
 def _encoder(*, is_batched: bool) -> Any:
     import torch
 
-    config = part("encoder.config").TextConfig
+    config = part("encoder.models.config").TextConfig
     seeded = part("encoder.files.checkpoint").seeded_text_model
     model = seeded(config(hidden_dim=16, num_heads=2, num_layers=2, mlp_dim=32), seed=1)
     if is_batched:
-        return part("encoder.prefix").encoders_for({"clip_l": model}, max_bytes=0)[1]["clip_l"]
-    text_model = part("encoder.text_model")
+        return part("encoder.models.prefix").encoders_for({"clip_l": model}, max_bytes=0)[1]["clip_l"]
+    text_model = part("encoder.models.text_model")
     encoder = text_model.TextEncoder(model)
 
     def one_by_one(ids: Any, mask: Any = None, *, is_causal: bool = True) -> Any:

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..config import CLIP_L, HEAD_DIM, VISION_TOWERS, Activation, TextConfig, VisionConfig, sizes_of
-from ..layers import ABOUT
-from ..linear import overflow
+from ..models.config import CLIP_L, HEAD_DIM, VISION_TOWERS, Activation, TextConfig, VisionConfig, sizes_of
+from ..models.layers import ABOUT
+from ..models.linear import overflow
+from ..models.text_model import TextModel
+from ..models.vision_model import VisionModel
 from ..quoting import quote
-from ..text_model import TextModel
-from ..vision_model import VisionModel
 from .config_file import Told, origin_of
 from .layouts import HUGGING_FACE, HUGGING_FACE_VISION, LAYER_NUMBER, POSITION_NAME, PROJECTION_NAME, FoundTower
 from .tensor_file import CheckpointError, TensorFile, open_tensor_file

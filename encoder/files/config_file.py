@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from ..config import CLIP_L, Activation
 from ..foreign_text import parse_json
+from ..models.config import CLIP_L, Activation
 from ..quoting import quote
 from ..regular_file import read_regular
 

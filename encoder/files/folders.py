@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import Crop, Library, TextConfig, VisionConfig, sizes_of
 from ..images import MEAN, STD
-from ..text_model import TextModel
+from ..models.config import Crop, Library, TextConfig, VisionConfig, sizes_of
+from ..models.text_model import TextModel
+from ..models.vision_model import VisionModel
 from ..tokenizer import BOS_TEXT, EOS_TEXT, default_tokenizer, read_merges
-from ..vision_model import VisionModel
 from .checkpoint import clip_config, hugging_face_tensors, text_config
 from .layouts import OPENCLIP, OPENCLIP_VISION, FoundTower, Place
 

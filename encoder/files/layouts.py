@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..config import TOWERS
+from ..models.config import TOWERS
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shape of each tensor in a file, by key."""

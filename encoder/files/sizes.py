@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..config import CLIP_L, MAX_POSITIONS, TOWERS, TextConfig, VisionConfig
+from ..models.config import CLIP_L, MAX_POSITIONS, TOWERS, TextConfig, VisionConfig
 from ..quoting import quote
 from .config_file import ConfigFileError, Half, Json, part_of, read_json, told_of
 from .layouts import tower_of_width

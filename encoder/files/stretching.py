@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..config import MAX_POSITIONS
+from ..models.config import MAX_POSITIONS
+from ..models.text_model import TextModel
 from ..quoting import quote
-from ..text_model import TextModel
 from .layouts import KEPT_POSITIONS, POSITION_NAME
 from .tensor_file import CheckpointError, TensorFile
 

@@ -18,8 +18,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..config import CLIP_L, HEAD_DIM, MAX_POSITIONS, TOWERS, VISION_TOWERS, Positions, TextConfig, VisionConfig
-from ..layers import ABOUT
+from ..models.config import CLIP_L, HEAD_DIM, MAX_POSITIONS, TOWERS, VISION_TOWERS, Positions, TextConfig, VisionConfig
+from ..models.layers import ABOUT
 from ..quoting import quote
 from .config_file import ConfigFileError, Half, Told, beside, read_json
 from .layouts import (

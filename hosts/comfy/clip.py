@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ...encoder.cache import DEFAULT_MEBIBYTES
-from ...encoder.config import TOWERS
 from ...encoder.encoding import EncodeFn
+from ...encoder.models.config import TOWERS
 from ...encoder.quoting import quote
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.chunking import chunks_of

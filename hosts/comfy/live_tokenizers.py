@@ -16,7 +16,7 @@ from importlib import import_module
 from threading import Lock
 from typing import Any
 
-from ...encoder.config import TOWERS
+from ...encoder.models.config import TOWERS
 from ...weighting.options import EncodeOptions
 from ...weighting.reading import ReadPrompt
 from .by_host import read_for_host, stock_note

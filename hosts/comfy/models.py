@@ -15,12 +15,12 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ...encoder.clip import FullClip, load_full_clip
-from ...encoder.config import Crop, Family, TextConfig
 from ...encoder.files.checkpoint import LoadReport, load_text_models
 from ...encoder.images import image_features
-from ...encoder.prefix import encoders_for
-from ...encoder.text_model import TextEncoder
+from ...encoder.models.clip import FullClip, load_full_clip
+from ...encoder.models.config import Crop, Family, TextConfig
+from ...encoder.models.prefix import encoders_for
+from ...encoder.models.text_model import TextEncoder
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.embeddings import Embeddings
 from ...weighting.encoders import EncodedTowers, Prepared

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from ...encoder.config import Family
 from ...encoder.encoding import Encoding
-from ...encoder.prefix import num_cut_layers
+from ...encoder.models.config import Family
+from ...encoder.models.prefix import num_cut_layers
+from ...encoder.models.text_model import TextEncoder
 from ...encoder.quoting import quote
-from ...encoder.text_model import TextEncoder
 from ...weighting.embeddings import EmbeddingVector, TokenId
 from .cache import changed_calls
 from .contract import checked_object, host

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from ...encoder.encoding import Encoding
-    from ...encoder.text_model import TextEncoder
+    from ...encoder.models.text_model import TextEncoder
     from ...weighting.encoders import EncodedTowers, Encoders
     from ...weighting.options import EncodeOptions
     from ...weighting.reading import ReadPrompt

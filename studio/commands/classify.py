@@ -22,7 +22,7 @@ def _add_arguments(classify: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ...encoder.text_model import TextModel
+    from ...encoder.models.text_model import TextModel
     from ..training.captions import notes_on_length
     from ..training.classifier import load_classifier, probabilities
     from ..training.examples import Example

@@ -38,7 +38,7 @@ from .training import train as train_with
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from ...encoder.clip import FullClip
+    from ...encoder.models.clip import FullClip
     from ..training.dalle_options import DVAEOptions, PriorOptions
 
 NUM_PICTURES = 48
@@ -309,7 +309,7 @@ def _train_prior(arguments: argparse.Namespace) -> int:
 
 def _scoring_clip(path: Path | None) -> FullClip | None:
     """Load the CLIP for the scores in the process that draws, before anything is trained."""
-    from ...encoder.clip import load_full_clip
+    from ...encoder.models.clip import load_full_clip
 
     return load_full_clip(path) if path and place_of(os.environ).is_first else None
 

@@ -25,7 +25,7 @@ from .processes import alone
 if TYPE_CHECKING:
     import numpy as np
 
-    from ...encoder.clip import FullClip
+    from ...encoder.models.clip import FullClip
     from ..dalle.dalle import DALLE
 
 NUM_IMAGES = 64
@@ -122,7 +122,7 @@ def _command(command: list[str]) -> None:
 
 def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[str, float], began: float) -> None:
     """Draw and judge images of held-out captions, and write results and page."""
-    from ...encoder.clip import load_full_clip
+    from ...encoder.models.clip import load_full_clip
     from ...web.pictures.curves import draw_curves
     from ...web.pictures.sheets import draw_samples
     from ..dalle.dalle import load_dalle

@@ -19,7 +19,7 @@ from .processes import alone
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...encoder.clip import FullClip
+    from ...encoder.models.clip import FullClip
     from ..dalle.dalle import DALLE
     from ..dalle.sampling import SampleOptions
 

@@ -42,7 +42,7 @@ def _add_arguments(evaluate: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import torch
 
-    from ...encoder.clip import load_full_clip
+    from ...encoder.models.clip import load_full_clip
     from ...encoder.tokenizer import default_tokenizer
     from ..output.files import written_whole
     from ..training.captions import token_ids

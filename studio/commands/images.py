@@ -18,8 +18,8 @@ from .processes import holding_interrupt
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ...encoder.clip import FullClip
-    from ...encoder.config import Activation
+    from ...encoder.models.clip import FullClip
+    from ...encoder.models.config import Activation
     from ...weighting.features import TextFeatures
     from ..output.placing import Placed, Placement
 
@@ -32,7 +32,7 @@ WHOLE_CLIP = (
 
 def add_crop_option(parser: argparse.ArgumentParser) -> None:
     """Add the option about images that are not square."""
-    from ...encoder.config import CROPS
+    from ...encoder.models.config import CROPS
 
     parser.add_argument("--crop", choices=CROPS, default=CROPS[0], help="how an image becomes square (%(default)s)")
 
@@ -48,7 +48,7 @@ def add_activation_option(parser: argparse._ActionsContainer) -> None:
 
 def clip_of(arguments: argparse.Namespace, path: Path, activation: Activation | None = None) -> FullClip:
     """Load a CLIP, and say on the error stream by what its heads and activation are known."""
-    from ...encoder.clip import load_full_clip
+    from ...encoder.models.clip import load_full_clip
 
     dtype, device = dtype_named(arguments.dtype), device_of(arguments)
     clip = load_full_clip(path, dtype=dtype, device=device, activation=activation)

@@ -17,7 +17,7 @@ from .console import show, standard_input
 if TYPE_CHECKING:
     import torch
 
-    from ...encoder.text_model import TextEncoder
+    from ...encoder.models.text_model import TextEncoder
     from ...weighting.embeddings import Embeddings
     from ...weighting.options import EncodeOptions
     from ...weighting.towers import Reader
@@ -148,7 +148,7 @@ def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embedd
 def encoders_of(arguments: argparse.Namespace) -> tuple[Mapping[str, TextEncoder], str]:
     """Encoders for ``--weights`` or ``--seed``."""
     from ...encoder.files.checkpoint import load_text_models, seeded_text_model
-    from ...encoder.prefix import encoders_for
+    from ...encoder.models.prefix import encoders_for
     from ...web.lab.native import RANDOM_WARNING
 
     dtype, device = dtype_named(arguments.dtype), device_of(arguments)

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...encoder.config import MAX_POSITIONS
+from ...encoder.models.config import MAX_POSITIONS
 from . import Command, bulk
 from .console import json_text, show
 from .options import (
@@ -73,7 +73,7 @@ def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
-    from ...encoder.config import CLIP_L
+    from ...encoder.models.config import CLIP_L
     from ...encoder.tokenizer import default_tokenizer
     from ...weighting.chunks import ChunkLayout
     from ...weighting.reading import read_prompt, told_here

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from ...encoder.clip import FullClip
-    from ...encoder.config import Crop
+    from ...encoder.models.clip import FullClip
+    from ...encoder.models.config import Crop
 
 MEANING = (
     "A score is the cosine of text and image, from -1 to 1: only the order of scores for one text means something, not "

@@ -38,7 +38,7 @@ from .training import train as train_with
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from ...encoder.clip import FullClip
+    from ...encoder.models.clip import FullClip
     from ..training.data import Data
     from ..training.options import TrainOptions
 
@@ -189,8 +189,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
-    from ...encoder.clip import load_full_clip
     from ...encoder.files.folders import check_expressible
+    from ...encoder.models.clip import load_full_clip
     from ..training.new_text import new_clip, with_text
 
     if options.new:

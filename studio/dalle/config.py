@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from ...encoder.config import ACTIVATIONS, KERNEL_SIZE, MASK_VARIANTS, MaskVariant
+from ...encoder.models.config import ACTIVATIONS, KERNEL_SIZE, MASK_VARIANTS, MaskVariant
 from ...encoder.quoting import quote
 
 Architecture = Literal["dall-e", "small"]

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ...encoder.layers import PLAIN, Arithmetic, Block, Mix, Past, Rotation
-from ...encoder.linear import without_autocast
+from ...encoder.models.layers import PLAIN, Arithmetic, Block, Mix, Past, Rotation
+from ...encoder.models.linear import without_autocast
 from ...encoder.sparse_masks import LayerMask, column_mask, convolutional_mask, layer_schedule, row_mask
 from .config import START_PIECE, PriorConfig
 

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...encoder.config import MASK_VARIANTS, MaskVariant
+from ...encoder.models.config import MASK_VARIANTS, MaskVariant
 from ...encoder.quoting import quote
 from ...encoder.sparse_masks import column_mask, convolutional_mask, row_mask
 from .config import DVAEConfig, PriorConfig

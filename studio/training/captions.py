@@ -17,7 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ...encoder.config import TextConfig
+from ...encoder.models.config import TextConfig
 from ...encoder.tokenizer import Tokenizer, default_tokenizer
 from .examples import Example, Examples
 from .log import number_of

@@ -23,17 +23,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...encoder.clip import FullClip
-from ...encoder.config import CROPS, Crop
 from ...encoder.files.checkpoint import clip_config, hugging_face_tensors, load_weights, position_metadata
 from ...encoder.files.layouts import find_vision_tower
 from ...encoder.files.tensor_file import open_tensor_file
 from ...encoder.foreign_text import parse_json
-from ...encoder.linear import widened
+from ...encoder.models.clip import FullClip
+from ...encoder.models.config import CROPS, Crop
+from ...encoder.models.linear import widened
+from ...encoder.models.text_model import TextModel
+from ...encoder.models.vision_model import VisionModel
 from ...encoder.quoting import quote
-from ...encoder.text_model import TextModel
 from ...encoder.tokenizer import default_tokenizer
-from ...encoder.vision_model import VisionModel
 from ..output.export import save_tensors
 from ..output.files import written_whole
 from .captions import caption_of, notes_on_length, token_ids

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...encoder.clip import FullClip
 from ...encoder.files.tensor_file import CheckpointError
+from ...encoder.models.clip import FullClip
 from ...encoder.quoting import quote
 from ...encoder.similarity import (
     INITIAL_BIAS,

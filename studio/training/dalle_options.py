@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from ...encoder.config import Activation
+from ...encoder.models.config import Activation
 from ...encoder.quoting import quote
 from ..dalle.config import PUBLISHED, SMALL, DVAEConfig
 from ..dalle.pieces import NUM_BYTES

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from ...encoder.layers import Block
+from ...encoder.models.layers import Block
 from .options import Optimizer, Precision
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ...encoder.config import TextConfig
-from ...encoder.linear import widened
 from ...encoder.masks import causal_mask, group_mask
+from ...encoder.models.config import TextConfig
+from ...encoder.models.linear import widened
+from ...encoder.models.text_model import TextModel, Vectors, check_ids, first_eos
+from ...encoder.models.vision_model import VisionModel
 from ...encoder.similarity import ContrastiveLoss
-from ...encoder.text_model import TextModel, Vectors, check_ids, first_eos
-from ...encoder.vision_model import VisionModel
 from .retention import Kept
 from .textual_inversion import Word
 

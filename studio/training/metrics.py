@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...encoder.models.text_model import TextModel, first_eos
 from ...encoder.quoting import quote
 from ...encoder.similarity import similarity
-from ...encoder.text_model import TextModel, first_eos
 from ...encoder.tokenizer import default_tokenizer
 from .captions import token_ids
 from .examples import Example, Problem

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...encoder.clip import FullClip
-from ...encoder.config import TextConfig
 from ...encoder.files.checkpoint import load_text_models
 from ...encoder.files.tensor_file import open_tensor_file
-from ...encoder.linear import widened
+from ...encoder.models.clip import FullClip
+from ...encoder.models.config import TextConfig
+from ...encoder.models.linear import widened
+from ...encoder.models.text_model import TextModel, first_eos
 from ...encoder.quoting import quote
 from ...encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
-from ...encoder.text_model import TextModel, first_eos
 from ...encoder.tokenizer import END_OF_WORD, bytes_of, default_tokenizer
 from ..output.export import save_tensors
 from ..output.files import written_whole

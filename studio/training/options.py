@@ -11,7 +11,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from ...encoder.config import CROPS, LIBRARIES, MAX_POSITIONS, POSITIONS, Crop, Library, Positions
+from ...encoder.models.config import CROPS, LIBRARIES, MAX_POSITIONS, POSITIONS, Crop, Library, Positions
 from ...encoder.option import option, options_in
 from ...encoder.quoting import quote
 from .augmentation import Augmentation

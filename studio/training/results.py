@@ -10,10 +10,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ...encoder.clip import FullClip
 from ...encoder.files.checkpoint import config_of, hugging_face_tensors, position_metadata
 from ...encoder.files.folders import Files, Parts, files_for
 from ...encoder.files.tensor_file import CheckpointError
+from ...encoder.models.clip import FullClip
 from ..output.export import save_tensors
 from ..output.files import folder_written_whole, written_whole
 from .checkpoint import check_weights

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...encoder.linear import widened
-from ...encoder.text_model import TextModel
+from ...encoder.models.linear import widened
+from ...encoder.models.text_model import TextModel
 from ...encoder.tokenizer import default_tokenizer
 from .captions import token_ids
 

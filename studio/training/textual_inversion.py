@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...encoder.config import TextConfig
+from ...encoder.models.config import TextConfig
+from ...encoder.models.text_model import TextModel, Vectors
 from ...encoder.quoting import quote
-from ...encoder.text_model import TextModel, Vectors
 from ...encoder.tokenizer import Tokenizer
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...encoder.clip import FullClip
-from ...encoder.text_model import TextModel
-from ...encoder.vision_model import VisionModel
+from ...encoder.models.clip import FullClip
+from ...encoder.models.text_model import TextModel
+from ...encoder.models.vision_model import VisionModel
 from .images import digest_of, read_again
 from .options import TrainOptions
 

@@ -26,11 +26,11 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...encoder.config import TextConfig
 from ...encoder.files.safetensors_file import opened, why_unread
 from ...encoder.foreign_text import parse_json
+from ...encoder.models.config import TextConfig
+from ...encoder.models.text_model import TextModel
 from ...encoder.quoting import quote
-from ...encoder.text_model import TextModel
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.prompt import Span
 from ..output.export import save_tensors

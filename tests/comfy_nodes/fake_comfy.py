@@ -9,9 +9,9 @@ from types import ModuleType, SimpleNamespace
 
 import torch
 from weighted_clip import NODE_CLASS_MAPPINGS
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import difference as chart
 

@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.images import preprocess
-from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
+from weighted_clip.encoder.models.text_model import TextModel
+from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.encoder.vision_model import VisionModel
 
 from .fake_comfy import install, interrupt, node, progress
 

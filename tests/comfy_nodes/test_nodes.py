@@ -11,8 +11,8 @@ import pytest
 import torch
 from weighted_clip import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.linear import ONEDNN
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.models.linear import ONEDNN
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.words import WORDS
 from weighted_clip.nodes.node import MARK, RARE

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.a1111.parameters import Parameters, read_parameters
 from weighted_clip.hosts.comfy.attention import fields_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
 from weighted_clip.studio.world.shapes import Style, draw, split
 
 from ..transformers_clip import write_clip

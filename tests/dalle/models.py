@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 import torch
 from torch import Tensor, nn
-from weighted_clip.encoder.clip import FullClip
 from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.models.clip import FullClip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands import dalle_demo
 from weighted_clip.studio.dalle.config import DVAEConfig, PriorConfig

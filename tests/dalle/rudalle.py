@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from weighted_clip.encoder.config import MaskVariant
+from weighted_clip.encoder.models.config import MaskVariant
 from weighted_clip.studio.dalle.published import VARIANTS
 
 RUDALLE = VARIANTS

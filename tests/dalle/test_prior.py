@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.encoder.config import MASK_VARIANTS
+from weighted_clip.encoder.models.config import MASK_VARIANTS
 from weighted_clip.encoder.sparse_masks import convolutional_mask
 from weighted_clip.studio.dalle import sampling
 from weighted_clip.studio.dalle.config import PriorConfig

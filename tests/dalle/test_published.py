@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 from torch import Tensor, nn
-from weighted_clip.encoder.config import MaskVariant
+from weighted_clip.encoder.models.config import MaskVariant
 from weighted_clip.encoder.sparse_masks import column_mask, convolutional_mask, row_mask
 from weighted_clip.studio.commands import model_files
 from weighted_clip.studio.commands.program import main

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.encoder.config import MaskVariant
-from weighted_clip.encoder.layers import Block
+from weighted_clip.encoder.models.config import MaskVariant
+from weighted_clip.encoder.models.layers import Block
 from weighted_clip.encoder.sparse_masks import (
     column_mask,
     row_mask,

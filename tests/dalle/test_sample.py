@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from weighted_clip.encoder.clip import load_full_clip
+from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.studio.commands.console import Progress
 from weighted_clip.studio.commands.dalle_demo import _curve
 from weighted_clip.studio.commands.dalle_sample import clip_scores

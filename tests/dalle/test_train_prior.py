@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
-from weighted_clip.encoder.clip import load_full_clip
+from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle.config import PriorConfig
 from weighted_clip.studio.dalle.dalle import load_dalle

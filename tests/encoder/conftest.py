@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from weighted_clip.encoder.config import CLIP_L, OPENCLIP_BIGG, OPENCLIP_H, TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.models.config import CLIP_L, OPENCLIP_BIGG, OPENCLIP_H, TextConfig
+from weighted_clip.encoder.models.text_model import TextModel
 
 TINY = TextConfig(hidden_dim=16, num_heads=2, num_layers=3, mlp_dim=32, projection_dim=12)
 

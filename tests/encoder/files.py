@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from weighted_clip.encoder.files.checkpoint import LoadReport, load_text_models
-from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.models.text_model import TextModel
 
 Tensors = dict[str, Tensor]
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.encoder.attention_weights import allowed_keys, attention_weights
-from weighted_clip.encoder.config import CLIP_L
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.masks import MaskError, causal_mask, hide_from, padding_mask
-from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.models.attention_weights import allowed_keys, attention_weights
+from weighted_clip.encoder.models.config import CLIP_L
+from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import plan_prompt

@@ -8,8 +8,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import (
     hugging_face_tensors,
     load_text_models,
@@ -17,6 +15,8 @@ from weighted_clip.encoder.files.checkpoint import (
     seeded_vision_model,
 )
 from weighted_clip.encoder.files.tensor_file import MAX_HEADER_BYTES, CheckpointError
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
 
 from ..libraries import library
 from .conftest import random_ids

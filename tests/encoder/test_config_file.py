@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.config import VISION_TOWERS, TextConfig
 from weighted_clip.encoder.files.checkpoint import config_of, load_text_models
 from weighted_clip.encoder.files.config_file import MAX_BYTES
 from weighted_clip.encoder.files.tensor_file import CheckpointError
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.encoder.models.config import VISION_TOWERS, TextConfig
 from weighted_clip.studio.commands.program import main
 
 from ..libraries import library

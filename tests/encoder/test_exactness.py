@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.encoder.config import CLIP_L
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.kernels import VARIABLE, Kernel, available
-from weighted_clip.encoder.prefix import PrefixTextEncoder
-from weighted_clip.encoder.text_model import TextEncoder, TextModel
+from weighted_clip.encoder.models.config import CLIP_L
+from weighted_clip.encoder.models.kernels import VARIABLE, Kernel, available
+from weighted_clip.encoder.models.prefix import PrefixTextEncoder
+from weighted_clip.encoder.models.text_model import TextEncoder, TextModel
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import library

@@ -11,17 +11,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from weighted_clip.encoder import fast, kernels
 from weighted_clip.encoder.cache import state_of
-from weighted_clip.encoder.clip import FullClip
-from weighted_clip.encoder.config import VisionConfig
-from weighted_clip.encoder.fast import PACKS, Fast, Packs, products_of
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
-from weighted_clip.encoder.kernels import PACKED, VARIABLE, Choice, Kernel, available, machine
-from weighted_clip.encoder.layers import quick_gelu
-from weighted_clip.encoder.linear import ONEDNN, PackedByMKL, PackedByOneDNN, has_packed_mkl
-from weighted_clip.encoder.prefix import PrefixTextEncoder
-from weighted_clip.encoder.text_model import TextEncoder, TextModel
+from weighted_clip.encoder.models import fast_layers as fast
+from weighted_clip.encoder.models import kernels
+from weighted_clip.encoder.models.clip import FullClip
+from weighted_clip.encoder.models.config import VisionConfig
+from weighted_clip.encoder.models.fast_layers import PACKS, Fast, Packs, products_of
+from weighted_clip.encoder.models.kernels import PACKED, VARIABLE, Choice, Kernel, available, machine
+from weighted_clip.encoder.models.layers import quick_gelu
+from weighted_clip.encoder.models.linear import ONEDNN, PackedByMKL, PackedByOneDNN, has_packed_mkl
+from weighted_clip.encoder.models.prefix import PrefixTextEncoder
+from weighted_clip.encoder.models.text_model import TextEncoder, TextModel
 
 from .conftest import TINY, random_ids
 

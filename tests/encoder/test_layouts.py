@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.encoder.config import CLIP_L, OPENCLIP_BIGG, OPENCLIP_H, TOWERS, TextConfig
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
 from weighted_clip.encoder.files.layouts import find_towers
 from weighted_clip.encoder.files.tensor_file import CheckpointError
-from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.models.config import CLIP_L, OPENCLIP_BIGG, OPENCLIP_H, TOWERS, TextConfig
+from weighted_clip.encoder.models.text_model import TextModel
 
 from .conftest import random_ids
 from .files import (

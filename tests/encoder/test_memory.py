@@ -19,7 +19,7 @@ from weighted_clip.encoder.cache import (
     state_of,
 )
 from weighted_clip.encoder.encoding import Encoding
-from weighted_clip.encoder.fast import free_bytes
+from weighted_clip.encoder.models.fast_layers import free_bytes
 
 KIB = torch.zeros(256)
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.config import TOWERS, VISION_TOWERS
 from weighted_clip.encoder.files.checkpoint import load_text_models
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.encoder.models.config import TOWERS, VISION_TOWERS
 
 from ..libraries import library
 from .conftest import random_ids

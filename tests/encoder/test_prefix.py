@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from weighted_clip.encoder import cache as memory
-from weighted_clip.encoder import linear, prefix
 from weighted_clip.encoder.cache import ChunkKey
-from weighted_clip.encoder.config import FAMILIES, OPENCLIP_H, TOWERS, TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.kernels import VARIABLE
-from weighted_clip.encoder.linear import ONEDNN
 from weighted_clip.encoder.masks import MaskError
-from weighted_clip.encoder.prefix import PrefixTextEncoder, bytes_per_chunk, encoders_for, num_shared, share
-from weighted_clip.encoder.text_model import TextEncoder, TextModel
+from weighted_clip.encoder.models import linear, prefix
+from weighted_clip.encoder.models.config import FAMILIES, OPENCLIP_H, TOWERS, TextConfig
+from weighted_clip.encoder.models.kernels import VARIABLE
+from weighted_clip.encoder.models.linear import ONEDNN
+from weighted_clip.encoder.models.prefix import PrefixTextEncoder, bytes_per_chunk, encoders_for, num_shared, share
+from weighted_clip.encoder.models.text_model import TextEncoder, TextModel
 from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 

@@ -16,8 +16,6 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from weighted_clip.encoder.clip import FullClip
-from weighted_clip.encoder.config import VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.images import (
     MAX_BATCH,
@@ -28,6 +26,8 @@ from weighted_clip.encoder.images import (
     image_features,
     preprocess,
 )
+from weighted_clip.encoder.models.clip import FullClip
+from weighted_clip.encoder.models.config import VisionConfig
 from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
@@ -190,8 +190,8 @@ sys.modules["weighted_clip"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["weighted_clip"])
 from PIL import Image
 from weighted_clip.encoder.files.checkpoint import seeded_vision_model
-from weighted_clip.encoder.config import VisionConfig
-from weighted_clip.encoder.clip import FullClip
+from weighted_clip.encoder.models.config import VisionConfig
+from weighted_clip.encoder.models.clip import FullClip
 from weighted_clip.encoder.images import bytes_per_image, fixed_bytes, image_features
 
 def memory(name):

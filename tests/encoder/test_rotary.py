@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import (
     hugging_face_tensors,
     load_text_models,
@@ -19,10 +18,11 @@ from weighted_clip.encoder.files.checkpoint import (
     seeded_text_model,
 )
 from weighted_clip.encoder.files.tensor_file import CheckpointError
-from weighted_clip.encoder.layers import rotation
 from weighted_clip.encoder.masks import causal_mask
-from weighted_clip.encoder.prefix import PrefixTextEncoder
-from weighted_clip.encoder.text_model import TextEncoder, TextModel
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.layers import rotation
+from weighted_clip.encoder.models.prefix import PrefixTextEncoder
+from weighted_clip.encoder.models.text_model import TextEncoder, TextModel
 from weighted_clip.studio.training.grad_cache import pack, projected
 
 from ..libraries import library

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.encoder.config import CLIP_L, OPENCLIP_BIGG, OPENCLIP_H, VISION_TOWERS
 from weighted_clip.encoder.files.checkpoint import clip_config
 from weighted_clip.encoder.files.sizes import configs_of
+from weighted_clip.encoder.models.config import CLIP_L, OPENCLIP_BIGG, OPENCLIP_H, VISION_TOWERS
 
 from ..libraries import library
 

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
-from weighted_clip.encoder.config import MaskVariant
-from weighted_clip.encoder.layers import Attention
 from weighted_clip.encoder.masks import causal_mask, check_mask
+from weighted_clip.encoder.models.config import MaskVariant
+from weighted_clip.encoder.models.layers import Attention
 from weighted_clip.encoder.sparse_masks import (
     column_mask,
     convolutional_mask,

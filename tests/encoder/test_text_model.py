@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from weighted_clip.encoder.config import CLIP_L, TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.masks import MaskError, causal_mask, combine, hide_from, padding_mask, span_mask
-from weighted_clip.encoder.text_model import TextEncoder, TextModel, first_eos
-from weighted_clip.encoder.vision_model import VisionModel
+from weighted_clip.encoder.models.config import CLIP_L, TextConfig, VisionConfig
+from weighted_clip.encoder.models.text_model import TextEncoder, TextModel, first_eos
+from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.workshop.peers.transformers import transformers_projected_model, transformers_text_model
 
 from ..libraries import library, needs_half, needs_masked_kernel

@@ -15,7 +15,7 @@ from weighted_clip.encoder.files.textual_inversion import (
     read_embedding_file,
 )
 from weighted_clip.encoder.masks import padding_mask
-from weighted_clip.encoder.text_model import TextEncoder, TextModel
+from weighted_clip.encoder.models.text_model import TextEncoder, TextModel
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import library

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.config import VISION_TOWERS, TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.files.tensor_file import CheckpointError
-from weighted_clip.encoder.vision_model import VisionModel
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.encoder.models.config import VISION_TOWERS, TextConfig, VisionConfig
+from weighted_clip.encoder.models.vision_model import VisionModel
 
 from ..libraries import library
 from .conftest import random_ids

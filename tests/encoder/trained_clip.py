@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from weighted_clip.encoder.clip import FullClip
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.models.clip import FullClip
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
+from weighted_clip.encoder.models.text_model import TextModel
+from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.encoder.similarity import ContrastiveLoss
-from weighted_clip.encoder.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.encoder.vision_model import VisionModel
 from weighted_clip.studio.world.shapes import APART, Shape, draw, split
 from weighted_clip.weighting.chunks import TokenChunk
 from weighted_clip.weighting.options import EncodeOptions

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.models.config import TextConfig
 
 from ..patience import SECONDS
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from weighted_clip.encoder.cache import Memory, num_bytes
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.prefix import PrefixTextEncoder
-from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.models.prefix import PrefixTextEncoder
+from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy import clip as comfy
 from weighted_clip.hosts.comfy.cache import memory_of
@@ -94,7 +94,7 @@ def test_what_was_remembered_before_an_error_is_still_there_and_nothing_more(mod
 def test_an_error_in_the_second_batch_takes_the_first_one_back(
     model: TextModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weighted_clip.encoder.prefix.BATCH_BYTES", 1)  # a chunk each
+    monkeypatch.setattr("weighted_clip.encoder.models.prefix.BATCH_BYTES", 1)  # a chunk each
     expected = encoded(fresh(model))
     count = num_operations(lambda: encoded(fresh(model)))
     for number in range(count // 3, count, count // 9):

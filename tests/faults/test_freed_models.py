@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from weighted_clip.encoder import prefix
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.prefix import PrefixTextEncoder
+from weighted_clip.encoder.models import prefix
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy import clip as comfy
 from weighted_clip.hosts.comfy.cache import memory_of

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from weighted_clip.encoder import tokenizer as tokenizer_module
 from weighted_clip.encoder.cache import VARIABLE, num_bytes
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.prefix import PrefixTextEncoder
+from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import Tokenizer, default_tokenizer
 from weighted_clip.hosts.comfy import clip as comfy
 from weighted_clip.hosts.comfy.cache import memory_of

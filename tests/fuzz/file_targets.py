@@ -16,14 +16,14 @@ from types import SimpleNamespace
 
 import torch
 from torch import nn
-from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.files.textual_inversion import MAX_VECTORS, EmbeddingFileError, read_embedding_file
-from weighted_clip.encoder.prefix import encoders_for
-from weighted_clip.encoder.text_model import TextModel
-from weighted_clip.encoder.vision_model import VisionModel
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
+from weighted_clip.encoder.models.prefix import encoders_for
+from weighted_clip.encoder.models.text_model import TextModel
+from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.studio.commands.prompt_lines import MAX_LINE_BYTES, PromptLines
 from weighted_clip.studio.output.shards import ShardError, read_shards
 from weighted_clip.weighting.embedding_folder import EmbeddingFolder

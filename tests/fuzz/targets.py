@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from weighted_clip import NODE_CLASS_MAPPINGS
-from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.settings import Settings, infotext_key, pasted, take, untaken
 from weighted_clip.nodes import routes

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files import safetensors_file, tensor_file
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.files.textual_inversion import EmbeddingFileError, read_embedding_file
+from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.output.shards import ShardError, read_shards
 from weighted_clip.web import inspection

@@ -34,7 +34,7 @@ Found = tuple[str, int, float, float]
 
 def make_encoders() -> Any:
     """Our own encoder with two narrow layers."""
-    config = ours("encoder.config").TextConfig(hidden_dim=WIDTH, num_heads=2, num_layers=2, mlp_dim=256)
+    config = ours("encoder.models.config").TextConfig(hidden_dim=WIDTH, num_heads=2, num_layers=2, mlp_dim=256)
     model = ours("encoder.files.checkpoint").seeded_text_model(config)
     return ours("weighting.encoders").Encoders.of_models({"clip_l": model})
 

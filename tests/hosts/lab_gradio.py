@@ -36,7 +36,7 @@ def load_pack() -> None:
 
 def small_model() -> Any:
     """A text encoder of four narrow layers."""
-    from weighted_clip.encoder.config import TextConfig
+    from weighted_clip.encoder.models.config import TextConfig
     from weighted_clip.web.lab.native import Settings, random_model
 
     return random_model(Settings(), config=TextConfig(hidden_dim=64, num_layers=4, num_heads=4, mlp_dim=128))

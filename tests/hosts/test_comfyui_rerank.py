@@ -19,8 +19,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from weighted_clip.encoder.clip import FullClip, load_full_clip
 from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.models.clip import FullClip, load_full_clip
 from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import save_file
-from weighted_clip.encoder.config import CLIP_L
 from weighted_clip.encoder.files.checkpoint import (
     hugging_face_tensors,
     load_text_models,
     position_metadata,
     seeded_text_model,
 )
+from weighted_clip.encoder.models.config import CLIP_L
 
 from .comfy_server import ComfyServer, Graph
 

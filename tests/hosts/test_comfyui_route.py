@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from safetensors.torch import save_file
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
+from weighted_clip.encoder.models.config import TextConfig
 
 from .comfy_server import CHECKPOINT, LORA, ComfyServer, add_picture, with_clip
 

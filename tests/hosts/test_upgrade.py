@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from weighted_clip.encoder.kernels import VARIABLE
+from weighted_clip.encoder.models.kernels import VARIABLE
 from weighted_clip.workshop.find_hosts import Host
 
 from .browser import Page, running_browser

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from weighted_clip.encoder.files.checkpoint import load_text_models
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.reading import read_prompt

@@ -31,11 +31,11 @@ import torch
 from safetensors.numpy import save_file  # the one for tensors keeps Python objects for each new size
 from torch import Tensor
 from weighted_clip.encoder.cache import Memory
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.linear import rounded_up
-from weighted_clip.encoder.prefix import LEAST_SHARED, PrefixTextEncoder, encoders_for
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.linear import rounded_up
+from weighted_clip.encoder.models.prefix import LEAST_SHARED, PrefixTextEncoder, encoders_for
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions

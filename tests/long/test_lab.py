@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from safetensors.torch import load, save_file
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.weighting.timed.schedule import COUNTERS
 from weighted_clip.workshop.bench.page import table
 

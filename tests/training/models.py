@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
 from weighted_clip.encoder.similarity import ContrastiveLoss
 from weighted_clip.studio.training.distributed import reduce_apart
 from weighted_clip.studio.training.fsdp import Sharding

@@ -14,13 +14,13 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import nn
-from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
 from weighted_clip.encoder.images import preprocess
-from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
+from weighted_clip.encoder.models.text_model import TextModel
+from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.encoder.vision_model import VisionModel
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.captions import held_out, token_ids
 from weighted_clip.studio.training.data import Example, read_data

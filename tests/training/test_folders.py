@@ -16,8 +16,6 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
-from weighted_clip.encoder.clip import FullClip, load_full_clip
-from weighted_clip.encoder.config import LIBRARIES, Activation
 from weighted_clip.encoder.files.checkpoint import (
     clip_config,
     hugging_face_tensors,
@@ -26,6 +24,8 @@ from weighted_clip.encoder.files.checkpoint import (
 )
 from weighted_clip.encoder.files.folders import Parts, files_for
 from weighted_clip.encoder.images import preprocess
+from weighted_clip.encoder.models.clip import FullClip, load_full_clip
+from weighted_clip.encoder.models.config import LIBRARIES, Activation
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.training import results
 

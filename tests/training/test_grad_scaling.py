@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from weighted_clip.encoder.config import TextConfig
-from weighted_clip.encoder.layers import Block
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.layers import Block
 from weighted_clip.studio.training import contrastive
 from weighted_clip.studio.training.grad_scaling import GradientScales
 from weighted_clip.studio.training.loop import Loop

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
-from weighted_clip.encoder.text_model import TextModel
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.studio.training.lora import LORA_NAMES, add_lora, lora_tensors, merged, model_of
 from weighted_clip.studio.training.optimizer import Rates, groups_of
 

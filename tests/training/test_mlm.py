@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.captions import token_ids

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from weighted_clip.encoder.clip import load_full_clip
-from weighted_clip.encoder.config import OPENCLIP_H
 from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.files.sizes import configs_of
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.encoder.models.config import OPENCLIP_H
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.new_text import new_clip, new_text_model
 from weighted_clip.studio.training.options import TrainOptions

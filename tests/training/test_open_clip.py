@@ -15,9 +15,9 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.folders import Parts, files_for
 from weighted_clip.encoder.foreign_text import parse_json
+from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.similarity import ContrastiveLoss
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.examples import Example

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.encoder.clip import load_full_clip
+from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.training.grad_cache import Part, backward
 from weighted_clip.studio.training.optimizer import Rates, groups_of

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from weighted_clip.encoder.clip import FullClip
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
-from weighted_clip.encoder.text_model import TextModel
-from weighted_clip.encoder.vision_model import VisionModel
+from weighted_clip.encoder.models.clip import FullClip
+from weighted_clip.encoder.models.text_model import TextModel
+from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training import loop
 from weighted_clip.studio.training.data import Example

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.textual_inversion import read_embedding_file
+from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.training.captions import NewWord, is_too_long, token_ids
 from weighted_clip.studio.training.grad_cache import Part, Towers, backward

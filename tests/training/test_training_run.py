@@ -16,10 +16,10 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 from torch import Tensor, distributed
-from weighted_clip.encoder.clip import load_full_clip
 from weighted_clip.encoder.files.checkpoint import load_text_models
+from weighted_clip.encoder.models.clip import load_full_clip
+from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.encoder.vision_model import VisionModel
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training import contrastive
 from weighted_clip.studio.training.contrastive import Run

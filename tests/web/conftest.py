@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from weighted_clip.encoder.config import TextConfig, VisionConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
+from weighted_clip.encoder.models.config import TextConfig, VisionConfig
 from weighted_clip.studio.dalle.config import PriorConfig
 from weighted_clip.studio.dalle.dalle import DALLE, save_dalle
 from weighted_clip.studio.dalle.pieces import learned_pieces

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
 from weighted_clip.weighting.options import EncodeOptions

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from weighted_clip import NODE_CLASS_MAPPINGS
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.nodes import routes
 from weighted_clip.nodes.routes import ruler_nodes

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab.attending import MAX_VERSIONS, Attended, attention_chart
 from weighted_clip.web.lab.attention import AttentionTab

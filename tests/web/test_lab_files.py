@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from PIL import Image
-from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.web.lab.image_tokens import TokenLab
 from weighted_clip.web.lab.native import Settings, Shelf, random_model
 from weighted_clip.web.lab.text_to_image import TextToImageLab

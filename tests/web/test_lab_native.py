@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from weighted_clip.encoder.config import CLIP_L, TextConfig
 from weighted_clip.encoder.files.checkpoint import load_text_models, seeded_text_model
 from weighted_clip.encoder.files.tensor_file import CheckpointError
-from weighted_clip.encoder.prefix import encoders_for
+from weighted_clip.encoder.models.config import CLIP_L, TextConfig
+from weighted_clip.encoder.models.prefix import encoders_for
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
 from weighted_clip.web.lab import access, native, places, server

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import gradio as gr
 import pytest
 from safetensors import safe_open
-from weighted_clip.encoder.prefix import PrefixTextEncoder
+from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab import tabs
 from weighted_clip.web.lab.access import MAX_UPLOAD_BYTES

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.tensor_file import CheckpointError
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.lab.image_tokens import TokenLab
 from weighted_clip.web.lab.model import SHOWN_SIDE, LabError

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 from starlette.testclient import TestClient
-from weighted_clip.encoder.config import TextConfig
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.web.lab import server
 from weighted_clip.web.lab.access import MAX_BYTES, MAX_UPLOAD_BYTES, NO_SECRET, UPLOADS, Guard
 from weighted_clip.web.lab.native import Settings, Shelf, random_model

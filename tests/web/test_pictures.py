@@ -13,8 +13,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.masks import causal_mask, padding_mask
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.pictures import (
     draw_encoding_masks,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import load_text_models
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui.engines import Engine, UnknownEncodersError, WebUIError, engines_of
 from weighted_clip.hosts.webui.generation import arm

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.encoder.encoding import EncodeFn
-from weighted_clip.encoder.prefix import PrefixTextEncoder
+from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files import safetensors_file
 from weighted_clip.encoder.files.safetensors_file import MAX_REFUSALS
+from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting import embedding_folder
 from weighted_clip.weighting.chunking import CHUNKINGS, chunk_prompt

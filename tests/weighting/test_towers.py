@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.prefix import encoders_for
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.prefix import encoders_for
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import ChunkLayout, close_chunk
 from weighted_clip.weighting.encoders import Encoders

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from weighted_clip.encoder.config import TextConfig
 from weighted_clip.encoder.encoding import EncodeFn
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.encoder.text_model import TextEncoder
+from weighted_clip.encoder.models.config import TextConfig
+from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunks import ChunkLayout, TokenChunk
 from weighted_clip.weighting.embeddings import EmbeddingError, EmbeddingVector

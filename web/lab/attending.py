@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ...encoder.attention_weights import allowed_keys
-from ...encoder.config import TextConfig
+from ...encoder.models.attention_weights import allowed_keys
+from ...encoder.models.config import TextConfig
 from ...weighting.chunking import ChunkedSection
 from ...weighting.chunks import TokenChunk
 from ...weighting.options import EncodeOptions

@@ -16,16 +16,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...encoder.attention_weights import attention_weights
-from ...encoder.clip import FullClip, load_full_clip
-from ...encoder.config import CLIP_L, TextConfig
 from ...encoder.files.checkpoint import load_text_models, seeded_text_model
 from ...encoder.files.config_file import origin_of
 from ...encoder.files.safetensors_file import Refusals
 from ...encoder.files.tensor_file import open_tensor_file
-from ...encoder.prefix import encoders_for
+from ...encoder.models.attention_weights import attention_weights
+from ...encoder.models.clip import FullClip, load_full_clip
+from ...encoder.models.config import CLIP_L, TextConfig
+from ...encoder.models.prefix import encoders_for
+from ...encoder.models.text_model import TextEncoder, TextModel, check_clip_skip
 from ...encoder.quoting import quote
-from ...encoder.text_model import TextEncoder, TextModel, check_clip_skip
 from ...weighting.encoders import Encoders
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import Check, EncodedPrompt

@@ -14,8 +14,8 @@ import gradio as gr
 import torch
 from PIL import Image
 
-from ...encoder.clip import FullClip
 from ...encoder.images import best, image_features
+from ...encoder.models.clip import FullClip
 from ...encoder.quoting import quote
 from ...encoder.similarity import Over, probabilities, similarity
 from ...encoder.tokenizer import default_tokenizer

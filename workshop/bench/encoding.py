@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from ...encoder.cache import ChunkKey
     from ...encoder.encoding import EncodeFn
-    from ...encoder.text_model import TextModel
+    from ...encoder.models.text_model import TextModel
 
 # ---- reading
 
@@ -189,7 +189,7 @@ def encode_block(request: Request) -> str:
 
 def _ours(model: TextModel, prompt: str, way: str, choices: dict[str, str]) -> Run:
     """One of our ways, with its own cache and its own sequence of texts."""
-    from ...encoder.text_model import TextEncoder
+    from ...encoder.models.text_model import TextEncoder
 
     encoder = TextEncoder(model) if way == EXACT else native(model)
     return ours(encoder, fresh(PROMPTS[prompt], choices["syntax"]), **choices)
@@ -269,7 +269,7 @@ def _grid_row(model: TextModel, theirs: Transformers | None, scale: Scale) -> li
 
 
 def _faded_rows(model: TextModel, scale: Scale) -> list[list[str]]:
-    from ...encoder.text_model import TextEncoder
+    from ...encoder.models.text_model import TextEncoder
 
     rows: list[list[str]] = []
     for law in LAWS:
@@ -338,7 +338,7 @@ class _Counted:
 
     def cells(self) -> list[str]:
         """Encodings, their positions, those an encoder without a cache runs, and the share; resets the counters."""
-        from ...encoder.prefix import share
+        from ...encoder.models.prefix import share
 
         calls, self.calls = self.calls, []
         num_chunks = sum(map(len, calls))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...encoder.encoding import EncodeFn, Encoding
-    from ...encoder.text_model import TextModel
+    from ...encoder.models.text_model import TextModel
 
 TYPES = ("float32", "float16", "bfloat16")
 FUSED = "sdpa"
@@ -103,7 +103,7 @@ def whole_passes(model: TextModel, how: tuple[Backend, str | None] | None) -> En
     import torch
 
     from ...encoder.encoding import Encoding
-    from ...encoder.text_model import TextEncoder
+    from ...encoder.models.text_model import TextEncoder
 
     if how is None:
         return TextEncoder(model)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...encoder.config import sizes_of
+from ...encoder.models.config import sizes_of
 from ..find_hosts import HostReference, find_references
 from .page import (
     COMPARISON_HEAD,
@@ -394,7 +394,7 @@ def open_native(job: dict[str, Any]) -> Any:
 
 def new_memory(clips: dict[str, Any], way: str) -> Any:
     """One of the CLIPs, with the same weights and an empty cache."""
-    from ...encoder.prefix import encoders_for
+    from ...encoder.models.prefix import encoders_for
     from ...hosts.comfy.cache import with_memory
 
     if way == "host":

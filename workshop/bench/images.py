@@ -17,8 +17,8 @@ from .timing import MIB, MemoryPeak, Run, compare, measured, times_in_turn
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ...encoder.config import VisionConfig
-    from ...encoder.vision_model import VisionModel
+    from ...encoder.models.config import VisionConfig
+    from ...encoder.models.vision_model import VisionModel
 
 PEER = "transformers CLIPModel"
 
@@ -56,8 +56,8 @@ def _pictures(count: int, side: int) -> list[Image.Image]:
 
 def _runs(model: VisionModel, images: list[Image.Image]) -> dict[str, tuple[Run, Run]] | None:
     """For each of `WORKS`, ours and the peer's way to do it; None without the peer."""
-    from ...encoder.clip import FullClip
     from ...encoder.images import image_features, preprocess
+    from ...encoder.models.clip import FullClip
 
     if find_spec("transformers") is None:
         return None
@@ -124,10 +124,10 @@ def memory_of(job: dict[str, Any]) -> dict[str, int | None]:
     """
     import torch
 
-    from ...encoder.clip import FullClip
-    from ...encoder.config import VisionConfig
     from ...encoder.files.checkpoint import seeded_vision_model
     from ...encoder.images import MEMORY_BUDGET, image_features
+    from ...encoder.models.clip import FullClip
+    from ...encoder.models.config import VisionConfig
 
     model = seeded_vision_model(VisionConfig(**job["config"]))
     clip = FullClip(None, model)  # pyright: ignore[reportArgumentType] - no text is read

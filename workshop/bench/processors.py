@@ -31,8 +31,8 @@ from .timing import (
 )
 
 if TYPE_CHECKING:
-    from ...encoder.layers import Block
-    from ...encoder.text_model import TextModel
+    from ...encoder.models.layers import Block
+    from ...encoder.models.text_model import TextModel
 
 BATCHES = (4, 8, 16)
 """Batch sizes of the peer, of which the fastest counts; others were slower on every machine so far."""
@@ -122,8 +122,8 @@ def _products(model: TextModel) -> Run:
     import torch
 
     from ...encoder.cache import state_of
-    from ...encoder.fast import arithmetic_for, products_of
-    from ...encoder.kernels import CHOICE
+    from ...encoder.models.fast_layers import arithmetic_for, products_of
+    from ...encoder.models.kernels import CHOICE
 
     blocks = cast("Sequence[Block]", model.encoder.layers)
     arithmetic = arithmetic_for(model, blocks, CHOICE.now(), state_of(model), partial(state_of, model))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...encoder.config import VisionConfig
-    from ...encoder.text_model import TextModel
+    from ...encoder.models.config import VisionConfig
+    from ...encoder.models.text_model import TextModel
 
 SEED = 0
 UNET = {
@@ -78,14 +78,14 @@ class Scale:
 
     def model(self) -> TextModel:
         """A text tower of these sizes, in float32; the peers share its tensors."""
-        from ...encoder.config import TextConfig
         from ...encoder.files.checkpoint import seeded_text_model
+        from ...encoder.models.config import TextConfig
 
         return seeded_text_model(TextConfig(**self.sizes), seed=SEED)  # pyright: ignore[reportArgumentType]
 
     def vision(self) -> VisionConfig:
         """Configuration of the image encoder."""
-        from ...encoder.config import VisionConfig
+        from ...encoder.models.config import VisionConfig
 
         return VisionConfig(**self.vision_sizes)  # pyright: ignore[reportArgumentType]
 

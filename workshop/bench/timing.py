@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...encoder.encoding import EncodeFn
-    from ...encoder.text_model import TextEncoder, TextModel
+    from ...encoder.models.text_model import TextEncoder, TextModel
     from ...weighting.encoders import Encoders
     from ..peers.transformers import Transformers
 
@@ -183,7 +183,7 @@ def version(package: str) -> str:
 
 def _processor() -> tuple[str, list[str]]:
     """Cores and model of the processor, and its instruction sets that matter here."""
-    from ...encoder.kernels import processor_name  # imports torch
+    from ...encoder.models.kernels import processor_name  # imports torch
 
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     architecture = platform.machine() or "unknown"
@@ -252,7 +252,7 @@ MEMORY_BYTES = 64 * 2**20
 
 def native(model: TextModel, max_bytes: int = MEMORY_BYTES) -> TextEncoder:
     """The encoder that users get, with an empty cache of at most ``max_bytes``."""
-    from ...encoder.prefix import encoders_for
+    from ...encoder.models.prefix import encoders_for
 
     return encoders_for({"clip_l": model}, max_bytes=max_bytes)[1]["clip_l"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...encoder.text_model import TextModel
+from ...encoder.models.text_model import TextModel
 from ...encoder.tokenizer import BOS_TEXT, EOS_TEXT, default_tokenizer
 from ...weighting.embeddings import Embeddings
 from ...weighting.encoders import Encoders

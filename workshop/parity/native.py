@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...encoder.config import CLIP_L
 from ...encoder.files.checkpoint import seeded_text_model
-from ...encoder.text_model import TextEncoder, TextModel
+from ...encoder.models.config import CLIP_L
+from ...encoder.models.text_model import TextEncoder, TextModel
 from ...weighting.embedding_folder import EmbeddingFolder
 from ...weighting.embeddings import Embeddings
 from ...weighting.encoders import Encoders

@@ -16,7 +16,7 @@ from .transformers import transformers_text_model, transformers_tokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...encoder.text_model import TextModel
+    from ...encoder.models.text_model import TextModel
 
 
 def open_peer(model: TextModel) -> Callable[[dict[str, Any], str], Tensor]:

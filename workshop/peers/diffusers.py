@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...encoder.config import TextConfig
 from ...encoder.files.checkpoint import seeded_text_model
-from ...encoder.text_model import TextModel
+from ...encoder.models.config import TextConfig
+from ...encoder.models.text_model import TextModel
 from ..find_hosts import folders_in
 from .transformers import transformers_projected_model, transformers_text_model, transformers_tokenizer
 

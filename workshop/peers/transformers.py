@@ -13,15 +13,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...encoder.config import sizes_of
+from ...encoder.models.config import sizes_of
 from ...encoder.tokenizer import default_tokenizer, read_merges
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from ...encoder.text_model import TextModel
-    from ...encoder.vision_model import VisionModel
+    from ...encoder.models.text_model import TextModel
+    from ...encoder.models.vision_model import VisionModel
 
 
 def open_peer(model: TextModel) -> Callable[[dict[str, Any], str], Tensor]:

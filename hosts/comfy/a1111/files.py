@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, cast
 
-from ....encoder.config import TOWERS
 from ....encoder.files.tensor_file import CheckpointError, open_tensor_file
+from ....encoder.models.config import TOWERS
 from ....weighting.embeddings import EmbeddingError
 from ....weighting.infotext import Infotext
 from ....weighting.prompt import shortened

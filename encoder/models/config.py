@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from .quoting import quote
+from ..quoting import quote
 
 Activation = Literal["quick_gelu", "gelu"]
 ACTIVATIONS: tuple[str, ...] = (*get_args(Activation), "gelu_tanh")

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..files.checkpoint import load_weights
+from ..files.config_file import origin_of
+from ..files.tensor_file import FETCH, CheckpointError, open_tensor_file
 from .config import Activation
-from .fast import Fast
-from .files.checkpoint import load_weights
-from .files.config_file import origin_of
-from .files.tensor_file import FETCH, CheckpointError, open_tensor_file
+from .fast_layers import Fast
 from .kernels import IMAGE_CHOICE
 from .layers import PLAIN
 from .text_model import TextModel

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..encoding import Encoding
+from ..masks import causal_mask, check_mask
 from .config import TextConfig
-from .encoding import Encoding
 from .layers import Encoder, Rotation, projection, rotation
 from .linear import overflow, widened
-from .masks import causal_mask, check_mask
 
 
 class TextOutput(NamedTuple):

@@ -14,9 +14,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ..masks import causal_mask, check_mask, combine
 from .layers import Block, Rotation
 from .linear import widened
-from .masks import causal_mask, check_mask, combine
 from .text_model import TextModel, Vectors, check_ids
 
 

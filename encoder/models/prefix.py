@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .cache import MEBIBYTE, Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
+from ..cache import MEBIBYTE, Attempt, ChunkKey, Memory, chunk_keys, default_bytes, remembering, state_of
+from ..encoding import Encoding
+from ..masks import causal_mask
 from .config import FAMILIES, OPENCLIP_H, Family, TextConfig
-from .encoding import Encoding
-from .fast import PACKS, arithmetic_for
+from .fast_layers import PACKS, arithmetic_for
 from .kernels import CHOICE, Kernel
 from .layers import Arithmetic, Block, Rotation
 from .linear import layer_norm, linear, rounded_up, widened, without_autocast
-from .masks import causal_mask
 from .text_model import TextEncoder, TextModel, first_eos
 
 BATCH_BYTES = 512 * 2**20

@@ -1,0 +1,1 @@
+"""Networks of CLIP: its layers, its towers, and the ways to run them."""
