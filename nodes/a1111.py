@@ -13,7 +13,7 @@ from ..hosts.comfy.a1111.samplers import AUTOMATIC, KINDS, check_denoise, make_r
 from ..hosts.comfy.a1111.schedules import SCHEDULES
 from ..hosts.comfy.types import ModelPatcher
 from ..weighting.infotext import Infotext, read_infotext
-from ..weighting.problems import Problem, refused
+from ..weighting.text.problems import Problem, refused
 from .checks import Known
 from .node import CATEGORY, CHECKED, PROMPT_SETTINGS, Node, Out, checked, make_input, number
 from .results import shown_result

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..encoder.quoting import quote
 from ..hosts.comfy.upstream import UNKNOWN, Prompts, Source, blended, prompts_before, source_of
 from ..web.inspection import RequestError, RulerNode, prompt_words
-from ..weighting.problems import Problem, refused
+from ..weighting.text.problems import Problem, refused
 from .node import Node, checked
 
 WEIGHTED_CLIP = "WeightedCLIP"

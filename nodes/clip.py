@@ -17,8 +17,8 @@ from ..hosts.comfy.difference import encode_by_both
 from ..hosts.comfy.models import Hosted, encode_images, encode_texts, load_hosted
 from ..weighting.features import text_options
 from ..weighting.options import EncodeOptions
-from ..weighting.problems import Problem, refused
 from ..weighting.syntax import SYNTAXES
+from ..weighting.text.problems import Problem, refused
 from .checks import Known
 from .node import (
     CATEGORY,

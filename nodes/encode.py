@@ -19,10 +19,10 @@ from ..hosts.comfy.weighing import check_sections, report_of, weigh_text
 from ..weighting.attention import WAYS
 from ..weighting.convert import TARGETS
 from ..weighting.options import OPTIONS, EncodeOptions
-from ..weighting.problems import Problem, refused
-from ..weighting.prompt import Issue, Span
 from ..weighting.reading import parse_encoded
 from ..weighting.script_settings import PromptSettings
+from ..weighting.text.problems import Problem, refused
+from ..weighting.text.prompt import Issue, Span
 from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed

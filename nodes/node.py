@@ -18,7 +18,7 @@ from ..hosts.comfy.consumers import used_in_running
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import OPTIONS, EncodeOptions
-from ..weighting.problems import Problem
+from ..weighting.text.problems import Problem
 from ..weighting.timed.loras import LORAS
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS
 

@@ -19,8 +19,8 @@ from ..hosts.comfy.old_nodes import OldNode, balanced
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..weighting.normalize import NORMALIZATIONS
 from ..weighting.options import EncodeOptions
-from ..weighting.problems import Problem, refuse
-from ..weighting.prompt import shortened
+from ..weighting.text.problems import Problem, refuse
+from ..weighting.text.prompt import shortened
 from ..weighting.timed.schedule import read_timed
 from .checks import Known
 from .node import CATEGORY, NODES, EncodeNode, checked, inputs, make_input, number, prompt_input

@@ -15,8 +15,8 @@ from ..hosts.comfy.types import Conditioning
 from ..hosts.comfy.upstream import mask_before
 from ..weighting.fields import check_times, check_weight
 from ..weighting.phrases import without_commas
-from ..weighting.problems import Problem, refused
-from ..weighting.prompt import shortened
+from ..weighting.text.problems import Problem, refused
+from ..weighting.text.prompt import shortened
 from .checks import Known
 from .node import Node, Out, checked, make_input, number, placed_input, words_input
 from .results import placed_result

@@ -19,8 +19,8 @@ from ..hosts.comfy.loras import HookedClip
 from ..hosts.comfy.placed_view import placed_views
 from ..hosts.comfy.timed import TimedEncoded, Timing
 from ..hosts.comfy.types import Conditioning
-from ..weighting.prompt import Issue
 from ..weighting.reading import ReadPrompt
+from ..weighting.text.prompt import Issue
 from ..weighting.timed.loras import LoraTimes
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs
 from ..weighting.timed.view import MAX_TEXTS, TimedRead, read_standing, standing_texts, timed_view, with_lora_times

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..encoder.foreign_text import parse_json
 from ..web.inspection import RulerNode, TextReader
-from ..weighting.problems import Problem
+from ..weighting.text.problems import Problem
 from . import node
 
 PATH = "/weighted_clip/inspect"

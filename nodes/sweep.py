@@ -10,8 +10,8 @@ from torch import Tensor
 from ..hosts.comfy.clip import EitherClip, encode_together
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import EncodeOptions
-from ..weighting.problems import Problem, refused
 from ..weighting.sweep import Swept, read_sweep
+from ..weighting.text.problems import Problem, refused
 from ..weighting.view import encoded_text
 from .checks import Known
 from .node import CATEGORY, METADATA, Node, Out, checked, inputs, make_input, number, prompt_input

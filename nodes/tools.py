@@ -17,10 +17,10 @@ from ..hosts.comfy.timed import timing_from
 from ..hosts.comfy.types import Clip, ModelPatcher
 from ..weighting.convert import TARGETS, Converted, convert
 from ..weighting.options import EncodeOptions
-from ..weighting.problems import Problem
 from ..weighting.reading import ReadPrompt, read_prompt
 from ..weighting.syntax import SYNTAXES
-from ..weighting.tags import REPEATED_LORA, TIMED_LORA, bare, comment_issues, read_loras
+from ..weighting.text.problems import Problem
+from ..weighting.text.tags import REPEATED_LORA, TIMED_LORA, bare, comment_issues, read_loras
 from ..weighting.timed.loras import LORAS, Loras, constant, lora_times, with_times
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
 from ..weighting.view import token_table, view

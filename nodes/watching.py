@@ -30,7 +30,7 @@ from ..hosts.comfy.word_maps import (
     words_problems,
 )
 from ..weighting.phrases import without_commas
-from ..weighting.problems import Problem, refused
+from ..weighting.text.problems import Problem, refused
 from .checks import Known
 from .node import CATEGORY, WATCH, Drawing, Node, Out, checked, make_input, number, watch_input, words_input
 from .results import NOTHING, saved_preview, to_image, to_picture

@@ -96,13 +96,13 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     from weighted_clip.web.lab.native import Settings as LabSettings
     from weighted_clip.web.lab.native import random_model
     from weighted_clip.weighting.convert import TARGETS, convert
-    from weighted_clip.weighting.embedding_folder import EmbeddingFolder
     from weighted_clip.weighting.options import EncodeOptions
     from weighted_clip.weighting.reading import read_prompt
     from weighted_clip.weighting.schemes import SCHEMES
     from weighted_clip.weighting.schemes.repeat import RepeatError
     from weighted_clip.weighting.syntax import SYNTAXES
-    from weighted_clip.weighting.tags import read_loras, take_tags
+    from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
+    from weighted_clip.weighting.text.tags import read_loras, take_tags
     from weighted_clip.weighting.timed.schedule import read_timed
 
     tiny = TextConfig(hidden_dim=64, num_layers=2, num_heads=1, mlp_dim=128, projection_dim=64)

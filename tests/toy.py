@@ -2,7 +2,7 @@
 
 import torch
 from weighted_clip.encoder.encoding import Encoding
-from weighted_clip.weighting.chunks import Token, TokenChunk
+from weighted_clip.weighting.text.chunks import Token, TokenChunk
 
 EOS = 49407
 

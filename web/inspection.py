@@ -19,17 +19,17 @@ from typing import Any, NamedTuple, Protocol
 
 from ..encoder.quoting import quote
 from ..encoder.tokenizer import default_tokenizer
-from ..weighting.chunks import CLIP_L_LAYOUT
 from ..weighting.convert import convert
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
 from ..weighting.pipeline import plan_prompt
 from ..weighting.plan import different_asks
-from ..weighting.problems import Problem
-from ..weighting.prompt import Issue
 from ..weighting.reading import ReadPrompt, parse_encoded, read_prompt
 from ..weighting.sweep import read_sweep
-from ..weighting.tags import REPEATED_LORA, LoraTag, bare, read_loras
+from ..weighting.text.chunks import CLIP_L_LAYOUT
+from ..weighting.text.problems import Problem
+from ..weighting.text.prompt import Issue
+from ..weighting.text.tags import REPEATED_LORA, LoraTag, bare, read_loras
 from ..weighting.timed.loras import LORAS, LoraTimes, constant, lora_times, with_times
 from ..weighting.timed.regions import REGIONS
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs

@@ -15,11 +15,11 @@ from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from ..encoder.encoding import Encoding
-from .chunks import Apart, TokenChunk, Tokenize
 from .options import EncodeOptions
 from .phrases import COMMA, Match, absent, cover, phrases_in, stretches
 from .plan import Plan, Variant, Visible, both
-from .prompt import Issue, Span, shortened
+from .text.chunks import Apart, TokenChunk, Tokenize
+from .text.prompt import Issue, Span, shortened
 
 UNBOUND = "unbound-phrase"
 """Issue code for phrases that cannot be bound."""

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from .options import EncodeOptions
-from .prompt import Break, Prompt
 from .syntax import parse, syntax_of
-from .tags import bare
+from .text.prompt import Break, Prompt
+from .text.tags import bare
 
 
 class Character(NamedTuple):

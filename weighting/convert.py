@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..encoder.tokenizer import CleaningTokenize, can_clean, clean
-from .chunks import Token, Tokenize, tokens_by_part
-from .prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments, quoted, shortened
 from .syntax import SYNTAXES, parse, syntax_of
-from .tags import Bare, Tag, bare, comment_issues, read_loras
+from .text.chunks import Token, Tokenize, tokens_by_part
+from .text.prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments, quoted, shortened
+from .text.tags import Bare, Tag, bare, comment_issues, read_loras
 
 TARGETS = tuple(name for name, syntax in SYNTAXES.items() if syntax.write is not None)
 """Syntaxes that can be written."""

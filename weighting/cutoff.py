@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .bind import ABSENT, COMMA, UNBOUND, Bound, bind_issue, words_of
-from .chunks import Apart, Token, TokenChunk, Tokenize
-from .embeddings import EmbeddingVector
 from .options import EncodeOptions
-from .prompt import Fragment, Issue, Span, shortened
 from .syntax import parse
+from .text.chunks import Apart, Token, TokenChunk, Tokenize
+from .text.embeddings import EmbeddingVector
+from .text.prompt import Fragment, Issue, Span, shortened
 
 STAND_IN = "_"
 """Text by which Cutoff replaces each token that it hides."""

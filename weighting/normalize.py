@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..encoder.quoting import quote
-from .chunks import Token, TokenChunk
+from .text.chunks import Token, TokenChunk
 
 NORMALIZATIONS = {
     "none": "",

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .chunking import ChunkedSection
-from .chunks import ChunkLayout, TokenChunk
 from .plan import Visible, VisibleFn, both
 from .scheme import Weighted, hide_nothing
+from .text.chunks import ChunkLayout, TokenChunk
 
 if TYPE_CHECKING:
     from torch import Tensor

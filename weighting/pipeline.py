@@ -18,17 +18,17 @@ from torch import Tensor
 from ..encoder.encoding import EncodeFn, Encoding
 from ..encoder.quoting import quote
 from .bind import BindError, bound, refusal
-from .chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .hiding import phrases_visible
 from .options import EncodeOptions
 from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, both, gathered, mask_tensor, uncausal
-from .prompt import Issue, Span
 from .reading import ReadPrompt
 from .scheme import Place, SchemeFn, SchemeOptions, Weighted, all_places, empty_prompt_aside, has_weights
 from .schemes import SCHEMES
 from .schemes.blend import EMPHASES, parted
 from .schemes.sections import plan_sections
+from .text.chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
+from .text.prompt import Issue, Span
 
 T = TypeVar("T")
 

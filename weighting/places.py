@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from .areas import Area, read_area
 from .fields import check_times, check_weight
-from .prompt import shortened
+from .text.prompt import shortened
 
 MAX_PLACES = 100
 """Maximum number of lines with a phrase."""

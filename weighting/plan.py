@@ -14,8 +14,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from ..encoder.encoding import Encoding
-from .chunks import TokenChunk
-from .embeddings import TokenId
+from .text.chunks import TokenChunk
+from .text.embeddings import TokenId
 
 if TYPE_CHECKING:
     from torch import Tensor

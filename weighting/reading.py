@@ -9,19 +9,19 @@ from typing import NamedTuple
 from ..encoder.tokenizer import CleaningTokenize, can_clean, may_change
 from .bind import Bound, marked_phrases, within_bounds
 from .chunking import ChunkedSection, chunk_prompt, chunks_of
-from .chunks import CLIP_L_LAYOUT, ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, Tokenize
 from .cutoff import marked_as_cutoff
-from .embeddings import Embeddings
 from .hiding import hiding_issues, mark_hidden
 from .normalize import normalize
 from .options import EncodeOptions
 from .padding import rows_kept
-from .prompt import Break, Fragment, Issue, Lora, Piece, Prompt, shortened
 from .scheme import CutTerm, ReadTerm
 from .schemes import SCHEMES
 from .syntax import parse, syntax_of
-from .tags import Bare, bare, read_loras
-from .weights import MAX_WEIGHT, clamped, clamped_issue
+from .text.chunks import CLIP_L_LAYOUT, ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, Tokenize
+from .text.embeddings import Embeddings
+from .text.prompt import Break, Fragment, Issue, Lora, Piece, Prompt, shortened
+from .text.tags import Bare, bare, read_loras
+from .text.weights import MAX_WEIGHT, clamped, clamped_issue
 
 MAX_ISSUES = 100
 """Maximum number of issues listed; the rest are only counted."""

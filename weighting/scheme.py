@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from ..encoder.encoding import Encoding
 from .chunking import ChunkedSection
 from .chunking.t5 import T5Rule
-from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, close_chunk
 from .plan import Plan, Variant, Visible, VisibleFn
-from .prompt import Fragment, Issue, Prompt, Span
+from .text.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, close_chunk
+from .text.prompt import Fragment, Issue, Prompt, Span
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,17 +22,17 @@ from ..encoder.tokenizer import default_tokenizer
 from .chunking import CHUNKINGS, ChunkedSection, rule_of
 from .chunking.a1111 import chunk_a1111
 from .chunking.t5 import T5Rule, chunk_t5
-from .chunks import CLIP_L_LAYOUT, ChunkLayout, Token, Tokenize, close_chunk, filled
-from .embedding_folder import EmbeddingFolder
-from .embeddings import Embeddings, EmbeddingsOfSdxl
 from .options import EncodeOptions
 from .padding import rows_kept
 from .pipeline import EncodedPrompt
-from .prompt import Issue, Span
 from .reading import ReadPrompt, read_prompt
 from .scheme import taken_weight
 from .schemes import SCHEMES
 from .schemes.negpip import NegPipError
+from .text.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, Tokenize, close_chunk, filled
+from .text.embedding_folder import EmbeddingFolder
+from .text.embeddings import Embeddings, EmbeddingsOfSdxl
+from .text.prompt import Issue, Span
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 from ..encoder.tokenizer import bytes_of, default_tokenizer
 from .bind import bound_passes
-from .chunks import Token
-from .embeddings import TokenId
-from .prompt import Break, Span, unmarked
 from .reading import ReadPrompt
 from .syntax import syntax_of
-from .tags import bare
+from .text.chunks import Token
+from .text.embeddings import TokenId
+from .text.prompt import Break, Span, unmarked
+from .text.tags import bare
 
 VERSION = 2
 """Incremented when a key of the view changes its meaning."""

@@ -16,11 +16,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..encoder.quoting import quote
-from .chunks import Token, TokenChunk
-from .embeddings import EMBEDDING_PREFIX, EmbeddingVector
 from .phrases import without_commas
-from .prompt import Break, Fragment, Span, shortened
 from .scheme import Place
+from .text.chunks import Token, TokenChunk
+from .text.embeddings import EMBEDDING_PREFIX, EmbeddingVector
+from .text.prompt import Break, Fragment, Span, shortened
 
 if TYPE_CHECKING:
     from .pipeline import EncodedPrompt

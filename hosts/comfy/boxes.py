@@ -12,7 +12,7 @@ from typing import Any
 
 from ...encoder.quoting import quote
 from ...weighting.areas import Area, Extent, area_mask
-from ...weighting.problems import Problem, refused
+from ...weighting.text.problems import Problem, refused
 from .upstream import Source
 
 MAX_BOXES = 100

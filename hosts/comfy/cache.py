@@ -20,7 +20,7 @@ from torch import Tensor
 from ...encoder.cache import MEBIBYTE, Attempt, ChunkKey, Memory, remembering, state_of
 from ...encoder.encoding import EncodeFn, Encoding
 from ...encoder.masks import causal_mask
-from ...weighting.embeddings import TokenId
+from ...weighting.text.embeddings import TokenId
 from .contract import PATCHER, checked_object
 
 logger = logging.getLogger(__name__)

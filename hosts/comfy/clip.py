@@ -27,9 +27,9 @@ from ...weighting.encoders import Encoders, Prepared
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import EncodedPrompt
 from ...weighting.plan import Variant
-from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
+from ...weighting.text.prompt import Issue, Span
 from ...weighting.towers import Reader, Reads, as_sdxl, check_same_signs
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
 from .cache import memory_of, with_memory, with_recall

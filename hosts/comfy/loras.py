@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...weighting.prompt import Issue, shortened
-from ...weighting.tags import LoraTag
+from ...weighting.text.prompt import Issue, shortened
+from ...weighting.text.tags import LoraTag
 from ...weighting.timed.loras import LoraTimes, once
 from .clip import EitherClip, is_stable_diffusion
 from .contract import host

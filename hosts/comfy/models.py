@@ -22,9 +22,9 @@ from ...encoder.models.config import Crop, Family, TextConfig
 from ...encoder.models.prefix import encoders_for
 from ...encoder.models.text_model import TextEncoder
 from ...encoder.tokenizer import default_tokenizer
-from ...weighting.embeddings import Embeddings
 from ...weighting.encoders import EncodedTowers, Prepared
 from ...weighting.features import TextFeatures, text_features
+from ...weighting.text.embeddings import Embeddings
 from ...weighting.towers import Reader, layout_of, native_readers
 from .contract import host
 from .native_clip import native_clip

@@ -23,7 +23,7 @@ from ...encoder.models.config import Family
 from ...encoder.models.prefix import num_cut_layers
 from ...encoder.models.text_model import TextEncoder
 from ...encoder.quoting import quote
-from ...weighting.embeddings import EmbeddingVector, TokenId
+from ...weighting.text.embeddings import EmbeddingVector, TokenId
 from .cache import changed_calls
 from .contract import checked_object, host
 from .types import Clip

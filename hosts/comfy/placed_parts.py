@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ...weighting.prompt import shortened
+from ...weighting.text.prompt import shortened
 from ...weighting.timed.regions import Place, RegionError, shares_of
 from .placing import Placement, place_region
 from .types import Conditioning

@@ -14,7 +14,7 @@ import torch
 
 from ...weighting.areas import area_mask
 from ...weighting.fields import MAX_CELLS, small_picture
-from ...weighting.prompt import shortened
+from ...weighting.text.prompt import shortened
 from ...weighting.view import VERSION, chip_of
 from ...weighting.words import Word, Words
 from .attention import fields_of, regions_of

@@ -15,7 +15,7 @@ from ...weighting.areas import read_area, read_where
 from ...weighting.fields import check_times, check_weight
 from ...weighting.phrases import without_commas
 from ...weighting.places import PlacedPhrase
-from ...weighting.prompt import shortened
+from ...weighting.text.prompt import shortened
 from ...weighting.view import counted
 from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
 from .boxes import read_boxes

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...weighting.areas import area_mask, read_area, read_where
 from ...weighting.phrases import without_commas
-from ...weighting.problems import Problem, refused
-from ...weighting.prompt import shortened
+from ...weighting.text.problems import Problem, refused
+from ...weighting.text.prompt import shortened
 from .fields import without_place
 from .titles import REGIONAL_PROMPT
 from .upstream import Prompts

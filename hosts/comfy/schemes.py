@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.negpip import NegPipError, paired
 from ...weighting.schemes.repeat import RepeatError, copies_of
+from ...weighting.text.prompt import Issue, Span
 from .attention import with_effects
 from .types import Clip, Conditioning
 

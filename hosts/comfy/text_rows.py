@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ...weighting.characters import Character
 from ...weighting.chunking import ChunkedSection
-from ...weighting.chunks import ChunkLayout, Token, TokenChunk
-from ...weighting.embeddings import TokenId
 from ...weighting.options import EncodeOptions
-from ...weighting.prompt import Issue, Prompt, Span
 from ...weighting.reading import ReadPrompt
+from ...weighting.text.chunks import ChunkLayout, Token, TokenChunk
+from ...weighting.text.embeddings import TokenId
+from ...weighting.text.prompt import Issue, Prompt, Span
 from ...weighting.words import Words
 from .connectors import UNCONNECTED, rows_of_connectors
 from .families import rows_of_anima

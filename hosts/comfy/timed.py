@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from ...weighting.options import EncodeOptions
-from ...weighting.prompt import Issue, Span, shortened
+from ...weighting.text.prompt import Issue, Span, shortened
 from ...weighting.timed.schedule import Counter, TimedPrompt, runs
 from ...weighting.towers import read_together
 from .clip import EitherClip, Encoded, encode_texts, is_stable_diffusion, readers_of

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.embeddings import EMBEDDING_PREFIX, EmbeddingError, EmbeddingVector, TokenId
+from ...weighting.text.embeddings import EMBEDDING_PREFIX, EmbeddingError, EmbeddingVector, TokenId
 from .contract import host
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from ...encoder.encoding import EncodeFn, Encoding
 from ...encoder.masks import check_mask
 from ...encoder.tokenizer import without_surrogates
-from ...weighting.chunks import ChunkLayout
-from ...weighting.embeddings import TokenId
 from ...weighting.schemes import SCHEMES
+from ...weighting.text.chunks import ChunkLayout
+from ...weighting.text.embeddings import TokenId
 from ...weighting.towers import Reader, T5Reader
 from ..tokenizing import HostTokenize
 from .contract import TOKENIZER, TOWER, checked_object, host

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from ...encoder.quoting import quote
 from ...weighting.attention import PLAIN, effect_of, way_of
-from ...weighting.chunks import Token
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import EncodedPrompt
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
+from ...weighting.text.chunks import Token
 from ...weighting.towers import Reads
 from ...weighting.view import counted
 from .attention import NOT_ACTING, with_effects

@@ -17,8 +17,8 @@ from torch.nn.functional import interpolate
 from ...encoder.quoting import quote
 from ...weighting.fields import means
 from ...weighting.phrases import without_commas
-from ...weighting.problems import Problem, refused
-from ...weighting.prompt import shortened
+from ...weighting.text.problems import Problem, refused
+from ...weighting.text.prompt import shortened
 from ...weighting.word_maps import MAX_WATCHED, NUM_WATCHED
 from ...weighting.words import Words, names_in
 from .attention import regions_of, with_watch

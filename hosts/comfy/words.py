@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.prompt import shortened
+from ...weighting.text.prompt import shortened
 from ...weighting.words import rows_in_towers, words_of_towers
 from .fingerprint import are_same, fingerprint
 from .text_rows import Part, num_rows_read

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...weighting.options import OPTIONS, PLACE_OPTIONS
-from ...weighting.prompt import shortened
+from ...weighting.text.prompt import shortened
 from .axis_values import WEIGHT, strengths, values_of, weights, with_weight
 from .engines import Generation, WebUIError
 from .prompts import read_for_generation

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...encoder.foreign_text import comma_separated
 from ...weighting.options import OPTIONS, PLACE_OPTIONS
-from ...weighting.prompt import shortened
 from ...weighting.syntax import SYNTAXES
 from ...weighting.syntax.record import decimal
+from ...weighting.text.prompt import shortened
 from .engines import WebUIError
 from .settings import Settings
 

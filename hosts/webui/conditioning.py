@@ -22,16 +22,16 @@ import torch
 from torch import Tensor
 
 from ...weighting.bind import ABSENT, bound_passes
-from ...weighting.embeddings import EmbeddingVector
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import Check, EncodedPrompt
-from ...weighting.prompt import Issue, Prompt, shortened
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.schemes.negpip import paired
 from ...weighting.schemes.repeat import Copies, copies_of
 from ...weighting.syntax import parse
+from ...weighting.text.embeddings import EmbeddingVector
+from ...weighting.text.prompt import Issue, Prompt, shortened
 from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted
 from ...weighting.words import Words, words_of

@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from ...encoder.encoding import EncoderError, Encoding
 from ...encoder.masks import causal_mask, check_mask
 from ...weighting import script_settings
-from ...weighting.chunks import ChunkLayout
-from ...weighting.embeddings import EmbeddingError, EmbeddingVector, Placed, TokenId, plain_id
 from ...weighting.options import EncodeOptions
+from ...weighting.text.chunks import ChunkLayout
+from ...weighting.text.embeddings import EmbeddingError, EmbeddingVector, Placed, TokenId, plain_id
 from ...weighting.towers import Reader
 from ..tokenizing import HostTokenize
 

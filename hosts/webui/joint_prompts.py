@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...weighting.characters import stripped
-from ...weighting.chunks import Token
 from ...weighting.options import AS_HOST, EncodeOptions
-from ...weighting.prompt import Fragment, Issue, Prompt, pieces_of
 from ...weighting.reading import ReadPrompt, placed
+from ...weighting.text.chunks import Token
+from ...weighting.text.prompt import Fragment, Issue, Prompt, pieces_of
 from .engines import WebUIError, as_emphasized, host_option
 from .joint_models import family_of
 from .joint_texts import HostText, Weights, as_plain

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from ...weighting.attention import PLAIN, RowEffect, effect_of
 from ...weighting.characters import Character, stripped
-from ...weighting.chunks import Token
 from ...weighting.options import EncodeOptions
-from ...weighting.prompt import Issue, Span
 from ...weighting.reading import ReadPrompt
 from ...weighting.scheme import Place
 from ...weighting.syntax import parse
+from ...weighting.text.chunks import Token
+from ...weighting.text.prompt import Issue, Span
 from ...weighting.towers import read_for_towers
 from ...weighting.words import Words, words_of
 from .conditioning import infinite_weights

@@ -19,8 +19,8 @@ from torch.utils.hooks import RemovableHandle
 from ...weighting.areas import area_mask
 from ...weighting.fields import acts_at, levels_of_steps, logarithms, means, weights_by_place
 from ...weighting.places import PlacedPhrase
-from ...weighting.prompt import shortened
 from ...weighting.syntax import parse
+from ...weighting.text.prompt import shortened
 from ...weighting.view import counted
 from ...weighting.words import Words, words_of
 from .cross_attention import AttentionHooks

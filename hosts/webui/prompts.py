@@ -16,10 +16,10 @@ from typing import Any
 from ...weighting.bind import ABSENT
 from ...weighting.options import EncodeOptions
 from ...weighting.places import MAX_PLACES, PlacedPhrase, read_places
-from ...weighting.prompt import Issue, shortened
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import parse
+from ...weighting.text.prompt import Issue, shortened
 from ...weighting.timed.view import StandingText, TimedRead, read_as_webui
 from ...weighting.view import counted
 from ...weighting.words import words_of

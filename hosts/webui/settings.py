@@ -12,9 +12,9 @@ from ...encoder.option import OptionError
 from ...encoder.quoting import quote
 from ...weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOptions
 from ...weighting.places import PlacedPhrase, read_places
-from ...weighting.prompt import shortened
 from ...weighting.schemes import SCHEMES
 from ...weighting.script_settings import ACTED_BY, FIXED, INFOTEXT, infotext_key
+from ...weighting.text.prompt import shortened
 from .engines import WebUIError
 
 _UNTAKEN = f"{INFOTEXT} not taken"

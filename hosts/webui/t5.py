@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...encoder.tokenizer import TokenSpan, without_surrogates
-from ...weighting.chunks import ChunkLayout
 from ...weighting.options import EncodeOptions
-from ...weighting.prompt import Break, Issue, Span, shortened
 from ...weighting.reading import ReadPrompt
+from ...weighting.text.chunks import ChunkLayout
+from ...weighting.text.prompt import Break, Issue, Span, shortened
 from ...weighting.towers import Reader
 from ...weighting.view import counted
 from .engines import UnknownEncodersError

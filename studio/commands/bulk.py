@@ -134,9 +134,9 @@ class BulkEncoder:
     def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
         from ...weighting.bind import BindError
         from ...weighting.encoders import Prepared, TooManyEncodings
-        from ...weighting.prompt import PromptError
         from ...weighting.schemes.negpip import NegPipError, check_without_signs
         from ...weighting.schemes.repeat import RepeatError
+        from ...weighting.text.prompt import PromptError
 
         for number, text in enumerate(texts, first + 1):
             try:

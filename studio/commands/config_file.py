@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from ...encoder.quoting import quote
 from ...encoder.regular_file import read_regular
-from ...weighting.prompt import shortened
+from ...weighting.text.prompt import shortened
 from ..output.files import written_whole
 
 CONFIG_FLAG = "--config"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
 
     from ...encoder.models.text_model import TextEncoder
-    from ...weighting.embeddings import Embeddings
     from ...weighting.options import EncodeOptions
+    from ...weighting.text.embeddings import Embeddings
     from ...weighting.towers import Reader
 
 
@@ -140,7 +140,7 @@ def embeddings_of(arguments: argparse.Namespace, tower: str, dim: int) -> Embedd
     folders = embedding_folders(arguments)
     if not folders:
         return None
-    from ...weighting.embedding_folder import EmbeddingFolder  # reading files takes torch
+    from ...weighting.text.embedding_folder import EmbeddingFolder  # reading files takes torch
 
     return EmbeddingFolder(folders, tower, dim)
 

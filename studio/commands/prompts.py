@@ -75,9 +75,9 @@ def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
 def _inspect(arguments: argparse.Namespace) -> int:
     from ...encoder.models.config import CLIP_L
     from ...encoder.tokenizer import default_tokenizer
-    from ...weighting.chunks import ChunkLayout
     from ...weighting.reading import read_prompt, told_here
     from ...weighting.syntax.a1111 import TIMED_READER
+    from ...weighting.text.chunks import ChunkLayout
     from ...weighting.view import counted, token_table, view
 
     if arguments.attention is None and (arguments.layer != 1 or arguments.head or arguments.weights):

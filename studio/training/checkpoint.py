@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ...encoder.files.torch_archive import check_archive
 from ...encoder.foreign_text import parse_json
 from ...encoder.quoting import quote
-from ...weighting.prompt import shortened
+from ...weighting.text.prompt import shortened
 from ..output.files import WriteError, written_whole
 from . import log
 

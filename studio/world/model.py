@@ -32,7 +32,7 @@ from ...encoder.models.config import TextConfig
 from ...encoder.models.text_model import TextModel
 from ...encoder.quoting import quote
 from ...encoder.tokenizer import default_tokenizer
-from ...weighting.prompt import Span
+from ...weighting.text.prompt import Span
 from ..output.export import save_tensors
 from ..output.files import written_whole
 from .joint import Joint, JointConfig, Qwen, QwenConfig

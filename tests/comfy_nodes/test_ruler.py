@@ -10,11 +10,11 @@ from weighted_clip.nodes import clip as clip_nodes
 from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.weighting import pipeline, reading
-from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, ChunkContext
 from weighted_clip.weighting.features import text_features
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.plan import Ask
 from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT, ChunkContext
 
 from .fake_comfy import FakeClip, inputs_of
 

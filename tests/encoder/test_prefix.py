@@ -20,7 +20,7 @@ from weighted_clip.encoder.models.kernels import VARIABLE
 from weighted_clip.encoder.models.linear import ONEDNN
 from weighted_clip.encoder.models.prefix import PrefixTextEncoder, bytes_per_chunk, encoders_for, num_shared, share
 from weighted_clip.encoder.models.text_model import TextEncoder, TextModel
-from weighted_clip.weighting.embeddings import EmbeddingVector
+from weighted_clip.weighting.text.embeddings import EmbeddingVector
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import is_torch, library

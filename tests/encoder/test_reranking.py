@@ -30,8 +30,8 @@ from weighted_clip.encoder.models.clip import FullClip
 from weighted_clip.encoder.models.config import VisionConfig
 from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
 from weighted_clip.weighting.features import TextFeatures, text_features
+from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT
 
 from ..patience import SECONDS
 from .trained_clip import NUM_READ, TEXT, chunk_of, picture_of, split

@@ -25,9 +25,9 @@ from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.encoder.similarity import ContrastiveLoss
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.world.shapes import APART, Shape, draw, split
-from weighted_clip.weighting.chunks import TokenChunk
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.text.chunks import TokenChunk
 from weighted_clip.weighting.towers import layout_of
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128, projection_dim=64)

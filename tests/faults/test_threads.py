@@ -19,10 +19,10 @@ from weighted_clip.hosts.comfy import clip as comfy
 from weighted_clip.hosts.comfy.cache import memory_of
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.web.pictures import draw_tokens, fonts
-from weighted_clip.weighting.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.view import view
 
 from ..comfy_nodes import fake_comfy

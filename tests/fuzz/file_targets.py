@@ -26,8 +26,8 @@ from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.studio.commands.prompt_lines import MAX_LINE_BYTES, PromptLines
 from weighted_clip.studio.output.shards import ShardError, read_shards
-from weighted_clip.weighting.embedding_folder import EmbeddingFolder
-from weighted_clip.weighting.embeddings import EmbeddingError
+from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
+from weighted_clip.weighting.text.embeddings import EmbeddingError
 
 from ..encoder.files import hugging_face, openclip, transformers_5
 from .drawing import Draw

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.prompt import Lora
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import parse
+from weighted_clip.weighting.text.prompt import Lora
 
 from .comfy_server import ComfyServer
 from .ruler_page import PALETTE, VALUE, RulerPage

@@ -28,11 +28,11 @@ from weighted_clip.web.inspection import (
     inspect,
     request_of,
 )
-from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES
+from weighted_clip.weighting.text.chunks import ChunkLayout
 from weighted_clip.weighting.view import view
 
 NODES = ruler_nodes(NODE_CLASS_MAPPINGS)

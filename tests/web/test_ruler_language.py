@@ -17,7 +17,7 @@ from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.infotext.writers import WRITERS
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.syntax.a1111 import TIMED_READER
-from weighted_clip.weighting.tags import LORA_LOADER
+from weighted_clip.weighting.text.tags import LORA_LOADER
 
 from ..weighting.test_infotext_writers import CASES
 

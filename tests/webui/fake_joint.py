@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from weighted_clip.weighting.prompt import Break
 from weighted_clip.weighting.syntax import parse
+from weighted_clip.weighting.text.prompt import Break
 
 from . import fake_t5
 from . import fake_webui as fake

@@ -17,10 +17,10 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.webui.engines import Engine, UnknownEncodersError, WebUIError, engines_of
 from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings, infotext_key, pasted
-from weighted_clip.weighting.embeddings import Placed
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.text.embeddings import Placed
 
 from ..door import encode_prompt
 from . import fake_webui as fake

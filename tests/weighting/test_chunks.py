@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import CHUNKINGS, chunk_prompt
-from weighted_clip.weighting.chunks import ChunkContext, ChunkLayout, TokenChunk
-from weighted_clip.weighting.embeddings import EmbeddingVector, TokenId
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.prompt import Break, Span
 from weighted_clip.weighting.syntax import parse
+from weighted_clip.weighting.text.chunks import ChunkContext, ChunkLayout, TokenChunk
+from weighted_clip.weighting.text.embeddings import EmbeddingVector, TokenId
+from weighted_clip.weighting.text.prompt import Break, Span
 from weighted_clip.weighting.towers import Reader, as_sdxl
 
 from .tiny import READERS, KnownEmbeddings, shown, vectors_in

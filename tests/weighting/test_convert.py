@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer
-from weighted_clip.weighting.chunks import tokens_by_part
 from weighted_clip.weighting.convert import TARGETS, convert
-from weighted_clip.weighting.prompt import Break
 from weighted_clip.weighting.syntax import SYNTAXES, parse
-from weighted_clip.weighting.tags import bare, take_tags
+from weighted_clip.weighting.text.chunks import tokens_by_part
+from weighted_clip.weighting.text.prompt import Break
+from weighted_clip.weighting.text.tags import bare, take_tags
 from weighted_clip.weighting.timed.schedule import split_and
 
 from .test_syntax import SIGNS

@@ -10,13 +10,13 @@ import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting import encoders as door
-from weighted_clip.weighting.chunks import CLIP_L_LAYOUT, close_chunk
 from weighted_clip.weighting.encoders import Encoders, TooManyEncodings
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import plan_prompt
 from weighted_clip.weighting.plan import Variant, both, mask_tensor
 from weighted_clip.weighting.reading import ReadPrompt
 from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT, close_chunk
 
 from ..door import encode_prompt, encode_prompts
 from .tiny import READERS, TINY, read

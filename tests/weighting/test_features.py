@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.chunks import CLIP_L_LAYOUT
 from weighted_clip.weighting.features import text_features
+from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT
 
 CAT = 2368
 

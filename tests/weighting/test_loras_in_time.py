@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from weighted_clip.web.inspection import RequestError, inspect
-from weighted_clip.weighting.tags import read_loras, take_tags
+from weighted_clip.weighting.text.tags import read_loras, take_tags
 from weighted_clip.weighting.timed.loras import LORAS, lora_times, once, with_times
 from weighted_clip.weighting.timed.schedule import COUNTERS, read_timed
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.text.chunks import ChunkLayout
 from weighted_clip.weighting.towers import read_for_towers
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 

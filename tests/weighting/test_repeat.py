@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.chunks import ChunkLayout
 from weighted_clip.weighting.encoders import EncodedTowers, Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.schemes.repeat import FINEST_STEPS, MAX_ROWS, RepeatError
+from weighted_clip.weighting.text.chunks import ChunkLayout
 from weighted_clip.weighting.towers import Reader
 
 from .tiny import LONG, READERS, TINY, read

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.weighting.prompt import Span
+from weighted_clip.weighting.text.prompt import Span
 from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_at
 from weighted_clip.weighting.timed.schedule import COUNTERS, Branch, read_timed, schedule, split_and
 

@@ -10,9 +10,9 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.models.prefix import encoders_for
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.chunks import ChunkLayout, close_chunk
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.text.chunks import ChunkLayout, close_chunk
 from weighted_clip.weighting.towers import Reader, joined, num_chunks, read_for_towers
 from weighted_clip.workshop.peers.transformers import (
     transformers_projected_model,

@@ -8,11 +8,11 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.chunks import ChunkLayout, TokenChunk
-from weighted_clip.weighting.embeddings import EmbeddingError, EmbeddingVector
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.reading import ReadPrompt, read_prompt
+from weighted_clip.weighting.text.chunks import ChunkLayout, TokenChunk
+from weighted_clip.weighting.text.embeddings import EmbeddingError, EmbeddingVector
 from weighted_clip.weighting.towers import Reader
 
 from ..door import encode_prompt

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.embedding_folder import EmbeddingFolder
-from weighted_clip.weighting.embeddings import EmbeddingVector
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
+from weighted_clip.weighting.text.embeddings import EmbeddingVector
 from weighted_clip.workshop import peers
 from weighted_clip.workshop.parity import command
 from weighted_clip.workshop.parity.native import (

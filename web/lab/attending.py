@@ -20,11 +20,11 @@ from torch import Tensor
 from ...encoder.models.attention_weights import allowed_keys
 from ...encoder.models.config import TextConfig
 from ...weighting.chunking import ChunkedSection
-from ...weighting.chunks import TokenChunk
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import plan_prompt
 from ...weighting.plan import Ask, mask_tensor
 from ...weighting.reading import ReadPrompt
+from ...weighting.text.chunks import TokenChunk
 from ...weighting.towers import Reader, read_for_towers
 from ...weighting.view import counted
 from ..pictures.masks import SHOWN_PADDING, mask_labels

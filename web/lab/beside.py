@@ -12,9 +12,9 @@ from html import escape
 from typing import Any, NamedTuple
 
 from ...encoder.similarity import similarity
-from ...weighting.chunks import Token
 from ...weighting.encoders import Encoders
 from ...weighting.reading import ReadPrompt
+from ...weighting.text.chunks import Token
 from ...weighting.view import counted, id_of, text_of, weight_text
 from . import markup
 from .components import Inputs, button, element_id, html, textbox

@@ -15,8 +15,8 @@ import gradio as gr
 
 from ...encoder.option import Option
 from ...weighting.options import OPTIONS, PLACE_OPTIONS
-from ...weighting.prompt import shortened
 from ...weighting.schemes import SCHEMES
+from ...weighting.text.prompt import shortened
 
 PREFIX = "weighted_clip_"
 """Prefix of the ids of all components."""

@@ -19,10 +19,10 @@ from ...encoder.quoting import quote
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.options import OPTIONS as DECLARED
 from ...weighting.options import EncodeOptions
-from ...weighting.prompt import shortened
 from ...weighting.reading import ReadPrompt, read_prompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
+from ...weighting.text.prompt import shortened
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from ...weighting.timed.view import MAX_TEXTS, TimedRead, read_as_webui, standing_texts, webui_view
 from ...weighting.view import view

@@ -22,7 +22,6 @@ from ...encoder.masks import causal_mask, combine
 from ...encoder.tokenizer import default_tokenizer
 from ...studio.output.export import write_conditioning
 from ...weighting.chunking import ChunkedSection
-from ...weighting.chunks import Token, TokenChunk
 from ...weighting.hiding import phrases_visible
 from ...weighting.options import EncodeOptions
 from ...weighting.padding import padding_visible
@@ -31,7 +30,8 @@ from ...weighting.plan import VisibleFn, mask_tensor
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes.negpip import check_without_signs
 from ...weighting.syntax.a1111 import TIMED_READER
-from ...weighting.tags import LORA_LOADER
+from ...weighting.text.chunks import Token, TokenChunk
+from ...weighting.text.tags import LORA_LOADER
 from ...weighting.towers import joined, read_for_towers
 from ...weighting.view import counted, id_of, text_of, token_bytes
 from ..pictures.masks import SHOWN_PADDING, draw_masks, mask_labels

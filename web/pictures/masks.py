@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ...weighting.chunks import TokenChunk
 from ...weighting.plan import Variant, variant_mask, versions_of_first
 from ...weighting.reading import ReadPrompt
+from ...weighting.text.chunks import TokenChunk
 from .canvas import Canvas, shorten
 from .fonts import text_width
 from .style import MARGIN, SMALL_SIZE, TITLE_SIZE, Color, Theme, ThemeName, theme_named

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from PIL import Image
 
-from ...weighting.prompt import shortened
 from ...weighting.sweep import Swept
+from ...weighting.text.prompt import shortened
 from .canvas import Canvas
 from .fonts import text_width
 from .sheets import few_lines

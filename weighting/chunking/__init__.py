@@ -8,9 +8,9 @@ from functools import partial
 from typing import NamedTuple
 
 from ...encoder.quoting import quote
-from ..chunks import ChunkContext, Chunked, TokenChunk
-from ..prompt import Issue, Prompt, Section, encoded_fragments
 from ..syntax import syntax_of
+from ..text.chunks import ChunkContext, Chunked, TokenChunk
+from ..text.prompt import Issue, Prompt, Section, encoded_fragments
 from . import a1111, comfy, compel
 from .open import chunk_open
 

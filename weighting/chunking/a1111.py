@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, close_chunk, tokens_by_part
-from ..embeddings import EMBEDDING_PREFIX, Embeddings, EmbeddingVector, LookUp, TokenId, look_up, plain_id
 from ..phrases import phrases_of
-from ..prompt import Issue, Prompt, Span
+from ..text.chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, close_chunk, tokens_by_part
+from ..text.embeddings import EMBEDDING_PREFIX, Embeddings, EmbeddingVector, LookUp, TokenId, look_up, plain_id
+from ..text.prompt import Issue, Prompt, Span
 
 
 def chunk_a1111(prompt: Prompt, context: ChunkContext) -> Chunked:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from ..chunks import ChunkContext, Chunked, Token, TokenChunk, close_chunk, tokens_of
-from ..embeddings import EMBEDDING_PREFIX, Embeddings, EmbeddingVector, LookUp, look_up
-from ..prompt import Break, Issue, Prompt, Span
+from ..text.chunks import ChunkContext, Chunked, Token, TokenChunk, close_chunk, tokens_of
+from ..text.embeddings import EMBEDDING_PREFIX, Embeddings, EmbeddingVector, LookUp, look_up
+from ..text.prompt import Break, Issue, Prompt, Span
 
 LARGE_GROUP = 8
 """Groups with fewer tokens than this are kept in one chunk."""

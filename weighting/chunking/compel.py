@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import groupby
 
 from ...encoder.tokenizer import END_OF_WORD, default_tokenizer
-from ..chunks import ChunkContext, Chunked, Token, TokenChunk, Tokenize, close_chunk, tokens_by_part
-from ..prompt import Issue, Prompt, Span
+from ..text.chunks import ChunkContext, Chunked, Token, TokenChunk, Tokenize, close_chunk, tokens_by_part
+from ..text.prompt import Issue, Prompt, Span
 
 SENTENCE_ENDS = frozenset({269})
 """Id of ``.`` as a word."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..chunks import ChunkContext, Chunked, Token, TokenChunk, tokens_by_part
-from ..prompt import Prompt
+from ..text.chunks import ChunkContext, Chunked, Token, TokenChunk, tokens_by_part
+from ..text.prompt import Prompt
 
 
 def chunk_open(prompt: Prompt, context: ChunkContext) -> Chunked:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, tokens_by_part
-from ..prompt import Break, Issue, Prompt
+from ..text.chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, tokens_by_part
+from ..text.prompt import Break, Issue, Prompt
 
 NOTHING, END, PADDING = 0, 1, 0
 """Ids: of position 0, of the end of a text, and of padding."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ..prompt import shortened
+from ..text.prompt import shortened
 
 MAX_CHARACTERS = 2**20
 """Longest text that is read; the longest graphs of ComfyUI have half of it."""

@@ -17,9 +17,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from ...encoder.encoding import Encoding
-from ..chunks import Token, TokenChunk
 from ..plan import Plan, Variant, both
-from ..prompt import Issue
 from ..scheme import (
     DEFAULT_OPTIONS,
     SchemeFn,
@@ -33,6 +31,8 @@ from ..scheme import (
     weights_of,
     whole_prompt,
 )
+from ..text.chunks import Token, TokenChunk
+from ..text.prompt import Issue
 from .rows import a1111, a1111_global_norm, a1111_no_norm, unweighted
 
 LEAST_WEIGHT = 1e-5

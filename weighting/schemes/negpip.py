@@ -16,10 +16,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..chunking import ChunkedSection, chunks_of
-from ..chunks import TokenChunk
 from ..plan import Plan, gathered
-from ..prompt import Fragment, Piece, Span, pieces_of
 from ..scheme import DEFAULT_OPTIONS, CutTerm, Place, Read, SchemeOptions, Weighted, plan_with_empty, taken_weight
+from ..text.chunks import TokenChunk
+from ..text.prompt import Fragment, Piece, Span, pieces_of
 from .rows import a1111
 
 if TYPE_CHECKING:

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 
 from ...encoder.encoding import Encoding
 from ..chunking import chunks_of
-from ..chunks import TokenChunk
 from ..plan import Plan
-from ..prompt import Break, Issue, Span
 from ..scheme import (
     DEFAULT_OPTIONS,
     Read,
@@ -33,6 +31,8 @@ from ..scheme import (
     weights_of,
 )
 from ..syntax import syntax_of
+from ..text.chunks import TokenChunk
+from ..text.prompt import Break, Issue, Span
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ..chunking import ChunkedSection
-from ..chunks import TokenChunk, close_chunk
 from ..plan import Plan, Variant, gathered
-from ..prompt import Issue, Span
 from ..scheme import Place, SchemeOptions, Weighted
+from ..text.chunks import TokenChunk, close_chunk
+from ..text.prompt import Issue, Span
 
 
 def plan_sections(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...encoder.quoting import quote
-from ..prompt import Fragment, Piece, Prompt, Span
+from ..text.prompt import Fragment, Piece, Prompt, Span
 from . import a1111, comfy, compel
 from .mends import mend_issues, mended, told_once
 from .record import Syntax, foreign_issues

@@ -25,7 +25,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, shortened, unmarked
+from ..text.prompt import Break, Fragment, Issue, Piece, Prompt, PromptError, Span, quoted, shortened, unmarked
 from ..timed.editing import edits_of, read_editing
 from ..timed.schedule import AND_WORD
 from .record import DECIMAL_COMMA, OF_COMPEL, OF_EXTENSIONS, Syntax, decimal

@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from ..prompt import Fragment, Issue, Piece, Prompt, Span, shortened, unmarked
+from ..text.prompt import Fragment, Issue, Piece, Prompt, Span, shortened, unmarked
 from .record import DECIMAL_COMMA, OF_A1111, OF_COMPEL, OF_EXTENSIONS, OF_SWARM, Syntax
 
 FACTOR = 1.1

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..prompt import (
+from ..text.prompt import (
     Fragment,
     Issue,
     Lora,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from ..prompt import Lora
+from ..text.prompt import Lora
 
 PLUS, MINUS = 1.1, 0.9
 MAX_DEPTH = 40

@@ -14,8 +14,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..prompt import Issue, Prompt, Span, shortened
-from ..weights import FAR
+from ..text.prompt import Issue, Prompt, Span, shortened
+from ..text.weights import FAR
 from .record import Syntax, decimal
 
 OF_PROMPT_CONTROL = ("CUT", "INT", "SEQ")

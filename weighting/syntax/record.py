@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
-from ..prompt import Issue, Lora, Prompt, Span, quoted
+from ..text.prompt import Issue, Lora, Prompt, Span, quoted
 
 
 class Foreign(NamedTuple):

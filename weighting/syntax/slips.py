@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from ..infotext import read_infotext
 from ..infotext.text import begin_of_data
-from ..prompt import Issue, Prompt, Span, quoted, shortened
-from ..weights import FAR, MAX_WEIGHT, far_issue
+from ..text.prompt import Issue, Prompt, Span, quoted, shortened
+from ..text.weights import FAR, MAX_WEIGHT, far_issue
 from .record import Syntax
 
 GENERATION_DATA = "generation-data"

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..prompt import Span
+from ..text.prompt import Span
 
 _LEXEME = re.compile(
     r"""

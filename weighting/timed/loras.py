@@ -19,8 +19,8 @@ from itertools import groupby, pairwise
 from math import isfinite
 from typing import Literal, NamedTuple, get_args
 
-from ..prompt import Issue, shortened
-from ..tags import REPEATED_LORA, TIMED_LORA, LoraTag, Points, read_loras
+from ..text.prompt import Issue, shortened
+from ..text.tags import REPEATED_LORA, TIMED_LORA, LoraTag, Points, read_loras
 from .editing import choices_at, is_chosen, read_editing
 from .regions import REGIONS, Regions
 from .schedule import Counter, Sizes, TimedPrompt, cut_parts, last_steps_of

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from ..areas import Area, Extent, area_mask
-from ..prompt import Fragment, Issue, Span, pieces_of, shortened
-from ..weights import MAX_WEIGHT
+from ..text.prompt import Fragment, Issue, Span, pieces_of, shortened
+from ..text.weights import MAX_WEIGHT
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
-from ..prompt import Fragment, Issue, Piece, Span, shortened
-from ..tags import Bare, bare
-from ..weights import FAR, MAX_WEIGHT, clamped, clamped_issue, far_issue
+from ..text.prompt import Fragment, Issue, Piece, Span, shortened
+from ..text.tags import Bare, bare
+from ..text.weights import FAR, MAX_WEIGHT, clamped, clamped_issue, far_issue
 from .editing import Alternation, Edit, Editing, Part, edits_of, read_editing, spans_at
 from .regions import Place, Regions, cut_at_places
 

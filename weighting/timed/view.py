@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..prompt import Fragment, Issue, quoted
 from ..reading import MAX_ISSUES, ReadPrompt, at_most, placed, told_here
 from ..syntax.a1111 import TIMED_READER
-from ..tags import LORA_ISSUES, TIMED_LORA, bare
+from ..text.prompt import Fragment, Issue, quoted
+from ..text.tags import LORA_ISSUES, TIMED_LORA, bare
 from ..view import TAG_ISSUES, utf16_offsets, view
 from .loras import LoraTimes
 from .regions import Place

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ...encoder.models.text_model import TextModel
 from ...encoder.tokenizer import BOS_TEXT, EOS_TEXT, default_tokenizer
-from ...weighting.embeddings import Embeddings
 from ...weighting.encoders import Encoders
 from ...weighting.options import EncodeOptions
 from ...weighting.schemes.rows import CODE
+from ...weighting.text.embeddings import Embeddings
 from .. import peers
 from ..find_hosts import PEERS, HostReference, find_references
 from ..job import HostFailed, run_job

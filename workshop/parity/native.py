@@ -12,12 +12,12 @@ from torch import Tensor
 from ...encoder.files.checkpoint import seeded_text_model
 from ...encoder.models.config import CLIP_L
 from ...encoder.models.text_model import TextEncoder, TextModel
-from ...weighting.embedding_folder import EmbeddingFolder
-from ...weighting.embeddings import Embeddings
 from ...weighting.encoders import Encoders
 from ...weighting.options import EncodeOptions
 from ...weighting.schemes import SCHEMES
 from ...weighting.schemes.negpip import paired
+from ...weighting.text.embedding_folder import EmbeddingFolder
+from ...weighting.text.embeddings import Embeddings
 from ...weighting.towers import native_readers
 
 SEED = 0

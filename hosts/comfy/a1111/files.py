@@ -15,10 +15,10 @@ from typing import Any, cast
 
 from ....encoder.files.tensor_file import CheckpointError, open_tensor_file
 from ....encoder.models.config import TOWERS
-from ....weighting.embeddings import EmbeddingError
 from ....weighting.infotext import Infotext
-from ....weighting.prompt import shortened
-from ....weighting.tags import LORA_KINDS, Tag, bare, read_loras
+from ....weighting.text.embeddings import EmbeddingError
+from ....weighting.text.prompt import shortened
+from ....weighting.text.tags import LORA_KINDS, Tag, bare, read_loras
 from ..contract import host
 from ..lora_files import file_by_hash, files_named, lora_files, names_in
 from ..token_offsets import HostEmbeddings

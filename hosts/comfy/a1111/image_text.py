@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ....encoder.image_file import SUFFIXES, open_image
 from ....weighting.infotext import MAX_CHARACTERS, read_infotext
-from ....weighting.prompt import shortened
+from ....weighting.text.prompt import shortened
 from ..contract import host
 from .comments import text_of_comment
 from .stealth import read_stealth_text

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....weighting.prompt import shortened
+from ....weighting.text.prompt import shortened
 
 SOURCES = ("NV", "CPU")
 """Sources of random numbers: as a graphics card of NVIDIA draws them, and as the processor does."""

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ....weighting.infotext import Infotext
-from ....weighting.prompt import MOST_CHARACTERS, shortened
 from ....weighting.script_settings import ACTED_BY, INFOTEXT, OWN, SETTINGS, PromptSettings, infotext_key, read_setting
+from ....weighting.text.prompt import MOST_CHARACTERS, shortened
 from ....weighting.timed.schedule import split_and
 from .noise import A1111Noise, batch_note
 from .samplers import AUTOMATIC, KINDS

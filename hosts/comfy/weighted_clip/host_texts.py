@@ -15,10 +15,10 @@ from itertools import islice
 from typing import Any
 
 from ....weighting.characters import stripped
-from ....weighting.chunks import Token
-from ....weighting.embeddings import EMBEDDING_PREFIX, EmbeddingError
 from ....weighting.options import EncodeOptions
-from ....weighting.prompt import Issue, Span, shortened
+from ....weighting.text.chunks import Token
+from ....weighting.text.embeddings import EMBEDDING_PREFIX, EmbeddingError
+from ....weighting.text.prompt import Issue, Span, shortened
 from ..contract import host
 from ..families import TOKENIZE, Family
 from ..text_rows import token_of

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ....weighting.characters import Character
 from ....weighting.chunking import ChunkedSection
-from ....weighting.chunks import ChunkLayout, Token, TokenChunk
-from ....weighting.embeddings import EmbeddingVector, plain_id
 from ....weighting.options import EncodeOptions
 from ....weighting.padding import rows_kept
-from ....weighting.prompt import Fragment, Issue, Piece, Prompt, Span
 from ....weighting.reading import ReadPrompt
+from ....weighting.text.chunks import ChunkLayout, Token, TokenChunk
+from ....weighting.text.embeddings import EmbeddingVector, plain_id
+from ....weighting.text.prompt import Fragment, Issue, Piece, Prompt, Span
 from ..towers import host_id
 
 Entry = tuple[Any, ...]

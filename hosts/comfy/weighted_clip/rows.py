@@ -14,8 +14,8 @@ from itertools import groupby
 from torch import Tensor
 
 from ....weighting.characters import Character
-from ....weighting.chunks import Token
 from ....weighting.reading import ReadPrompt
+from ....weighting.text.chunks import Token
 from ....weighting.words import Stretch, Words, words_in
 from ..families import Family
 from ..families import Part as FamilyPart

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..encoder.files.safetensors_file import Refusals
-from ..encoder.files.textual_inversion import SUFFIX, UNREADABLE_SUFFIXES, EmbeddingFileError, read_embedding_file
+from ...encoder.files.safetensors_file import Refusals
+from ...encoder.files.textual_inversion import SUFFIX, UNREADABLE_SUFFIXES, EmbeddingFileError, read_embedding_file
 from .embeddings import EmbeddingError
 
 

@@ -1,0 +1,1 @@
+"""Records of a prompt's text: its fragments, tags, embeddings, tokens and problems."""
