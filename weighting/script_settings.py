@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOptions
-from .places import PlacedPhrase, read_places
+from .placing.places import PlacedPhrase, read_places
 from .schemes.blend import EMPHASES
 from .syntax import syntax_of
 

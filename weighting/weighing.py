@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from .field_bias import Places
-from .queries import Queries, QueriesError
-from .shared_attention import Shared
+from .placing.field_bias import Places
+from .placing.queries import Queries, QueriesError
+from .placing.shared_attention import Shared
 from .view import counted
 
 MAX_BYTES = 2**30

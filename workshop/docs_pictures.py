@@ -17,7 +17,7 @@ from ..studio.world.watching import mean_maps, watched
 from ..web import pictures
 from ..web.pictures.measured import draw_chart, draw_grid
 from ..web.pictures.weight_grid import draw_weight_grid
-from ..weighting.word_maps import key_rows
+from ..weighting.placing.word_maps import key_rows
 from .generate import MEASURED
 
 ROOT = Path(__file__).resolve().parents[1]

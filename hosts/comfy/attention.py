@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ...weighting.attention import PLAIN, RowEffect
-from ...weighting.fields import small_picture
+from ...weighting.placing.fields import small_picture
 from ...weighting.view import counted
 from .attention_layers import COUPLED
 from .connectors import UNCONNECTED

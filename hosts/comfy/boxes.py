@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...encoder.quoting import quote
-from ...weighting.areas import Area, Extent, area_mask
+from ...weighting.placing.areas import Area, Extent, area_mask
 from ...weighting.text.problems import Problem, refused
 from .upstream import Source
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...weighting.areas import Area, area_mask
 from ...weighting.attention import effect_of
-from ...weighting.field_bias import least_bias
-from ...weighting.fields import acts_at, levels_of_steps, means, weights_by_place
-from ...weighting.word_maps import place_in
+from ...weighting.placing.areas import Area, area_mask
+from ...weighting.placing.field_bias import least_bias
+from ...weighting.placing.fields import acts_at, levels_of_steps, means, weights_by_place
+from ...weighting.placing.word_maps import place_in
 from .watching import Record, Watch
 
 PIXELS = 8

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ...weighting.areas import area_mask
-from ...weighting.fields import MAX_CELLS, small_picture
+from ...weighting.placing.areas import area_mask
+from ...weighting.placing.fields import MAX_CELLS, small_picture
 from ...weighting.text.prompt import shortened
 from ...weighting.view import VERSION, chip_of
 from ...weighting.words import Word, Words

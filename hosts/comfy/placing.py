@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...weighting.areas import read_area, read_where
-from ...weighting.fields import check_times, check_weight
 from ...weighting.phrases import without_commas
-from ...weighting.places import PlacedPhrase
+from ...weighting.placing.areas import read_area, read_where
+from ...weighting.placing.fields import check_times, check_weight
+from ...weighting.placing.places import PlacedPhrase
 from ...weighting.text.prompt import shortened
 from ...weighting.view import counted
 from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch

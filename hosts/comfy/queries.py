@@ -1,6 +1,6 @@
 """Layouts of queries in the attention of ComfyUI's diffusion models: places of the picture, rows of text, and others.
 
-What they consist of is in ``weighting/queries.py``.
+What they consist of is in ``weighting/placing/queries.py``.
 
 Source: behaviour of ComfyUI 0.29.0; docs/reference/attention.md, "Places and times".
 """
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...weighting.queries import Queries
+from ...weighting.placing.queries import Queries
 from .types import TransformerOptions
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.word_maps import MAX_BYTES
+from ...weighting.placing.word_maps import MAX_BYTES
 from .contract import host
 from .families import has_layout, is_filled_in_front, layout_of, reads_apart
 from .queries import Call, told_by_layer

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ...weighting.attention import PLAIN
-from ...weighting.field_bias import Places
-from ...weighting.shared_attention import Shared
-from ...weighting.word_maps import key_rows
+from ...weighting.placing.field_bias import Places
+from ...weighting.placing.shared_attention import Shared
+from ...weighting.placing.word_maps import key_rows
 from .attention_layers import Weighing
 from .contract import host
 from .fields import Step, acting

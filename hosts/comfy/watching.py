@@ -12,9 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...weighting.queries import Queries
-from ...weighting.view import counted
-from ...weighting.word_maps import (
+from ...weighting.placing.queries import Queries
+from ...weighting.placing.word_maps import (
     LayerMaps,
     check_bytes,
     daam_maps,
@@ -23,6 +22,7 @@ from ...weighting.word_maps import (
     mean_shares,
     shares_by_head,
 )
+from ...weighting.view import counted
 
 ALL, COARSE, FINE, AS_DAAM = "all", "coarse", "fine", "as DAAM"
 LAYERS = (ALL, COARSE, FINE, AS_DAAM)

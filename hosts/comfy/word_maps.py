@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ...encoder.quoting import quote
-from ...weighting.fields import means
 from ...weighting.phrases import without_commas
+from ...weighting.placing.fields import means
+from ...weighting.placing.word_maps import MAX_WATCHED, NUM_WATCHED
 from ...weighting.text.problems import Problem, refused
 from ...weighting.text.prompt import shortened
-from ...weighting.word_maps import MAX_WATCHED, NUM_WATCHED
 from ...weighting.words import Words, names_in
 from .attention import regions_of, with_watch
 from .placing import all_rows_of

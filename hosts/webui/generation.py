@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ...weighting.options import AS_HOST, PLACE_OPTIONS, EncodeOptions
-from ...weighting.places import PlacedPhrase
+from ...weighting.placing.places import PlacedPhrase
 from ...weighting.schemes import SCHEMES
 from ...weighting.script_settings import ACTED_BY
 from .axes import settle

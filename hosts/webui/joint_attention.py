@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ...weighting import weighing
-from ...weighting.field_bias import Places, least_bias
-from ...weighting.queries import Queries
+from ...weighting.placing.field_bias import Places, least_bias
+from ...weighting.placing.queries import Queries
 from ...weighting.view import counted
 from .cross_attention import ATTENTIONS, AttentionHooks
 from .engines import Generation, WebUIError, is_ended

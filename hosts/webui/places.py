@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ...weighting.areas import area_mask
-from ...weighting.fields import acts_at, levels_of_steps, logarithms, means, weights_by_place
-from ...weighting.places import PlacedPhrase
+from ...weighting.placing.areas import area_mask
+from ...weighting.placing.fields import acts_at, levels_of_steps, logarithms, means, weights_by_place
+from ...weighting.placing.places import PlacedPhrase
 from ...weighting.syntax import parse
 from ...weighting.text.prompt import shortened
 from ...weighting.view import counted

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...weighting.bind import ABSENT
 from ...weighting.options import EncodeOptions
-from ...weighting.places import MAX_PLACES, PlacedPhrase, read_places
+from ...weighting.placing.places import MAX_PLACES, PlacedPhrase, read_places
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import parse

@@ -11,7 +11,7 @@ from typing import Any
 from ...encoder.option import OptionError
 from ...encoder.quoting import quote
 from ...weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions, PlaceOptions
-from ...weighting.places import PlacedPhrase, read_places
+from ...weighting.placing.places import PlacedPhrase, read_places
 from ...weighting.schemes import SCHEMES
 from ...weighting.script_settings import ACTED_BY, FIXED, INFOTEXT, infotext_key
 from ...weighting.text.prompt import shortened

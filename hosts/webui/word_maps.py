@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ...weighting.queries import Queries
+from ...weighting.placing.queries import Queries
+from ...weighting.placing.word_maps import MAX_BYTES, MAX_WATCHED, LayerMaps, check_bytes, key_rows, mean_shares
 from ...weighting.view import counted
-from ...weighting.word_maps import MAX_BYTES, MAX_WATCHED, LayerMaps, check_bytes, key_rows, mean_shares
 from .cross_attention import AttentionHooks, attention_of
 from .engines import Generation, Processed, WebUIError, host_option
 from .texts import Known, Texts

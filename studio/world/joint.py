@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...weighting.fields import HIDDEN, logarithms
+from ...weighting.placing.fields import HIDDEN, logarithms
 from .unet import Regions, Text, timestep_embedding
 
 

@@ -22,16 +22,16 @@ from torch import Tensor
 
 from ...encoder.foreign_text import parse_json
 from ...encoder.regular_file import read_regular
-from ...weighting.areas import area_mask, read_area
 from ...weighting.attention import PLAIN, WAYS, effect_of, way_of
 from ...weighting.encoders import EncodedTowers, Encoders
-from ...weighting.fields import weights_by_place
 from ...weighting.options import EncodeOptions
 from ...weighting.padding import PADDINGS
+from ...weighting.placing.areas import area_mask, read_area
+from ...weighting.placing.fields import weights_by_place
+from ...weighting.placing.word_maps import key_rows
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import parse
 from ...weighting.text.chunks import plain_id
-from ...weighting.word_maps import key_rows
 from ...weighting.words import words_of_towers
 from ..output.files import written_whole
 from .judge import Found, assigned

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...weighting.fields import logarithms, means
+from ...weighting.placing.fields import logarithms, means
 
 
 @dataclass(frozen=True)

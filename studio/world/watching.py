@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...weighting.word_maps import LayerMaps, mean_shares
+from ...weighting.placing.word_maps import LayerMaps, mean_shares
 from .joint import Joint, Reading, SingleBlock
 from .judge import Found
 from .model import CELLS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from weighted_clip.hosts.comfy.boxes import MAX_BOXES, box_problems, read_boxes
 from weighted_clip.hosts.comfy.upstream import Source
-from weighted_clip.weighting.areas import Extent
+from weighted_clip.weighting.placing.areas import Extent
 
 BOX = {"x": 16, "y": 8, "width": 40, "height": 24}
 

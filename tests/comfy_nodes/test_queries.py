@@ -7,8 +7,8 @@ import torch
 from weighted_clip.hosts.comfy import queries
 from weighted_clip.hosts.comfy.fields import Field, Step, Where, acting, mask_of
 from weighted_clip.hosts.comfy.queries import Call
-from weighted_clip.weighting.field_bias import least_bias
-from weighted_clip.weighting.queries import Queries
+from weighted_clip.weighting.placing.field_bias import least_bias
+from weighted_clip.weighting.placing.queries import Queries
 
 
 def call(size, inputs=None, **network) -> Call:

@@ -9,8 +9,8 @@ from weighted_clip.hosts.comfy.attention import MARKER, regions_of
 from weighted_clip.hosts.comfy.attention_layers import Weighing
 from weighted_clip.hosts.comfy.fields import Step, Where
 from weighted_clip.hosts.comfy.regions import Region
-from weighted_clip.weighting.queries import Queries
-from weighted_clip.weighting.shared_attention import Shared
+from weighted_clip.weighting.placing.queries import Queries
+from weighted_clip.weighting.placing.shared_attention import Shared
 
 from .fake_comfy import defaults, node
 from .test_place import conditioning, place

@@ -18,7 +18,7 @@ from weighted_clip.nodes import checks, routes
 from weighted_clip.nodes.checks import answer_check
 from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import RequestError
-from weighted_clip.weighting.areas import area_mask, read_area
+from weighted_clip.weighting.placing.areas import area_mask, read_area
 
 from ..typing_cases import LINKED, PLACE, PLACED_RIGHT, PLACED_WRONG, Case
 from ..web.test_ruler_language import TABLES, matches

@@ -25,8 +25,8 @@ from weighted_clip.hosts.comfy.word_maps import (
     table_of,
 )
 from weighted_clip.web.pictures import draw_heat, draw_word_maps
-from weighted_clip.weighting.fields import means
-from weighted_clip.weighting.queries import Queries
+from weighted_clip.weighting.placing.fields import means
+from weighted_clip.weighting.placing.queries import Queries
 
 from .fake_comfy import defaults, encode, node
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.inspection import MAX_BYTES, RequestError, inspect
-from weighted_clip.weighting.areas import read_area, read_where
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.infotext.record import MAX_CHARACTERS, MAX_PROBLEMS, MAX_SETTINGS
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.placing.areas import read_area, read_where
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.scheme import all_places
 from weighted_clip.weighting.syntax import SYNTAXES, parse

@@ -10,10 +10,10 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.a1111.parameters import Parameters, read_parameters
 from weighted_clip.studio.dalle.tokens import read_swaps, read_tokens
 from weighted_clip.web.inspection import MAX_BYTES, conversion, generation_data, inspect
-from weighted_clip.weighting.areas import read_area
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.places import read_places
+from weighted_clip.weighting.placing.areas import read_area
+from weighted_clip.weighting.placing.places import read_places
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.sweep import read_sweep
 from weighted_clip.weighting.syntax import SYNTAXES

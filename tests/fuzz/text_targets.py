@@ -10,12 +10,12 @@ from typing import Any
 
 from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer, without_surrogates
 from weighted_clip.hosts.comfy.a1111.comments import text_of_comment
-from weighted_clip.weighting.areas import read_area, read_where
 from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.infotext.record import MAX_PROBLEMS
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
-from weighted_clip.weighting.places import read_places
+from weighted_clip.weighting.placing.areas import read_area, read_where
+from weighted_clip.weighting.placing.places import read_places
 from weighted_clip.weighting.reading import MAX_ISSUES, read_prompt
 from weighted_clip.weighting.scheme import all_places
 from weighted_clip.weighting.syntax import SYNTAXES, parse

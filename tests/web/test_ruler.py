@@ -35,8 +35,8 @@ from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.tokens import Chip, strip_items
-from weighted_clip.weighting.areas import read_area
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.placing.areas import read_area
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.view import view, weight_text

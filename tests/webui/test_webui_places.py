@@ -15,9 +15,9 @@ from weighted_clip.hosts.comfy.fields import Field, Step, Where, acting
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import PROBLEMS, arm, begin_pass, report
 from weighted_clip.hosts.webui.settings import Settings, pasted
-from weighted_clip.weighting.field_bias import Places
-from weighted_clip.weighting.places import read_place
-from weighted_clip.weighting.queries import Queries
+from weighted_clip.weighting.placing.field_bias import Places
+from weighted_clip.weighting.placing.places import read_place
+from weighted_clip.weighting.placing.queries import Queries
 
 from . import fake_webui as fake
 from .test_axes import cells, plot  # noqa: F401  # a fixture

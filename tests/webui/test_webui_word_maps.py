@@ -15,7 +15,7 @@ from weighted_clip.hosts.webui import word_maps
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import add_word_maps, arm
 from weighted_clip.hosts.webui.settings import Settings, pasted, take, untaken
-from weighted_clip.weighting import word_maps as shared_maps
+from weighted_clip.weighting.placing import word_maps as shared_maps
 
 from . import fake_webui as fake
 from . import test_webui_places as unet

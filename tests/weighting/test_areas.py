@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.weighting.areas import AreaError, Extent, area_mask, read_area, read_where
+from weighted_clip.weighting.placing.areas import AreaError, Extent, area_mask, read_area, read_where
 
 CELLS, PIXELS = (7, 12), (448, 768)
 POINTS = 100

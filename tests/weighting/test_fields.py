@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.weighting.fields import (
+from weighted_clip.weighting.placing.fields import (
     HIDDEN,
     acts_at,
     check_times,

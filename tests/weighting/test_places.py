@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 import pytest
-from weighted_clip.weighting.areas import read_area
-from weighted_clip.weighting.places import MAX_PLACES, PlacedPhrase, PlaceError, read_place, read_places
+from weighted_clip.weighting.placing.areas import read_area
+from weighted_clip.weighting.placing.places import MAX_PLACES, PlacedPhrase, PlaceError, read_place, read_places
 
 
 @pytest.mark.parametrize(

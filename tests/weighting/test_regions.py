@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from weighted_clip.weighting.fields import means
+from weighted_clip.weighting.placing.fields import means
 from weighted_clip.weighting.timed.regions import UNREAD, Place, RegionError, cut_at_places, shares_of
 from weighted_clip.weighting.timed.schedule import TimedPrompt, read_timed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn.functional import interpolate
-from weighted_clip.weighting.word_maps import daam_maps, on_latent, place_in, shares_by_head, word_shares
+from weighted_clip.weighting.placing.word_maps import daam_maps, on_latent, place_in, shares_by_head, word_shares
 
 WORDS = [(1, 2), (4,), ()]
 

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from ..areas import Area, Extent, area_mask
+from ..placing.areas import Area, Extent, area_mask
 from ..text.prompt import Fragment, Issue, Span, pieces_of, shortened
 from ..text.weights import MAX_WEIGHT
 
@@ -106,7 +106,7 @@ class Place(NamedTuple):
             return None
         import torch
 
-        from ..fields import MAX_CELLS, small_picture
+        from ..placing.fields import MAX_CELLS, small_picture
 
         shares = torch.ones(MAX_CELLS, MAX_CELLS)
         if self.percentages is not None:
@@ -149,7 +149,7 @@ def shares_of(places: Sequence[Place]) -> Tensor:
 
 def _shares(left: float, right: float, top: float, bottom: float) -> Tensor:
     """Share of each cell that lies in a rectangle, given in parts of the picture."""
-    from ..fields import MAX_CELLS
+    from ..placing.fields import MAX_CELLS
 
     area = Area(Extent(left, min(right, 1.0)), Extent(top, min(bottom, 1.0)))
     return area_mask(area, (MAX_CELLS, MAX_CELLS), (MAX_CELLS, MAX_CELLS))

@@ -9,7 +9,7 @@ import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from .text.prompt import shortened
+from ..text.prompt import shortened
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,9 +16,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from ..text.prompt import shortened
 from .areas import Area, read_area
 from .fields import check_times, check_weight
-from .text.prompt import shortened
 
 MAX_PLACES = 100
 """Maximum number of lines with a phrase."""
