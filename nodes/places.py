@@ -13,7 +13,7 @@ from ..hosts.comfy.placing_problems import area_problems, mask_problems, phrase_
 from ..hosts.comfy.titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..hosts.comfy.types import Conditioning
 from ..hosts.comfy.upstream import mask_before
-from ..weighting.phrases import without_commas
+from ..weighting.phrases.phrases import without_commas
 from ..weighting.placing.fields import check_times, check_weight
 from ..weighting.text.problems import Problem, refused
 from ..weighting.text.prompt import shortened

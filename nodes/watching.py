@@ -29,7 +29,7 @@ from ..hosts.comfy.word_maps import (
     watched_names,
     words_problems,
 )
-from ..weighting.phrases import without_commas
+from ..weighting.phrases.phrases import without_commas
 from ..weighting.text.problems import Problem, refused
 from .checks import Known
 from .node import CATEGORY, WATCH, Drawing, Node, Out, checked, make_input, number, watch_input, words_input

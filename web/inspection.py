@@ -22,6 +22,7 @@ from ..encoder.tokenizer import default_tokenizer
 from ..weighting.convert import convert
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
+from ..weighting.phrases.words import Words, words_of
 from ..weighting.pipeline import plan_prompt
 from ..weighting.plan import different_asks
 from ..weighting.reading import ReadPrompt, parse_encoded, read_prompt
@@ -35,7 +36,6 @@ from ..weighting.timed.regions import REGIONS
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.timed.view import read_standing, standing_texts, timed_view, with_lora_times
 from ..weighting.view import counted, encodings_text, least_size, view
-from ..weighting.words import Words, words_of
 
 MAX_BYTES = 64 * 1024
 """Maximum size of a request."""

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ..encoder.encoding import EncodeFn, Encoding
 from ..encoder.quoting import quote
-from .bind import BindError, bound, refusal
-from .hiding import phrases_visible
 from .options import EncodeOptions
 from .padding import BEHIND_CONTENT, cleaned, padding_visible
+from .phrases.bind import BindError, bound, refusal
+from .phrases.hidden_phrases import phrases_visible
 from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, both, gathered, mask_tensor, uncausal
 from .reading import ReadPrompt
 from .scheme import Place, SchemeFn, SchemeOptions, Weighted, all_places, empty_prompt_aside, has_weights

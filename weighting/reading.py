@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..encoder.tokenizer import CleaningTokenize, can_clean, may_change
-from .bind import Bound, marked_phrases, within_bounds
 from .chunking import ChunkedSection, chunk_prompt, chunks_of
-from .cutoff import marked_as_cutoff
-from .hiding import hiding_issues, mark_hidden
 from .normalize import normalize
 from .options import EncodeOptions
 from .padding import rows_kept
+from .phrases.bind import Bound, marked_phrases, within_bounds
+from .phrases.cutoff import marked_as_cutoff
+from .phrases.hidden_phrases import hiding_issues, mark_hidden
 from .scheme import CutTerm, ReadTerm
 from .schemes import SCHEMES
 from .syntax import parse, syntax_of

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from ..encoder.tokenizer import bytes_of, default_tokenizer
-from .bind import bound_passes
+from .phrases.bind import bound_passes
 from .reading import ReadPrompt
 from .syntax import syntax_of
 from .text.chunks import Token

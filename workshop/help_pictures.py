@@ -24,12 +24,12 @@ from ..web.pictures.weight_grid import draw_sweep
 from ..weighting.convert import convert
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
+from ..weighting.phrases.words import words_of_towers
 from ..weighting.placing.word_maps import key_rows
 from ..weighting.reading import ReadPrompt, read_prompt
 from ..weighting.sweep import read_sweep
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
 from ..weighting.view import view
-from ..weighting.words import words_of_towers
 from .docs_pictures import TWO, painter
 
 HELP_WIDTH = 340

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 from ...weighting.characters import Character, stripped
 from ...weighting.options import EncodeOptions
+from ...weighting.phrases.words import Words
 from ...weighting.pipeline import EncodedPrompt
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
 from ...weighting.text.prompt import Issue, Span
-from ...weighting.words import Words
 from .contract import host
 from .families import text_family
 from .text_rows import Part, as_read, num_rows_read

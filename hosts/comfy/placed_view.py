@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from ...weighting.phrases.words import Word, Words
 from ...weighting.placing.areas import area_mask
 from ...weighting.placing.fields import MAX_CELLS, small_picture
 from ...weighting.text.prompt import shortened
 from ...weighting.view import VERSION, chip_of
-from ...weighting.words import Word, Words
 from .attention import fields_of, regions_of
 from .fields import Field, Where
 from .regions import Region

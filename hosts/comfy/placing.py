@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...weighting.phrases import without_commas
+from ...weighting.phrases.phrases import without_commas
 from ...weighting.placing.areas import read_area, read_where
 from ...weighting.placing.fields import check_times, check_weight
 from ...weighting.placing.places import PlacedPhrase

@@ -13,11 +13,11 @@ from torch import Tensor
 from ...weighting.characters import Character
 from ...weighting.chunking import ChunkedSection
 from ...weighting.options import EncodeOptions
+from ...weighting.phrases.words import Words
 from ...weighting.reading import ReadPrompt
 from ...weighting.text.chunks import ChunkLayout, Token, TokenChunk
 from ...weighting.text.embeddings import TokenId
 from ...weighting.text.prompt import Issue, Prompt, Span
-from ...weighting.words import Words
 from .connectors import UNCONNECTED, rows_of_connectors
 from .families import rows_of_anima
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...encoder.image_file import open_image
 from ...encoder.quoting import quote
-from ...weighting.words import Words
+from ...weighting.phrases.words import Words
 from .contract import host
 from .words import BLEND, FOREIGN, changed, without_rows
 

@@ -21,9 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.bind import ABSENT, bound_passes
 from ...weighting.encoders import Encoders, Prepared
 from ...weighting.options import EncodeOptions
+from ...weighting.phrases.bind import ABSENT, bound_passes
+from ...weighting.phrases.words import Words, words_of
 from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
@@ -34,7 +35,6 @@ from ...weighting.text.embeddings import EmbeddingVector
 from ...weighting.text.prompt import Issue, Prompt, shortened
 from ...weighting.towers import num_rows, read_together
 from ...weighting.view import bound_text, counted
-from ...weighting.words import Words, words_of
 from .engines import METHODS, Engine, WebUIError, host_option
 
 MAX_CHUNKS = 32

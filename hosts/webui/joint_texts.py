@@ -21,13 +21,13 @@ from torch import Tensor
 from ...weighting.attention import PLAIN, RowEffect, effect_of
 from ...weighting.characters import Character, stripped
 from ...weighting.options import EncodeOptions
+from ...weighting.phrases.words import Words, words_of
 from ...weighting.reading import ReadPrompt
 from ...weighting.scheme import Place
 from ...weighting.syntax import parse
 from ...weighting.text.chunks import Token
 from ...weighting.text.prompt import Issue, Span
 from ...weighting.towers import read_for_towers
-from ...weighting.words import Words, words_of
 from .conditioning import infinite_weights
 from .engines import Model, WebUIError, as_emphasized, host_option
 from .model_readers import ModelReaders, readers_of

@@ -13,8 +13,9 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from ...weighting.bind import ABSENT
 from ...weighting.options import EncodeOptions
+from ...weighting.phrases.bind import ABSENT
+from ...weighting.phrases.words import words_of
 from ...weighting.placing.places import MAX_PLACES, PlacedPhrase, read_places
 from ...weighting.reading import ReadPrompt
 from ...weighting.schemes import SCHEMES
@@ -22,7 +23,6 @@ from ...weighting.syntax import parse
 from ...weighting.text.prompt import Issue, shortened
 from ...weighting.timed.view import StandingText, TimedRead, read_as_webui
 from ...weighting.view import counted
-from ...weighting.words import words_of
 from .conditioning import (
     INFINITE,
     INFINITE_PART,

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ...weighting.attention import RowEffect
+from ...weighting.phrases.words import Words, names_in, rows_in_towers, words_of_towers
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.words import Words, names_in, rows_in_towers, words_of_towers
 from .conditioning import Run
 from .engines import Model, Watched, WebUIError
 

@@ -132,8 +132,8 @@ class BulkEncoder:
         return tensor.to("cpu", self.dtype, copy=True).contiguous()
 
     def _read(self, texts: Sequence[str], first: int, report: Report) -> Iterator[dict[str, ReadPrompt]]:
-        from ...weighting.bind import BindError
         from ...weighting.encoders import Prepared, TooManyEncodings
+        from ...weighting.phrases.bind import BindError
         from ...weighting.schemes.negpip import NegPipError, check_without_signs
         from ...weighting.schemes.repeat import RepeatError
         from ...weighting.text.prompt import PromptError

@@ -26,13 +26,13 @@ from ...weighting.attention import PLAIN, WAYS, effect_of, way_of
 from ...weighting.encoders import EncodedTowers, Encoders
 from ...weighting.options import EncodeOptions
 from ...weighting.padding import PADDINGS
+from ...weighting.phrases.words import words_of_towers
 from ...weighting.placing.areas import area_mask, read_area
 from ...weighting.placing.fields import weights_by_place
 from ...weighting.placing.word_maps import key_rows
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import parse
 from ...weighting.text.chunks import plain_id
-from ...weighting.words import words_of_towers
 from ..output.files import written_whole
 from .judge import Found, assigned
 from .model import (

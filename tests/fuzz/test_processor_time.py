@@ -18,8 +18,8 @@ from weighted_clip.encoder.tokenizer import default_tokenizer, without_surrogate
 from weighted_clip.web.inspection import inspect
 from weighted_clip.weighting.chunking import CHUNKINGS
 from weighted_clip.weighting.convert import TARGETS, convert
-from weighted_clip.weighting.hiding import hiding_issues, mark_hidden
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.phrases.hidden_phrases import hiding_issues, mark_hidden
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.text.chunks import TokenChunk

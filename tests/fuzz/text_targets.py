@@ -14,6 +14,7 @@ from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.infotext.record import MAX_PROBLEMS
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
+from weighted_clip.weighting.phrases.words import names_in, words_of
 from weighted_clip.weighting.placing.areas import read_area, read_where
 from weighted_clip.weighting.placing.places import read_places
 from weighted_clip.weighting.reading import MAX_ISSUES, read_prompt
@@ -28,7 +29,6 @@ from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_
 from weighted_clip.weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed, schedule, split_and
 from weighted_clip.weighting.timed.view import read_standing, standing_texts, timed_view
 from weighted_clip.weighting.view import token_table, view
-from weighted_clip.weighting.words import names_in, words_of
 
 from .drawing import Draw
 

@@ -16,7 +16,7 @@ from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import CHUNKINGS, chunk_prompt
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.phrases import phrases_of
+from weighted_clip.weighting.phrases.phrases import phrases_of
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.text import embedding_folder

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.phrases.words import Words, names_in, words_of
 from weighted_clip.weighting.reading import read_prompt
 from weighted_clip.weighting.scheme import all_places
 from weighted_clip.weighting.syntax import parse
-from weighted_clip.weighting.words import Words, names_in, words_of
 
 from .tiny import KnownEmbeddings
 

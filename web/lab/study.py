@@ -22,9 +22,9 @@ from ...encoder.masks import causal_mask, combine
 from ...encoder.tokenizer import default_tokenizer
 from ...studio.output.export import write_conditioning
 from ...weighting.chunking import ChunkedSection
-from ...weighting.hiding import phrases_visible
 from ...weighting.options import EncodeOptions
 from ...weighting.padding import padding_visible
+from ...weighting.phrases.hidden_phrases import phrases_visible
 from ...weighting.pipeline import plan_prompt
 from ...weighting.plan import VisibleFn, mask_tensor
 from ...weighting.reading import ReadPrompt

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..phrases import phrases_of
+from ..phrases.phrases import phrases_of
 from ..text.chunks import ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, close_chunk, tokens_by_part
 from ..text.embeddings import EMBEDDING_PREFIX, Embeddings, EmbeddingVector, LookUp, TokenId, look_up, plain_id
 from ..text.prompt import Issue, Prompt, Span

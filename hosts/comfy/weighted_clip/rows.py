@@ -14,9 +14,9 @@ from itertools import groupby
 from torch import Tensor
 
 from ....weighting.characters import Character
+from ....weighting.phrases.words import Stretch, Words, words_in
 from ....weighting.reading import ReadPrompt
 from ....weighting.text.chunks import Token
-from ....weighting.words import Stretch, Words, words_in
 from ..families import Family
 from ..families import Part as FamilyPart
 from ..text_rows import Part, as_read

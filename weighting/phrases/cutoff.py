@@ -9,12 +9,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..options import EncodeOptions
+from ..syntax import parse
+from ..text.chunks import Apart, Token, TokenChunk, Tokenize
+from ..text.embeddings import EmbeddingVector
+from ..text.prompt import Fragment, Issue, Span, shortened
 from .bind import ABSENT, COMMA, UNBOUND, Bound, bind_issue, words_of
-from .options import EncodeOptions
-from .syntax import parse
-from .text.chunks import Apart, Token, TokenChunk, Tokenize
-from .text.embeddings import EmbeddingVector
-from .text.prompt import Fragment, Issue, Span, shortened
 
 STAND_IN = "_"
 """Text by which Cutoff replaces each token that it hides."""

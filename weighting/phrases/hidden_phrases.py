@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .options import EncodeOptions
+from ..options import EncodeOptions
+from ..plan import Visible, VisibleFn, both
+from ..scheme import hide_nothing
+from ..text.chunks import Token, TokenChunk, Tokenize
+from ..text.prompt import Issue, Span
 from .phrases import Phrases, absent, cover, phrases_in, stretches
-from .plan import Visible, VisibleFn, both
-from .scheme import hide_nothing
-from .text.chunks import Token, TokenChunk, Tokenize
-from .text.prompt import Issue, Span
 
 
 def mark_hidden(chunks: Sequence[TokenChunk], options: EncodeOptions, tokenize: Tokenize) -> tuple[TokenChunk, ...]:

@@ -14,12 +14,12 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
-from ..encoder.encoding import Encoding
-from .options import EncodeOptions
+from ...encoder.encoding import Encoding
+from ..options import EncodeOptions
+from ..plan import Plan, Variant, Visible, both
+from ..text.chunks import Apart, TokenChunk, Tokenize
+from ..text.prompt import Issue, Span, shortened
 from .phrases import COMMA, Match, absent, cover, phrases_in, stretches
-from .plan import Plan, Variant, Visible, both
-from .text.chunks import Apart, TokenChunk, Tokenize
-from .text.prompt import Issue, Span, shortened
 
 UNBOUND = "unbound-phrase"
 """Issue code for phrases that cannot be bound."""

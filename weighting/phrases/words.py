@@ -15,15 +15,15 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..encoder.quoting import quote
+from ...encoder.quoting import quote
+from ..scheme import Place
+from ..text.chunks import Token, TokenChunk
+from ..text.embeddings import EMBEDDING_PREFIX, EmbeddingVector
+from ..text.prompt import Break, Fragment, Span, shortened
 from .phrases import without_commas
-from .scheme import Place
-from .text.chunks import Token, TokenChunk
-from .text.embeddings import EMBEDDING_PREFIX, EmbeddingVector
-from .text.prompt import Break, Fragment, Span, shortened
 
 if TYPE_CHECKING:
-    from .pipeline import EncodedPrompt
+    from ..pipeline import EncodedPrompt
 
 _ALONE = "\u2e80-\U0003ffff"
 """Characters of scripts without spaces between words: each is a word."""

@@ -1,0 +1,1 @@
+"""Phrases of a prompt: found by their tokens, bound, cut off, hidden."""
