@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .chunking import ChunkedSection
 from .plan import Visible, VisibleFn, both
-from .scheme import Weighted, hide_nothing
+from .schemes.scheme import Weighted, hide_nothing
 from .text.chunks import ChunkLayout, TokenChunk
 
 if TYPE_CHECKING:

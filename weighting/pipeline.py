@@ -23,9 +23,9 @@ from .phrases.bind import BindError, bound, refusal
 from .phrases.hidden_phrases import phrases_visible
 from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, both, gathered, mask_tensor, uncausal
 from .reading import ReadPrompt
-from .scheme import Place, SchemeFn, SchemeOptions, Weighted, all_places, empty_prompt_aside, has_weights
 from .schemes import SCHEMES
 from .schemes.blend import EMPHASES, parted
+from .schemes.scheme import Place, SchemeFn, SchemeOptions, Weighted, all_places, empty_prompt_aside, has_weights
 from .schemes.sections import plan_sections
 from .text.chunks import ChunkLayout, Token, TokenChunk, Tokenize, close_chunk
 from .text.prompt import Issue, Span

@@ -14,8 +14,8 @@ from .padding import rows_kept
 from .phrases.bind import Bound, marked_phrases, within_bounds
 from .phrases.cutoff import marked_as_cutoff
 from .phrases.hidden_phrases import hiding_issues, mark_hidden
-from .scheme import CutTerm, ReadTerm
 from .schemes import SCHEMES
+from .schemes.scheme import CutTerm, ReadTerm
 from .syntax import parse, syntax_of
 from .text.chunks import CLIP_L_LAYOUT, ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, Tokenize
 from .text.embeddings import Embeddings

@@ -26,9 +26,9 @@ from .options import EncodeOptions
 from .padding import rows_kept
 from .pipeline import EncodedPrompt
 from .reading import ReadPrompt, read_prompt
-from .scheme import taken_weight
 from .schemes import SCHEMES
 from .schemes.negpip import NegPipError
+from .schemes.scheme import taken_weight
 from .text.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, Tokenize, close_chunk, filled
 from .text.embedding_folder import EmbeddingFolder
 from .text.embeddings import Embeddings, EmbeddingsOfSdxl

@@ -23,7 +23,7 @@ from ...weighting.characters import Character, stripped
 from ...weighting.options import EncodeOptions
 from ...weighting.phrases.words import Words, words_of
 from ...weighting.reading import ReadPrompt
-from ...weighting.scheme import Place
+from ...weighting.schemes.scheme import Place
 from ...weighting.syntax import parse
 from ...weighting.text.chunks import Token
 from ...weighting.text.prompt import Issue, Span

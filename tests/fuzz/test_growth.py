@@ -20,7 +20,7 @@ from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.phrases.words import words_of
 from weighted_clip.weighting.placing.areas import read_area, read_where
 from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.scheme import all_places
+from weighted_clip.weighting.schemes.scheme import all_places
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.timed.schedule import read_timed
 from weighted_clip.weighting.timed.view import read_standing, standing_texts

@@ -18,7 +18,7 @@ from weighted_clip.weighting.phrases.words import names_in, words_of
 from weighted_clip.weighting.placing.areas import read_area, read_where
 from weighted_clip.weighting.placing.places import read_places
 from weighted_clip.weighting.reading import MAX_ISSUES, read_prompt
-from weighted_clip.weighting.scheme import all_places
+from weighted_clip.weighting.schemes.scheme import all_places
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.text.chunks import ChunkLayout, tokens_by_part
 from weighted_clip.weighting.text.embeddings import EmbeddingError

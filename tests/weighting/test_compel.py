@@ -13,7 +13,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.scheme import SchemeOptions
+from weighted_clip.weighting.schemes.scheme import SchemeOptions
 from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT, Token, close_chunk
 from weighted_clip.weighting.text.prompt import PromptError

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from weighted_clip.weighting.chunking import CHUNKINGS
 from weighted_clip.weighting.normalize import normalize
 from weighted_clip.weighting.options import OPTIONS
-from weighted_clip.weighting.scheme import SchemeOptions
 from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.schemes.scheme import SchemeOptions
 from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, close_chunk
 
 from ..door import apply_scheme, num_rows

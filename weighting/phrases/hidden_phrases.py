@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..options import EncodeOptions
 from ..plan import Visible, VisibleFn, both
-from ..scheme import hide_nothing
+from ..schemes.scheme import hide_nothing
 from ..text.chunks import Token, TokenChunk, Tokenize
 from ..text.prompt import Issue, Span
 from .phrases import Phrases, absent, cover, phrases_in, stretches

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...encoder.quoting import quote
-from ..scheme import Place
+from ..schemes.scheme import Place
 from ..text.chunks import Token, TokenChunk
 from ..text.embeddings import EMBEDDING_PREFIX, EmbeddingVector
 from ..text.prompt import Break, Fragment, Span, shortened

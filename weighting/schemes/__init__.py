@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from ..chunking.t5 import T5Rule
-from ..scheme import Scheme
 from .blend import adv_compel, comfy_plus_plus, compel, down_weight, masked_blend
 from .negpip import (
     check_terms,
@@ -30,6 +29,7 @@ from .rows import (
     perp,
     unweighted,
 )
+from .scheme import Scheme
 
 SCHEMES: dict[str, Scheme] = {
     "comfy": Scheme(

@@ -18,7 +18,10 @@ from typing import NamedTuple
 
 from ...encoder.encoding import Encoding
 from ..plan import Plan, Variant, both
-from ..scheme import (
+from ..text.chunks import Token, TokenChunk
+from ..text.prompt import Issue
+from .rows import a1111, a1111_global_norm, a1111_no_norm, unweighted
+from .scheme import (
     DEFAULT_OPTIONS,
     SchemeFn,
     SchemeOptions,
@@ -31,9 +34,6 @@ from ..scheme import (
     weights_of,
     whole_prompt,
 )
-from ..text.chunks import Token, TokenChunk
-from ..text.prompt import Issue
-from .rows import a1111, a1111_global_norm, a1111_no_norm, unweighted
 
 LEAST_WEIGHT = 1e-5
 """Minimum weight in compel's law, so that its tangent stays finite."""

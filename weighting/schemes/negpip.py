@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from ..chunking import ChunkedSection, chunks_of
 from ..plan import Plan, gathered
-from ..scheme import DEFAULT_OPTIONS, CutTerm, Place, Read, SchemeOptions, Weighted, plan_with_empty, taken_weight
 from ..text.chunks import TokenChunk
 from ..text.prompt import Fragment, Piece, Span, pieces_of
 from .rows import a1111
+from .scheme import DEFAULT_OPTIONS, CutTerm, Place, Read, SchemeOptions, Weighted, plan_with_empty, taken_weight
 
 if TYPE_CHECKING:
     from torch import Tensor

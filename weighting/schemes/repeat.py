@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from ..chunking import ChunkedSection, chunks_of
 from ..plan import Plan
-from ..scheme import DEFAULT_OPTIONS, Read, SchemeOptions, Weighted, negative_weight_issues, plan_rows, weighted_rows
 from ..text.chunks import Token, TokenChunk
 from ..text.prompt import Issue, Span
+from .scheme import DEFAULT_OPTIONS, Read, SchemeOptions, Weighted, negative_weight_issues, plan_rows, weighted_rows
 
 STEPS = (1, 2, 4, 8, 10)
 FINEST_STEPS = ("auto", *map(str, STEPS))

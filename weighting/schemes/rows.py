@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 from ...encoder.encoding import Encoding
 from ..chunking import chunks_of
 from ..plan import Plan
-from ..scheme import (
+from ..syntax import syntax_of
+from ..text.chunks import TokenChunk
+from ..text.prompt import Break, Issue, Span
+from .scheme import (
     DEFAULT_OPTIONS,
     Read,
     SchemeOptions,
@@ -30,9 +33,6 @@ from ..scheme import (
     weighted_rows,
     weights_of,
 )
-from ..syntax import syntax_of
-from ..text.chunks import TokenChunk
-from ..text.prompt import Break, Issue, Span
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..chunking import ChunkedSection
 from ..plan import Plan, Variant, gathered
-from ..scheme import Place, SchemeOptions, Weighted
 from ..text.chunks import TokenChunk, close_chunk
 from ..text.prompt import Issue, Span
+from .scheme import Place, SchemeOptions, Weighted
 
 
 def plan_sections(

@@ -17,9 +17,9 @@ from ....weighting.attention import effect_of
 from ....weighting.encoders import Encoders, Prepared
 from ....weighting.pipeline import EncodedPrompt
 from ....weighting.reading import ReadPrompt
-from ....weighting.scheme import all_places
 from ....weighting.schemes import SCHEMES
 from ....weighting.schemes.negpip import NegPipError
+from ....weighting.schemes.scheme import all_places
 from ....weighting.towers import Reader, check_same_signs
 from ..attention import with_effects
 from ..by_host import prompt_by_host, stock_note, words_or_reason

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..encoder.encoding import Encoding
-from .chunking import ChunkedSection
-from .chunking.t5 import T5Rule
-from .plan import Plan, Variant, Visible, VisibleFn
-from .text.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, close_chunk
-from .text.prompt import Fragment, Issue, Prompt, Span
+from ...encoder.encoding import Encoding
+from ..chunking import ChunkedSection
+from ..chunking.t5 import T5Rule
+from ..plan import Plan, Variant, Visible, VisibleFn
+from ..text.chunks import CLIP_L_LAYOUT, ChunkLayout, Token, TokenChunk, close_chunk
+from ..text.prompt import Fragment, Issue, Prompt, Span
 
 if TYPE_CHECKING:
     from torch import Tensor
