@@ -15,8 +15,8 @@ from ..encoder.similarity import Over, probabilities, similarity
 from ..hosts.comfy.clip import EitherClip
 from ..hosts.comfy.difference import encode_by_both
 from ..hosts.comfy.models import Hosted, encode_images, encode_texts, load_hosted
-from ..weighting.features import text_options
 from ..weighting.options import EncodeOptions
+from ..weighting.reading.features import text_options
 from ..weighting.syntax import SYNTAXES
 from ..weighting.text.problems import Problem, refused
 from .checks import Known

@@ -15,8 +15,8 @@ from ..studio.dalle.dvae import DVAE
 from ..studio.dalle.pieces import piece_lines
 from ..studio.dalle.sampling import SampleOptions
 from ..studio.dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
+from ..weighting.reading.view import counted
 from ..weighting.text.problems import Problem, refused
-from ..weighting.view import counted
 from .checks import Known
 from .node import CATEGORY, COMMENTS_AND_CHOICES, Loader, Node, Out, loading_inputs, make_input, number
 from .results import shown_result, to_image, to_picture, with_preview

@@ -17,9 +17,9 @@ from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighing import check_sections, report_of, weigh_text
 from ..weighting.attention import WAYS
-from ..weighting.convert import TARGETS
 from ..weighting.options import OPTIONS, EncodeOptions
-from ..weighting.reading import parse_encoded
+from ..weighting.reading.convert import TARGETS
+from ..weighting.reading.prompt_reader import parse_encoded
 from ..weighting.script_settings import PromptSettings
 from ..weighting.text.problems import Problem, refused
 from ..weighting.text.prompt import Issue, Span

@@ -19,12 +19,19 @@ from ..hosts.comfy.loras import HookedClip
 from ..hosts.comfy.placed_view import placed_views
 from ..hosts.comfy.timed import TimedEncoded, Timing
 from ..hosts.comfy.types import Conditioning
-from ..weighting.reading import ReadPrompt
+from ..weighting.reading.prompt_reader import ReadPrompt
+from ..weighting.reading.timed_view import (
+    MAX_TEXTS,
+    TimedRead,
+    read_standing,
+    standing_texts,
+    timed_view,
+    with_lora_times,
+)
+from ..weighting.reading.view import bound_text, counted, encoded_text, encodings_text, token_table, view
 from ..weighting.text.prompt import Issue
 from ..weighting.timed.loras import LoraTimes
 from ..weighting.timed.schedule import Counter, TimedPrompt, runs
-from ..weighting.timed.view import MAX_TEXTS, TimedRead, read_standing, standing_texts, timed_view, with_lora_times
-from ..weighting.view import bound_text, counted, encoded_text, encodings_text, token_table, view
 
 if TYPE_CHECKING:
     from PIL import Image

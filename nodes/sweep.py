@@ -10,9 +10,9 @@ from torch import Tensor
 from ..hosts.comfy.clip import EitherClip, encode_together
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import EncodeOptions
-from ..weighting.sweep import Swept, read_sweep
+from ..weighting.reading.sweep import Swept, read_sweep
+from ..weighting.reading.view import encoded_text
 from ..weighting.text.problems import Problem, refused
-from ..weighting.view import encoded_text
 from .checks import Known
 from .node import CATEGORY, METADATA, Node, Out, checked, inputs, make_input, number, prompt_input
 from .results import shown_result, to_image, to_picture, with_preview

@@ -15,15 +15,15 @@ from ..hosts.comfy.loras import find_loras, hook_loras, load_loras, lora_issues
 from ..hosts.comfy.models import NativeClip, load_native
 from ..hosts.comfy.timed import timing_from
 from ..hosts.comfy.types import Clip, ModelPatcher
-from ..weighting.convert import TARGETS, Converted, convert
 from ..weighting.options import EncodeOptions
-from ..weighting.reading import ReadPrompt, read_prompt
+from ..weighting.reading.convert import TARGETS, Converted, convert
+from ..weighting.reading.prompt_reader import ReadPrompt, read_prompt
+from ..weighting.reading.view import token_table, view
 from ..weighting.syntax import SYNTAXES
 from ..weighting.text.problems import Problem
 from ..weighting.text.tags import REPEATED_LORA, TIMED_LORA, bare, comment_issues, read_loras
 from ..weighting.timed.loras import LORAS, Loras, constant, lora_times, with_times
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
-from ..weighting.view import token_table, view
 from .checks import Known
 from .node import (
     CATEGORY,

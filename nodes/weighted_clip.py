@@ -16,7 +16,7 @@ from ..hosts.comfy.weighted_clip.encoding import Report
 from ..hosts.comfy.weighted_clip.settings import ATTENTION, AUTO, CHOICES, Settings
 from ..weighting.attention import way_of
 from ..weighting.options import EncodeOptions
-from ..weighting.reading import ReadPrompt
+from ..weighting.reading.prompt_reader import ReadPrompt
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
 from .node import METADATA, TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
 from .results import encoded_result, shown_result

@@ -6,7 +6,7 @@ from weighted_clip.encoder.encoding import EncodeFn
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.pipeline import EncodedPrompt, ask
-from weighted_clip.weighting.reading import ReadPrompt
+from weighted_clip.weighting.reading.prompt_reader import ReadPrompt
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.schemes.scheme import SchemeOptions, Weighted
 from weighted_clip.weighting.text.chunks import TokenChunk, Tokenize

@@ -95,9 +95,9 @@ def actions(folder: Path) -> dict[str, Callable[[str], Any]]:
     from weighted_clip.web.lab import markup
     from weighted_clip.web.lab.native import Settings as LabSettings
     from weighted_clip.web.lab.native import random_model
-    from weighted_clip.weighting.convert import TARGETS, convert
     from weighted_clip.weighting.options import EncodeOptions
-    from weighted_clip.weighting.reading import read_prompt
+    from weighted_clip.weighting.reading.convert import TARGETS, convert
+    from weighted_clip.weighting.reading.prompt_reader import read_prompt
     from weighted_clip.weighting.schemes import SCHEMES
     from weighted_clip.weighting.schemes.repeat import RepeatError
     from weighted_clip.weighting.syntax import SYNTAXES

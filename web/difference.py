@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..weighting.chunking import ChunkedSection
 from ..weighting.pipeline import EncodedPrompt
-from ..weighting.reading import ReadPrompt
-from ..weighting.view import counted
+from ..weighting.reading.prompt_reader import ReadPrompt
+from ..weighting.reading.view import counted
 from .pictures.changes import RowChange, SchemeRow, angle_text, draw_changes, ratio_text
 from .pictures.masks import mask_labels
 

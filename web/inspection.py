@@ -3,7 +3,7 @@
 Nothing is encoded, and no file is read except the vocabulary of a text encoder, once. Only the names of embeddings are
 known, so each counts as one vector.
 
-Source: the views are from weighting/view.py. The page sends a node and its inputs, which the node itself translates
+Source: the views are from weighting/reading/view.py. The page sends a node and its inputs, which the node itself translates
 (nodes/routes.py).
 """
 
@@ -19,14 +19,16 @@ from typing import Any, NamedTuple, Protocol
 
 from ..encoder.quoting import quote
 from ..encoder.tokenizer import default_tokenizer
-from ..weighting.convert import convert
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
 from ..weighting.phrases.words import Words, words_of
 from ..weighting.pipeline import plan_prompt
 from ..weighting.plan import different_asks
-from ..weighting.reading import ReadPrompt, parse_encoded, read_prompt
-from ..weighting.sweep import read_sweep
+from ..weighting.reading.convert import convert
+from ..weighting.reading.prompt_reader import ReadPrompt, parse_encoded, read_prompt
+from ..weighting.reading.sweep import read_sweep
+from ..weighting.reading.timed_view import read_standing, standing_texts, timed_view, with_lora_times
+from ..weighting.reading.view import counted, encodings_text, least_size, view
 from ..weighting.text.chunks import CLIP_L_LAYOUT
 from ..weighting.text.problems import Problem
 from ..weighting.text.prompt import Issue
@@ -34,8 +36,6 @@ from ..weighting.text.tags import REPEATED_LORA, LoraTag, bare, read_loras
 from ..weighting.timed.loras import LORAS, LoraTimes, constant, lora_times, with_times
 from ..weighting.timed.regions import REGIONS
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
-from ..weighting.timed.view import read_standing, standing_texts, timed_view, with_lora_times
-from ..weighting.view import counted, encodings_text, least_size, view
 
 MAX_BYTES = 64 * 1024
 """Maximum size of a request."""

@@ -23,7 +23,7 @@ from ..encoder.models.text_model import TextModel
 from .options import EncodeOptions
 from .pipeline import Check, EncodedPrompt, ask, is_in_columns, plan_columns, plan_prompt
 from .plan import Plan, Variant, different_asks, gathered, variant_mask
-from .reading import ReadPrompt
+from .reading.prompt_reader import ReadPrompt
 from .schemes import SCHEMES
 from .schemes.negpip import check_without_signs
 from .towers import Reader, in_folders, joined, native_readers, read_for_towers, read_together

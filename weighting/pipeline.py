@@ -22,7 +22,7 @@ from .padding import BEHIND_CONTENT, cleaned, padding_visible
 from .phrases.bind import BindError, bound, refusal
 from .phrases.hidden_phrases import phrases_visible
 from .plan import Ask, Call, Plan, Variant, Visible, VisibleFn, both, gathered, mask_tensor, uncausal
-from .reading import ReadPrompt
+from .reading.prompt_reader import ReadPrompt
 from .schemes import SCHEMES
 from .schemes.blend import EMPHASES, parted
 from .schemes.scheme import Place, SchemeFn, SchemeOptions, Weighted, all_places, empty_prompt_aside, has_weights

@@ -25,7 +25,7 @@ from .chunking.t5 import T5Rule, chunk_t5
 from .options import EncodeOptions
 from .padding import rows_kept
 from .pipeline import EncodedPrompt
-from .reading import ReadPrompt, read_prompt
+from .reading.prompt_reader import ReadPrompt, read_prompt
 from .schemes import SCHEMES
 from .schemes.negpip import NegPipError
 from .schemes.scheme import taken_weight

@@ -19,7 +19,7 @@ from torch import Tensor
 from .placing.field_bias import Places
 from .placing.queries import Queries, QueriesError
 from .placing.shared_attention import Shared
-from .view import counted
+from .reading.view import counted
 
 MAX_BYTES = 2**30
 """Largest size of a bias by place in a layer."""

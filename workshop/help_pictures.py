@@ -21,15 +21,15 @@ from ..web import pictures
 from ..web.pictures.canvas import Canvas
 from ..web.pictures.style import DARK, MARGIN, mix, readable
 from ..web.pictures.weight_grid import draw_sweep
-from ..weighting.convert import convert
 from ..weighting.infotext import read_infotext
 from ..weighting.options import EncodeOptions
 from ..weighting.phrases.words import words_of_towers
 from ..weighting.placing.word_maps import key_rows
-from ..weighting.reading import ReadPrompt, read_prompt
-from ..weighting.sweep import read_sweep
+from ..weighting.reading.convert import convert
+from ..weighting.reading.prompt_reader import ReadPrompt, read_prompt
+from ..weighting.reading.sweep import read_sweep
+from ..weighting.reading.view import view
 from ..weighting.timed.schedule import COUNTERS, read_timed, runs
-from ..weighting.view import view
 from .docs_pictures import TWO, painter
 
 HELP_WIDTH = 340

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.placing.fields import small_picture
-from ...weighting.view import counted
+from ...weighting.reading.view import counted
 from .attention_layers import COUPLED
 from .connectors import UNCONNECTED
 from .contract import PATCHER, checked_object, host

@@ -14,11 +14,11 @@ from itertools import groupby, takewhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ...weighting.characters import Character, stripped
 from ...weighting.options import EncodeOptions
 from ...weighting.phrases.words import Words
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.characters import Character, stripped
+from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
 from ...weighting.text.prompt import Issue, Span

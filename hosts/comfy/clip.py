@@ -27,7 +27,7 @@ from ...weighting.encoders import Encoders, Prepared
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import EncodedPrompt
 from ...weighting.plan import Variant
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.text.prompt import Issue, Span
 from ...weighting.towers import Reader, Reads, as_sdxl, check_same_signs

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...encoder.models.config import TOWERS
 from ...weighting.options import EncodeOptions
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
 from .by_host import read_for_host, stock_note
 from .families import BY_TOKENIZER, FAMILIES
 from .kinds import class_of

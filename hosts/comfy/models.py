@@ -23,7 +23,7 @@ from ...encoder.models.prefix import encoders_for
 from ...encoder.models.text_model import TextEncoder
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.encoders import EncodedTowers, Prepared
-from ...weighting.features import TextFeatures, text_features
+from ...weighting.reading.features import TextFeatures, text_features
 from ...weighting.text.embeddings import Embeddings
 from ...weighting.towers import Reader, layout_of, native_readers
 from .contract import host

@@ -15,8 +15,8 @@ import torch
 from ...weighting.phrases.words import Word, Words
 from ...weighting.placing.areas import area_mask
 from ...weighting.placing.fields import MAX_CELLS, small_picture
+from ...weighting.reading.view import VERSION, chip_of
 from ...weighting.text.prompt import shortened
-from ...weighting.view import VERSION, chip_of
 from .attention import fields_of, regions_of
 from .fields import Field, Where
 from .regions import Region

@@ -15,8 +15,8 @@ from ...weighting.phrases.phrases import without_commas
 from ...weighting.placing.areas import read_area, read_where
 from ...weighting.placing.fields import check_times, check_weight
 from ...weighting.placing.places import PlacedPhrase
+from ...weighting.reading.view import counted
 from ...weighting.text.prompt import shortened
-from ...weighting.view import counted
 from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
 from .boxes import read_boxes
 from .fields import Field, Where

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.schemes.negpip import NegPipError, paired
 from ...weighting.schemes.repeat import RepeatError, copies_of
 from ...weighting.text.prompt import Issue, Span

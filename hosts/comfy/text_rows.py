@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ...weighting.characters import Character
 from ...weighting.chunking import ChunkedSection
 from ...weighting.options import EncodeOptions
 from ...weighting.phrases.words import Words
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.characters import Character
+from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.text.chunks import ChunkLayout, Token, TokenChunk
 from ...weighting.text.embeddings import TokenId
 from ...weighting.text.prompt import Issue, Prompt, Span

@@ -22,7 +22,7 @@ from ...weighting.placing.word_maps import (
     mean_shares,
     shares_by_head,
 )
-from ...weighting.view import counted
+from ...weighting.reading.view import counted
 
 ALL, COARSE, FINE, AS_DAAM = "all", "coarse", "fine", "as DAAM"
 LAYERS = (ALL, COARSE, FINE, AS_DAAM)

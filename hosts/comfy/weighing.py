@@ -16,11 +16,11 @@ from ...encoder.quoting import quote
 from ...weighting.attention import PLAIN, effect_of, way_of
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import EncodedPrompt
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.reading.view import counted
 from ...weighting.schemes import SCHEMES
 from ...weighting.text.chunks import Token
 from ...weighting.towers import Reads
-from ...weighting.view import counted
 from .attention import NOT_ACTING, with_effects
 from .by_host import prompt_by_host, stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of

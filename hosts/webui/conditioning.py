@@ -26,7 +26,8 @@ from ...weighting.options import EncodeOptions
 from ...weighting.phrases.bind import ABSENT, bound_passes
 from ...weighting.phrases.words import Words, words_of
 from ...weighting.pipeline import Check, EncodedPrompt
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.reading.view import bound_text, counted
 from ...weighting.schemes import SCHEMES
 from ...weighting.schemes.negpip import paired
 from ...weighting.schemes.repeat import Copies, copies_of
@@ -34,7 +35,6 @@ from ...weighting.syntax import parse
 from ...weighting.text.embeddings import EmbeddingVector
 from ...weighting.text.prompt import Issue, Prompt, shortened
 from ...weighting.towers import num_rows, read_together
-from ...weighting.view import bound_text, counted
 from .engines import METHODS, Engine, WebUIError, host_option
 
 MAX_CHUNKS = 32

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ...weighting import weighing
 from ...weighting.placing.field_bias import Places, least_bias
 from ...weighting.placing.queries import Queries
-from ...weighting.view import counted
+from ...weighting.reading.view import counted
 from .cross_attention import ATTENTIONS, AttentionHooks
 from .engines import Generation, WebUIError, is_ended
 from .joint_models import Family, family_of, network_of

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...weighting.characters import stripped
 from ...weighting.options import AS_HOST, EncodeOptions
-from ...weighting.reading import ReadPrompt, placed
+from ...weighting.reading.characters import stripped
+from ...weighting.reading.prompt_reader import ReadPrompt, placed
 from ...weighting.text.chunks import Token
 from ...weighting.text.prompt import Fragment, Issue, Prompt, pieces_of
 from .engines import WebUIError, as_emphasized, host_option

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...weighting.attention import PLAIN, RowEffect, effect_of
-from ...weighting.characters import Character, stripped
 from ...weighting.options import EncodeOptions
 from ...weighting.phrases.words import Words, words_of
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.characters import Character, stripped
+from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.schemes.scheme import Place
 from ...weighting.syntax import parse
 from ...weighting.text.chunks import Token

@@ -12,7 +12,7 @@ from typing import cast
 
 from ...encoder.tokenizer import CleaningTokenize, default_tokenizer
 from ...weighting.options import EncodeOptions
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.towers import Reader, read_for_towers
 from .engines import Model, engines_of, host_option
 from .t5 import NAME, T5, t5_of

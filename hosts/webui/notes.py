@@ -14,11 +14,11 @@ from typing import Any
 
 from ...encoder.quoting import quote
 from ...weighting.options import EncodeOptions
+from ...weighting.reading.timed_view import NOT_HERE, standing_texts
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax.a1111 import TIMED_READER
 from ...weighting.text.prompt import Fragment, Issue
 from ...weighting.timed.schedule import COUNTERS, read_timed
-from ...weighting.timed.view import NOT_HERE, standing_texts
 from .engines import Generation, host_option
 from .settings import INFOTEXT
 

@@ -20,9 +20,9 @@ from ...weighting.phrases.words import Words, words_of
 from ...weighting.placing.areas import area_mask
 from ...weighting.placing.fields import acts_at, levels_of_steps, logarithms, means, weights_by_place
 from ...weighting.placing.places import PlacedPhrase
+from ...weighting.reading.view import counted
 from ...weighting.syntax import parse
 from ...weighting.text.prompt import shortened
-from ...weighting.view import counted
 from .cross_attention import AttentionHooks
 from .engines import Generation, WebUIError
 from .texts import Known, Text, Texts

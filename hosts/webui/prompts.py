@@ -17,12 +17,12 @@ from ...weighting.options import EncodeOptions
 from ...weighting.phrases.bind import ABSENT
 from ...weighting.phrases.words import words_of
 from ...weighting.placing.places import MAX_PLACES, PlacedPhrase, read_places
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.reading.timed_view import StandingText, TimedRead, read_as_webui
+from ...weighting.reading.view import counted
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import parse
 from ...weighting.text.prompt import Issue, shortened
-from ...weighting.timed.view import StandingText, TimedRead, read_as_webui
-from ...weighting.view import counted
 from .conditioning import (
     INFINITE,
     INFINITE_PART,

@@ -23,10 +23,10 @@ from typing import Any
 
 from ...encoder.foreign_text import parse_json
 from ...encoder.quoting import quote
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.reading.timed_view import TimedRead, webui_view
+from ...weighting.reading.view import least_size
 from ...weighting.timed.schedule import MAX_STEPS
-from ...weighting.timed.view import TimedRead, webui_view
-from ...weighting.view import least_size
 from .engines import UnknownEncodersError, WebUIError, host_option
 from .exchange import settings_of
 from .joint_models import family_of, idle_lines, title_of

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 from ...encoder.tokenizer import TokenSpan, without_surrogates
 from ...weighting.options import EncodeOptions
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.reading.view import counted
 from ...weighting.text.chunks import ChunkLayout
 from ...weighting.text.prompt import Break, Issue, Span, shortened
 from ...weighting.towers import Reader
-from ...weighting.view import counted
 from .engines import UnknownEncodersError
 
 NAME = "text_processing_engine_t5"

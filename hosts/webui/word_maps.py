@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ...weighting.placing.queries import Queries
 from ...weighting.placing.word_maps import MAX_BYTES, MAX_WATCHED, LayerMaps, check_bytes, key_rows, mean_shares
-from ...weighting.view import counted
+from ...weighting.reading.view import counted
 from .cross_attention import AttentionHooks, attention_of
 from .engines import Generation, Processed, WebUIError, host_option
 from .texts import Known, Texts

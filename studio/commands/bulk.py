@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...encoder.models.text_model import TextEncoder
     from ...weighting.encoders import EncodedTowers, Encoders
     from ...weighting.options import EncodeOptions
-    from ...weighting.reading import ReadPrompt
+    from ...weighting.reading.prompt_reader import ReadPrompt
     from ..output.shards import ShardHead
 
 MAX_SHOWN = 20

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ...encoder.models.clip import FullClip
     from ...encoder.models.config import Activation
-    from ...weighting.features import TextFeatures
+    from ...weighting.reading.features import TextFeatures
     from ..output.placing import Placed, Placement
 
 
@@ -88,7 +88,7 @@ def image_files(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 def text_features_of(clip: FullClip, text: str, syntax: str) -> TextFeatures:
     """The vector of a text."""
     from ...encoder.tokenizer import default_tokenizer
-    from ...weighting.features import text_features
+    from ...weighting.reading.features import text_features
     from ...weighting.towers import layout_of
 
     return text_features(text, syntax, default_tokenizer(), layout_of(clip.text.config), clip.text_features)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from ...weighting.plan import Variant
-    from ...weighting.reading import ReadPrompt
+    from ...weighting.reading.prompt_reader import ReadPrompt
 
 
 def _add_inspect_arguments(inspect: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def _add_schedule_arguments(timed: argparse.ArgumentParser) -> None:
 
 
 def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
-    from ...weighting.convert import TARGETS
+    from ...weighting.reading.convert import TARGETS
     from ...weighting.syntax import SYNTAXES
 
     rewrite.add_argument("text", help="the prompt; - reads it from standard input")
@@ -75,10 +75,10 @@ def _add_convert_arguments(rewrite: argparse.ArgumentParser) -> None:
 def _inspect(arguments: argparse.Namespace) -> int:
     from ...encoder.models.config import CLIP_L
     from ...encoder.tokenizer import default_tokenizer
-    from ...weighting.reading import read_prompt, told_here
+    from ...weighting.reading.prompt_reader import read_prompt, told_here
+    from ...weighting.reading.view import counted, token_table, view
     from ...weighting.syntax.a1111 import TIMED_READER
     from ...weighting.text.chunks import ChunkLayout
-    from ...weighting.view import counted, token_table, view
 
     if arguments.attention is None and (arguments.layer != 1 or arguments.head or arguments.weights):
         raise ValueError("--layer, --head and --weights count with --attention WORD only")
@@ -161,7 +161,7 @@ def _schedule(arguments: argparse.Namespace) -> int:
 
 def _convert(arguments: argparse.Namespace) -> int:
     from ...encoder.tokenizer import default_tokenizer
-    from ...weighting.convert import convert
+    from ...weighting.reading.convert import convert
 
     is_cleaned = arguments.cleaning == "as Forge"
     result = convert(text_of(arguments), arguments.source, arguments.target, default_tokenizer(), is_cleaned=is_cleaned)
@@ -226,8 +226,8 @@ def _encode(arguments: argparse.Namespace) -> int:
 def _encode_one(arguments: argparse.Namespace) -> int:
     from ...encoder.encoding import Encoding
     from ...weighting.encoders import Encoders
+    from ...weighting.reading.view import bound_text, counted, token_table
     from ...weighting.schemes.negpip import check_without_signs
-    from ...weighting.view import bound_text, counted, token_table
     from ..output.export import write_conditioning
     from ..output.files import written_whole
 
@@ -269,7 +269,7 @@ def _encode_one(arguments: argparse.Namespace) -> int:
 def _pictures(read: ReadPrompt, variants: Iterable[Variant]) -> dict[str, Image.Image]:
     """Pictures of the prompt's tokens and masks, by suffix of their file names."""
     from ...web import pictures
-    from ...weighting.view import view
+    from ...weighting.reading.view import view
 
     return {
         "tokens": pictures.draw_tokens(view(read)),

@@ -14,7 +14,7 @@ from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 
 from ..door import encode_prompt
 

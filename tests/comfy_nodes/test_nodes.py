@@ -19,7 +19,7 @@ from weighted_clip.nodes.node import MARK, RARE
 from weighted_clip.nodes.node import PROMPT as PROMPT_BOX
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 
 from ..door import encode_prompt

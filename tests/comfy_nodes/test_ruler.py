@@ -9,10 +9,11 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.nodes import clip as clip_nodes
 from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
-from weighted_clip.weighting import pipeline, reading
-from weighted_clip.weighting.features import text_features
+from weighted_clip.weighting import pipeline
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.plan import Ask
+from weighted_clip.weighting.reading.features import text_features
+from weighted_clip.weighting.reading.prompt_reader import prompt_reader as reading
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT, ChunkContext
 

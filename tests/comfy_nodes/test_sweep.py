@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from weighted_clip.weighting.sweep import read_sweep
+from weighted_clip.weighting.reading.sweep import read_sweep
 
 from .fake_comfy import FakeClip, defaults, encode, install, load_tiny, node
 from .test_remember import encoded  # noqa: F401

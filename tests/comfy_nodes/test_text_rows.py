@@ -18,7 +18,7 @@ from weighted_clip.hosts.comfy.token_offsets import NoSuchEmbedding, as_id, piec
 from weighted_clip.hosts.comfy.weighted_clip.host_texts import STAND_IN, text_to_weigh, tokens_of_text
 from weighted_clip.hosts.comfy.weighted_clip.rows import parts_of_rows, read_of_tokens, shared_tokens
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import ReadPrompt
+from weighted_clip.weighting.reading.prompt_reader import ReadPrompt
 from weighted_clip.weighting.text.chunks import Token
 from weighted_clip.weighting.text.embeddings import EmbeddingError
 

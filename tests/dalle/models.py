@@ -19,7 +19,7 @@ from weighted_clip.studio.dalle.prior import Prior
 from weighted_clip.studio.world import shapes
 from weighted_clip.studio.world.shapes import combinations
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.towers import layout_of
 
 TINY = DVAEConfig(vocab_size=512, hidden_dim=64, num_blocks=1, init_dim=8)

@@ -14,7 +14,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import plan_prompt
 from weighted_clip.weighting.plan import mask_tensor
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 
 from ..libraries import library

@@ -30,7 +30,7 @@ from weighted_clip.encoder.models.clip import FullClip
 from weighted_clip.encoder.models.config import VisionConfig
 from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.features import TextFeatures, text_features
+from weighted_clip.weighting.reading.features import TextFeatures, text_features
 from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT
 
 from ..patience import SECONDS

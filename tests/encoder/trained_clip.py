@@ -26,7 +26,7 @@ from weighted_clip.encoder.similarity import ContrastiveLoss
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.world.shapes import APART, Shape, draw, split
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.text.chunks import TokenChunk
 from weighted_clip.weighting.towers import layout_of
 

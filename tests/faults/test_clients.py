@@ -30,7 +30,7 @@ from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web import inspection
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 
 from ..patience import SECONDS
 from .disks import CONFIG, ROOT, environment

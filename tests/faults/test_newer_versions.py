@@ -17,7 +17,7 @@ from weighted_clip.hosts.webui.settings import Settings, pasted
 from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.studio.output.shards import FORMAT, ShardError, read_head, read_shards
 from weighted_clip.web.inspection import RequestError, inspect, request_of
-from weighted_clip.weighting.features import text_features
+from weighted_clip.weighting.reading.features import text_features
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT
 

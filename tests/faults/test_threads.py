@@ -21,9 +21,9 @@ from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.web.pictures import draw_tokens, fonts
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.view import view
 from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
-from weighted_clip.weighting.view import view
 
 from ..comfy_nodes import fake_comfy
 from ..door import encode_prompt

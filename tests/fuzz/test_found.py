@@ -19,9 +19,9 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.output.shards import ShardError, read_shards
 from weighted_clip.web import inspection
 from weighted_clip.web.inspection import MAX_VIEWS, inspect
-from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.convert import convert
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.text.chunks import ChunkLayout
 from weighted_clip.weighting.text.embedding_folder import MAX_DEPTH, EmbeddingFolder
 from weighted_clip.weighting.text.embeddings import EmbeddingError

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web.inspection import MAX_BYTES, RequestError, inspect
-from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.infotext.record import MAX_CHARACTERS, MAX_PROBLEMS, MAX_SETTINGS
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.phrases.words import words_of
 from weighted_clip.weighting.placing.areas import read_area, read_where
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.convert import TARGETS, convert
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.timed_view import read_standing, standing_texts
+from weighted_clip.weighting.reading.view import view
 from weighted_clip.weighting.schemes.scheme import all_places
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.timed.schedule import read_timed
-from weighted_clip.weighting.timed.view import read_standing, standing_texts
-from weighted_clip.weighting.view import view
 
 from .processor_time import too_fast_growth
 from .text_targets import Embeddings

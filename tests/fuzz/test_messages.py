@@ -14,8 +14,8 @@ from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.placing.areas import read_area
 from weighted_clip.weighting.placing.places import read_places
-from weighted_clip.weighting.reading import read_prompt
-from weighted_clip.weighting.sweep import read_sweep
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.sweep import read_sweep
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.timed.loras import lora_times
 from weighted_clip.weighting.timed.schedule import read_timed

@@ -17,17 +17,17 @@ import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer, without_surrogates
 from weighted_clip.web.inspection import inspect
 from weighted_clip.weighting.chunking import CHUNKINGS
-from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.phrases.hidden_phrases import hiding_issues, mark_hidden
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.convert import TARGETS, convert
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.view import token_table, view
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.text.chunks import TokenChunk
 from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.text.tags import tag_issues, take_tags
 from weighted_clip.weighting.timed.editing import edits_of, read_editing
 from weighted_clip.weighting.timed.schedule import read_timed, split_and
-from weighted_clip.weighting.view import token_table, view
 
 from .patterns import CHARACTERS, Pumped, Use, pumped, uses
 from .processor_time import may_grow_too_fast, too_fast_growth

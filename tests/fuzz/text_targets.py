@@ -10,14 +10,16 @@ from typing import Any
 
 from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer, without_surrogates
 from weighted_clip.hosts.comfy.a1111.comments import text_of_comment
-from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.infotext import read_infotext
 from weighted_clip.weighting.infotext.record import MAX_PROBLEMS
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
 from weighted_clip.weighting.phrases.words import names_in, words_of
 from weighted_clip.weighting.placing.areas import read_area, read_where
 from weighted_clip.weighting.placing.places import read_places
-from weighted_clip.weighting.reading import MAX_ISSUES, read_prompt
+from weighted_clip.weighting.reading.convert import TARGETS, convert
+from weighted_clip.weighting.reading.prompt_reader import MAX_ISSUES, read_prompt
+from weighted_clip.weighting.reading.timed_view import read_standing, standing_texts, timed_view
+from weighted_clip.weighting.reading.view import token_table, view
 from weighted_clip.weighting.schemes.scheme import all_places
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.text.chunks import ChunkLayout, tokens_by_part
@@ -27,8 +29,6 @@ from weighted_clip.weighting.text.tags import bare, read_loras, take_tags
 from weighted_clip.weighting.text.weights import MAX_WEIGHT
 from weighted_clip.weighting.timed.editing import edits_of, read_editing, spans_at
 from weighted_clip.weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed, schedule, split_and
-from weighted_clip.weighting.timed.view import read_standing, standing_texts, timed_view
-from weighted_clip.weighting.view import token_table, view
 
 from .drawing import Draw
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.text.prompt import Lora
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.convert import convert
+from weighted_clip.weighting.reading.convert import convert
 from weighted_clip.weighting.syntax import parse
 
 from .ruler_page import VALUE, RulerPage, inspect_node

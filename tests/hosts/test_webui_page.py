@@ -14,7 +14,7 @@ from weighted_clip.encoder.files.checkpoint import load_text_models
 from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.workshop.find_hosts import Host
 

@@ -12,7 +12,7 @@ import ftfy
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.workshop.find_hosts import Host
 from weighted_clip.workshop.job import own_environment, run_in_host
 

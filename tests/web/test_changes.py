@@ -27,7 +27,7 @@ from weighted_clip.web.pictures.changes import CUT_LEGEND, Axes, angle_text, axe
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
-from weighted_clip.weighting.reading import ReadPrompt
+from weighted_clip.weighting.reading.prompt_reader import ReadPrompt
 from weighted_clip.weighting.towers import Reader
 
 CONFIG = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=128)

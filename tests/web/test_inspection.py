@@ -30,10 +30,10 @@ from weighted_clip.web.inspection import (
 )
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.view import view
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.text.chunks import ChunkLayout
-from weighted_clip.weighting.view import view
 
 NODES = ruler_nodes(NODE_CLASS_MAPPINGS)
 

@@ -18,7 +18,7 @@ from weighted_clip.web.lab import access, native, places, server
 from weighted_clip.web.lab.model import LabError, LabModel
 from weighted_clip.web.lab.native import RANDOM_WARNING, NativeLabModel, Settings, Shelf, file_model, random_model
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.towers import layout_of
 
 from ..door import encode_prompt

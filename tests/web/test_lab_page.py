@@ -32,8 +32,8 @@ from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, Shelf
 from weighted_clip.web.lab.page import build_page
 from weighted_clip.web.lab.tabs import COMPARED, CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
 from weighted_clip.web.lab.text_to_image import TextToImageLab
-from weighted_clip.weighting.convert import TARGETS, convert
 from weighted_clip.weighting.options import EncodeOptions
+from weighted_clip.weighting.reading.convert import TARGETS, convert
 from weighted_clip.weighting.schemes import SCHEMES
 
 from ..dalle.models import palette_dvae

@@ -23,7 +23,7 @@ from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.page import build_page
 from weighted_clip.web.lab.tabs import COMPARED, TIMED_EXAMPLE, MasksTab, ScheduleTab
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.timed.schedule import COUNTERS
 from weighted_clip.workshop.peers.transformers import transformers_text_model
 

@@ -38,9 +38,9 @@ from weighted_clip.web.pictures.tokens import (
 )
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import plan_prompt
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.view import view, weight_text
 from weighted_clip.weighting.text.chunks import ChunkLayout
-from weighted_clip.weighting.view import view, weight_text
 
 from .conftest import count_color
 

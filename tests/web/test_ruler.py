@@ -38,9 +38,9 @@ from weighted_clip.web.pictures.tokens import Chip, strip_items
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.phrases.words import words_of
 from weighted_clip.weighting.placing.areas import read_area
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.view import view, weight_text
 from weighted_clip.weighting.syntax import parse
-from weighted_clip.weighting.view import view, weight_text
 
 from ..patience import SECONDS
 from .chromium import ARGUMENTS, BROWSERS, Browser, Tab

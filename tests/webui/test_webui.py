@@ -18,7 +18,7 @@ from weighted_clip.hosts.webui.engines import Engine, UnknownEncodersError, WebU
 from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings, infotext_key, pasted
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.text.embeddings import Placed
 

@@ -21,7 +21,7 @@ from weighted_clip.hosts.webui.routes import FIELDS, IGNORED, REFUSED, UNKNOWN, 
 from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.web.inspection import inspect
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 
 from . import fake_webui as fake
 

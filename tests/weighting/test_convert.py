@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer
-from weighted_clip.weighting.convert import TARGETS, convert
+from weighted_clip.weighting.reading.convert import TARGETS, convert
 from weighted_clip.weighting.syntax import SYNTAXES, parse
 from weighted_clip.weighting.text.chunks import tokens_by_part
 from weighted_clip.weighting.text.prompt import Break

@@ -17,7 +17,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.chunking import CHUNKINGS, chunk_prompt
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.phrases.phrases import phrases_of
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.syntax import parse
 from weighted_clip.weighting.text import embedding_folder
 from weighted_clip.weighting.text.chunks import ChunkContext, ChunkLayout, TokenChunk

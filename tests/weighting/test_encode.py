@@ -10,13 +10,13 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.normalize import normalize
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS, padding_visible
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
+from weighted_clip.weighting.reading.view import token_table, view
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.schemes.repeat import copies_of
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT, ChunkLayout
 from weighted_clip.weighting.text.prompt import PromptError
-from weighted_clip.weighting.view import token_table, view
 
 from ..door import num_rows
 from ..libraries import needs_masked_kernel

@@ -14,7 +14,7 @@ from weighted_clip.weighting.encoders import Encoders, TooManyEncodings
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import plan_prompt
 from weighted_clip.weighting.plan import Variant, both, mask_tensor
-from weighted_clip.weighting.reading import ReadPrompt
+from weighted_clip.weighting.reading.prompt_reader import ReadPrompt
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT, close_chunk
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.features import text_features
+from weighted_clip.weighting.reading.features import text_features
 from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT
 
 CAT = 2368

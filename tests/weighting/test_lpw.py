@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encoders import EncodedTowers, Encoders
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.schemes.rows import CODE
 from weighted_clip.weighting.text.embeddings import TokenId
 from weighted_clip.workshop.peers.diffusers import SCHEME_OF, Pipelines, find_checkout, sdxl_models

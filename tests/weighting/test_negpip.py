@@ -8,12 +8,12 @@ from weighted_clip.weighting.chunking import ChunkedSection
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
+from weighted_clip.weighting.reading.view import token_table, view
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.schemes.negpip import NegPipError, cut_terms, paired, signed
 from weighted_clip.weighting.schemes.scheme import SchemeOptions
 from weighted_clip.weighting.text.prompt import Fragment, Piece, Span
 from weighted_clip.weighting.towers import check_same_signs
-from weighted_clip.weighting.view import token_table, view
 
 from ..door import apply_scheme
 from ..toy import case_chunks, toy_encode

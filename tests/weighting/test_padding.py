@@ -5,7 +5,7 @@ import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.encoders import Encoders
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.text.chunks import ChunkLayout
 from weighted_clip.weighting.towers import read_for_towers

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.convert import convert
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions
-from weighted_clip.weighting.reading import placed, read_prompt
+from weighted_clip.weighting.reading.convert import convert
+from weighted_clip.weighting.reading.prompt_reader import placed, read_prompt
+from weighted_clip.weighting.reading.view import view
 from weighted_clip.weighting.syntax import SYNTAXES, Syntax, parse
 from weighted_clip.weighting.syntax.mends import mend_issues
 from weighted_clip.weighting.syntax.slips import slip_issues
 from weighted_clip.weighting.text.prompt import Break, Fragment, Piece, Prompt, PromptError, Span, Swap, unmarked
 from weighted_clip.weighting.timed.schedule import read_timed
-from weighted_clip.weighting.view import view
 
 from ..fuzz.processor_time import too_fast_growth
 from .tiny import read

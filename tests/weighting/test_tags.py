@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.reading import ReadPrompt
+from weighted_clip.weighting.reading.prompt_reader import ReadPrompt
+from weighted_clip.weighting.reading.view import view
 from weighted_clip.weighting.syntax import SYNTAXES
 from weighted_clip.weighting.text.tags import bare, read_loras, take_tags
 from weighted_clip.weighting.timed.schedule import read_timed
-from weighted_clip.weighting.view import view
 
 from .tiny import read
 

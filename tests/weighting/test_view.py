@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import bytes_of, default_tokenizer
 from weighted_clip.web.pictures.tokens import Chip, strip_items
-from weighted_clip.weighting.reading import ReadPrompt, placed
+from weighted_clip.weighting.reading.prompt_reader import ReadPrompt, placed
+from weighted_clip.weighting.reading.view import least_size, token_bytes, view
 from weighted_clip.weighting.text.chunks import Token
 from weighted_clip.weighting.text.embeddings import EmbeddingVector
 from weighted_clip.weighting.text.prompt import Break
 from weighted_clip.weighting.timed.schedule import read_timed
-from weighted_clip.weighting.view import least_size, token_bytes, view
 
 from .tiny import read
 

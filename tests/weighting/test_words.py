@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.phrases.words import Words, names_in, words_of
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.schemes.scheme import all_places
 from weighted_clip.weighting.syntax import parse
 

@@ -10,7 +10,7 @@ from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
-from weighted_clip.weighting.reading import ReadPrompt, read_prompt
+from weighted_clip.weighting.reading.prompt_reader import ReadPrompt, read_prompt
 from weighted_clip.weighting.text.chunks import ChunkLayout, TokenChunk
 from weighted_clip.weighting.text.embeddings import EmbeddingError, EmbeddingVector
 from weighted_clip.weighting.towers import Reader

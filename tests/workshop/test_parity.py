@@ -11,7 +11,7 @@ import pytest
 import torch
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading import read_prompt
+from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.text.embeddings import EmbeddingVector

@@ -23,10 +23,10 @@ from ...weighting.chunking import ChunkedSection
 from ...weighting.options import EncodeOptions
 from ...weighting.pipeline import plan_prompt
 from ...weighting.plan import Ask, mask_tensor
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.reading.view import counted
 from ...weighting.text.chunks import TokenChunk
 from ...weighting.towers import Reader, read_for_towers
-from ...weighting.view import counted
 from ..pictures.masks import SHOWN_PADDING, mask_labels
 from ..pictures.matrices import Scale
 from .model import LabModel

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from ...encoder.similarity import similarity
 from ...weighting.encoders import Encoders
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.reading.view import counted, id_of, text_of, weight_text
 from ...weighting.text.chunks import Token
-from ...weighting.view import counted, id_of, text_of, weight_text
 from . import markup
 from .components import Inputs, button, element_id, html, textbox
 from .handlers import Given, choices_of, inputs_of

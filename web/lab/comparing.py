@@ -14,11 +14,11 @@ from itertools import accumulate, pairwise
 from ...encoder.encoding import EncoderError
 from ...weighting.options import OPTIONS, EncodeOptions
 from ...weighting.pipeline import Check, EncodedPrompt
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.reading.view import counted, weight_text
 from ...weighting.schemes import SCHEMES
 from ...weighting.schemes.repeat import copies_of
 from ...weighting.towers import num_chunks
-from ...weighting.view import counted, weight_text
 from ..difference import BLENDED, chunk_counts, first_rows, measured
 from ..pictures.changes import (
     HEADING,

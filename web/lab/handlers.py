@@ -19,13 +19,13 @@ from ...encoder.quoting import quote
 from ...encoder.tokenizer import default_tokenizer
 from ...weighting.options import OPTIONS as DECLARED
 from ...weighting.options import EncodeOptions
-from ...weighting.reading import ReadPrompt, read_prompt
+from ...weighting.reading.prompt_reader import ReadPrompt, read_prompt
+from ...weighting.reading.timed_view import MAX_TEXTS, TimedRead, read_as_webui, standing_texts, webui_view
+from ...weighting.reading.view import view
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
 from ...weighting.text.prompt import shortened
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
-from ...weighting.timed.view import MAX_TEXTS, TimedRead, read_as_webui, standing_texts, webui_view
-from ...weighting.view import view
 from ..inspection import MAX_BYTES
 from . import markup, study
 from .components import appearing, element_id, told_changes

@@ -19,10 +19,10 @@ from ...encoder.models.clip import FullClip
 from ...encoder.quoting import quote
 from ...encoder.similarity import Over, probabilities, similarity
 from ...encoder.tokenizer import default_tokenizer
-from ...weighting.features import text_features
+from ...weighting.reading.features import text_features
+from ...weighting.reading.view import counted
 from ...weighting.syntax import SYNTAXES
 from ...weighting.towers import layout_of
-from ...weighting.view import counted
 from ..pictures.matrices import scale_of
 from . import markup
 from .components import Inputs, Tab, button, element_id, html, textbox

@@ -27,13 +27,13 @@ from ...weighting.padding import padding_visible
 from ...weighting.phrases.hidden_phrases import phrases_visible
 from ...weighting.pipeline import plan_prompt
 from ...weighting.plan import VisibleFn, mask_tensor
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.reading.view import counted, id_of, text_of, token_bytes
 from ...weighting.schemes.negpip import check_without_signs
 from ...weighting.syntax.a1111 import TIMED_READER
 from ...weighting.text.chunks import Token, TokenChunk
 from ...weighting.text.tags import LORA_LOADER
 from ...weighting.towers import joined, read_for_towers
-from ...weighting.view import counted, id_of, text_of, token_bytes
 from ..pictures.masks import SHOWN_PADDING, draw_masks, mask_labels
 from .model import LabError, LabModel, without_folder
 

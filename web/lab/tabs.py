@@ -17,13 +17,13 @@ from typing import Any
 import gradio as gr
 
 from ...encoder.tokenizer import default_tokenizer
-from ...weighting.convert import TARGETS, convert
 from ...weighting.options import EncodeOptions
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.convert import TARGETS, convert
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.reading.timed_view import read_standing, standing_texts, timed_view
+from ...weighting.reading.view import counted
 from ...weighting.schemes import SCHEMES
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed
-from ...weighting.timed.view import read_standing, standing_texts, timed_view
-from ...weighting.view import counted
 from ..inspection import MAX_VIEWS
 from . import markup, study
 from .comparing import Comparison, compare, comparison_chart, told_of

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from ...weighting.view import weight_text
+from ...weighting.reading.view import weight_text
 from .canvas import Canvas, shorten, wrap
 from .fonts import text_width
 from .style import MARGIN, TITLE_SIZE, Theme, ThemeName, mix, readable, theme_named, weight_color

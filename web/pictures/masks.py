@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from ...weighting.plan import Variant, variant_mask, versions_of_first
-from ...weighting.reading import ReadPrompt
+from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.text.chunks import TokenChunk
 from .canvas import Canvas, shorten
 from .fonts import text_width

@@ -1,6 +1,6 @@
 """Sheets of thumbnails: samples with their captions, and images ranked for a text.
 
-Draw given numbers; ``encoder/images.py`` and ``weighting/features.py`` compute them.
+Draw given numbers; ``encoder/images.py`` and ``weighting/reading/features.py`` compute them.
 """
 
 from __future__ import annotations

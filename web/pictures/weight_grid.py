@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from PIL import Image
 
-from ...weighting.sweep import Swept
+from ...weighting.reading.sweep import Swept
 from ...weighting.text.prompt import shortened
 from .canvas import Canvas
 from .fonts import text_width

@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ...weighting.convert import TARGETS
+from ...weighting.reading.convert import TARGETS
 from ..peers.transformers import Transformers, transformers_of, transformers_tokenizer
 from .page import (
     COMPARISON_HEAD,
@@ -112,7 +112,7 @@ def token_block(request: Request) -> str:
     """Section in Markdown: times of ids with their positions in the text, and of reading from text to chunks."""
     from ...encoder.tokenizer import default_tokenizer
     from ...weighting.options import EncodeOptions
-    from ...weighting.reading import read_prompt
+    from ...weighting.reading.prompt_reader import read_prompt
 
     text, weighted = text_of("normal", "none", 300), text_of("normal", "comfy", 300)
     tokenize = default_tokenizer()

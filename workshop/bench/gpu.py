@@ -124,7 +124,7 @@ def weighted(theirs: Transformers) -> Callable[[], Tensor]:
 
     from ...encoder.tokenizer import default_tokenizer
     from ...weighting.options import EncodeOptions
-    from ...weighting.reading import read_prompt
+    from ...weighting.reading.prompt_reader import read_prompt
 
     texts = fresh(ONE_UP, "none")
     read = read_prompt(next(fresh(ONE_UP, "comfy")), EncodeOptions(), default_tokenizer())

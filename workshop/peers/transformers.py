@@ -29,7 +29,7 @@ def open_peer(model: TextModel) -> Callable[[dict[str, Any], str], Tensor]:
     import torch
 
     from ...weighting.options import EncodeOptions
-    from ...weighting.reading import read_prompt
+    from ...weighting.reading.prompt_reader import read_prompt
 
     towers: dict[str, Any] = {}
 

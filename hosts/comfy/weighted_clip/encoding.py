@@ -16,7 +16,7 @@ from ....encoder.quoting import quote
 from ....weighting.attention import effect_of
 from ....weighting.encoders import Encoders, Prepared
 from ....weighting.pipeline import EncodedPrompt
-from ....weighting.reading import ReadPrompt
+from ....weighting.reading.prompt_reader import ReadPrompt
 from ....weighting.schemes import SCHEMES
 from ....weighting.schemes.negpip import NegPipError
 from ....weighting.schemes.scheme import all_places

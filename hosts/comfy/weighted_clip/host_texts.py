@@ -14,8 +14,8 @@ from copy import copy
 from itertools import islice
 from typing import Any
 
-from ....weighting.characters import stripped
 from ....weighting.options import EncodeOptions
+from ....weighting.reading.characters import stripped
 from ....weighting.text.chunks import Token
 from ....weighting.text.embeddings import EMBEDDING_PREFIX, EmbeddingError
 from ....weighting.text.prompt import Issue, Span, shortened

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ....weighting.characters import Character
 from ....weighting.chunking import ChunkedSection
 from ....weighting.options import EncodeOptions
 from ....weighting.padding import rows_kept
-from ....weighting.reading import ReadPrompt
+from ....weighting.reading.characters import Character
+from ....weighting.reading.prompt_reader import ReadPrompt
 from ....weighting.text.chunks import ChunkLayout, Token, TokenChunk
 from ....weighting.text.embeddings import EmbeddingVector, plain_id
 from ....weighting.text.prompt import Fragment, Issue, Piece, Prompt, Span

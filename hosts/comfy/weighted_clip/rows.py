@@ -13,9 +13,9 @@ from itertools import groupby
 
 from torch import Tensor
 
-from ....weighting.characters import Character
 from ....weighting.phrases.words import Stretch, Words, words_in
-from ....weighting.reading import ReadPrompt
+from ....weighting.reading.characters import Character
+from ....weighting.reading.prompt_reader import ReadPrompt
 from ....weighting.text.chunks import Token
 from ..families import Family
 from ..families import Part as FamilyPart

@@ -1,5 +1,5 @@
 /**
- * Draws the token ruler: views (weighting/view.py) in, DOM out. Knows nothing of ComfyUI; importing it does nothing.
+ * Draws the token ruler: views (weighting/reading/view.py) in, DOM out. Knows nothing of ComfyUI; importing it does nothing.
  *
  * From top to bottom: for each text a strip of chips, the count line, the problems, and unseen what a screen reader
  * says.

@@ -94,7 +94,7 @@ function partsOf({ acted: sampled, unit, start, end }) {
   return sampled.steps.map((step) => [step / sampled.num_steps, (step + 1) / sampled.num_steps]);
 }
 
-/** Whether it is the place of a part of a prompt between ANDs (weighting/timed/view.py), which has only a name. */
+/** Whether it is the place of a part of a prompt between ANDs (weighting/reading/timed_view.py), which has only a name. */
 const isPart = (place) => place.unit === undefined;
 
 /** All about a place in one line. */

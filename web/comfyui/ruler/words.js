@@ -1,4 +1,4 @@
-/** The ruler's texts about a view (weighting/view.py, weighting/timed/view.py). */
+/** The ruler's texts about a view (weighting/reading/view.py, weighting/reading/timed_view.py). */
 
 import { say } from "./language.js";
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from .options import EncodeOptions
-from .syntax import parse, syntax_of
-from .text.prompt import Break, Prompt
-from .text.tags import bare
+from ..options import EncodeOptions
+from ..syntax import parse, syntax_of
+from ..text.prompt import Break, Prompt
+from ..text.tags import bare
 
 
 class Character(NamedTuple):

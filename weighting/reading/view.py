@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from ..encoder.tokenizer import bytes_of, default_tokenizer
-from .phrases.bind import bound_passes
-from .reading import ReadPrompt
-from .syntax import syntax_of
-from .text.chunks import Token
-from .text.embeddings import TokenId
-from .text.prompt import Break, Span, unmarked
-from .text.tags import bare
+from ...encoder.tokenizer import bytes_of, default_tokenizer
+from ..phrases.bind import bound_passes
+from ..syntax import syntax_of
+from ..text.chunks import Token
+from ..text.embeddings import TokenId
+from ..text.prompt import Break, Span, unmarked
+from ..text.tags import bare
+from .prompt_reader import ReadPrompt
 
 VERSION = 2
 """Incremented when a key of the view changes its meaning."""

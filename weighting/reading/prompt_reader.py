@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..encoder.tokenizer import CleaningTokenize, can_clean, may_change
-from .chunking import ChunkedSection, chunk_prompt, chunks_of
-from .normalize import normalize
-from .options import EncodeOptions
-from .padding import rows_kept
-from .phrases.bind import Bound, marked_phrases, within_bounds
-from .phrases.cutoff import marked_as_cutoff
-from .phrases.hidden_phrases import hiding_issues, mark_hidden
-from .schemes import SCHEMES
-from .schemes.scheme import CutTerm, ReadTerm
-from .syntax import parse, syntax_of
-from .text.chunks import CLIP_L_LAYOUT, ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, Tokenize
-from .text.embeddings import Embeddings
-from .text.prompt import Break, Fragment, Issue, Lora, Piece, Prompt, shortened
-from .text.tags import Bare, bare, read_loras
-from .text.weights import MAX_WEIGHT, clamped, clamped_issue
+from ...encoder.tokenizer import CleaningTokenize, can_clean, may_change
+from ..chunking import ChunkedSection, chunk_prompt, chunks_of
+from ..normalize import normalize
+from ..options import EncodeOptions
+from ..padding import rows_kept
+from ..phrases.bind import Bound, marked_phrases, within_bounds
+from ..phrases.cutoff import marked_as_cutoff
+from ..phrases.hidden_phrases import hiding_issues, mark_hidden
+from ..schemes import SCHEMES
+from ..schemes.scheme import CutTerm, ReadTerm
+from ..syntax import parse, syntax_of
+from ..text.chunks import CLIP_L_LAYOUT, ChunkContext, Chunked, ChunkLayout, Token, TokenChunk, Tokenize
+from ..text.embeddings import Embeddings
+from ..text.prompt import Break, Fragment, Issue, Lora, Piece, Prompt, shortened
+from ..text.tags import Bare, bare, read_loras
+from ..text.weights import MAX_WEIGHT, clamped, clamped_issue
 
 MAX_ISSUES = 100
 """Maximum number of issues listed; the rest are only counted."""

@@ -7,8 +7,8 @@ import re
 from itertools import product
 from typing import NamedTuple
 
-from .syntax.record import decimal
-from .text.prompt import MOST_CHARACTERS, Span, shortened
+from ..syntax.record import decimal
+from ..text.prompt import MOST_CHARACTERS, Span, shortened
 
 MOST_WORDS, MOST_VALUES, MOST_TEXTS = 2, 32, 64
 """Most weights that change in a prompt, values of each, and prompts in all."""

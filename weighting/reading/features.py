@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .options import EncodeOptions
-from .reading import ReadPrompt, read_prompt
-from .text.chunks import ChunkLayout, Tokenize
-from .text.prompt import Issue, Span
+from ..options import EncodeOptions
+from ..text.chunks import ChunkLayout, Tokenize
+from ..text.prompt import Issue, Span
+from .prompt_reader import ReadPrompt, read_prompt
 
 EncodeTexts = Callable[[Sequence[Sequence[int]]], Tensor]
 """From chunks of token ids to vectors, ``[chunks, p]``, of unit length."""

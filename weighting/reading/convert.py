@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..encoder.tokenizer import CleaningTokenize, can_clean, clean
-from .syntax import SYNTAXES, parse, syntax_of
-from .text.chunks import Token, Tokenize, tokens_by_part
-from .text.prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments, quoted, shortened
-from .text.tags import Bare, Tag, bare, comment_issues, read_loras
+from ...encoder.tokenizer import CleaningTokenize, can_clean, clean
+from ..syntax import SYNTAXES, parse, syntax_of
+from ..text.chunks import Token, Tokenize, tokens_by_part
+from ..text.prompt import Break, Fragment, Issue, Lora, Prompt, Span, encoded_fragments, quoted, shortened
+from ..text.tags import Bare, Tag, bare, comment_issues, read_loras
 
 TARGETS = tuple(name for name, syntax in SYNTAXES.items() if syntax.write is not None)
 """Syntaxes that can be written."""

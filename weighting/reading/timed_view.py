@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..reading import MAX_ISSUES, ReadPrompt, at_most, placed, told_here
 from ..syntax.a1111 import TIMED_READER
 from ..text.prompt import Fragment, Issue, quoted
 from ..text.tags import LORA_ISSUES, TIMED_LORA, bare
-from ..view import TAG_ISSUES, utf16_offsets, view
-from .loras import LoraTimes
-from .regions import Place
-from .schedule import COUNTERS, Counter, TimedPrompt, read_timed, runs
+from ..timed.loras import LoraTimes
+from ..timed.regions import Place
+from ..timed.schedule import COUNTERS, Counter, TimedPrompt, read_timed, runs
+from .prompt_reader import MAX_ISSUES, ReadPrompt, at_most, placed, told_here
+from .view import TAG_ISSUES, utf16_offsets, view
 
 
 class StandingText(NamedTuple):
