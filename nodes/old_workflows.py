@@ -17,7 +17,7 @@ from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
 from ..hosts.comfy.live_tokenizers import as_by_host
 from ..hosts.comfy.old_nodes import OldNode, balanced
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
-from ..weighting.normalize import NORMALIZATIONS
+from ..weighting.normalization import NORMALIZATIONS
 from ..weighting.options import EncodeOptions
 from ..weighting.text.problems import Problem, refuse
 from ..weighting.text.prompt import shortened

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..encoder.option import Option, check_options, option, options_in
 from .attention import WAYS, way_of
 from .chunking import CHUNKINGS
-from .normalize import NORMALIZATIONS
+from .normalization import NORMALIZATIONS
 from .padding import PADDINGS
 from .schemes import SCHEMES
 from .schemes.blend import EMPHASES

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.weighing import Weighing as SharedWeighing
+from ...weighting.key_weights import Weighing as SharedWeighing
 from .contract import host
 from .queries import Call, of_layer
 from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS, WEIGHTED_PROMPT

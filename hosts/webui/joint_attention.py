@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...weighting import weighing
+from ...weighting import key_weights as weighing
 from ...weighting.placing.field_bias import Places, least_bias
 from ...weighting.placing.queries import Queries
 from ...weighting.reading.view import counted

@@ -14,7 +14,7 @@ import torch  # noqa: E402
 from weighted_clip.hosts.comfy.a1111.brownian import BrownianPath  # noqa: E402
 from weighted_clip.hosts.comfy.a1111.noise import A1111Noise  # noqa: E402
 from weighted_clip.hosts.comfy.a1111.schedules import LcmSigmas, make_sigmas  # noqa: E402
-from weighted_clip.weighting.normalize import normalize  # noqa: E402
+from weighted_clip.weighting.normalization import normalize  # noqa: E402
 from weighted_clip.weighting.schemes.scheme import SchemeOptions  # noqa: E402
 from weighted_clip.weighting.syntax import parse as parse_syntax  # noqa: E402
 from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT, ChunkLayout  # noqa: E402

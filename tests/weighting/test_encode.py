@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.weighting.normalize import normalize
+from weighted_clip.weighting.normalization import normalize
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS, padding_visible
 from weighted_clip.weighting.reading.prompt_reader import read_prompt

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from weighted_clip.weighting.chunking import CHUNKINGS
-from weighted_clip.weighting.normalize import normalize
+from weighted_clip.weighting.normalization import normalize
 from weighted_clip.weighting.options import OPTIONS
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.schemes.scheme import SchemeOptions

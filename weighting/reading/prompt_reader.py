@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...encoder.tokenizer import CleaningTokenize, can_clean, may_change
 from ..chunking import ChunkedSection, chunk_prompt, chunks_of
-from ..normalize import normalize
+from ..normalization import normalize
 from ..options import EncodeOptions
 from ..padding import rows_kept
 from ..phrases.bind import Bound, marked_phrases, within_bounds
