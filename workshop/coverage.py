@@ -9,7 +9,7 @@ templates.csv, and the table into docs/models.md.
 
 Of each template the encode nodes are followed through subgraphs, reroutes and LoRAs, back to the loader of their CLIP
 and on to the diffusion models that read them. No model is loaded: which one a file holds is what its name says, by
-template_models.py. What weighs is what hosts/comfy/families.py knows.
+template_models.py. What weighs is what hosts/comfy/families/families.py knows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..hosts.comfy.families import FAMILIES
+from ..hosts.comfy.families.families import FAMILIES
 from .bench import page
 from .template_models import CLIP, Model, model_of
 

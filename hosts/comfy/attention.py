@@ -25,10 +25,10 @@ from torch import Tensor
 from ...weighting.attention import PLAIN, RowEffect
 from ...weighting.placing.fields import small_picture
 from ...weighting.reading.view import counted
-from .attention_layers import COUPLED
-from .connectors import UNCONNECTED
 from .contract import PATCHER, checked_object, host
-from .families import (
+from .families.attention_layers import COUPLED
+from .families.connectors import UNCONNECTED
+from .families.families import (
     FAMILIES,
     check_regions,
     connector_of,
@@ -39,9 +39,9 @@ from .families import (
     reads_masks,
     weigher_of,
 )
+from .families.queries import Call, num_guides, told_by_layer
 from .fields import PIXELS, Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
-from .queries import Call, num_guides, told_by_layer
 from .regions import LLAMA, MASK, Region
 from .reserving import reserve
 from .steps import LLAMA_ROWS, MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of

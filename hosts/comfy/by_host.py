@@ -23,7 +23,7 @@ from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
 from ...weighting.text.prompt import Issue, Span
 from .contract import host
-from .families import text_family
+from .families.families import text_family
 from .text_rows import Part, as_read, num_rows_read
 from .titles import WEIGHTED_PROMPT
 from .types import Clip, Conditioning

@@ -34,8 +34,8 @@ from ...weighting.towers import Reader, Reads, as_sdxl, check_same_signs
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
 from .cache import memory_of, with_memory, with_recall
 from .contract import CLIP, checked_object, host
+from .families.kinds import class_of
 from .host_clip import host_clip
-from .kinds import class_of
 from .models import NativeClip, encode_native
 from .native_clip import is_native
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs

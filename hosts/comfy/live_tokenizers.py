@@ -20,8 +20,8 @@ from ...encoder.models.config import TOWERS
 from ...weighting.options import EncodeOptions
 from ...weighting.reading.prompt_reader import ReadPrompt
 from .by_host import read_for_host, stock_note
-from .families import BY_TOKENIZER, FAMILIES
-from .kinds import class_of
+from .families.families import BY_TOKENIZER, FAMILIES
+from .families.kinds import class_of
 from .text_rows import as_read
 from .types import Clip
 from .weighted_clip.host_texts import text_to_weigh, tokens_of_text

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ...weighting.placing.word_maps import MAX_BYTES
 from .contract import host
-from .families import has_layout, is_filled_in_front, layout_of, reads_apart
-from .queries import Call, told_by_layer
+from .families.families import has_layout, is_filled_in_front, layout_of, reads_apart
+from .families.queries import Call, told_by_layer
 from .regions import Region
 from .steps import MARKER
 from .text_rows import num_rows_read

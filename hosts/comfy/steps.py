@@ -17,8 +17,8 @@ from ...weighting.attention import PLAIN
 from ...weighting.placing.field_bias import Places
 from ...weighting.placing.shared_attention import Shared
 from ...weighting.placing.word_maps import key_rows
-from .attention_layers import Weighing
 from .contract import host
+from .families.attention_layers import Weighing
 from .fields import Step, acting
 from .regions import MASK, Region, reading
 from .watching import Due, Maps

@@ -25,7 +25,7 @@ from ...weighting.text.embeddings import TokenId
 from ...weighting.towers import Reader, T5Reader
 from ..tokenizing import HostTokenize
 from .contract import TOKENIZER, TOWER, checked_object, host
-from .families import text_family
+from .families.families import text_family
 from .native_clip import encoder_of
 from .titles import WEIGHTED_PROMPT
 from .token_offsets import HostEmbeddings, offsets

@@ -25,9 +25,9 @@ from .attention import NOT_ACTING, with_effects
 from .by_host import prompt_by_host, stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .contract import host
-from .families import FAMILIES, Family, text_family
+from .families.families import FAMILIES, Family, text_family
+from .families.kinds import class_of
 from .host_clip import host_clip
-from .kinds import class_of
 from .models import NativeClip
 from .text_rows import as_read, num_rows_read
 from .types import Clip, ModelPatcher

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy import attention, attention_layers, contract, families
+from weighted_clip.hosts.comfy import attention, contract
 from weighted_clip.hosts.comfy.attention import MARKER
-from weighted_clip.hosts.comfy.attention_layers import (
+from weighted_clip.hosts.comfy.families.attention_layers import (
     OVERRIDE,
     Call,
     Weighing,
@@ -23,6 +23,7 @@ from weighted_clip.hosts.comfy.attention_layers import (
     in_masked_cross_attention,
     in_wan_cross_attention,
 )
+from weighted_clip.hosts.comfy.families.families import attention_layers, families
 from weighted_clip.weighting.attention import RowEffect
 
 ROWS, QUERIES, DIM = 5, 4, 8

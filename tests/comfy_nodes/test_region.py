@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from weighted_clip.hosts.comfy.attention import MARKER, regions_of
-from weighted_clip.hosts.comfy.attention_layers import Weighing
+from weighted_clip.hosts.comfy.families.attention_layers import Weighing
 from weighted_clip.hosts.comfy.fields import Step, Where
 from weighted_clip.hosts.comfy.regions import Region
 from weighted_clip.weighting.placing.queries import Queries

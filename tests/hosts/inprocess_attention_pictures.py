@@ -75,7 +75,7 @@ def weighed(conditioning: Any, rows: Weights, how: str = "bias") -> Any:
 
 def check_the_last_token_of_the_host_is_the_last_row() -> None:
     """But for those that a record says are left out."""
-    tables = ours_of("hosts.comfy.families")
+    tables = ours_of("hosts.comfy.families.families")
     for family in known(*FAMILIES):
         clip = make_text_encoder(family)
         _, pairs, places = tokens_of(family, clip)

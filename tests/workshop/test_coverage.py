@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.hosts.comfy.families import FAMILIES
+from weighted_clip.hosts.comfy.families.families import FAMILIES
 from weighted_clip.workshop import coverage
 from weighted_clip.workshop.coverage import ATTENTION, NOT_YET, SCHEMES, UNKNOWN, Row, rows_of, verdict
 from weighted_clip.workshop.template_models import MODELS

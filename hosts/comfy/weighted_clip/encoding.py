@@ -26,7 +26,7 @@ from ..by_host import prompt_by_host, stock_note, words_or_reason
 from ..cache import memory_of, with_recall
 from ..clip import Encoded, calls_of, is_stable_diffusion
 from ..contract import host
-from ..kinds import class_of
+from ..families.kinds import class_of
 from ..schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from ..text_rows import Part, num_rows_read
 from ..towers import ENCODE, encode_fn

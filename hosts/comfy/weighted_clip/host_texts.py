@@ -20,7 +20,7 @@ from ....weighting.text.chunks import Token
 from ....weighting.text.embeddings import EMBEDDING_PREFIX, EmbeddingError
 from ....weighting.text.prompt import Issue, Span, shortened
 from ..contract import host
-from ..families import TOKENIZE, Family
+from ..families.families import TOKENIZE, Family
 from ..text_rows import token_of
 from ..token_offsets import NoSuchEmbedding, as_id, check_offsets, offsets, pieces
 from .marks import Entry, HostText, Letter, Mark, mark_of, marked_entry

@@ -12,7 +12,7 @@ from ....weighting.options import EncodeOptions
 from ....weighting.schemes import SCHEMES
 from ....weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
 from ..clip import is_stable_diffusion
-from ..families import Family, text_family
+from ..families.families import Family, text_family
 from ..towers import has_towers
 from ..types import Clip
 

@@ -16,6 +16,10 @@ from typing import Any
 
 from torch import Tensor
 
+from ..contract import checked_object
+from ..regions import MASK
+from ..titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS
+from ..types import Clip
 from .attention_hooks import by_hooks
 from .attention_layers import (
     Weigh,
@@ -41,7 +45,6 @@ from .attention_orders import (
     in_language_model,
 )
 from .connectors import Connect, rows_of_connectors, without_rows
-from .contract import checked_object
 from .kinds import changes, known_class, name_of, overridden
 from .queries import (
     Layout,
@@ -57,9 +60,6 @@ from .queries import (
     text_in_front_padded,
     told_by_layer,
 )
-from .regions import MASK
-from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS
-from .types import Clip
 
 IM_END = 151645
 """Id of the end of a turn in Qwen's tokenizer, by which the host finds the end of a template."""

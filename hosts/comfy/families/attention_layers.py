@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.key_weights import Weighing as SharedWeighing
-from .contract import host
+from ....weighting.key_weights import Weighing as SharedWeighing
+from ..contract import host
+from ..titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS, WEIGHTED_PROMPT
+from ..types import AttentionFunction, TransformerOptions
 from .queries import Call, of_layer
-from .titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS, WEIGHTED_PROMPT
-from .types import AttentionFunction, TransformerOptions
 
 OVERRIDE = "optimized_attention_override"
 """The host's option for a function around its attention."""

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...weighting.placing.queries import Queries
-from .types import TransformerOptions
+from ....weighting.placing.queries import Queries
+from ..types import TransformerOptions
 
 
 class Call(NamedTuple):

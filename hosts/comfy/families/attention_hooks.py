@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
+from ..titles import PLACE_PHRASE
+from ..types import TransformerOptions
 from .attention_layers import WITHOUT_BIAS, Weighing
 from .kinds import class_of
 from .queries import Call
-from .titles import PLACE_PHRASE
-from .types import TransformerOptions
 
 
 def by_hooks(weighing: Weighing, call: Call) -> TransformerOptions:

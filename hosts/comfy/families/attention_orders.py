@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ..types import TransformerOptions
 from .attention_layers import Weighing, around_attention, in_joint_attention
 from .queries import Call
-from .types import TransformerOptions
 
 
 def by_turns(weighing: Weighing, call: Call, turns: Sequence[Weighing | None]) -> TransformerOptions:

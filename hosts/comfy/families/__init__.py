@@ -1,0 +1,1 @@
+"""How each family of ComfyUI's diffusion models is built: its attention layers, queries and connectors."""
