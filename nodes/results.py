@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..hosts.comfy.attention import NOT_ACTING
+from ..hosts.comfy.attention.attention import NOT_ACTING
 from ..hosts.comfy.clip import Encoded
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.loras import HookedClip

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..hosts.comfy.attention.memory_estimate import keep_free
+from ..hosts.comfy.attention.recorder import LAYERS, Watch
 from ..hosts.comfy.consumers import HIDDEN, is_used
-from ..hosts.comfy.reserving import keep_free
 from ..hosts.comfy.types import Conditioning
-from ..hosts.comfy.watching import LAYERS, Watch
 from ..hosts.comfy.word_maps import (
     MAX_PICTURES,
     SCALES,

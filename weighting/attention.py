@@ -1,6 +1,6 @@
 """Effect of a word's weight in the attention by which an image reads the text: on a row's logit, and on its value.
 
-Pure arithmetic on floats; ``hosts/comfy/attention.py`` applies it to tensors.
+Pure arithmetic on floats; ``hosts/comfy/attention/attention.py`` applies it to tensors.
 
 Source: docs/reference/attention.md, "Weights in the attention"; for ``krea2`` the node Krea2PromptWeight of
 ComfyUI-KJNodes, revision 3f20054.

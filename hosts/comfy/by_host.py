@@ -22,9 +22,9 @@ from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import syntax_of
 from ...weighting.text.prompt import Issue, Span
+from .attention.text_rows import Part, as_read, num_rows_read
 from .contract import host
 from .families.families import text_family
-from .text_rows import Part, as_read, num_rows_read
 from .titles import WEIGHTED_PROMPT
 from .types import Clip, Conditioning
 from .weighted_clip.host_texts import tokens_of_text

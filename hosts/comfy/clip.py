@@ -31,6 +31,7 @@ from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.schemes import SCHEMES
 from ...weighting.text.prompt import Issue, Span
 from ...weighting.towers import Reader, Reads, as_sdxl, check_same_signs
+from .attention.words import with_words, words_or_blend
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
 from .cache import memory_of, with_memory, with_recall
 from .contract import CLIP, checked_object, host
@@ -42,7 +43,6 @@ from .schemes import check_repeat, check_signs, for_patched, is_patched, with_si
 from .towers import answered_by, encode_fn, has_towers, host_id, other_rule, reader_of, t5_readers, tokenizers_of
 from .types import Clip, Conditioning, Tower
 from .weighted_clip.host_texts import text_as_typed, tokens_of_text
-from .words import with_words, words_or_blend
 
 logger = logging.getLogger(__name__)
 

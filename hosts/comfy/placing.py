@@ -17,9 +17,11 @@ from ...weighting.placing.fields import check_times, check_weight
 from ...weighting.placing.places import PlacedPhrase
 from ...weighting.reading.view import counted
 from ...weighting.text.prompt import shortened
-from .attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
+from .attention.attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
+from .attention.fields import Field, Where
+from .attention.recorder import Watch
+from .attention.words import WORDS, absent, rows_of
 from .boxes import read_boxes
-from .fields import Field, Where
 from .placing_problems import (
     ALONE,
     EMPTY,
@@ -32,8 +34,6 @@ from .placing_problems import (
     strength_words,
 )
 from .types import Conditioning
-from .watching import Watch
-from .words import WORDS, absent, rows_of
 
 
 class Placement(NamedTuple):

@@ -13,10 +13,10 @@ from ...weighting.phrases.phrases import without_commas
 from ...weighting.placing.areas import area_mask, read_area, read_where
 from ...weighting.text.problems import Problem, refused
 from ...weighting.text.prompt import shortened
-from .fields import without_place
+from .attention.fields import without_place
+from .attention.words import absent
 from .titles import REGIONAL_PROMPT
 from .upstream import Prompts
-from .words import absent
 
 EMPTY = "phrase is empty: write some words of the prompt that are to be placed."
 NESTED = f"The prompt of region has regions itself: connect it as base, and chain {REGIONAL_PROMPT} nodes."

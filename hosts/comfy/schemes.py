@@ -18,7 +18,7 @@ from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.schemes.negpip import NegPipError, paired
 from ...weighting.schemes.repeat import RepeatError, copies_of
 from ...weighting.text.prompt import Issue, Span
-from .attention import with_effects
+from .attention.attention import with_effects
 from .types import Clip, Conditioning
 
 

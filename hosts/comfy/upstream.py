@@ -19,8 +19,8 @@ from torch import Tensor
 from ...encoder.image_file import open_image
 from ...encoder.quoting import quote
 from ...weighting.phrases.words import Words
+from .attention.words import BLEND, FOREIGN, changed, without_rows
 from .contract import host
-from .words import BLEND, FOREIGN, changed, without_rows
 
 MAX_DEPTH = 32
 """Maximum number of nodes behind one another in a request."""

@@ -21,7 +21,9 @@ from ...weighting.reading.view import counted
 from ...weighting.schemes import SCHEMES
 from ...weighting.text.chunks import Token
 from ...weighting.towers import Reads
-from .attention import NOT_ACTING, with_effects
+from .attention.attention import NOT_ACTING, with_effects
+from .attention.text_rows import as_read, num_rows_read
+from .attention.words import with_words
 from .by_host import prompt_by_host, stock_note
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
 from .contract import host
@@ -29,12 +31,10 @@ from .families.families import FAMILIES, Family, text_family
 from .families.kinds import class_of
 from .host_clip import host_clip
 from .models import NativeClip
-from .text_rows import as_read, num_rows_read
 from .types import Clip, ModelPatcher
 from .weighted_clip.host_texts import text_to_weigh, tokens_of_text
 from .weighted_clip.marks import unweighted
 from .weighted_clip.rows import check_embeddings, parts_of_rows, read_of_tokens, shared_tokens, words_of_rows
-from .words import with_words
 
 KNOWN_MODELS = ", ".join(family.title for family in FAMILIES)
 """Names of the known models."""

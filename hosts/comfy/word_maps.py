@@ -21,12 +21,12 @@ from ...weighting.placing.fields import means
 from ...weighting.placing.word_maps import MAX_WATCHED, NUM_WATCHED
 from ...weighting.text.problems import Problem, refused
 from ...weighting.text.prompt import shortened
-from .attention import regions_of, with_watch
+from .attention.attention import regions_of, with_watch
+from .attention.recorder import AS_DAAM, Watch
+from .attention.words import WORDS, Carried, absent
 from .placing import all_rows_of
 from .types import Conditioning
 from .upstream import Prompts
-from .watching import AS_DAAM, Watch
-from .words import WORDS, Carried, absent
 
 SCALES = ("one for all", "each its own")
 """Scales of maps: one for all words, from 0 to the largest share; or from each word's least share to its largest."""

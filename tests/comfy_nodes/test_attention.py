@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy import attention, contract
-from weighted_clip.hosts.comfy.attention import MARKER
+from weighted_clip.hosts.comfy import contract
+from weighted_clip.hosts.comfy.attention.attention import MARKER, attention
 from weighted_clip.hosts.comfy.families.attention_layers import (
     OVERRIDE,
     Call,

@@ -13,7 +13,7 @@ import pytest
 import torch
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.hosts.comfy import live_tokenizers
-from weighted_clip.hosts.comfy.attention import MARKER
+from weighted_clip.hosts.comfy.attention.attention import MARKER
 from weighted_clip.hosts.comfy.families.attention_layers import in_cross_attention
 from weighted_clip.hosts.comfy.families.families import BY_TOKENIZER, Family
 from weighted_clip.hosts.comfy.families.kinds import class_of

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from weighted_clip.hosts.comfy.attention import MARKER, regions_of
+from weighted_clip.hosts.comfy.attention.attention import MARKER, regions_of
+from weighted_clip.hosts.comfy.attention.fields import Step, Where
+from weighted_clip.hosts.comfy.attention.regions import Region
 from weighted_clip.hosts.comfy.families.attention_layers import Weighing
-from weighted_clip.hosts.comfy.fields import Step, Where
-from weighted_clip.hosts.comfy.regions import Region
 from weighted_clip.weighting.placing.queries import Queries
 from weighted_clip.weighting.placing.shared_attention import Shared
 

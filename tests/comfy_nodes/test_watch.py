@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.hosts.comfy import word_maps
-from weighted_clip.hosts.comfy.attention import MARKER
-from weighted_clip.hosts.comfy.watching import MAX_RECORDS, Maps, Record, Watch
+from weighted_clip.hosts.comfy.attention.attention import MARKER
+from weighted_clip.hosts.comfy.attention.recorder import MAX_RECORDS, Maps, Record, Watch
 from weighted_clip.hosts.comfy.word_maps import (
     MAX_PICTURES,
     SCALES,

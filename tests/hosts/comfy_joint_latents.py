@@ -68,7 +68,7 @@ def made_again(name: str, kept: dict[str, torch.Tensor]) -> tuple[float, float, 
     assert not missing and not unexpected, (missing, unexpected)
     pack = sys.modules["nodes"].NODE_CLASS_MAPPINGS["WeightedCLIPPlace"].__module__.rpartition(".nodes.")[0]
     attention, effects = (
-        importlib.import_module(f"{pack}.{one}") for one in ("hosts.comfy.attention", "weighting.attention")
+        importlib.import_module(f"{pack}.{one}") for one in ("hosts.comfy.attention.attention", "weighting.attention")
     )
 
     def conditioning(kind: str) -> Any:

@@ -24,7 +24,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors import safe_open
-from weighted_clip.hosts.comfy.words import WORDS
+from weighted_clip.hosts.comfy.attention.words import WORDS
 from weighted_clip.workshop.find_hosts import Host
 from weighted_clip.workshop.job import own_environment, run_in_host
 

@@ -70,7 +70,7 @@ def weighed(conditioning: Any, rows: Weights, how: str = "bias") -> Any:
     rule = ours_of("weighting.attention")
     number = conditioning[0][0].shape[1]
     effects = [rule.effect_of(rows.get(row, 1.0), how, 1.0) for row in range(number)]
-    return ours_of("hosts.comfy.attention").with_effects(conditioning, effects)[0]
+    return ours_of("hosts.comfy.attention.attention").with_effects(conditioning, effects)[0]
 
 
 def check_the_last_token_of_the_host_is_the_last_row() -> None:
@@ -189,11 +189,11 @@ def check_weights_beside_reference_images_equal_ones_written_out() -> None:
 
 def placed_by_hand(family: str, clip: Any, conditioning: Any) -> tuple[Any, dict[int, list[Any]]]:
     """A stock conditioning with a word in the left half, and its weights by place written out, by its row."""
-    fields = ours_of("hosts.comfy.fields")
+    fields = ours_of("hosts.comfy.attention.fields")
     (row,) = (row for row, weight in rows_by_change(family, clip).items() if weight == WORDS["red"])
     where = fields.Where("red", mask=left_of(TOYS[family].latent, TOYS[family].latent[1] // 2))
     field = fields.Field((row,), 3.0, 0.4, where, "red")
-    return ours_of("hosts.comfy.attention").with_field(conditioning, [field]), {row: [half(3.0, 0.4)]}
+    return ours_of("hosts.comfy.attention.attention").with_field(conditioning, [field]), {row: [half(3.0, 0.4)]}
 
 
 @compares("Place Phrase in those whose queries are laid out as in families before, likewise", limit=CLOSE)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from weighted_clip.hosts.comfy.fields import Field, Step, Where, acting
+from weighted_clip.hosts.comfy.attention.fields import Field, Step, Where, acting
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import PROBLEMS, arm, begin_pass, report
 from weighted_clip.hosts.webui.settings import Settings, pasted

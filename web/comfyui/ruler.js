@@ -31,7 +31,7 @@ import { after } from "./ruler/wrap.js";
 import { followTyping } from "./ruler/writing.js";
 
 /** The server's message after a sampling about where weights, a placed phrase or a region of a node acted (EVENT of
- * hosts/comfy/attention.py). */
+ * hosts/comfy/attention/attention.py). */
 const WEIGHED = "weighted_clip.weighed";
 /** The server's message about a prompt box that a Weighted CLIP has served. */
 const SERVED = "weighted_clip.served";

@@ -16,8 +16,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..attention.regions import MASK
 from ..contract import checked_object
-from ..regions import MASK
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS
 from ..types import Clip
 from .attention_hooks import by_hooks

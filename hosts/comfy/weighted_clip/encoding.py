@@ -21,18 +21,18 @@ from ....weighting.schemes import SCHEMES
 from ....weighting.schemes.negpip import NegPipError
 from ....weighting.schemes.scheme import all_places
 from ....weighting.towers import Reader, check_same_signs
-from ..attention import with_effects
+from ..attention.attention import with_effects
+from ..attention.text_rows import Part, num_rows_read
+from ..attention.words import with_words, words_or_blend
 from ..by_host import prompt_by_host, stock_note, words_or_reason
 from ..cache import memory_of, with_recall
 from ..clip import Encoded, calls_of, is_stable_diffusion
 from ..contract import host
 from ..families.kinds import class_of
 from ..schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
-from ..text_rows import Part, num_rows_read
 from ..towers import ENCODE, encode_fn
 from ..types import Clip, Conditioning
 from ..weighing import without_ignored
-from ..words import with_words, words_or_blend
 from .marks import HostTokens, pairs_in, prompt_of, rebuilt, unweighted
 from .rows import EDITED, check_embeddings, parts_of_rows, read_of_tokens, shared_tokens
 from .settings import Method, Settings

@@ -19,9 +19,9 @@ from ....weighting.reading.characters import stripped
 from ....weighting.text.chunks import Token
 from ....weighting.text.embeddings import EMBEDDING_PREFIX, EmbeddingError
 from ....weighting.text.prompt import Issue, Span, shortened
+from ..attention.text_rows import token_of
 from ..contract import host
 from ..families.families import TOKENIZE, Family
-from ..text_rows import token_of
 from ..token_offsets import NoSuchEmbedding, as_id, check_offsets, offsets, pieces
 from .marks import Entry, HostText, Letter, Mark, mark_of, marked_entry
 

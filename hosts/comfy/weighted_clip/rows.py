@@ -17,9 +17,9 @@ from ....weighting.phrases.words import Stretch, Words, words_in
 from ....weighting.reading.characters import Character
 from ....weighting.reading.prompt_reader import ReadPrompt
 from ....weighting.text.chunks import Token
+from ..attention.text_rows import Part, as_read
 from ..families.families import Family
 from ..families.families import Part as FamilyPart
-from ..text_rows import Part, as_read
 from ..token_offsets import as_id
 from ..types import Clip
 from .host_texts import HostText

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...weighting.placing.queries import Queries
-from ...weighting.placing.word_maps import (
+from ....weighting.placing.queries import Queries
+from ....weighting.placing.word_maps import (
     LayerMaps,
     check_bytes,
     daam_maps,
@@ -22,7 +22,7 @@ from ...weighting.placing.word_maps import (
     mean_shares,
     shares_by_head,
 )
-from ...weighting.reading.view import counted
+from ....weighting.reading.view import counted
 
 ALL, COARSE, FINE, AS_DAAM = "all", "coarse", "fine", "as DAAM"
 LAYERS = (ALL, COARSE, FINE, AS_DAAM)

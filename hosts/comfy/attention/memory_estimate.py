@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.placing.word_maps import MAX_BYTES
-from .contract import host
-from .families.families import has_layout, is_filled_in_front, layout_of, reads_apart
-from .families.queries import Call, told_by_layer
+from ....weighting.placing.word_maps import MAX_BYTES
+from ..contract import host
+from ..families.families import has_layout, is_filled_in_front, layout_of, reads_apart
+from ..families.queries import Call, told_by_layer
+from .recorder import AS_DAAM
 from .regions import Region
 from .steps import MARKER
 from .text_rows import num_rows_read
-from .watching import AS_DAAM
 
 FILLED_ROWS = 512
 """Number of rows up to which models fill text up at the front."""

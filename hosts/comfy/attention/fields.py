@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...weighting.attention import effect_of
-from ...weighting.placing.areas import Area, area_mask
-from ...weighting.placing.field_bias import least_bias
-from ...weighting.placing.fields import acts_at, levels_of_steps, means, weights_by_place
-from ...weighting.placing.word_maps import place_in
-from .watching import Record, Watch
+from ....weighting.attention import effect_of
+from ....weighting.placing.areas import Area, area_mask
+from ....weighting.placing.field_bias import least_bias
+from ....weighting.placing.fields import acts_at, levels_of_steps, means, weights_by_place
+from ....weighting.placing.word_maps import place_in
+from .recorder import Record, Watch
 
 PIXELS = 8
 """Pixels along a side of a latent's place, unless the host says otherwise."""

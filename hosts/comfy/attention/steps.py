@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...weighting.attention import PLAIN
-from ...weighting.placing.field_bias import Places
-from ...weighting.placing.shared_attention import Shared
-from ...weighting.placing.word_maps import key_rows
-from .contract import host
-from .families.attention_layers import Weighing
+from ....weighting.attention import PLAIN
+from ....weighting.placing.field_bias import Places
+from ....weighting.placing.shared_attention import Shared
+from ....weighting.placing.word_maps import key_rows
+from ..contract import host
+from ..families.attention_layers import Weighing
 from .fields import Step, acting
+from .recorder import Due, Maps
 from .regions import MASK, Region, reading
-from .watching import Due, Maps
 
 MARKER = "weighted_clip_attention"
 """Name of the marker among a model's inputs."""

@@ -10,16 +10,16 @@ from typing import Any
 
 from torch import Tensor
 
-from ...weighting.chunking import ChunkedSection
-from ...weighting.options import EncodeOptions
-from ...weighting.phrases.words import Words
-from ...weighting.reading.characters import Character
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.text.chunks import ChunkLayout, Token, TokenChunk
-from ...weighting.text.embeddings import TokenId
-from ...weighting.text.prompt import Issue, Prompt, Span
-from .families.connectors import UNCONNECTED, rows_of_connectors
-from .families.families import rows_of_anima
+from ....weighting.chunking import ChunkedSection
+from ....weighting.options import EncodeOptions
+from ....weighting.phrases.words import Words
+from ....weighting.reading.characters import Character
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.text.chunks import ChunkLayout, Token, TokenChunk
+from ....weighting.text.embeddings import TokenId
+from ....weighting.text.prompt import Issue, Prompt, Span
+from ..families.connectors import UNCONNECTED, rows_of_connectors
+from ..families.families import rows_of_anima
 
 Part = Mapping[str, Words]
 """Words and rows by text encoder; several stand side by side, cut to the length of the shortest."""

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...weighting.phrases.words import rows_in_towers, words_of_towers
-from ...weighting.pipeline import EncodedPrompt
-from ...weighting.text.prompt import shortened
+from ....weighting.phrases.words import rows_in_towers, words_of_towers
+from ....weighting.pipeline import EncodedPrompt
+from ....weighting.text.prompt import shortened
+from ..titles import WEIGHTED_CLIP, WEIGHTED_PROMPT
+from ..types import Conditioning
 from .fingerprint import are_same, fingerprint
 from .text_rows import Part, num_rows_read
-from .titles import WEIGHTED_CLIP, WEIGHTED_PROMPT
-from .types import Conditioning
 
 WORDS = "weighted_clip_words"
 """Key of the words in an entry's dictionary."""

@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.attention import PLAIN, RowEffect
-from ...weighting.placing.fields import small_picture
-from ...weighting.reading.view import counted
-from .contract import PATCHER, checked_object, host
-from .families.attention_layers import COUPLED
-from .families.connectors import UNCONNECTED
-from .families.families import (
+from ....weighting.attention import PLAIN, RowEffect
+from ....weighting.placing.fields import small_picture
+from ....weighting.reading.view import counted
+from ..contract import PATCHER, checked_object, host
+from ..families.attention_layers import COUPLED
+from ..families.connectors import UNCONNECTED
+from ..families.families import (
     FAMILIES,
     check_regions,
     connector_of,
@@ -39,16 +39,16 @@ from .families.families import (
     reads_masks,
     weigher_of,
 )
-from .families.queries import Call, num_guides, told_by_layer
+from ..families.queries import Call, num_guides, told_by_layer
+from ..titles import PLACE_PHRASE, REGIONAL_PROMPT
+from ..types import Conditioning, ModelPatcher
 from .fields import PIXELS, Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
+from .memory_estimate import reserve
+from .recorder import AS_DAAM, Due, Maps, Record, Records, Watch, Watched
 from .regions import LLAMA, MASK, Region
-from .reserving import reserve
 from .steps import LLAMA_ROWS, MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of
 from .text_rows import num_rows_read
-from .titles import PLACE_PHRASE, REGIONAL_PROMPT
-from .types import Conditioning, ModelPatcher
-from .watching import AS_DAAM, Due, Maps, Record, Records, Watch, Watched
 from .words import WORDS
 
 logger = logging.getLogger(__name__)

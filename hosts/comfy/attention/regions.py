@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...weighting.placing.fields import shares_of
+from ....weighting.placing.fields import shares_of
 from .fields import Step, Where, acts_in, mask_of, steps_of
 
 if TYPE_CHECKING:

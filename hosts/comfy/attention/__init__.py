@@ -1,0 +1,1 @@
+"""Weights, fields, regions and watched words in the attention of ComfyUI's diffusion models."""
