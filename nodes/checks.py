@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..encoder.quoting import quote
-from ..hosts.comfy.upstream import UNKNOWN, Prompts, Source, blended, prompts_before, source_of
+from ..hosts.comfy.placing.upstream import UNKNOWN, Prompts, Source, blended, prompts_before, source_of
 from ..web.inspection import RequestError, RulerNode, prompt_words
 from ..weighting.text.problems import Problem, refused
 from .node import Node, checked

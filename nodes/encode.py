@@ -11,7 +11,7 @@ from ..hosts.comfy.clip import EitherClip, encode_text, is_sdxl, towers_of, zero
 from ..hosts.comfy.consumers import HIDDEN, is_used
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
 from ..hosts.comfy.loras import HookedClip, find_loras, hook_loras, lora_issues
-from ..hosts.comfy.placing import place_lines
+from ..hosts.comfy.placing.placements import place_lines
 from ..hosts.comfy.timed import check_branches, encode_timed, timing_from
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.boxes import box_problems
-from ..hosts.comfy.placing import Placement, place_phrase, place_region
-from ..hosts.comfy.placing_problems import area_problems, mask_problems, phrase_problems, region_problems
+from ..hosts.comfy.placing.boxes import box_problems
+from ..hosts.comfy.placing.placements import Placement, place_phrase, place_region
+from ..hosts.comfy.placing.placing_problems import area_problems, mask_problems, phrase_problems, region_problems
+from ..hosts.comfy.placing.upstream import mask_before
 from ..hosts.comfy.titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..hosts.comfy.types import Conditioning
-from ..hosts.comfy.upstream import mask_before
 from ..weighting.phrases.phrases import without_commas
 from ..weighting.placing.fields import check_times, check_weight
 from ..weighting.text.problems import Problem, refused

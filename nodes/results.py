@@ -16,7 +16,7 @@ from ..hosts.comfy.attention.attention import NOT_ACTING
 from ..hosts.comfy.clip import Encoded
 from ..hosts.comfy.contract import host
 from ..hosts.comfy.loras import HookedClip
-from ..hosts.comfy.placed_view import placed_views
+from ..hosts.comfy.placing.placed_view import placed_views
 from ..hosts.comfy.timed import TimedEncoded, Timing
 from ..hosts.comfy.types import Conditioning
 from ..weighting.reading.prompt_reader import ReadPrompt

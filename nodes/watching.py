@@ -11,8 +11,7 @@ from torch import Tensor
 from ..hosts.comfy.attention.memory_estimate import keep_free
 from ..hosts.comfy.attention.recorder import LAYERS, Watch
 from ..hosts.comfy.consumers import HIDDEN, is_used
-from ..hosts.comfy.types import Conditioning
-from ..hosts.comfy.word_maps import (
+from ..hosts.comfy.placing.word_maps import (
     MAX_PICTURES,
     SCALES,
     Place,
@@ -29,6 +28,7 @@ from ..hosts.comfy.word_maps import (
     watched_names,
     words_problems,
 )
+from ..hosts.comfy.types import Conditioning
 from ..weighting.phrases.phrases import without_commas
 from ..weighting.text.problems import Problem, refused
 from .checks import Known

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from weighted_clip.hosts.comfy.boxes import MAX_BOXES, box_problems, read_boxes
-from weighted_clip.hosts.comfy.upstream import Source
+from weighted_clip.hosts.comfy.placing.boxes import MAX_BOXES, box_problems, read_boxes
+from weighted_clip.hosts.comfy.placing.upstream import Source
 from weighted_clip.weighting.placing.areas import Extent
 
 BOX = {"x": 16, "y": 8, "width": 40, "height": 24}

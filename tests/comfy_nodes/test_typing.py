@@ -13,7 +13,7 @@ import torch
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.hosts.comfy.attention.fields import without_place
 from weighted_clip.hosts.comfy.attention.words import WORDS
-from weighted_clip.hosts.comfy.upstream import UNKNOWN, prompts_before, source_of
+from weighted_clip.hosts.comfy.placing.upstream import UNKNOWN, prompts_before, source_of
 from weighted_clip.nodes import checks, routes
 from weighted_clip.nodes.checks import answer_check
 from weighted_clip.nodes.routes import ruler_nodes

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.hosts.comfy import word_maps
 from weighted_clip.hosts.comfy.attention.attention import MARKER
 from weighted_clip.hosts.comfy.attention.recorder import MAX_RECORDS, Maps, Record, Watch
-from weighted_clip.hosts.comfy.word_maps import (
+from weighted_clip.hosts.comfy.placing.placements import word_maps
+from weighted_clip.hosts.comfy.placing.word_maps import (
     MAX_PICTURES,
     SCALES,
     WordMap,

@@ -28,7 +28,7 @@ from weighted_clip.hosts.comfy.attention.attention import MARKER
 from weighted_clip.hosts.comfy.attention.fields import Field, Where
 from weighted_clip.hosts.comfy.attention.regions import Region
 from weighted_clip.hosts.comfy.attention.words import WORDS, Carried
-from weighted_clip.hosts.comfy.placed_view import placed_views
+from weighted_clip.hosts.comfy.placing.placed_view import placed_views
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS
 from weighted_clip.nodes.node import Loader
 from weighted_clip.nodes.routes import ruler_nodes

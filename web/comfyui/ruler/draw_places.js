@@ -1,4 +1,4 @@
-/** Draws placed phrases and regions (hosts/comfy/placed_view.py): small pictures of their areas, their times, and where they acted. */
+/** Draws placed phrases and regions (hosts/comfy/placing/placed_view.py): small pictures of their areas, their times, and where they acted. */
 
 import { css } from "./colors.js";
 import { make } from "./elements.js";

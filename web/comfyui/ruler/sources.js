@@ -1,6 +1,6 @@
 /**
  * What stands before a node that is edited: the nodes that its conditionings, masks and watches come from, as the server
- * reads them (hosts/comfy/upstream.py), and the size of the picture that it is for.
+ * reads them (hosts/comfy/placing/upstream.py), and the size of the picture that it is for.
  */
 
 import { serverOf } from "./clips.js";

@@ -21,7 +21,7 @@ const NUM_RANKED = 6;
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 /**
- * @typedef {object} Maps Maps of a run (message_of in hosts/comfy/word_maps.py).
+ * @typedef {object} Maps Maps of a run (message_of in hosts/comfy/placing/word_maps.py).
  * @property {string[]} words The words.
  * @property {number} rows Rows of cells.
  * @property {number} columns Columns of cells.

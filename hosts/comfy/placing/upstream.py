@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...encoder.image_file import open_image
-from ...encoder.quoting import quote
-from ...weighting.phrases.words import Words
-from .attention.words import BLEND, FOREIGN, changed, without_rows
-from .contract import host
+from ....encoder.image_file import open_image
+from ....encoder.quoting import quote
+from ....weighting.phrases.words import Words
+from ..attention.words import BLEND, FOREIGN, changed, without_rows
+from ..contract import host
 
 MAX_DEPTH = 32
 """Maximum number of nodes behind one another in a request."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ...weighting.text.prompt import shortened
-from ...weighting.timed.regions import Place, RegionError, shares_of
-from .placing import Placement, place_region
-from .types import Conditioning
+from ....weighting.text.prompt import shortened
+from ....weighting.timed.regions import Place, RegionError, shares_of
+from ..types import Conditioning
+from .placements import Placement, place_region
 
 
 class PlacedPart(NamedTuple):

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from ...weighting.phrases.phrases import without_commas
-from ...weighting.placing.areas import area_mask, read_area, read_where
-from ...weighting.text.problems import Problem, refused
-from ...weighting.text.prompt import shortened
-from .attention.fields import without_place
-from .attention.words import absent
-from .titles import REGIONAL_PROMPT
+from ....weighting.phrases.phrases import without_commas
+from ....weighting.placing.areas import area_mask, read_area, read_where
+from ....weighting.text.problems import Problem, refused
+from ....weighting.text.prompt import shortened
+from ..attention.fields import without_place
+from ..attention.words import absent
+from ..titles import REGIONAL_PROMPT
 from .upstream import Prompts
 
 EMPTY = "phrase is empty: write some words of the prompt that are to be placed."

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from ...encoder.quoting import quote
-from ...weighting.phrases.phrases import without_commas
-from ...weighting.phrases.words import Words, names_in
-from ...weighting.placing.fields import means
-from ...weighting.placing.word_maps import MAX_WATCHED, NUM_WATCHED
-from ...weighting.text.problems import Problem, refused
-from ...weighting.text.prompt import shortened
-from .attention.attention import regions_of, with_watch
-from .attention.recorder import AS_DAAM, Watch
-from .attention.words import WORDS, Carried, absent
-from .placing import all_rows_of
-from .types import Conditioning
+from ....encoder.quoting import quote
+from ....weighting.phrases.phrases import without_commas
+from ....weighting.phrases.words import Words, names_in
+from ....weighting.placing.fields import means
+from ....weighting.placing.word_maps import MAX_WATCHED, NUM_WATCHED
+from ....weighting.text.problems import Problem, refused
+from ....weighting.text.prompt import shortened
+from ..attention.attention import regions_of, with_watch
+from ..attention.recorder import AS_DAAM, Watch
+from ..attention.words import WORDS, Carried, absent
+from ..types import Conditioning
+from .placements import all_rows_of
 from .upstream import Prompts
 
 SCALES = ("one for all", "each its own")

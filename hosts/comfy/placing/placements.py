@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ...weighting.phrases.phrases import without_commas
-from ...weighting.placing.areas import read_area, read_where
-from ...weighting.placing.fields import check_times, check_weight
-from ...weighting.placing.places import PlacedPhrase
-from ...weighting.reading.view import counted
-from ...weighting.text.prompt import shortened
-from .attention.attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
-from .attention.fields import Field, Where
-from .attention.recorder import Watch
-from .attention.words import WORDS, absent, rows_of
+from ....weighting.phrases.phrases import without_commas
+from ....weighting.placing.areas import read_area, read_where
+from ....weighting.placing.fields import check_times, check_weight
+from ....weighting.placing.places import PlacedPhrase
+from ....weighting.reading.view import counted
+from ....weighting.text.prompt import shortened
+from ..attention.attention import NOT_ACTING, has_only_ours, regions_of, with_field, with_region, with_watch
+from ..attention.fields import Field, Where
+from ..attention.recorder import Watch
+from ..attention.words import WORDS, absent, rows_of
+from ..types import Conditioning
 from .boxes import read_boxes
 from .placing_problems import (
     ALONE,
@@ -33,7 +34,6 @@ from .placing_problems import (
     own_map,
     strength_words,
 )
-from .types import Conditioning
 
 
 class Placement(NamedTuple):

@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...encoder.quoting import quote
-from ...weighting.placing.areas import Area, Extent, area_mask
-from ...weighting.text.problems import Problem, refused
+from ....encoder.quoting import quote
+from ....weighting.placing.areas import Area, Extent, area_mask
+from ....weighting.text.problems import Problem, refused
 from .upstream import Source
 
 MAX_BOXES = 100

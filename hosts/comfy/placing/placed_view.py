@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
-from ...weighting.phrases.words import Word, Words
-from ...weighting.placing.areas import area_mask
-from ...weighting.placing.fields import MAX_CELLS, small_picture
-from ...weighting.reading.view import VERSION, chip_of
-from ...weighting.text.prompt import shortened
-from .attention.attention import fields_of, regions_of
-from .attention.fields import Field, Where
-from .attention.regions import Region
-from .attention.words import WORDS, Carried
-from .types import Conditioning
+from ....weighting.phrases.words import Word, Words
+from ....weighting.placing.areas import area_mask
+from ....weighting.placing.fields import MAX_CELLS, small_picture
+from ....weighting.reading.view import VERSION, chip_of
+from ....weighting.text.prompt import shortened
+from ..attention.attention import fields_of, regions_of
+from ..attention.fields import Field, Where
+from ..attention.regions import Region
+from ..attention.words import WORDS, Carried
+from ..types import Conditioning
 
 MAX_TEXTS = 20
 """Maximum number of texts that are sent to the page."""
