@@ -8,8 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..hosts.comfy.dalle import Prefix, decode_tokens, encode_tokens, load_hosted_dalle, load_hosted_dvae, sample_images
-from ..hosts.comfy.models import Hosted
+from ..hosts.comfy.models.dalle import (
+    Prefix,
+    decode_tokens,
+    encode_tokens,
+    load_hosted_dalle,
+    load_hosted_dvae,
+    sample_images,
+)
+from ..hosts.comfy.models.models import Hosted
 from ..studio.dalle.dalle import DALLE
 from ..studio.dalle.dvae import DVAE
 from ..studio.dalle.pieces import piece_lines

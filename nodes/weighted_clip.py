@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ..hosts.comfy.cache import with_memory
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
+from ..hosts.comfy.models.cache import with_memory
 from ..hosts.comfy.served import tell_served
 from ..hosts.comfy.titles import WEIGHTED_CLIP
 from ..hosts.comfy.types import Clip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..hosts.comfy.models.world import load_hosted_world
 from ..hosts.comfy.types import Clip, ModelPatcher
-from ..hosts.comfy.world import load_hosted_world
 from .node import DEVICES, Node, Out, checked, make_input
 
 

@@ -33,12 +33,12 @@ from ...weighting.text.prompt import Issue, Span
 from ...weighting.towers import Reader, Reads, as_sdxl, check_same_signs
 from .attention.words import with_words, words_or_blend
 from .by_host import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
-from .cache import memory_of, with_memory, with_recall
 from .contract import CLIP, checked_object, host
 from .families.kinds import class_of
 from .host_clip import host_clip
-from .models import NativeClip, encode_native
-from .native_clip import is_native
+from .models.cache import memory_of, with_memory, with_recall
+from .models.models import NativeClip, encode_native
+from .models.native_clip import is_native
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from .towers import answered_by, encode_fn, has_towers, host_id, other_rule, reader_of, t5_readers, tokenizers_of
 from .types import Clip, Conditioning, Tower

@@ -10,7 +10,7 @@ from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.reading.view import id_of
 from ...weighting.towers import read_for_towers
 from .clip import EitherClip, encode_text, has_towers, is_stable_diffusion, others_in, readers_of, towers_of
-from .models import NativeClip
+from .models.models import NativeClip
 from .schemes import is_patched
 
 

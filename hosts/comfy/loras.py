@@ -14,8 +14,8 @@ from ...weighting.text.tags import LoraTag
 from ...weighting.timed.loras import LoraTimes, once
 from .clip import EitherClip, is_stable_diffusion
 from .contract import host
-from .lora_files import files_named, lora_files
-from .models import NativeClip
+from .models.lora_files import files_named, lora_files
+from .models.models import NativeClip
 from .timed import Timing
 from .types import Clip, ModelPatcher
 

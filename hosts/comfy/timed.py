@@ -23,7 +23,7 @@ from ...weighting.text.prompt import Issue, Span, shortened
 from ...weighting.timed.schedule import Counter, TimedPrompt, runs
 from ...weighting.towers import read_together
 from .clip import EitherClip, Encoded, encode_texts, is_stable_diffusion, readers_of
-from .models import NativeClip
+from .models.models import NativeClip
 from .placing.placed_parts import PlacedPart, check_parts, placed_entries
 from .towers import has_towers
 from .types import Conditioning, ModelPatcher

@@ -26,9 +26,9 @@ from ...weighting.towers import Reader, T5Reader
 from ..tokenizing import HostTokenize
 from .contract import TOKENIZER, TOWER, checked_object, host
 from .families.families import text_family
-from .native_clip import encoder_of
+from .models.native_clip import encoder_of
+from .models.token_offsets import HostEmbeddings, offsets
 from .titles import WEIGHTED_PROMPT
-from .token_offsets import HostEmbeddings, offsets
 from .types import Clip, Tokenizer, Tower
 
 T5 = "t5xxl"

@@ -30,7 +30,7 @@ from .contract import host
 from .families.families import FAMILIES, Family, text_family
 from .families.kinds import class_of
 from .host_clip import host_clip
-from .models import NativeClip
+from .models.models import NativeClip
 from .types import Clip, ModelPatcher
 from .weighted_clip.host_texts import text_to_weigh, tokens_of_text
 from .weighted_clip.marks import unweighted

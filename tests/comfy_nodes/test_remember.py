@@ -144,7 +144,7 @@ def test_weights_that_cannot_be_compared_are_not_remembered(encoded, monkeypatch
     def unreadable(module):
         raise RuntimeError("no numbers here")
 
-    monkeypatch.setattr("weighted_clip.hosts.comfy.cache.state_of", unreadable)
+    monkeypatch.setattr("weighted_clip.hosts.comfy.models.cache.state_of", unreadable)
     clip = remembering()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):

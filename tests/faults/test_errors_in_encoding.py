@@ -11,7 +11,7 @@ from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy import clip as comfy
-from weighted_clip.hosts.comfy.cache import memory_of
+from weighted_clip.hosts.comfy.models.cache import memory_of
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt
 from weighted_clip.weighting.reading.prompt_reader import read_prompt
@@ -228,7 +228,7 @@ def test_a_lack_of_memory_while_weights_are_compared_is_the_hosts(
     def none_left(module: object) -> bytes:
         raise ERRORS[0]
 
-    monkeypatch.setattr("weighted_clip.hosts.comfy.cache.state_of", none_left)
+    monkeypatch.setattr("weighted_clip.hosts.comfy.models.cache.state_of", none_left)
     with pytest.raises(torch.cuda.OutOfMemoryError) as caught:
         comfy_encoded(clip)
     assert caught.value is ERRORS[0]

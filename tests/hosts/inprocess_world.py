@@ -269,7 +269,7 @@ def check_areas_and_previews_work() -> None:
 def check_a_missing_or_damaged_file_is_told_in_words() -> None:
     import nodes
 
-    world, hosted = of_pack("world.model"), of_pack("hosts.comfy.world")
+    world, hosted = of_pack("world.model"), of_pack("hosts.comfy.models.world")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "world.safetensors")
         whole = world.TRAINED.read_bytes()

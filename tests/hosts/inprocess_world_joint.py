@@ -38,7 +38,7 @@ def world_file() -> Path:
 @cache
 def loaded() -> tuple[Any, Any, Any]:
     """The world as the host's MODEL, CLIP and VAE."""
-    return of_pack("hosts.comfy.world").load_hosted_world(world_file(), "auto")
+    return of_pack("hosts.comfy.models.world").load_hosted_world(world_file(), "auto")
 
 
 @cache

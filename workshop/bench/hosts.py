@@ -387,7 +387,7 @@ def open_native(job: dict[str, Any]) -> Any:
     """Our own encoder on the same file, managed by the host."""
     import torch
 
-    from ...hosts.comfy.models import load_native
+    from ...hosts.comfy.models.models import load_native
 
     return load_native(job["weights"], clip_skip=1, dtype=torch.float32, device="auto")
 
@@ -395,7 +395,7 @@ def open_native(job: dict[str, Any]) -> Any:
 def new_memory(clips: dict[str, Any], way: str) -> Any:
     """One of the CLIPs, with the same weights and an empty cache."""
     from ...encoder.models.prefix import encoders_for
-    from ...hosts.comfy.cache import with_memory
+    from ...hosts.comfy.models.cache import with_memory
 
     if way == "host":
         return clips["host"]

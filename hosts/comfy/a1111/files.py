@@ -20,8 +20,8 @@ from ....weighting.text.embeddings import EmbeddingError
 from ....weighting.text.prompt import shortened
 from ....weighting.text.tags import LORA_KINDS, Tag, bare, read_loras
 from ..contract import host
-from ..lora_files import file_by_hash, files_named, lora_files, names_in
-from ..token_offsets import HostEmbeddings
+from ..models.lora_files import file_by_hash, files_named, lora_files, names_in
+from ..models.token_offsets import HostEmbeddings
 from ..types import ModelPatcher
 from .parameters import Row
 

@@ -25,10 +25,10 @@ from ..attention.attention import with_effects
 from ..attention.text_rows import Part, num_rows_read
 from ..attention.words import with_words, words_or_blend
 from ..by_host import prompt_by_host, stock_note, words_or_reason
-from ..cache import memory_of, with_recall
 from ..clip import Encoded, calls_of, is_stable_diffusion
 from ..contract import host
 from ..families.kinds import class_of
+from ..models.cache import memory_of, with_recall
 from ..schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from ..towers import ENCODE, encode_fn
 from ..types import Clip, Conditioning

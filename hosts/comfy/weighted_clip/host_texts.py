@@ -22,7 +22,7 @@ from ....weighting.text.prompt import Issue, Span, shortened
 from ..attention.text_rows import token_of
 from ..contract import host
 from ..families.families import TOKENIZE, Family
-from ..token_offsets import NoSuchEmbedding, as_id, check_offsets, offsets, pieces
+from ..models.token_offsets import NoSuchEmbedding, as_id, check_offsets, offsets, pieces
 from .marks import Entry, HostText, Letter, Mark, mark_of, marked_entry
 
 STAND_IN = "\ue000\ue001\ue000"

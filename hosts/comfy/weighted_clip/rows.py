@@ -20,7 +20,7 @@ from ....weighting.text.chunks import Token
 from ..attention.text_rows import Part, as_read
 from ..families.families import Family
 from ..families.families import Part as FamilyPart
-from ..token_offsets import as_id
+from ..models.token_offsets import as_id
 from ..types import Clip
 from .host_texts import HostText
 from .marks import Entry, HostTokens, mark_of, pairs_in, token_of_entry

@@ -15,21 +15,21 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ...encoder.files.checkpoint import LoadReport, load_text_models
-from ...encoder.images import image_features
-from ...encoder.models.clip import FullClip, load_full_clip
-from ...encoder.models.config import Crop, Family, TextConfig
-from ...encoder.models.prefix import encoders_for
-from ...encoder.models.text_model import TextEncoder
-from ...encoder.tokenizer import default_tokenizer
-from ...weighting.encoders import EncodedTowers, Prepared
-from ...weighting.reading.features import TextFeatures, text_features
-from ...weighting.text.embeddings import Embeddings
-from ...weighting.towers import Reader, layout_of, native_readers
-from .contract import host
+from ....encoder.files.checkpoint import LoadReport, load_text_models
+from ....encoder.images import image_features
+from ....encoder.models.clip import FullClip, load_full_clip
+from ....encoder.models.config import Crop, Family, TextConfig
+from ....encoder.models.prefix import encoders_for
+from ....encoder.models.text_model import TextEncoder
+from ....encoder.tokenizer import default_tokenizer
+from ....weighting.encoders import EncodedTowers, Prepared
+from ....weighting.reading.features import TextFeatures, text_features
+from ....weighting.text.embeddings import Embeddings
+from ....weighting.towers import Reader, layout_of, native_readers
+from ..contract import host
+from ..types import Clip, ModelPatcher
 from .native_clip import native_clip
 from .token_offsets import HostEmbeddings
-from .types import Clip, ModelPatcher
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model")

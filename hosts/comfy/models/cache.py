@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...encoder.cache import MEBIBYTE, Attempt, ChunkKey, Memory, remembering, state_of
-from ...encoder.encoding import EncodeFn, Encoding
-from ...encoder.masks import causal_mask
-from ...weighting.text.embeddings import TokenId
-from .contract import PATCHER, checked_object
+from ....encoder.cache import MEBIBYTE, Attempt, ChunkKey, Memory, remembering, state_of
+from ....encoder.encoding import EncodeFn, Encoding
+from ....encoder.masks import causal_mask
+from ....weighting.text.embeddings import TokenId
+from ..contract import PATCHER, checked_object
 
 logger = logging.getLogger(__name__)
 

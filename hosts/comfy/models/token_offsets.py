@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...weighting.text.embeddings import EMBEDDING_PREFIX, EmbeddingError, EmbeddingVector, TokenId
-from .contract import host
+from ....weighting.text.embeddings import EMBEDDING_PREFIX, EmbeddingError, EmbeddingVector, TokenId
+from ..contract import host
 
 
 @dataclass(frozen=True)

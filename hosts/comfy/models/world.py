@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...studio.world.model import JOINT, QWEN, TEXT, TRAINED, UNET, JointWorld, UNetWorld, load_world
-from .contract import host
+from ....studio.world.model import JOINT, QWEN, TEXT, TRAINED, UNET, JointWorld, UNetWorld, load_world
+from ..contract import host
+from ..types import Clip, ModelPatcher
 from .models import managed
-from .types import Clip, ModelPatcher
 
 
 def load_hosted_world(path: str | Path = TRAINED, device: str = "auto") -> tuple[ModelPatcher, Clip, Any]:

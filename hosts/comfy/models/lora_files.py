@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from safetensors import SafetensorError
 
-from ...encoder.files.safetensors_file import opened
-from .contract import host
+from ....encoder.files.safetensors_file import opened
+from ..contract import host
 
 MAX_HEADER = 32 << 20
 """Largest header of a file that is read for its metadata, in bytes."""

@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from ...encoder.encoding import Encoding
-from ...encoder.models.config import Family
-from ...encoder.models.prefix import num_cut_layers
-from ...encoder.models.text_model import TextEncoder
-from ...encoder.quoting import quote
-from ...weighting.text.embeddings import EmbeddingVector, TokenId
+from ....encoder.encoding import Encoding
+from ....encoder.models.config import Family
+from ....encoder.models.prefix import num_cut_layers
+from ....encoder.models.text_model import TextEncoder
+from ....encoder.quoting import quote
+from ....weighting.text.embeddings import EmbeddingVector, TokenId
+from ..contract import checked_object, host
+from ..types import Clip
 from .cache import changed_calls
-from .contract import checked_object, host
-from .types import Clip
 
 logger = logging.getLogger(__name__)
 
