@@ -12,8 +12,8 @@ from ..encoder.images import best
 from ..encoder.models.clip import FullClip
 from ..encoder.models.config import CROPS, Crop
 from ..encoder.similarity import Over, probabilities, similarity
-from ..hosts.comfy.clip import EitherClip
-from ..hosts.comfy.difference import encode_by_both
+from ..hosts.comfy.clip.clip import EitherClip
+from ..hosts.comfy.clip.difference import encode_by_both
 from ..hosts.comfy.models.models import Hosted, encode_images, encode_texts, load_hosted
 from ..weighting.options import EncodeOptions
 from ..weighting.reading.features import text_options

@@ -7,15 +7,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
+from ..hosts.comfy.clip.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
+from ..hosts.comfy.clip.loras import HookedClip, find_loras, hook_loras, lora_issues
+from ..hosts.comfy.clip.timed_prompts import check_branches, encode_timed, timing_from
+from ..hosts.comfy.clip.weighted_rows import check_sections, report_of, weigh_text
 from ..hosts.comfy.consumers import HIDDEN, is_used
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
-from ..hosts.comfy.loras import HookedClip, find_loras, hook_loras, lora_issues
 from ..hosts.comfy.placing.placements import place_lines
-from ..hosts.comfy.timed import check_branches, encode_timed, timing_from
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
-from ..hosts.comfy.weighing import check_sections, report_of, weigh_text
 from ..weighting.attention import WAYS
 from ..weighting.options import OPTIONS, EncodeOptions
 from ..weighting.reading.convert import TARGETS

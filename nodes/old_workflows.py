@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..encoder.quoting import quote
-from ..hosts.comfy.clip import EitherClip, encode_text, towers_of
+from ..hosts.comfy.clip.clip import EitherClip, encode_text, towers_of
 from ..hosts.comfy.live_tokenizers import as_by_host
 from ..hosts.comfy.old_nodes import OldNode, balanced
 from ..hosts.comfy.titles import WEIGHTED_PROMPT

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ..hosts.comfy.attention.attention import NOT_ACTING
-from ..hosts.comfy.clip import Encoded
+from ..hosts.comfy.clip.clip import Encoded
+from ..hosts.comfy.clip.loras import HookedClip
+from ..hosts.comfy.clip.timed_prompts import TimedEncoded, Timing
 from ..hosts.comfy.contract import host
-from ..hosts.comfy.loras import HookedClip
 from ..hosts.comfy.placing.placed_view import placed_views
-from ..hosts.comfy.timed import TimedEncoded, Timing
 from ..hosts.comfy.types import Conditioning
 from ..weighting.reading.prompt_reader import ReadPrompt
 from ..weighting.reading.timed_view import (

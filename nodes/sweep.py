@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.clip import EitherClip, encode_together
+from ..hosts.comfy.clip.clip import EitherClip, encode_together
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import EncodeOptions
 from ..weighting.reading.sweep import Swept, read_sweep

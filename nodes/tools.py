@@ -9,11 +9,11 @@ from torch import Tensor
 
 from ..encoder.cache import DEFAULT_MEBIBYTES, MEBIBYTE
 from ..encoder.tokenizer import default_tokenizer
-from ..hosts.comfy.clip import EitherClip, readers_of, towers_of
-from ..hosts.comfy.loras import find_loras, hook_loras, load_loras, lora_issues
+from ..hosts.comfy.clip.clip import EitherClip, readers_of, towers_of
+from ..hosts.comfy.clip.loras import find_loras, hook_loras, load_loras, lora_issues
+from ..hosts.comfy.clip.timed_prompts import timing_from
 from ..hosts.comfy.models.cache import with_memory
 from ..hosts.comfy.models.models import NativeClip, load_native
-from ..hosts.comfy.timed import timing_from
 from ..hosts.comfy.types import Clip, ModelPatcher
 from ..weighting.options import EncodeOptions
 from ..weighting.reading.convert import TARGETS, Converted, convert

@@ -17,7 +17,7 @@ OTHER_THINGS = {"compel", "none"}
 """Names that are also those of a law, a normalization and the like: they count only beside the words below."""
 DEFENDED = {
     # ComfyUI-ppm's own functions have the name in theirs
-    "hosts/comfy/schemes.py": ["'negpip' in name"],
+    "hosts/comfy/clip/schemes.py": ["'negpip' in name"],
     # no syntax by itself: the WebUI's where its Emphasis mode is None, with the chunks that it cuts
     "weighting/options.py": ["(self.syntax, self.chunking) == ('none', 'a1111')"],
     # patterns of a word in each syntax, for the host's X/Y/Z plot alone

@@ -20,12 +20,12 @@ from ...encoder.models.config import TOWERS
 from ...weighting.options import EncodeOptions
 from ...weighting.reading.prompt_reader import ReadPrompt
 from .attention.text_rows import as_read
-from .by_host import read_for_host, stock_note
+from .clip.host_encoding import read_for_host, stock_note
+from .clip.host_texts import text_to_weigh, tokens_of_text
+from .clip.rows import check_embeddings, read_of_tokens
 from .families.families import BY_TOKENIZER, FAMILIES
 from .families.kinds import class_of
 from .types import Clip
-from .weighted_clip.host_texts import text_to_weigh, tokens_of_text
-from .weighted_clip.rows import check_embeddings, read_of_tokens
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .clip import Encoded
+from .clip.clip import Encoded
 from .contract import host
 from .types import Conditioning
 

@@ -19,7 +19,7 @@ from weighted_clip.hosts.comfy.a1111.noise import A1111Noise, batch_note
 from weighted_clip.hosts.comfy.a1111.parameters import read_parameters
 from weighted_clip.hosts.comfy.a1111.samplers import KINDS, Counting, _noise_of_paths, make_run
 from weighted_clip.hosts.comfy.a1111.schedules import LcmSigmas, Sigmas, make_sigmas
-from weighted_clip.hosts.comfy.timed import stable_diffusion_sigma
+from weighted_clip.hosts.comfy.clip.timed_prompts import stable_diffusion_sigma
 from weighted_clip.weighting.infotext import read_infotext
 
 from .fake_comfy import encode

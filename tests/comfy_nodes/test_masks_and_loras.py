@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy.clip import encode_texts
-from weighted_clip.hosts.comfy.weighing import weigh_text
+from weighted_clip.hosts.comfy.clip.clip import encode_texts
+from weighted_clip.hosts.comfy.clip.weighted_rows import weigh_text
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.schemes import SCHEMES
 
@@ -161,7 +161,7 @@ def test_no_call_follows_an_interrupt(scheme: str, binding: dict[str, str], monk
         return rows, rows, rows[:, 0], rows[:, 0]
 
     monkeypatch.setattr(Transformer, "forward", forward)
-    monkeypatch.setattr("weighted_clip.hosts.comfy.clip.MAX_CHUNKS_CPU", 1)
+    monkeypatch.setattr("weighted_clip.hosts.comfy.clip.clip.MAX_CHUNKS_CPU", 1)
     monkeypatch.setattr(sys.modules["comfy.model_management"], "throw_exception_if_processing_interrupted", interrupt)
     inputs = {**binding, "scheme": scheme, "padding": "clean"}
     clip = FakeClip(towers=("clip_l", "clip_g"))

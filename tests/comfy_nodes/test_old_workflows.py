@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.comfy.clip import Encoded
+from weighted_clip.hosts.comfy.clip.clip import Encoded
 from weighted_clip.hosts.comfy.old_nodes import add_replacements, balanced, with_replaced
 from weighted_clip.nodes.checks import Known
 from weighted_clip.nodes.old_workflows import INTERPRETATIONS, OLD_NODES, WeightedCLIPSmzEncode

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import pytest
 import torch
 from weighted_clip.hosts.comfy.attention.text_rows import num_rows_read
+from weighted_clip.hosts.comfy.clip.host_texts import STAND_IN, text_to_weigh, tokens_of_text
+from weighted_clip.hosts.comfy.clip.rows import parts_of_rows, read_of_tokens, shared_tokens
 from weighted_clip.hosts.comfy.families.attention_layers import in_cross_attention
 from weighted_clip.hosts.comfy.families.families import Family
 from weighted_clip.hosts.comfy.families.queries import told_by_layer
 from weighted_clip.hosts.comfy.models.token_offsets import NoSuchEmbedding, as_id, pieces
-from weighted_clip.hosts.comfy.weighted_clip.host_texts import STAND_IN, text_to_weigh, tokens_of_text
-from weighted_clip.hosts.comfy.weighted_clip.rows import parts_of_rows, read_of_tokens, shared_tokens
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading.prompt_reader import ReadPrompt
 from weighted_clip.weighting.text.chunks import Token

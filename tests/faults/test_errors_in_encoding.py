@@ -10,7 +10,7 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.hosts.comfy import clip as comfy
+from weighted_clip.hosts.comfy.clip.clip import clip as comfy
 from weighted_clip.hosts.comfy.models.cache import memory_of
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.pipeline import EncodedPrompt

@@ -15,7 +15,7 @@ from weighted_clip.encoder.models import prefix
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.hosts.comfy import clip as comfy
+from weighted_clip.hosts.comfy.clip.clip import clip as comfy
 from weighted_clip.hosts.comfy.models.cache import memory_of
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading.prompt_reader import read_prompt

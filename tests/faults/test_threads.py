@@ -15,7 +15,7 @@ from weighted_clip.encoder.cache import VARIABLE, num_bytes
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import Tokenizer, default_tokenizer
-from weighted_clip.hosts.comfy import clip as comfy
+from weighted_clip.hosts.comfy.clip.clip import clip as comfy
 from weighted_clip.hosts.comfy.models.cache import memory_of
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.web.pictures import draw_tokens, fonts

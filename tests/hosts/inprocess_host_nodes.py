@@ -350,8 +350,8 @@ def check_faults_put_in_on_purpose_are_seen() -> None:
     """Each is what a careless change of the node would do."""
     weighted_clip = ours_of("hosts.comfy.weighted_clip.clip")
     encoding = ours_of("hosts.comfy.weighted_clip.encoding")
-    host_texts = ours_of("hosts.comfy.weighted_clip.host_texts")
-    host_clip = ours_of("hosts.comfy.host_clip").host_clip
+    host_texts = ours_of("hosts.comfy.clip.host_texts")
+    host_clip = ours_of("hosts.comfy.clip.host_clip").host_clip
     mixin = weighted_clip._Weighted
     right_parts, right_tokens = encoding.parts_of_rows, mixin.tokenize
     texts: dict[int, Any] = {}

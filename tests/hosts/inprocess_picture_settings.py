@@ -50,8 +50,8 @@ def read(prompt: str, settings: Any, mode: str) -> Any:
 
 def rows_of(clip: Any, texts: list[str], options: Any) -> list[Any]:
     """Rows of texts that the WebUI asks for together, by our encoders alone."""
-    towers = ours("hosts.comfy.clip").readers_of(clip)
-    encode = {name: ours("hosts.comfy.towers").encode_fn(getattr(clip.cond_stage_model, name)) for name in towers}
+    towers = ours("hosts.comfy.clip.clip").readers_of(clip)
+    encode = {name: ours("hosts.comfy.clip.towers").encode_fn(getattr(clip.cond_stage_model, name)) for name in towers}
     encoders = ours("weighting.encoders").Encoders(towers, encode, max_chunks=4)
     return [one.hidden for one in encoders.prepare_together(texts, options).run()]
 

@@ -61,7 +61,7 @@ def stock(clip: Any, settings: dict[str, Any], prompt: str) -> Any:
 
 def ours(clip: Any, options: dict[str, Any], prompt: str) -> Any:
     """Result of our nodes for the prompt with this CLIP."""
-    from ...hosts.comfy.clip import encode_text
+    from ...hosts.comfy.clip.clip import encode_text
     from ...weighting.options import EncodeOptions
 
     return encode_text(clip, prompt, EncodeOptions(**options)).conditioning[0][0]

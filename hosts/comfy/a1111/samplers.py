@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ..clip.timed_prompts import CALLED, CALLS, Called, Calls
 from ..contract import host
-from ..timed import CALLED, CALLS, Called, Calls
 from ..types import ModelPatcher
 from .brownian import BrownianPath
 from .noise import A1111Noise

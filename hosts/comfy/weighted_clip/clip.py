@@ -15,15 +15,15 @@ from typing import Any
 from ....encoder.quoting import quote
 from ....weighting.encoders import Encoders
 from ....weighting.syntax import syntax_of
-from ..by_host import written_for_host
-from ..clip import readers_of, towers_of
+from ..clip.clip import readers_of, towers_of
+from ..clip.host_clip import SESSION, base_of, host_clip
+from ..clip.host_encoding import written_for_host
+from ..clip.host_texts import is_replaced, text_as_typed, text_to_weigh, tokens_of_text
+from ..clip.marks import marked_chunks, values_of
+from ..clip.towers import t5_readers
 from ..contract import CLIP, checked_object
-from ..host_clip import SESSION, base_of, host_clip
-from ..towers import t5_readers
 from ..types import Clip, Conditioning
 from .encoding import Report, Session
-from .host_texts import is_replaced, text_as_typed, text_to_weigh, tokens_of_text
-from .marks import marked_chunks, values_of
 from .settings import Settings, method_for
 from .timed_tokens import TimedChunks, timed_conditioning, timed_tokens
 from .towers import copied_model

@@ -24,17 +24,17 @@ from ....weighting.towers import Reader, check_same_signs
 from ..attention.attention import with_effects
 from ..attention.text_rows import Part, num_rows_read
 from ..attention.words import with_words, words_or_blend
-from ..by_host import prompt_by_host, stock_note, words_or_reason
-from ..clip import Encoded, calls_of, is_stable_diffusion
+from ..clip.clip import Encoded, calls_of, is_stable_diffusion
+from ..clip.host_encoding import prompt_by_host, stock_note, words_or_reason
+from ..clip.marks import HostTokens, pairs_in, prompt_of, rebuilt, unweighted
+from ..clip.rows import EDITED, check_embeddings, parts_of_rows, read_of_tokens, shared_tokens
+from ..clip.schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
+from ..clip.towers import ENCODE, encode_fn
+from ..clip.weighted_rows import without_ignored
 from ..contract import host
 from ..families.kinds import class_of
 from ..models.cache import memory_of, with_recall
-from ..schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
-from ..towers import ENCODE, encode_fn
 from ..types import Clip, Conditioning
-from ..weighing import without_ignored
-from .marks import HostTokens, pairs_in, prompt_of, rebuilt, unweighted
-from .rows import EDITED, check_embeddings, parts_of_rows, read_of_tokens, shared_tokens
 from .settings import Method, Settings
 
 EDITED_LINE = "Another node has put the tokens of a prompt together: they are weighed as they stand."

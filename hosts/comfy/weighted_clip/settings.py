@@ -11,9 +11,9 @@ from ....weighting.attention import WAYS, way_of
 from ....weighting.options import EncodeOptions
 from ....weighting.schemes import SCHEMES
 from ....weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
-from ..clip import is_stable_diffusion
+from ..clip.clip import is_stable_diffusion
+from ..clip.towers import has_towers
 from ..families.families import Family, text_family
-from ..towers import has_towers
 from ..types import Clip
 
 AUTO = "auto"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ....weighting.timed.schedule import TimedPrompt, read_timed
-from ..timed import check_branches, timed_entries, uniform_timing
+from ..clip.marks import values_of
+from ..clip.timed_prompts import check_branches, timed_entries, uniform_timing
 from ..types import Conditioning
-from .marks import values_of
 
 if TYPE_CHECKING:
     from .encoding import Session

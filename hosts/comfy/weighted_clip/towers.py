@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..towers import ENCODE, choices_of, copied, replaced_rule
+from ..clip.towers import ENCODE, choices_of, copied, replaced_rule
 
 if TYPE_CHECKING:
     from .encoding import Session

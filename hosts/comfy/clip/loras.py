@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...weighting.text.prompt import Issue, shortened
-from ...weighting.text.tags import LoraTag
-from ...weighting.timed.loras import LoraTimes, once
+from ....weighting.text.prompt import Issue, shortened
+from ....weighting.text.tags import LoraTag
+from ....weighting.timed.loras import LoraTimes, once
+from ..contract import host
+from ..models.lora_files import files_named, lora_files
+from ..models.models import NativeClip
+from ..types import Clip, ModelPatcher
 from .clip import EitherClip, is_stable_diffusion
-from .contract import host
-from .models.lora_files import files_named, lora_files
-from .models.models import NativeClip
-from .timed import Timing
-from .types import Clip, ModelPatcher
+from .timed_prompts import Timing
 
 
 class FoundLora(NamedTuple):

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...weighting.attention import PLAIN, RowEffect
-from ...weighting.pipeline import EncodedPrompt
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.schemes.negpip import NegPipError, paired
-from ...weighting.schemes.repeat import RepeatError, copies_of
-from ...weighting.text.prompt import Issue, Span
-from .attention.attention import with_effects
-from .types import Clip, Conditioning
+from ....weighting.attention import PLAIN, RowEffect
+from ....weighting.pipeline import EncodedPrompt
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.schemes.negpip import NegPipError, paired
+from ....weighting.schemes.repeat import RepeatError, copies_of
+from ....weighting.text.prompt import Issue, Span
+from ..attention.attention import with_effects
+from ..types import Clip, Conditioning
 
 
 def is_patched(clip: Clip) -> bool:

@@ -22,7 +22,7 @@ from ....weighting.reading.prompt_reader import ReadPrompt
 from ....weighting.text.chunks import ChunkLayout, Token, TokenChunk
 from ....weighting.text.embeddings import EmbeddingVector, plain_id
 from ....weighting.text.prompt import Fragment, Issue, Piece, Prompt, Span
-from ..towers import host_id
+from .towers import host_id
 
 Entry = tuple[Any, ...]
 """A token in the host's form: id, vector or picture; weight; and perhaps the number of its word."""

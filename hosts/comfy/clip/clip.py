@@ -17,32 +17,32 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...encoder.cache import DEFAULT_MEBIBYTES
-from ...encoder.encoding import EncodeFn
-from ...encoder.models.config import TOWERS
-from ...encoder.quoting import quote
-from ...encoder.tokenizer import default_tokenizer
-from ...weighting.chunking import chunks_of
-from ...weighting.encoders import Encoders, Prepared
-from ...weighting.options import EncodeOptions
-from ...weighting.pipeline import EncodedPrompt
-from ...weighting.plan import Variant
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.schemes import SCHEMES
-from ...weighting.text.prompt import Issue, Span
-from ...weighting.towers import Reader, Reads, as_sdxl, check_same_signs
-from .attention.words import with_words, words_or_blend
-from .by_host import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
-from .contract import CLIP, checked_object, host
-from .families.kinds import class_of
+from ....encoder.cache import DEFAULT_MEBIBYTES
+from ....encoder.encoding import EncodeFn
+from ....encoder.models.config import TOWERS
+from ....encoder.quoting import quote
+from ....encoder.tokenizer import default_tokenizer
+from ....weighting.chunking import chunks_of
+from ....weighting.encoders import Encoders, Prepared
+from ....weighting.options import EncodeOptions
+from ....weighting.pipeline import EncodedPrompt
+from ....weighting.plan import Variant
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.schemes import SCHEMES
+from ....weighting.text.prompt import Issue, Span
+from ....weighting.towers import Reader, Reads, as_sdxl, check_same_signs
+from ..attention.words import with_words, words_or_blend
+from ..contract import CLIP, checked_object, host
+from ..families.kinds import class_of
+from ..models.cache import memory_of, with_memory, with_recall
+from ..models.models import NativeClip, encode_native
+from ..models.native_clip import is_native
+from ..types import Clip, Conditioning, Tower
 from .host_clip import host_clip
-from .models.cache import memory_of, with_memory, with_recall
-from .models.models import NativeClip, encode_native
-from .models.native_clip import is_native
+from .host_encoding import HostRead, encode_by_host, read_for_host, stock_note, words_or_reason
+from .host_texts import text_as_typed, tokens_of_text
 from .schemes import check_repeat, check_signs, for_patched, is_patched, with_signs
 from .towers import answered_by, encode_fn, has_towers, host_id, other_rule, reader_of, t5_readers, tokenizers_of
-from .types import Clip, Conditioning, Tower
-from .weighted_clip.host_texts import text_as_typed, tokens_of_text
 
 logger = logging.getLogger(__name__)
 

@@ -14,22 +14,22 @@ from itertools import groupby, takewhile
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ...weighting.options import EncodeOptions
-from ...weighting.phrases.words import Words
-from ...weighting.pipeline import EncodedPrompt
-from ...weighting.reading.characters import Character, stripped
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.schemes import SCHEMES
-from ...weighting.syntax import syntax_of
-from ...weighting.text.prompt import Issue, Span
-from .attention.text_rows import Part, as_read, num_rows_read
-from .contract import host
-from .families.families import text_family
-from .titles import WEIGHTED_PROMPT
-from .types import Clip, Conditioning
-from .weighted_clip.host_texts import tokens_of_text
-from .weighted_clip.marks import HostText, HostTokens
-from .weighted_clip.rows import parts_of_rows, read_of_tokens, words_of_rows
+from ....weighting.options import EncodeOptions
+from ....weighting.phrases.words import Words
+from ....weighting.pipeline import EncodedPrompt
+from ....weighting.reading.characters import Character, stripped
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.schemes import SCHEMES
+from ....weighting.syntax import syntax_of
+from ....weighting.text.prompt import Issue, Span
+from ..attention.text_rows import Part, as_read, num_rows_read
+from ..contract import host
+from ..families.families import text_family
+from ..titles import WEIGHTED_PROMPT
+from ..types import Clip, Conditioning
+from .host_texts import tokens_of_text
+from .marks import HostText, HostTokens
+from .rows import parts_of_rows, read_of_tokens, words_of_rows
 
 _DEFAULTS = EncodeOptions()
 _OF_CLIP = {

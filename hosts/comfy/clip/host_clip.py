@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TypeVar
 
-from .types import Clip
+from ..types import Clip
 
 SESSION = "weighted_clip_session"
 """Attribute of the CLIPs of the node Weighted CLIP (weighted_clip/clip.py)."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...weighting.options import EncodeOptions
-from ...weighting.pipeline import EncodedPrompt
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.reading.view import id_of
-from ...weighting.towers import read_for_towers
+from ....weighting.options import EncodeOptions
+from ....weighting.pipeline import EncodedPrompt
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.reading.view import id_of
+from ....weighting.towers import read_for_towers
+from ..models.models import NativeClip
 from .clip import EitherClip, encode_text, has_towers, is_stable_diffusion, others_in, readers_of, towers_of
-from .models.models import NativeClip
 from .schemes import is_patched
 
 

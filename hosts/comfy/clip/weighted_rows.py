@@ -12,29 +12,29 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from ...encoder.quoting import quote
-from ...weighting.attention import PLAIN, effect_of, way_of
-from ...weighting.options import EncodeOptions
-from ...weighting.pipeline import EncodedPrompt
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.reading.view import counted
-from ...weighting.schemes import SCHEMES
-from ...weighting.text.chunks import Token
-from ...weighting.towers import Reads
-from .attention.attention import NOT_ACTING, with_effects
-from .attention.text_rows import as_read, num_rows_read
-from .attention.words import with_words
-from .by_host import prompt_by_host, stock_note
+from ....encoder.quoting import quote
+from ....weighting.attention import PLAIN, effect_of, way_of
+from ....weighting.options import EncodeOptions
+from ....weighting.pipeline import EncodedPrompt
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.reading.view import counted
+from ....weighting.schemes import SCHEMES
+from ....weighting.text.chunks import Token
+from ....weighting.towers import Reads
+from ..attention.attention import NOT_ACTING, with_effects
+from ..attention.text_rows import as_read, num_rows_read
+from ..attention.words import with_words
+from ..contract import host
+from ..families.families import FAMILIES, Family, text_family
+from ..families.kinds import class_of
+from ..models.models import NativeClip
+from ..types import Clip, ModelPatcher
 from .clip import EitherClip, Encoded, encode_unsigned, is_stable_diffusion, others_in, towers_of
-from .contract import host
-from .families.families import FAMILIES, Family, text_family
-from .families.kinds import class_of
 from .host_clip import host_clip
-from .models.models import NativeClip
-from .types import Clip, ModelPatcher
-from .weighted_clip.host_texts import text_to_weigh, tokens_of_text
-from .weighted_clip.marks import unweighted
-from .weighted_clip.rows import check_embeddings, parts_of_rows, read_of_tokens, shared_tokens, words_of_rows
+from .host_encoding import prompt_by_host, stock_note
+from .host_texts import text_to_weigh, tokens_of_text
+from .marks import unweighted
+from .rows import check_embeddings, parts_of_rows, read_of_tokens, shared_tokens, words_of_rows
 
 KNOWN_MODELS = ", ".join(family.title for family in FAMILIES)
 """Names of the known models."""

@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ...weighting.options import EncodeOptions
-from ...weighting.text.prompt import Issue, Span, shortened
-from ...weighting.timed.schedule import Counter, TimedPrompt, runs
-from ...weighting.towers import read_together
+from ....weighting.options import EncodeOptions
+from ....weighting.text.prompt import Issue, Span, shortened
+from ....weighting.timed.schedule import Counter, TimedPrompt, runs
+from ....weighting.towers import read_together
+from ..models.models import NativeClip
+from ..placing.placed_parts import PlacedPart, check_parts, placed_entries
+from ..types import Conditioning, ModelPatcher
 from .clip import EitherClip, Encoded, encode_texts, is_stable_diffusion, readers_of
-from .models.models import NativeClip
-from .placing.placed_parts import PlacedPart, check_parts, placed_entries
 from .towers import has_towers
-from .types import Conditioning, ModelPatcher
 
 PercentToSigma = Callable[[float], float]
 """From a fraction of the way, 0 to 1, to the noise level there; decreasing."""

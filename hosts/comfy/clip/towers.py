@@ -16,20 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...encoder.encoding import EncodeFn, Encoding
-from ...encoder.masks import check_mask
-from ...encoder.tokenizer import without_surrogates
-from ...weighting.schemes import SCHEMES
-from ...weighting.text.chunks import ChunkLayout
-from ...weighting.text.embeddings import TokenId
-from ...weighting.towers import Reader, T5Reader
-from ..tokenizing import HostTokenize
-from .contract import TOKENIZER, TOWER, checked_object, host
-from .families.families import text_family
-from .models.native_clip import encoder_of
-from .models.token_offsets import HostEmbeddings, offsets
-from .titles import WEIGHTED_PROMPT
-from .types import Clip, Tokenizer, Tower
+from ....encoder.encoding import EncodeFn, Encoding
+from ....encoder.masks import check_mask
+from ....encoder.tokenizer import without_surrogates
+from ....weighting.schemes import SCHEMES
+from ....weighting.text.chunks import ChunkLayout
+from ....weighting.text.embeddings import TokenId
+from ....weighting.towers import Reader, T5Reader
+from ...tokenizing import HostTokenize
+from ..contract import TOKENIZER, TOWER, checked_object, host
+from ..families.families import text_family
+from ..models.native_clip import encoder_of
+from ..models.token_offsets import HostEmbeddings, offsets
+from ..titles import WEIGHTED_PROMPT
+from ..types import Clip, Tokenizer, Tower
 
 T5 = "t5xxl"
 """Name of the T5 encoder beside CLIP text towers."""

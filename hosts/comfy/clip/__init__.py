@@ -1,0 +1,1 @@
+"""ComfyUI's CLIP as encoders: its towers and tokens, and the conditionings made with them."""
