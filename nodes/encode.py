@@ -12,10 +12,10 @@ from ..hosts.comfy.clip.loras import HookedClip, find_loras, hook_loras, lora_is
 from ..hosts.comfy.clip.timed_prompts import check_branches, encode_timed, timing_from
 from ..hosts.comfy.clip.weighted_rows import check_sections, report_of, weigh_text
 from ..hosts.comfy.consumers import HIDDEN, is_used
-from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
 from ..hosts.comfy.placing.placements import place_lines
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
+from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host, as_weighed
 from ..weighting.attention import WAYS
 from ..weighting.options import OPTIONS, EncodeOptions
 from ..weighting.reading.convert import TARGETS

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from ..encoder.quoting import quote
 from ..hosts.comfy.clip.clip import EitherClip, encode_text, towers_of
-from ..hosts.comfy.live_tokenizers import as_by_host
 from ..hosts.comfy.old_nodes import OldNode, balanced
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
+from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host
 from ..weighting.normalization import NORMALIZATIONS
 from ..weighting.options import EncodeOptions
 from ..weighting.text.problems import Problem, refuse

@@ -3,7 +3,7 @@
 A node with a ruler marks its prompt boxes and the inputs that affect reading (`node.MARK`), which the page finds in
 the node's description. Its ``options`` makes `EncodeOptions` from the values of those inputs, for itself and for the
 ruler. If it accepts text encoders other than CLIP, its ``reads_as`` reads a prompt for these
-(hosts/comfy/live_tokenizers.py).
+(hosts/comfy/weighted_clip/live_tokenizers.py).
 
 Source: behaviour of ComfyUI 0.3.64 and 0.29.0.
 """
@@ -219,7 +219,7 @@ def _ruler_node(node_class: Any) -> RulerNode:
         reads_as = reader_for(values) if reader_for else getattr(node_class, "reads_as", None)
         if reads_as is None:
             return None
-        from ..hosts.comfy.live_tokenizers import live_reader
+        from ..hosts.comfy.weighted_clip.live_tokenizers import live_reader
 
         return live_reader(encoder, reads_as)
 

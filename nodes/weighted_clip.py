@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
 from ..hosts.comfy.models.cache import with_memory
-from ..hosts.comfy.served import tell_served
 from ..hosts.comfy.titles import WEIGHTED_CLIP
 from ..hosts.comfy.types import Clip
-from ..hosts.comfy.weighted_clip.clip import settings_of, weighted_clip
-from ..hosts.comfy.weighted_clip.encoding import Report
+from ..hosts.comfy.weighted_clip.encoder_call import Report
+from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host, as_weighed
+from ..hosts.comfy.weighted_clip.served_texts import tell_served
 from ..hosts.comfy.weighted_clip.settings import ATTENTION, AUTO, CHOICES, Settings
+from ..hosts.comfy.weighted_clip.wrapped_clip import settings_of, weighted_clip
 from ..weighting.attention import way_of
 from ..weighting.options import EncodeOptions
 from ..weighting.reading.prompt_reader import ReadPrompt

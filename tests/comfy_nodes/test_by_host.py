@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip import NODE_CLASS_MAPPINGS
-from weighted_clip.hosts.comfy import live_tokenizers
 from weighted_clip.hosts.comfy.attention.attention import MARKER
 from weighted_clip.hosts.comfy.clip.host_texts import STAND_IN
 from weighted_clip.hosts.comfy.families.attention_layers import in_cross_attention
 from weighted_clip.hosts.comfy.families.families import BY_TOKENIZER, Family
 from weighted_clip.hosts.comfy.families.kinds import class_of
 from weighted_clip.hosts.comfy.families.queries import told_by_layer
+from weighted_clip.hosts.comfy.weighted_clip import live_tokenizers
 from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.web.inspection import RequestError, inspect, reader_of, request_of
 

@@ -348,8 +348,8 @@ def fails(check: Callable[[], None]) -> bool:
 
 def check_faults_put_in_on_purpose_are_seen() -> None:
     """Each is what a careless change of the node would do."""
-    weighted_clip = ours_of("hosts.comfy.weighted_clip.clip")
-    encoding = ours_of("hosts.comfy.weighted_clip.encoding")
+    weighted_clip = ours_of("hosts.comfy.weighted_clip.wrapped_clip")
+    encoding = ours_of("hosts.comfy.weighted_clip.encoder_call")
     host_texts = ours_of("hosts.comfy.clip.host_texts")
     host_clip = ours_of("hosts.comfy.clip.host_clip").host_clip
     mixin = weighted_clip._Weighted

@@ -43,7 +43,7 @@ def served(clip: Any, lines: list[str] | None = None, **choices: Any) -> Any:
     settings = ours_of("hosts.comfy.weighted_clip.settings").Settings
     options = ours_of("weighting.options").EncodeOptions
     scheme = {"choice": choices.pop("scheme")} if "scheme" in choices else {}
-    make = ours_of("hosts.comfy.weighted_clip.clip").weighted_clip
+    make = ours_of("hosts.comfy.weighted_clip.wrapped_clip").weighted_clip
     return make(clip, settings(options(**choices), **scheme), lambda report: said.extend(report.lines))
 
 

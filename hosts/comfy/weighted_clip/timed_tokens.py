@@ -14,7 +14,7 @@ from ..clip.timed_prompts import check_branches, timed_entries, uniform_timing
 from ..types import Conditioning
 
 if TYPE_CHECKING:
-    from .encoding import Session
+    from .encoder_call import Session
 
 
 class TimedChunks(list[Any]):

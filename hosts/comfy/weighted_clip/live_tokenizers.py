@@ -16,16 +16,16 @@ from importlib import import_module
 from threading import Lock
 from typing import Any
 
-from ...encoder.models.config import TOWERS
-from ...weighting.options import EncodeOptions
-from ...weighting.reading.prompt_reader import ReadPrompt
-from .attention.text_rows import as_read
-from .clip.host_encoding import read_for_host, stock_note
-from .clip.host_texts import text_to_weigh, tokens_of_text
-from .clip.rows import check_embeddings, read_of_tokens
-from .families.families import BY_TOKENIZER, FAMILIES
-from .families.kinds import class_of
-from .types import Clip
+from ....encoder.models.config import TOWERS
+from ....weighting.options import EncodeOptions
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ..attention.text_rows import as_read
+from ..clip.host_encoding import read_for_host, stock_note
+from ..clip.host_texts import text_to_weigh, tokens_of_text
+from ..clip.rows import check_embeddings, read_of_tokens
+from ..families.families import BY_TOKENIZER, FAMILIES
+from ..families.kinds import class_of
+from ..types import Clip
 
 logger = logging.getLogger(__name__)
 

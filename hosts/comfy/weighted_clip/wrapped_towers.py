@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..clip.towers import ENCODE, choices_of, copied, replaced_rule
 
 if TYPE_CHECKING:
-    from .encoding import Session
+    from .encoder_call import Session
 
 PART = "weighted_clip_part"
 """Attribute of a copy with its `Part`."""

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .contract import host
-from .encoded_texts import note_texts
+from ..contract import host
+from ..encoded_texts import note_texts
 
 EVENT = "weighted_clip.served"
 """Message to the page after a prompt of a box was encoded (web/comfyui/ruler.js)."""

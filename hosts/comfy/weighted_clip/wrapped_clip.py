@@ -23,10 +23,10 @@ from ..clip.marks import marked_chunks, values_of
 from ..clip.towers import t5_readers
 from ..contract import CLIP, checked_object
 from ..types import Clip, Conditioning
-from .encoding import Report, Session
+from .encoder_call import Report, Session
 from .settings import Settings, method_for
 from .timed_tokens import TimedChunks, timed_conditioning, timed_tokens
-from .towers import copied_model
+from .wrapped_towers import copied_model
 
 GENERATING = {"skip_template", "thinking", "lyrics", "audio", "video"}
 """Options of the host's tokenizers for text that no picture is drawn by."""
