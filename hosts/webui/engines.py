@@ -33,7 +33,7 @@ from ...weighting.options import EncodeOptions
 from ...weighting.text.chunks import ChunkLayout
 from ...weighting.text.embeddings import EmbeddingError, EmbeddingVector, Placed, TokenId, plain_id
 from ...weighting.towers import Reader
-from ..tokenizing import HostTokenize
+from ..host_tokenizer import HostTokenize
 
 
 class Embedding(Protocol):

@@ -23,9 +23,15 @@ from ...weighting.options import AS_HOST, PLACE_OPTIONS, EncodeOptions
 from ...weighting.placing.places import PlacedPhrase
 from ...weighting.schemes import SCHEMES
 from ...weighting.script_settings import ACTED_BY
+from .attention.cross_attention import AttentionHooks
+from .attention.joint_attention import JointAttention
+from .attention.joint_models import acted_by, family_of, idle_lines, is_beyond_clip, title_of
+from .attention.known_texts import Texts
+from .attention.map_recorder import WordMaps
+from .attention.pairs import check_one_unet, is_theirs_active, reading_pairs
+from .attention.placed_phrases import Placing
 from .axes import settle
 from .conditioning import cannot_be_bound, refuse_infinite_parts, refuse_padded_prompts, swapped
-from .cross_attention import AttentionHooks
 from .engines import (
     Engine,
     Generation,
@@ -37,15 +43,9 @@ from .engines import (
     engines_of,
     is_ended,
 )
-from .joint_attention import JointAttention
-from .joint_models import acted_by, family_of, idle_lines, is_beyond_clip, title_of
 from .joint_texts import JointTexts, Weights
 from .notes import LEFT_OUT, Problems, idle_emphasis, leaves_us_out, sampler_lines
-from .pairs import check_one_unet, is_theirs_active, reading_pairs
-from .places import Placing
 from .settings import FIRST, INFOTEXT, Settings
-from .texts import Texts
-from .word_maps import WordMaps
 
 logger = logging.getLogger(__name__)
 

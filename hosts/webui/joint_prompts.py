@@ -13,8 +13,8 @@ from ...weighting.reading.characters import stripped
 from ...weighting.reading.prompt_reader import ReadPrompt, placed
 from ...weighting.text.chunks import Token
 from ...weighting.text.prompt import Fragment, Issue, Prompt, pieces_of
+from .attention.joint_models import family_of
 from .engines import WebUIError, as_emphasized, host_option
-from .joint_models import family_of
 from .joint_texts import HostText, Weights, as_plain
 from .model_readers import ModelReaders
 from .settings import Settings

@@ -28,11 +28,11 @@ from ...weighting.syntax import parse
 from ...weighting.text.chunks import Token
 from ...weighting.text.prompt import Issue, Span
 from ...weighting.towers import read_for_towers
+from .attention.known_texts import Part, Text, rows_in
 from .conditioning import infinite_weights
 from .engines import Model, WebUIError, as_emphasized, host_option
 from .model_readers import ModelReaders, readers_of
 from .t5 import T5, as_host_reads
-from .texts import Part, Text, rows_in
 
 IN_T5 = "t5xxl"
 """Name of T5 among the text encoders of a model."""

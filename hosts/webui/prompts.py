@@ -23,6 +23,10 @@ from ...weighting.reading.view import counted
 from ...weighting.schemes import SCHEMES
 from ...weighting.syntax import parse
 from ...weighting.text.prompt import Issue, shortened
+from .attention.joint_models import family_of, idle_lines, title_of
+from .attention.known_texts import Texts
+from .attention.map_recorder import WordMaps
+from .attention.placed_phrases import Placing, absent_phrase
 from .conditioning import (
     INFINITE,
     INFINITE_PART,
@@ -33,15 +37,11 @@ from .conditioning import (
     refuse_padded_prompts,
 )
 from .engines import WebUIError, as_emphasized, host_option
-from .joint_models import family_of, idle_lines, title_of
 from .joint_prompts import read_beyond_clip, reweighted, weights_in
 from .joint_texts import BROKEN, Weights
 from .lab import base_options
 from .model_readers import ModelReaders, model_in_memory, readers_of
-from .places import Placing, absent_phrase
 from .settings import Settings
-from .texts import Texts
-from .word_maps import WordMaps
 
 CLAMPED = "clamped-weight"
 """Code of problems about weights that are reduced."""

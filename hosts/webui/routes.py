@@ -27,9 +27,9 @@ from ...weighting.reading.prompt_reader import ReadPrompt
 from ...weighting.reading.timed_view import TimedRead, webui_view
 from ...weighting.reading.view import least_size
 from ...weighting.timed.schedule import MAX_STEPS
+from .attention.joint_models import family_of, idle_lines, title_of
 from .engines import UnknownEncodersError, WebUIError, host_option
 from .exchange import settings_of
-from .joint_models import family_of, idle_lines, title_of
 from .model_readers import POOLED, model_in_memory, readers_of
 from .prompts import WebUIPrompt, read_for_generation
 from .settings import INFOTEXT, NAMES, Settings

@@ -165,7 +165,7 @@ def read_otherwise(model: Any, texts: Sequence[tuple[torch.Tensor, Weighed]], fo
 
     Shares of all keys at the picture's queries of each image that reads one of these texts are added to ``found``.
     """
-    family = ours("hosts.webui.joint_models").family_of(model)
+    family = ours("hosts.webui.attention.joint_models").family_of(model)
     network = model.forge_objects.unet.model.diffusion_model
     module = __import__(family.module, fromlist=["x"])
     now: dict[str, Any] = {}

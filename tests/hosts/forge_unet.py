@@ -111,7 +111,7 @@ def paired(encoders: Any, predicted: Callable[..., torch.Tensor], unet: torch.nn
         weights = torch.tensor(prompt.read.chunks[0].weights)
         expected = predicted(plain, **written_out(signs=torch.where(weights < 0, -1.0, 1.0)[:, None]))
         pairs = ours("weighting.schemes.negpip").paired(prompt.hidden, prompt.signs)
-        with ours("hosts.webui.pairs").reading_pairs(host_model):
+        with ours("hosts.webui.attention.pairs").reading_pairs(host_model):
             measured = predicted(pairs)
         found.append(compared(text, pairs.shape[1], measured, expected, predicted(plain)))
     return found

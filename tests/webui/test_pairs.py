@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from weighted_clip.hosts.webui.attention.pairs import reading_pairs
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import arm
-from weighted_clip.hosts.webui.pairs import reading_pairs
 
 from . import fake_webui as fake
 from .test_webui import expected, native

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer
-from weighted_clip.hosts.tokenizing import HostTokenize
+from weighted_clip.hosts.host_tokenizer import HostTokenize
 from weighted_clip.hosts.webui import routes
 from weighted_clip.hosts.webui.engines import WebUIError, engines_of
 from weighted_clip.hosts.webui.model_readers import NOT_LOADED

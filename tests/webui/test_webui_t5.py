@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.hosts.webui.attention.joint_models import idle_lines
 from weighted_clip.hosts.webui.engines import WebUIError
-from weighted_clip.hosts.webui.joint_models import idle_lines
 from weighted_clip.hosts.webui.joint_texts import SPACED
 from weighted_clip.hosts.webui.model_readers import LOADS_NEXT, NOT_LOADED, POOLED, T5_OFF
 from weighted_clip.hosts.webui.routes import UNKNOWN

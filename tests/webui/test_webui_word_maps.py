@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from weighted_clip.hosts.webui import word_maps
+from weighted_clip.hosts.webui.attention import map_recorder as word_maps
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.generation import add_word_maps, arm
 from weighted_clip.hosts.webui.settings import Settings, pasted, take, untaken

@@ -2,7 +2,7 @@
 
 An attention reads rows by keys and values. A row with sign -1 keeps its key, so the image attends to it as before, but
 its value is negated, so its contribution is subtracted. Hosts carry the signs to the attention:
-``hosts/comfy/clip/schemes.py``, ``hosts/webui/pairs.py``.
+``hosts/comfy/clip/schemes.py``, ``hosts/webui/attention/pairs.py``.
 
 Source: docs/reference/schemes.md, "NegPip"; behaviour of ComfyUI-ppm 200f4609 (2026-05) and sd-webui-negpip dc75fd2c
 (2025-11).

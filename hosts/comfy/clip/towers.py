@@ -23,7 +23,7 @@ from ....weighting.schemes import SCHEMES
 from ....weighting.text.chunks import ChunkLayout
 from ....weighting.text.embeddings import TokenId
 from ....weighting.towers import Reader, T5Reader
-from ...tokenizing import HostTokenize
+from ...host_tokenizer import HostTokenize
 from ..contract import TOKENIZER, TOWER, checked_object, host
 from ..families.families import text_family
 from ..models.native_clip import encoder_of

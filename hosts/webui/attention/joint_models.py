@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ...weighting.options import AS_HOST, OPTIONS, PLACE_OPTIONS
-from ...weighting.script_settings import INFOTEXT
-from ...weighting.syntax import syntax_of
-from .engines import Model, UnknownEncodersError, WebUIError, engines_of
-from .settings import Settings
+from ....weighting.options import AS_HOST, OPTIONS, PLACE_OPTIONS
+from ....weighting.script_settings import INFOTEXT
+from ....weighting.syntax import syntax_of
+from ..engines import Model, UnknownEncodersError, WebUIError, engines_of
+from ..settings import Settings
 
 CANNOT = ("normalization", "padding")
 """Options of rows that cannot act beside T5."""

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ...weighting.phrases.words import Words, words_of
-from ...weighting.placing.areas import area_mask
-from ...weighting.placing.fields import acts_at, levels_of_steps, logarithms, means, weights_by_place
-from ...weighting.placing.places import PlacedPhrase
-from ...weighting.reading.view import counted
-from ...weighting.syntax import parse
-from ...weighting.text.prompt import shortened
+from ....weighting.phrases.words import Words, words_of
+from ....weighting.placing.areas import area_mask
+from ....weighting.placing.fields import acts_at, levels_of_steps, logarithms, means, weights_by_place
+from ....weighting.placing.places import PlacedPhrase
+from ....weighting.reading.view import counted
+from ....weighting.syntax import parse
+from ....weighting.text.prompt import shortened
+from ..engines import Generation, WebUIError
 from .cross_attention import AttentionHooks
-from .engines import Generation, WebUIError
-from .texts import Known, Text, Texts
+from .known_texts import Known, Text, Texts
 
 LEVELS = "get_sigmas"
 """Method by which the host's sampler makes the noise levels of its steps."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .engines import Generation, Model, WebUIError, is_ended, unet_of
+from ..engines import Generation, Model, WebUIError, is_ended, unet_of
 
 PARTS = {"to_k": 0, "to_v": 1}
 """Layers of an attention by name, with the row of each pair that they read."""

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...weighting.attention import RowEffect
-from ...weighting.phrases.words import Words, names_in, rows_in_towers, words_of_towers
-from ...weighting.pipeline import EncodedPrompt
-from .conditioning import Run
-from .engines import Model, Watched, WebUIError
+from ....weighting.attention import RowEffect
+from ....weighting.phrases.words import Words, names_in, rows_in_towers, words_of_towers
+from ....weighting.pipeline import EncodedPrompt
+from ..conditioning import Run
+from ..engines import Model, Watched, WebUIError
 
 BLEND = "as they are a blend of several prompts"
 """Reason why nobody can tell which rows of a text are its words."""

@@ -18,16 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...weighting import key_weights as weighing
-from ...weighting.placing.field_bias import Places, least_bias
-from ...weighting.placing.queries import Queries
-from ...weighting.reading.view import counted
+from ....weighting import key_weights as weighing
+from ....weighting.placing.field_bias import Places, least_bias
+from ....weighting.placing.queries import Queries
+from ....weighting.reading.view import counted
+from ..engines import Generation, WebUIError, is_ended
 from .cross_attention import ATTENTIONS, AttentionHooks
-from .engines import Generation, WebUIError, is_ended
 from .joint_models import Family, family_of, network_of
-from .places import Placing
-from .texts import Known, Texts, rows_in
-from .word_maps import WordMaps
+from .known_texts import Known, Texts, rows_in
+from .map_recorder import WordMaps
+from .placed_phrases import Placing
 
 PATCH = 2
 """Places of the latent along a side of one of the picture's in these networks; at the edges they may reach over it."""

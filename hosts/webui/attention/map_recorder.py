@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ...weighting.placing.queries import Queries
-from ...weighting.placing.word_maps import MAX_BYTES, MAX_WATCHED, LayerMaps, check_bytes, key_rows, mean_shares
-from ...weighting.reading.view import counted
+from ....weighting.placing.queries import Queries
+from ....weighting.placing.word_maps import MAX_BYTES, MAX_WATCHED, LayerMaps, check_bytes, key_rows, mean_shares
+from ....weighting.reading.view import counted
+from ..engines import Generation, Processed, WebUIError, host_option
 from .cross_attention import AttentionHooks, attention_of
-from .engines import Generation, Processed, WebUIError, host_option
-from .texts import Known, Texts
+from .known_texts import Known, Texts
 
 PARTS = ("to_q", "to_k", "to_v")
 """Layers of an attention by name, which make its queries, keys and values."""

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .engines import Generation, WebUIError, is_ended, unet_of
+from ..engines import Generation, WebUIError, is_ended, unet_of
 from .joint_models import FAMILIES, family_of
+from .known_texts import BLEND, Known, Texts
 from .pairs import check_one_unet
-from .texts import BLEND, Known, Texts
 
 ATTENTIONS = ("attention_basic", "attention_pytorch", "attention_split", "attention_sub_quad")
 """Names of the host's functions that take a mask with a number for each query and key."""
