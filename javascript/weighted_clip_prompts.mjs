@@ -1,6 +1,6 @@
 /**
  * In the WebUI: the tokens of the prompts below their boxes in txt2img and img2img, by the host's own reading
- * (hosts/webui/routes.py), and what goes between those boxes, our script there and our tab. A click on a token changes its weight in
+ * (hosts/webui/script/routes.py), and what goes between those boxes, our script there and our tab. A click on a token changes its weight in
  * the box as typing does. It changes nothing else of the host's, and does nothing on a page that has no such boxes, as the stand-alone
  * lab's.
  */

@@ -21,7 +21,7 @@ DEFENDED = {
     # no syntax by itself: the WebUI's where its Emphasis mode is None, with the chunks that it cuts
     "weighting/options.py": ["(self.syntax, self.chunking) == ('none', 'a1111')"],
     # patterns of a word in each syntax, for the host's X/Y/Z plot alone
-    "hosts/webui/axis_values.py": ["syntax in _GROUPS"],
+    "hosts/webui/script/axis_values.py": ["syntax in _GROUPS"],
 }
 """Comparisons with a name that stay, by file."""
 

@@ -30,7 +30,6 @@ from .attention.known_texts import Texts
 from .attention.map_recorder import WordMaps
 from .attention.pairs import check_one_unet, is_theirs_active, reading_pairs
 from .attention.placed_phrases import Placing
-from .axes import settle
 from .conditioning import cannot_be_bound, refuse_infinite_parts, refuse_padded_prompts, swapped
 from .engines import (
     Engine,
@@ -44,7 +43,8 @@ from .engines import (
     is_ended,
 )
 from .joint_texts import JointTexts, Weights
-from .notes import LEFT_OUT, Problems, idle_emphasis, leaves_us_out, sampler_lines
+from .script.axes import settle
+from .script.notes import LEFT_OUT, Problems, idle_emphasis, leaves_us_out, sampler_lines
 from .settings import FIRST, INFOTEXT, Settings
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ OPTIONAL = frozenset(("gradio", "aiohttp", "accelerate"))
 """Modules that need one of these are read where it is installed."""
 
 MADE_OF_WORDS: Mapping[str, Callable[[Any], list[re.Pattern[str]]]] = {
-    "hosts/webui/axis_values.py": lambda axis_values: [
+    "hosts/webui/script/axis_values.py": lambda axis_values: [
         axis_values.form_of("a red cat", syntax) for syntax in ("comfy", "a1111", "compel")
     ],
 }

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from weighted_clip.hosts.webui.axes import BIND, LABEL, MENUS, PLACES
-from weighted_clip.hosts.webui.axis_values import STRENGTH, WEIGHT, WEIGHT_STRENGTH
+from weighted_clip.hosts.webui.script.axes import BIND, LABEL, MENUS, PLACES
+from weighted_clip.hosts.webui.script.axis_values import STRENGTH, WEIGHT, WEIGHT_STRENGTH
 
 from .webui_server import TITLE, APIError, WebUIServer, pixels_of
 

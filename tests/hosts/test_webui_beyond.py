@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from weighted_clip.hosts.webui.model_readers import LOADS_NEXT
-from weighted_clip.hosts.webui.routes import UNKNOWN
+from weighted_clip.hosts.webui.script.routes import UNKNOWN
 from weighted_clip.workshop.find_hosts import Host
 
 from ..web.chromium import Tab, running_chromium

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from weighted_clip.hosts.webui.model_readers import LOADS_NEXT, NOT_LOADED, POOLED, T5_OFF
-from weighted_clip.hosts.webui.routes import IGNORED, UNKNOWN
+from weighted_clip.hosts.webui.script.routes import IGNORED, UNKNOWN
 from weighted_clip.hosts.webui.t5 import LOST, STOPS
 from weighted_clip.hosts.webui.t5 import UNKNOWN as UNKNOWN_TO_T5
 from weighted_clip.weighting.infotext import read_infotext

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.webui.axes import BIND, LABEL, MENUS, PLACES, add_axes
-from weighted_clip.hosts.webui.axis_values import (
+from weighted_clip.hosts.webui.engines import WebUIError
+from weighted_clip.hosts.webui.generation import arm
+from weighted_clip.hosts.webui.script.axes import BIND, LABEL, MENUS, PLACES, add_axes
+from weighted_clip.hosts.webui.script.axis_values import (
     STRENGTH,
     WEIGHT,
     WEIGHT_STRENGTH,
@@ -18,8 +20,6 @@ from weighted_clip.hosts.webui.axis_values import (
     weights,
     with_weight,
 )
-from weighted_clip.hosts.webui.engines import WebUIError
-from weighted_clip.hosts.webui.generation import arm
 from weighted_clip.hosts.webui.settings import INFOTEXT, Settings
 from weighted_clip.weighting.syntax import parse
 

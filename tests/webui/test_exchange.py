@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from weighted_clip.encoder.option import Option
 from weighted_clip.hosts.webui.engines import WebUIError
-from weighted_clip.hosts.webui.exchange import ALONE, MAX_CHARACTERS, SHARED, given, taken
-from weighted_clip.hosts.webui.lab import base_options
+from weighted_clip.hosts.webui.script.exchange import ALONE, MAX_CHARACTERS, SHARED, given, taken
+from weighted_clip.hosts.webui.script.lab import base_options
 from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.hosts.webui import routes
 from weighted_clip.hosts.webui.engines import Engine, WebUIError
 from weighted_clip.hosts.webui.generation import arm
+from weighted_clip.hosts.webui.script import routes
 from weighted_clip.hosts.webui.settings import Settings
 
 from . import fake_webui as fake

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.hosts.webui.generation import PROBLEMS, arm, report
-from weighted_clip.hosts.webui.notes import SCRIPT, sampler_lines
-from weighted_clip.hosts.webui.routes import inspected
+from weighted_clip.hosts.webui.script.notes import SCRIPT, sampler_lines
+from weighted_clip.hosts.webui.script.routes import inspected
 from weighted_clip.hosts.webui.settings import INFOTEXT
 
 from . import fake_webui as fake

@@ -11,7 +11,7 @@ import pytest
 import torch
 from weighted_clip.hosts.webui.engines import METHODS, WebUIError
 from weighted_clip.hosts.webui.generation import arm
-from weighted_clip.hosts.webui.lab import run_in_queue
+from weighted_clip.hosts.webui.script.lab import run_in_queue
 from weighted_clip.hosts.webui.settings import Settings
 
 from ..faults.injection import ERRORS, FailingAt, failure, num_operations

@@ -11,7 +11,7 @@ import pytest
 import torch
 from weighted_clip.hosts.webui.conditioning import swapped
 from weighted_clip.hosts.webui.engines import WebUIError, engines_of
-from weighted_clip.hosts.webui.lab import LoadedModel, base_options, run_in_queue
+from weighted_clip.hosts.webui.script.lab import LoadedModel, base_options, run_in_queue
 from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.weighting.options import EncodeOptions
 

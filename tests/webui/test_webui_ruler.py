@@ -14,10 +14,10 @@ import pytest
 import torch
 from weighted_clip.encoder.tokenizer import CleaningTokenize, default_tokenizer
 from weighted_clip.hosts.host_tokenizer import HostTokenize
-from weighted_clip.hosts.webui import routes
 from weighted_clip.hosts.webui.engines import WebUIError, engines_of
 from weighted_clip.hosts.webui.model_readers import NOT_LOADED
-from weighted_clip.hosts.webui.routes import FIELDS, IGNORED, REFUSED, UNKNOWN, inspected
+from weighted_clip.hosts.webui.script import routes
+from weighted_clip.hosts.webui.script.routes import FIELDS, IGNORED, REFUSED, UNKNOWN, inspected
 from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.web.inspection import inspect
 from weighted_clip.weighting.options import OPTIONS, EncodeOptions

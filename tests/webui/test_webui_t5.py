@@ -13,7 +13,7 @@ from weighted_clip.hosts.webui.attention.joint_models import idle_lines
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.joint_texts import SPACED
 from weighted_clip.hosts.webui.model_readers import LOADS_NEXT, NOT_LOADED, POOLED, T5_OFF
-from weighted_clip.hosts.webui.routes import UNKNOWN
+from weighted_clip.hosts.webui.script.routes import UNKNOWN
 from weighted_clip.hosts.webui.settings import Settings
 from weighted_clip.hosts.webui.t5 import LOST, STOPS
 from weighted_clip.hosts.webui.t5 import UNKNOWN as UNKNOWN_TO_T5

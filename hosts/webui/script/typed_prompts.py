@@ -13,21 +13,21 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from ...weighting.options import EncodeOptions
-from ...weighting.phrases.bind import ABSENT
-from ...weighting.phrases.words import words_of
-from ...weighting.placing.places import MAX_PLACES, PlacedPhrase, read_places
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.reading.timed_view import StandingText, TimedRead, read_as_webui
-from ...weighting.reading.view import counted
-from ...weighting.schemes import SCHEMES
-from ...weighting.syntax import parse
-from ...weighting.text.prompt import Issue, shortened
-from .attention.joint_models import family_of, idle_lines, title_of
-from .attention.known_texts import Texts
-from .attention.map_recorder import WordMaps
-from .attention.placed_phrases import Placing, absent_phrase
-from .conditioning import (
+from ....weighting.options import EncodeOptions
+from ....weighting.phrases.bind import ABSENT
+from ....weighting.phrases.words import words_of
+from ....weighting.placing.places import MAX_PLACES, PlacedPhrase, read_places
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.reading.timed_view import StandingText, TimedRead, read_as_webui
+from ....weighting.reading.view import counted
+from ....weighting.schemes import SCHEMES
+from ....weighting.syntax import parse
+from ....weighting.text.prompt import Issue, shortened
+from ..attention.joint_models import family_of, idle_lines, title_of
+from ..attention.known_texts import Texts
+from ..attention.map_recorder import WordMaps
+from ..attention.placed_phrases import Placing, absent_phrase
+from ..conditioning import (
     INFINITE,
     INFINITE_PART,
     Stack,
@@ -36,12 +36,12 @@ from .conditioning import (
     infinite_weights,
     refuse_padded_prompts,
 )
-from .engines import WebUIError, as_emphasized, host_option
-from .joint_prompts import read_beyond_clip, reweighted, weights_in
-from .joint_texts import BROKEN, Weights
+from ..engines import WebUIError, as_emphasized, host_option
+from ..joint_prompts import read_beyond_clip, reweighted, weights_in
+from ..joint_texts import BROKEN, Weights
+from ..model_readers import ModelReaders, model_in_memory, readers_of
+from ..settings import Settings
 from .lab import base_options
-from .model_readers import ModelReaders, model_in_memory, readers_of
-from .settings import Settings
 
 CLAMPED = "clamped-weight"
 """Code of problems about weights that are reduced."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from ...encoder.tokenizer import CleaningTokenize, default_tokenizer
-from ...weighting.options import EncodeOptions
-from ...weighting.pipeline import Check, EncodedPrompt
-from ...weighting.towers import Reader
-from .conditioning import swapped
-from .engines import Model, WebUIError, as_emphasized, comma_backtrack, engines_of, host_option, text_engine_class
+from ....encoder.tokenizer import CleaningTokenize, default_tokenizer
+from ....weighting.options import EncodeOptions
+from ....weighting.pipeline import Check, EncodedPrompt
+from ....weighting.towers import Reader
+from ..conditioning import swapped
+from ..engines import Model, WebUIError, as_emphasized, comma_backtrack, engines_of, host_option, text_engine_class
 
 
 class LoadedModel:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...encoder.option import Option
-from ...encoder.quoting import quote
-from ...weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions
-from ...weighting.script_settings import OWN
-from .engines import WebUIError, as_emphasized
+from ....encoder.option import Option
+from ....encoder.quoting import quote
+from ....weighting.options import OPTIONS, PLACE_OPTIONS, EncodeOptions
+from ....weighting.script_settings import OWN
+from ..engines import WebUIError, as_emphasized
+from ..settings import NAMES, Settings
 from .lab import base_options
-from .settings import NAMES, Settings
 
 SHARED = tuple(name for name in NAMES if name in OPTIONS)
 """Settings of the script that are options of the tab as well."""

@@ -21,18 +21,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...encoder.foreign_text import parse_json
-from ...encoder.quoting import quote
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.reading.timed_view import TimedRead, webui_view
-from ...weighting.reading.view import least_size
-from ...weighting.timed.schedule import MAX_STEPS
-from .attention.joint_models import family_of, idle_lines, title_of
-from .engines import UnknownEncodersError, WebUIError, host_option
+from ....encoder.foreign_text import parse_json
+from ....encoder.quoting import quote
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.reading.timed_view import TimedRead, webui_view
+from ....weighting.reading.view import least_size
+from ....weighting.timed.schedule import MAX_STEPS
+from ..attention.joint_models import family_of, idle_lines, title_of
+from ..engines import UnknownEncodersError, WebUIError, host_option
+from ..model_readers import POOLED, model_in_memory, readers_of
+from ..settings import INFOTEXT, NAMES, Settings
 from .exchange import settings_of
-from .model_readers import POOLED, model_in_memory, readers_of
-from .prompts import WebUIPrompt, read_for_generation
-from .settings import INFOTEXT, NAMES, Settings
+from .typed_prompts import WebUIPrompt, read_for_generation
 
 PATH = "/weighted-clip/ruler"
 SETTING = "weighted_clip_ruler"

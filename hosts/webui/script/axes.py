@@ -16,12 +16,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ...weighting.options import OPTIONS, PLACE_OPTIONS
-from ...weighting.text.prompt import shortened
+from ....weighting.options import OPTIONS, PLACE_OPTIONS
+from ....weighting.text.prompt import shortened
+from ..engines import Generation, WebUIError
+from ..settings import INFOTEXT, NAMES, Settings
 from .axis_values import WEIGHT, strengths, values_of, weights, with_weight
-from .engines import Generation, WebUIError
-from .prompts import read_for_generation
-from .settings import INFOTEXT, NAMES, Settings
+from .typed_prompts import read_for_generation
 
 OFF = "off"
 """Value of the scheme axis for images without our script, and of the axis of places for those without places."""

@@ -6,13 +6,13 @@ import math
 import re
 from typing import Any
 
-from ...encoder.foreign_text import comma_separated
-from ...weighting.options import OPTIONS, PLACE_OPTIONS
-from ...weighting.syntax import SYNTAXES
-from ...weighting.syntax.record import decimal
-from ...weighting.text.prompt import shortened
-from .engines import WebUIError
-from .settings import Settings
+from ....encoder.foreign_text import comma_separated
+from ....weighting.options import OPTIONS, PLACE_OPTIONS
+from ....weighting.syntax import SYNTAXES
+from ....weighting.syntax.record import decimal
+from ....weighting.text.prompt import shortened
+from ..engines import WebUIError
+from ..settings import Settings
 
 WEIGHT = "Weight of a word"
 STRENGTH, WEIGHT_STRENGTH = OPTIONS["bind_strength"].label, PLACE_OPTIONS["attention_strength"].label

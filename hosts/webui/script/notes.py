@@ -12,15 +12,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ...encoder.quoting import quote
-from ...weighting.options import EncodeOptions
-from ...weighting.reading.timed_view import NOT_HERE, standing_texts
-from ...weighting.schemes import SCHEMES
-from ...weighting.syntax.a1111 import TIMED_READER
-from ...weighting.text.prompt import Fragment, Issue
-from ...weighting.timed.schedule import COUNTERS, read_timed
-from .engines import Generation, host_option
-from .settings import INFOTEXT
+from ....encoder.quoting import quote
+from ....weighting.options import EncodeOptions
+from ....weighting.reading.timed_view import NOT_HERE, standing_texts
+from ....weighting.schemes import SCHEMES
+from ....weighting.syntax.a1111 import TIMED_READER
+from ....weighting.text.prompt import Fragment, Issue
+from ....weighting.timed.schedule import COUNTERS, read_timed
+from ..engines import Generation, host_option
+from ..settings import INFOTEXT
 
 PROMPTS = {False: ("all_prompts", "all_hr_prompts"), True: ("all_negative_prompts", "all_hr_negative_prompts")}
 """Attributes of a generation with its prompts, and with its negative ones."""
