@@ -33,7 +33,7 @@ from weighted_clip.nodes import routes
 from weighted_clip.studio.commands.bulk import check_name
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard
-from weighted_clip.studio.training.data import _in_order, read_captions, read_data
+from weighted_clip.studio.training.data.datasets import _in_order, read_captions, read_data
 from weighted_clip.web.lab import access
 from weighted_clip.weighting.text.embedding_folder import EmbeddingFolder
 from weighted_clip.weighting.text.tags import read_loras, take_tags

@@ -180,7 +180,7 @@ def _train_vae(arguments: argparse.Namespace) -> int:
 def _make_vae(
     arguments: argparse.Namespace, options: DVAEOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.data import read_data, summary
+    from ..training.data.datasets import read_data, summary
     from ..training.dvae import DVAERun
 
     run = DVAERun(read_data(arguments.data, is_captioned=False), arguments.out, options, accelerator, say)
@@ -318,7 +318,7 @@ def _make_prior(
     arguments: argparse.Namespace, options: PriorOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
     from ..dalle.files import load_dvae
-    from ..training.data import read_data, summary
+    from ..training.data.datasets import read_data, summary
     from ..training.prior import PriorRun
 
     dvae, data = load_dvae(arguments.dvae), read_data(arguments.data)

@@ -45,11 +45,11 @@ def _run(arguments: argparse.Namespace) -> int:
     from ...encoder.models.clip import load_full_clip
     from ...encoder.tokenizer import default_tokenizer
     from ..output.files import written_whole
-    from ..training.captions import token_ids
     from ..training.contrastive import loss_of
-    from ..training.data import read_data, summary
+    from ..training.data.captions import token_ids
+    from ..training.data.datasets import read_data, summary
+    from ..training.data.image_inputs import Images
     from ..training.grad_cache import Towers
-    from ..training.images import Images
     from ..training.metrics import Measure
     from ..training.options import TrainOptions
     from ..training.zero_shot import ZeroShot, lines_of, templates_of

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from ...encoder.models.clip import FullClip
-    from ..training.data import Data
+    from ..training.data.datasets import Data
     from ..training.options import TrainOptions
 
 TEMPLATES = "file of texts for a class, a line each with {} for its name (a photo of a {}.)"
@@ -206,9 +206,9 @@ def _make_contrastive(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
     from ..training.contrastive import Run
-    from ..training.data import read_data, summary
+    from ..training.data.datasets import read_data, summary
+    from ..training.data.remote import is_remote
     from ..training.distributed import declare_missing_operators
-    from ..training.remote import is_remote
     from ..training.zero_shot import ZeroShot, templates_of
 
     if options.lora:
@@ -232,7 +232,7 @@ def _make_contrastive(
 
 def _notes_on_val(val: Data | None, data: Data) -> list[str]:
     """Lines about a separate set: what is left out of it, and what it shares with the training."""
-    from ..training.data import summary
+    from ..training.data.datasets import summary
     from ..training.log import number_of
 
     if val is None:
@@ -287,7 +287,7 @@ def _make_classifier(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
     from ..training.classifier import ClassifierRun, without_examples
-    from ..training.data import read_captions, read_data, summary
+    from ..training.data.datasets import read_captions, read_data, summary
 
     _check_whole(arguments)
     path = arguments.data
@@ -309,7 +309,7 @@ def _make_classifier(
 def _make_mlm(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.data import read_captions, summary
+    from ..training.data.datasets import read_captions, summary
     from ..training.mlm import MLMRun
 
     _check_whole(arguments)
@@ -336,7 +336,7 @@ def _mlm_written(run: Any) -> list[str]:
 
 def _options(arguments: argparse.Namespace) -> TrainOptions:
     """Options from the arguments."""
-    from ..training.augmentation import Augmentation
+    from ..training.data.augmentation import Augmentation
     from ..training.options import CaptionOptions, Rates, TrainOptions
 
     rates_of = tuple(_rate_of(given) for given in arguments.rate_of)

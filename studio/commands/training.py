@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from ..training.data import Reading
+    from ..training.data.datasets import Reading
 
 REPORT_NAME, MONTAGE_NAME = "report.html", "reconstructions.png"
 MAX_CURVES = 6
@@ -174,8 +174,8 @@ class Job(NamedTuple):
 def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     """Train as requested by the arguments and the options made of them; return the exit status."""
     from ..training.checkpoint import check_new
+    from ..training.data.image_inputs import LEFT_OUT_NAME
     from ..training.distributed import make_accelerator
-    from ..training.images import LEFT_OUT_NAME
     from ..training.log import LOG_NAME
     from ..training.options import Saving
 
@@ -289,8 +289,8 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 
 def reading_of(arguments: argparse.Namespace, cache: Path | None) -> Reading:
     """Facts for reading data."""
-    from ..training.data import Reading
-    from ..training.table import COLUMNS, Columns
+    from ..training.data.datasets import Reading
+    from ..training.data.table import COLUMNS, Columns
 
     separator = arguments.csv_separator.replace("\\t", "\t")
     if len(separator) > 1:

@@ -36,12 +36,12 @@ from ...encoder.quoting import quote
 from ...encoder.tokenizer import default_tokenizer
 from ..output.export import save_tensors
 from ..output.files import written_whole
-from .captions import caption_of, notes_on_length, token_ids
 from .checkpoint import check_like, check_weights
-from .data import Data, Problem, summary
+from .data.captions import caption_of, notes_on_length, token_ids
+from .data.datasets import Data, Problem, summary
+from .data.examples import Example
+from .data.image_inputs import Images, pixels_of, still_readable
 from .distributed import over_processes
-from .examples import Example
-from .images import Images, pixels_of, still_readable
 from .log import number_of
 from .loop import Loop
 from .new_text import about_clip

@@ -24,11 +24,11 @@ from ...encoder.similarity import (
 )
 from ...encoder.tokenizer import default_tokenizer
 from . import checkpoint
-from .captions import NewWord, caption_of, names_of_cut, notes_on_cut, notes_on_length, token_ids
-from .data import Data, summary
+from .data.captions import NewWord, caption_of, names_of_cut, notes_on_cut, notes_on_length, token_ids
+from .data.datasets import Data, summary
+from .data.image_inputs import FEW, Images, Loaded
 from .distributed import over_processes
 from .grad_cache import Part, Towers, backward
-from .images import FEW, Images, Loaded
 from .log import number_of
 from .loop import Loop
 from .lora import add_lora

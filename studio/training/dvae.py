@@ -21,9 +21,9 @@ from ..dalle.files import save_dvae
 from ..dalle.layers import LogitNorm, SmallEncoder
 from .checkpoint import check_weights
 from .dalle_options import DVAEOptions
-from .data import Data, Example, Problem
+from .data.datasets import Data, Example, Problem
+from .data.image_inputs import picture_of, progress_of_reading, still_readable, unreadable
 from .distributed import over_processes
-from .images import picture_of, progress_of_reading, still_readable, unreadable
 from .log import number_of
 from .loop import Loop
 

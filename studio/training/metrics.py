@@ -15,10 +15,10 @@ from ...encoder.models.text_model import TextModel, first_eos
 from ...encoder.quoting import quote
 from ...encoder.similarity import similarity
 from ...encoder.tokenizer import default_tokenizer
-from .captions import token_ids
-from .examples import Example, Problem
+from .data.captions import token_ids
+from .data.examples import Example, Problem
+from .data.image_inputs import Images
 from .grad_cache import Part, Towers
-from .images import Images
 from .log import number_of
 
 AT = (1, 5, 10)

@@ -32,9 +32,9 @@ from ...encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
 from ...encoder.tokenizer import END_OF_WORD, bytes_of, default_tokenizer
 from ..output.export import save_tensors
 from ..output.files import written_whole
-from .captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
 from .checkpoint import check_like, check_weights
-from .data import Data
+from .data.captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
+from .data.datasets import Data
 from .distributed import over_processes
 from .grad_cache import Towers
 from .log import number_of

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from ...encoder.models.config import CROPS, LIBRARIES, MAX_POSITIONS, POSITIONS, Crop, Library, Positions
 from ...encoder.option import option, options_in
 from ...encoder.quoting import quote
-from .augmentation import Augmentation
+from .data.augmentation import Augmentation
 
 Trained = Literal["text", "both", "image"]
 TRAINED: tuple[Trained, ...] = get_args(Trained)

@@ -21,11 +21,11 @@ from ..dalle.dalle import DALLE, save_dalle
 from ..dalle.dvae import DVAE
 from ..dalle.pieces import clip_pieces, learned_pieces
 from ..dalle.prior import Prior, initialise
-from .captions import CaptionOptions, caption_of
 from .dalle_options import PriorOptions
-from .data import Data, Example, Problem
+from .data.captions import CaptionOptions, caption_of
+from .data.datasets import Data, Example, Problem
+from .data.image_inputs import NUM_THREADS, picture_of, progress_of_reading, still_readable
 from .distributed import over_processes
-from .images import NUM_THREADS, picture_of, progress_of_reading, still_readable
 from .log import number_of
 from .loop import Loop
 from .optimizer import by_decay

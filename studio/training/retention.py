@@ -14,7 +14,7 @@ from torch import Tensor
 from ...encoder.models.linear import widened
 from ...encoder.models.text_model import TextModel
 from ...encoder.tokenizer import default_tokenizer
-from .captions import token_ids
+from .data.captions import token_ids
 
 PER_STEP = 8
 """General prompts used in each step, different ones each time."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...encoder.models.clip import FullClip
 from ...encoder.models.text_model import TextModel
 from ...encoder.models.vision_model import VisionModel
-from .images import digest_of, read_again
+from .data.image_inputs import digest_of, read_again
 from .options import TrainOptions
 
 

@@ -20,10 +20,10 @@ from ...encoder.quoting import quote
 from ...encoder.regular_file import read_regular
 from ...encoder.similarity import normalized
 from .classifier import class_of, without_examples
-from .data import read_data
-from .examples import Example, Problem
+from .data.datasets import read_data
+from .data.examples import Example, Problem
+from .data.image_inputs import Images
 from .grad_cache import Towers
-from .images import Images
 
 TEMPLATES = ("a photo of a {}.",)
 """Templates if none are given."""

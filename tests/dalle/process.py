@@ -50,7 +50,7 @@ def trained_prior(data: Path, folder: Path, ranks: int, steps: int = 5, *, is_sh
     from weighted_clip.studio.dalle.config import DVAEConfig
     from weighted_clip.studio.dalle.dvae import DVAE
     from weighted_clip.studio.training.dalle_options import PriorOptions
-    from weighted_clip.studio.training.data import read_data
+    from weighted_clip.studio.training.data.datasets import read_data
     from weighted_clip.studio.training.distributed import make_accelerator
     from weighted_clip.studio.training.prior import PriorRun
 

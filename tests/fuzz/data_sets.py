@@ -46,7 +46,7 @@ class DataSet(NamedTuple):
     may_refuse: bool = False
     """Whether an error may be raised instead, which names it too."""
     reader: str = "read_data"
-    """Function of ``studio/training/data.py``."""
+    """Function of ``studio/training/data/datasets.py``."""
 
 
 def finding(one: DataSet, folder: Path) -> str:
@@ -55,7 +55,7 @@ def finding(one: DataSet, folder: Path) -> str:
     Raises:
         Exception: If reading raises another error than those documented.
     """
-    from weighted_clip.studio.training import data
+    from weighted_clip.studio.training.data.datasets import datasets as data
 
     try:
         found = getattr(data, one.reader)(folder)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.studio.training.augmentation import ASPECTS, Augmentation, random_part
+from weighted_clip.studio.training.data.augmentation import ASPECTS, Augmentation, random_part
 from weighted_clip.studio.training.distributed import declare_missing_operators
 
 from ..libraries import library

@@ -14,9 +14,16 @@ import pytest
 from PIL import Image
 from weighted_clip.encoder.models.config import OPENCLIP_H
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.studio.training.captions import Batches, CaptionOptions, caption_of, held_out, is_too_long, token_ids
-from weighted_clip.studio.training.data import Problem, read_captions, read_data, summary
-from weighted_clip.studio.training.examples import Example, Examples
+from weighted_clip.studio.training.data.captions import (
+    Batches,
+    CaptionOptions,
+    caption_of,
+    held_out,
+    is_too_long,
+    token_ids,
+)
+from weighted_clip.studio.training.data.datasets import Problem, read_captions, read_data, summary
+from weighted_clip.studio.training.data.examples import Example, Examples
 
 from ..libraries import library
 

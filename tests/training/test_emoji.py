@@ -22,8 +22,8 @@ from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
-from weighted_clip.studio.training.captions import held_out, token_ids
-from weighted_clip.studio.training.data import Example, read_data
+from weighted_clip.studio.training.data.captions import held_out, token_ids
+from weighted_clip.studio.training.data.datasets import Example, read_data
 from weighted_clip.studio.training.metrics import recalls
 from weighted_clip.workshop.bench import page
 

@@ -20,7 +20,7 @@ from weighted_clip.encoder.foreign_text import parse_json
 from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.similarity import ContrastiveLoss
 from weighted_clip.studio.commands.program import main
-from weighted_clip.studio.training.examples import Example
+from weighted_clip.studio.training.data.examples import Example
 from weighted_clip.studio.training.grad_cache import Features
 from weighted_clip.studio.training.metrics import Measure
 from weighted_clip.studio.training.optimizer import Rates, factor, groups_of, optimizer_of

@@ -16,7 +16,7 @@ from weighted_clip.encoder.models.text_model import TextModel
 from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training import loop
-from weighted_clip.studio.training.data import Example
+from weighted_clip.studio.training.data.datasets import Example
 
 from ..encoder.files import write
 from ..encoder.trained_clip import BATCH, NUM_PICTURES, NUM_STEPS, _models, _one_thread, picture_of, split

@@ -12,11 +12,12 @@ import psutil
 import pytest
 import torch
 from weighted_clip.encoder.foreign_text import parse_json
-from weighted_clip.studio.training import images, loop
-from weighted_clip.studio.training.captions import Batches, held_out
-from weighted_clip.studio.training.data import Data
-from weighted_clip.studio.training.examples import Example, Examples, Problem
-from weighted_clip.studio.training.images import Features, LeftOut
+from weighted_clip.studio.training import loop
+from weighted_clip.studio.training.data.captions import Batches, held_out
+from weighted_clip.studio.training.data.datasets import Data
+from weighted_clip.studio.training.data.datasets import image_inputs as images
+from weighted_clip.studio.training.data.examples import Example, Examples, Problem
+from weighted_clip.studio.training.data.image_inputs import Features, LeftOut
 
 from .runs import Start, log_of, tensors_of, write_pairs
 from .test_training_run import stop_after

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from weighted_clip.studio.training.tar_file import MAX_EXTENDED_BYTES, DamageError, Member, members
+from weighted_clip.studio.training.data.tar_file import MAX_EXTENDED_BYTES, DamageError, Member, members
 
 from ..fuzz.data_sets import PNG, base256, header, padded, pax, shard
 from ..libraries import library

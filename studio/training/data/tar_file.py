@@ -15,8 +15,8 @@ import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from ...encoder.files.kinds import kind_of
-from ...encoder.quoting import quote
+from ....encoder.files.kinds import kind_of
+from ....encoder.quoting import quote
 
 MAX_EXTENDED_BYTES = 1024 * 1024
 """Maximum size of a header's extension: a long name, or PAX records."""

@@ -26,9 +26,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ...encoder.foreign_text import parse_json
-from ...encoder.image_file import SUFFIXES
-from ...encoder.quoting import quote
+from ....encoder.foreign_text import parse_json
+from ....encoder.image_file import SUFFIXES
+from ....encoder.quoting import quote
 from .examples import Example, Examples, Problem
 from .remote import fetched, is_remote
 from .table import COLUMNS, Columns, is_unicode, kohya_rows, rows

@@ -17,11 +17,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ...encoder.models.config import TextConfig
-from ...encoder.tokenizer import Tokenizer, default_tokenizer
+from ....encoder.models.config import TextConfig
+from ....encoder.tokenizer import Tokenizer, default_tokenizer
+from ..log import number_of
+from ..options import CaptionOptions
 from .examples import Example, Examples
-from .log import number_of
-from .options import CaptionOptions
 
 
 def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from ...encoder.image_file import MAX_BYTES, open_image
+from ....encoder.image_file import MAX_BYTES, open_image
 
 if TYPE_CHECKING:
     from PIL import Image

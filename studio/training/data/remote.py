@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ..output.files import written_whole
+from ...output.files import written_whole
 from .examples import Problem
 
 PAUSES = (1.0, 4.0)

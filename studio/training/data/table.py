@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
-from ...encoder.foreign_text import parse_json
-from ...encoder.quoting import quote
-from ...encoder.regular_file import read_regular
+from ....encoder.foreign_text import parse_json
+from ....encoder.quoting import quote
+from ....encoder.regular_file import read_regular
 
 
 class Columns(NamedTuple):

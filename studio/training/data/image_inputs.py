@@ -22,17 +22,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...encoder.files.tensor_file import CheckpointError, open_tensor_file
-from ...encoder.foreign_text import parse_json
-from ...encoder.images import preprocess
-from ...encoder.models.clip import FullClip
-from ...encoder.models.config import Crop
-from ...encoder.models.text_model import TextModel
-from ...encoder.models.vision_model import VisionModel
+from ....encoder.files.tensor_file import CheckpointError, open_tensor_file
+from ....encoder.foreign_text import parse_json
+from ....encoder.images import preprocess
+from ....encoder.models.clip import FullClip
+from ....encoder.models.config import Crop
+from ....encoder.models.text_model import TextModel
+from ....encoder.models.vision_model import VisionModel
+from ..log import duration
+from ..options import TrainOptions
 from .augmentation import Augmentation
 from .examples import Example, Problem
-from .log import duration
-from .options import TrainOptions
 
 if TYPE_CHECKING:
     from PIL import Image
