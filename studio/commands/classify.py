@@ -23,9 +23,9 @@ def _add_arguments(classify: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ...encoder.models.text_model import TextModel
-    from ..training.classifier import load_classifier, probabilities
     from ..training.data.captions import notes_on_length
     from ..training.data.examples import Example
+    from ..training.objectives.classifier import load_classifier, probabilities
 
     if arguments.top < 1:
         raise ValueError(f"--top must be at least 1, got {arguments.top}")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from ...encoder.models.clip import FullClip
-    from ..training.dalle_options import DVAEOptions, PriorOptions
+    from ..training.objectives.dalle_options import DVAEOptions, PriorOptions
 
 NUM_PICTURES = 48
 """Number of held-out pictures in the montage."""
@@ -130,7 +130,7 @@ VAE_FLAGS = (
 
 
 def _add_vae_arguments(train: argparse.ArgumentParser) -> None:
-    from ..training.dalle_options import DVAE_RECIPES, MAX_HELD_OUT
+    from ..training.objectives.dalle_options import DVAE_RECIPES, MAX_HELD_OUT
 
     train.add_argument("data", type=Path, metavar="DATA", help="a folder of images, or of WebDataset .tar shards")
     add_out(train)
@@ -164,14 +164,14 @@ _VAE_PAGE = Page(
 
 def vae_options(arguments: argparse.Namespace) -> DVAEOptions:
     """Options of ``dalle train-vae`` among its arguments."""
-    from ..training.dalle_options import DVAE_RECIPES
+    from ..training.objectives.dalle_options import DVAE_RECIPES
 
     return _recipe_options(arguments, DVAE_RECIPES, VAE_FLAGS)
 
 
 @alone
 def _train_vae(arguments: argparse.Namespace) -> int:
-    from ..training.dvae import NAME
+    from ..training.objectives.dvae import NAME
 
     job = Job(NAME, _make_vae, _VAE_PAGE, draw=_draw_vae, has_scales=False)
     return train_with(arguments, vae_options(arguments), job)
@@ -181,7 +181,7 @@ def _make_vae(
     arguments: argparse.Namespace, options: DVAEOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
     from ..training.data.datasets import read_data, summary
-    from ..training.dvae import DVAERun
+    from ..training.objectives.dvae import DVAERun
 
     run = DVAERun(read_data(arguments.data, is_captioned=False), arguments.out, options, accelerator, say)
     return run, [
@@ -260,7 +260,7 @@ PRIOR_FLAGS = (
 
 
 def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
-    from ..training.dalle_options import MAX_HELD_OUT, PRIOR_RECIPES
+    from ..training.objectives.dalle_options import MAX_HELD_OUT, PRIOR_RECIPES
 
     train.add_argument("data", type=Path, metavar="DATA", help=CAPTIONED)
     train.add_argument("--dvae", type=Path, required=True, metavar="FILE", help="discrete VAE, from dalle train-vae")
@@ -292,14 +292,14 @@ _PRIOR_PAGE = Page(
 
 def prior_options(arguments: argparse.Namespace) -> PriorOptions:
     """Options of ``dalle train`` among its arguments."""
-    from ..training.dalle_options import PRIOR_RECIPES
+    from ..training.objectives.dalle_options import PRIOR_RECIPES
 
     return _recipe_options(arguments, PRIOR_RECIPES, PRIOR_FLAGS, counts_padding=not arguments.ignore_padding)
 
 
 @alone
 def _train_prior(arguments: argparse.Namespace) -> int:
-    from ..training.prior import NAME
+    from ..training.objectives.prior import NAME
 
     options = prior_options(arguments)
     clip = _scoring_clip(arguments.score)
@@ -319,7 +319,7 @@ def _make_prior(
 ) -> tuple[Any, list[str]]:
     from ..dalle.files import load_dvae
     from ..training.data.datasets import read_data, summary
-    from ..training.prior import PriorRun
+    from ..training.objectives.prior import PriorRun
 
     dvae, data = load_dvae(arguments.dvae), read_data(arguments.data)
     run = PriorRun(dvae, data, arguments.out, options, accelerator, say, is_sharded=arguments.shard)

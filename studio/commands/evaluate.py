@@ -14,7 +14,7 @@ from .train import TEMPLATES
 from .training import CAPTIONED, add_columns, reading_of
 
 if TYPE_CHECKING:
-    from ..training.zero_shot import Counts
+    from ..training.objectives.zero_shot import Counts
 
 MAX_CONFUSIONS = 10
 """Most pairs of classes that are shown."""
@@ -45,14 +45,14 @@ def _run(arguments: argparse.Namespace) -> int:
     from ...encoder.models.clip import load_full_clip
     from ...encoder.tokenizer import default_tokenizer
     from ..output.files import written_whole
-    from ..training.contrastive import loss_of
     from ..training.data.captions import token_ids
     from ..training.data.datasets import read_data, summary
     from ..training.data.image_inputs import Images
     from ..training.grad_cache import Towers
     from ..training.metrics import Measure
+    from ..training.objectives.contrastive import loss_of
+    from ..training.objectives.zero_shot import ZeroShot, lines_of, templates_of
     from ..training.options import TrainOptions
-    from ..training.zero_shot import ZeroShot, lines_of, templates_of
 
     if not arguments.zero_shot and not arguments.pairs:
         raise ValueError("give --zero-shot DATA, --pairs DATA, or both")

@@ -182,7 +182,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if options.objective == "mlm":
         return train_with(arguments, options, Job(TEXT_NAME, _make_mlm, _MLM_PAGE, _mlm_written))
     if options.objective == "classify":
-        from ..training.classifier import CLASSIFIER_NAME
+        from ..training.objectives.classifier import CLASSIFIER_NAME
 
         return train_with(arguments, options, Job(CLASSIFIER_NAME, _make_classifier, _CLASSIFIER_PAGE))
     return train_with(arguments, options, Job(TEXT_NAME, _make_contrastive, _CONTRASTIVE_PAGE, _written))
@@ -205,11 +205,11 @@ def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
 def _make_contrastive(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.contrastive import Run
     from ..training.data.datasets import read_data, summary
     from ..training.data.remote import is_remote
     from ..training.distributed import declare_missing_operators
-    from ..training.zero_shot import ZeroShot, templates_of
+    from ..training.objectives.contrastive import Run
+    from ..training.objectives.zero_shot import ZeroShot, templates_of
 
     if options.lora:
         declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA
@@ -286,8 +286,8 @@ def _check_whole(arguments: argparse.Namespace) -> None:
 def _make_classifier(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.classifier import ClassifierRun, without_examples
     from ..training.data.datasets import read_captions, read_data, summary
+    from ..training.objectives.classifier import ClassifierRun, without_examples
 
     _check_whole(arguments)
     path = arguments.data
@@ -310,7 +310,7 @@ def _make_mlm(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
     from ..training.data.datasets import read_captions, summary
-    from ..training.mlm import MLMRun
+    from ..training.objectives.mlm import MLMRun
 
     _check_whole(arguments)
     reading = reading_of(arguments, arguments.out / "shards")
@@ -322,7 +322,7 @@ def _make_mlm(
 
 
 def _mlm_written(run: Any) -> list[str]:
-    from ..training.mlm import HEAD_NAME
+    from ..training.objectives.mlm import HEAD_NAME
     from ..training.results import TEXT_NAME, WHOLE_NAME
 
     whole = run.folder / WHOLE_NAME
@@ -385,7 +385,7 @@ def _add_fill_arguments(fill: argparse.ArgumentParser) -> None:
 
 
 def _fill(arguments: argparse.Namespace) -> int:
-    from ..training.mlm import MASK, fill, load_mlm
+    from ..training.objectives.mlm import MASK, fill, load_mlm
 
     if arguments.top < 1:
         raise ValueError(f"--top must be at least 1, got {arguments.top}")

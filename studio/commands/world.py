@@ -54,8 +54,8 @@ def _add_train_arguments(train: argparse.ArgumentParser) -> None:
 
 @alone
 def _train(arguments: argparse.Namespace) -> int:
+    from ..training.objectives.small_world import NAME
     from ..training.options import WorldOptions
-    from ..training.world import NAME
 
     options = with_arguments(WorldOptions(arguments.kind), arguments)
     return train_with(arguments, options, Job(NAME, _make, _PAGE))
@@ -64,7 +64,7 @@ def _train(arguments: argparse.Namespace) -> int:
 def _make(
     arguments: argparse.Namespace, options: WorldOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.world import WorldRun
+    from ..training.objectives.small_world import WorldRun
 
     run = WorldRun(arguments.out, options, accelerator, say)
     size = sum(parameter.numel() for parameter in run.trained.parameters()) / 1e6
@@ -106,7 +106,7 @@ def add_world(parser: argparse.ArgumentParser) -> None:
 
 def world_of(place: Path | None) -> tuple[World, dict[str, Any]]:
     """Load the world of a file, of a folder of ``world train``, or the pack's own, and its recipe."""
-    from ..training.world import NAME
+    from ..training.objectives.small_world import NAME
     from ..world.model import WORLDS, load_world, trained
 
     if place is None or (place.as_posix() in WORLDS and not place.exists()):

@@ -21,7 +21,7 @@ def trained_dvae(name: str, rank: int, ranks: int, steps: int = 3) -> dict:
     from accelerate.state import AcceleratorState
     from weighted_clip.studio.dalle.config import DVAEConfig
     from weighted_clip.studio.dalle.dvae import DVAE
-    from weighted_clip.studio.training.dvae import TrainedDVAE, negative_elb, noise_of
+    from weighted_clip.studio.training.objectives.dvae import TrainedDVAE, negative_elb, noise_of
 
     AcceleratorState._reset_state(reset_partial_state=True)
     torch.manual_seed(0)
@@ -49,10 +49,10 @@ def trained_prior(data: Path, folder: Path, ranks: int, steps: int = 5, *, is_sh
     from accelerate.state import AcceleratorState
     from weighted_clip.studio.dalle.config import DVAEConfig
     from weighted_clip.studio.dalle.dvae import DVAE
-    from weighted_clip.studio.training.dalle_options import PriorOptions
     from weighted_clip.studio.training.data.datasets import read_data
     from weighted_clip.studio.training.distributed import make_accelerator
-    from weighted_clip.studio.training.prior import PriorRun
+    from weighted_clip.studio.training.objectives.dalle_options import PriorOptions
+    from weighted_clip.studio.training.objectives.prior import PriorRun
 
     AcceleratorState._reset_state(reset_partial_state=True)
     options = PriorOptions(

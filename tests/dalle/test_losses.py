@@ -9,8 +9,14 @@ import torch
 from torch import distributions as dist
 from torch.nn import functional
 from weighted_clip.studio.dalle.dvae import map_pixels
-from weighted_clip.studio.training.dalle_options import KL_WEIGHT, NUM_STEPS, STEP_SIZE, TEMPERATURE, Schedule
-from weighted_clip.studio.training.dvae import (
+from weighted_clip.studio.training.objectives.dalle_options import (
+    KL_WEIGHT,
+    NUM_STEPS,
+    STEP_SIZE,
+    TEMPERATURE,
+    Schedule,
+)
+from weighted_clip.studio.training.objectives.dvae import (
     gumbel_noise,
     hard_tokens,
     kl_to_uniform,

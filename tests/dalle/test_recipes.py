@@ -11,7 +11,7 @@ import pytest
 from weighted_clip.studio.commands.dalle import PRIOR_FLAGS, VAE_FLAGS, Flag, prior_options, vae_options
 from weighted_clip.studio.commands.program import make_parser
 from weighted_clip.studio.dalle.config import DVAEConfig
-from weighted_clip.studio.training.dalle_options import STEP_SIZE, DVAEOptions, PriorOptions, Schedule
+from weighted_clip.studio.training.objectives.dalle_options import STEP_SIZE, DVAEOptions, PriorOptions, Schedule
 
 COMMANDS: dict[str, tuple[list[str], Callable[..., Any], tuple[Flag, ...]]] = {
     "train-vae": (["data", "--out", "out"], vae_options, VAE_FLAGS),

@@ -167,7 +167,7 @@ def test_the_demo_goes_on_where_it_was(
 ) -> None:
     """With few pictures and steps; interrupted in the prior."""
     library("accelerate")
-    from weighted_clip.studio.training.prior import PriorRun
+    from weighted_clip.studio.training.objectives.prior import PriorRun
 
     shrink_demo(monkeypatch)
     run = ["dalle", "demo", str(tmp_path / "demo"), "--captions", "2"]

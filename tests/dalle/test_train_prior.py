@@ -23,10 +23,10 @@ from weighted_clip.studio.dalle.config import PriorConfig
 from weighted_clip.studio.dalle.dalle import load_dalle
 from weighted_clip.studio.dalle.files import load_dvae, save_dvae
 from weighted_clip.studio.dalle.prior import Prior, initialise
-from weighted_clip.studio.training.dalle_options import PRIOR_RECIPES, PriorOptions
 from weighted_clip.studio.training.data.datasets import Example, read_data
 from weighted_clip.studio.training.data.image_inputs import picture_of
-from weighted_clip.studio.training.prior import PriorRun
+from weighted_clip.studio.training.objectives.dalle_options import PRIOR_RECIPES, PriorOptions
+from weighted_clip.studio.training.objectives.prior import PriorRun
 
 from ..launching import launched
 from ..libraries import library

@@ -21,10 +21,10 @@ from weighted_clip.studio.dalle.config import SMALL, DVAEConfig
 from weighted_clip.studio.dalle.dvae import DVAE
 from weighted_clip.studio.dalle.files import load_dvae
 from weighted_clip.studio.dalle.layers import MOMENTUM, SCALE, LogitNorm
-from weighted_clip.studio.training.dalle_options import DVAE_RECIPES, DVAEOptions
 from weighted_clip.studio.training.data.datasets import Example, Problem, read_data
 from weighted_clip.studio.training.data.image_inputs import picture_of
-from weighted_clip.studio.training.dvae import TrainedDVAE, noise_of
+from weighted_clip.studio.training.objectives.dalle_options import DVAE_RECIPES, DVAEOptions
+from weighted_clip.studio.training.objectives.dvae import TrainedDVAE, noise_of
 from weighted_clip.studio.world.shapes import Judge, Shape, Style, draw, right, split, write_shapes
 
 from ..launching import launched

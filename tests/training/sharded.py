@@ -17,7 +17,7 @@ def main() -> None:
     runpy.run_path(str(Path(__file__).resolve().parents[2] / "__main__.py"))["load_package"]()
     from torch import distributed
     from weighted_clip.studio.commands import program
-    from weighted_clip.studio.training.contrastive import Run
+    from weighted_clip.studio.training.objectives.contrastive import Run
 
     folder, arguments = Path(sys.argv[1]), sys.argv[2:]
 

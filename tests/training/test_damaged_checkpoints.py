@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.studio.training import contrastive, loop
+from weighted_clip.studio.training import loop
+from weighted_clip.studio.training.objectives import contrastive
 
 from ..fuzz.checkpoints import damages
 from .objectives import OBJECTIVES, start, stopping_after

@@ -18,7 +18,16 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.data.captions import token_ids
 from weighted_clip.studio.training.data.datasets import read_captions
-from weighted_clip.studio.training.mlm import HEAD_NAME, IGNORED, MASK, Masked, TrainedMLM, fill, load_mlm, masked
+from weighted_clip.studio.training.objectives.mlm import (
+    HEAD_NAME,
+    IGNORED,
+    MASK,
+    Masked,
+    TrainedMLM,
+    fill,
+    load_mlm,
+    masked,
+)
 from weighted_clip.studio.training.retention import PROMPTS
 
 from ..encoder.files import write

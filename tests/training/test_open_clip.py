@@ -23,10 +23,10 @@ from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.data.examples import Example
 from weighted_clip.studio.training.grad_cache import Features
 from weighted_clip.studio.training.metrics import Measure
+from weighted_clip.studio.training.objectives.zero_shot import templates_of
 from weighted_clip.studio.training.optimizer import Rates, factor, groups_of, optimizer_of
 from weighted_clip.studio.training.options import TrainOptions
 from weighted_clip.studio.training.results import write_folder
-from weighted_clip.studio.training.zero_shot import templates_of
 
 from ..libraries import library
 from .models import towers

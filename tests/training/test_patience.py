@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from weighted_clip.studio.training.contrastive import Run
+from weighted_clip.studio.training.objectives.contrastive import Run
 
 from .objectives import stopping_after
 from .runs import Start, log_of

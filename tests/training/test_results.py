@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 from weighted_clip.encoder.files.checkpoint import clip_config
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output.export import save_tensors
-from weighted_clip.studio.training.contrastive import Run
+from weighted_clip.studio.training.objectives.contrastive import Run
 
 from ..libraries import library
 from .models import TEXT, VISION

@@ -28,7 +28,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let forty pictures be many."""
     for module in (images, loop):
         monkeypatch.setattr(module, "FEW", 8)
-    monkeypatch.setattr("weighted_clip.studio.training.contrastive.FEW", 8)
+    monkeypatch.setattr("weighted_clip.studio.training.objectives.contrastive.FEW", 8)
 
 
 def spoil(data: Path, *numbers: int) -> Path:

@@ -21,10 +21,10 @@ from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.models.vision_model import VisionModel
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
-from weighted_clip.studio.training import contrastive
-from weighted_clip.studio.training.contrastive import Run
 from weighted_clip.studio.training.loop import Loop
 from weighted_clip.studio.training.metrics import recalls
+from weighted_clip.studio.training.objectives import contrastive
+from weighted_clip.studio.training.objectives.contrastive import Run
 from weighted_clip.web.pictures.curves import draw_curves
 from weighted_clip.web.pictures.style import THEMES
 

@@ -302,7 +302,7 @@ def test_unknown_words_and_options_of_clip_are_named(
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library("accelerate")
-    monkeypatch.setattr("weighted_clip.studio.training.world.NUM_MEASURED", 2)
+    monkeypatch.setattr("weighted_clip.studio.training.objectives.small_world.NUM_MEASURED", 2)
     from ..training.objectives import stopping_after
 
     given = ["world", "train", "--kind", "joint", "--steps", "4", "--batch", "4", "--device", "cpu"]

@@ -344,7 +344,7 @@ def test_bad_values_are_refused_in_words(
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library("accelerate")
-    monkeypatch.setattr("weighted_clip.studio.training.world.NUM_MEASURED", 2)
+    monkeypatch.setattr("weighted_clip.studio.training.objectives.small_world.NUM_MEASURED", 2)
     from ..training.objectives import stopping_after
 
     given = ["world", "train", "--steps", "4", "--batch", "4", "--device", "cpu"]
@@ -409,7 +409,7 @@ def test_so_small_a_world_takes_one_thread_unless_told_otherwise(
 
 def test_a_short_run_is_measured_at_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library("accelerate")
-    monkeypatch.setattr("weighted_clip.studio.training.world.NUM_MEASURED", 2)
+    monkeypatch.setattr("weighted_clip.studio.training.objectives.small_world.NUM_MEASURED", 2)
     assert main(["world", "train", str(tmp_path / "out"), "--steps", "5", "--batch", "2", "--device", "cpu"]) == 0
     entries = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in entries if "colors" in entry] == [0, 5]

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ..dalle.dvae import DVAE, map_pixels
-from ..dalle.files import save_dvae
-from ..dalle.layers import LogitNorm, SmallEncoder
-from .checkpoint import check_weights
+from ...dalle.dvae import DVAE, map_pixels
+from ...dalle.files import save_dvae
+from ...dalle.layers import LogitNorm, SmallEncoder
+from ..checkpoint import check_weights
+from ..data.datasets import Data, Example, Problem
+from ..data.image_inputs import picture_of, progress_of_reading, still_readable, unreadable
+from ..distributed import over_processes
+from ..log import number_of
+from ..loop import Loop
 from .dalle_options import DVAEOptions
-from .data.datasets import Data, Example, Problem
-from .data.image_inputs import picture_of, progress_of_reading, still_readable, unreadable
-from .distributed import over_processes
-from .log import number_of
-from .loop import Loop
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

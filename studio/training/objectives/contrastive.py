@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...encoder.files.tensor_file import CheckpointError
-from ...encoder.models.clip import FullClip
-from ...encoder.quoting import quote
-from ...encoder.similarity import (
+from ....encoder.files.tensor_file import CheckpointError
+from ....encoder.models.clip import FullClip
+from ....encoder.quoting import quote
+from ....encoder.similarity import (
     INITIAL_BIAS,
     INITIAL_SIGMOID_TEMPERATURE,
     MIN_TEMPERATURE,
     ContrastiveLoss,
     SigmoidLoss,
 )
-from ...encoder.tokenizer import default_tokenizer
-from . import checkpoint
-from .data.captions import NewWord, caption_of, names_of_cut, notes_on_cut, notes_on_length, token_ids
-from .data.datasets import Data, summary
-from .data.image_inputs import FEW, Images, Loaded
-from .distributed import over_processes
-from .grad_cache import Part, Towers, backward
-from .log import number_of
-from .loop import Loop
-from .lora import add_lora
-from .metrics import BEST_NAME, VAL, Measure, Patience, rows_of
-from .new_text import about_clip
-from .optimizer import factor_of, groups_of, optimizer_of
-from .options import TrainOptions
-from .results import Results
-from .retention import Keeping
-from .textual_inversion import Word
-from .wise_ft import FirstWeights, merge
+from ....encoder.tokenizer import default_tokenizer
+from .. import checkpoint
+from ..data.captions import NewWord, caption_of, names_of_cut, notes_on_cut, notes_on_length, token_ids
+from ..data.datasets import Data, summary
+from ..data.image_inputs import FEW, Images, Loaded
+from ..distributed import over_processes
+from ..grad_cache import Part, Towers, backward
+from ..log import number_of
+from ..loop import Loop
+from ..lora import add_lora
+from ..metrics import BEST_NAME, VAL, Measure, Patience, rows_of
+from ..new_text import about_clip
+from ..optimizer import factor_of, groups_of, optimizer_of
+from ..options import TrainOptions
+from ..results import Results
+from ..retention import Keeping
+from ..textual_inversion import Word
+from ..wise_ft import FirstWeights, merge
 from .zero_shot import ZeroShot
 
 if TYPE_CHECKING:

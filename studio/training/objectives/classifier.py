@@ -23,31 +23,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...encoder.files.checkpoint import clip_config, hugging_face_tensors, load_weights, position_metadata
-from ...encoder.files.layouts import find_vision_tower
-from ...encoder.files.tensor_file import open_tensor_file
-from ...encoder.foreign_text import parse_json
-from ...encoder.models.clip import FullClip
-from ...encoder.models.config import CROPS, Crop
-from ...encoder.models.linear import widened
-from ...encoder.models.text_model import TextModel
-from ...encoder.models.vision_model import VisionModel
-from ...encoder.quoting import quote
-from ...encoder.tokenizer import default_tokenizer
-from ..output.export import save_tensors
-from ..output.files import written_whole
-from .checkpoint import check_like, check_weights
-from .data.captions import caption_of, notes_on_length, token_ids
-from .data.datasets import Data, Problem, summary
-from .data.examples import Example
-from .data.image_inputs import Images, pixels_of, still_readable
-from .distributed import over_processes
-from .log import number_of
-from .loop import Loop
-from .new_text import about_clip
-from .optimizer import factor_of, groups_of, optimizer_of
-from .options import TrainOptions
-from .results import CONFIG_NAME
+from ....encoder.files.checkpoint import clip_config, hugging_face_tensors, load_weights, position_metadata
+from ....encoder.files.layouts import find_vision_tower
+from ....encoder.files.tensor_file import open_tensor_file
+from ....encoder.foreign_text import parse_json
+from ....encoder.models.clip import FullClip
+from ....encoder.models.config import CROPS, Crop
+from ....encoder.models.linear import widened
+from ....encoder.models.text_model import TextModel
+from ....encoder.models.vision_model import VisionModel
+from ....encoder.quoting import quote
+from ....encoder.tokenizer import default_tokenizer
+from ...output.export import save_tensors
+from ...output.files import written_whole
+from ..checkpoint import check_like, check_weights
+from ..data.captions import caption_of, notes_on_length, token_ids
+from ..data.datasets import Data, Problem, summary
+from ..data.examples import Example
+from ..data.image_inputs import Images, pixels_of, still_readable
+from ..distributed import over_processes
+from ..log import number_of
+from ..loop import Loop
+from ..new_text import about_clip
+from ..optimizer import factor_of, groups_of, optimizer_of
+from ..options import TrainOptions
+from ..results import CONFIG_NAME
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

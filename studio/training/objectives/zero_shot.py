@@ -16,14 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...encoder.quoting import quote
-from ...encoder.regular_file import read_regular
-from ...encoder.similarity import normalized
+from ....encoder.quoting import quote
+from ....encoder.regular_file import read_regular
+from ....encoder.similarity import normalized
+from ..data.datasets import read_data
+from ..data.examples import Example, Problem
+from ..data.image_inputs import Images
+from ..grad_cache import Towers
 from .classifier import class_of, without_examples
-from .data.datasets import read_data
-from .data.examples import Example, Problem
-from .data.image_inputs import Images
-from .grad_cache import Towers
 
 TEMPLATES = ("a photo of a {}.",)
 """Templates if none are given."""

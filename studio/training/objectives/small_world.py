@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..world.evaluation import held_out_scenes, rightness, training_example
-from ..world.model import WORLDS, World, save_world, to_latents
-from .loop import Loop
-from .optimizer import by_decay
-from .options import WorldOptions
+from ...world.evaluation import held_out_scenes, rightness, training_example
+from ...world.model import WORLDS, World, save_world, to_latents
+from ..loop import Loop
+from ..optimizer import by_decay
+from ..options import WorldOptions
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..dalle.config import PriorConfig
-from ..dalle.dalle import DALLE, save_dalle
-from ..dalle.dvae import DVAE
-from ..dalle.pieces import clip_pieces, learned_pieces
-from ..dalle.prior import Prior, initialise
+from ...dalle.config import PriorConfig
+from ...dalle.dalle import DALLE, save_dalle
+from ...dalle.dvae import DVAE
+from ...dalle.pieces import clip_pieces, learned_pieces
+from ...dalle.prior import Prior, initialise
+from ..data.captions import CaptionOptions, caption_of
+from ..data.datasets import Data, Example, Problem
+from ..data.image_inputs import NUM_THREADS, picture_of, progress_of_reading, still_readable
+from ..distributed import over_processes
+from ..log import number_of
+from ..loop import Loop
+from ..optimizer import by_decay
 from .dalle_options import PriorOptions
-from .data.captions import CaptionOptions, caption_of
-from .data.datasets import Data, Example, Problem
-from .data.image_inputs import NUM_THREADS, picture_of, progress_of_reading, still_readable
-from .distributed import over_processes
-from .log import number_of
-from .loop import Loop
-from .optimizer import by_decay
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -21,28 +21,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...encoder.files.checkpoint import load_text_models
-from ...encoder.files.tensor_file import open_tensor_file
-from ...encoder.models.clip import FullClip
-from ...encoder.models.config import TextConfig
-from ...encoder.models.linear import widened
-from ...encoder.models.text_model import TextModel, first_eos
-from ...encoder.quoting import quote
-from ...encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
-from ...encoder.tokenizer import END_OF_WORD, bytes_of, default_tokenizer
-from ..output.export import save_tensors
-from ..output.files import written_whole
-from .checkpoint import check_like, check_weights
-from .data.captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
-from .data.datasets import Data
-from .distributed import over_processes
-from .grad_cache import Towers
-from .log import number_of
-from .loop import Loop
-from .new_text import about_clip
-from .optimizer import BETAS, by_decay, factor_of
-from .options import TrainOptions
-from .results import TEXT_NAME, Results
+from ....encoder.files.checkpoint import load_text_models
+from ....encoder.files.tensor_file import open_tensor_file
+from ....encoder.models.clip import FullClip
+from ....encoder.models.config import TextConfig
+from ....encoder.models.linear import widened
+from ....encoder.models.text_model import TextModel, first_eos
+from ....encoder.quoting import quote
+from ....encoder.similarity import MIN_TEMPERATURE, ContrastiveLoss
+from ....encoder.tokenizer import END_OF_WORD, bytes_of, default_tokenizer
+from ...output.export import save_tensors
+from ...output.files import written_whole
+from ..checkpoint import check_like, check_weights
+from ..data.captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
+from ..data.datasets import Data
+from ..distributed import over_processes
+from ..grad_cache import Towers
+from ..log import number_of
+from ..loop import Loop
+from ..new_text import about_clip
+from ..optimizer import BETAS, by_decay, factor_of
+from ..options import TrainOptions
+from ..results import TEXT_NAME, Results
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

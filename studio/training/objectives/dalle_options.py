@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from ...encoder.models.config import Activation
-from ...encoder.quoting import quote
-from ..dalle.config import PUBLISHED, SMALL, DVAEConfig
-from ..dalle.pieces import NUM_BYTES
-from .options import Precision
+from ....encoder.models.config import Activation
+from ....encoder.quoting import quote
+from ...dalle.config import PUBLISHED, SMALL, DVAEConfig
+from ...dalle.pieces import NUM_BYTES
+from ..options import Precision
 
 MAX_HELD_OUT = 256
 Course = Literal["cosine", "linear", "geometric"]
