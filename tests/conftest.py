@@ -37,7 +37,7 @@ gc.disable()  # until all is collected and imported, which stays; looking for ga
 
 _load_package()
 
-from weighted_clip.studio.training.distributed import declare_missing_operators  # noqa: E402 - loaded above
+from weighted_clip.studio.training.scaling.distributed import declare_missing_operators  # noqa: E402 - loaded above
 
 declare_missing_operators()
 

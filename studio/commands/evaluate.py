@@ -48,11 +48,11 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..training.data.captions import token_ids
     from ..training.data.datasets import read_data, summary
     from ..training.data.image_inputs import Images
-    from ..training.grad_cache import Towers
     from ..training.metrics import Measure
     from ..training.objectives.contrastive import loss_of
     from ..training.objectives.zero_shot import ZeroShot, lines_of, templates_of
     from ..training.options import TrainOptions
+    from ..training.scaling.grad_cache import Towers
 
     if not arguments.zero_shot and not arguments.pairs:
         raise ValueError("give --zero-shot DATA, --pairs DATA, or both")

@@ -207,9 +207,9 @@ def _make_contrastive(
 ) -> tuple[Any, list[str]]:
     from ..training.data.datasets import read_data, summary
     from ..training.data.remote import is_remote
-    from ..training.distributed import declare_missing_operators
     from ..training.objectives.contrastive import Run
     from ..training.objectives.zero_shot import ZeroShot, templates_of
+    from ..training.scaling.distributed import declare_missing_operators
 
     if options.lora:
         declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA

@@ -175,9 +175,9 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     """Train as requested by the arguments and the options made of them; return the exit status."""
     from ..training.checkpoint import check_new
     from ..training.data.image_inputs import LEFT_OUT_NAME
-    from ..training.distributed import make_accelerator
     from ..training.log import LOG_NAME
     from ..training.options import Saving
+    from ..training.scaling.distributed import make_accelerator
 
     folder: Path = arguments.out
     resume_latest(arguments)

@@ -24,7 +24,7 @@ from ..output.files import WriteError, written_whole
 from . import log
 
 if TYPE_CHECKING:
-    from .grad_scaling import GradientScales
+    from .scaling.grad_scaling import GradientScales
 
 NAME = "checkpoint.pt"
 """File name within a run's folder."""

@@ -21,17 +21,18 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..output.files import written_whole
-from . import checkpoint, log, powersgd
+from . import checkpoint, log
 from .checkpoint import MOST_IN_A_ROW, NotFiniteError, check_weights, local
 from .data.captions import Batches, held_out, num_in_epoch
 from .data.datasets import Data, summary
 from .data.examples import Example, Examples, Problem
 from .data.image_inputs import FEW, NUM_THREADS, Images, LeftOut, Loaded
-from .distributed import over_processes
-from .fsdp import Sharding, sharding_for
-from .grad_scaling import GradientScales
 from .optimizer import Groups
 from .options import Optimizer, Saving
+from .scaling import powersgd
+from .scaling.distributed import over_processes
+from .scaling.fsdp import Sharding, sharding_for
+from .scaling.grad_scaling import GradientScales
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -18,8 +18,8 @@ from ...encoder.tokenizer import default_tokenizer
 from .data.captions import token_ids
 from .data.examples import Example, Problem
 from .data.image_inputs import Images
-from .grad_cache import Part, Towers
 from .log import number_of
+from .scaling.grad_cache import Part, Towers
 
 AT = (1, 5, 10)
 """Numbers of top results considered."""

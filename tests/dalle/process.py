@@ -50,9 +50,9 @@ def trained_prior(data: Path, folder: Path, ranks: int, steps: int = 5, *, is_sh
     from weighted_clip.studio.dalle.config import DVAEConfig
     from weighted_clip.studio.dalle.dvae import DVAE
     from weighted_clip.studio.training.data.datasets import read_data
-    from weighted_clip.studio.training.distributed import make_accelerator
     from weighted_clip.studio.training.objectives.dalle_options import PriorOptions
     from weighted_clip.studio.training.objectives.prior import PriorRun
+    from weighted_clip.studio.training.scaling.distributed import make_accelerator
 
     AcceleratorState._reset_state(reset_partial_state=True)
     options = PriorOptions(

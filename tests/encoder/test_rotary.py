@@ -23,7 +23,7 @@ from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.models.layers import rotation
 from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.models.text_model import TextEncoder, TextModel
-from weighted_clip.studio.training.grad_cache import pack, projected
+from weighted_clip.studio.training.scaling.grad_cache import pack, projected
 
 from ..libraries import library
 from .conftest import TINY, random_ids

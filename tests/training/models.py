@@ -10,10 +10,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.models.config import TextConfig, VisionConfig
 from weighted_clip.encoder.similarity import ContrastiveLoss
-from weighted_clip.studio.training.distributed import reduce_apart
-from weighted_clip.studio.training.fsdp import Sharding
-from weighted_clip.studio.training.grad_cache import Part, Towers, backward
 from weighted_clip.studio.training.optimizer import Rates, adamw, factor, groups_of
+from weighted_clip.studio.training.scaling.distributed import reduce_apart
+from weighted_clip.studio.training.scaling.fsdp import Sharding
+from weighted_clip.studio.training.scaling.grad_cache import Part, Towers, backward
 
 TEXT = TextConfig(hidden_dim=64, num_heads=1, num_layers=2, mlp_dim=64, projection_dim=32)
 VISION = VisionConfig(

@@ -37,9 +37,9 @@ def main() -> None:
     from torch.nn.functional import cross_entropy
     from weighted_clip.studio.dalle.config import PriorConfig
     from weighted_clip.studio.dalle.prior import Prior, initialise
-    from weighted_clip.studio.training.distributed import make_accelerator
-    from weighted_clip.studio.training.grad_scaling import GradientScales
-    from weighted_clip.studio.training.powersgd import Compression
+    from weighted_clip.studio.training.scaling.distributed import make_accelerator
+    from weighted_clip.studio.training.scaling.grad_scaling import GradientScales
+    from weighted_clip.studio.training.scaling.powersgd import Compression
 
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     accelerator = make_accelerator("fp32", is_cpu=True, has_scales=True)

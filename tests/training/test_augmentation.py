@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from weighted_clip.studio.training.data.augmentation import ASPECTS, Augmentation, random_part
-from weighted_clip.studio.training.distributed import declare_missing_operators
+from weighted_clip.studio.training.scaling.distributed import declare_missing_operators
 
 from ..libraries import library
 from .runs import Start

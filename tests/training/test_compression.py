@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from weighted_clip.studio.dalle.files import save_dvae
-from weighted_clip.studio.training.powersgd import EPSILON
+from weighted_clip.studio.training.scaling.powersgd import EPSILON
 
 from ..dalle.models import TINY_SMALL, seeded
 from ..launching import launched

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
-from weighted_clip.studio.training.grad_cache import Towers
 from weighted_clip.studio.training.optimizer import BETAS, EPS, Rates, adamw, factor, groups_of, part_of
+from weighted_clip.studio.training.scaling.grad_cache import Towers
 
 from ..launching import launched
 from ..libraries import library

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.models.layers import Block
-from weighted_clip.studio.training.grad_scaling import GradientScales
 from weighted_clip.studio.training.loop import Loop
 from weighted_clip.studio.training.objectives import contrastive
+from weighted_clip.studio.training.scaling.grad_scaling import GradientScales
 
 from .runs import Start, log_of, tensors_of
 

@@ -21,12 +21,12 @@ from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.similarity import ContrastiveLoss
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.data.examples import Example
-from weighted_clip.studio.training.grad_cache import Features
 from weighted_clip.studio.training.metrics import Measure
 from weighted_clip.studio.training.objectives.zero_shot import templates_of
 from weighted_clip.studio.training.optimizer import Rates, factor, groups_of, optimizer_of
 from weighted_clip.studio.training.options import TrainOptions
 from weighted_clip.studio.training.results import write_folder
+from weighted_clip.studio.training.scaling.grad_cache import Features
 
 from ..libraries import library
 from .models import towers

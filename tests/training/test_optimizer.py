@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from weighted_clip.studio.training.distributed import declare_missing_operators
 from weighted_clip.studio.training.optimizer import BETAS, EPS, OPTIMIZERS, adafactor, adamw
+from weighted_clip.studio.training.scaling.distributed import declare_missing_operators
 
 from ..libraries import is_torch, library
 from .runs import Start

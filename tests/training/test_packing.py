@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors
-from weighted_clip.studio.training.grad_cache import Packed, Part, pack, projected
+from weighted_clip.studio.training.scaling.grad_cache import Packed, Part, pack, projected
 
 from ..libraries import library
 from .models import TEXT, divided, gradients, towers

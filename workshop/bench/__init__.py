@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None] = print) -> int:
     """
     if options.quick and options.write:
         raise ValueError("--quick measures nothing worth writing down; leave out --quick or --write")
-    from ...studio.training.distributed import declare_missing_operators  # not above, as it imports torch
+    from ...studio.training.scaling.distributed import declare_missing_operators  # not above, as it imports torch
 
     declare_missing_operators()
     scale = QUICK if options.quick else FULL

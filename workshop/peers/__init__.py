@@ -34,7 +34,7 @@ PACKAGES = {"open_clip": "open_clip_torch"}
 
 def version_of(module: str) -> str | None:
     """Version of a library, or None if it is not installed; an error of its import is raised as it is."""
-    from ...studio.training.distributed import declare_missing_operators
+    from ...studio.training.scaling.distributed import declare_missing_operators
 
     if importlib.util.find_spec(module) is None:
         return None

@@ -22,9 +22,9 @@ from ...dalle.layers import LogitNorm, SmallEncoder
 from ..checkpoint import check_weights
 from ..data.datasets import Data, Example, Problem
 from ..data.image_inputs import picture_of, progress_of_reading, still_readable, unreadable
-from ..distributed import over_processes
 from ..log import number_of
 from ..loop import Loop
+from ..scaling.distributed import over_processes
 from .dalle_options import DVAEOptions
 
 if TYPE_CHECKING:

@@ -35,14 +35,14 @@ from ...output.files import written_whole
 from ..checkpoint import check_like, check_weights
 from ..data.captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
 from ..data.datasets import Data
-from ..distributed import over_processes
-from ..grad_cache import Towers
 from ..log import number_of
 from ..loop import Loop
 from ..new_text import about_clip
 from ..optimizer import BETAS, by_decay, factor_of
 from ..options import TrainOptions
 from ..results import TEXT_NAME, Results
+from ..scaling.distributed import over_processes
+from ..scaling.grad_cache import Towers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -24,10 +24,10 @@ from ...dalle.prior import Prior, initialise
 from ..data.captions import CaptionOptions, caption_of
 from ..data.datasets import Data, Example, Problem
 from ..data.image_inputs import NUM_THREADS, picture_of, progress_of_reading, still_readable
-from ..distributed import over_processes
 from ..log import number_of
 from ..loop import Loop
 from ..optimizer import by_decay
+from ..scaling.distributed import over_processes
 from .dalle_options import PriorOptions
 
 if TYPE_CHECKING:

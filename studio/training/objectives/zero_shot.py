@@ -22,7 +22,7 @@ from ....encoder.similarity import normalized
 from ..data.datasets import read_data
 from ..data.examples import Example, Problem
 from ..data.image_inputs import Images
-from ..grad_cache import Towers
+from ..scaling.grad_cache import Towers
 from .classifier import class_of, without_examples
 
 TEMPLATES = ("a photo of a {}.",)

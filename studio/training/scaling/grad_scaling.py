@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ...encoder.models.layers import Block
+from ....encoder.models.layers import Block
 
 FIRST, LEAST, MOST = 2.0**13, 2.0**7, 2.0**24
 """Initial, minimum and maximum scale, each times the number of data-parallel replicas."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 from torch import Tensor, distributed, nn
 
-from .options import Precision
+from ..options import Precision
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ...encoder.masks import causal_mask, group_mask
-from ...encoder.models.config import TextConfig
-from ...encoder.models.linear import widened
-from ...encoder.models.text_model import TextModel, Vectors, check_ids, first_eos
-from ...encoder.models.vision_model import VisionModel
-from ...encoder.similarity import ContrastiveLoss
-from .retention import Kept
-from .textual_inversion import Word
+from ....encoder.masks import causal_mask, group_mask
+from ....encoder.models.config import TextConfig
+from ....encoder.models.linear import widened
+from ....encoder.models.text_model import TextModel, Vectors, check_ids, first_eos
+from ....encoder.models.vision_model import VisionModel
+from ....encoder.similarity import ContrastiveLoss
+from ..retention import Kept
+from ..textual_inversion import Word
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from ...encoder.models.layers import Block
-from . import checkpoint
+from ....encoder.models.layers import Block
+from .. import checkpoint
 from .distributed import reduce_apart
 from .grad_scaling import GradientScales, Resblock
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from ...encoder.models.layers import Block
-from .options import Optimizer, Precision
+from ....encoder.models.layers import Block
+from ..options import Optimizer, Precision
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -1,0 +1,1 @@
+"""Runs over several processes, in less memory, and in lower precision."""
