@@ -25,7 +25,7 @@ ALLOWED = {
     "modules_forge": ("hosts/webui/*.py",),
     "gradio": ("web/lab/*.py",),
     "accelerate": ("studio/training/*.py", "studio/commands/*.py"),
-    "peft": ("studio/training/lora.py",),
+    "peft": ("studio/training/finetuning/lora.py",),
 }
 """Files that may import a module of a host, or one that no host needs."""
 AT_THE_TOP = {

@@ -191,7 +191,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
     from ...encoder.files.folders import check_expressible
     from ...encoder.models.clip import load_full_clip
-    from ..training.new_text import new_clip, with_text
+    from ..training.finetuning.new_towers import new_clip, with_text
 
     if options.new:
         clip = new_clip(options.new, options, arguments.activation)

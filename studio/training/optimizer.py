@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from .lora import is_lora
+from .finetuning.lora import is_lora
 from .options import PARTS, Course, Optimizer, Rates, TrainOptions
 
 BETAS = (0.9, 0.98)

@@ -18,10 +18,10 @@ from ..output.export import save_tensors
 from ..output.files import folder_written_whole, written_whole
 from .checkpoint import check_weights
 from .data.image_inputs import read_again
-from .lora import lora_tensors, merged, model_of
+from .finetuning.lora import lora_tensors, merged, model_of
+from .finetuning.textual_inversion import word_tensors
 from .options import TrainOptions, file_name
 from .scaling.grad_cache import Towers
-from .textual_inversion import word_tensors
 
 CONFIG_NAME = "config.json"
 """Heads and activation, for a model that its tensors alone would be taken for another one."""

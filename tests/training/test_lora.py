@@ -7,7 +7,7 @@ import torch
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.models.text_model import TextModel
-from weighted_clip.studio.training.lora import LORA_NAMES, add_lora, lora_tensors, merged, model_of
+from weighted_clip.studio.training.finetuning.lora import LORA_NAMES, add_lora, lora_tensors, merged, model_of
 from weighted_clip.studio.training.optimizer import Rates, groups_of
 
 from ..libraries import library

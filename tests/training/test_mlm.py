@@ -18,6 +18,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.training.data.captions import token_ids
 from weighted_clip.studio.training.data.datasets import read_captions
+from weighted_clip.studio.training.finetuning.retention import PROMPTS
 from weighted_clip.studio.training.objectives.mlm import (
     HEAD_NAME,
     IGNORED,
@@ -28,7 +29,6 @@ from weighted_clip.studio.training.objectives.mlm import (
     load_mlm,
     masked,
 )
-from weighted_clip.studio.training.retention import PROMPTS
 
 from ..encoder.files import write
 from ..launching import launched

@@ -15,7 +15,7 @@ from weighted_clip.encoder.files.sizes import configs_of
 from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.models.config import OPENCLIP_H
 from weighted_clip.studio.commands.program import main
-from weighted_clip.studio.training.new_text import new_clip, new_text_model
+from weighted_clip.studio.training.finetuning.new_towers import new_clip, new_text_model
 from weighted_clip.studio.training.options import TrainOptions
 from weighted_clip.weighting.encoders import Encoders
 

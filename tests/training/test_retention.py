@@ -8,8 +8,8 @@ import pytest
 import torch
 from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
+from weighted_clip.studio.training.finetuning.retention import PER_STEP, PROMPTS, Keeping, Kept
 from weighted_clip.studio.training.optimizer import Rates, groups_of
-from weighted_clip.studio.training.retention import PER_STEP, PROMPTS, Keeping, Kept
 from weighted_clip.studio.training.scaling.grad_cache import Part, backward
 
 from ..libraries import library

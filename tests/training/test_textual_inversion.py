@@ -11,9 +11,9 @@ from weighted_clip.encoder.files.textual_inversion import read_embedding_file
 from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.training.data.captions import NewWord, is_too_long, token_ids
+from weighted_clip.studio.training.finetuning.textual_inversion import Word, word_tensors
 from weighted_clip.studio.training.optimizer import Rates, adamw, groups_of
 from weighted_clip.studio.training.scaling.grad_cache import Part, Towers, backward
-from weighted_clip.studio.training.textual_inversion import Word, word_tensors
 
 from ..libraries import library
 from .models import TEXT, accelerator, divided, towers

@@ -41,9 +41,9 @@ from ..data.captions import caption_of, notes_on_length, token_ids
 from ..data.datasets import Data, Problem, summary
 from ..data.examples import Example
 from ..data.image_inputs import Images, pixels_of, still_readable
+from ..finetuning.new_towers import about_clip
 from ..log import number_of
 from ..loop import Loop
-from ..new_text import about_clip
 from ..optimizer import factor_of, groups_of, optimizer_of
 from ..options import TrainOptions
 from ..results import CONFIG_NAME

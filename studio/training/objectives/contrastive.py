@@ -27,19 +27,19 @@ from .. import checkpoint
 from ..data.captions import NewWord, caption_of, names_of_cut, notes_on_cut, notes_on_length, token_ids
 from ..data.datasets import Data, summary
 from ..data.image_inputs import FEW, Images, Loaded
+from ..finetuning.lora import add_lora
+from ..finetuning.new_towers import about_clip
+from ..finetuning.retention import Keeping
+from ..finetuning.textual_inversion import Word
+from ..finetuning.wise_ft import FirstWeights, merge
 from ..log import number_of
 from ..loop import Loop
-from ..lora import add_lora
 from ..metrics import BEST_NAME, VAL, Measure, Patience, rows_of
-from ..new_text import about_clip
 from ..optimizer import factor_of, groups_of, optimizer_of
 from ..options import TrainOptions
 from ..results import Results
-from ..retention import Keeping
 from ..scaling.distributed import over_processes
 from ..scaling.grad_cache import Part, Towers, backward
-from ..textual_inversion import Word
-from ..wise_ft import FirstWeights, merge
 from .zero_shot import ZeroShot
 
 if TYPE_CHECKING:

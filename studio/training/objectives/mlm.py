@@ -35,9 +35,9 @@ from ...output.files import written_whole
 from ..checkpoint import check_like, check_weights
 from ..data.captions import NewWord, caption_of, is_too_long, notes_on_length, token_ids
 from ..data.datasets import Data
+from ..finetuning.new_towers import about_clip
 from ..log import number_of
 from ..loop import Loop
-from ..new_text import about_clip
 from ..optimizer import BETAS, by_decay, factor_of
 from ..options import TrainOptions
 from ..results import TEXT_NAME, Results

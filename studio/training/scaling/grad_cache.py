@@ -23,8 +23,8 @@ from ....encoder.models.linear import widened
 from ....encoder.models.text_model import TextModel, Vectors, check_ids, first_eos
 from ....encoder.models.vision_model import VisionModel
 from ....encoder.similarity import ContrastiveLoss
-from ..retention import Kept
-from ..textual_inversion import Word
+from ..finetuning.retention import Kept
+from ..finetuning.textual_inversion import Word
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

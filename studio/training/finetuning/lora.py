@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...encoder.models.text_model import TextModel
+from ....encoder.models.text_model import TextModel
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 """Matrices of each layer that get a LoRA."""

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...encoder.models.linear import widened
-from ...encoder.models.text_model import TextModel
-from ...encoder.tokenizer import default_tokenizer
-from .data.captions import token_ids
+from ....encoder.models.linear import widened
+from ....encoder.models.text_model import TextModel
+from ....encoder.tokenizer import default_tokenizer
+from ..data.captions import token_ids
 
 PER_STEP = 8
 """General prompts used in each step, different ones each time."""

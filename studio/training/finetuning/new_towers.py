@@ -15,15 +15,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ...encoder.files.sizes import configs_of
-from ...encoder.files.tensor_file import MAX_PARAMETERS
-from ...encoder.models.clip import FullClip
-from ...encoder.models.config import Activation, TextConfig, VisionConfig
-from ...encoder.models.layers import Block
-from ...encoder.models.text_model import TextModel
-from ...encoder.models.vision_model import VisionModel
-from ...encoder.similarity import INITIAL_TEMPERATURE
-from .options import TrainOptions
+from ....encoder.files.sizes import configs_of
+from ....encoder.files.tensor_file import MAX_PARAMETERS
+from ....encoder.models.clip import FullClip
+from ....encoder.models.config import Activation, TextConfig, VisionConfig
+from ....encoder.models.layers import Block
+from ....encoder.models.text_model import TextModel
+from ....encoder.models.vision_model import VisionModel
+from ....encoder.similarity import INITIAL_TEMPERATURE
+from ..options import TrainOptions
 
 
 def new_clip(size: str, options: TrainOptions, activation: Activation | None = None) -> FullClip:

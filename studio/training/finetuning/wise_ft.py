@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...encoder.models.clip import FullClip
-from ...encoder.models.text_model import TextModel
-from ...encoder.models.vision_model import VisionModel
-from .data.image_inputs import digest_of, read_again
-from .options import TrainOptions
+from ....encoder.models.clip import FullClip
+from ....encoder.models.text_model import TextModel
+from ....encoder.models.vision_model import VisionModel
+from ..data.image_inputs import digest_of, read_again
+from ..options import TrainOptions
 
 
 class FirstWeights:

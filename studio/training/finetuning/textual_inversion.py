@@ -11,10 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...encoder.models.config import TextConfig
-from ...encoder.models.text_model import TextModel, Vectors
-from ...encoder.quoting import quote
-from ...encoder.tokenizer import Tokenizer
+from ....encoder.models.config import TextConfig
+from ....encoder.models.text_model import TextModel, Vectors
+from ....encoder.quoting import quote
+from ....encoder.tokenizer import Tokenizer
 
 
 class Word(nn.Module):
