@@ -19,7 +19,7 @@ from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.models.config import TextConfig, VisionConfig
 from weighted_clip.encoder.similarity import similarity
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.studio.commands.images import image_files
+from weighted_clip.studio.commands.image_options import image_files
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output import files
 

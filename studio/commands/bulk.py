@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .console import PROGRESS_SECONDS, show
-from .options import DTYPES, dtype_named, embedding_folders, encoders_of, options_of, readers_of
 from .processes import INTERRUPTED, alone, place_of
 from .prompt_lines import PromptLines, shards
+from .prompt_options import DTYPES, dtype_named, embedding_folders, encoders_of, options_of, readers_of
 
 if TYPE_CHECKING:
     import torch

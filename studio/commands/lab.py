@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from . import Command
 from .console import show
-from .options import add_embeddings_option, add_loading_options, device_of, dtype_named, embedding_folders
+from .prompt_options import add_embeddings_option, add_loading_options, device_of, dtype_named, embedding_folders
 
 if TYPE_CHECKING:
     from ...web.lab.native import Shelf

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from . import Command
 from .console import show
-from .options import add_value, check_new_file
+from .prompt_options import add_value, check_new_file
 
 
 def _add_dvae_arguments(convert: argparse.ArgumentParser) -> None:

@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import Command
-from .classify import CLASSIFY
 from .config_file import CONFIG_FLAG, add_negations, apply_config
 from .console import check_texts, drop_unwritable, show, visible, write_anything
-from .dalle import DALLE, DALLE_SHAPES, DALLE_TRAIN, DALLE_TRAIN_VAE
-from .dalle_demo import DALLE_DEMO
-from .dalle_sample import DALLE_SAMPLE
-from .evaluate import EVALUATE
 from .lab import LAB
 from .model_files import CONVERT_DVAE, CONVERT_RUDALLE, STRETCH
 from .processes import INTERRUPTED, TERMINATED, is_of_another, leave, place_of, terminable
 from .prompts import CONVERT, ENCODE, INSPECT, SCHEDULE
 from .rerank import RERANK, SIMILARITY
-from .train import FILL, TRAIN
-from .training import LATEST_FLAG
-from .world import WORLD, WORLD_SAMPLE, WORLD_TRAIN
-from .world_measure import WORLD_MEASURE
+from .training.classify import CLASSIFY
+from .training.dalle_demo import DALLE_DEMO
+from .training.dalle_sample import DALLE_SAMPLE
+from .training.dalle_training import DALLE, DALLE_SHAPES, DALLE_TRAIN, DALLE_TRAIN_VAE
+from .training.driver import LATEST_FLAG
+from .training.evaluate import EVALUATE
+from .training.train import FILL, TRAIN
+from .training.world_measure import WORLD_MEASURE
+from .training.world_training import WORLD, WORLD_SAMPLE, WORLD_TRAIN
 
 DEFAULT_COMMAND = ["lab"]
 PROGRAM = "weighted-clip"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...encoder.models.config import MAX_POSITIONS
 from . import Command, bulk
 from .console import json_text, show
-from .options import (
+from .prompt_options import (
     add_loading_options,
     add_options,
     add_reading_options,

@@ -13,7 +13,7 @@ from ...encoder.image_file import SUFFIXES, open_image
 from ...encoder.quoting import quote
 from . import Command
 from .console import Progress, json_text, show, standard_input
-from .images import (
+from .image_options import (
     WHOLE_CLIP,
     Files,
     add_activation_option,
@@ -25,8 +25,8 @@ from .images import (
     text_features_of,
     write_picture,
 )
-from .options import add_arithmetic_options, text_of
 from .prompt_lines import PromptLines
+from .prompt_options import add_arithmetic_options, text_of
 
 if TYPE_CHECKING:
     from PIL import Image

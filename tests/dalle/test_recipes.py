@@ -8,8 +8,14 @@ from operator import attrgetter
 from typing import Any
 
 import pytest
-from weighted_clip.studio.commands.dalle import PRIOR_FLAGS, VAE_FLAGS, Flag, prior_options, vae_options
 from weighted_clip.studio.commands.program import make_parser
+from weighted_clip.studio.commands.training.dalle_training import (
+    PRIOR_FLAGS,
+    VAE_FLAGS,
+    Flag,
+    prior_options,
+    vae_options,
+)
 from weighted_clip.studio.dalle.config import DVAEConfig
 from weighted_clip.studio.training.objectives.dalle_options import STEP_SIZE, DVAEOptions, PriorOptions, Schedule
 

@@ -14,9 +14,9 @@ from PIL import Image
 from torch import Tensor
 from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.studio.commands.console import Progress
-from weighted_clip.studio.commands.dalle_demo import _curve
-from weighted_clip.studio.commands.dalle_sample import clip_scores
 from weighted_clip.studio.commands.program import main
+from weighted_clip.studio.commands.training.dalle_demo import _curve
+from weighted_clip.studio.commands.training.dalle_sample import clip_scores
 from weighted_clip.studio.dalle import sampling
 from weighted_clip.studio.dalle.dalle import save_dalle
 from weighted_clip.studio.dalle.sampling import SampleOptions

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import Command
-from .console import show
-from .options import add_value
+from .. import Command
+from ..console import show
+from ..prompt_options import add_value
 
 
 def _add_arguments(classify: argparse.ArgumentParser) -> None:
@@ -22,10 +22,10 @@ def _add_arguments(classify: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ...encoder.models.text_model import TextModel
-    from ..training.data.captions import notes_on_length
-    from ..training.data.examples import Example
-    from ..training.objectives.classifier import load_classifier, probabilities
+    from ....encoder.models.text_model import TextModel
+    from ...training.data.captions import notes_on_length
+    from ...training.data.examples import Example
+    from ...training.objectives.classifier import load_classifier, probabilities
 
     if arguments.top < 1:
         raise ValueError(f"--top must be at least 1, got {arguments.top}")

@@ -14,19 +14,19 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...encoder.image_file import image_of
-from ..output.files import written_whole
-from . import Command
-from .console import show
-from .images import write_picture
-from .options import add_value
-from .processes import alone
+from ....encoder.image_file import image_of
+from ...output.files import written_whole
+from .. import Command
+from ..console import show
+from ..image_options import write_picture
+from ..processes import alone
+from ..prompt_options import add_value
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ...encoder.models.clip import FullClip
-    from ..dalle.dalle import DALLE
+    from ....encoder.models.clip import FullClip
+    from ...dalle.dalle import DALLE
 
 NUM_IMAGES = 64
 """Number of images per caption."""
@@ -110,9 +110,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _command(command: list[str]) -> None:
     """Run another command, resuming an interrupted run."""
-    from ..training.checkpoint import NAME
-    from ..training.log import LOG_NAME
-    from .program import make_parser
+    from ...training.checkpoint import NAME
+    from ...training.log import LOG_NAME
+    from ..program import make_parser
 
     options = make_parser().parse_args(command)
     if hasattr(options, "resume"):
@@ -122,11 +122,11 @@ def _command(command: list[str]) -> None:
 
 def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[str, float], began: float) -> None:
     """Draw and judge images of held-out captions, and write results and page."""
-    from ...encoder.models.clip import load_full_clip
-    from ...web.pictures.curves import draw_curves
-    from ...web.pictures.sheets import draw_samples
-    from ..dalle.dalle import load_dalle
-    from ..world.shapes import split
+    from ....encoder.models.clip import load_full_clip
+    from ....web.pictures.curves import draw_curves
+    from ....web.pictures.sheets import draw_samples
+    from ...dalle.dalle import load_dalle
+    from ...world.shapes import split
 
     shapes = split()[1][:num_captions]
     results, rows, chosen = _judged(load_dalle(model), load_full_clip(clip), shapes)
@@ -153,8 +153,8 @@ def _judged(
     import numpy as np
     import torch
 
-    from ..dalle.sampling import SampleOptions
-    from ..world.shapes import Judge
+    from ...dalle.sampling import SampleOptions
+    from ...world.shapes import Judge
     from .dalle_sample import clip_scores, draw_all
 
     judge, options = Judge(), SampleOptions(top_k=TOP_K)
@@ -238,7 +238,7 @@ def summary_of(results: dict[str, Any]) -> list[str]:
 
 
 def _page(lines: Sequence[str], rows: Sequence[tuple[str, Any]]) -> str:
-    from .training import STYLE
+    from .driver import STYLE
 
     parts = [
         "<!doctype html>",
@@ -269,7 +269,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _minutes(seconds: float) -> str:
-    from ..training.log import duration
+    from ...training.log import duration
 
     return duration(seconds)
 

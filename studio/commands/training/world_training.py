@@ -11,20 +11,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...encoder.option import options_in
-from . import Command
-from .console import Progress, show
-from .images import write_picture
-from .options import add_arguments, add_value, options_of
-from .processes import alone
-from .training import Chart, Job, Page, Say, add_device, add_saving, epilog, in_rows, with_arguments
-from .training import train as train_with
+from ....encoder.option import options_in
+from .. import Command
+from ..console import Progress, show
+from ..image_options import write_picture
+from ..processes import alone
+from ..prompt_options import add_arguments, add_value, options_of
+from . import train as train_with
+from .driver import Chart, Job, Page, Say, add_device, add_saving, epilog, in_rows, with_arguments
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from ..training.options import WorldOptions
-    from ..world.model import World
+    from ...training.options import WorldOptions
+    from ...world.model import World
 
 MAX_COUNT = 4096
 """Pictures of one run at most: they are held in memory, 12 kB each."""
@@ -43,7 +43,7 @@ _PAGE = Page(
 
 
 def _add_train_arguments(train: argparse.ArgumentParser) -> None:
-    from ..training.options import WorldOptions
+    from ...training.options import WorldOptions
 
     train.add_argument("out", type=Path, metavar="DIR", help="folder for all that is written")
     train.add_argument("--resume", action="store_true", help="go on with the run in DIR, given the same options")
@@ -54,8 +54,8 @@ def _add_train_arguments(train: argparse.ArgumentParser) -> None:
 
 @alone
 def _train(arguments: argparse.Namespace) -> int:
-    from ..training.objectives.small_world import NAME
-    from ..training.options import WorldOptions
+    from ...training.objectives.small_world import NAME
+    from ...training.options import WorldOptions
 
     options = with_arguments(WorldOptions(arguments.kind), arguments)
     return train_with(arguments, options, Job(NAME, _make, _PAGE))
@@ -64,7 +64,7 @@ def _train(arguments: argparse.Namespace) -> int:
 def _make(
     arguments: argparse.Namespace, options: WorldOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.objectives.small_world import WorldRun
+    from ...training.objectives.small_world import WorldRun
 
     run = WorldRun(arguments.out, options, accelerator, say)
     size = sum(parameter.numel() for parameter in run.trained.parameters()) / 1e6
@@ -75,8 +75,8 @@ def _make(
 
 
 def _add_sample_arguments(sample: argparse.ArgumentParser) -> None:
-    from ...weighting.attention import WAYS
-    from ...weighting.options import OPTIONS
+    from ....weighting.attention import WAYS
+    from ....weighting.options import OPTIONS
 
     add_world(sample)
     sample.add_argument("text", metavar="CAPTION", help='what to draw: "a (red:0.5) circle and a blue square"')
@@ -106,8 +106,8 @@ def add_world(parser: argparse.ArgumentParser) -> None:
 
 def world_of(place: Path | None) -> tuple[World, dict[str, Any]]:
     """Load the world of a file, of a folder of ``world train``, or the pack's own, and its recipe."""
-    from ..training.objectives.small_world import NAME
-    from ..world.model import WORLDS, load_world, trained
+    from ...training.objectives.small_world import NAME
+    from ...world.model import WORLDS, load_world, trained
 
     if place is None or (place.as_posix() in WORLDS and not place.exists()):
         return load_world(trained("unet" if place is None else place.as_posix()))
@@ -148,9 +148,9 @@ def _sample(arguments: argparse.Namespace) -> int:
 def _draw(arguments: argparse.Namespace) -> int:
     import torch
 
-    from ...weighting.options import OPTIONS
-    from ..world.measure import Way, painter_of
-    from ..world.model import noise_of, sampled, to_pictures
+    from ....weighting.options import OPTIONS
+    from ...world.measure import Way, painter_of
+    from ...world.model import noise_of, sampled, to_pictures
 
     world, _ = world_of(arguments.world)
     painter, options = painter_of(world), options_of(arguments)

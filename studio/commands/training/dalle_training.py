@@ -10,12 +10,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import Command
-from .console import show
+from .. import Command
+from ..console import show
+from ..processes import alone, place_of
+from ..prompt_options import add_value
+from . import train as train_with
 from .dalle_sample import clip_score, clip_scores
-from .options import add_value
-from .processes import alone, place_of
-from .training import (
+from .driver import (
     CAPTIONED,
     SCALES,
     Chart,
@@ -33,13 +34,12 @@ from .training import (
     montage,
     with_arguments,
 )
-from .training import train as train_with
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from ...encoder.models.clip import FullClip
-    from ..training.objectives.dalle_options import DVAEOptions, PriorOptions
+    from ....encoder.models.clip import FullClip
+    from ...training.objectives.dalle_options import DVAEOptions, PriorOptions
 
 NUM_PICTURES = 48
 """Number of held-out pictures in the montage."""
@@ -130,7 +130,7 @@ VAE_FLAGS = (
 
 
 def _add_vae_arguments(train: argparse.ArgumentParser) -> None:
-    from ..training.objectives.dalle_options import DVAE_RECIPES, MAX_HELD_OUT
+    from ...training.objectives.dalle_options import DVAE_RECIPES, MAX_HELD_OUT
 
     train.add_argument("data", type=Path, metavar="DATA", help="a folder of images, or of WebDataset .tar shards")
     add_out(train)
@@ -143,7 +143,7 @@ def _add_vae_arguments(train: argparse.ArgumentParser) -> None:
 
 
 def _shapes(arguments: argparse.Namespace) -> int:
-    from ..world.shapes import write_shapes
+    from ...world.shapes import write_shapes
 
     for name, count in write_shapes(arguments.out).items():
         show(f"written: {arguments.out / name}, {count:,} pictures with captions")
@@ -164,14 +164,14 @@ _VAE_PAGE = Page(
 
 def vae_options(arguments: argparse.Namespace) -> DVAEOptions:
     """Options of ``dalle train-vae`` among its arguments."""
-    from ..training.objectives.dalle_options import DVAE_RECIPES
+    from ...training.objectives.dalle_options import DVAE_RECIPES
 
     return _recipe_options(arguments, DVAE_RECIPES, VAE_FLAGS)
 
 
 @alone
 def _train_vae(arguments: argparse.Namespace) -> int:
-    from ..training.objectives.dvae import NAME
+    from ...training.objectives.dvae import NAME
 
     job = Job(NAME, _make_vae, _VAE_PAGE, draw=_draw_vae, has_scales=False)
     return train_with(arguments, vae_options(arguments), job)
@@ -180,8 +180,8 @@ def _train_vae(arguments: argparse.Namespace) -> int:
 def _make_vae(
     arguments: argparse.Namespace, options: DVAEOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.data.datasets import read_data, summary
-    from ..training.objectives.dvae import DVAERun
+    from ...training.data.datasets import read_data, summary
+    from ...training.objectives.dvae import DVAERun
 
     run = DVAERun(read_data(arguments.data, is_captioned=False), arguments.out, options, accelerator, say)
     return run, [
@@ -260,7 +260,7 @@ PRIOR_FLAGS = (
 
 
 def _add_prior_arguments(train: argparse.ArgumentParser) -> None:
-    from ..training.objectives.dalle_options import MAX_HELD_OUT, PRIOR_RECIPES
+    from ...training.objectives.dalle_options import MAX_HELD_OUT, PRIOR_RECIPES
 
     train.add_argument("data", type=Path, metavar="DATA", help=CAPTIONED)
     train.add_argument("--dvae", type=Path, required=True, metavar="FILE", help="discrete VAE, from dalle train-vae")
@@ -292,14 +292,14 @@ _PRIOR_PAGE = Page(
 
 def prior_options(arguments: argparse.Namespace) -> PriorOptions:
     """Options of ``dalle train`` among its arguments."""
-    from ..training.objectives.dalle_options import PRIOR_RECIPES
+    from ...training.objectives.dalle_options import PRIOR_RECIPES
 
     return _recipe_options(arguments, PRIOR_RECIPES, PRIOR_FLAGS, counts_padding=not arguments.ignore_padding)
 
 
 @alone
 def _train_prior(arguments: argparse.Namespace) -> int:
-    from ..training.objectives.prior import NAME
+    from ...training.objectives.prior import NAME
 
     options = prior_options(arguments)
     clip = _scoring_clip(arguments.score)
@@ -309,7 +309,7 @@ def _train_prior(arguments: argparse.Namespace) -> int:
 
 def _scoring_clip(path: Path | None) -> FullClip | None:
     """Load the CLIP for the scores in the process that draws, before anything is trained."""
-    from ...encoder.models.clip import load_full_clip
+    from ....encoder.models.clip import load_full_clip
 
     return load_full_clip(path) if path and place_of(os.environ).is_first else None
 
@@ -317,9 +317,9 @@ def _scoring_clip(path: Path | None) -> FullClip | None:
 def _make_prior(
     arguments: argparse.Namespace, options: PriorOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..dalle.files import load_dvae
-    from ..training.data.datasets import read_data, summary
-    from ..training.objectives.prior import PriorRun
+    from ...dalle.files import load_dvae
+    from ...training.data.datasets import read_data, summary
+    from ...training.objectives.prior import PriorRun
 
     dvae, data = load_dvae(arguments.dvae), read_data(arguments.data)
     run = PriorRun(dvae, data, arguments.out, options, accelerator, say, is_sharded=arguments.shard)

@@ -9,12 +9,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import Command
-from .console import show
-from .images import WHOLE_CLIP, add_activation_option, add_crop_option
-from .options import add_arguments, add_value
-from .processes import alone
-from .training import (
+from .. import Command
+from ..console import show
+from ..image_options import WHOLE_CLIP, add_activation_option, add_crop_option
+from ..processes import alone
+from ..prompt_options import add_arguments, add_value
+from . import train as train_with
+from .driver import (
     CAPTIONED,
     SCALES,
     Chart,
@@ -33,14 +34,13 @@ from .training import (
     resume_latest,
     with_arguments,
 )
-from .training import train as train_with
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from ...encoder.models.clip import FullClip
-    from ..training.data.datasets import Data
-    from ..training.options import TrainOptions
+    from ....encoder.models.clip import FullClip
+    from ...training.data.datasets import Data
+    from ...training.options import TrainOptions
 
 TEMPLATES = "file of texts for a class, a line each with {} for its name (a photo of a {}.)"
 _NO_HOST = "ComfyUI, A1111 and Forge refuse such an encoder, only this program reads it"
@@ -48,7 +48,7 @@ _PARTS = "layers, embeddings, projection (of the text tower), image, scale, head
 
 
 def _add_arguments(train: argparse.ArgumentParser) -> None:
-    from ..training.options import DECLARED
+    from ...training.options import DECLARED
 
     train.add_argument("data", metavar="DATA", help=f"{CAPTIONED}; or a table; or several of them with :: between")
     train.add_argument("--data-factors", metavar="X::Y", help="how often each of them comes in an epoch (1)")
@@ -168,8 +168,8 @@ _CLASSIFIER_PAGE = Page(
 
 @alone
 def _run(arguments: argparse.Namespace) -> int:
-    from ..training.checkpoint import check_new
-    from ..training.results import TEXT_NAME
+    from ...training.checkpoint import check_new
+    from ...training.results import TEXT_NAME
 
     options = _options(arguments)
     resume_latest(arguments)
@@ -182,16 +182,16 @@ def _run(arguments: argparse.Namespace) -> int:
     if options.objective == "mlm":
         return train_with(arguments, options, Job(TEXT_NAME, _make_mlm, _MLM_PAGE, _mlm_written))
     if options.objective == "classify":
-        from ..training.objectives.classifier import CLASSIFIER_NAME
+        from ...training.objectives.classifier import CLASSIFIER_NAME
 
         return train_with(arguments, options, Job(CLASSIFIER_NAME, _make_classifier, _CLASSIFIER_PAGE))
     return train_with(arguments, options, Job(TEXT_NAME, _make_contrastive, _CONTRASTIVE_PAGE, _written))
 
 
 def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
-    from ...encoder.files.folders import check_expressible
-    from ...encoder.models.clip import load_full_clip
-    from ..training.finetuning.new_towers import new_clip, with_text
+    from ....encoder.files.folders import check_expressible
+    from ....encoder.models.clip import load_full_clip
+    from ...training.finetuning.new_towers import new_clip, with_text
 
     if options.new:
         clip = new_clip(options.new, options, arguments.activation)
@@ -205,11 +205,11 @@ def _clip(arguments: argparse.Namespace, options: TrainOptions) -> FullClip:
 def _make_contrastive(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.data.datasets import read_data, summary
-    from ..training.data.remote import is_remote
-    from ..training.objectives.contrastive import Run
-    from ..training.objectives.zero_shot import ZeroShot, templates_of
-    from ..training.scaling.distributed import declare_missing_operators
+    from ...training.data.datasets import read_data, summary
+    from ...training.data.remote import is_remote
+    from ...training.objectives.contrastive import Run
+    from ...training.objectives.zero_shot import ZeroShot, templates_of
+    from ...training.scaling.distributed import declare_missing_operators
 
     if options.lora:
         declare_missing_operators()  # in the development environment, where peft would import a torchvision for CUDA
@@ -232,8 +232,8 @@ def _make_contrastive(
 
 def _notes_on_val(val: Data | None, data: Data) -> list[str]:
     """Lines about a separate set: what is left out of it, and what it shares with the training."""
-    from ..training.data.datasets import summary
-    from ..training.log import number_of
+    from ...training.data.datasets import summary
+    from ...training.log import number_of
 
     if val is None:
         return []
@@ -260,8 +260,8 @@ def _is_rotary(run: Any) -> bool:
 
 
 def _written(run: Any) -> list[str]:
-    from ..training.options import file_name
-    from ..training.results import LORA_NAME, TEXT_NAME, WHOLE_NAME
+    from ...training.options import file_name
+    from ...training.results import LORA_NAME, TEXT_NAME, WHOLE_NAME
 
     folder, options = run.folder, run.options
     if options.word:
@@ -286,8 +286,8 @@ def _check_whole(arguments: argparse.Namespace) -> None:
 def _make_classifier(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.data.datasets import read_captions, read_data, summary
-    from ..training.objectives.classifier import ClassifierRun, without_examples
+    from ...training.data.datasets import read_captions, read_data, summary
+    from ...training.objectives.classifier import ClassifierRun, without_examples
 
     _check_whole(arguments)
     path = arguments.data
@@ -309,8 +309,8 @@ def _make_classifier(
 def _make_mlm(
     arguments: argparse.Namespace, options: TrainOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ..training.data.datasets import read_captions, summary
-    from ..training.objectives.mlm import MLMRun
+    from ...training.data.datasets import read_captions, summary
+    from ...training.objectives.mlm import MLMRun
 
     _check_whole(arguments)
     reading = reading_of(arguments, arguments.out / "shards")
@@ -322,8 +322,8 @@ def _make_mlm(
 
 
 def _mlm_written(run: Any) -> list[str]:
-    from ..training.objectives.mlm import HEAD_NAME
-    from ..training.results import TEXT_NAME, WHOLE_NAME
+    from ...training.objectives.mlm import HEAD_NAME
+    from ...training.results import TEXT_NAME, WHOLE_NAME
 
     whole = run.folder / WHOLE_NAME
     return [
@@ -336,8 +336,8 @@ def _mlm_written(run: Any) -> list[str]:
 
 def _options(arguments: argparse.Namespace) -> TrainOptions:
     """Options from the arguments."""
-    from ..training.data.augmentation import Augmentation
-    from ..training.options import CaptionOptions, Rates, TrainOptions
+    from ...training.data.augmentation import Augmentation
+    from ...training.options import CaptionOptions, Rates, TrainOptions
 
     rates_of = tuple(_rate_of(given) for given in arguments.rate_of)
     return with_arguments(
@@ -385,7 +385,7 @@ def _add_fill_arguments(fill: argparse.ArgumentParser) -> None:
 
 
 def _fill(arguments: argparse.Namespace) -> int:
-    from ..training.objectives.mlm import MASK, fill, load_mlm
+    from ...training.objectives.mlm import MASK, fill, load_mlm
 
     if arguments.top < 1:
         raise ValueError(f"--top must be at least 1, got {arguments.top}")

@@ -6,15 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import Command
-from .console import json_text, show
-from .images import WHOLE_CLIP, add_activation_option, add_crop_option
-from .options import add_value
+from .. import Command
+from ..console import json_text, show
+from ..image_options import WHOLE_CLIP, add_activation_option, add_crop_option
+from ..prompt_options import add_value
+from .driver import CAPTIONED, add_columns, reading_of
 from .train import TEMPLATES
-from .training import CAPTIONED, add_columns, reading_of
 
 if TYPE_CHECKING:
-    from ..training.objectives.zero_shot import Counts
+    from ...training.objectives.zero_shot import Counts
 
 MAX_CONFUSIONS = 10
 """Most pairs of classes that are shown."""
@@ -42,17 +42,17 @@ def _add_arguments(evaluate: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import torch
 
-    from ...encoder.models.clip import load_full_clip
-    from ...encoder.tokenizer import default_tokenizer
-    from ..output.files import written_whole
-    from ..training.data.captions import token_ids
-    from ..training.data.datasets import read_data, summary
-    from ..training.data.image_inputs import Images
-    from ..training.metrics import Measure
-    from ..training.objectives.contrastive import loss_of
-    from ..training.objectives.zero_shot import ZeroShot, lines_of, templates_of
-    from ..training.options import TrainOptions
-    from ..training.scaling.grad_cache import Towers
+    from ....encoder.models.clip import load_full_clip
+    from ....encoder.tokenizer import default_tokenizer
+    from ...output.files import written_whole
+    from ...training.data.captions import token_ids
+    from ...training.data.datasets import read_data, summary
+    from ...training.data.image_inputs import Images
+    from ...training.metrics import Measure
+    from ...training.objectives.contrastive import loss_of
+    from ...training.objectives.zero_shot import ZeroShot, lines_of, templates_of
+    from ...training.options import TrainOptions
+    from ...training.scaling.grad_cache import Towers
 
     if not arguments.zero_shot and not arguments.pairs:
         raise ValueError("give --zero-shot DATA, --pairs DATA, or both")

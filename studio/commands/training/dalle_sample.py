@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...encoder.image_file import image_of
-from ...encoder.quoting import quote
-from . import Command
-from .console import Progress, show
-from .images import clip_of, text_features_of, write_picture
-from .options import add_arithmetic_options, add_value, device_of, dtype_named
-from .processes import alone
+from ....encoder.image_file import image_of
+from ....encoder.quoting import quote
+from .. import Command
+from ..console import Progress, show
+from ..image_options import clip_of, text_features_of, write_picture
+from ..processes import alone
+from ..prompt_options import add_arithmetic_options, add_value, device_of, dtype_named
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...encoder.models.clip import FullClip
-    from ..dalle.dalle import DALLE
-    from ..dalle.sampling import SampleOptions
+    from ....encoder.models.clip import FullClip
+    from ...dalle.dalle import DALLE
+    from ...dalle.sampling import SampleOptions
 
 MONTAGE_NAME = "montage.png"
 
@@ -44,10 +44,10 @@ def _add_arguments(sample: argparse.ArgumentParser) -> None:
 
 @alone
 def _run(arguments: argparse.Namespace) -> int:
-    from ...encoder.images import best
-    from ...web.pictures.sheets import draw_samples
-    from ..dalle.dalle import load_dalle
-    from ..dalle.sampling import SampleOptions
+    from ....encoder.images import best
+    from ....web.pictures.sheets import draw_samples
+    from ...dalle.dalle import load_dalle
+    from ...dalle.sampling import SampleOptions
 
     options = SampleOptions(arguments.temperature, arguments.top_k, arguments.top_p)
     if arguments.count < 1:
@@ -94,7 +94,7 @@ def draw_all(
     count: Callable[[str], None] | None = None,
 ) -> tuple[list[Tensor], bool]:
     """Draw images, as many at a time as memory allows; Ctrl-C keeps the finished ones."""
-    from ..dalle.sampling import images_at_once
+    from ...dalle.sampling import images_at_once
 
     together, images = images_at_once(model.prior), list[Any]()
     total = model.prior.config.num_image_tokens
@@ -121,8 +121,8 @@ def clip_scores(clip: FullClip, caption: str, images: Sequence[Tensor]) -> list[
     """Cosine similarity of a caption and each image."""
     import torch
 
-    from ...encoder.images import image_features
-    from ...encoder.similarity import similarity
+    from ....encoder.images import image_features
+    from ....encoder.similarity import similarity
 
     described = text_features_of(clip, caption, "none")
     features = image_features(clip, torch.stack(list(images)).movedim(1, -1))
@@ -144,7 +144,7 @@ def _prefix(model: DALLE, path: Path, rows: int | None) -> Tensor:
     import numpy as np
     import torch
 
-    from ...encoder.image_file import open_image
+    from ....encoder.image_file import open_image
 
     pixels = torch.from_numpy(np.array(open_image(path).convert("RGB"))).permute(2, 0, 1)
     try:

@@ -15,19 +15,19 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ...encoder.image_file import image_of
-from ..output.files import written_whole
-from .config_file import CONFIG_FLAG, CONFIG_NAME, write_config
-from .images import write_picture
-from .options import DTYPES, add_value
-from .processes import stopping, voice
+from ....encoder.image_file import image_of
+from ...output.files import written_whole
+from ..config_file import CONFIG_FLAG, CONFIG_NAME, write_config
+from ..image_options import write_picture
+from ..processes import stopping, voice
+from ..prompt_options import DTYPES, add_value
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from PIL import Image
     from torch import Tensor
 
-    from ..training.data.datasets import Reading
+    from ...training.data.datasets import Reading
 
 REPORT_NAME, MONTAGE_NAME = "report.html", "reconstructions.png"
 MAX_CURVES = 6
@@ -85,8 +85,8 @@ class Page(NamedTuple):
 
 def write_report(folder: Path, page: Page, about: Mapping[str, Any], notes: Sequence[str]) -> Path:
     """Write curves and page of a run from the log in its folder; a montage there is included. Return the page."""
-    from ...web.pictures.curves import draw_curves
-    from ..training.log import LOG_NAME
+    from ....web.pictures.curves import draw_curves
+    from ...training.log import LOG_NAME
 
     entries = [json.loads(line) for line in (folder / LOG_NAME).read_text(encoding="utf-8").splitlines()]
     names = list(dict.fromkeys(name for entry in entries for name in entry))
@@ -173,11 +173,11 @@ class Job(NamedTuple):
 
 def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
     """Train as requested by the arguments and the options made of them; return the exit status."""
-    from ..training.checkpoint import check_new
-    from ..training.data.image_inputs import LEFT_OUT_NAME
-    from ..training.log import LOG_NAME
-    from ..training.options import Saving
-    from ..training.scaling.distributed import make_accelerator
+    from ...training.checkpoint import check_new
+    from ...training.data.image_inputs import LEFT_OUT_NAME
+    from ...training.log import LOG_NAME
+    from ...training.options import Saving
+    from ...training.scaling.distributed import make_accelerator
 
     folder: Path = arguments.out
     resume_latest(arguments)
@@ -226,7 +226,7 @@ def train(arguments: argparse.Namespace, options: Any, job: Job) -> int:
 
 def counts(run: Any) -> str:
     """Beginning of a note about a run's examples."""
-    from ..training.log import number_of
+    from ...training.log import number_of
 
     examples, steps = number_of(len(run.examples), run.what), number_of(run.num_steps, "steps")
     return f"{examples} to train on, {len(run.held):,} held out, {steps}"
@@ -271,8 +271,8 @@ def add_saving(train: argparse.ArgumentParser) -> None:
 
 def resume_latest(arguments: argparse.Namespace) -> None:
     """Let ``--resume latest`` begin a run if none has begun in the folder."""
-    from ..training.checkpoint import NAME
-    from ..training.log import LOG_NAME
+    from ...training.checkpoint import NAME
+    from ...training.log import LOG_NAME
 
     if arguments.resume == "latest":
         arguments.resume = any((arguments.out / name).is_file() for name in (NAME, LOG_NAME))
@@ -289,8 +289,8 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 
 def reading_of(arguments: argparse.Namespace, cache: Path | None) -> Reading:
     """Facts for reading data."""
-    from ..training.data.datasets import Reading
-    from ..training.data.table import COLUMNS, Columns
+    from ...training.data.datasets import Reading
+    from ...training.data.table import COLUMNS, Columns
 
     separator = arguments.csv_separator.replace("\\t", "\t")
     if len(separator) > 1:

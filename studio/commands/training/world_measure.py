@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import Command
-from .console import Progress, show
-from .images import write_picture
-from .processes import alone
-from .world import add_world, one_thread, world_of
+from .. import Command
+from ..console import Progress, show
+from ..image_options import write_picture
+from ..processes import alone
+from .world_training import add_world, one_thread, world_of
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ..world.measure import Painter, Question
-    from ..world.tables import Measured, Table
+    from ...world.measure import Painter, Question
+    from ...world.tables import Measured, Table
 
 OUT = Path("measured-world")
 POINTS, TABLES, MEANS = "points", "tables.md", "means.csv"
@@ -43,9 +43,9 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 @alone
 def _measure_world(arguments: argparse.Namespace) -> int:
-    from ..training.log import duration
-    from ..world.measure import measure, missing, painter_of, questions_of
-    from ..world.tables import measured, tables_of
+    from ...training.log import duration
+    from ...world.measure import measure, missing, painter_of, questions_of
+    from ...world.tables import measured, tables_of
 
     world, recipe = world_of(arguments.world)
     questions = questions_of(world, is_quick=arguments.quick)
@@ -75,7 +75,7 @@ def _measure_world(arguments: argparse.Namespace) -> int:
 
 
 def _seconds_of_a_picture(painter: Painter) -> float:
-    from ..world.measure import Way
+    from ...world.measure import Way
 
     text = painter.text("a red", Way("comfy"))
     painter.pictures([text], [[0]])
@@ -88,9 +88,9 @@ def write_report(
     painter: Painter, found: Measured, tables: Sequence[tuple[Question, Mapping[str, Table]]], folder: Path
 ) -> list[Path]:
     """Write means, tables, charts and grids of questions into a folder; return their paths."""
-    from ...web.pictures.measured import draw_chart, draw_grid
-    from ..output.files import written_whole
-    from ..world.tables import write_measured
+    from ....web.pictures.measured import draw_chart, draw_grid
+    from ...output.files import written_whole
+    from ...world.tables import write_measured
 
     pages: list[str] = []
     pictures: dict[str, Image.Image] = {}

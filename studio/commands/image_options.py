@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ...encoder.image_file import SUFFIXES, open_image
 from ..output.files import written_whole
 from .console import Progress, show
-from .options import device_of, dtype_named
 from .processes import holding_interrupt
+from .prompt_options import device_of, dtype_named
 
 if TYPE_CHECKING:
     from PIL import Image

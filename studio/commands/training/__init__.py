@@ -1,0 +1,1 @@
+"""Commands that train models, measure them, or draw with them."""
