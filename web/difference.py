@@ -1,6 +1,6 @@
 """Differences between two encodings of a prompt row by row, and a chart and a report comparing two text encoders.
 
-``web/lab/comparing.py`` uses it for schemes, the node CLIP Difference for two CLIPs.
+``web/lab/tabs/comparison.py`` uses it for schemes, the node CLIP Difference for two CLIPs.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def shelf_of(arguments: argparse.Namespace) -> Shelf:
 
     It is a file, one from a folder or Hugging Face's cache, or else random weights.
     """
-    from ...web.lab import places
+    from ...web.lab import model_folders as places
     from ...web.lab.native import Settings, Shelf, file_model, random_model
 
     if arguments.model is not None and arguments.models is None:

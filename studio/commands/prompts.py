@@ -102,9 +102,9 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 def _attention(arguments: argparse.Namespace, text: str) -> list[tuple[dict[str, Any], str]]:
     """Weights of each token that is the word, as data and as lines of text."""
-    from ...web.lab.attending import Choice, find_attention, row_of
     from ...web.lab.model import LabError
     from ...web.lab.native import RANDOM_WARNING, Settings, file_model, random_model
+    from ...web.lab.tabs.attention_view import Choice, find_attention, row_of
 
     settings = Settings(embedding_folders(arguments))
     model = random_model(settings) if arguments.weights is None else file_model(arguments.weights, settings)

@@ -182,7 +182,7 @@ def option_values() -> list[Any]:
 
 
 def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
-    tabs = pytest.importorskip("weighted_clip.web.lab.tabs", reason="needs gradio")
+    tabs = pytest.importorskip("weighted_clip.web.lab.tabs.prompt_tabs", reason="needs gradio")
     encoded: list[str] = []
     kept: list[weakref.ref[torch.Tensor]] = []
 
@@ -212,7 +212,7 @@ def test_a_comparison_whose_page_was_closed_encodes_nothing_more() -> None:
 
 
 def test_two_sessions_compare_at_once_and_only_one_is_cancelled(lab_model: NativeLabModel) -> None:
-    tabs = pytest.importorskip("weighted_clip.web.lab.tabs", reason="needs gradio")
+    tabs = pytest.importorskip("weighted_clip.web.lab.tabs.prompt_tabs", reason="needs gradio")
     tab = tabs.CompareTab(tabs.Handlers(lambda: lab_model, EncodeOptions()))
     values = option_values()
     jobs = [{"is_cancelled": False}, {"is_cancelled": False}]
@@ -225,7 +225,7 @@ def test_two_sessions_compare_at_once_and_only_one_is_cancelled(lab_model: Nativ
 
 
 def test_sessions_that_export_at_once_each_get_their_own_file(lab_model: NativeLabModel) -> None:
-    tabs = pytest.importorskip("weighted_clip.web.lab.tabs", reason="needs gradio")
+    tabs = pytest.importorskip("weighted_clip.web.lab.tabs.prompt_tabs", reason="needs gradio")
     tab = tabs.ExportTab(tabs.Handlers(lambda: lab_model, EncodeOptions()))
     values = option_values()
     exported = at_once(lambda index: tab.export(f"a cat and {index} dogs", *values)[0])

@@ -25,7 +25,7 @@ from weighted_clip.studio.output.export import write_conditioning
 from weighted_clip.studio.output.files import TEMPORARY_SUFFIX, WriteError, written_whole
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel
-from weighted_clip.web.lab.study import export
+from weighted_clip.web.lab.tabs.study import export
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.workshop.bench import page as benchmarks_page
 from weighted_clip.workshop.parity import report

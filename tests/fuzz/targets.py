@@ -118,7 +118,7 @@ def _lab() -> Any:
 
 def lab(data: bytes) -> None:
     """Every handler of the lab but export, with any value for each control."""
-    from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, MasksTab, ScheduleTab, TokensTab
+    from weighted_clip.web.lab.tabs.prompt_tabs import CompareTab, ConvertTab, MasksTab, ScheduleTab, TokensTab
 
     draw = Draw(data)
     options, base, both = _lab()

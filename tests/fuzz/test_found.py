@@ -116,7 +116,7 @@ def test_the_lab_explains_values_that_its_page_cannot_send(chunk: Any) -> None:
     pytest.importorskip("gradio", reason="gradio is not installed: python run.py test installs it")
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
     from weighted_clip.web.lab.model import LabError
-    from weighted_clip.web.lab.tabs import CompareTab, MasksTab
+    from weighted_clip.web.lab.tabs.prompt_tabs import CompareTab, MasksTab
 
     def none() -> Any:
         raise LabError("No model is loaded yet.")

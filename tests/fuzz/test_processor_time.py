@@ -110,7 +110,7 @@ def lab_readers() -> dict[str, Reader]:
     """The lab's handlers while its user types."""
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
     from weighted_clip.web.lab.model import LabError
-    from weighted_clip.web.lab.tabs import ConvertTab, MasksTab, TokensTab
+    from weighted_clip.web.lab.tabs.prompt_tabs import ConvertTab, MasksTab, TokensTab
 
     def none() -> Any:
         raise LabError("No model is loaded yet.")

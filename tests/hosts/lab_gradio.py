@@ -85,7 +85,7 @@ def serve(port: int) -> None:
 def call_handlers() -> dict[str, Any]:
     """Result of each handler of the page, by name."""
     from weighted_clip.web.lab.handlers import OPTIONS, Handlers
-    from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, TokensTab
+    from weighted_clip.web.lab.tabs.prompt_tabs import CompareTab, ConvertTab, ExportTab, MasksTab, TokensTab
     from weighted_clip.weighting.options import EncodeOptions
 
     base = EncodeOptions(syntax="a1111", scheme="masked_blend")

@@ -19,9 +19,9 @@ from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.web import difference as subject
 from weighted_clip.web.difference import TowerDifference, difference, difference_report, draw_differences
-from weighted_clip.web.lab.comparing import CUT, Comparison, compare, comparison_chart, told_of
 from weighted_clip.web.lab.native import Settings, random_model
-from weighted_clip.web.lab.study import read
+from weighted_clip.web.lab.tabs.comparison import CUT, Comparison, compare, comparison_chart, told_of
+from weighted_clip.web.lab.tabs.study import read
 from weighted_clip.web.pictures import RowChange, SchemeRow, changes, draw_changes, style
 from weighted_clip.web.pictures.changes import CUT_LEGEND, Axes, angle_text, axes_of, ratio_text
 from weighted_clip.weighting.encoders import Encoders

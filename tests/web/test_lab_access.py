@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from weighted_clip.web.lab.tabs import COMPARED
+from weighted_clip.web.lab.tabs.prompt_tabs import COMPARED
 
 from ..patience import SECONDS
 from .conftest import save_pictures

@@ -12,10 +12,10 @@ import torch
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.lab.attending import MAX_VERSIONS, Attended, attention_chart
-from weighted_clip.web.lab.attention import AttentionTab
 from weighted_clip.web.lab.handlers import Handlers
 from weighted_clip.web.lab.native import NativeLabModel, Settings
+from weighted_clip.web.lab.tabs.attention_tab import AttentionTab
+from weighted_clip.web.lab.tabs.attention_view import MAX_VERSIONS, Attended, attention_chart
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.workshop.peers.transformers import transformers_text_model

@@ -19,9 +19,9 @@ from urllib.parse import quote, urlsplit
 import pytest
 from PIL import Image
 from weighted_clip.encoder.models.config import TextConfig
-from weighted_clip.web.lab.image_tokens import TokenLab
 from weighted_clip.web.lab.native import Settings, Shelf, random_model
-from weighted_clip.web.lab.text_to_image import TextToImageLab
+from weighted_clip.web.lab.tabs.image_tokens import TokenLab
+from weighted_clip.web.lab.tabs.text_to_image import TextToImageLab
 
 from ..dalle.models import palette_dvae
 from ..patience import SECONDS

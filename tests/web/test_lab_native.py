@@ -14,7 +14,8 @@ from weighted_clip.encoder.models.config import CLIP_L, TextConfig
 from weighted_clip.encoder.models.prefix import encoders_for
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
-from weighted_clip.web.lab import access, native, places, server
+from weighted_clip.web.lab import access, native, server
+from weighted_clip.web.lab import model_folders as places
 from weighted_clip.web.lab.model import LabError, LabModel
 from weighted_clip.web.lab.native import RANDOM_WARNING, NativeLabModel, Settings, Shelf, file_model, random_model
 from weighted_clip.weighting.options import EncodeOptions
@@ -368,6 +369,6 @@ def make(path: Path) -> Path:
 
 
 def rows_of(model: LabModel, text: str) -> list[list[str | int | float]]:
-    from weighted_clip.web.lab.study import read, token_rows
+    from weighted_clip.web.lab.tabs.study import read, token_rows
 
     return token_rows(read(model, text, EncodeOptions()), 99).rows

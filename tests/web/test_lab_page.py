@@ -23,15 +23,23 @@ import pytest
 from safetensors import safe_open
 from weighted_clip.encoder.models.prefix import PrefixTextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.lab import tabs
 from weighted_clip.web.lab.access import MAX_UPLOAD_BYTES
 from weighted_clip.web.lab.components import PREFIX
 from weighted_clip.web.lab.handlers import Handlers
-from weighted_clip.web.lab.image_tokens import TokenLab
 from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, Shelf
 from weighted_clip.web.lab.page import build_page
-from weighted_clip.web.lab.tabs import COMPARED, CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
-from weighted_clip.web.lab.text_to_image import TextToImageLab
+from weighted_clip.web.lab.tabs.image_tokens import TokenLab
+from weighted_clip.web.lab.tabs.prompt_tabs import (
+    COMPARED,
+    CompareTab,
+    ConvertTab,
+    ExportTab,
+    MasksTab,
+    ScheduleTab,
+    TokensTab,
+)
+from weighted_clip.web.lab.tabs.prompt_tabs import prompt_tabs as tabs
+from weighted_clip.web.lab.tabs.text_to_image import TextToImageLab
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading.convert import TARGETS, convert
 from weighted_clip.weighting.schemes import SCHEMES

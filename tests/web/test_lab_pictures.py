@@ -16,10 +16,10 @@ from PIL import Image
 from weighted_clip.encoder.files.tensor_file import CheckpointError
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.lab.image_tokens import TokenLab
 from weighted_clip.web.lab.model import SHOWN_SIDE, LabError
 from weighted_clip.web.lab.native import Settings, Shelf, file_model, random_model
-from weighted_clip.web.lab.ranking import MAX_PICTURES, MAX_TEXTS, SOFTMAX, RankingLab
+from weighted_clip.web.lab.tabs.image_tokens import TokenLab
+from weighted_clip.web.lab.tabs.ranking import MAX_PICTURES, MAX_TEXTS, SOFTMAX, RankingLab
 from weighted_clip.web.pictures.token_grid import LEFT, TOP, cell_side
 from weighted_clip.weighting.options import EncodeOptions
 

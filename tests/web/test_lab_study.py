@@ -17,10 +17,10 @@ from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.web.lab.comparing import Comparison, compare, comparison_chart
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.native import NativeLabModel, Settings, random_model
-from weighted_clip.web.lab.study import (
+from weighted_clip.web.lab.tabs.comparison import Comparison, compare, comparison_chart
+from weighted_clip.web.lab.tabs.study import (
     HEADERS,
     chunk_masks,
     chunk_of,

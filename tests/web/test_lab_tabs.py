@@ -16,12 +16,12 @@ from weighted_clip.encoder.files.checkpoint import seeded_text_model
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
 from weighted_clip.web.inspection import MAX_VIEWS
-from weighted_clip.web.lab.beside import MAX_TOKENS, BesideTab, compared
 from weighted_clip.web.lab.components import PREFIX
 from weighted_clip.web.lab.handlers import Handlers
 from weighted_clip.web.lab.model import LabError
 from weighted_clip.web.lab.page import build_page
-from weighted_clip.web.lab.tabs import COMPARED, TIMED_EXAMPLE, MasksTab, ScheduleTab
+from weighted_clip.web.lab.tabs.prompt_tabs import COMPARED, TIMED_EXAMPLE, MasksTab, ScheduleTab
+from weighted_clip.web.lab.tabs.two_prompts import MAX_TOKENS, BesideTab, compared
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading.prompt_reader import read_prompt
 from weighted_clip.weighting.timed.schedule import COUNTERS

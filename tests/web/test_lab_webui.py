@@ -12,10 +12,10 @@ from typing import Any
 import gradio as gr
 import pytest
 from safetensors import safe_open
-from weighted_clip.web.lab.beside import BesideTab
 from weighted_clip.web.lab.components import Inputs
 from weighted_clip.web.lab.handlers import TAGS_ACT, Handlers
-from weighted_clip.web.lab.tabs import CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
+from weighted_clip.web.lab.tabs.prompt_tabs import CompareTab, ConvertTab, ExportTab, MasksTab, ScheduleTab, TokensTab
+from weighted_clip.web.lab.tabs.two_prompts import BesideTab
 
 from .handling import BASE, small_model, strip_of, values_of
 

@@ -27,9 +27,10 @@ from ...weighting.syntax import syntax_of
 from ...weighting.text.prompt import shortened
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter, read_timed
 from ..inspection import MAX_BYTES
-from . import markup, study
+from . import markup
 from .components import appearing, element_id, told_changes
 from .model import EXPLAINED, LabError, LabModel, ModelSource, checked_number, checked_text, whole_number
+from .tabs import study
 
 OPTIONS = (
     *("syntax", "scheme", "normalization", "chunking", "padding"),

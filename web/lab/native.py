@@ -32,7 +32,7 @@ from ...weighting.pipeline import Check, EncodedPrompt
 from ...weighting.plan import Ask, mask_tensor
 from ...weighting.towers import Reader, in_folders, native_readers
 from .model import LabError, without_folder
-from .places import SUFFIX
+from .model_folders import SUFFIX
 
 RANDOM_WARNING = (
     "NO REAL WEIGHTS: using the full-size architecture with seeded random weights. The wiring is real, the numbers "

@@ -9,9 +9,6 @@ import gradio as gr
 
 from ...weighting.options import EncodeOptions
 from . import markup
-from .alone import LabBlocks, WeightsPart, keep
-from .attention import AttentionTab
-from .beside import BesideTab
 from .components import (
     Inputs,
     Tab,
@@ -28,12 +25,15 @@ from .components import (
     whole,
 )
 from .handlers import OPTIONS, Handlers, Run, run_here
-from .image_tokens import TokenLab
 from .model import EXPLAINED, ModelSource
 from .native import Shelf
-from .ranking import RankingLab
-from .tabs import PROMPT_TABS, ScheduleTab
-from .text_to_image import TextToImageLab
+from .standalone import LabBlocks, WeightsPart, keep
+from .tabs.attention_tab import AttentionTab
+from .tabs.image_tokens import TokenLab
+from .tabs.prompt_tabs import PROMPT_TABS, ScheduleTab
+from .tabs.ranking import RankingLab
+from .tabs.text_to_image import TextToImageLab
+from .tabs.two_prompts import BesideTab
 
 SAMPLE = "a (red:1.4) cat and a (dog:0.5) in a bowl"
 """Initial prompt."""

@@ -103,9 +103,9 @@ def _app(
         from starlette.staticfiles import StaticFiles
     except ModuleNotFoundError as error:
         raise LabError(f"{error.name} is not installed: start the lab with run.py, which installs it") from error
-    from .image_tokens import TokenLab
     from .page import build_page
-    from .text_to_image import TextToImageLab
+    from .tabs.image_tokens import TokenLab
+    from .tabs.text_to_image import TextToImageLab
 
     app = FastAPI(openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])

@@ -5,12 +5,12 @@ their fonts; see ``fonts.py`` for how to get Chinese, Japanese and Korean charac
 """
 
 from .changes import RowChange, SchemeRow, draw_changes
+from .map_grid import draw_heat, draw_word_maps, tile_size
 from .masks import draw_encoding_masks, draw_masks, mask_labels
 from .matrices import draw_similarity
 from .sheets import draw_ranking
 from .token_grid import draw_token_grid
 from .tokens import draw_tokens
-from .word_maps import draw_heat, draw_word_maps, tile_size
 
 __all__ = [
     "RowChange",

@@ -1,6 +1,6 @@
 """Chart of the effects of weighting schemes on the rows of a prompt: change of length and direction, a line per scheme.
 
-Draws given numbers; ``web/lab/comparing.py`` computes them.
+Draws given numbers; ``web/lab/tabs/comparison.py`` computes them.
 """
 
 from __future__ import annotations

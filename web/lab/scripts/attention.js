@@ -1,5 +1,5 @@
 /**
- * The weights of the word that the pointer is on or that has the focus (web/lab/attending.py has drawn those of
+ * The weights of the word that the pointer is on or that has the focus (web/lab/tabs/attention_view.py has drawn those of
  * one word, and says for each what is to be shown).
  */
 

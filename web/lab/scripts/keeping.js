@@ -1,6 +1,6 @@
 /**
  * Keeps what is typed and chosen in the stand-alone lab, in this browser's storage and behind the # of the page's
- * address, which no server is sent. web/lab/alone.py says which values there are and which they can have. With
+ * address, which no server is sent. web/lab/standalone.py says which values there are and which they can have. With
  * `weightedClipIsPrivate` nothing is kept, and what was kept before is deleted; a link can still be copied and opened.
  * Copied links are without the secret of the address; by what is stored here they open in this browser (access.py).
  */

@@ -15,15 +15,15 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ...encoder.quoting import quote
-from ...encoder.tokenizer import END_OF_WORD, bytes_of
-from ...studio.dalle.dalle import DALLE
-from ...studio.dalle.pieces import Pieces
-from ...studio.dalle.sampling import MEMORY_BUDGET, SampleOptions, images_at_once, steps
-from ...weighting.reading.view import counted
-from . import markup
-from .components import Inputs, Tab, button, buttons, element_id, html, live, slider, textbox, whole
-from .model import (
+from ....encoder.quoting import quote
+from ....encoder.tokenizer import END_OF_WORD, bytes_of
+from ....studio.dalle.dalle import DALLE
+from ....studio.dalle.pieces import Pieces
+from ....studio.dalle.sampling import MEMORY_BUDGET, SampleOptions, images_at_once, steps
+from ....weighting.reading.view import counted
+from .. import markup
+from ..components import Inputs, Tab, button, buttons, element_id, html, live, slider, textbox, whole
+from ..model import (
     LabError,
     checked_number,
     checked_text,

@@ -18,24 +18,24 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ...encoder.masks import causal_mask, combine
-from ...encoder.tokenizer import default_tokenizer
-from ...studio.output.export import write_conditioning
-from ...weighting.chunking import ChunkedSection
-from ...weighting.options import EncodeOptions
-from ...weighting.padding import padding_visible
-from ...weighting.phrases.hidden_phrases import phrases_visible
-from ...weighting.pipeline import plan_prompt
-from ...weighting.plan import VisibleFn, mask_tensor
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.reading.view import counted, id_of, text_of, token_bytes
-from ...weighting.schemes.negpip import check_without_signs
-from ...weighting.syntax.a1111 import TIMED_READER
-from ...weighting.text.chunks import Token, TokenChunk
-from ...weighting.text.tags import LORA_LOADER
-from ...weighting.towers import joined, read_for_towers
-from ..pictures.masks import SHOWN_PADDING, draw_masks, mask_labels
-from .model import LabError, LabModel, without_folder
+from ....encoder.masks import causal_mask, combine
+from ....encoder.tokenizer import default_tokenizer
+from ....studio.output.export import write_conditioning
+from ....weighting.chunking import ChunkedSection
+from ....weighting.options import EncodeOptions
+from ....weighting.padding import padding_visible
+from ....weighting.phrases.hidden_phrases import phrases_visible
+from ....weighting.pipeline import plan_prompt
+from ....weighting.plan import VisibleFn, mask_tensor
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.reading.view import counted, id_of, text_of, token_bytes
+from ....weighting.schemes.negpip import check_without_signs
+from ....weighting.syntax.a1111 import TIMED_READER
+from ....weighting.text.chunks import Token, TokenChunk
+from ....weighting.text.tags import LORA_LOADER
+from ....weighting.towers import joined, read_for_towers
+from ...pictures.masks import SHOWN_PADDING, draw_masks, mask_labels
+from ..model import LabError, LabModel, without_folder
 
 HEADERS = ("chunk", "position", "id", "text", "weight", "word", "hidden from", "part of a character")
 """Columns of the table of tokens."""

@@ -17,19 +17,19 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ...encoder.models.attention_weights import allowed_keys
-from ...encoder.models.config import TextConfig
-from ...weighting.chunking import ChunkedSection
-from ...weighting.options import EncodeOptions
-from ...weighting.pipeline import plan_prompt
-from ...weighting.plan import Ask, mask_tensor
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.reading.view import counted
-from ...weighting.text.chunks import TokenChunk
-from ...weighting.towers import Reader, read_for_towers
-from ..pictures.masks import SHOWN_PADDING, mask_labels
-from ..pictures.matrices import Scale
-from .model import LabModel
+from ....encoder.models.attention_weights import allowed_keys
+from ....encoder.models.config import TextConfig
+from ....weighting.chunking import ChunkedSection
+from ....weighting.options import EncodeOptions
+from ....weighting.pipeline import plan_prompt
+from ....weighting.plan import Ask, mask_tensor
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.reading.view import counted
+from ....weighting.text.chunks import TokenChunk
+from ....weighting.towers import Reader, read_for_towers
+from ...pictures.masks import SHOWN_PADDING, mask_labels
+from ...pictures.matrices import Scale
+from ..model import LabModel
 from .study import chunk_of
 
 MAX_VERSIONS = 200

@@ -11,17 +11,17 @@ from difflib import SequenceMatcher
 from html import escape
 from typing import Any, NamedTuple
 
-from ...encoder.similarity import similarity
-from ...weighting.encoders import Encoders
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.reading.view import counted, id_of, text_of, weight_text
-from ...weighting.text.chunks import Token
-from . import markup
-from .components import Inputs, button, element_id, html, textbox
-from .handlers import Given, choices_of, inputs_of
-from .markup import NOT_YET
-from .model import EXPLAINED, LabModel, explained
-from .tabs import PromptTab
+from ....encoder.similarity import similarity
+from ....weighting.encoders import Encoders
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.reading.view import counted, id_of, text_of, weight_text
+from ....weighting.text.chunks import Token
+from .. import markup
+from ..components import Inputs, button, element_id, html, textbox
+from ..handlers import Given, choices_of, inputs_of
+from ..markup import NOT_YET
+from ..model import EXPLAINED, LabModel, explained
+from .prompt_tabs import PromptTab
 
 OTHER_ID = element_id("other")
 MAX_TOKENS = 2000

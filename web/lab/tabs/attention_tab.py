@@ -10,13 +10,13 @@ from typing import Any
 
 import gradio as gr
 
-from . import markup
-from .attending import AttentionModel, Choice, attention_chart, find_attention
-from .components import Inputs, html, slider, whole
-from .handlers import inputs_of
-from .model import LabError, explained, whole_number
+from .. import markup
+from ..components import Inputs, html, slider, whole
+from ..handlers import inputs_of
+from ..model import LabError, explained, whole_number
+from .attention_view import AttentionModel, Choice, attention_chart, find_attention
+from .prompt_tabs import PromptTab
 from .study import MAX_POSITIONS
-from .tabs import PromptTab
 
 LOADING = "Loading the encoder, which can take some seconds the first time."
 MAX_LAYERS, MAX_HEADS = 64, 64

@@ -16,18 +16,17 @@ from typing import Any
 
 import gradio as gr
 
-from ...encoder.tokenizer import default_tokenizer
-from ...weighting.options import EncodeOptions
-from ...weighting.reading.convert import TARGETS, convert
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.reading.timed_view import read_standing, standing_texts, timed_view
-from ...weighting.reading.view import counted
-from ...weighting.schemes import SCHEMES
-from ...weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed
-from ..inspection import MAX_VIEWS
-from . import markup, study
-from .comparing import Comparison, compare, comparison_chart, told_of
-from .components import (
+from ....encoder.tokenizer import default_tokenizer
+from ....weighting.options import EncodeOptions
+from ....weighting.reading.convert import TARGETS, convert
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.reading.timed_view import read_standing, standing_texts, timed_view
+from ....weighting.reading.view import counted
+from ....weighting.schemes import SCHEMES
+from ....weighting.timed.schedule import COUNTERS, MAX_STEPS, read_timed
+from ...inspection import MAX_VIEWS
+from .. import markup
+from ..components import (
     Inputs,
     Tab,
     button,
@@ -41,9 +40,11 @@ from .components import (
     textbox,
     whole,
 )
-from .handlers import DEFAULT_STEPS, Given, Handlers, checked_counter, choices_of, inputs_of
-from .markup import NOT_YET
-from .model import EXPLAINED, checked_text, entry_number, explained, whole_number
+from ..handlers import DEFAULT_STEPS, Given, Handlers, checked_counter, choices_of, inputs_of
+from ..markup import NOT_YET
+from ..model import EXPLAINED, checked_text, entry_number, explained, whole_number
+from . import study
+from .comparison import Comparison, compare, comparison_chart, told_of
 from .study import MAX_POSITIONS, export, mask_pictures
 
 TIMED_EXAMPLE = "a [cat:dog:0.5] in a bowl"

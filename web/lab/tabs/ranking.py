@@ -14,19 +14,19 @@ import gradio as gr
 import torch
 from PIL import Image
 
-from ...encoder.images import best, image_features
-from ...encoder.models.clip import FullClip
-from ...encoder.quoting import quote
-from ...encoder.similarity import Over, probabilities, similarity
-from ...encoder.tokenizer import default_tokenizer
-from ...weighting.reading.features import text_features
-from ...weighting.reading.view import counted
-from ...weighting.syntax import SYNTAXES
-from ...weighting.towers import layout_of
-from ..pictures.matrices import scale_of
-from . import markup
-from .components import Inputs, Tab, button, element_id, html, textbox
-from .model import LabError, checked_text, explained, opened_upload
+from ....encoder.images import best, image_features
+from ....encoder.models.clip import FullClip
+from ....encoder.quoting import quote
+from ....encoder.similarity import Over, probabilities, similarity
+from ....encoder.tokenizer import default_tokenizer
+from ....weighting.reading.features import text_features
+from ....weighting.reading.view import counted
+from ....weighting.syntax import SYNTAXES
+from ....weighting.towers import layout_of
+from ...pictures.matrices import scale_of
+from .. import markup
+from ..components import Inputs, Tab, button, element_id, html, textbox
+from ..model import LabError, checked_text, explained, opened_upload
 
 MAX_PICTURES = 48
 MAX_TEXTS = 8

@@ -12,13 +12,13 @@ import gradio as gr
 from PIL import Image
 from torch import Tensor
 
-from ...studio.dalle.dvae import DVAE, cropped
-from ...studio.dalle.tokens import Swap, swapped
-from ..pictures import draw_token_grid
-from ..pictures.token_grid import cell_at
-from . import markup
-from .components import Inputs, Tab, button, element_id, html, whole
-from .model import LabError, enlarged, explained, picture_of, pixels_of, uploaded_picture, whole_number
+from ....studio.dalle.dvae import DVAE, cropped
+from ....studio.dalle.tokens import Swap, swapped
+from ...pictures import draw_token_grid
+from ...pictures.token_grid import cell_at
+from .. import markup
+from ..components import Inputs, Tab, button, element_id, html, whole
+from ..model import LabError, enlarged, explained, picture_of, pixels_of, uploaded_picture, whole_number
 
 MAX_SIDE = 256
 """Maximum length of a picture's longer side, in pixels; larger ones are reduced. DALL·E's own pictures have this

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from html import escape
 from itertools import accumulate, pairwise
 
-from ...encoder.encoding import EncoderError
-from ...weighting.options import OPTIONS, EncodeOptions
-from ...weighting.pipeline import Check, EncodedPrompt
-from ...weighting.reading.prompt_reader import ReadPrompt
-from ...weighting.reading.view import counted, weight_text
-from ...weighting.schemes import SCHEMES
-from ...weighting.schemes.repeat import copies_of
-from ...weighting.towers import num_chunks
-from ..difference import BLENDED, chunk_counts, first_rows, measured
-from ..pictures.changes import (
+from ....encoder.encoding import EncoderError
+from ....weighting.options import OPTIONS, EncodeOptions
+from ....weighting.pipeline import Check, EncodedPrompt
+from ....weighting.reading.prompt_reader import ReadPrompt
+from ....weighting.reading.view import counted, weight_text
+from ....weighting.schemes import SCHEMES
+from ....weighting.schemes.repeat import copies_of
+from ....weighting.towers import num_chunks
+from ...difference import BLENDED, chunk_counts, first_rows, measured
+from ...pictures.changes import (
     HEADING,
     LENGTH_TOPS,
     Axes,
@@ -31,8 +31,8 @@ from ..pictures.changes import (
     in_words,
     ratio_text,
 )
-from ..pictures.masks import mask_labels
-from .model import LabError, LabModel
+from ...pictures.masks import mask_labels
+from ..model import LabError, LabModel
 from .study import chunk_of
 
 

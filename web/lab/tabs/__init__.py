@@ -1,0 +1,1 @@
+"""The lab's tabs, and what they compute."""
