@@ -41,8 +41,8 @@ if "server" in sys.modules:  # ComfyUI's, or that of another program, to which n
     from .hosts.comfy.encoded_texts import add_texts
     from .hosts.comfy.old_nodes import add_replacements
     from .nodes import NODE_CLASS_MAPPINGS
+    from .nodes.base.routes import add_routes, ruler_nodes
     from .nodes.old_workflows import OLD_NODES
-    from .nodes.routes import add_routes, ruler_nodes
 
     add_routes(ruler_nodes(NODE_CLASS_MAPPINGS), NODE_CLASS_MAPPINGS)
     add_replacements(OLD_NODES)

@@ -26,8 +26,8 @@ from ..weighting.text.prompt import Issue, Span
 from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
-from .checks import Known
-from .node import (
+from .base.checks import Known
+from .base.node import (
     CATEGORY,
     CONDITIONING,
     ENCODED_REPORT,
@@ -49,7 +49,7 @@ from .node import (
     prompt_input,
     with_first,
 )
-from .results import encoded_result, masked_result, timed_result
+from .base.results import encoded_result, masked_result, timed_result
 
 
 class WeightedCLIPTextEncode(EncodeNode):

@@ -13,9 +13,9 @@ from ..weighting.options import EncodeOptions
 from ..weighting.reading.sweep import Swept, read_sweep
 from ..weighting.reading.view import encoded_text
 from ..weighting.text.problems import Problem, refused
-from .checks import Known
-from .node import CATEGORY, METADATA, Node, Out, checked, inputs, make_input, number, prompt_input
-from .results import shown_result, to_image, to_picture, with_preview
+from .base.checks import Known
+from .base.node import CATEGORY, METADATA, Node, Out, checked, inputs, make_input, number, prompt_input
+from .base.results import shown_result, to_image, to_picture, with_preview
 
 SWEEP_TYPE = "WEIGHTED_CLIP_SWEEP"
 """Type name of a link that carries a prompt at all values."""

@@ -24,8 +24,8 @@ from ..weighting.text.problems import Problem
 from ..weighting.text.tags import REPEATED_LORA, TIMED_LORA, bare, comment_issues, read_loras
 from ..weighting.timed.loras import LORAS, Loras, constant, lora_times, with_times
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
-from .checks import Known
-from .node import (
+from .base.checks import Known
+from .base.node import (
     CATEGORY,
     EITHER_CLIP,
     NATIVE_TYPE,
@@ -44,7 +44,7 @@ from .node import (
     prompt_input,
     with_first,
 )
-from .results import node_result, timed_loras_result, to_image
+from .base.results import node_result, timed_loras_result, to_image
 
 
 class WeightedCLIPConvert(Node):

@@ -18,8 +18,8 @@ from ..weighting.attention import way_of
 from ..weighting.options import EncodeOptions
 from ..weighting.reading.prompt_reader import ReadPrompt
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
-from .node import METADATA, TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
-from .results import encoded_result, shown_result
+from .base.node import METADATA, TIME_INPUTS, Node, Out, checked, inputs, make_input, number, option_input
+from .base.results import encoded_result, shown_result
 
 TWICE = "There is another Weighted CLIP before this one: the settings of this one count."
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..hosts.comfy.models.world import load_hosted_world
 from ..hosts.comfy.types import Clip, ModelPatcher
-from .node import DEVICES, Node, Out, checked, make_input
+from .base.node import DEVICES, Node, Out, checked, make_input
 
 
 class WeightedCLIPLoadWorld(Node):

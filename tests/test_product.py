@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
-from weighted_clip.nodes.node import CATEGORY, EncodeNode
+from weighted_clip.nodes.base.node import CATEGORY, EncodeNode
 from weighted_clip.nodes.old_workflows import OldNodes
 from weighted_clip.weighting.options import OPTIONS
 from weighted_clip.workshop.generate import COMPILED

@@ -29,7 +29,7 @@ from weighted_clip.encoder.files.textual_inversion import read_embedding_file
 from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.encoder.models.config import TextConfig, VisionConfig
 from weighted_clip.hosts.comfy.clip.loras import find_loras, load_loras
-from weighted_clip.nodes import routes
+from weighted_clip.nodes.base import routes
 from weighted_clip.studio.commands.bulk import check_name
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output.shards import ShardHead, read_head, read_shards, shard_path, write_shard

@@ -19,7 +19,7 @@ from weighted_clip.hosts.comfy.families.families import BY_TOKENIZER, Family
 from weighted_clip.hosts.comfy.families.kinds import class_of
 from weighted_clip.hosts.comfy.families.queries import told_by_layer
 from weighted_clip.hosts.comfy.weighted_clip import live_tokenizers
-from weighted_clip.nodes.routes import ruler_nodes
+from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.web.inspection import RequestError, inspect, reader_of, request_of
 
 from .fake_comfy import encode

@@ -15,8 +15,8 @@ from weighted_clip.encoder.models.linear import ONEDNN
 from weighted_clip.encoder.models.text_model import TextEncoder
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.attention.words import WORDS
-from weighted_clip.nodes.node import MARK, RARE
-from weighted_clip.nodes.node import PROMPT as PROMPT_BOX
+from weighted_clip.nodes.base.node import MARK, RARE
+from weighted_clip.nodes.base.node import PROMPT as PROMPT_BOX
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.padding import PADDINGS
 from weighted_clip.weighting.reading.prompt_reader import read_prompt

@@ -128,7 +128,7 @@ def test_a_checkpoint_that_is_not_there_is_named_with_its_folder(files: dict[str
 
 
 def test_the_node_reports_what_it_did(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weighted_clip.nodes.a1111.make_sampler", lambda *_: None)
+    monkeypatch.setattr("weighted_clip.nodes.a1111_sampling.make_sampler", lambda *_: None)
     config = SimpleNamespace(unet_config={"context_dim": 768})
     model = SimpleNamespace(get_model_object=lambda _: SAMPLING, model=SimpleNamespace(model_config=config))
     text = f"a <lora:glow:1> cat\n{NUMBERS}, TI: large"
@@ -175,7 +175,7 @@ def test_the_last_layer_is_the_webuis_for_the_model(
     monkeypatch: pytest.MonkeyPatch, files: dict[str, Path], context: int, written: str, layer: int
 ) -> None:
     """SD 1.x, SD 2.x and SDXL by the width of what their U-Nets read."""
-    monkeypatch.setattr("weighted_clip.nodes.a1111.make_sampler", lambda *_: None)
+    monkeypatch.setattr("weighted_clip.nodes.a1111_sampling.make_sampler", lambda *_: None)
     config = SimpleNamespace(unet_config={"context_dim": context})
     model = SimpleNamespace(get_model_object=lambda _: SAMPLING, model=SimpleNamespace(model_config=config))
     text = f"a cat\n{NUMBERS}{written and f', Clip skip: {written}'}"

@@ -6,8 +6,8 @@ import pytest
 import torch
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.nodes import clip as clip_nodes
-from weighted_clip.nodes.routes import ruler_nodes
+from weighted_clip.nodes import similarity as clip_nodes
+from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.weighting import pipeline
 from weighted_clip.weighting.options import EncodeOptions

@@ -14,9 +14,9 @@ from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.hosts.comfy.attention.fields import without_place
 from weighted_clip.hosts.comfy.attention.words import WORDS
 from weighted_clip.hosts.comfy.placing.upstream import UNKNOWN, prompts_before, source_of
-from weighted_clip.nodes import checks, routes
-from weighted_clip.nodes.checks import answer_check
-from weighted_clip.nodes.routes import ruler_nodes
+from weighted_clip.nodes.base import checks, routes
+from weighted_clip.nodes.base.checks import answer_check
+from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.web.inspection import RequestError
 from weighted_clip.weighting.placing.areas import area_mask, read_area
 

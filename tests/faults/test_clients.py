@@ -25,8 +25,8 @@ import torch
 from safetensors import safe_open
 from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.files.checkpoint import seeded_text_model
-from weighted_clip.nodes import routes
-from weighted_clip.nodes.routes import ruler_nodes
+from weighted_clip.nodes.base import routes
+from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.web import inspection
 from weighted_clip.web.lab.native import NativeLabModel, Settings
 from weighted_clip.weighting.options import EncodeOptions

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from weighted_clip.encoder.encoding import Encoding
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.models.config import TextConfig, VisionConfig
-from weighted_clip.nodes import results
+from weighted_clip.nodes.base import results
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.commands.rerank import _copy
 from weighted_clip.studio.output.export import write_conditioning

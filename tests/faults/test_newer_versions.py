@@ -14,7 +14,7 @@ from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.hosts.comfy.a1111.noise import A1111Noise
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.settings import Settings, pasted
-from weighted_clip.nodes.routes import ruler_nodes
+from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.studio.output.shards import FORMAT, ShardError, read_head, read_shards
 from weighted_clip.web.inspection import RequestError, inspect, request_of
 from weighted_clip.weighting.reading.features import text_features
@@ -60,7 +60,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_menus_of_a_node_refuse_what_they_do_not_have(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     node, given = NODE_CLASS_MAPPINGS[name], given_to(name)
     for module in ("encode_images", "encode_texts"):
-        monkeypatch.setattr(f"weighted_clip.nodes.clip.{module}", lambda *_: pytest.fail("it went on"))
+        monkeypatch.setattr(f"weighted_clip.nodes.similarity.{module}", lambda *_: pytest.fail("it went on"))
     for menu in menus_of(name):
         if menu == "syntax" and name in ("WeightedCLIPRerank", "WeightedCLIPSimilarity"):
             continue  # looked at where the text is read, which needs a model

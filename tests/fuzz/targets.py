@@ -17,9 +17,9 @@ from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.hosts.webui.engines import WebUIError
 from weighted_clip.hosts.webui.settings import Settings, infotext_key, pasted, take, untaken
-from weighted_clip.nodes import routes
+from weighted_clip.nodes.base import routes
+from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.nodes.encode import EMPHASIS
-from weighted_clip.nodes.routes import ruler_nodes
 from weighted_clip.studio.commands import program
 from weighted_clip.web.inspection import MAX_VIEWS, RequestError, inspect
 from weighted_clip.weighting.options import EncodeOptions

@@ -165,7 +165,7 @@ def check_the_ruler_shows_the_same_tokens_while_typing() -> None:
     import nodes
 
     ruler = importlib.import_module(f"{nodes.NODE_CLASS_MAPPINGS[NODE].__module__.rpartition('.')[0]}.routes")
-    inspection = importlib.import_module(f"{ruler.__name__.removesuffix('.nodes.routes')}.web.inspection")
+    inspection = importlib.import_module(f"{ruler.__name__.removesuffix('.nodes.base.routes')}.web.inspection")
     ruler_nodes = ruler.ruler_nodes({NODE: nodes.NODE_CLASS_MAPPINGS[NODE]})
     for family in ("SD 3", "Flux 2 Klein"):
         if family not in families():

@@ -261,7 +261,7 @@ def watch_maps(watch: Any, samples: torch.Tensor) -> Any:
 def check_shares_of_all_rows_add_up_to_1() -> None:
     import nodes
 
-    pack = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWatch"].__module__.removesuffix(".nodes.watching")
+    pack = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWatch"].__module__.removesuffix(".nodes.watched_words")
     attention, watching = (importlib.import_module(f"{pack}.hosts.comfy.{name}") for name in ("attention", "watching"))
     for family in UNETS:
         clip, model = make_text_encoder(family), make_model(family)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
-from weighted_clip.nodes.node import MARK, PROMPT
+from weighted_clip.nodes.base.node import MARK, PROMPT
 from weighted_clip.weighting.schemes import SCHEMES
 
 from .ruler_page import ADD, RulerPage

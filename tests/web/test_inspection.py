@@ -15,8 +15,8 @@ from weighted_clip import NODE_CLASS_MAPPINGS
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model
 from weighted_clip.encoder.models.config import TextConfig
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.nodes import routes
-from weighted_clip.nodes.routes import ruler_nodes
+from weighted_clip.nodes.base import routes
+from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.web.inspection import (
     MAX_ANSWER,
     MAX_BYTES,

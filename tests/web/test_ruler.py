@@ -30,8 +30,8 @@ from weighted_clip.hosts.comfy.attention.regions import Region
 from weighted_clip.hosts.comfy.attention.words import WORDS, Carried
 from weighted_clip.hosts.comfy.placing.placed_view import placed_views
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS
-from weighted_clip.nodes.node import Loader
-from weighted_clip.nodes.routes import ruler_nodes
+from weighted_clip.nodes.base.node import Loader
+from weighted_clip.nodes.base.routes import ruler_nodes
 from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.web.pictures import style
 from weighted_clip.web.pictures.tokens import Chip, strip_items

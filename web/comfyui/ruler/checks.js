@@ -1,4 +1,4 @@
-/** The problems of a node's inputs while they are typed, and the words of its prompts, which the server finds (nodes/checks.py). */
+/** The problems of a node's inputs while they are typed, and the words of its prompts, which the server finds (nodes/base/checks.py). */
 
 import { sourceOf } from "./links.js";
 import { MAX_BYTES } from "./requests.js";

@@ -1,6 +1,6 @@
 /**
  * Request to the server (web/inspection.py) for a node: its class, the text of a prompt box, and the values of the
- * relevant inputs, which the node marks itself (MARK of nodes/node.py), and whose meaning the server knows.
+ * relevant inputs, which the node marks itself (MARK of nodes/base/node.py), and whose meaning the server knows.
  */
 
 import { SERVER } from "./clips.js";
@@ -14,7 +14,7 @@ const AFTER_THE_RUN = "shown after the run";
 
 /** The option of an input with its role for the ruler. */
 const MARK = "weighted_clip_ruler";
-/** The option of the inputs of a node whose problems are asked for apart (CHECKED of nodes/node.py). */
+/** The option of the inputs of a node whose problems are asked for apart (CHECKED of nodes/base/node.py). */
 const CHECKED = "weighted_clip_checked";
 
 /**

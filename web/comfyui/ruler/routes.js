@@ -1,11 +1,11 @@
-/** Requests to our routes of the server (nodes/routes.py), as JSON. */
+/** Requests to our routes of the server (nodes/base/routes.py), as JSON. */
 
 const ROUTE = "/weighted_clip/inspect";
 const CHECK_ROUTE = "/weighted_clip/check";
 const CONVERT_ROUTE = "/weighted_clip/convert";
 const INFOTEXT_ROUTE = "/weighted_clip/infotext";
 const PICTURE_ROUTE = "/weighted_clip/picture";
-/** The status of a busy server (MAX_AT_ONCE of nodes/routes.py). */
+/** The status of a busy server (MAX_AT_ONCE of nodes/base/routes.py). */
 const BUSY = 429;
 /** Milliseconds until a busy server is asked again. */
 const BUSY_TIME = 250;
@@ -46,13 +46,13 @@ export function requestsTo(api) {
   return {
     /** Views (web/inspection.py). */
     ask: (body, signal) => askInTurn(ROUTE, body, signal).then((answer) => answer.views),
-    /** The problems of a node (nodes/checks.py). */
+    /** The problems of a node (nodes/base/checks.py). */
     check: (body, signal) => askInTurn(CHECK_ROUTE, body, signal),
     /** A prompt in another syntax (web/inspection.py). */
     convert: (request) => askNow(CONVERT_ROUTE, JSON.stringify(request)),
     /** The prompt, negative prompt and settings in generation data (web/inspection.py). */
     takeApart: (text) => askNow(INFOTEXT_ROUTE, JSON.stringify({ text })),
-    /** Which files that generation data names the server has (nodes/routes.py). */
+    /** Which files that generation data names the server has (nodes/base/routes.py). */
     pictureOf: (text) => askNow(PICTURE_ROUTE, JSON.stringify({ text })),
     /** Address of a file that the server has made. */
     urlOf: (file) => api.apiURL(`/view?${new URLSearchParams(file)}`),

@@ -19,8 +19,8 @@ from ..weighting.options import EncodeOptions
 from ..weighting.reading.features import text_options
 from ..weighting.syntax import SYNTAXES
 from ..weighting.text.problems import Problem, refused
-from .checks import Known
-from .node import (
+from .base.checks import Known
+from .base.node import (
     CATEGORY,
     COMMENTS_AND_CHOICES,
     EITHER_CLIP,
@@ -34,7 +34,7 @@ from .node import (
     number,
     prompt_input,
 )
-from .results import merged_reads, node_result, to_image, to_picture, with_preview
+from .base.results import merged_reads, node_result, to_image, to_picture, with_preview
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -14,9 +14,9 @@ from ..hosts.comfy.a1111.schedules import SCHEDULES
 from ..hosts.comfy.types import ModelPatcher
 from ..weighting.infotext import Infotext, read_infotext
 from ..weighting.text.problems import Problem, refused
-from .checks import Known
-from .node import CATEGORY, CHECKED, PROMPT_SETTINGS, Node, Out, checked, make_input, number
-from .results import shown_result
+from .base.checks import Known
+from .base.node import CATEGORY, CHECKED, PROMPT_SETTINGS, Node, Out, checked, make_input, number
+from .base.results import shown_result
 
 SEED = number(0, 0, 2**64 - 1)
 SAMPLING = (

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..encoder.cache import DEFAULT_MEBIBYTES
-from ..encoder.option import with_choices
-from ..encoder.quoting import quote
-from ..hosts.comfy.consumers import used_in_running
-from ..hosts.comfy.contract import host
-from ..hosts.comfy.encoded_texts import note_texts
-from ..weighting.options import OPTIONS, EncodeOptions
-from ..weighting.text.problems import Problem
-from ..weighting.timed.loras import LORAS
-from ..weighting.timed.schedule import COUNTERS, MAX_STEPS
+from ...encoder.cache import DEFAULT_MEBIBYTES
+from ...encoder.option import with_choices
+from ...encoder.quoting import quote
+from ...hosts.comfy.consumers import used_in_running
+from ...hosts.comfy.contract import host
+from ...hosts.comfy.encoded_texts import note_texts
+from ...weighting.options import OPTIONS, EncodeOptions
+from ...weighting.text.problems import Problem
+from ...weighting.timed.loras import LORAS
+from ...weighting.timed.schedule import COUNTERS, MAX_STEPS
 
 if TYPE_CHECKING:
     from .checks import Known

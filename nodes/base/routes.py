@@ -21,9 +21,9 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
-from ..encoder.foreign_text import parse_json
-from ..web.inspection import RulerNode, TextReader
-from ..weighting.text.problems import Problem
+from ...encoder.foreign_text import parse_json
+from ...web.inspection import RulerNode, TextReader
+from ...weighting.text.problems import Problem
 from . import node
 
 PATH = "/weighted_clip/inspect"
@@ -69,7 +69,7 @@ async def answer(
     """Answer an aiohttp request: the views, or another result of ``read``, or 400, 413 or 429 with ``error``."""
     from aiohttp import web
 
-    from ..web.inspection import MAX_BYTES
+    from ...web.inspection import MAX_BYTES
 
     body = await request.content.read(MAX_BYTES + 1)
     while len(body) <= MAX_BYTES and (more := await request.content.read(MAX_BYTES + 1 - len(body))):
@@ -98,7 +98,7 @@ def _start(
 
 
 def _read(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
-    from ..web.inspection import as_json, files_of, inspect, inspect_sweep, reader_of, request_of, with_problems
+    from ...web.inspection import as_json, files_of, inspect, inspect_sweep, reader_of, request_of, with_problems
     from .checks import MAX_PROBLEMS
 
     asked = parse_json(body)
@@ -127,8 +127,8 @@ def positions_in(files: Iterable[str]) -> int:
 
     They are in the host's folders, as ``text_encoders/name`` or ``checkpoints/name``.
     """
-    from ..encoder.models.config import CLIP_L, TOWERS
-    from ..hosts.comfy.contract import host
+    from ...encoder.models.config import CLIP_L, TOWERS
+    from ...hosts.comfy.contract import host
 
     folder_paths = host("folder_paths")
 
@@ -146,7 +146,7 @@ def positions_in(files: Iterable[str]) -> int:
 @lru_cache(maxsize=MAX_FILES_KNOWN)
 def _positions(path: str, changed: int, size: int) -> Mapping[str, int]:
     """Positions of each text tower of a file; ``changed`` and ``size`` distinguish states of the file."""
-    from ..encoder.files.tensor_file import CheckpointError, open_tensor_file
+    from ...encoder.files.tensor_file import CheckpointError, open_tensor_file
 
     try:
         with open_tensor_file(Path(path)) as file:
@@ -156,14 +156,14 @@ def _positions(path: str, changed: int, size: int) -> Mapping[str, int]:
 
 
 def _converted(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
-    from ..web.inspection import conversion
+    from ...web.inspection import conversion
 
     del nodes
     return json.dumps(conversion(parse_json(body)))
 
 
 def _taken_apart(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
-    from ..web.inspection import generation_data
+    from ...web.inspection import generation_data
 
     del nodes
     return json.dumps(generation_data(parse_json(body)))
@@ -171,11 +171,11 @@ def _taken_apart(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
 
 def _picture(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
     """The checkpoint that a picture's data names, if it is there; and lines about files that are not, or of no use."""
-    from ..hosts.comfy.a1111.files import checkpoint_of, file_rows, widths_of_file, with_loras_by_hash
-    from ..hosts.comfy.a1111.noise import SOURCES
-    from ..hosts.comfy.a1111.parameters import MAX_ROWS, read_parameters
-    from ..web.inspection import text_of
-    from ..weighting.infotext import read_infotext
+    from ...hosts.comfy.a1111.files import checkpoint_of, file_rows, widths_of_file, with_loras_by_hash
+    from ...hosts.comfy.a1111.noise import SOURCES
+    from ...hosts.comfy.a1111.parameters import MAX_ROWS, read_parameters
+    from ...web.inspection import text_of
+    from ...weighting.infotext import read_infotext
 
     del nodes
     infotext, _ = with_loras_by_hash(read_infotext(text_of(json.loads(body))), hashes_files=False)
@@ -188,7 +188,7 @@ def _picture(body: bytes, nodes: Mapping[str, RulerNode]) -> str:
 
 def embedding_names() -> list[str]:
     """Names of the host's embeddings from its cached list: as file paths, and bare."""
-    from ..hosts.comfy.contract import host
+    from ...hosts.comfy.contract import host
 
     names = [PurePath(name) for name in host("folder_paths").get_filename_list("embeddings")]
     # with the system's own separator too, as ComfyUI's front end completes names and its loader takes them
@@ -219,7 +219,7 @@ def _ruler_node(node_class: Any) -> RulerNode:
         reads_as = reader_for(values) if reader_for else getattr(node_class, "reads_as", None)
         if reads_as is None:
             return None
-        from ..hosts.comfy.weighted_clip.live_tokenizers import live_reader
+        from ...hosts.comfy.weighted_clip.live_tokenizers import live_reader
 
         return live_reader(encoder, reads_as)
 

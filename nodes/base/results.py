@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..hosts.comfy.attention.attention import NOT_ACTING
-from ..hosts.comfy.clip.clip import Encoded
-from ..hosts.comfy.clip.loras import HookedClip
-from ..hosts.comfy.clip.timed_prompts import TimedEncoded, Timing
-from ..hosts.comfy.contract import host
-from ..hosts.comfy.placing.placed_view import placed_views
-from ..hosts.comfy.types import Conditioning
-from ..weighting.reading.prompt_reader import ReadPrompt
-from ..weighting.reading.timed_view import (
+from ...hosts.comfy.attention.attention import NOT_ACTING
+from ...hosts.comfy.clip.clip import Encoded
+from ...hosts.comfy.clip.loras import HookedClip
+from ...hosts.comfy.clip.timed_prompts import TimedEncoded, Timing
+from ...hosts.comfy.contract import host
+from ...hosts.comfy.placing.placed_view import placed_views
+from ...hosts.comfy.types import Conditioning
+from ...weighting.reading.prompt_reader import ReadPrompt
+from ...weighting.reading.timed_view import (
     MAX_TEXTS,
     TimedRead,
     read_standing,
@@ -28,10 +28,10 @@ from ..weighting.reading.timed_view import (
     timed_view,
     with_lora_times,
 )
-from ..weighting.reading.view import bound_text, counted, encoded_text, encodings_text, token_table, view
-from ..weighting.text.prompt import Issue
-from ..weighting.timed.loras import LoraTimes
-from ..weighting.timed.schedule import Counter, TimedPrompt, runs
+from ...weighting.reading.view import bound_text, counted, encoded_text, encodings_text, token_table, view
+from ...weighting.text.prompt import Issue
+from ...weighting.timed.loras import LoraTimes
+from ...weighting.timed.schedule import Counter, TimedPrompt, runs
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -58,7 +58,7 @@ def masked_result(encoded: Encoded, is_drawn: bool = True) -> dict[str, Any]:
     """Same as `encoded_result`, with a picture of the first tower's masks between conditioning and report."""
     picture = NOTHING
     if is_drawn:
-        from ..web.pictures import draw_encoding_masks
+        from ...web.pictures import draw_encoding_masks
 
         prompt = next(iter(encoded.prompts.values()))
         picture = to_image(draw_encoding_masks(prompt.read, prompt.variants()))

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ..encoder.quoting import quote
-from ..hosts.comfy.placing.upstream import UNKNOWN, Prompts, Source, blended, prompts_before, source_of
-from ..web.inspection import RequestError, RulerNode, prompt_words
-from ..weighting.text.problems import Problem, refused
+from ...encoder.quoting import quote
+from ...hosts.comfy.placing.upstream import UNKNOWN, Prompts, Source, blended, prompts_before, source_of
+from ...web.inspection import RequestError, RulerNode, prompt_words
+from ...weighting.text.problems import Problem, refused
 from .node import Node, checked
 
 WEIGHTED_CLIP = "WeightedCLIP"
