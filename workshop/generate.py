@@ -333,7 +333,7 @@ def main(arguments: list[str]) -> None:
 
 def draw(names: Sequence[str]) -> None:
     """Draw pictures of documents, help pages and templates by name, or all, as small files."""
-    from . import docs_pictures, help_pictures, thumbnails
+    from .pictures import docs_pictures, help_pictures, thumbnails
 
     for name in [name for name in thumbnails.PICTURES if not names or name in names]:
         thumbnails.PICTURES[name]().save(ROOT / TEMPLATES / f"{name}.jpg", optimize=True, quality=QUALITY)

@@ -260,7 +260,7 @@ def provider(model):
 @pytest.fixture(scope="module")
 def peer(model):
     library("compel")
-    from weighted_clip.workshop.peers.compel import open_peer
+    from weighted_clip.workshop.peers.compel_library import open_peer
 
     return open_peer(model)
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from weighted_clip.weighting.options import OPTIONS
-from weighted_clip.workshop import docs_pictures, generate, help_pictures, thumbnails
+from weighted_clip.workshop import generate
+from weighted_clip.workshop.pictures import docs_pictures, help_pictures, thumbnails
 
 ROOT = Path(__file__).resolve().parents[2]
 

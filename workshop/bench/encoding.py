@@ -199,7 +199,7 @@ def open_peers(model: TextModel) -> Callable[[str, str], Run | None]:
     """From the names of a peer and a prompt to a function that encodes its next text; None if it is not installed."""
     theirs, compel = transformers_of(model), None
     if theirs is not None and find_spec("compel") is not None:
-        from ..peers.compel import open_peer
+        from ..peers.compel_library import open_peer
 
         compel = open_peer(model)
 

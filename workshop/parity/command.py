@@ -22,7 +22,8 @@ from ...weighting.text.embeddings import Embeddings
 from .. import peers
 from ..find_hosts import PEERS, HostReference, find_references
 from ..job import HostFailed, run_job
-from ..peers import compel, diffusers, open_clip, transformers
+from ..peers import compel_library as compel
+from ..peers import diffusers, open_clip, transformers
 from .native import encode_natively, save_model, seeded_model, write_embeddings
 from .prompts import PROMPTS
 from .report import Absence, Result, in_words, problems, table, write_page

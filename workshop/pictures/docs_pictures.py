@@ -8,17 +8,17 @@ from pathlib import Path
 
 from PIL import Image
 
-from ..encoder.image_file import image_of
-from ..studio.world.measure import QUESTIONS, SEEDS, WEIGHTS, Painter, Places, Prompt, Way
-from ..studio.world.model import load_world
-from ..studio.world.scenes import Scene, Thing
-from ..studio.world.tables import read_measured
-from ..studio.world.watching import mean_maps, watched
-from ..web import pictures
-from ..web.pictures.measured import draw_chart, draw_grid
-from ..web.pictures.weight_grid import draw_weight_grid
-from ..weighting.placing.word_maps import key_rows
-from .generate import MEASURED
+from ...encoder.image_file import image_of
+from ...studio.world.measure import QUESTIONS, SEEDS, WEIGHTS, Painter, Places, Prompt, Way
+from ...studio.world.model import load_world
+from ...studio.world.scenes import Scene, Thing
+from ...studio.world.tables import read_measured
+from ...studio.world.watching import mean_maps, watched
+from ...web import pictures
+from ...web.pictures.measured import draw_chart, draw_grid
+from ...web.pictures.weight_grid import draw_weight_grid
+from ...weighting.placing.word_maps import key_rows
+from ..generate import MEASURED
 
 ROOT = Path(__file__).resolve().parents[1]
 TWO = Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 0)

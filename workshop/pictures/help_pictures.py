@@ -9,27 +9,27 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ..encoder.image_file import image_of
-from ..encoder.tokenizer import default_tokenizer
-from ..hosts.comfy.a1111.noise import A1111Noise
-from ..hosts.comfy.a1111.parameters import read_parameters
-from ..hosts.comfy.a1111.schedules import Sigmas, make_sigmas
-from ..studio.world.measure import PHRASES, REGIONS, Drawable, Places, Way
-from ..studio.world.model import noise_of, sampled, to_pictures
-from ..studio.world.watching import mean_maps, watched
-from ..web import pictures
-from ..web.pictures.canvas import Canvas
-from ..web.pictures.style import DARK, MARGIN, mix, readable
-from ..web.pictures.weight_grid import draw_sweep
-from ..weighting.infotext import read_infotext
-from ..weighting.options import EncodeOptions
-from ..weighting.phrases.words import words_of_towers
-from ..weighting.placing.word_maps import key_rows
-from ..weighting.reading.convert import convert
-from ..weighting.reading.prompt_reader import ReadPrompt, read_prompt
-from ..weighting.reading.sweep import read_sweep
-from ..weighting.reading.view import view
-from ..weighting.timed.schedule import COUNTERS, read_timed, runs
+from ...encoder.image_file import image_of
+from ...encoder.tokenizer import default_tokenizer
+from ...hosts.comfy.a1111.noise import A1111Noise
+from ...hosts.comfy.a1111.parameters import read_parameters
+from ...hosts.comfy.a1111.schedules import Sigmas, make_sigmas
+from ...studio.world.measure import PHRASES, REGIONS, Drawable, Places, Way
+from ...studio.world.model import noise_of, sampled, to_pictures
+from ...studio.world.watching import mean_maps, watched
+from ...web import pictures
+from ...web.pictures.canvas import Canvas
+from ...web.pictures.style import DARK, MARGIN, mix, readable
+from ...web.pictures.weight_grid import draw_sweep
+from ...weighting.infotext import read_infotext
+from ...weighting.options import EncodeOptions
+from ...weighting.phrases.words import words_of_towers
+from ...weighting.placing.word_maps import key_rows
+from ...weighting.reading.convert import convert
+from ...weighting.reading.prompt_reader import ReadPrompt, read_prompt
+from ...weighting.reading.sweep import read_sweep
+from ...weighting.reading.view import view
+from ...weighting.timed.schedule import COUNTERS, read_timed, runs
 from .docs_pictures import TWO, painter
 
 HELP_WIDTH = 340

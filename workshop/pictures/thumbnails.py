@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from PIL import Image, ImageOps
 
-from ..studio.world.measure import PHRASES, REGIONS, Drawable, Timed, Way
-from ..studio.world.unet import Text
-from ..web.pictures.canvas import Canvas
-from ..web.pictures.style import DARK
+from ...studio.world.measure import PHRASES, REGIONS, Drawable, Timed, Way
+from ...studio.world.unet import Text
+from ...web.pictures.canvas import Canvas
+from ...web.pictures.style import DARK
 from . import help_pictures
 from .docs_pictures import TWO, painter
 from .help_pictures import DROP, FADED, SOME, as_picture, kept_apart, of_two

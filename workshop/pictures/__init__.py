@@ -1,0 +1,1 @@
+"""Pictures of the guides, help pages and templates, drawn by the pack."""
