@@ -17,8 +17,8 @@ from ..hosts.comfy.models.dalle import (
     sample_images,
 )
 from ..hosts.comfy.models.models import Hosted
-from ..studio.dalle.dalle import DALLE
 from ..studio.dalle.dvae import DVAE
+from ..studio.dalle.full_model import DALLE
 from ..studio.dalle.pieces import piece_lines
 from ..studio.dalle.sampling import SampleOptions
 from ..studio.dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens

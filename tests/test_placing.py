@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from weighted_clip.studio.output import placing
-from weighted_clip.studio.output.placing import Placement, place_files
+from weighted_clip.studio.output import file_copies as placing
+from weighted_clip.studio.output.file_copies import Placement, place_files
 
 NAMES = ("a.png", "b.png", "c.png", "d.png")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...encoder.models.clip import FullClip
     from ...encoder.models.config import Activation
     from ...weighting.reading.features import TextFeatures
-    from ..output.placing import Placed, Placement
+    from ..output.file_copies import Placed, Placement
 
 
 WHOLE_CLIP = (
@@ -96,7 +96,7 @@ def text_features_of(clip: FullClip, text: str, syntax: str) -> TextFeatures:
 
 def copy_images(placements: Sequence[Placement]) -> Placed:
     """Copy images, all or, on an error or Ctrl-C, none of them, counting them on a terminal."""
-    from ..output.placing import place_files
+    from ..output.file_copies import place_files
 
     progress, stopped = Progress(), threading.Event()
 

@@ -53,8 +53,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace, listening: socket.socket) -> int:
     from ...web.lab.model import LabError
     from ...web.lab.server import serve
-    from ..dalle.dalle import load_dalle
-    from ..dalle.files import load_dvae
+    from ..dalle.full_model import load_dalle
+    from ..dalle.weight_files import load_dvae
 
     shelf = shelf_of(arguments)
     model = shelf.source()

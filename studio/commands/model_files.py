@@ -17,8 +17,8 @@ def _add_dvae_arguments(convert: argparse.ArgumentParser) -> None:
 
 
 def _convert_dvae(arguments: argparse.Namespace) -> int:
-    from ..dalle.files import save_dvae
     from ..dalle.published import read_published
+    from ..dalle.weight_files import save_dvae
 
     out: Path = arguments.out
     check_new_file(out)

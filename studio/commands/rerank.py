@@ -172,7 +172,7 @@ def _print_ranking(ranked: Sequence[tuple[int, float, Path]], text: str, *, as_j
 
 def _copy(ranked: Sequence[tuple[int, float, Path]], folder: Path) -> None:
     """Copy images into a folder, all or none of them."""
-    from ..output.placing import Placement
+    from ..output.file_copies import Placement
 
     width = len(str(len(ranked)))
     placed = copy_images([Placement(path, folder / f"{rank:0{width}}-{path.name}") for rank, _, path in ranked])

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from .config import PriorConfig
-from .files import Format, read_sizes, sizes_text
 from .prior import Prior
+from .weight_files import Format, read_sizes, sizes_text
 
 CONVERT = "python run.py convert-rudalle IN OUT"
 """Command that converts ru-DALL-E's weights."""

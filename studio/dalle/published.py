@@ -32,9 +32,9 @@ from ...encoder.quoting import quote
 from ...encoder.sparse_masks import column_mask, convolutional_mask, row_mask
 from .config import DVAEConfig, PriorConfig
 from .dvae import DVAE
-from .files import DVAEFileError
 from .prior import Prior
 from .torch_file import check_shapes, check_tensors, load
+from .weight_files import DVAEFileError
 
 MAX_DVAE_BYTES = 4 * 2**30
 """Maximum file size; OpenAI's files have 0.2 GiB each."""

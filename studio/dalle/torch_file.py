@@ -20,7 +20,7 @@ from torch import Tensor
 from ...encoder.files.torch_archive import ArchiveError, check_archive
 from ...encoder.quoting import quote
 from ...encoder.regular_file import NoRegularFile
-from .files import DVAEFileError
+from .weight_files import DVAEFileError
 
 
 def load(path: Path, max_bytes: int, origin: str, refusal: str, classes: Mapping[str, Any] | None = None) -> Any:

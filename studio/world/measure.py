@@ -50,7 +50,7 @@ from .model import (
 )
 from .scenes import KINDS, SIDE, TEXTURES, Scene, Thing, random_scene
 from .unet import Regions, Text
-from .watching import (
+from .watched_maps import (
     ALL,
     COARSE,
     EARLY,

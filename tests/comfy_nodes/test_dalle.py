@@ -18,10 +18,10 @@ from torch import Tensor
 from weighted_clip.hosts.comfy.models.models import dalle as hosts_dalle
 from weighted_clip.studio.dalle import dvae as hosts_dvae
 from weighted_clip.studio.dalle.config import DVAEConfig
-from weighted_clip.studio.dalle.dalle import DALLE, save_dalle
-from weighted_clip.studio.dalle.files import save_dvae
+from weighted_clip.studio.dalle.full_model import DALLE, save_dalle
 from weighted_clip.studio.dalle.sampling import SampleOptions, bytes_per_image, sample
 from weighted_clip.studio.dalle.tokens import write_tokens
+from weighted_clip.studio.dalle.weight_files import save_dvae
 
 from ..dalle.models import PRIOR, TINY_SMALL, nearest_colors, palette, palette_dvae, pictures, seeded, tiny_dalle
 from .fake_comfy import FakeProgressBar, defaults, install, interrupt, node, progress

@@ -12,8 +12,8 @@ from weighted_clip.encoder.models.clip import FullClip
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.training.driver import dalle_demo
 from weighted_clip.studio.dalle.config import DVAEConfig, PriorConfig
-from weighted_clip.studio.dalle.dalle import DALLE
 from weighted_clip.studio.dalle.dvae import DVAE, map_pixels
+from weighted_clip.studio.dalle.full_model import DALLE
 from weighted_clip.studio.dalle.pieces import learned_pieces
 from weighted_clip.studio.dalle.prior import Prior
 from weighted_clip.studio.world import shapes

@@ -13,11 +13,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 from weighted_clip.studio.dalle.config import PriorConfig
-from weighted_clip.studio.dalle.dalle import DALLE, DALLE_FORMAT, load_dalle, save_dalle
-from weighted_clip.studio.dalle.files import DVAE_FORMAT, DVAEFileError, Format
+from weighted_clip.studio.dalle.full_model import DALLE, DALLE_FORMAT, load_dalle, save_dalle
 from weighted_clip.studio.dalle.pieces import clip_pieces
 from weighted_clip.studio.dalle.prior import Prior
 from weighted_clip.studio.dalle.prior_file import PRIOR_FORMAT
+from weighted_clip.studio.dalle.weight_files import DVAE_FORMAT, DVAEFileError, Format
 
 from .models import PRIOR, TINY, TINY_SMALL, pictures, seeded, tiny_dalle
 

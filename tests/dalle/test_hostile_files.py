@@ -75,7 +75,7 @@ def test_the_message_on_memory_names_only_what_the_command_has(
         raise MemoryError
 
     monkeypatch.setattr("weighted_clip.studio.dalle.published.read_published", no_memory)
-    monkeypatch.setattr("weighted_clip.studio.dalle.dalle.load_dalle", no_memory)
+    monkeypatch.setattr("weighted_clip.studio.dalle.full_model.load_dalle", no_memory)
     monkeypatch.setattr("weighted_clip.studio.training.data.datasets.read_data", no_memory)
     for command, advice in (
         (["convert-dvae", "a", "b", str(tmp_path / "c.safetensors")], "close other programs"),

@@ -18,9 +18,9 @@ from weighted_clip.encoder.sparse_masks import column_mask, convolutional_mask, 
 from weighted_clip.studio.commands import model_files
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle import published as module
-from weighted_clip.studio.dalle.files import DVAEFileError, load_dvae
 from weighted_clip.studio.dalle.prior_file import load_prior
 from weighted_clip.studio.dalle.published import VARIANTS, prior_of, read_published, read_rudalle
+from weighted_clip.studio.dalle.weight_files import DVAEFileError, load_dvae
 
 from ..libraries import is_torch
 from .models import TINY, reference, seeded

@@ -18,7 +18,7 @@ from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.commands.training.dalle_demo import _curve
 from weighted_clip.studio.commands.training.dalle_sample import clip_scores
 from weighted_clip.studio.dalle import sampling
-from weighted_clip.studio.dalle.dalle import save_dalle
+from weighted_clip.studio.dalle.full_model import save_dalle
 from weighted_clip.studio.dalle.sampling import SampleOptions
 
 from ..libraries import library

@@ -20,9 +20,9 @@ from torch.nn import functional
 from weighted_clip.encoder.models.clip import load_full_clip
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle.config import PriorConfig
-from weighted_clip.studio.dalle.dalle import load_dalle
-from weighted_clip.studio.dalle.files import load_dvae, save_dvae
+from weighted_clip.studio.dalle.full_model import load_dalle
 from weighted_clip.studio.dalle.prior import Prior, initialise
+from weighted_clip.studio.dalle.weight_files import load_dvae, save_dvae
 from weighted_clip.studio.training.data.datasets import Example, read_data
 from weighted_clip.studio.training.data.image_inputs import picture_of
 from weighted_clip.studio.training.objectives.dalle_options import PRIOR_RECIPES, PriorOptions

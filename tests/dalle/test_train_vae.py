@@ -19,8 +19,8 @@ from torch import nn
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle.config import SMALL, DVAEConfig
 from weighted_clip.studio.dalle.dvae import DVAE
-from weighted_clip.studio.dalle.files import load_dvae
 from weighted_clip.studio.dalle.layers import MOMENTUM, SCALE, LogitNorm
+from weighted_clip.studio.dalle.weight_files import load_dvae
 from weighted_clip.studio.training.data.datasets import Example, Problem, read_data
 from weighted_clip.studio.training.data.image_inputs import picture_of
 from weighted_clip.studio.training.objectives.dalle_options import DVAE_RECIPES, DVAEOptions

@@ -21,7 +21,7 @@ from weighted_clip.encoder.image_file import open_image
 from weighted_clip.encoder.regular_file import NoRegularFile, open_regular, read_regular
 from weighted_clip.hosts.webui.script import routes as webui_routes
 from weighted_clip.nodes.base import routes as comfy_routes
-from weighted_clip.studio.dalle.files import load_dvae
+from weighted_clip.studio.dalle.weight_files import load_dvae
 from weighted_clip.studio.training import checkpoint
 from weighted_clip.studio.world.model import load_world
 

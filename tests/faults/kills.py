@@ -230,7 +230,7 @@ class Copied(Kind):
         return self.folder / "to" / ("x" if name in "ab" else "y") / name
 
     def work(self, number: int) -> None:
-        from weighted_clip.studio.output.placing import Placement, place_files
+        from weighted_clip.studio.output.file_copies import Placement, place_files
 
         place_files([Placement(self.source(name), self.target(name)) for name in self.names])
 

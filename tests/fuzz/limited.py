@@ -110,7 +110,7 @@ def _commands() -> Callable[[list[Any]], Outcome]:
     for name in (
         "studio.dalle.torch_file",
         "studio.dalle.published",
-        "studio.dalle.dalle",
+        "studio.dalle.full_model",
         "encoder.models.clip",
         "encoder.models.prefix",
     ):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from weighted_clip.encoder.models.text_model import TextModel
-from weighted_clip.studio.dalle.dalle import save_dalle
+from weighted_clip.studio.dalle.full_model import save_dalle
 
 from ..dalle.models import PRIOR, TINY, TINY_SMALL, seeded, tiny_dalle
 from ..dalle.rudalle import formula_state

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.studio.dalle.dalle import DALLE, save_dalle
+from weighted_clip.studio.dalle.full_model import DALLE, save_dalle
 from weighted_clip.studio.dalle.sampling import SampleOptions
 
 from ..dalle.models import PRIOR, TINY_SMALL, pictures, tiny_dalle

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from weighted_clip.studio.dalle.files import save_dvae
 from weighted_clip.studio.dalle.tokens import read_tokens
+from weighted_clip.studio.dalle.weight_files import save_dvae
 
 from ..dalle.models import nearest_colors, palette, palette_dvae, pictures
 from .comfy_server import ComfyServer, Graph, Node, template

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from PIL import Image
 from weighted_clip.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
-from weighted_clip.studio.dalle.dalle import save_dalle
-from weighted_clip.studio.dalle.files import save_dvae
+from weighted_clip.studio.dalle.full_model import save_dalle
+from weighted_clip.studio.dalle.weight_files import save_dvae
 from weighted_clip.workshop.find_hosts import Host
 
 from ..dalle.models import PRIOR, TINY_SMALL, palette_dvae, tiny_dalle

@@ -13,7 +13,7 @@ import pytest
 import torch
 from weighted_clip.encoder.files.checkpoint import hugging_face_tensors, seeded_text_model, seeded_vision_model
 from weighted_clip.studio.commands.program import main
-from weighted_clip.studio.dalle.files import save_dvae
+from weighted_clip.studio.dalle.weight_files import save_dvae
 from weighted_clip.studio.training import loop
 
 from ..dalle.models import TINY_SMALL, seeded

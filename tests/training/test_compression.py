@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from weighted_clip.studio.dalle.files import save_dvae
+from weighted_clip.studio.dalle.weight_files import save_dvae
 from weighted_clip.studio.training.scaling.powersgd import EPSILON
 
 from ..dalle.models import TINY_SMALL, seeded

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from weighted_clip.encoder.files.checkpoint import seeded_text_model, seeded_vision_model
 from weighted_clip.encoder.models.config import TextConfig, VisionConfig
 from weighted_clip.studio.dalle.config import PriorConfig
-from weighted_clip.studio.dalle.dalle import DALLE, save_dalle
+from weighted_clip.studio.dalle.full_model import DALLE, save_dalle
 from weighted_clip.studio.dalle.pieces import learned_pieces
 from weighted_clip.studio.dalle.prior import Prior
 from weighted_clip.web.pictures.canvas import Canvas

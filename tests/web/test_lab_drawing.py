@@ -16,10 +16,10 @@ from PIL import Image
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.dalle.config import PriorConfig
-from weighted_clip.studio.dalle.dalle import DALLE, save_dalle
-from weighted_clip.studio.dalle.files import save_dvae
+from weighted_clip.studio.dalle.full_model import DALLE, save_dalle
 from weighted_clip.studio.dalle.pieces import Pieces, clip_pieces
 from weighted_clip.studio.dalle.sampling import SampleOptions, bytes_per_image
+from weighted_clip.studio.dalle.weight_files import save_dvae
 from weighted_clip.web.lab import model_folders as places
 from weighted_clip.web.lab import server
 from weighted_clip.web.lab.model import SHOWN_SIDE

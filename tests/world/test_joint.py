@@ -29,7 +29,7 @@ from weighted_clip.studio.world.model import (
 )
 from weighted_clip.studio.world.scenes import DISC_WORDS, TEXTURES, Scene, Thing, pictures, random_scene
 from weighted_clip.studio.world.unet import Regions, Text
-from weighted_clip.studio.world.watching import Selection, mean_maps, watched
+from weighted_clip.studio.world.watched_maps import Selection, mean_maps, watched
 
 from ..libraries import library
 from .worlds import random_world, wrong

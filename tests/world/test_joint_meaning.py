@@ -11,7 +11,7 @@ from weighted_clip.studio.world import joint, measure
 from weighted_clip.studio.world.measure import Painter, Question, Sitting, Way, of_point, painter_of
 from weighted_clip.studio.world.model import JointWorld, sampled
 from weighted_clip.studio.world.scenes import TEXTURES
-from weighted_clip.studio.world.watching import Selection
+from weighted_clip.studio.world.watched_maps import Selection
 from weighted_clip.weighting.attention import PLAIN, RowEffect, effect_of
 
 from .worlds import random_world

@@ -14,7 +14,7 @@ from weighted_clip.studio.world.measure import PHRASES, REGIONS, Painter, Prompt
 from weighted_clip.studio.world.model import load_world, noise_of, sampled
 from weighted_clip.studio.world.scenes import Scene, Thing, pictures
 from weighted_clip.studio.world.unet import Attention, Text, TransformerBlock
-from weighted_clip.studio.world.watching import COARSE, EARLY, FINE, LATE, Selection, mapped, mean_maps, watched
+from weighted_clip.studio.world.watched_maps import COARSE, EARLY, FINE, LATE, Selection, mapped, mean_maps, watched
 
 from .worlds import random_world
 

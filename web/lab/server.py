@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...studio.dalle.dalle import DALLE
 from ...studio.dalle.dvae import DVAE
+from ...studio.dalle.full_model import DALLE
 from .access import HOST, Guard
 from .model import LabError, ModelSource
 from .native import Shelf

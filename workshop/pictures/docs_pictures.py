@@ -13,7 +13,7 @@ from ...studio.world.measure import QUESTIONS, SEEDS, WEIGHTS, Painter, Places, 
 from ...studio.world.model import load_world
 from ...studio.world.scenes import Scene, Thing
 from ...studio.world.tables import read_measured
-from ...studio.world.watching import mean_maps, watched
+from ...studio.world.watched_maps import mean_maps, watched
 from ...web import pictures
 from ...web.pictures.measured import draw_chart, draw_grid
 from ...web.pictures.weight_grid import draw_weight_grid

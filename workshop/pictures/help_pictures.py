@@ -16,7 +16,7 @@ from ...hosts.comfy.a1111.parameters import read_parameters
 from ...hosts.comfy.a1111.schedules import Sigmas, make_sigmas
 from ...studio.world.measure import PHRASES, REGIONS, Drawable, Places, Way
 from ...studio.world.model import noise_of, sampled, to_pictures
-from ...studio.world.watching import mean_maps, watched
+from ...studio.world.watched_maps import mean_maps, watched
 from ...web import pictures
 from ...web.pictures.canvas import Canvas
 from ...web.pictures.style import DARK, MARGIN, mix, readable

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ....studio.dalle.dalle import DALLE, load_dalle
 from ....studio.dalle.dvae import DVAE, Check, cropped
-from ....studio.dalle.files import load_dvae
+from ....studio.dalle.full_model import DALLE, load_dalle
 from ....studio.dalle.sampling import MEMORY_BUDGET, SampleOptions, bytes_per_image
 from ....studio.dalle.tokens import ImageTokens
+from ....studio.dalle.weight_files import load_dvae
 from .models import Hosted, managed, working
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ....encoder.models.clip import FullClip
-    from ...dalle.dalle import DALLE
+    from ...dalle.full_model import DALLE
 
 NUM_IMAGES = 64
 """Number of images per caption."""
@@ -125,7 +125,7 @@ def _draw(folder: Path, model: Path, clip: Path, num_captions: int, taken: dict[
     from ....encoder.models.clip import load_full_clip
     from ....web.pictures.curves import draw_curves
     from ....web.pictures.sheets import draw_samples
-    from ...dalle.dalle import load_dalle
+    from ...dalle.full_model import load_dalle
     from ...world.shapes import split
 
     shapes = split()[1][:num_captions]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ....encoder.models.clip import FullClip
-    from ...dalle.dalle import DALLE
+    from ...dalle.full_model import DALLE
     from ...dalle.sampling import SampleOptions
 
 MONTAGE_NAME = "montage.png"
@@ -46,7 +46,7 @@ def _add_arguments(sample: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ....encoder.images import best
     from ....web.pictures.sheets import draw_samples
-    from ...dalle.dalle import load_dalle
+    from ...dalle.full_model import load_dalle
     from ...dalle.sampling import SampleOptions
 
     options = SampleOptions(arguments.temperature, arguments.top_k, arguments.top_p)

@@ -317,7 +317,7 @@ def _scoring_clip(path: Path | None) -> FullClip | None:
 def _make_prior(
     arguments: argparse.Namespace, options: PriorOptions, accelerator: Accelerator, say: Say
 ) -> tuple[Any, list[str]]:
-    from ...dalle.files import load_dvae
+    from ...dalle.weight_files import load_dvae
     from ...training.data.datasets import read_data, summary
     from ...training.objectives.prior import PriorRun
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from ...dalle.dvae import DVAE, map_pixels
-from ...dalle.files import save_dvae
 from ...dalle.layers import LogitNorm, SmallEncoder
+from ...dalle.weight_files import save_dvae
 from ..checkpoint import check_weights
 from ..data.datasets import Data, Example, Problem
 from ..data.image_inputs import picture_of, progress_of_reading, still_readable, unreadable

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...dalle.config import PriorConfig
-from ...dalle.dalle import DALLE, save_dalle
 from ...dalle.dvae import DVAE
+from ...dalle.full_model import DALLE, save_dalle
 from ...dalle.pieces import clip_pieces, learned_pieces
 from ...dalle.prior import Prior, initialise
 from ..data.captions import CaptionOptions, caption_of

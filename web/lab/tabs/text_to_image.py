@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ....encoder.quoting import quote
 from ....encoder.tokenizer import END_OF_WORD, bytes_of
-from ....studio.dalle.dalle import DALLE
+from ....studio.dalle.full_model import DALLE
 from ....studio.dalle.pieces import Pieces
 from ....studio.dalle.sampling import MEMORY_BUDGET, SampleOptions, images_at_once, steps
 from ....weighting.reading.view import counted

@@ -23,10 +23,10 @@ from ...encoder.quoting import quote
 from ...encoder.tokenizer import read_merges
 from .config import DVAEConfig, PriorConfig
 from .dvae import DVAE, Check
-from .files import Format, read_sizes, sizes_text
 from .pieces import Pieces, clip_pieces
 from .prior import Prior
 from .sampling import OnToken, SampleOptions, sample
+from .weight_files import Format, read_sizes, sizes_text
 
 CLIPS = "clip"
 """Metadata value for CLIP's own merges."""
