@@ -67,7 +67,7 @@ _BOUNDS = ("numpy==1.24.0", "safetensors==0.4.2", "tokenizers==0.13.3", "Pillow=
 _WEBUI = ("numpy==1.26.2", "safetensors==0.4.2", "Pillow==9.5.0", "ftfy==6.3.1")
 ROWS: Mapping[str, Row] = {
     "development": Row(
-        "3.11", ("torch==2.13.0",), ("-r", "requirements-dev.txt"), stands_for="requirements-dev.txt, CI"
+        "3.11", ("torch==2.13.0",), ("-r", "requirements/dev.txt"), stands_for="requirements/dev.txt, CI"
     ),
     "bounds": Row("3.10", ("torch==2.1.0", *_BOUNDS), stands_for="requirements.txt, every lower bound"),
     "a1111": Row("3.10", ("torch==2.1.2", "transformers==4.30.2", *_WEBUI), stands_for="A1111 1.10"),

@@ -17,7 +17,7 @@ def test_every_row_names_what_it_wants_of_torch() -> None:
     for name, row in ROWS.items():
         assert any(pin.startswith("torch") for pin in row.pins), name
     # has no hash in the list, so pip takes the rest of the list by hash only where it is there already
-    pinned = (Path(__file__).parents[1] / "requirements-lab.txt").read_text(encoding="utf-8").splitlines()
+    pinned = (Path(__file__).parents[1] / "requirements/lab.txt").read_text(encoding="utf-8").splitlines()
     assert ROWS["development"].pins[0] in pinned
 
 
@@ -26,7 +26,7 @@ def test_the_development_set_skips_no_comparison() -> None:
     unseen.
     """
     if not list(importlib.metadata.distributions(name="import-linter")):
-        pytest.skip("these are not the libraries of requirements-dev.txt")
+        pytest.skip("these are not the libraries of requirements/dev.txt")
     for name in (*COMPARED, "gradio"):
         importlib.import_module(name)
 

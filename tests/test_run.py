@@ -72,7 +72,7 @@ def test_hashes_in_the_lines_below_belong_to_a_requirement(run: ModuleType, tmp_
 
 
 def test_all_that_is_installed_but_torch_is_pinned_by_hash(run: ModuleType) -> None:
-    lines = run.read_requirements(ROOT / "requirements-dev.txt")
+    lines = run.read_requirements(ROOT / "requirements/dev.txt")
     assert [line for line in lines if not re.search(r" --hash=sha256:[0-9a-f]{64}( |$)", line)] == ["torch==2.13.0"]
     assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", part) for line in lines for part in line.split(" --hash=")[1:])
 
@@ -186,7 +186,7 @@ def linked(run: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tu
     other.mkdir(parents=True)
     root.mkdir()
     (root / ".venv").symlink_to(other, target_is_directory=True)
-    (root / "requirements-lab.txt").write_text("a==1\n")
+    (root / "requirements/lab.txt").write_text("a==1\n")
     monkeypatch.setattr(run, "ROOT", root)
     monkeypatch.setattr(run, "VENV", root / ".venv")
     monkeypatch.setattr(run, "STAMP", root / ".venv" / "weighted-clip.json")
@@ -214,7 +214,7 @@ def test_an_environment_behind_a_link_is_never_changed(
     found = {"python": python, "pip": True, "torch": "2.13.0"}
     monkeypatch.setattr(run, "probe", lambda: None if fault in ("broken", "no target") else found)
     if fault == "other packages":
-        (run.ROOT / "requirements-lab.txt").write_text("a==2\n")
+        (run.ROOT / "requirements/lab.txt").write_text("a==2\n")
     if fault == "no target":
         other.rename(tmp_path / "gone")
         other, files = tmp_path / "gone", {tmp_path / "gone" / path.name: text for path, text in files.items()}
@@ -231,7 +231,7 @@ def test_help_needs_no_environment() -> None:
 
 
 def test_every_stand_alone_requirement_is_pinned(run: ModuleType) -> None:
-    for line in run.read_requirements(ROOT / "requirements-dev.txt"):
+    for line in run.read_requirements(ROOT / "requirements/dev.txt"):
         assert "==" in line.partition(";")[0], line
 
 
@@ -282,7 +282,7 @@ def test_training_on_an_old_python_is_refused_in_words(run: ModuleType, monkeypa
 def test_a_larger_set_of_packages_stands_for_the_smaller_ones(
     run: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in {"lab": "a==1\n", "train": "-r requirements-lab.txt\nb==1\n", "dev": "c==1\n"}.items():
+    for name, text in {"lab": "a==1\n", "train": "-r requirements/lab.txt\nb==1\n", "dev": "c==1\n"}.items():
         (tmp_path / f"requirements-{name}.txt").write_text(text)
     (tmp_path / ".venv").mkdir()
     calls: list[list[str]] = []
@@ -304,7 +304,7 @@ def test_project_depends_on_what_requirements_txt_lists(run: ModuleType, project
 
 
 def test_stand_alone_pins_cover_the_requirements_of_the_pack(run: ModuleType) -> None:
-    pinned = {line.partition("==")[0] for line in run.read_requirements(ROOT / "requirements-lab.txt")}
+    pinned = {line.partition("==")[0] for line in run.read_requirements(ROOT / "requirements/lab.txt")}
     wanted = {line.partition(">=")[0].lower() for line in run.read_requirements(ROOT / "requirements.txt")}
     assert wanted <= pinned
 
@@ -427,7 +427,7 @@ def test_a_folder_that_cannot_be_written_to_is_said_without_a_traceback(tmp_path
 
 def test_the_hook_before_a_commit_has_the_pinned_ruff_and_nothing_slow(run: ModuleType) -> None:
     yaml = pytest.importorskip("yaml")
-    pinned = map(run.without_hashes, run.read_requirements(ROOT / "requirements-dev.txt"))
+    pinned = map(run.without_hashes, run.read_requirements(ROOT / "requirements/dev.txt"))
     (ruff,) = (line for line in pinned if line.startswith("ruff=="))
     (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
     assert [hook["additional_dependencies"] for hook in local["hooks"]] == [[ruff], [ruff]]

@@ -1,6 +1,6 @@
 """Pin what `run.py` installs by hash: write next to each requirement the SHA-256 of all its files on PyPI.
 
-    python workshop/pin.py INDEX [requirements-lab.txt ...]
+    python workshop/pin.py INDEX [requirements/lab.txt ...]
 
 INDEX is the address of PyPI's package index, as in pip's --index-url. Run it after changing a version; without a name
 it takes all lists. Old hashes are replaced; comments, order and markers are kept. torch gets none: its files differ

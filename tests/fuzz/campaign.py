@@ -3,7 +3,7 @@
     pip install atheris
     python -m tests.fuzz.campaign syntax reading --seconds 600 --corpus FOLDER --output FILE.json
 
-Run it in the repository's root, on Linux. atheris is not in requirements-dev.txt: it is needed for nothing else, and
+Run it in the repository's root, on Linux. atheris is not in requirements/dev.txt: it is needed for nothing else, and
 there are no files of it for some systems. It ends the process that it runs in, so each target has one of its own, and a
 new one after each input that breaks it. Those inputs are kept in the corpus folder as ``TARGET.crash-...``.
 """

@@ -211,12 +211,12 @@ def test_no_reader_takes_quadratic_time(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lab, typing", "lab, Tokens", "lab, Masks", "lab, Convert"])
 def test_no_handler_of_the_lab_takes_quadratic_time(name: str) -> None:
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements/lab.txt")
     assert_not_quadratic(lab_readers()[name], {repr(text(40)): text for text in SHORT})
 
 
 def test_words_of_other_chunks_cost_nothing_where_the_masks_of_one_are_drawn() -> None:
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements-lab.txt")
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install -r requirements/lab.txt")
     draw = lab_readers()["lab, Masks"]
     draw("a (b:0.5)")
     assert not too_fast_growth(draw, VARIED["all weights"], tiny=())  # a drawing takes long, however short the text
