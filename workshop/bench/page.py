@@ -1,4 +1,4 @@
-"""Tables, sections with their goals, and BENCHMARKS.md: its figures stand between markers, its prose is by hand."""
+"""Tables, sections with their goals, and docs/benchmarks.md: its figures stand between markers, its prose is by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..job import HostFailed, run_job
 from .scale import Scale
 from .timing import Ratio, Run, compare, times_in_turn
 
-PAGE = Path(__file__).resolve().parents[2] / "BENCHMARKS.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/benchmarks.md"
 
 NOT_FOUND = "not found"
 COMPARISON_HEAD = ("Prompt", "Ours", "Peer", "Ours, ms", "Peer, ms", "Ours / peer", "Middle half", "Difference")
