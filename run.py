@@ -332,8 +332,8 @@ def pip_install(arguments: list[str], advice: str) -> None:
 
 
 def prepare(name: str, choice: str) -> None:
-    """Bring .venv to the state that requirements-NAME.txt describes; do nothing when it is there already."""
-    lists = {key: ROOT / f"requirements-{key}.txt" for key in ("lab", "train", "dev")}
+    """Bring .venv to the state that requirements/NAME.txt describes; do nothing when it is there already."""
+    lists = {key: ROOT / "requirements" / f"{key}.txt" for key in ("lab", "train", "dev")}
     pins = {key: read_requirements(path) for key, path in lists.items() if path.exists()}  # the registry leaves out dev
     stamp, found = read_stamp(), probe()
     reason = reason_to_rebuild(stamp, found)
@@ -341,7 +341,7 @@ def prepare(name: str, choice: str) -> None:
     if not reason and stamp.get(name) == digest(pins[name]) and (is_usable_torch(torch) or choice == "skip"):
         return
     if VENV.resolve() != VENV:
-        why = reason or f"it has not the packages of requirements-{name}.txt"
+        why = reason or f"it has not the packages of requirements/{name}.txt"
         raise SetupError(
             f"{VENV} is a link to {VENV.resolve()}, and {why}. Nothing is changed behind a link: remove the link, and "
             "an environment is made here"
@@ -361,7 +361,7 @@ def prepare(name: str, choice: str) -> None:
     others = [line for line in pins[name] if not line.startswith(unchecked)]
     listed = VENV / f"weighted-clip-{name}.txt"
     listed.write_text("\n".join(others) + "\n", encoding="utf-8")
-    with step(2, f"packages of requirements-{name}.txt, as pinned there"):
+    with step(2, f"packages of requirements/{name}.txt, as pinned there"):
         # The lists are complete, so --no-deps takes nothing away. It keeps pip from choosing a torch of its own.
         advice = f"Check the network and the disk space, then run the same command again. The list is in {listed}."
         pip_install(["--no-deps", "--require-hashes", "-r", str(listed)], advice)

@@ -1,4 +1,4 @@
-"""Nothing is run, written or sent because of the content of a prompt, a file or a request. See .github/SECURITY.md."""
+"""Nothing is run, written or sent because of the content of a prompt, a file or a request. See docs/SECURITY.md."""
 
 from __future__ import annotations
 

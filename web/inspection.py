@@ -3,8 +3,8 @@
 Nothing is encoded, and no file is read except the vocabulary of a text encoder, once. Only the names of embeddings are
 known, so each counts as one vector.
 
-Source: the views are from weighting/reading/view.py. The page sends a node and its inputs, which the node itself translates
-(nodes/base/routes.py).
+Source: the views are from weighting/reading/view.py. The page sends a node and its inputs, which the node itself
+translates (nodes/base/routes.py).
 """
 
 from __future__ import annotations

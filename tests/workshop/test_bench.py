@@ -258,7 +258,7 @@ def test_a_page_without_a_marker_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="bench machine"):
         page.fill("# Benchmarks\n", {"machine": "x"})
     with pytest.raises(ValueError, match="checkout"):
-        page.write({}, tmp_path / "docs/benchmarks.md")
+        page.write({}, tmp_path / "benchmarks.md")
 
 
 # ---- goals
@@ -270,7 +270,7 @@ def test_goals_stand_under_headings_of_the_page() -> None:
 
 
 def test_goals_on_the_page_are_judged_by_all_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "PAGE", tmp_path / "docs/benchmarks.md")
+    monkeypatch.setattr(page, "PAGE", tmp_path / "benchmarks.md")
     tokens = page.table(["Ours", "Ours, µs", "Peer, µs"], [["ids with places", "50", "100"]], num_left=1)
     sections = {"goals": "-", "machine": "-", "tokens": tokens}
     marked = (f"<!-- bench {name} -->\n{text}\n<!-- end {name} -->" for name, text in sections.items())
