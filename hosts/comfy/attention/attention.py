@@ -30,6 +30,7 @@ from ..families.attention_layers import COUPLED
 from ..families.connectors import UNCONNECTED
 from ..families.families import (
     FAMILIES,
+    MASK,
     check_regions,
     connector_of,
     is_filled_in_front,
@@ -46,7 +47,7 @@ from .fields import PIXELS, Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
 from .memory_estimate import reserve
 from .recorder import AS_DAAM, Due, Maps, Record, Records, Watch, Watched
-from .regions import LLAMA, MASK, Region
+from .regions import LLAMA, Region
 from .steps import LLAMA_ROWS, MARKER, Read, Sizes, inputs_for, num_changed, plain, read_in, sizes_of, take, weighing_of
 from .text_rows import num_rows_read
 from .words import WORDS

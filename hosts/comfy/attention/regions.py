@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ....weighting.placing.fields import shares_of
+from ..families.families import MASK
 from .fields import Step, Where, acts_in, mask_of, steps_of
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 LLAMA = "conditioning_llama3"
 """Name of Llama's rows among the values of an entry."""
-MASK = "attention_mask"
-"""Name of the mask of rows among the values of an entry, and among a model's inputs."""
 
 
 class Region(NamedTuple):

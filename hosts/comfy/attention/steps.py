@@ -19,9 +19,10 @@ from ....weighting.placing.shared_attention import Shared
 from ....weighting.placing.word_maps import key_rows
 from ..contract import host
 from ..families.attention_layers import Weighing
+from ..families.families import MASK
 from .fields import Step, acting
 from .recorder import Due, Maps
-from .regions import MASK, Region, reading
+from .regions import Region, reading
 
 MARKER = "weighted_clip_attention"
 """Name of the marker among a model's inputs."""
