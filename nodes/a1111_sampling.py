@@ -14,7 +14,7 @@ from ..hosts.comfy.a1111.schedules import SCHEDULES
 from ..hosts.comfy.types import ModelPatcher
 from ..weighting.infotext import Infotext, read_infotext
 from ..weighting.text.problems import Problem, refused
-from .base.checks import Known
+from .base.known import Known
 from .base.node import CATEGORY, CHECKED, PROMPT_SETTINGS, Node, Out, checked, make_input, number
 from .base.results import shown_result
 

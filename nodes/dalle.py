@@ -24,7 +24,7 @@ from ..studio.dalle.sampling import SampleOptions
 from ..studio.dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
 from ..weighting.reading.view import counted
 from ..weighting.text.problems import Problem, refused
-from .base.checks import Known
+from .base.known import Known
 from .base.node import CATEGORY, COMMENTS_AND_CHOICES, Loader, Node, Out, loading_inputs, make_input, number
 from .base.results import shown_result, to_image, to_picture, with_preview
 

@@ -26,7 +26,7 @@ from ..weighting.text.prompt import Issue, Span
 from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
-from .base.checks import Known
+from .base.known import Known
 from .base.node import (
     CATEGORY,
     CONDITIONING,

@@ -22,7 +22,7 @@ from ..weighting.options import EncodeOptions
 from ..weighting.text.problems import Problem, refuse
 from ..weighting.text.prompt import shortened
 from ..weighting.timed.schedule import read_timed
-from .base.checks import Known
+from .base.known import Known
 from .base.node import CATEGORY, NODES, EncodeNode, checked, inputs, make_input, number, prompt_input
 from .base.results import encoded_result
 

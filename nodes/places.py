@@ -17,7 +17,7 @@ from ..weighting.phrases.phrases import without_commas
 from ..weighting.placing.fields import check_times, check_weight
 from ..weighting.text.problems import Problem, refused
 from ..weighting.text.prompt import shortened
-from .base.checks import Known
+from .base.known import Known
 from .base.node import Node, Out, checked, make_input, number, placed_input, words_input
 from .base.results import placed_result
 

@@ -19,7 +19,7 @@ from ..weighting.options import EncodeOptions
 from ..weighting.reading.features import text_options
 from ..weighting.syntax import SYNTAXES
 from ..weighting.text.problems import Problem, refused
-from .base.checks import Known
+from .base.known import Known
 from .base.node import (
     CATEGORY,
     COMMENTS_AND_CHOICES,

@@ -24,7 +24,7 @@ from ..weighting.text.problems import Problem
 from ..weighting.text.tags import REPEATED_LORA, TIMED_LORA, bare, comment_issues, read_loras
 from ..weighting.timed.loras import LORAS, Loras, constant, lora_times, with_times
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
-from .base.checks import Known
+from .base.known import Known
 from .base.node import (
     CATEGORY,
     EITHER_CLIP,

@@ -31,7 +31,7 @@ from ..hosts.comfy.placing.word_maps import (
 from ..hosts.comfy.types import Conditioning
 from ..weighting.phrases.phrases import without_commas
 from ..weighting.text.problems import Problem, refused
-from .base.checks import Known
+from .base.known import Known
 from .base.node import CATEGORY, WATCH, Drawing, Node, Out, checked, make_input, number, watch_input, words_input
 from .base.results import NOTHING, saved_preview, to_image, to_picture
 

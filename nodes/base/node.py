@@ -23,7 +23,7 @@ from ...weighting.timed.loras import LORAS
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS
 
 if TYPE_CHECKING:
-    from .checks import Known
+    from .known import Known
 
 NATIVE_TYPE = "WEIGHTED_CLIP"
 """Type name of a link that carries our own encoder."""

@@ -224,7 +224,7 @@ def _ruler_node(node_class: Any) -> RulerNode:
         return live_reader(encoder, reads_as)
 
     def problems(values: Mapping[str, Any]) -> Iterable[Problem]:
-        from .checks import Known
+        from .known import Known
 
         return node_class.problems(Known(values))
 
