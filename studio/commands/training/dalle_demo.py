@@ -21,6 +21,8 @@ from ..console import show
 from ..image_options import write_picture
 from ..processes import alone
 from ..prompt_options import add_value
+from .dalle_training import DALLE_SHAPES, DALLE_TRAIN, DALLE_TRAIN_VAE
+from .train import TRAIN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,6 +48,10 @@ NUM_SHOWN, NUM_CAPTIONS_SHOWN = 8, 12
 NUM_RESAMPLED = 10_000
 """Number of bootstrap samples."""
 RESULTS_NAME, MONTAGE_NAME, CURVE_NAME, PAGE_NAME = "results.json", "montage.png", "best_of.png", "index.html"
+
+
+PARTS = (DALLE_SHAPES, DALLE_TRAIN_VAE, TRAIN, DALLE_TRAIN)
+"""Commands that the demo runs."""
 
 
 def _add_arguments(demo: argparse.ArgumentParser) -> None:
@@ -112,9 +118,13 @@ def _command(command: list[str]) -> None:
     """Run another command, resuming an interrupted run."""
     from ...training.checkpoint import NAME
     from ...training.log import LOG_NAME
-    from ..program import make_parser
 
-    options = make_parser().parse_args(command)
+    part = next(part for part in PARTS if command[: len(part.name.split())] == part.name.split())
+    assert part.add_arguments is not None
+    parser = argparse.ArgumentParser(part.name)
+    part.add_arguments(parser)
+    parser.set_defaults(run=part.run)
+    options = parser.parse_args(command[len(part.name.split()) :])
     if hasattr(options, "resume"):
         options.resume = any((options.out / name).exists() for name in (NAME, LOG_NAME))
     options.run(options)
