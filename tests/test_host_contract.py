@@ -27,10 +27,10 @@ import torch
 from PIL import Image
 from weighted_clip.hosts.comfy import contract
 from weighted_clip.hosts.comfy.a1111 import samplers
-from weighted_clip.hosts.comfy.attention.attention import attention
-from weighted_clip.hosts.comfy.clip.clip import schemes
+from weighted_clip.hosts.comfy.attention import attention
+from weighted_clip.hosts.comfy.clip import schemes
 from weighted_clip.hosts.comfy.contract import CLIP, HostError, checked_object, host
-from weighted_clip.hosts.comfy.families.families import attention_layers, families
+from weighted_clip.hosts.comfy.families import attention_layers, families
 from weighted_clip.hosts.comfy.models.models import models
 from weighted_clip.hosts.comfy.weighted_clip import live_tokenizers
 from weighted_clip.workshop import contract as workshop_contract

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from weighted_clip.hosts.comfy import contract
-from weighted_clip.hosts.comfy.attention.attention import MARKER, attention
+from weighted_clip.hosts.comfy.attention import MARKER, attention
+from weighted_clip.hosts.comfy.families import attention_layers, families
 from weighted_clip.hosts.comfy.families.attention_layers import (
     OVERRIDE,
     Call,
@@ -23,7 +24,6 @@ from weighted_clip.hosts.comfy.families.attention_layers import (
     in_masked_cross_attention,
     in_wan_cross_attention,
 )
-from weighted_clip.hosts.comfy.families.families import attention_layers, families
 from weighted_clip.weighting.attention import RowEffect
 
 ROWS, QUERIES, DIM = 5, 4, 8

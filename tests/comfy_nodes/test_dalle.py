@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from weighted_clip.hosts.comfy.models.models import dalle as hosts_dalle
+from weighted_clip.hosts.comfy.models import dalle as hosts_dalle
 from weighted_clip.studio.dalle import dvae as hosts_dvae
 from weighted_clip.studio.dalle.config import DVAEConfig
 from weighted_clip.studio.dalle.full_model import DALLE, save_dalle

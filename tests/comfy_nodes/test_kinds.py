@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import nn
 from weighted_clip.hosts.comfy import contract
-from weighted_clip.hosts.comfy.families.families import families
+from weighted_clip.hosts.comfy.families import families
 from weighted_clip.hosts.comfy.families.kinds import changes, known_class, name_of
 
 HOST = "comfy.ldm.toy.model"

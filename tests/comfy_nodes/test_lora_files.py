@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from weighted_clip.hosts.comfy.models import lora_files
 from weighted_clip.hosts.comfy.models.lora_files import file_by_hash, files_named, names_in
-from weighted_clip.hosts.comfy.models.models import lora_files
 
 from .fake_comfy import install, node
 

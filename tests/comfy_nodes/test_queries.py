@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from weighted_clip.hosts.comfy.attention.fields import Field, Step, Where, acting, mask_of
-from weighted_clip.hosts.comfy.families.families import queries
+from weighted_clip.hosts.comfy.families import queries
 from weighted_clip.hosts.comfy.families.queries import Call
 from weighted_clip.weighting.placing.field_bias import least_bias
 from weighted_clip.weighting.placing.queries import Queries

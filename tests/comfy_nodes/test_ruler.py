@@ -12,8 +12,8 @@ from weighted_clip.web.inspection import inspect, request_of
 from weighted_clip.weighting import pipeline
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.plan import Ask
+from weighted_clip.weighting.reading import prompt_reader as reading
 from weighted_clip.weighting.reading.features import text_features
-from weighted_clip.weighting.reading.prompt_reader import prompt_reader as reading
 from weighted_clip.weighting.schemes import SCHEMES
 from weighted_clip.weighting.text.chunks import CLIP_L_LAYOUT, ChunkContext
 

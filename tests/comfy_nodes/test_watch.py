@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from weighted_clip.hosts.comfy.attention.attention import MARKER
 from weighted_clip.hosts.comfy.attention.recorder import MAX_RECORDS, Maps, Record, Watch
-from weighted_clip.hosts.comfy.placing.placements import word_maps
+from weighted_clip.hosts.comfy.placing import word_maps
 from weighted_clip.hosts.comfy.placing.word_maps import (
     MAX_PICTURES,
     SCALES,

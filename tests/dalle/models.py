@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.models.clip import FullClip
 from weighted_clip.encoder.tokenizer import default_tokenizer
-from weighted_clip.studio.commands.training.driver import dalle_demo
+from weighted_clip.studio.commands.training import dalle_demo
 from weighted_clip.studio.dalle.config import DVAEConfig, PriorConfig
 from weighted_clip.studio.dalle.dvae import DVAE, map_pixels
 from weighted_clip.studio.dalle.full_model import DALLE

@@ -55,7 +55,7 @@ def finding(one: DataSet, folder: Path) -> str:
     Raises:
         Exception: If reading raises another error than those documented.
     """
-    from weighted_clip.studio.training.data.datasets import datasets as data
+    from weighted_clip.studio.training.data import datasets as data
 
     try:
         found = getattr(data, one.reader)(folder)

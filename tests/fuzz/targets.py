@@ -23,7 +23,7 @@ from weighted_clip.nodes.encode import EMPHASIS
 from weighted_clip.studio.commands import program
 from weighted_clip.web.inspection import MAX_VIEWS, RequestError, inspect
 from weighted_clip.weighting.options import EncodeOptions
-from weighted_clip.weighting.reading.prompt_reader import convert
+from weighted_clip.weighting.reading import convert
 from weighted_clip.weighting.schemes import SCHEMES
 
 from .drawing import Draw

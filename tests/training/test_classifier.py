@@ -21,8 +21,8 @@ from weighted_clip.encoder.images import preprocess
 from weighted_clip.encoder.tokenizer import default_tokenizer
 from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.output.export import save_tensors
+from weighted_clip.studio.training.data import image_inputs as images
 from weighted_clip.studio.training.data.captions import token_ids
-from weighted_clip.studio.training.data.datasets import image_inputs as images
 from weighted_clip.studio.training.objectives.classifier import (
     CLASSIFIER_NAME,
     Classifier,

@@ -13,9 +13,9 @@ import pytest
 import torch
 from weighted_clip.encoder.foreign_text import parse_json
 from weighted_clip.studio.training import loop
+from weighted_clip.studio.training.data import image_inputs as images
 from weighted_clip.studio.training.data.captions import Batches, held_out
 from weighted_clip.studio.training.data.datasets import Data
-from weighted_clip.studio.training.data.datasets import image_inputs as images
 from weighted_clip.studio.training.data.examples import Example, Examples, Problem
 from weighted_clip.studio.training.data.image_inputs import Features, LeftOut
 

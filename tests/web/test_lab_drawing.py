@@ -23,7 +23,7 @@ from weighted_clip.studio.dalle.weight_files import save_dvae
 from weighted_clip.web.lab import model_folders as places
 from weighted_clip.web.lab import server
 from weighted_clip.web.lab.model import SHOWN_SIDE
-from weighted_clip.web.lab.tabs.prompt_tabs import text_to_image
+from weighted_clip.web.lab.tabs import text_to_image
 from weighted_clip.web.lab.tabs.text_to_image import MAX_SEED, TextToImageLab, words_in_pieces
 
 from ..dalle.models import TINY_SMALL, nearest_colors, palette, pictures, seeded

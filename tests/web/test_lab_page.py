@@ -28,6 +28,7 @@ from weighted_clip.web.lab.components import PREFIX
 from weighted_clip.web.lab.handlers import Handlers
 from weighted_clip.web.lab.native import RANDOM_WARNING, Settings, Shelf
 from weighted_clip.web.lab.page import build_page
+from weighted_clip.web.lab.tabs import prompt_tabs as tabs
 from weighted_clip.web.lab.tabs.image_tokens import TokenLab
 from weighted_clip.web.lab.tabs.prompt_tabs import (
     COMPARED,
@@ -38,7 +39,6 @@ from weighted_clip.web.lab.tabs.prompt_tabs import (
     ScheduleTab,
     TokensTab,
 )
-from weighted_clip.web.lab.tabs.prompt_tabs import prompt_tabs as tabs
 from weighted_clip.web.lab.tabs.text_to_image import TextToImageLab
 from weighted_clip.weighting.options import EncodeOptions
 from weighted_clip.weighting.reading.convert import TARGETS, convert
