@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from weighted_clip.hosts.comfy import contract
-from weighted_clip.hosts.comfy.attention import MARKER, attention
+from weighted_clip.hosts.comfy.attention import attention
+from weighted_clip.hosts.comfy.attention.attention import MARKER
 from weighted_clip.hosts.comfy.families import attention_layers, families
 from weighted_clip.hosts.comfy.families.attention_layers import (
     OVERRIDE,

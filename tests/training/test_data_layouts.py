@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weighted_clip.studio.training.data import READING, Reading, read_data, remote, summary
+from weighted_clip.studio.training.data import remote
 from weighted_clip.studio.training.data.captions import Batches, num_in_epoch
+from weighted_clip.studio.training.data.datasets import READING, Reading, read_data, summary
 from weighted_clip.studio.training.data.table import Columns
 
 from ..libraries import library
