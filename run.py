@@ -336,8 +336,8 @@ def pip_install(arguments: list[str], advice: str) -> None:
 
 
 def prepare(name: str, choice: str) -> None:
-    """Bring .venv to the state that requirements-NAME.txt describes; do nothing when it is there already."""
-    lists = {key: ROOT / f"requirements-{key}.txt" for key in ("lab", "train", "dev")}
+    """Bring .venv to the state that requirements/NAME.txt describes; do nothing when it is there already."""
+    lists = {key: ROOT / "requirements" / f"{key}.txt" for key in ("lab", "train", "dev")}
     pins = {key: read_requirements(path) for key, path in lists.items() if path.exists()}  # the registry leaves out dev
     stamp, probed = read_stamp(), probe()
     reason = reason_to_rebuild(stamp, probed)
@@ -345,7 +345,7 @@ def prepare(name: str, choice: str) -> None:
     if not reason and stamp.get(name) == digest(pins[name]) and (is_usable_torch(torch) or choice == "skip"):
         return
     if VENV.resolve() != VENV:
-        why = reason or f"it has not the packages of requirements-{name}.txt"
+        why = reason or f"it has not the packages of requirements/{name}.txt"
         raise SetupError(
             f"{VENV} is a link to {VENV.resolve()}, and {why}. Nothing is changed behind a link: remove the link, and "
             "an environment is made here"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 # Each module adds its nodes to the menus when it is imported: this order is theirs.
 # isort: off
-from . import (
+from . import (  # noqa: F401
     weighted_clip,
     encode,
     tools,
-    similarity as clip,
+    similarity,
     dalle,
     world,
     places,
-    watched_words as watching,
-    a1111_sampling as a1111,
+    watched_words,
+    a1111_sampling,
     sweep,
     old_workflows,
-)  # noqa: F401
+)
 from .base.node import NODES
 # isort: on
 

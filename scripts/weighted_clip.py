@@ -21,7 +21,7 @@ if NAME not in sys.modules:
     sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
 
-HOST_PARTS = ("settings", "generation", "lab", "exchange", "axes", "routes")
+HOST_PARTS = ("settings", "generation", "script.lab", "script.exchange", "script.axes", "script.routes")
 settings, generation, lab, exchange, axes, routes = (import_module(f"{NAME}.hosts.webui.{part}") for part in HOST_PARTS)
 accordion, markup, page = (import_module(f"{NAME}.web.lab.{module}") for module in ("accordion", "markup", "page"))
 pictures = import_module(f"{NAME}.web.pictures")

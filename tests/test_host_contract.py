@@ -36,7 +36,7 @@ from weighted_clip.hosts.comfy.weighted_clip import live_tokenizers
 from weighted_clip.workshop import contract as workshop_contract
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = ("dalle", "encoder", "hosts", "nodes", "output", "weighting", "web", "world")
+OURS = ("studio", "encoder", "hosts", "nodes", "weighting", "web")
 USERS = [path for name in ("hosts/comfy", "nodes", "web") for path in sorted((ROOT / name).rglob("*.py"))]
 OF_OTHERS = (
     *(torch, torch.Tensor, torch.nn, torch.nn.Module(), torch.nn.functional, torch.cuda, torch.device("cpu"), numpy),

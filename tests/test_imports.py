@@ -8,39 +8,33 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
     "encoder",
-    "output",
-    "dalle",
-    "training",
+    "studio",
     "weighting",
     "hosts",
     "nodes",
     "web",
-    "commands",
-    "world",
     "workshop",
 )
 RUN_IN_HOSTS = {"peers"}
 """Folder of files whose functions run in a host's own Python."""
 FILES = [path for name in FOLDERS for path in (ROOT / name).rglob("*.py") if not RUN_IN_HOSTS & set(path.parts)]
+WEBUI = ("hosts/webui/*.py", "hosts/webui/*/*.py")
+TRAINING = ("studio/training/*.py", "studio/training/*/*.py", "studio/commands/*.py", "studio/commands/*/*.py")
 ALLOWED = {
     # ComfyUI's, which `host` of hosts/comfy/contract.py gives
     **dict.fromkeys(("comfy", "folder_paths", "nodes", "server"), ()),
-    "modules": ("hosts/webui/*.py",),
-    "modules_forge": ("hosts/webui/*.py",),
-    "gradio": ("web/lab/*.py",),
-    "accelerate": ("studio/training/*.py", "studio/commands/*.py"),
+    "modules": WEBUI,
+    "modules_forge": WEBUI,
+    "gradio": ("web/lab/*.py", "web/lab/tabs/*.py"),
+    "accelerate": TRAINING,
     "peft": ("studio/training/finetuning/lora.py",),
 }
 """Files that may import a module of a host, or one that no host needs."""
 AT_THE_TOP = {
     "gradio": tuple(
-        f"web/lab/{name}.py"
-        for name in (
-            *("page", "tabs", "components", "handlers", "accordion", "alone", "attention", "beside"),
-            *("image_tokens", "ranking", "text_to_image"),
-        )
+        f"web/lab/{name}.py" for name in ("page", "components", "handlers", "accordion", "standalone", "tabs/*")
     ),
-    "accelerate": ("studio/training/*.py", "studio/commands/*.py"),  # for types
+    "accelerate": TRAINING,  # for types
 }
 """Files that are only imported where the module is, or name its types."""
 

@@ -73,7 +73,7 @@ def test_no_name_is_compared_outside_its_record() -> None:
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*.py")
     }
-    assert {"weighting", "hosts", "nodes", "web", "commands", "workshop"} <= set(FOLDERS)
+    assert {"weighting", "hosts", "nodes", "web", "studio", "workshop"} <= set(FOLDERS)
     trees = {path: ast.parse(source) for path, source in sources.items()}
     tables = {"SCHEMES", "SYNTAXES", "CHUNKINGS", "WAYS"}  # to ask whether they have a name is no comparison with one
     lists = {name: names for tree in trees.values() for name, names in lists_in(tree).items() if name not in tables}

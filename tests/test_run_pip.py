@@ -68,8 +68,9 @@ class Project:
             if name != "torch":
                 digest = hashlib.sha256((self.wheels / f"{name}-{version}-py3-none-any.whl").read_bytes()).hexdigest()
                 lines.append(f"{name}=={version} ; python_version >= '3.10' --hash=sha256:{digest}")
+        (self.folder / "requirements").mkdir(exist_ok=True)
         for name in ("lab", "train", "dev"):
-            (self.folder / f"requirements-{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            (self.folder / "requirements" / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a command with no settings of pip's but those given, and no network."""

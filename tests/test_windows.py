@@ -111,7 +111,7 @@ def test_no_escape_sequence_is_written_to_terminals() -> None:
 def product_files() -> list[Path]:
     """Our modules, without those that run in a host."""
     names = (
-        "commands",
+        "studio",
         "encoder",
         "hosts",
         "nodes",
@@ -231,7 +231,7 @@ def test_a_lora_is_found_as_windows_lists_it(written: str, monkeypatch: pytest.M
 
 
 LISTED = ("glob", "rglob", "iterdir")
-ORDERED = ("commands", "dalle", "encoder", "output", "training", "weighting")
+ORDERED = ("encoder", "studio", "weighting")
 """Folders where the order of files decides what is computed or written."""
 
 

@@ -30,11 +30,12 @@ from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES
 from .blueprints import BLUEPRINTS, blueprint
 from .coverage import with_block
+from .pictures.docs_pictures import MEASURED
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
-MEANING, MEASURED = "docs/evidence/meaning.md", "docs/evidence/meaning.csv"
-"""The page about pictures, and the numbers that ``world measure`` wrote."""
+MEANING = "docs/evidence/meaning.md"
+"""The page about pictures."""
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
 NODES, NAMES, COMPLETION = "docs/nodes.md", "tests/data/names.json", "web/comfyui/ruler/names.js"
 CASES, MODELS = "tests/cases/README.md", "docs/models.md"

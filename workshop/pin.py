@@ -62,6 +62,6 @@ def pinned(text: str, files_of: Callable[[str], Iterable[dict]]) -> str:
 if __name__ == "__main__":
     if not sys.argv[1:] or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
-    for path in map(Path, sys.argv[2:] or sorted(ROOT.glob("requirements-*.txt"))):
+    for path in map(Path, sys.argv[2:] or sorted(ROOT.glob("requirements/*.txt"))):
         text = pinned(path.read_text(encoding="utf-8"), partial(published, sys.argv[1]))
         path.write_text(text, encoding="utf-8")

@@ -6,9 +6,9 @@ Nodes with a prompt box show them with their prompt's problems (web/inspection.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...encoder.quoting import quote
 from ...hosts.comfy.placing.upstream import UNKNOWN, Prompts, UpstreamNode, blended, prompts_before, source_of

@@ -152,8 +152,8 @@ def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], C
     """Functions of a command in a package of its own, which the archive of the Comfy Registry leaves out."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        if Path(__file__).resolve().parents[1].joinpath(*package.split("."), "__init__.py").is_file():
-            import_module(f"...{package}", __name__).add_arguments(parser)
+        if Path(__file__).resolve().parents[2].joinpath(*package.split("."), "__init__.py").is_file():
+            import_module(f"....{package}", __name__).add_arguments(parser)
             return
         assert isinstance(parser, _Parser)
         parser.refusal = (
@@ -162,7 +162,7 @@ def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], C
         )
 
     def run(arguments: argparse.Namespace) -> int:
-        return import_module(f"...{package}", __name__).run(arguments)
+        return import_module(f"....{package}", __name__).run(arguments)
 
     return add_arguments, run
 

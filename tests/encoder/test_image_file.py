@@ -318,12 +318,11 @@ def test_damaged_files_are_read_or_refused_in_words(kind: str, options: dict[str
 
 def test_pictures_are_opened_in_one_place_only() -> None:
     parts = (
-        "commands",
         "encoder",
         "hosts",
         "nodes",
-        "output",
         "scripts",
+        "studio",
         "web",
         "weighting",
         "workshop",

@@ -40,7 +40,7 @@ with files[sys.argv[3]](Path(sys.argv[1])) as place:
 @contextmanager
 def other_process(path: Path, what: str = "written_whole") -> Iterator[subprocess.Popen[str]]:
     """Another process, in the middle of a file, or of a run in a folder; it goes on when its input is closed."""
-    command = [sys.executable, "-c", WRITER, str(path), str(ROOT / "output" / "files.py"), what]
+    command = [sys.executable, "-c", WRITER, str(path), str(ROOT / "studio" / "output" / "files.py"), what]
     with subprocess.Popen(
         command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

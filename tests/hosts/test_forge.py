@@ -49,7 +49,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "clip skip": {"prompt": TEXT, "override_settings": {"CLIP_stop_at_last_layers": 2}},
     "no emphasis": {"prompt": TEXT, "override_settings": {"emphasis": "None"}},
 }
-PARTS = {"aaa-other": ("encoder", "nodes"), "zzz-other": ("weighting", "web", "hosts", "output", "commands")}
+PARTS = {"aaa-other": ("encoder", "nodes"), "zzz-other": ("weighting", "web", "hosts", "studio")}
 """Other extensions, loaded before and after ours, and their top-level packages, named as folders of ours."""
 OTHER_SCRIPT = """
 from modules import scripts

@@ -195,7 +195,7 @@ def test_a_wrong_filler_is_refused() -> None:
 
 ROOT = Path(__file__).parents[2]
 SCHEME_FILES = sorted((ROOT / "weighting" / "schemes").glob("*.py"))
-OF_ATTENTION = {ROOT / "web" / "lab" / name for name in ("attending.py", "native.py")}
+OF_ATTENTION = {ROOT / "web" / "lab" / name for name in ("tabs/attention_view.py", "native.py")}
 """Files of the lab's attention tab, which shows what no plan asks for: the weights of a layer for one encoding."""
 WEB_FILES = sorted(set((ROOT / "web").rglob("*.py")) - OF_ATTENTION)
 ASKING = {"EncodeFn", "ask", "PrefixTextEncoder"}

@@ -136,7 +136,7 @@ def test_run_py_has_the_lists_of_what_it_installs(unpacked: Path, name: str, mon
     monkeypatch.syspath_prepend(unpacked)
     monkeypatch.delitem(sys.modules, "run", raising=False)
     program = importlib.import_module("run")
-    pins = program.read_requirements(unpacked / f"requirements-{name}.txt")
+    pins = program.read_requirements(unpacked / "requirements" / f"{name}.txt")
     assert pins
     there = {"python": program.PYTHON, "pip": True, "torch": "2.13.0", "site": ""}
     monkeypatch.setattr(program, "probe", lambda: there)

@@ -20,7 +20,9 @@ from ...web.pictures.weight_grid import draw_weight_grid
 from ...weighting.placing.word_maps import key_rows
 from ..generate import MEASURED
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+MEASURED = "docs/evidence/meaning.csv"
+"""The numbers that ``world measure`` wrote."""
 TWO = Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 0)
 
 

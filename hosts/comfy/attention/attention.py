@@ -30,6 +30,7 @@ from ..families.attention_layers import COUPLED
 from ..families.connectors import UNCONNECTED
 from ..families.families import (
     FAMILIES,
+    MASK,
     check_regions,
     connector_of,
     is_filled_in_front,

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 LLAMA = "conditioning_llama3"
 """Name of Llama's rows among the values of an entry."""
-MASK = "attention_mask"
-"""Name of the mask of rows among the values of an entry, and among a model's inputs."""
 
 
 class Region(NamedTuple):

@@ -65,6 +65,8 @@ IM_END = 151645
 """Id of the end of a turn in Qwen's tokenizer, by which the host finds the end of a template."""
 LLAMA_USER, TURN_END = (128006, 882, 128007), 128009
 """Ids of Llama 3's tokenizer by which the host finds the user's turn in the template of Hunyuan Video."""
+MASK = "attention_mask"
+"""Name of the mask of rows among the values of an entry, and among a model's inputs."""
 TOKENIZE = "tokenize_with_weights"
 """The method of the host's tokenizers that gives a text its template and its tokens."""
 ANIMA_ROWS = 512

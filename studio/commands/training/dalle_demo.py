@@ -48,6 +48,10 @@ NUM_RESAMPLED = 10_000
 RESULTS_NAME, MONTAGE_NAME, CURVE_NAME, PAGE_NAME = "results.json", "montage.png", "best_of.png", "index.html"
 
 
+PARTS = (DALLE_SHAPES, DALLE_TRAIN_VAE, TRAIN, DALLE_TRAIN)
+"""Commands that the demo runs."""
+
+
 def _add_arguments(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("out", type=Path, metavar="DIR", help="output folder")
     demo.add_argument("--vae-steps", type=int, metavar="N", help="updates of the discrete VAE (1,800)")
@@ -114,7 +118,12 @@ def _command(command: list[str]) -> None:
     from ...training.log import LOG_NAME
     from ..program import make_parser
 
-    options = make_parser().parse_args(command)
+    part = next(part for part in PARTS if command[: len(part.name.split())] == part.name.split())
+    assert part.add_arguments is not None
+    parser = argparse.ArgumentParser(part.name)
+    part.add_arguments(parser)
+    parser.set_defaults(run=part.run)
+    options = parser.parse_args(command[len(part.name.split()) :])
     if hasattr(options, "resume"):
         options.resume = any((options.out / name).exists() for name in (NAME, LOG_NAME))
     options.run(options)
