@@ -14,8 +14,8 @@ from ..hosts.comfy.a1111.schedules import SCHEDULES
 from ..hosts.comfy.types import ModelPatcher
 from ..weighting.infotext import Infotext, read_infotext
 from ..weighting.text.problems import Problem, refused
-from .base.checks import NodeState
 from .base.node import CATEGORY, CHECKED, PROMPT_SETTINGS, Node, Out, checked, make_input, number
+from .base.node_state import NodeState
 from .base.results import shown_result
 
 SEED = number(0, 0, 2**64 - 1)

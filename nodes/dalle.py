@@ -24,8 +24,8 @@ from ..studio.dalle.sampling import SampleOptions
 from ..studio.dalle.tokens import ImageTokens, read_swaps, read_tokens, swapped, write_tokens
 from ..weighting.reading.view import counted
 from ..weighting.text.problems import Problem, refused
-from .base.checks import NodeState
 from .base.node import CATEGORY, COMMENTS_AND_CHOICES, Loader, Node, Out, loading_inputs, make_input, number
+from .base.node_state import NodeState
 from .base.results import shown_result, to_image, to_picture, with_preview
 
 DVAE_TYPE = "WEIGHTED_CLIP_DVAE"

@@ -26,7 +26,6 @@ from ..weighting.text.prompt import Issue, Span
 from ..weighting.timed.loras import LORAS, Loras, LoraTimes, lora_times, with_times
 from ..weighting.timed.regions import REGIONS, Regions
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
-from .base.checks import NodeState
 from .base.node import (
     CATEGORY,
     CONDITIONING,
@@ -49,6 +48,7 @@ from .base.node import (
     prompt_input,
     with_first,
 )
+from .base.node_state import NodeState
 from .base.results import encoded_result, masked_result, timed_result
 
 

@@ -20,8 +20,8 @@ from ..weighting.options import EncodeOptions
 from ..weighting.text.problems import Problem, refuse
 from ..weighting.text.prompt import shortened
 from ..weighting.timed.schedule import read_timed
-from .base.checks import NodeState
 from .base.node import CATEGORY, NODES, EncodeNode, checked, inputs, make_input, number, prompt_input
+from .base.node_state import NodeState
 from .base.results import encoded_result
 
 INTERPRETATIONS = {

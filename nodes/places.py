@@ -17,8 +17,8 @@ from ..weighting.phrases.phrases import without_commas
 from ..weighting.placing.fields import check_times, check_weight
 from ..weighting.text.problems import Problem, refused
 from ..weighting.text.prompt import shortened
-from .base.checks import NodeState
 from .base.node import Node, Out, checked, make_input, number, placed_input, words_input
+from .base.node_state import NodeState
 from .base.results import placed_result
 
 UNITS = ("percent", "steps")

@@ -19,7 +19,6 @@ from ..weighting.options import EncodeOptions
 from ..weighting.reading.features import text_options
 from ..weighting.syntax import SYNTAXES
 from ..weighting.text.problems import Problem, refused
-from .base.checks import NodeState
 from .base.node import (
     CATEGORY,
     COMMENTS_AND_CHOICES,
@@ -34,6 +33,7 @@ from .base.node import (
     number,
     prompt_input,
 )
+from .base.node_state import NodeState
 from .base.results import merged_reads, node_result, to_image, to_picture, with_preview
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from ..weighting.options import EncodeOptions
 from ..weighting.reading.sweep import Swept, read_sweep
 from ..weighting.reading.view import encoded_text
 from ..weighting.text.problems import Problem, refused
-from .base.checks import NodeState
 from .base.node import CATEGORY, METADATA, Node, Out, checked, inputs, make_input, number, prompt_input
+from .base.node_state import NodeState
 from .base.results import shown_result, to_image, to_picture, with_preview
 
 SWEEP_TYPE = "WEIGHTED_CLIP_SWEEP"

@@ -24,7 +24,6 @@ from ..weighting.text.problems import Problem
 from ..weighting.text.tags import REPEATED_LORA, TIMED_LORA, bare, comment_issues, read_loras
 from ..weighting.timed.loras import LORAS, Loras, constant, lora_times, with_times
 from ..weighting.timed.schedule import COUNTERS, Counter, read_timed
-from .base.checks import NodeState
 from .base.node import (
     CATEGORY,
     EITHER_CLIP,
@@ -44,6 +43,7 @@ from .base.node import (
     prompt_input,
     with_first,
 )
+from .base.node_state import NodeState
 from .base.results import node_result, timed_loras_result, to_image
 
 

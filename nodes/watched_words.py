@@ -31,8 +31,8 @@ from ..hosts.comfy.placing.word_maps import (
 from ..hosts.comfy.types import Conditioning
 from ..weighting.phrases.phrases import without_commas
 from ..weighting.text.problems import Problem, refused
-from .base.checks import NodeState
 from .base.node import CATEGORY, WATCH, DrawingNode, Node, Out, checked, make_input, number, watch_input, words_input
+from .base.node_state import NodeState
 from .base.results import NOTHING, saved_preview, to_image, to_picture
 
 if TYPE_CHECKING:

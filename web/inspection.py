@@ -3,7 +3,7 @@
 Nothing is encoded, and no file is read except the vocabulary of a text encoder, once. Only the names of embeddings are
 known, so each counts as one vector.
 
-Source: the views are from weighting/reading/view.py. The page sends a node and its inputs, which the node itself translates
+Source: the views are from weighting/reading/view.py. The page sends a node and its inputs, which the node translates
 (nodes/base/routes.py).
 """
 

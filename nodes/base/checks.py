@@ -11,10 +11,11 @@ from itertools import islice
 from typing import Any
 
 from ...encoder.quoting import quote
-from ...hosts.comfy.placing.upstream import UNKNOWN, Prompts, UpstreamNode, blended, prompts_before, source_of
+from ...hosts.comfy.placing.upstream import UNKNOWN, Prompts, UpstreamNode, blended, source_of
 from ...web.inspection import RequestError, RulerNode, prompt_words
 from ...weighting.text.problems import Problem, refused
 from .node import Node, checked
+from .node_state import NodeState
 
 WEIGHTED_CLIP = "WeightedCLIP"
 """Id of the node after which other packs' nodes carry words too."""
@@ -30,36 +31,6 @@ MAX_CHOICES = 64
 """Maximum number of choices of a menu that are checked; longer menus are lists of files."""
 _TYPES = {"STRING": str, "INT": int, "FLOAT": (int, float), "BOOLEAN": bool}
 _CALLED = {"STRING": "a text", "INT": "a whole number", "FLOAT": "a number", "BOOLEAN": "true or false"}
-
-
-class NodeState(NamedTuple):
-    """A node as far as the page knows it."""
-
-    values: Mapping[str, Any]
-    """Values of its inputs, without those that are computed."""
-    sources: Mapping[str, UpstreamNode | None] = {}
-    """Nodes that its linked inputs come from; None for one that is computed."""
-    read_prompts: Callable[[UpstreamNode], Prompts | None] = lambda source: None
-    """Function from a node that encodes a prompt to its prompts; None for any other node."""
-    size: tuple[int, int] | None = None
-    """Height and width in pixels of the picture that it is for, if it is known."""
-
-    def has(self, *names: str) -> bool:
-        """Whether the values of some inputs are known."""
-        return all(name in self.values for name in names)
-
-    def prompts(self, name: str) -> Prompts:
-        """Prompts of an input for a CONDITIONING."""
-        return self.prompts_of(self.sources.get(name))
-
-    def typed_words(self, name: str) -> Iterator[list[str]]:
-        """Words of each prompt of such an input, as typed."""
-        for words in dict.fromkeys(self.prompts(name).words):
-            yield [word.typed for word in words.words if word is not None]
-
-    def prompts_of(self, source: UpstreamNode | None) -> Prompts:
-        """Prompts of a CONDITIONING that comes from a node."""
-        return prompts_before(source, self.read_prompts) if source else UNKNOWN
 
 
 def answer_check(asked: object, classes: Mapping[str, type[Node]], nodes: Mapping[str, RulerNode]) -> dict[str, Any]:

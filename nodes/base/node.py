@@ -23,7 +23,7 @@ from ...weighting.timed.loras import LORAS
 from ...weighting.timed.schedule import COUNTERS, MAX_STEPS
 
 if TYPE_CHECKING:
-    from .checks import NodeState
+    from .node_state import NodeState
 
 NATIVE_TYPE = "WEIGHTED_CLIP"
 """Type name of a link that carries our own encoder."""

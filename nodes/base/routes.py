@@ -224,7 +224,7 @@ def _ruler_node(node_class: Any) -> RulerNode:
         return live_reader(encoder, reads_as)
 
     def problems(values: Mapping[str, Any]) -> Iterable[Problem]:
-        from .checks import NodeState
+        from .node_state import NodeState
 
         return node_class.problems(NodeState(values))
 

@@ -1,1 +1,1 @@
-"""DALL·E: images as tokens by a discrete VAE, and its losses. Torch alone; what trains it is in ``studio/training/``."""
+"""DALL·E: images as tokens by a discrete VAE, and its losses. Torch alone; ``studio/training/`` trains it."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 from weighted_clip.hosts.comfy.clip.clip import EncodedText
 from weighted_clip.hosts.comfy.old_nodes import add_replacements, balanced, with_replaced
-from weighted_clip.nodes.base.checks import NodeState
+from weighted_clip.nodes.base.node_state import NodeState
 from weighted_clip.nodes.old_workflows import INTERPRETATIONS, OLD_NODES, WeightedCLIPSmzEncode
 
 from ..weighting.test_schemes import OURS

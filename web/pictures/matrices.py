@@ -1,6 +1,6 @@
 """Matrices as pictures: the similarity of texts and images, and the confusion of labels.
 
-Draw given numbers; ``encoder/similarity.py``, ``weighting/reading/features.py`` and ``training/linear_probe.py`` compute them.
+Draw given numbers; ``encoder/similarity.py`` and ``weighting/reading/features.py`` compute them.
 
 Source: docs/lecture.md Figure 4.
 """

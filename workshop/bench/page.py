@@ -1,4 +1,4 @@
-"""Tables, sections with their goals, and docs/benchmarks.md: its figures stand between markers, its prose is by hand."""
+"""Tables, sections with their goals, and docs/benchmarks.md: figures stand between markers, the prose is by hand."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from ...web import pictures
 from ...web.pictures.measured import draw_chart, draw_grid
 from ...web.pictures.weight_grid import draw_weight_grid
 from ...weighting.placing.word_maps import key_rows
-from ..generate import MEASURED
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = "docs/evidence/meaning.csv"

@@ -47,7 +47,7 @@ from .fields import PIXELS, Field, Step, Where, steps_of
 from .fingerprint import are_same, are_zero, fingerprint
 from .memory_estimate import reserve
 from .recorder import AS_DAAM, Due, Maps, Record, Records, Watch, WatchedWords
-from .regions import LLAMA, MASK, Region
+from .regions import LLAMA, Region
 from .steps import (
     LLAMA_ROWS,
     MARKER,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ....weighting.placing.fields import shares_of
+from ..families.families import MASK
 from .fields import Step, Where, acts_in, mask_of, steps_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import Any
 
 from torch import Tensor
 
-from ..attention.regions import MASK
 from ..contract import checked_object
 from ..titles import PLACE_PHRASE, REGIONAL_PROMPT, WATCH_WORDS
 from ..types import Clip

@@ -21,6 +21,8 @@ from ..console import show
 from ..image_options import write_picture
 from ..processes import alone
 from ..prompt_options import add_value
+from .dalle_training import DALLE_SHAPES, DALLE_TRAIN, DALLE_TRAIN_VAE
+from .train import TRAIN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,7 +118,6 @@ def _command(command: list[str]) -> None:
     """Run another command, resuming an interrupted run."""
     from ...training.checkpoint import NAME
     from ...training.log import LOG_NAME
-    from ..program import make_parser
 
     part = next(part for part in PARTS if command[: len(part.name.split())] == part.name.split())
     assert part.add_arguments is not None

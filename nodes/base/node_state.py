@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ...hosts.comfy.placing.upstream import UNKNOWN, Prompts, Source, prompts_before
+from ...hosts.comfy.placing.upstream import UNKNOWN, Prompts, UpstreamNode, prompts_before
 
 
-class Known(NamedTuple):
+class NodeState(NamedTuple):
     """A node as far as the page knows it."""
 
     values: Mapping[str, Any]
     """Values of its inputs, without those that are computed."""
-    sources: Mapping[str, Source | None] = {}
+    sources: Mapping[str, UpstreamNode | None] = {}
     """Nodes that its linked inputs come from; None for one that is computed."""
-    read: Callable[[Source], Prompts | None] = lambda source: None
+    read_prompts: Callable[[UpstreamNode], Prompts | None] = lambda source: None
     """Function from a node that encodes a prompt to its prompts; None for any other node."""
     size: tuple[int, int] | None = None
     """Height and width in pixels of the picture that it is for, if it is known."""
@@ -33,6 +33,6 @@ class Known(NamedTuple):
         for words in dict.fromkeys(self.prompts(name).words):
             yield [word.typed for word in words.words if word is not None]
 
-    def prompts_of(self, source: Source | None) -> Prompts:
+    def prompts_of(self, source: UpstreamNode | None) -> Prompts:
         """Prompts of a CONDITIONING that comes from a node."""
-        return prompts_before(source, self.read) if source else UNKNOWN
+        return prompts_before(source, self.read_prompts) if source else UNKNOWN
