@@ -75,15 +75,15 @@ class RequestError(ValueError):
 class KnownNames:
     """Embeddings known only by name."""
 
-    names: frozenset[str]
+    embedding_names: frozenset[str]
 
     def names(self) -> Sequence[str]:
         """All names."""
-        return sorted(self.names)
+        return sorted(self.embedding_names)
 
     def find(self, name: str) -> list[None] | None:
         """One placeholder vector for a known name."""
-        return [None] if name in self.names else None
+        return [None] if name in self.embedding_names else None
 
 
 class TextReader(Protocol):
