@@ -22,20 +22,22 @@ import re
 from collections.abc import Iterator
 
 from ..text.prompt import Fragment, Issue, Piece, Prompt, Span, unmarked
-from .record import NUMBER_IN_BRACKETS, OF_A1111, OF_COMPEL, OF_EXTENSIONS, OF_SWARM, Foreign, Syntax, decimal
+from .record import (
+    COMMA_BEFORE_COLONS,
+    NUMBER_IN_BRACKETS,
+    OF_A1111,
+    OF_COMPEL,
+    OF_EXTENSIONS,
+    OF_SWARM,
+    Syntax,
+    decimal,
+)
 
 FACTOR = 1.05
 
 _MARK = re.compile(r"(?<![\w.:])-?(?:\d+(?:\.\d*)?|\.\d+)::|::|[{}\[\]]")
 _NUMBER_AT_END = re.compile(r"[\d.:]$")
 _CLOSING = {"}": "{", "]": "["}
-_DECIMAL_COMMA = Foreign(
-    re.compile(r"(?<![\w.:])-?\d+,\d+::"),
-    "",
-    "would be one weight if its number had a point, as in 1.5::word::",
-    "what is before the comma",
-    "decimal-comma",
-)
 
 
 class _Reader:
@@ -152,5 +154,5 @@ SYNTAX = Syntax(
     chunking="comfy segment",
     write=write,
     has_leading_weights=True,
-    foreign=(_DECIMAL_COMMA, NUMBER_IN_BRACKETS, *OF_A1111[1:], *OF_COMPEL, *OF_EXTENSIONS, OF_SWARM),
+    foreign=(COMMA_BEFORE_COLONS, NUMBER_IN_BRACKETS, *OF_A1111[1:], *OF_COMPEL, *OF_EXTENSIONS, OF_SWARM),
 )

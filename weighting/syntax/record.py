@@ -91,6 +91,15 @@ DECIMAL_COMMA = Foreign(
 )
 """``(cat:0,5)``."""
 
+COMMA_BEFORE_COLONS = Foreign(
+    re.compile(r"(?<![\w.:])-?\d+,\d+::"),
+    "",
+    "would be one weight if its number had a point, as in 1.5::word::",
+    "what is before the comma",
+    "decimal-comma",
+)
+"""``1,5::``."""
+
 OF_A1111 = (
     Foreign(
         re.compile(r"(?<!\\)\[(?!(?:SEQ|INT|CUT):)[^\[\]]*[^\[\]\\]\]"),

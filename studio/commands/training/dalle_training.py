@@ -14,7 +14,6 @@ from .. import Command
 from ..console import show
 from ..processes import alone, process_of
 from ..prompt_options import add_value
-from . import train as train_with
 from .dalle_sample import clip_score, clip_scores
 from .driver import (
     CAPTIONED,
@@ -34,6 +33,7 @@ from .driver import (
     montage,
     with_arguments,
 )
+from .driver import train as train_with
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

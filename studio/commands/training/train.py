@@ -14,7 +14,6 @@ from ..console import show
 from ..image_options import WHOLE_CLIP, add_activation_option, add_crop_option
 from ..processes import alone
 from ..prompt_options import add_arguments, add_value
-from . import train as train_with
 from .driver import (
     CAPTIONED,
     SCALES,
@@ -34,6 +33,7 @@ from .driver import (
     resume_latest,
     with_arguments,
 )
+from .driver import train as train_with
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -17,8 +17,8 @@ from ..console import Progress, show
 from ..image_options import write_picture
 from ..processes import alone
 from ..prompt_options import add_arguments, add_value, options_of
-from . import train as train_with
 from .driver import Chart, Job, ReportPage, Say, add_device, add_saving, epilog, in_rows, with_arguments
+from .driver import train as train_with
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
