@@ -33,7 +33,7 @@ _OCTAL = re.compile("[-+]?0[0-9_]+")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-class _Text(NamedTuple):
+class _Scalar(NamedTuple):
     """A text of a file."""
 
     value: str
@@ -42,7 +42,7 @@ class _Text(NamedTuple):
     """Whether it is without quotes."""
 
 
-class _Table(NamedTuple):
+class _OptionsFile(NamedTuple):
     """A file of options."""
 
     path: Path
@@ -52,7 +52,7 @@ class _Table(NamedTuple):
         """An error in a line, counted from 1."""
         return ValueError(f"{CONFIG_FLAG} {self.path}, line {line}: {problem}")
 
-    def entries(self) -> Iterator[tuple[_Text, _Text | list[_Text]]]:
+    def entries(self) -> Iterator[tuple[_Scalar, _Scalar | list[_Scalar]]]:
         """Keys with their text or list of texts.
 
         Raises:
@@ -86,19 +86,19 @@ class _Table(NamedTuple):
             self._refuse(event, f"leave out the tag {quote(event.tag)}: values are read as the option needs them")
         return event
 
-    def _text(self, event: Any, problem: str) -> _Text:
+    def _text(self, event: Any, problem: str) -> _Scalar:
         import yaml
 
         if not isinstance(event, yaml.ScalarEvent):
             self._refuse(event, f"{problem}, not a list or table")
-        return _Text(event.value, event.start_mark.line + 1, event.style is None)
+        return _Scalar(event.value, event.start_mark.line + 1, event.style is None)
 
-    def _value(self, event: Any, events: Iterator[Any], problem: str) -> _Text | list[_Text]:
+    def _value(self, event: Any, events: Iterator[Any], problem: str) -> _Scalar | list[_Scalar]:
         import yaml
 
         if not isinstance(event, yaml.SequenceStartEvent):
             return self._text(event, problem)
-        texts: list[_Text] = []
+        texts: list[_Scalar] = []
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
             texts.append(self._text(event, problem))
         return texts
@@ -107,7 +107,7 @@ class _Table(NamedTuple):
         raise self.error(event.start_mark.line + 1 if event else 1, problem)
 
 
-def _read(path: Path) -> _Table:
+def _read(path: Path) -> _OptionsFile:
     """A file's text.
 
     Raises:
@@ -118,7 +118,7 @@ def _read(path: Path) -> _Table:
     except OSError as error:
         raise ValueError(f"{CONFIG_FLAG} {path} cannot be read: {error.strerror or error}") from error
     try:
-        return _Table(path, content.decode("utf-8-sig"))
+        return _OptionsFile(path, content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         kind = "UTF-16" if content.startswith(_UTF_16) else "not UTF-8"
         line = content.count(b"\n", 0, error.start) + 1
@@ -202,7 +202,7 @@ def _typed(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[dict[
     return vars(options_typed), rest
 
 
-def _values(parser: argparse.ArgumentParser, table: _Table) -> Iterator[tuple[argparse.Action, Any]]:
+def _values(parser: argparse.ArgumentParser, table: _OptionsFile) -> Iterator[tuple[argparse.Action, Any]]:
     """Actions and the values that a file has for them, in its order."""
     actions = {
         _name(action): action
@@ -232,7 +232,7 @@ def _values(parser: argparse.ArgumentParser, table: _Table) -> Iterator[tuple[ar
         yield action, values if isinstance(action, argparse._AppendAction) else values[0]
 
 
-def _converted(action: argparse.Action, text: _Text, key: str, table: _Table) -> Any:
+def _converted(action: argparse.Action, text: _Scalar, key: str, table: _OptionsFile) -> Any:
     """A text as the option's type."""
     value, quoted = text.value, quote(text.value)
     if isinstance(action, argparse._StoreTrueAction):
