@@ -1,4 +1,4 @@
-"""Options of a command in a YAML file: defaults of what is not typed, and written by each run.
+"""Options of a command in a YAML file, which replaces the defaults; each run writes its own.
 
 Such a file may be a stranger's. It is read as a flat table of texts from YAML's events, so nothing in it is expanded,
 resolved or built; each text is then converted as if it had been typed.
@@ -28,7 +28,7 @@ _NOT_WRITTEN = ("run", "config", "resume")
 _NO_OPTIONS = ("help", "config")
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _NOTHING = ("", "~", "null", "Null", "NULL")
-"""Plain texts that YAML takes for no value at all: such an option is as if it were left out."""
+"""Unquoted texts that YAML reads as null; such an option counts as left out."""
 _OCTAL = re.compile("[-+]?0[0-9_]+")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -126,7 +126,7 @@ def _read(path: Path) -> _OptionsFile:
 
 
 def add_negations(parser: argparse.ArgumentParser) -> None:
-    """Add ``--no-…`` for each option, by which what a file sets is taken back; the help does not list them."""
+    """Add a ``--no-…`` flag for each option, to cancel what a file sets; the help does not list them."""
     for action in list(parser._actions):
         is_flag = isinstance(action, argparse._StoreTrueAction)
         has_value = isinstance(action, (argparse._StoreAction, argparse._AppendAction)) and not action.required
@@ -143,7 +143,7 @@ def add_negations(parser: argparse.ArgumentParser) -> None:
 
 
 def apply_config(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Make the values of the file that arguments name, if they do, the defaults of a parser.
+    """Make the values of the file given by ``--config``, if any, a parser's defaults.
 
     What is typed counts instead of them, and instead of those that exclude it; options that may be typed several times
     are added to the file's.
@@ -181,7 +181,7 @@ def apply_config(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def _typed(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Options that are typed, by name, found by the parser itself without its defaults; and all other words."""
+    """Typed options by name, parsed without defaults, and all other words."""
     options = [
         action for action in parser._actions if action.option_strings and not isinstance(action, argparse._HelpAction)
     ]
@@ -203,7 +203,7 @@ def _typed(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[dict[
 
 
 def _values(parser: argparse.ArgumentParser, table: _OptionsFile) -> Iterator[tuple[argparse.Action, Any]]:
-    """Actions and the values that a file has for them, in its order."""
+    """Actions with their values from a file, in its order."""
     actions = {
         _name(action): action
         for action in parser._actions
