@@ -303,7 +303,7 @@ class Trained(NamedTuple):
     classes: tuple[str, ...]
     """Names, in the order of the logits."""
     crop: Crop
-    """How images are made square."""
+    """Method of making images square."""
 
 
 def load_classifier(folder: Path) -> Trained:

@@ -79,12 +79,12 @@ class Data:
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How to read a data set."""
+    """Options for reading a data set."""
 
     columns: Columns = COLUMNS
     """Names of a table's columns."""
     factors: str = ""
-    """How often an epoch repeats each source, separated by ``::``; empty for once each."""
+    """Number of times an epoch repeats each source, separated by ``::``; empty for once each."""
     cache: Path | None = None
     """Folder for copies of remote shards; None to refuse them."""
 
