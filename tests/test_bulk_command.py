@@ -326,14 +326,14 @@ def test_a_run_that_died_in_the_second_shard_goes_on_there(
 ) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        tell = bulk.Report.tell
+        tell = bulk.BulkReport.tell
 
         def dies(self, line, problems):
             if line == 4:
                 raise Died
             tell(self, line, problems)
 
-        patch.setattr(bulk.Report, "tell", dies)
+        patch.setattr(bulk.BulkReport, "tell", dies)
         with pytest.raises(Died):
             encode(prompts, weights, out)
     assert names(out) == ["prompts-00000000.safetensors"]
@@ -352,7 +352,7 @@ def test_ctrl_c_says_how_to_go_on(prompts: Path, weights: Path, tmp_path: Path, 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bulk.Report, "add", interrupted)
+    monkeypatch.setattr(bulk.BulkReport, "add", interrupted)
     assert encode(prompts, weights, tmp_path / "out") == 130
     assert "interrupted; the same command goes on from here: " in capsys.readouterr().err
     assert names(tmp_path / "out") == ["prompts-00000000.safetensors"]

@@ -1,4 +1,4 @@
-"""Options of a command in a YAML file: defaults of what is not typed, and written by each run.
+"""Options of a command in a YAML file, which replaces the defaults; each run writes its own.
 
 Such a file may be a stranger's. It is read as a flat table of texts from YAML's events, so nothing in it is expanded,
 resolved or built; each text is then converted as if it had been typed.
@@ -28,12 +28,12 @@ _NOT_WRITTEN = ("run", "config", "resume")
 _NO_OPTIONS = ("help", "config")
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _NOTHING = ("", "~", "null", "Null", "NULL")
-"""Plain texts that YAML takes for no value at all: such an option is as if it were left out."""
+"""Unquoted texts that YAML reads as null; such an option counts as left out."""
 _OCTAL = re.compile("[-+]?0[0-9_]+")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-class _Text(NamedTuple):
+class _Scalar(NamedTuple):
     """A text of a file."""
 
     value: str
@@ -42,7 +42,7 @@ class _Text(NamedTuple):
     """Whether it is without quotes."""
 
 
-class _Table(NamedTuple):
+class _OptionsFile(NamedTuple):
     """A file of options."""
 
     path: Path
@@ -52,7 +52,7 @@ class _Table(NamedTuple):
         """An error in a line, counted from 1."""
         return ValueError(f"{CONFIG_FLAG} {self.path}, line {line}: {problem}")
 
-    def entries(self) -> Iterator[tuple[_Text, _Text | list[_Text]]]:
+    def entries(self) -> Iterator[tuple[_Scalar, _Scalar | list[_Scalar]]]:
         """Keys with their text or list of texts.
 
         Raises:
@@ -86,19 +86,19 @@ class _Table(NamedTuple):
             self._refuse(event, f"leave out the tag {quote(event.tag)}: values are read as the option needs them")
         return event
 
-    def _text(self, event: Any, problem: str) -> _Text:
+    def _text(self, event: Any, problem: str) -> _Scalar:
         import yaml
 
         if not isinstance(event, yaml.ScalarEvent):
             self._refuse(event, f"{problem}, not a list or table")
-        return _Text(event.value, event.start_mark.line + 1, event.style is None)
+        return _Scalar(event.value, event.start_mark.line + 1, event.style is None)
 
-    def _value(self, event: Any, events: Iterator[Any], problem: str) -> _Text | list[_Text]:
+    def _value(self, event: Any, events: Iterator[Any], problem: str) -> _Scalar | list[_Scalar]:
         import yaml
 
         if not isinstance(event, yaml.SequenceStartEvent):
             return self._text(event, problem)
-        texts: list[_Text] = []
+        texts: list[_Scalar] = []
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
             texts.append(self._text(event, problem))
         return texts
@@ -107,7 +107,7 @@ class _Table(NamedTuple):
         raise self.error(event.start_mark.line + 1 if event else 1, problem)
 
 
-def _read(path: Path) -> _Table:
+def _read(path: Path) -> _OptionsFile:
     """A file's text.
 
     Raises:
@@ -118,7 +118,7 @@ def _read(path: Path) -> _Table:
     except OSError as error:
         raise ValueError(f"{CONFIG_FLAG} {path} cannot be read: {error.strerror or error}") from error
     try:
-        return _Table(path, content.decode("utf-8-sig"))
+        return _OptionsFile(path, content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         kind = "UTF-16" if content.startswith(_UTF_16) else "not UTF-8"
         line = content.count(b"\n", 0, error.start) + 1
@@ -126,7 +126,7 @@ def _read(path: Path) -> _Table:
 
 
 def add_negations(parser: argparse.ArgumentParser) -> None:
-    """Add ``--no-…`` for each option, by which what a file sets is taken back; the help does not list them."""
+    """Add a ``--no-…`` flag for each option, to cancel what a file sets; the help does not list them."""
     for action in list(parser._actions):
         is_flag = isinstance(action, argparse._StoreTrueAction)
         has_value = isinstance(action, (argparse._StoreAction, argparse._AppendAction)) and not action.required
@@ -143,7 +143,7 @@ def add_negations(parser: argparse.ArgumentParser) -> None:
 
 
 def apply_config(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Make the values of the file that arguments name, if they do, the defaults of a parser.
+    """Make the values of the file given by ``--config``, if any, a parser's defaults.
 
     What is typed counts instead of them, and instead of those that exclude it; options that may be typed several times
     are added to the file's.
@@ -181,7 +181,7 @@ def apply_config(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def _typed(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Options that are typed, by name, found by the parser itself without its defaults; and all other words."""
+    """Typed options by name, parsed without defaults, and all other words."""
     options = [
         action for action in parser._actions if action.option_strings and not isinstance(action, argparse._HelpAction)
     ]
@@ -202,8 +202,8 @@ def _typed(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[dict[
     return vars(options_typed), rest
 
 
-def _values(parser: argparse.ArgumentParser, table: _Table) -> Iterator[tuple[argparse.Action, Any]]:
-    """Actions and the values that a file has for them, in its order."""
+def _values(parser: argparse.ArgumentParser, table: _OptionsFile) -> Iterator[tuple[argparse.Action, Any]]:
+    """Actions with their values from a file, in its order."""
     actions = {
         _name(action): action
         for action in parser._actions
@@ -232,7 +232,7 @@ def _values(parser: argparse.ArgumentParser, table: _Table) -> Iterator[tuple[ar
         yield action, values if isinstance(action, argparse._AppendAction) else values[0]
 
 
-def _converted(action: argparse.Action, text: _Text, key: str, table: _Table) -> Any:
+def _converted(action: argparse.Action, text: _Scalar, key: str, table: _OptionsFile) -> Any:
     """A text as the option's type."""
     value, quoted = text.value, quote(text.value)
     if isinstance(action, argparse._StoreTrueAction):

@@ -92,7 +92,7 @@ def _less_memory(options: argparse.Namespace) -> list[str]:
     return [line for line, is_possible in advice.items() if is_possible]
 
 
-class _Parser(argparse.ArgumentParser):
+class _CommandParser(argparse.ArgumentParser):
     """Parser that shows examples below the help, and reports errors in one line."""
 
     examples: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ def _outside(package: str) -> tuple[Callable[[argparse.ArgumentParser], None], C
         if Path(__file__).resolve().parents[2].joinpath(*package.split("."), "__init__.py").is_file():
             import_module(f"....{package}", __name__).add_arguments(parser)
             return
-        assert isinstance(parser, _Parser)
+        assert isinstance(parser, _CommandParser)
         parser.refusal = (
             f"weighted-clip: {parser.prog.split()[-1]} is not in the archive of the Comfy Registry; it is in the "
             "project's repository"
@@ -214,7 +214,7 @@ def make_parser(program: str = PROGRAM, words: Sequence[str] | None = None) -> a
     """
     from ... import __version__
 
-    parser = _Parser(prog=program, description="Encode prompts with exact weighting schemes.")
+    parser = _CommandParser(prog=program, description="Encode prompts with exact weighting schemes.")
     parser.examples = EXAMPLES
     parser.add_argument("--version", action="version", version=f"weighted-clip {__version__}")
     groups = {"": parser.add_subparsers(title="commands", metavar="COMMAND", required=True)}

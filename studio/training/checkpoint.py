@@ -31,9 +31,9 @@ NAME = "checkpoint.pt"
 MOST_WEIGHT = torch.finfo(torch.float16).max
 """Largest weight that is written: the largest number of float16, in which hosts load models."""
 MOST_IN_A_ROW = 3
-"""Steps in a row that are not finite and end a run."""
+"""Number of non-finite steps in a row that ends a run."""
 LENGTH = ("steps", "options.steps", "options.epochs")
-"""Properties of a run that say how long it is: it may be lengthened."""
+"""Properties that give the length of a run, which may be increased."""
 MAY_CHANGE = ("options.watch", "options.checkpointing", "options.val_every")
 """Other properties that do not change what is learned."""
 MAX_BYTES = 2**44
@@ -44,7 +44,7 @@ MAX_NAMED = 8
 MAX_TOLD = 60
 """Characters of a value in a message."""
 _GROUPS = {"rates": "", "captions": "", "augmentation": ""}
-"""Beginnings of the names of options that are kept in groups, and typed one by one; of others it is the group's."""
+"""Prefixes of flags whose options are stored in groups; for other groups, the group's name."""
 _FLAGS = {"by_part": "rate-of", "frozen_layers": "freeze-layers", "least_area": "random-crop", "is_mirrored": "mirror"}
 """Option names that differ from their fields' names."""
 _ADVICE = "Put back the file that the run wrote, or begin anew with another --out"
@@ -76,7 +76,7 @@ def save(folder: Path, state: Mapping[str, Any], name: str = NAME) -> None:
 
 
 def keep(folder: Path, step: int) -> None:
-    """Keep the checkpoint, which is of this step, under a name of its own when the next one replaces it."""
+    """Keep this step's checkpoint under a separate name, before the next one replaces it."""
     path = folder / _kept_name(step)
     path.unlink(missing_ok=True)
     try:
@@ -348,7 +348,7 @@ def _completed(saved: object, defaults: str) -> object:
 
 
 def _differences(name: object, then: object, now: object) -> list[tuple[str, object, object]]:
-    """A property that differs, by its option's name, with both values; of a group of options those that differ."""
+    """Option name and both values of a property that differs; for a group, of each option that differs."""
     label = _plain(name).removeprefix("options.")
     try:
         groups: list[Any] = [parse_json(value) if isinstance(value, str) else None for value in (then, now)]

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 _DUE = 2.0**20
-"""Added by the first process, whose clock counts, to the number of processes that are stopped: a checkpoint is due."""
+"""Added to the number of stopped processes by the first process, when a checkpoint is due by its clock."""
 HELD_OUT_NAME = "held_out.txt"
-"""File in a run's folder that names the examples held out, a line each."""
+"""File in a run's folder with the names of the held-out examples, one per line."""
 WAITED = "seconds waited"
-"""Name in the log of the time that a step has waited for its data."""
+"""Log key of the seconds that a step waited for its data."""
 MAX_TRIES = 1000
-"""Images that are tried in the place of an unreadable one."""
+"""Maximum number of replacements tried for an unreadable image."""
 NUM_EVALUATIONS = 10
 """Number of evaluations in a run, besides the initial one."""
 
@@ -78,7 +78,7 @@ class Loop(ABC):
     compression: powersgd.Compression | None = None
     """Compression of the gradients between processes, or None."""
     waited: float | None = None
-    """Seconds for which the last step waited for its data, or None if that is not known."""
+    """Seconds that the last step waited for its data, or None if unknown."""
     workers = NUM_THREADS
     """Number of threads that load data."""
     saving: Saving = Saving()
@@ -94,7 +94,7 @@ class Loop(ABC):
         clip: float | None = None,
         is_sharded: bool = False,
     ) -> None:
-        """Set up what all runs have."""
+        """Set up the parts that all runs share."""
         self.folder, self.options, self.accelerator, self.say = folder, options, accelerator, say
         self._is_sharded = is_sharded
         self._sharding: Sharding | None = None
@@ -148,7 +148,7 @@ class Loop(ABC):
             return images.check(examples, self.say)
 
     def divide_batches(self, *, minimum: int = 1) -> None:
-        """Cut the examples into batches, smaller ones than requested if there are not enough, and those into shares."""
+        """Divide examples into batches, smaller if there are too few, and each batch among the processes."""
         processes, options = self.accelerator.num_processes, self.options
         num_examples = num_in_epoch(self.examples.repeats)
         asked = options.batch * options.accumulate
@@ -171,14 +171,14 @@ class Loop(ABC):
         return range(first, first + self._share)
 
     def begin_images(self, pool: ThreadPoolExecutor, step: int, images: Images) -> tuple[list[Loaded], list[bool]]:
-        """Begin to load the images of a share; and whether each is the first of its example in the batch."""
+        """Begin to load this process's images; also return whether each is its example's first in the batch."""
         epoch, indices = self.batches(step)
         first = {index: number for number, index in reversed([*enumerate(indices)])}
         share = [self._candidates(step, number, indices, images.left_out) for number in self._numbers]
         return images.begin(pool, epoch, share), [first[indices[number]] == number for number in self._numbers]
 
     def _candidates(self, step: int, number: int, batch: Sequence[int], left_out: LeftOut) -> Iterator[Example]:
-        """An example of a batch, unless its image is known to be unreadable, and others for its place at random."""
+        """Candidates for a place in a batch: its example, unless known to be unreadable, then random replacements."""
         first = self.examples[batch[number]]
         if first not in left_out:
             yield first

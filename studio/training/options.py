@@ -335,7 +335,7 @@ class TrainOptions:
             raise ValueError("--new has random weights in the image encoder, too: add --towers both")
 
     def _of_pairs(self) -> dict[str, Any]:
-        """Whether options are given that only training on pairs has."""
+        """Flags of options that only training on pairs has, and whether each is given."""
         return {
             "--towers both": self.towers == "both",
             "--lora": self.lora,

@@ -24,7 +24,7 @@ from .options import TrainOptions, file_name
 from .scaling.grad_cache import Towers
 
 CONFIG_NAME = "config.json"
-"""Heads and activation, for a model that its tensors alone would be taken for another one."""
+"""Heads and activation, for a model whose tensors alone would suggest others."""
 TEXT_NAME, WHOLE_NAME, LORA_NAME = "text_encoder.safetensors", "clip.safetensors", "lora.safetensors"
 
 
@@ -72,7 +72,7 @@ class Results:
             self._write_whole(towers, text, metadata)
 
     def _write_whole(self, towers: Towers, text: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-        """Write the whole CLIP, and folders of it; its image tower is read again if it was not trained."""
+        """Write the whole CLIP, as a file and as folders; an untrained image tower is read again."""
         numbers = {name: tensor.detach().cpu().contiguous() for name, tensor in towers.loss.named_parameters()}
         if towers.vision is not None:
             vision: Mapping[str, Tensor] = dict(towers.vision.named_parameters())

@@ -39,7 +39,7 @@ STYLE = (
     "table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top}"
     "img{max-width:100%}code{word-break:break-word}"
 )
-"""Style of pages, light or dark as the browser is; so are their charts."""
+"""Style of pages, light or dark as the browser's theme; their charts are, too."""
 
 _MOVED = "moved: "
 _ACROSS = 16  # pictures per row
@@ -78,7 +78,7 @@ class ReportPage(NamedTuple):
     charts: Mapping[str, Chart]
     """By file name."""
     measured: str
-    """Name, or pattern of names, of a value by which measurements are told from steps."""
+    """Name, or pattern of names, of a value that only measurements have."""
     table: Callable[[Entries], str] = before_and_after
     """Makes a table of the measurements, if there are any."""
 
@@ -170,7 +170,7 @@ class Job(NamedTuple):
     written: Callable[[Any], list[str]] | None = None
     """Names the files that a run has written; by default the result."""
     draw: Callable[[Any, Path, bool], list[str]] | None = None
-    """Draws a montage, unless it cannot as there was an error; returns more notes."""
+    """Draws a montage, unless an error prevents it; returns more notes."""
     has_scales: bool = True
     """Whether float16 is trained with `GradientScales`."""
 

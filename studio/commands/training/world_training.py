@@ -1,4 +1,4 @@
-"""The commands ``world``: small models that draw coloured shapes, trained, and pictures drawn with them."""
+"""The commands ``world``: small models that draw coloured things, trained, and pictures drawn with them."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def caption_of(example: Example, epoch: int, seed: int, options: CaptionOptions)
 
 @dataclass(frozen=True)
 class NewWord:
-    """A new word in captions with its own vectors, see `Word` in ``textual_inversion.py``."""
+    """A new word in captions with its own vectors, see `WordVectors` in ``textual_inversion.py``."""
 
     text: str
     """The word as written in a caption."""
@@ -180,7 +180,7 @@ def num_in_epoch(repeats: Sequence[float]) -> int:
 
 
 def _partly(repeats: Sequence[float], turn: int) -> dict[float, array[int]]:
-    """Indices of the examples of which only a share comes in a turn, by their repeats' fraction."""
+    """Indices of the examples that come only in part in a turn, by the fraction of their repeats."""
     by_fraction: dict[float, array[int]] = {}
     for index, number in enumerate(repeats):
         if turn < number < turn + 1:

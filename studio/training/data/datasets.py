@@ -34,13 +34,13 @@ from .tar_file import FOLDER, DamageError, members
 
 METADATA = ("metadata.jsonl", "metadata.csv", "meta_cap.json")
 TABLES = (".csv", ".tsv", ".jsonl", ".json")
-"""Suffixes of tables that are themselves given as data."""
+"""Suffixes of tables that can be given as data."""
 CAPTIONS = (".txt", ".TXT", ".caption", ".json")
-"""Suffixes of files of captions; the first one that is there is read."""
+"""Suffixes of caption files; the first existing one is read."""
 LABEL = ".cls"
-"""Suffix of a class in a shard, as in webdataset; it is read where captions are not."""
+"""Suffix of class labels in a shard, as in webdataset; read where captions are not."""
 CAPTION_KEYS = ("caption", "text", "title")
-"""Keys of the caption in a ``.json``; the first one that is there is read."""
+"""Keys of the caption in a ``.json``; the first one present is read."""
 MAX_CAPTION_BYTES = 1024 * 1024
 """Maximum size of a caption file."""
 MAX_REPEATS = 1000
@@ -50,7 +50,7 @@ MAX_NAME = 200
 NO_FILE = "it is a link to nothing, a pipe or a device, or may not be read"
 NO_CAPTION = "no .txt, .caption or .json"
 MAX_NEAR = 1000
-"""Files that are looked at for the one whose name is nearest."""
+"""Maximum number of files searched for a similar name."""
 
 _REPEATS = re.compile(r"(\d+)_")
 _SMALL = 4096  # bytes that are read first, as memory for the maximum would take longer than the file
@@ -79,14 +79,14 @@ class Data:
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How to read a data set."""
+    """Options for reading a data set."""
 
     columns: Columns = COLUMNS
     """Names of a table's columns."""
     factors: str = ""
-    """Repetitions of the examples of each source in an epoch, with ``::`` between; empty for once."""
+    """Number of times an epoch repeats each source, separated by ``::``; empty for once each."""
     cache: Path | None = None
-    """Folder into which remote shards are copied; None if they are refused."""
+    """Folder for copies of remote shards; None to refuse them."""
 
     def factors_of(self, sources: list[str]) -> list[float]:
         """A factor for each source."""
@@ -242,7 +242,7 @@ def _in_order(paths: Iterable[Path]) -> list[Path]:
 
 
 def _holds(check: Callable[[], bool]) -> bool:
-    """Whether a check such as `Path.is_file` holds, for what may be looked at and is no link to itself."""
+    """Result of a check such as `Path.is_file`; False for paths that may not be examined, or link to themselves."""
     try:
         return check()
     except OSError:

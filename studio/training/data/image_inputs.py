@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 FEATURES_NAME, LEFT_OUT_NAME = "features", "unreadable.jsonl"
 """Names of the folder of features, and of the file of unreadable images, in a run's folder."""
 FEW = 1024
-"""Most images that are all read before the first step; of more, each is read when it comes."""
+"""Maximum number of images that are all opened before the first step; of more, each is opened when needed."""
 SECONDS_BETWEEN_LINES = 10
 
 
 def progress_of_reading(num_images: int, say: Callable[[str], None]) -> Callable[[int], None]:
-    """Function that is called with the number of images read so far, and says it now and then."""
+    """Callback for the number of images read so far, which reports it from time to time."""
     began = said = time.monotonic()
 
     def on_progress(count: int) -> None:
@@ -62,7 +62,7 @@ class LeftOut:
     """Images found unreadable during a run, listed in a file of the run's folder."""
 
     def __init__(self, folder: Path | None, prefix: str = "") -> None:
-        """Read the file, if it is there; without a folder there is none. A prefix tells names of other data apart."""
+        """Read the file, if it exists; without a folder there is none. A prefix separates names of other data."""
         self._path, self._prefix = folder and folder / LEFT_OUT_NAME, prefix
         self._lock = Lock()
         self.reasons: dict[str, str] = {}
@@ -134,7 +134,7 @@ class Images:
         """Batches in a row whose features are all known, after which the tower is dropped."""
         self._idle = 0
         self.waited = 0.0
-        """Seconds for which the last batch was waited for."""
+        """Seconds spent waiting for the last batch."""
         self._features: FeatureFile | None = None
         if options.towers == "text":
             self.digest = digest_of(clip.vision.parameters())
@@ -168,7 +168,7 @@ class Images:
             self._clip.vision.to("meta")
 
     def begin(self, pool: ThreadPoolExecutor, epoch: int, share: Sequence[Iterator[Example]]) -> list[Loaded]:
-        """Begin to load this process's share of a batch: of the candidates for each place the first that is readable.
+        """Begin to load this process's share of a batch: for each place, the first readable candidate.
 
         They are augmented as requested, in each epoch in another way.
         """
@@ -201,7 +201,7 @@ class Images:
         return pixels_of(example, size, options.crop, lambda image: options.augmentation(image, size, rng))
 
     def end(self, begun: Sequence[Loaded], are_written: Sequence[bool]) -> list[tuple[Example, Tensor]]:
-        """Wait for what `begin` has begun to load; features of those that ``are_written`` are kept in the file."""
+        """Wait for the images that `begin` loads; features of those that ``are_written`` are stored."""
         began = time.monotonic()
         loaded = [future.result() for future in begun]
         self.waited = time.monotonic() - began
@@ -278,7 +278,7 @@ class FeatureFile:
         return row if abs(row.norm().item() - 1) < 1e-3 else None  # in part of an older one
 
     def kept(self, example: Example, row: Tensor, *, is_written: bool = True) -> Tensor:
-        """The features that are there, or else others, which are written."""
+        """Stored features of an image; if there are none, the given ones, which are then stored."""
         stored = self.read(example)
         if stored is None and is_written:
             self._file.seek(example.number * self._size)

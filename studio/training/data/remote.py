@@ -81,7 +81,7 @@ def _shards(system: Any, path: str) -> list[str]:
 
 
 def _copied(system: Any, path: str, place: Path) -> Path:
-    """Copy a file, unless it is there in its size."""
+    """Copy a file, unless a copy of the same size is there."""
     size = system.info(path)["size"]
     if place.is_file() and size in (None, place.stat().st_size):
         return place

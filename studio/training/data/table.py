@@ -130,7 +130,7 @@ def kohya_rows(table: Path) -> Iterator[TableRow]:
 
 
 def _separator_of(header: str, columns: Columns) -> str:
-    """The separator with which a first line has the columns that are read."""
+    """Separator by which the header has the columns to read."""
     for separator in SEPARATORS:
         names = next(csv.reader([header], delimiter=separator), [])
         if {*names} & {*columns.image} and {*names} & {*columns.caption}:
@@ -139,7 +139,7 @@ def _separator_of(header: str, columns: Columns) -> str:
 
 
 def _json_row(line: str, columns: Columns) -> Mapping[str, object] | None:
-    """The columns of a line of JSON, None if it is blank."""
+    """Fields of a JSON line, or None if it is blank."""
     if not line.strip():
         return None
     try:
@@ -150,7 +150,7 @@ def _json_row(line: str, columns: Columns) -> Mapping[str, object] | None:
 
 
 def _csv_reader(lines: _Lines, columns: Columns, separator: str) -> Callable[[], Mapping[str, object] | None]:
-    """Function for the columns of the next row, None if it is blank."""
+    """Function that returns the fields of the next row, or None if it is blank."""
     reader = csv.reader(lines, delimiter=separator)
     header: list[str] = []
 
@@ -169,7 +169,7 @@ def _csv_reader(lines: _Lines, columns: Columns, separator: str) -> Callable[[],
 
 
 def _unique(columns: Columns, pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Columns by name; of those that are read there may be only one each."""
+    """Fields by column name; columns to read may occur only once."""
     row: dict[str, object] = {}
     for name, value in pairs:
         if name in row and name in (*columns.image, *columns.caption):

@@ -268,7 +268,7 @@ def num_right(logits: Tensor, batch: Batch) -> int:
 
 
 def class_of(example: Example) -> str:
-    """Class of an example: the first folder that it is in, below the data or in its shard; empty if it is in none.
+    """Class of an example: its outermost folder within the data or its shard; empty if it is in none.
 
     >>> class_of(Example("cat/old/1.png", Path(), ())), class_of(Example("1.png", Path(), ()))
     ('cat', '')
@@ -287,7 +287,7 @@ def with_classes(data: Data) -> Data:
 
 
 def without_examples(path: Path, classes: Mapping[str, int]) -> list[str]:
-    """Line for each folder of the data that is no class, as no example is left of it."""
+    """Lines about folders that are no class, because none of their examples is usable."""
     folders = path.iterdir() if path.is_dir() else ()
     names = sorted(folder.name for folder in folders if folder.is_dir() and not folder.name.startswith("."))
     return [f"{name}: nothing in this folder can be used, so it is no class" for name in names if name not in classes]
@@ -303,7 +303,7 @@ class Trained(NamedTuple):
     classes: tuple[str, ...]
     """Names, in the order of the logits."""
     crop: Crop
-    """Way of making images square."""
+    """Method of making images square."""
 
 
 def load_classifier(folder: Path) -> Trained:

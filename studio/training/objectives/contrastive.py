@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def loss_of(clip: FullClip, options: TrainOptions) -> ContrastiveLoss:
-    """The loss, as it begins."""
+    """The loss at the start of training."""
     if options.loss == "clip":
         return ContrastiveLoss(max(MIN_TEMPERATURE, 1 / clip.logit_scale))
     is_new = bool(options.new) and clip.logit_bias is None
@@ -85,7 +85,7 @@ class ContrastiveRun(Loop):
         why = ". Training tells pairs from each other, so at least 2 must be left"
         self.hold_out(data, "usable pairs", minimum=2, why=why, images=self._images)
         self._cut: dict[str, None] = {}
-        """Names of images whose captions are cut off, as far as they have come."""
+        """Names of images whose captions have been cut off so far."""
         if len(self.data.examples) <= FEW:
             for line in notes_on_length(self.data.examples, clip.text.config, self._word):
                 say(line)
@@ -147,7 +147,7 @@ class ContrastiveRun(Loop):
         return factor_of(self.options, step, self.num_steps)
 
     def _load(self, pool: ThreadPoolExecutor, step: int) -> Any:
-        """The images of this process's share of a step, as they come."""
+        """Begin to load the images of this process's share of a step."""
         return self.begin_images(pool, step, self._images)
 
     def _backward(self, loaded: Any) -> dict[str, float]:
@@ -168,7 +168,7 @@ class ContrastiveRun(Loop):
         return super()._train_on(loaded) | {"scale": self._scale()}
 
     def _parts(self, loaded: tuple[Sequence[Loaded], Sequence[bool]]) -> list[MicroBatch]:
-        """Parts of a batch on the device."""
+        """Micro-batches of this process's share, on the device."""
         parts: list[MicroBatch] = []
         options, device, (epoch, _) = self.options, self.accelerator.device, self.batches(self.step)
         share = self._images.end(*loaded)
