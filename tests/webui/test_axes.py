@@ -210,6 +210,10 @@ def test_what_is_no_weight_is_refused_in_words(text: str, message: str) -> None:
     assert len(str(caught.value)) < 500
 
 
+def test_as_many_values_as_the_limit_are_taken() -> None:
+    assert len(weights("dog: " + ", ".join(["0-1 [100]"] * 10))) == 1000
+
+
 @pytest.mark.parametrize(
     ("prompt", "word", "syntax", "expected"),
     [
