@@ -1,4 +1,4 @@
-"""Checks of the joint world in the host: stock nodes and ours on it, against the world's own code.
+"""Checks of the joint world in Load Small World: stock nodes and ours on it, against the world's own code.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -7,14 +7,13 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
+from unittest import SkipTest
 
 import torch
-from inprocess import CLOSE, compares, difference, main, run_ours, stock
+from inprocess import CLOSE, compares, difference, main, refusal, run_ours, stock
 from inprocess_world import GUIDANCE, SEED, STEPS, WEIGH, empty, of_pack, same_pictures
 
 PLAIN = "a red striped disc and a blue plain disc"
@@ -22,29 +21,20 @@ PROMPT = "a red striped disc and (a blue plain disc:{})"
 
 
 @cache
-def world_file() -> Path:
-    """A joint world of random weights."""
-    model = of_pack("world.model")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        world = model.JointWorld()
-        for parameter in world.parameters():
-            torch.nn.init.normal_(parameter, std=0.08)
-    path = Path(tempfile.mkdtemp(), "joint.safetensors")
-    model.save_world(world, path, {})
-    return path
-
-
-@cache
 def loaded() -> tuple[Any, Any, Any]:
-    """The world as the host's MODEL, CLIP and VAE."""
-    return of_pack("hosts.comfy.world").load_hosted_world(world_file(), "auto")
+    """Results of the node: MODEL, CLIP and VAE."""
+    import nodes
+
+    if not of_pack("world.model").TRAINED_JOINT.exists():
+        raise SkipTest("no joint world is trained yet")
+    return nodes.NODE_CLASS_MAPPINGS["WeightedCLIPLoadWorld"]().load("auto", "joint")
 
 
 @cache
 def painter() -> Any:
     """The world's own encoder and sampler, which know nothing of ComfyUI."""
-    return of_pack("world.measure").painter_of(of_pack("world.model").load_world(world_file())[0])
+    model = of_pack("world.model")
+    return of_pack("world.measure").painter_of(model.load_world(model.trained("joint"))[0])
 
 
 def way(name: str = "", **fields: Any) -> Any:
@@ -142,6 +132,13 @@ def check_places_draw_what_is_measured_without_a_host() -> None:
         mask = torch.tensor([left] * 8 + [1 - left] * 8).expand(16, 16)
         masked += nodes.ConditioningSetMask().append(one, mask, "default", 1.0)[0]
     same_pictures(drawn(masked), wanted(of="predictions"))
+
+
+def check_what_is_no_kind_of_world_is_refused() -> None:
+    import nodes
+
+    node = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPLoadWorld"]()
+    assert "unet, joint" in refusal(lambda: node.load("cpu", "flux"))
 
 
 if __name__ == "__main__":
