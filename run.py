@@ -130,7 +130,7 @@ def parse_arguments(arguments: list[str]) -> tuple[str, list[str]]:
 def commands() -> dict[str, str]:
     """The commands and the help of each, read from their source: nothing may be installed yet."""
     help_lines: dict[str, str] = {}
-    for path in sorted((ROOT / "commands").glob("*.py")):
+    for path in sorted((ROOT / "studio" / "commands").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Command":
                 name, help_line = map(ast.literal_eval, node.args[:2])
@@ -365,7 +365,7 @@ def prepare(name: str, choice: str) -> None:
     hashed = [line for line in pins[name] if not line.startswith(unchecked)]
     listed = VENV / f"weighted-clip-{name}.txt"
     listed.write_text("\n".join(hashed) + "\n", encoding="utf-8")
-    with step(2, f"packages of requirements-{name}.txt, as pinned there"):
+    with step(2, f"packages of requirements/{name}.txt, as pinned there"):
         # The lists are complete, so --no-deps takes nothing away. It keeps pip from choosing a torch of its own.
         advice = f"Check the network and the disk space, then run the same command again. The list is in {listed}."
         pip_install(["--no-deps", "--require-hashes", "-r", str(listed)], advice)

@@ -6,12 +6,13 @@ from typing import Any
 
 from ..hosts.comfy.models.world import load_hosted_world
 from ..hosts.comfy.types import Clip, ModelPatcher
+from ..studio.world.model import WORLDS, trained
 from .base.node import DEVICES, Node, Out, checked, make_input
 
 
 class WeightedCLIPLoadWorld(Node):
-    """Loads a small Stable Diffusion, 4 MB, that draws coloured shapes, 32 x 32 pixels, within seconds on any computer,
-    so that you can try prompts, weights and the nodes of this pack without a checkpoint.
+    """Loads a small model, 4 MB, that draws coloured things, 32 x 32 pixels, within seconds on any computer: prompts,
+    weights and the nodes of this pack can be tried without a checkpoint.
     """
 
     title = "Load Small World"
@@ -23,7 +24,15 @@ class WeightedCLIPLoadWorld(Node):
     )
     FUNCTION = "load"
     required = {"device": make_input(DEVICES, "auto: where the host runs such models.")}
+    optional = {
+        "kind": make_input(
+            WORLDS,
+            "unet: coloured shapes, by CLIP and a U-Net, as in Stable Diffusion. joint: coloured discs with textures, "
+            "by Qwen 3 and joint attention, as in Z-Image, Flux and Qwen-Image.",
+        )
+    }
 
-    def load(self, device: str) -> tuple[ModelPatcher, Clip, Any]:
+    def load(self, device: str, kind: str = "unet") -> tuple[ModelPatcher, Clip, Any]:
         """Read the pack's own world."""
-        return load_hosted_world(device=checked("device", device, DEVICES))
+        path = trained(checked("kind", kind, WORLDS))
+        return load_hosted_world(path, checked("device", device, DEVICES))

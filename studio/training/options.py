@@ -412,7 +412,7 @@ class WorldOptions:
         help="unet: a U-Net with CLIP, as Stable Diffusion (default); joint: joint attention with Qwen 3, as Flux has",
         choices=("unet", "joint"),
     )
-    steps: int = option(None, help="number of updates (3000; joint: 6000)", metavar="N", kind=int)
+    steps: int = option(None, help="number of updates (3000; joint: 4900)", metavar="N", kind=int)
     batch: int = option(None, help="pictures in a batch (64; joint: 24)", metavar="N", kind=int)
     rate: float = option(None, help="peak learning rate (0.001; joint: 0.0015)", metavar="X", kind=float)
     """It is reached after ``warmup`` steps; over the second half it falls to a twentieth."""
@@ -443,6 +443,6 @@ class WorldOptions:
 
 WORLD_RECIPES: dict[str, dict[str, float]] = {
     "unet": {"steps": 3000, "batch": 64, "rate": 1e-3},
-    "joint": {"steps": 6000, "batch": 24, "rate": 1.5e-3},
+    "joint": {"steps": 4900, "batch": 24, "rate": 1.5e-3},
 }
 """Best options for each kind of world."""

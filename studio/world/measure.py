@@ -321,7 +321,7 @@ class JointPainter(Painter):
             by_row = torch.tensor(weights)[:, None]
             none = self.empty.rows[0]
             origin = 0.0
-            if "scheme" not in way.options:
+            if way.options.get("scheme") != "scaled":
                 origin = none[torch.arange(len(weights)).clamp(max=len(none) - 1)]
             text = Text(torch.where(by_row == 1.0, rows, origin + by_row * (rows - origin)))
         else:

@@ -103,7 +103,13 @@ def refused(outcome: Outcome) -> bool:
 def _commands() -> Callable[[list[Any]], Outcome]:
     import torch
 
-    for name in ("dalle.torch_file", "dalle.published", "dalle.dalle", "encoder.models.clip", "encoder.models.prefix"):
+    for name in (
+        "studio.dalle.torch_file",
+        "studio.dalle.published",
+        "studio.dalle.full_model",
+        "encoder.models.clip",
+        "encoder.models.prefix",
+    ):
         import_module(f"weighted_clip.{name}")
     with torch.no_grad():  # what PyTorch allocates at first use
         torch.nn.Linear(64, 64)(torch.zeros(64, 64))

@@ -299,7 +299,7 @@ def check_a_stretched_clip_gives_the_native_encoders_rows() -> None:
     import nodes
 
     pack, _, _ = nodes.NODE_CLASS_MAPPINGS[OURS].__module__.rpartition(".nodes.")
-    routes = importlib.import_module(f"{pack}.nodes.routes")
+    routes = importlib.import_module(f"{pack}.nodes.base.routes")
     sizes = {"num_hidden_layers": 4, "hidden_size": WIDTHS["l"], "num_attention_heads": WIDTHS["l"] // 64}
     with tempfile.TemporaryDirectory() as folder:
         folder_paths.add_model_folder_path("text_encoders", folder, is_default=True)
@@ -332,7 +332,7 @@ def world_part(name: str) -> Any:
     import nodes
 
     package = nodes.NODE_CLASS_MAPPINGS[OURS].__module__.partition(".nodes")[0]
-    return importlib.import_module(f"{package}.world.{name}")
+    return importlib.import_module(f"{package}.studio.world.{name}")
 
 
 @compares("U-Net of the small world, random weights, with the host's", limit=CLOSE)

@@ -709,7 +709,7 @@ def check_what_cannot_be_placed_in_other_families_is_refused_in_words() -> None:
     negative, words = stock(clip, TOYS["Flux"].negative), encoded(clip)
     ours = placed(words, "red cat", area="left")
     package = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPPlace"].__module__.rpartition(".nodes.")[0]
-    weighing = importlib.import_module(f"{package}.weighting.weighing")
+    weighing = importlib.import_module(f"{package}.weighting.key_weights")
     with patch.object(weighing, "MAX_BYTES", 2**16):
         message = refusal(lambda: sampled(model, ours, negative))
         assert "333 rows at 333 places" in message and "Take a smaller picture" in message, message

@@ -55,13 +55,13 @@ def loaded() -> tuple[Any, Any, Any]:
 @cache
 def painter() -> Any:
     """The world's own encoder and sampler, which know nothing of ComfyUI."""
-    return of_pack("world.measure").Painter(of_pack("world.model").load_world()[0])
+    return of_pack("studio.world.measure").Painter(of_pack("studio.world.model").load_world()[0])
 
 
 def way(**options: Any) -> Any:
     """Choices for `painter`."""
     how, binds = options.pop("how", ""), options.pop("binds", False)
-    return of_pack("world.measure").Way("", options=options, how=how, binds=binds)
+    return of_pack("studio.world.measure").Way("", options=options, how=how, binds=binds)
 
 
 def empty(width: int = 32, height: int = 32, count: int = 8) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def expected(text: Any, width: int = 32, height: int = 32, count: int = 8) -> An
     """The same pictures by the world's own sampler, of the host's noise."""
     import comfy.sample
 
-    world = of_pack("world.model")
+    world = of_pack("studio.world.model")
     noise = comfy.sample.prepare_noise(torch.zeros(count, 12, height // 2, width // 2), SEED)
     *_, latents = world.sampled(painter().network, noise, text, painter().empty, STEPS, GUIDANCE)
     return (world.to_pictures(latents).movedim(1, -1) * 255).round()
@@ -147,8 +147,8 @@ def check_our_nodes_draw_what_is_measured_without_a_host() -> None:
 def check_places_draw_what_is_measured_without_a_host() -> None:
     import nodes
 
-    measured, clip = of_pack("world.measure"), loaded()[1]
-    scenes = of_pack("world.scenes")
+    measured, clip = of_pack("studio.world.measure"), loaded()[1]
+    scenes = of_pack("studio.world.scenes")
     things = scenes.Thing("red", "circle"), scenes.Thing("blue", "square")
     prompt = measured.Prompt(scenes.Scene(things), 0)
     text, halves = prompt.scene.caption, ("left half", "right half")
@@ -179,7 +179,7 @@ def check_places_draw_what_is_measured_without_a_host() -> None:
 
 
 def check_masked_blend_fades_the_square_and_leaves_the_circle() -> None:
-    things_in, clip = of_pack("world.judge").things_in, loaded()[1]
+    things_in, clip = of_pack("studio.world.judge").things_in, loaded()[1]
     share: dict[float, float] = {}
     for weight in (1.0, 0.25):
         text = f"a red circle and a (blue square:{weight})"
@@ -206,7 +206,7 @@ def check_loras_clip_skip_and_hooks_act() -> None:
     model, clip, _ = loaded()
     plain, text = stock(clip, PROMPT), "a red circle"
     skipped = nodes.CLIPSetLastLayer().set_last_layer(clip, -2)[0]
-    world = of_pack("world.model").load_world()[0]
+    world = of_pack("studio.world.model").load_world()[0]
     encoders = of_pack("weighting.encoders").Encoders.of_models({"clip_l": world.whole_text()}, clip_skip=2)
     difference(stock(skipped, text)[0][0], encoders(text).hidden)
     assert (stock(skipped, text)[0][0] - stock(clip, text)[0][0]).abs().max() > 0.1
@@ -231,7 +231,7 @@ def check_pictures_and_latents_go_both_ways() -> None:
     _, clip, vae = loaded()
     pixels = drawn(stock(clip, PROMPT)) / 255
     (latents,) = nodes.VAEEncode().encode(vae, pixels)
-    difference(latents["samples"], of_pack("world.model").to_latents(pixels.movedim(-1, 1)))
+    difference(latents["samples"], of_pack("studio.world.model").to_latents(pixels.movedim(-1, 1)))
     tiled = nodes.VAEDecodeTiled().decode(vae, latents, 512)[0]
     difference(tiled, pixels)
     nearby = drawn(stock(clip, PROMPT), latents, denoise=0.3)
@@ -259,7 +259,7 @@ def check_areas_and_previews_work() -> None:
     with patch.object(args, "preview_method", LatentPreviewMethod.Latent2RGB):
         previewer = latent_preview.get_previewer(torch.device("cpu"), model.model.latent_format)
         picture = torch.rand(1, 3, 32, 32)
-        shown = previewer.decode_latent_to_preview(of_pack("world.model").to_latents(picture))
+        shown = previewer.decode_latent_to_preview(of_pack("studio.world.model").to_latents(picture))
         assert shown.size == (16, 16)
         mean = torch.nn.functional.avg_pool2d(picture, 2)[0].movedim(0, -1)
         found = torch.frombuffer(bytearray(shown.tobytes()), dtype=torch.uint8).view(16, 16, 3) / 255
@@ -269,7 +269,7 @@ def check_areas_and_previews_work() -> None:
 def check_a_missing_or_damaged_file_is_told_in_words() -> None:
     import nodes
 
-    world, hosted = of_pack("world.model"), of_pack("hosts.comfy.models.world")
+    world, hosted = of_pack("studio.world.model"), of_pack("hosts.comfy.models.world")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "world.safetensors")
         whole = world.TRAINED.read_bytes()

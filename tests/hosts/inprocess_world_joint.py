@@ -1,4 +1,4 @@
-"""Checks of the joint world in the host: stock nodes and ours on it, against the world's own code.
+"""Checks of the joint world in Load Small World: stock nodes and ours on it, against the world's own code.
 
 Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 """
@@ -7,14 +7,12 @@ Run by test_comfyui_inprocess.py in ComfyUI's own Python; see inprocess.py.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
-from inprocess import CLOSE, compares, difference, main, run_ours, stock
+from inprocess import CLOSE, compares, difference, main, refusal, run_ours, stock
 from inprocess_world import GUIDANCE, SEED, STEPS, WEIGH, empty, of_pack, same_pictures
 
 PLAIN = "a red striped disc and a blue plain disc"
@@ -22,34 +20,23 @@ PROMPT = "a red striped disc and (a blue plain disc:{})"
 
 
 @cache
-def world_file() -> Path:
-    """A joint world of random weights."""
-    model = of_pack("world.model")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        world = model.JointWorld()
-        for parameter in world.parameters():
-            torch.nn.init.normal_(parameter, std=0.08)
-    path = Path(tempfile.mkdtemp(), "joint.safetensors")
-    model.save_world(world, path, {})
-    return path
-
-
-@cache
 def loaded() -> tuple[Any, Any, Any]:
-    """The world as the host's MODEL, CLIP and VAE."""
-    return of_pack("hosts.comfy.models.world").load_hosted_world(world_file(), "auto")
+    """Results of the node: MODEL, CLIP and VAE."""
+    import nodes
+
+    return nodes.NODE_CLASS_MAPPINGS["WeightedCLIPLoadWorld"]().load("auto", "joint")
 
 
 @cache
 def painter() -> Any:
     """The world's own encoder and sampler, which know nothing of ComfyUI."""
-    return of_pack("world.measure").painter_of(of_pack("world.model").load_world(world_file())[0])
+    model = of_pack("studio.studio.world.model")
+    return of_pack("studio.studio.world.measure").painter_of(model.load_world(model.trained("joint"))[0])
 
 
 def way(name: str = "", **fields: Any) -> Any:
     """A way of weighting, for `painter`."""
-    return of_pack("world.measure").Way(name, **fields)
+    return of_pack("studio.studio.world.measure").Way(name, **fields)
 
 
 def drawn(positive: Any, latents: Mapping[str, Any] | None = None, *, model: Any = None) -> Any:
@@ -68,7 +55,7 @@ def expected(text: Any, width: int = 32, height: int = 32, count: int = 4) -> An
     """The same pictures by the world's own sampler, of the host's noise."""
     import comfy.sample
 
-    world = of_pack("world.model")
+    world = of_pack("studio.studio.world.model")
     noise = comfy.sample.prepare_noise(torch.zeros(count, 12, height // 2, width // 2), SEED)
     *_, latents = world.sampled(painter().network, noise, text, painter().empty, STEPS, GUIDANCE)
     return (world.to_pictures(latents).movedim(1, -1) * 255).round()
@@ -81,7 +68,7 @@ def weighed(text: str, how: str, **more: Any) -> tuple[Any, Any]:
 
 
 def check_pieces_are_those_of_the_hosts_tokenizer() -> None:
-    world, tokenizer = of_pack("world.model"), loaded()[1].tokenizer
+    world, tokenizer = of_pack("studio.studio.world.model"), loaded()[1].tokenizer
     for caption in ("", PLAIN, "a white dotted disc, a green checked disc and a yellow disc, a purple plain disc"):
         [tokens] = tokenizer.tokenize_with_weights(caption)["qwen3_4b"]
         assert [token for token, _ in tokens] == [world.PIECES[piece] for piece in world.pieces_of(caption)]
@@ -102,7 +89,7 @@ def check_ksampler_draws_the_pictures_of_our_sampler() -> None:
 
 @compares("joint world, pictures with Attention Weights, with its own sampler", limit=1)
 def check_attention_weights_draw_what_is_measured_without_a_host() -> None:
-    for how in of_pack("world.measure").JOINT_HOWS:
+    for how in of_pack("studio.studio.world.measure").JOINT_HOWS:
         for weight in (-1.0, 0.0, 0.5, 1.5):
             positive, _ = weighed(PROMPT.format(weight), how)
             same_pictures(drawn(positive), expected(painter().text(PROMPT.format(weight), way(how=how))))
@@ -114,7 +101,7 @@ def check_attention_weights_draw_what_is_measured_without_a_host() -> None:
 def check_places_draw_what_is_measured_without_a_host() -> None:
     import nodes
 
-    measured, scenes = of_pack("world.measure"), of_pack("world.scenes")
+    measured, scenes = of_pack("studio.studio.world.measure"), of_pack("studio.studio.world.scenes")
     things = scenes.Thing("red", "striped"), scenes.Thing("blue", "plain")
     prompt, halves = measured.Prompt(scenes.Scene(things), 0), ("left half", "right half")
     place, region = (nodes.NODE_CLASS_MAPPINGS[f"WeightedCLIP{name}"]() for name in ("Place", "Region"))
@@ -142,6 +129,13 @@ def check_places_draw_what_is_measured_without_a_host() -> None:
         mask = torch.tensor([left] * 8 + [1 - left] * 8).expand(16, 16)
         masked += nodes.ConditioningSetMask().append(one, mask, "default", 1.0)[0]
     same_pictures(drawn(masked), wanted(of="predictions"))
+
+
+def check_what_is_no_kind_of_world_is_refused() -> None:
+    import nodes
+
+    node = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPLoadWorld"]()
+    assert "unet, joint" in refusal(lambda: node.load("cpu", "flux"))
 
 
 if __name__ == "__main__":

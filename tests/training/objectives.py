@@ -50,8 +50,8 @@ RESULTS = {
 
 def kinds() -> list[type[loop.Loop]]:
     """The class of each objective."""
-    for path in Path(loop.__file__).parent.glob("[!_]*.py"):
-        import_module(f"weighted_clip.studio.training.{path.stem}")
+    for path in (Path(loop.__file__).parent / "objectives").glob("[!_]*.py"):
+        import_module(f"weighted_clip.studio.training.objectives.{path.stem}")
     return loop.Loop.__subclasses__()
 
 

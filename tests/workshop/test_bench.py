@@ -101,7 +101,7 @@ def test_hosts_run_and_agree(hosts: str) -> None:
 
 
 def test_goals_on_the_page_are_judged_by_all_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "PAGE", tmp_path / "docs/benchmarks.md")
+    monkeypatch.setattr(page, "PAGE", tmp_path / "benchmarks.md")
     tokens = page.table(["Ours", "Ours, µs", "Peer, µs"], [["ids with places", "50", "100"]], num_left=1)
     sections = {"goals": "-", "machine": "-", "tokens": tokens}
     marked = (f"<!-- bench {name} -->\n{text}\n<!-- end {name} -->" for name, text in sections.items())

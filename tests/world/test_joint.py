@@ -16,7 +16,16 @@ from weighted_clip.studio.commands.program import main
 from weighted_clip.studio.world.evaluation import held_out_scenes, is_held_out, training_example
 from weighted_clip.studio.world.joint import HEAD_DIM, Joint, JointConfig, Qwen, QwenConfig, SingleBlock
 from weighted_clip.studio.world.judge import discs_in
-from weighted_clip.studio.world.measure import PHRASES, REGIONS, JointPainter, Painter, Prompt, Way, painter_of
+from weighted_clip.studio.world.measure import (
+    JOINT_WAYS,
+    PHRASES,
+    REGIONS,
+    JointPainter,
+    Painter,
+    Prompt,
+    Way,
+    painter_of,
+)
 from weighted_clip.studio.world.model import (
     PIECES,
     JointWorld,
@@ -219,7 +228,8 @@ def test_weights_fall_on_their_rows(painter: Painter) -> None:
 def test_rows_as_of_t5_move_from_the_empty_prompts(painter: Painter) -> None:
     assert isinstance(painter, JointPainter)
     plain, empty = painter.text(CAPTION, Way("")).rows[0], painter.empty.rows[0]
-    found = painter.text("a (red:0.25) striped disc and a blue plain (disc:3)", Way("rows")).rows[0]
+    as_of_t5 = next(way for way in JOINT_WAYS if way.name == "rows as of T5")
+    found = painter.text("a (red:0.25) striped disc and a blue plain (disc:3)", as_of_t5).rows[0]
     expected = plain.clone()
     expected[4] = 0.25 * plain[4] + 0.75 * empty[4]
     expected[11] = 3 * plain[11] - 2 * empty[7]  # the empty prompt has eight rows
