@@ -13,9 +13,7 @@ from weighted_clip.studio.world.measure import Painter, Question, Sitting, Way, 
 from weighted_clip.studio.world.model import TRAINED_JOINT, JointWorld, load_world, sampled
 from weighted_clip.studio.world.scenes import TEXTURES
 from weighted_clip.studio.world.watched_maps import Selection
-from weighted_clip.studio.world.watching import Selection
 from weighted_clip.weighting.attention import PLAIN, RowEffect, effect_of
-from weighted_clip.world import joint, measure
 
 from .worlds import random_world
 
