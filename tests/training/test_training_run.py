@@ -181,7 +181,7 @@ def test_the_average_of_the_weights_is_written_and_not_the_last_ones(start: Star
             return entry
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contrastive, "Run", Seeing)
+        patch.setattr(contrastive, "ContrastiveRun", Seeing)
         assert start("--steps", "3", "--ema", str(decay), out="seen") == 0
     for weight in seen:
         expected = weight if expected is None else decay * expected + (1 - decay) * weight
