@@ -57,7 +57,8 @@ class ColorScale:
     def text(self, value: float, digits: int = 3) -> str:
         """Format the value briefly.
 
-        >>> Scale(0, 1, True).text(0.9731), Scale(0, 1, True).text(0.0123), Scale(0, 0.5, False).text(0.25, 2)
+        >>> share = ColorScale(0, 1, True)
+        >>> share.text(0.9731), share.text(0.0123), ColorScale(0, 0.5, False).text(0.25, 2)
         ('97 %', '1.2 %', '0.25')
         """
         if not math.isfinite(value):
