@@ -74,7 +74,7 @@ def scale_of(values: Sequence[Sequence[float]], over: Over) -> ColorScale:
     """Scale of a matrix: 0 to 100 % for probabilities, about the range of values for cosines.
 
     >>> scale_of([[0.21, 0.33]], "none")
-    Scale(low=0.2, high=0.35, is_percent=False)
+    ColorScale(low=0.2, high=0.35, is_percent=False)
     """
     if over != "none":
         return ColorScale(0.0, 1.0, True)
