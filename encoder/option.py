@@ -39,8 +39,8 @@ class Option(NamedTuple):
 
     @property
     def info(self) -> str:
-        """Line below its control on a page."""
-        return self.text.removesuffix(".")
+        """Line below its control on a page: the first sentence of its text."""
+        return self.text.split(". ")[0].removesuffix(".")
 
     @property
     def help(self) -> str:

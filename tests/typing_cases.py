@@ -61,7 +61,7 @@ PLACED_WRONG = [
     Case(PLACE, {"area": "600 700, 0 512"}, "reaches to pixel 700, but the picture is 512 wide"),
     Case(PLACE, {"area": "where"}, "lacks a word"),
     Case(PLACE, {"area": "where unicorn"}, "“unicorn”, where “red cat” is placed, is not in the prompt"),
-    Case(PLACE, {"area": "where cat"}, "it would follow its own map"),
+    Case(PLACE, {"area": "where cat"}, "the phrase would follow its own map"),
     Case(PLACE, {"start": 0.6, "end": 0.4}, "start must be before end, got 0.6 and 0.4"),
     Case(PLACE, {"start": 0.5, "end": 0.5}, "start must be before end, got 0.5 and 0.5"),
     Case(PLACE, {"end": 20.0}, "For steps, set unit to steps"),

@@ -168,7 +168,7 @@ class EncodeOptions:
     bind_strength: float = option(
         1.0,
         "Strength",
-        "1: fully apart. 0.5: halfway from the usual encoding, as in Cutoff. 0: not at all.",
+        "How far apart: 1 fully, 0.5 halfway from the usual encoding as in Cutoff, 0 not at all.",
         help="how far apart, 0 to 1 (1)",
         minimum=0.0,
         maximum=1.0,
@@ -272,7 +272,7 @@ class PlaceOptions:
     places: str = option(
         "",
         "Places",
-        "One phrase per line and where it acts: red cat: left half. Also when and how much: red cat: left half, 0-0.4, "
+        "One phrase per line and where it acts: red cat: left half; also when and how much: red cat: left half, 0-0.4, "
         "outside 0.2",
         is_lines=True,
     )

@@ -123,7 +123,7 @@ def uncausal(plan: Plan[T]) -> Plan[T]:
 def intersection(first: Visible, second: Visible) -> Visible:
     """Intersection of two masks; None if nothing is hidden.
 
-    >>> both(bytes([1, 0]), bytes([1, 1, 0, 1])) == bytes([1, 0, 0, 0]), both(None, bytes([1, 1]))
+    >>> intersection(bytes([1, 0]), bytes([1, 1, 0, 1])) == bytes([1, 0, 0, 0]), intersection(None, bytes([1, 1]))
     (True, None)
     """
     if first is None or second is None:

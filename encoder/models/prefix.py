@@ -224,9 +224,9 @@ def share(keys: Sequence[ChunkKey], trunks: Sequence[ChunkKey] = ()) -> SharedSt
 
     >>> one, two = ChunkKey((1, 5, 6), True), ChunkKey((1, 5, 7), True)
     >>> share([one, two])
-    Shared(nodes=[[0, 1, 2], [0, 1, 3]], fresh=[(0, 0), (0, 1), (0, 2), (1, 2)], num_known=[])
+    SharedStates(nodes=[[0, 1, 2], [0, 1, 3]], fresh=[(0, 0), (0, 1), (0, 2), (1, 2)], num_known=[])
     >>> share([two], trunks=[one])
-    Shared(nodes=[[0, 1, 2]], fresh=[(0, 2)], num_known=[2])
+    SharedStates(nodes=[[0, 1, 2]], fresh=[(0, 2)], num_known=[2])
     """
     length = len(keys[0].positions)
     numbers: dict[tuple[int, Hashable], int] = {}

@@ -96,7 +96,7 @@ def test_what_cannot_be_read_of_places_is_refused() -> None:
         ("a FEATHER(8)", "FEATHER"),
         ("a MASK() :0", "has the weight 0"),
         ("a COUPLE(0 0.5) b :0.5", "“COUPLE(0 0.5)” has the weight 0.5"),
-        ("a COUPLE b AREA(0 0.5)", "AREA behind COUPLE has no effect"),
+        ("a COUPLE b AREA(0 0.5)", "AREA after COUPLE has no effect"),
         ("a MASK(0 0.5) COUPLE(0 0.4) b", "no prompt joined by COUPLE is read: write FILL()"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):

@@ -57,7 +57,8 @@ class ColorScale:
     def text(self, value: float, digits: int = 3) -> str:
         """Format the value briefly.
 
-        >>> Scale(0, 1, True).text(0.9731), Scale(0, 1, True).text(0.0123), Scale(0, 0.5, False).text(0.25, 2)
+        >>> share = ColorScale(0, 1, True)
+        >>> share.text(0.9731), share.text(0.0123), ColorScale(0, 0.5, False).text(0.25, 2)
         ('97 %', '1.2 %', '0.25')
         """
         if not math.isfinite(value):
@@ -73,7 +74,7 @@ def scale_of(values: Sequence[Sequence[float]], over: Over) -> ColorScale:
     """Scale of a matrix: 0 to 100 % for probabilities, about the range of values for cosines.
 
     >>> scale_of([[0.21, 0.33]], "none")
-    Scale(low=0.2, high=0.35, is_percent=False)
+    ColorScale(low=0.2, high=0.35, is_percent=False)
     """
     if over != "none":
         return ColorScale(0.0, 1.0, True)

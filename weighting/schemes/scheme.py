@@ -215,7 +215,7 @@ def weights_of(chunks: Sequence[TokenChunk], like: Tensor) -> Tensor:
 def effective_weight(weight: float, strength: float) -> float:
     """Scale a weight: ``1 + strength (weight - 1)``, and the weight itself at strength 1.
 
-    >>> taken_weight(-1.0, 1.0), taken_weight(-1.0, 0.25)
+    >>> effective_weight(-1.0, 1.0), effective_weight(-1.0, 0.25)
     (-1.0, 0.5)
     """
     return weight if strength == 1.0 else 1.0 + strength * (weight - 1.0)
