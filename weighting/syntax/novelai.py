@@ -40,7 +40,7 @@ _NUMBER_AT_END = re.compile(r"[\d.:]$")
 _CLOSING = {"}": "{", "]": "["}
 
 
-class _Reader:
+class _Scan:
     """State of a scan: fragments so far, the number in force and the brackets that are open."""
 
     def __init__(self, source: str) -> None:
@@ -54,7 +54,7 @@ class _Reader:
         """Positions of open brackets, by kind."""
         self.text_start = 0
 
-    def scan(self) -> None:
+    def read(self) -> None:
         for mark in _MARK.finditer(self.source):
             form = mark[0]
             if form in _CLOSING and not self.open[_CLOSING[form]]:
@@ -123,15 +123,15 @@ def parse(source: str, *, strict: bool = False) -> Prompt:
     [('a ', 1.0), ('red', 1.05), (' ', 1.0), ('cat', 1.5), (', ', 1.0), ('dog', 0.9523809523809523)]
     """
     del strict
-    reader = _Reader(source)
-    reader.scan()
-    covered = (piece.span for fragment in reader.fragments for piece in fragment.pieces)
+    scan = _Scan(source)
+    scan.read()
+    covered = (piece.span for fragment in scan.fragments for piece in fragment.pieces)
     return Prompt(
         source=source,
         syntax="novelai",
-        parts=tuple(reader.fragments),
+        parts=tuple(scan.fragments),
         marks=unmarked(len(source), covered),
-        issues=tuple(sorted(reader.issues, key=lambda issue: issue.span)),
+        issues=tuple(sorted(scan.issues, key=lambda issue: issue.span)),
     )
 
 
