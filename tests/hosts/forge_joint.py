@@ -19,7 +19,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -51,6 +51,8 @@ class Weighed(NamedTuple):
     is_negative: bool = False
     known: Sequence[str] = ()
     """Words of a text other than `TEXT`: those in order, of one row each."""
+    num_clip: int = 77
+    """Rows of CLIP in Stable Diffusion 3.5."""
 
 
 def make_t5(width: int) -> Any:
@@ -223,7 +225,7 @@ def rows_of(model: Any, words: str, text: Weighed) -> list[int]:
         in_t5, in_clip = places, [1 + place for place in places]
     else:
         in_t5, in_clip = IN_T5[words], IN_CLIP[words]
-    return [*in_clip, *(77 + row for row in in_t5)] if model.is_sd3 else list(in_t5)
+    return [*in_clip, *(text.num_clip + row for row in in_t5)] if model.is_sd3 else list(in_t5)
 
 
 def cells_of(weight: torch.Tensor) -> torch.Tensor:
@@ -535,7 +537,7 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
             "lines": ["blue dog: right half"],
             "texts": {
                 TEXT: Weighed(signed, [("blue dog", Field((), RIGHT))]),
-                long: Weighed({"cat": (0.3, 1.0)}, [("blue dog", Field((), RIGHT))]),
+                long: Weighed({"cat": (0.3, 1.0)}, [("blue dog", Field((), RIGHT))], num_clip=4 * 77),
                 "": OTHER,
             },
         },
@@ -597,6 +599,7 @@ def compared_left_behind(model: Any, case: Mapping[str, Any]) -> tuple[float, fl
     def wrap(name: str) -> None:
         inner = getattr(module, family.function)
 
+        @wraps(inner)
         def theirs(*inputs: Any, **choices: Any) -> torch.Tensor:
             calls.append(name)
             return inner(*inputs, **choices)

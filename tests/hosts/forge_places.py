@@ -177,7 +177,9 @@ def sampled(model: Any, *prompts: str, script: Sequence[Any] = (), negative: str
     p = kind(prompt=list(prompts), negative_prompt=negative, batch_size=len(prompts), **given)
     p.height, p.width = SIZE
     p.scripts_value = SimpleNamespace(
-        alwayson_scripts=[], process_before_every_sampling=lambda p, **given: generation.begin_pass(p, given["x"])
+        alwayson_scripts=[],
+        process_before_every_sampling=lambda p, **given: generation.begin_pass(p, given["x"]),
+        **dict.fromkeys(("after_extra_networks_activate", "before_hr", "on_mask_blend"), lambda *_, **__: None),
     )
     p.fill_fields_from_opts()
     p.setup_prompts()
