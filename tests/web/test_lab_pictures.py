@@ -289,7 +289,7 @@ def test_what_is_missing_is_told(tokens: TokenLab, picture: Image.Image) -> None
     assert "Choose a picture first." in tokens.encode(None)[2]
     assert "Make tokens of a picture first." in tokens.point(None, 0, (50, 50))[2]
     assert "Make tokens of a picture first." in tokens.swap(None, 1, 1, 0)
-    assert "beside the grid" in tokens.point(tokens.encode(picture)[0], 0, (2, 2))[2]
+    assert "outside the grid" in tokens.point(tokens.encode(picture)[0], 0, (2, 2))[2]
     assert "no side may be shorter than a token" in tokens.encode(Image.new("RGB", (3, 40)))[2]
     assert "125 tokens of 4 x 4 pixels" in tokens.about
 

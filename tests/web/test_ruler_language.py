@@ -104,7 +104,7 @@ def test_every_form_of_others_and_every_problem_of_generation_data_is_translated
 
 def webui_messages() -> Iterator[str]:
     """Texts that the rulers below a WebUI's prompt boxes show in place of tokens."""
-    for node in ast.walk(ast.parse((ROOT / "hosts" / "webui" / "routes.py").read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse((ROOT / "hosts" / "webui" / "script" / "routes.py").read_text(encoding="utf-8"))):
         if isinstance(node, ast.Dict):
             found = [value for key, value in zip(node.keys, node.values, strict=True) if template_of(key) == "error"]
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
