@@ -13,14 +13,27 @@ from ..web import pictures
 from ..web.pictures.measured import draw_chart, draw_grid
 from ..web.pictures.weight_grid import draw_weight_grid
 from ..weighting.word_maps import key_rows
-from ..world.measure import QUESTIONS, SEEDS, WEIGHTS, Painter, Places, Prompt, Way
-from ..world.model import load_world
+from ..world.measure import (
+    JOINT_QUESTIONS,
+    JOINT_WAYS,
+    QUESTIONS,
+    SEEDS,
+    WEIGHTS,
+    Painter,
+    Places,
+    Prompt,
+    Way,
+    painter_of,
+)
+from ..world.model import load_world, trained
 from ..world.scenes import Scene, Thing
 from ..world.tables import read_measured
 from ..world.watching import mean_maps, watched
-from .generate import MEASURED
+from .generate import JOINT_MEASURED, MEASURED
 
 ROOT = Path(__file__).resolve().parents[1]
+JOINT = JOINT_QUESTIONS[0]._replace(ways=tuple(way for way in JOINT_WAYS if way.how != "krea2"))
+"""A phrase in the joint world; up to weight 1 `krea2` is `value`."""
 TWO = Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 0)
 
 
@@ -80,5 +93,8 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "meaning-grid": lambda: draw_grid(painter(), QUESTIONS[0]),
     "meaning-present": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "present"),
     "meaning-others": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "others"),
+    "meaning-joint-grid": lambda: draw_grid(painter_of(load_world(trained("joint"))[0]), JOINT),
+    "meaning-joint-present": lambda: draw_chart(read_measured(ROOT / JOINT_MEASURED), JOINT, "present"),
+    "meaning-joint-others": lambda: draw_chart(read_measured(ROOT / JOINT_MEASURED), JOINT, "others"),
 }
 """Pictures of docs/images by name. The others were drawn once, or are screenshots."""

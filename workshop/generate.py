@@ -25,7 +25,7 @@ from ..nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from ..weighting.options import OPTIONS
 from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES
-from ..world.measure import QUESTIONS
+from ..world.measure import JOINT_QUESTIONS, QUESTIONS, Question
 from ..world.tables import of_answer, picked, read_measured, summary
 from .blueprints import BLUEPRINTS, blueprint
 from .coverage import with_block
@@ -33,7 +33,8 @@ from .coverage import with_block
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
 MEANING, MEASURED = "docs/evidence/meaning.md", "docs/evidence/meaning.csv"
-"""The page about pictures, and the numbers that ``world measure`` wrote."""
+JOINT_MEANING, JOINT_MEASURED = "docs/evidence/meaning-joint.md", "docs/evidence/meaning-joint.csv"
+"""Pages about pictures, and the numbers that ``world measure`` wrote, of each world."""
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
 NODES, NAMES, COMPLETION = "docs/nodes.md", "tests/data/names.json", "web/comfyui/ruler/names.js"
 CASES, MODELS = "tests/cases/README.md", "docs/models.md"
@@ -110,6 +111,8 @@ SHOWN = {
     "color": (("present", 0.0), ("present", 0.5), ("leaked", 0.0), ("leaked", 0.5), ("leaked", 1.5)),
     "padding": (("present", 0.0), ("present", 0.5), ("present", 1.0)),
     "apart": (("leaked", 1.0),),
+    "three apart": (("kinds", 1.0), ("leaked", 1.0)),
+    "four apart": (("kinds", 1.0), ("leaked", 1.0)),
     "regions": (("placed", 1.0), ("present", 1.0), ("kinds", 1.0)),
     "maps": (("favoured", 1.0), ("inside", 1.0), ("distance", 1.0)),
 }
@@ -120,13 +123,15 @@ NOT_SHOWN = ("first half", "second half")
 """Parts of names of ways that hardly differ from others."""
 
 
-def meaning() -> str:
-    """The page about pictures, with tables of what was measured."""
-    page, found = (ROOT / MEANING).read_text(encoding="utf-8"), read_measured(ROOT / MEASURED)
-    for question in QUESTIONS:
+def meaning(path: str, measured: str, questions: Iterable[Question]) -> str:
+    """A page about pictures, with tables of what was measured."""
+    page, found = (ROOT / path).read_text(encoding="utf-8"), read_measured(ROOT / measured)
+    for question in questions:
         asked = question.weights[0], question.answers[0]
-        known = (way for way in question.ways if (question.name, way.name, *asked) in found)
-        question = question._replace(ways=tuple(way for way in known if not way.name.endswith(NOT_SHOWN)))
+        ways = [way for way in question.ways if (question.name, way.name, *asked) in found]
+        if not ways:
+            continue
+        question = question._replace(ways=tuple(way for way in ways if not way.name.endswith(NOT_SHOWN)))
         if question.name in SHOWN:
             page = with_table(page, *picked(found, question, SHOWN[question.name]))
         elif question.name in BY_WEIGHT:
@@ -311,7 +316,9 @@ def with_quotation(name: str, quoted: str) -> str:
 
 
 MADE = {
-    **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, NODES: nodes, INSPECT: inspected},
+    **{GUIDE: guide, REFERENCE: reference, NODES: nodes, INSPECT: inspected},
+    MEANING: partial(meaning, MEANING, MEASURED, QUESTIONS),
+    JOINT_MEANING: partial(meaning, JOINT_MEANING, JOINT_MEASURED, JOINT_QUESTIONS),
     **{CONVERT: converted, LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion, CASES: case_files},
     MODELS: with_block,
     **{f"subgraphs/{name}.json": partial(blueprint, name) for name in BLUEPRINTS},
