@@ -42,8 +42,8 @@ DISC_WORDS = ("a", "and", "disc", *COLORS, *TEXTURES)
 BACKGROUND = (64, 64, 64)
 SIDE = 32
 """Side of a picture, in pixels; places and radii are in pixels too."""
-RADII = {1: (5.0, 7.0), 2: (5.0, 7.0), 3: (4.0, 5.5)}
-"""Least and largest radius, by the number of things."""
+RADII = {1: (5.0, 7.0), 2: (5.0, 7.0), 3: (4.0, 5.5), 4: (3.0, 4.5)}
+"""Least and largest radius, by the number of things; training shows at most three."""
 GAP = 1.5
 """Least distance between the circles around two things."""
 
