@@ -108,5 +108,6 @@ _WEIGHTED: dict[str, Callable[[random.Random, str], str]] = {
     "comfy": lambda draw, word: draw.choice((f"({word}:{_weight(draw)})", f"({word})", f"((very {word}:1.2))")),
     "a1111": lambda draw, word: draw.choice((f"({word}:{_weight(draw)})", f"(({word}))", f"[{word}]", f"{word} BREAK")),
     "compel": lambda draw, word: draw.choice((f"({word}){_weight(draw)}", f"{word}++", f"{word}-", f"({word} cat)0.4")),
+    "novelai": lambda draw, word: draw.choice((f"{_weight(draw)}::{word} ::", f"{{{{{word}}}}}", f"[{word}]")),
     "none": lambda draw, word: f"({word}:{_weight(draw)})",
 }
