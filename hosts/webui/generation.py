@@ -147,7 +147,7 @@ def arm(p: Generation, values: Sequence[Any]) -> None:
                             lambda: chain(*_texts_of(function, model, _prompts_of(p), *rest, **named)),
                             reading.syntax,
                         )
-                    kind = is_negative, bool(getattr(p, "is_hr_pass", False))
+                    kind = is_negative, _is_of_hires(p, *rest, **named)
                     result = function(sampling.texts.watched(model, run, kind), prompts, *rest, **named)
                     for hooks in sampling.hooks:
                         hooks.find()
@@ -315,7 +315,7 @@ def beyond_clip(
                     lambda: chain(*_texts_of(function, model, _prompts_of(p), *rest, **named)),
                     settings.syntax if weights else Settings.syntax,
                 )
-            noted = texts.begin((is_negative, bool(getattr(p, "is_hr_pass", False))))
+            noted = texts.begin((is_negative, _is_of_hires(p, *rest, **named)))
 
             def encode(some: Sequence[str]) -> Any:
                 found = own.encode(some, is_negative=is_negative)
@@ -332,6 +332,11 @@ def beyond_clip(
         return parsed
 
     return around
+
+
+def _is_of_hires(p: Generation, _: Any = None, hires_steps: Any = None, *rest: Any, **named: Any) -> bool:
+    """Whether texts with these numbers of steps are those of hires. fix, which are encoded before its first pass."""
+    return hires_steps is not None or bool(getattr(p, "is_hr_pass", False))
 
 
 def begin_pass(p: Generation, latent: Tensor) -> None:

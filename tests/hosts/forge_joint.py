@@ -458,10 +458,11 @@ def cases(model: Any) -> dict[str, dict[str, Any]]:
             "texts": {TEXT: Weighed(signed, [("red cat", left)]), "": OTHER},
         },
         "hires. fix with another prompt": {
+            "prompts": (WEIGHTED,),
             "fields": {**HIRES, "hr_prompt": "red (cat:0.5)"},
             "plain_fields": {"hr_prompt": "red cat"},
             "texts": {
-                TEXT: PLAIN,
+                TEXT: Weighed(signed),
                 "red cat": Weighed({"cat": (0.5, 1.0)}, known=("red", "cat")),
                 "": OTHER,
             },

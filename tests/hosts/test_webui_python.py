@@ -138,3 +138,4 @@ def test_models_beyond_clip_equal_a_softmax_written_out(joint: dict[str, Any], w
     note_cases(joint, webui_figures, JOINT)
     assert len({name.partition(":")[0] for name in joint}) == 3
     assert {name: found for name, found in joint.items() if found[0] > CLOSE or found[1] < 10 * CLOSE} == {}
+    assert [line for _, _, lines in joint.values() for line in lines if "did not act" in line] == []

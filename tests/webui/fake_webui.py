@@ -266,11 +266,13 @@ class Generation:
     def comment(self, text: str) -> None:
         self.comments[text] = 1
 
-    def get_conds_with_caching(self, function: Any, prompts: list[str], steps: int, caches: list[Any]) -> Any:
+    def get_conds_with_caching(
+        self, function: Any, prompts: list[str], steps: int, caches: list[Any], hires_steps: Any = None
+    ) -> Any:
         for cache in caches:
             if cache[0] is not None and cache[0] == (tuple(prompts), steps):
                 return cache[1]
-        caches[0][1] = function(self.model, prompts, steps, None)
+        caches[0][1] = function(self.model, prompts, steps, hires_steps)
         caches[0][0] = (tuple(prompts), steps)
         return caches[0][1]
 

@@ -134,6 +134,19 @@ def test_weights_equal_a_softmax_written_out(
     assert not torch.allclose(acted.result, stock.result, atol=1e-3)
 
 
+def test_another_prompt_of_hires_fix_leaves_the_first_pass_alone(model: Any) -> None:
+    """The host encodes it before the first pass."""
+    p = fake_joint.Generation(model)
+    p.begin = begin_pass
+    arm(p, list(vars(Settings(True, "a1111", attention="bias", places="red cat: left half")).values()))
+    p.conds(["a (red:1.5) cat and a dog"])
+    caches = [[None, None]]
+    p.get_conds_with_caching(fake_joint.scheduled, fake.SdConditioning(["a red (cat:0.5)"]), 20, caches, 4)
+    alone = generated(model, "a (red:1.5) cat and a dog", scheme="a1111", places="red cat: left half")
+    assert torch.equal(p.sample(), alone.result)
+    assert not [line for line in p.comments if "did not act" in line]
+
+
 def test_places_and_maps_act_and_nothing_is_left(model: Any, host: ModuleType) -> None:
     stock = generated(model, TEXT, negative=TEXT)
     acted = generated(
