@@ -97,10 +97,10 @@ def expected(text: Any, width: int = 32, height: int = 32, count: int = 8) -> An
     return (world.to_pictures(latents).movedim(1, -1) * 255).round()
 
 
-def same_pictures(found: Any, wanted: Any) -> None:
+def same_pictures(pictures: Any, wanted: Any, min_std: float = 30.0) -> None:
     """Note the difference of some pictures, which have something on them."""
-    assert wanted.std() > 30
-    difference(found, wanted)
+    assert wanted.std() > min_std
+    difference(pictures, wanted)
 
 
 @compares("small world, pictures in 8 bits, with its own sampler", limit=1)

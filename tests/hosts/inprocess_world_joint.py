@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from inprocess import CLOSE, compares, difference, main, refusal, run_ours, stock
-from inprocess_world import GUIDANCE, SEED, STEPS, WEIGH, empty, of_pack, same_pictures
+from inprocess_world import GUIDANCE, SEED, STEPS, WEIGH, empty, of_pack
+from inprocess_world import same_pictures as same_shapes
 
 PLAIN = "a red striped disc and a blue plain disc"
 PROMPT = "a red striped disc and (a blue plain disc:{})"
@@ -65,6 +66,11 @@ def weighed(text: str, how: str, **more: Any) -> tuple[Any, Any]:
     """Conditioning, and MODEL if one is given, of Attention Weights."""
     result = run_ours(WEIGH, clip=loaded()[1], text=text, syntax="comfy", how=how, **more)["result"]
     return result[0], result[2]
+
+
+def same_pictures(pictures: Any, wanted: Any) -> None:
+    """As of shapes; of a texture, half or less is coloured."""
+    same_shapes(pictures, wanted, 10.0)
 
 
 def check_pieces_are_those_of_the_hosts_tokenizer() -> None:

@@ -19,9 +19,8 @@ from ...studio.world.measure import (
     Places,
     Prompt,
     Way,
-    painter_of,
 )
-from ...studio.world.model import load_world, trained
+from ...studio.world.model import load_world
 from ...studio.world.scenes import Scene, Thing
 from ...studio.world.tables import read_measured
 from ...studio.world.watched_maps import mean_maps, watched
@@ -33,8 +32,8 @@ from ...weighting.placing.word_maps import key_rows
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED, JOINT_MEASURED = "docs/evidence/meaning.csv", "docs/evidence/meaning-joint.csv"
 """The numbers that ``world measure`` wrote, of each world."""
-JOINT = JOINT_QUESTIONS[0]._replace(ways=tuple(way for way in JOINT_WAYS if way.how != "krea2"))
-"""A phrase in the joint world; up to weight 1 `krea2` is `value`."""
+JOINT = JOINT_QUESTIONS[0]._replace(ways=JOINT_WAYS[:4])
+"""A phrase in the joint world, by the ways that are measured."""
 TWO = Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 0)
 
 
@@ -94,7 +93,6 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "meaning-grid": lambda: draw_grid(painter(), QUESTIONS[0]),
     "meaning-present": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "present"),
     "meaning-others": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "others"),
-    "meaning-joint-grid": lambda: draw_grid(painter_of(load_world(trained("joint"))[0]), JOINT),
     "meaning-joint-present": lambda: draw_chart(read_measured(ROOT / JOINT_MEASURED), JOINT, "present"),
     "meaning-joint-others": lambda: draw_chart(read_measured(ROOT / JOINT_MEASURED), JOINT, "others"),
 }
