@@ -34,6 +34,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"folder for tables and pictures; what is there is not drawn again ({OUT})",
     )
     parser.add_argument("--quick", action="store_true", help="one table, in two to four minutes")
+    parser.add_argument("--powers", action="store_true", help="weights as dials: see docs/powers.md")
 
 
 def _measure(arguments: argparse.Namespace) -> int:
@@ -45,10 +46,11 @@ def _measure(arguments: argparse.Namespace) -> int:
 def _measure_world(arguments: argparse.Namespace) -> int:
     from ..training.log import duration
     from ..world.measure import measure, missing, painter_of, questions_of
+    from ..world.powers import powers_of
     from ..world.tables import measured, tables_of
 
     world, recipe = world_of(arguments.world)
-    questions = questions_of(world, is_quick=arguments.quick)
+    questions = powers_of(world) if arguments.powers else questions_of(world, is_quick=arguments.quick)
     painter, folder = painter_of(world), arguments.out / POINTS
     left = total = missing(folder, questions)
     if total:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..hosts.comfy.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
 from ..hosts.comfy.consumers import HIDDEN, is_used
+from ..hosts.comfy.guidance import guide_text, report_of_guidance
 from ..hosts.comfy.live_tokenizers import as_by_host, as_weighed
 from ..hosts.comfy.loras import HookedClip, find_loras, hook_loras, lora_issues
 from ..hosts.comfy.placing import place_lines
@@ -16,8 +17,8 @@ from ..hosts.comfy.timed import check_branches, encode_timed, timing_from
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighing import check_sections, report_of, weigh_text
-from ..weighting.attention import WAYS
 from ..weighting.convert import TARGETS
+from ..weighting.guidance import GUIDANCE, HOWS
 from ..weighting.options import OPTIONS, EncodeOptions
 from ..weighting.problems import Problem, refused
 from ..weighting.prompt import Issue, Span
@@ -388,12 +389,14 @@ class WeightedCLIPWeighAttention(EncodeNode):
         **inputs("clip", "text"),
         "syntax": make_input(TARGETS, INPUTS["syntax"][1]["tooltip"], counts=True),
         "how": make_input(
-            WAYS,
+            HOWS,
             "What a weight does. bias: multiplies the share of the image's attention that the word gets; below "
             "zero the word is taken away instead of added. value: shares stay, and what is read of the word is "
             "multiplied. negpip: as ComfyUI-ppm's CLIP NegPip, for Stable Diffusion 1, 2 and XL, and Anima: "
             "rows are moved as by ComfyUI, and below zero what is read of the word is taken away. krea2: as "
-            "KJNodes' Krea2 Prompt Weight: value up to 1, and a stronger bias above.",
+            "KJNodes' Krea2 Prompt Weight: value up to 1, and a stronger bias above. guidance: the picture follows "
+            "the prompt with the word and without it, in shares, in any model; one more call of the model a step for "
+            "each different weight.",
         ),
         "strength": make_input(
             "FLOAT",
@@ -437,7 +440,13 @@ class WeightedCLIPWeighAttention(EncodeNode):
         **choices: Any,
     ) -> dict[str, Any]:
         """Encode, and attach the weights; ``choices`` are the other menus."""
-        options, how = self.options(**choices), checked("how", how, WAYS)
+        options, how = self.options(**choices), checked("how", how, HOWS)
+        if how == GUIDANCE:
+            guided = guide_text(clip, text, options, strength, model)
+            result = encoded_result(guided.encoded)
+            conditioning, report = result["result"]
+            report = "\n".join([report, *report_of_guidance(guided.predictions, strength)])
+            return {**result, "result": (conditioning, report, guided.model)}
         weighed = weigh_text(clip, text, options, how, strength, model, unique_id)
         result = encoded_result(weighed.encoded)
         conditioning, report = result["result"]

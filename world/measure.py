@@ -28,6 +28,7 @@ from ..weighting.attention import PLAIN, WAYS, effect_of, way_of
 from ..weighting.chunks import plain_id
 from ..weighting.encoders import EncodedTowers, Encoders
 from ..weighting.fields import weights_by_place
+from ..weighting.guidance import GUIDANCE, predictions
 from ..weighting.options import EncodeOptions
 from ..weighting.padding import PADDINGS
 from ..weighting.schemes import SCHEMES
@@ -127,14 +128,19 @@ class Question(NamedTuple):
     """Names of the answers that are told."""
     kinds: tuple[str, ...] = KINDS
     """Kinds of its things."""
+    num_skipped: int = 0
+    """First prompts that are left out."""
+    sitting: Callable[[Painter, Question], Sitting] | None = None
+    """Makes and judges its pictures; None for `Sitting`."""
 
     @property
     def prompts(self) -> list[Prompt]:
         """Prompts about things of different colours; the weighted one is the first, and every other time the last."""
         rng = random.Random(f"{self.num_things}/prompts")
         choices = {"colors_differ": True, "kinds": self.kinds}
-        scenes = [random_scene(rng, self.num_things, **choices) for _ in range(self.num_prompts)]
-        return [Prompt(scene, -(index % 2) % self.num_things) for index, scene in enumerate(scenes)]
+        scenes = [random_scene(rng, self.num_things, **choices) for _ in range(self.num_skipped + self.num_prompts)]
+        prompts = [Prompt(scene, -(index % 2) % self.num_things) for index, scene in enumerate(scenes)]
+        return prompts[self.num_skipped :]
 
 
 class Prompt(NamedTuple):
@@ -181,8 +187,8 @@ class Judged(NamedTuple):
     """Share of the things that are there with their kind."""
 
 
-Point = Sequence[Sequence[Judged | Mapped]]
-"""Answers by prompt and seed."""
+Point = Sequence[Sequence[Any]]
+"""Answers by prompt and seed, in a named tuple such as `Judged`."""
 
 
 class Painter:
@@ -205,6 +211,8 @@ class Painter:
 
     def drawable(self, prompt: Prompt, way: Way, weight: float = 1.0, part: str = "phrase") -> Drawable:
         """A prompt with a weight, as the network reads it."""
+        if way.how == GUIDANCE:
+            return self.guided(prompt.text(weight, part), way)
         phrases = [thing.phrase for thing in prompt.scene.things]
         (text, own), places = self.read(prompt.text(weight, part), way, phrases), way.places
         if places is None:
@@ -218,6 +226,19 @@ class Painter:
             alone = tuple(self.text(phrase, way, phrases) for phrase in phrases)
             placed = self._regions(text, alone, areas, places)
         return placed if places.until == 1.0 else Timed(placed, text, places.until)
+
+    def guided(self, prompt: str, way: Way) -> Text | Regions:
+        """A prompt weighted by guidance: the texts of its predictions, and their shares."""
+        options = EncodeOptions(**way.options)
+        mixed = predictions(prompt, options)
+        texts = tuple(
+            self.text("".join(fragment.text for fragment in parse(one.text, options.syntax).fragments), Way(""))
+            for one in mixed
+        )
+        if len(mixed) == 1:
+            return texts[0]
+        shares = torch.tensor([one.share for one in mixed])[:, None, None].expand(-1, *CELLS)
+        return Regions(texts, shares, are_predicted=True)
 
     def _regions(self, base: Text, alone: tuple[Text, ...], areas: Sequence[Tensor], places: Places) -> Regions:
         """Texts in their places; the base has none."""
@@ -422,6 +443,15 @@ steps, ``[prompts, seeds, words, 16, 16]``."""
 class Sitting:
     """One question's prompts and their pictures without weights, with which all other pictures are compared."""
 
+    @staticmethod
+    def answers(way: Way) -> type[Any]:
+        """Class of the answers for a way."""
+        return Judged if way.maps is None else Mapped
+
+    def point(self, way: Way, weight: float) -> Point:
+        """Answers for all prompts."""
+        return self.judge(self.draw(way, weight)) if way.maps is None else self.compare(way, weight)
+
     def __init__(self, painter: Painter, question: Question, num_seeds: int = SEEDS) -> None:
         self.painter, self.question, self.prompts = painter, question, question.prompts
         numbers = range(len(self.prompts))
@@ -605,7 +635,7 @@ def measure(
     """
     points = Points()
     for question in questions:
-        sitting = Sitting(painter, question)
+        sitting = (question.sitting or Sitting)(painter, question)
         for way in question.ways:
             for weight in question.weights:
                 path = _path(folder, question, way, weight)
@@ -615,10 +645,9 @@ def measure(
                     **{"way": {**way._asdict(), "options": dict(way.options)}},
                 }
                 about = json.loads(json.dumps(about))  # as it is read again
-                point = _stored(path, about, Judged if way.maps is None else Mapped)
+                point = _stored(path, about, sitting.answers(way))
                 if point is None:
-                    draws = way.maps is None
-                    point = sitting.judge(sitting.draw(way, weight)) if draws else sitting.compare(way, weight)
+                    point = sitting.point(way, weight)
                     _write(path, about, point)
                     say(len(point) * SEEDS)
                 points[question.name, way.name, weight] = point
@@ -629,7 +658,7 @@ def _path(folder: Path, question: Question, way: Way, weight: float) -> Path:
     return folder / f"{question.name} {way.name} {weight:g}.json"
 
 
-def _stored(path: Path, about: Mapping[str, Any], answers: type[Judged | Mapped]) -> Point | None:
+def _stored(path: Path, about: Mapping[str, Any], answers: type[Any]) -> Point | None:
     try:
         stored = parse_json(read_regular(path, MAX_POINT_BYTES))
         point = [[answers(*one) for one in seeds] for seeds in stored.pop("judged")]

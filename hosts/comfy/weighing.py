@@ -93,7 +93,7 @@ def weigh_text(
     moves_rows = _moves_rows(how)
     family = None if clip is None or isinstance(clip, NativeClip) else text_family(clip)
     if family is not None and not isinstance(clip, NativeClip):
-        encode = _encode_as_negpip if moves_rows else _encode_by_host
+        encode = _encode_as_negpip if moves_rows else encode_without_weights
         encoded, tokens = encode(clip, family, text, options)
     else:
         _check_is_known(clip)
@@ -146,7 +146,9 @@ def _check_is_known(clip: EitherClip) -> None:
     )
 
 
-def _encode_by_host(clip: Clip, family: Family, text: str, options: EncodeOptions) -> tuple[Encoded, Sequence[Token]]:
+def encode_without_weights(
+    clip: Clip, family: Family, text: str, options: EncodeOptions
+) -> tuple[Encoded, Sequence[Token]]:
     """Let the host encode a prompt without its syntax; also returns the token of each row."""
     host_text = text_to_weigh(clip, family, text, options)
     tokens = tokens_of_text(clip, host_text)

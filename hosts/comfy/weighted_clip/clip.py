@@ -22,6 +22,7 @@ from ..host_clip import SESSION, base_of, host_clip
 from ..towers import t5_readers
 from ..types import Clip, Conditioning
 from .encoding import Report, Session
+from .guided_tokens import guided_conditioning, guided_tokens
 from .host_texts import is_replaced, text_as_typed, text_to_weigh, tokens_of_text
 from .marks import marked_chunks, values_of
 from .settings import Settings, method_for
@@ -50,7 +51,10 @@ class _Weighted:
         def tokens_of(part: str) -> dict[str, Any]:
             return _tokens(host_clip(self), session, part, {"return_word_ids": return_word_ids, **choices})  # type: ignore[arg-type]
 
-        return timed_tokens(text, session, tokens_of) if session.settings.is_timed else tokens_of(text)
+        def guided(part: str) -> dict[str, Any]:
+            return guided_tokens(part, session, tokens_of)
+
+        return timed_tokens(text, session, guided) if session.settings.is_timed else guided(text)
 
     def encode_from_tokens_scheduled(self, tokens: Any, *rest: Any, **choices: Any) -> Conditioning:
         """Conditioning with the words of the prompt, and weights that act in the attention."""
@@ -59,7 +63,10 @@ class _Weighted:
         def encoded(some: Mapping[str, Any]) -> Conditioning:
             return self._encoded(some, lambda given: stock.encode_from_tokens_scheduled(given, *rest, **choices))
 
-        return timed_conditioning(tokens, vars(self)[SESSION], encoded)
+        def guided(some: Mapping[str, Any]) -> Conditioning:
+            return guided_conditioning(some, encoded)
+
+        return timed_conditioning(tokens, vars(self)[SESSION], guided)
 
     def encode_from_tokens(self, tokens: Any, return_pooled: Any = False, return_dict: bool = False) -> Any:
         """Rows of some tokens; weights act in the attention only as far as the result can carry them."""
