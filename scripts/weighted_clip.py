@@ -41,12 +41,10 @@ class WeightedCLIPScript(scripts.Script):
     def ui(self, is_img2img):
         """The controls, in the order in which the API takes their values."""
         input_accordion, first = getattr(ui_components, "InputAccordion", None), settings.first_values()
-        controls, message_box = accordion.build_accordion(
-            self.title(), self.elem_id, first, input_accordion, exchange.given
-        )
+        controls, said = accordion.build_accordion(self.title(), self.elem_id, first, input_accordion, exchange.given)
         self.infotext_fields = [
             *((control, partial(settings.pasted, name)) for name, control in controls.items()),
-            (message_box, lambda parameters: markup.passing(markup.problems(settings.untaken(parameters)))),
+            (said, lambda parameters: markup.passing(markup.problems(settings.untaken(parameters)))),
         ]
         self.paste_field_names = [settings.infotext_key(name) for name in controls if name != "enabled"]
         return list(controls.values())

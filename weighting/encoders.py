@@ -63,7 +63,7 @@ class Encoders:
     """Text towers with their prompt readers.
 
     >>> from ..encoder.files.checkpoint import seeded_text_model
-    >>> from ..encoder.config import TextConfig
+    >>> from ..encoder.models.config import TextConfig
     >>> model = seeded_text_model(TextConfig(hidden_dim=8, num_heads=2, num_layers=2, mlp_dim=16))
     >>> encoders = Encoders.of_models({"clip_l": model})
     >>> hidden, pooled = encoders("a (red:1.4) cat and a (dog:0.5)", syntax="a1111", scheme="masked_blend")

@@ -105,8 +105,7 @@ def _without(characters: Sequence[Character], weights: Collection[float]) -> lis
     for is_break, stretch in groupby(characters, lambda character: character.is_break):
         if is_break:
             continue
-        line = ""
-        is_first = True
+        line, is_first, is_gone = "", True, False
         for is_gone, run in groupby(stretch, lambda character: character.weight in weights):
             if not is_gone:
                 words = "".join(character.text for character in run)

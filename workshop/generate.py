@@ -23,19 +23,19 @@ from unittest.mock import patch
 
 from ..encoder.option import choice_line
 from ..nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
-from ..studio.world.measure import QUESTIONS
+from ..studio.world.measure import JOINT_QUESTIONS, QUESTIONS, Question
 from ..studio.world.tables import of_answer, picked, read_measured, summary
 from ..weighting.options import OPTIONS
 from ..weighting.schemes import SCHEMES
 from ..weighting.syntax import SYNTAXES
 from .blueprints import BLUEPRINTS, blueprint
 from .coverage import with_block
-from .pictures.docs_pictures import MEASURED
+from .pictures.docs_pictures import JOINT_MEASURED, MEASURED
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE, REFERENCE = "docs/weighting.md", "docs/reference/schemes.md"
-MEANING = "docs/evidence/meaning.md"
-"""The page about pictures."""
+MEANING, JOINT_MEANING = "docs/evidence/meaning.md", "docs/evidence/meaning-joint.md"
+"""The pages about pictures, of each world."""
 LOCALE, CHINESE = (f"locales/{language}/nodeDefs.json" for language in ("en", "zh"))
 NODES, NAMES, COMPLETION = "docs/nodes.md", "tests/data/names.json", "web/comfyui/ruler/names.js"
 CASES, MODELS = "tests/cases/README.md", "docs/models.md"
@@ -112,6 +112,8 @@ SHOWN = {
     "color": (("present", 0.0), ("present", 0.5), ("leaked", 0.0), ("leaked", 0.5), ("leaked", 1.5)),
     "padding": (("present", 0.0), ("present", 0.5), ("present", 1.0)),
     "apart": (("leaked", 1.0),),
+    "three apart": (("kinds", 1.0), ("leaked", 1.0)),
+    "four apart": (("kinds", 1.0), ("leaked", 1.0)),
     "regions": (("placed", 1.0), ("present", 1.0), ("kinds", 1.0)),
     "maps": (("favoured", 1.0), ("inside", 1.0), ("distance", 1.0)),
 }
@@ -122,13 +124,15 @@ NOT_SHOWN = ("first half", "second half")
 """Parts of names of ways that hardly differ from others."""
 
 
-def meaning() -> str:
-    """The page about pictures, with tables of what was measured."""
-    page, measured = (ROOT / MEANING).read_text(encoding="utf-8"), read_measured(ROOT / MEASURED)
-    for question in QUESTIONS:
+def meaning(path: str, csv: str, questions: Iterable[Question]) -> str:
+    """A page about pictures, with tables of what was measured."""
+    page, measured = (ROOT / path).read_text(encoding="utf-8"), read_measured(ROOT / csv)
+    for question in questions:
         asked = question.weights[0], question.answers[0]
-        measured_ways = (way for way in question.ways if (question.name, way.name, *asked) in measured)
-        question = question._replace(ways=tuple(way for way in measured_ways if not way.name.endswith(NOT_SHOWN)))
+        ways = [way for way in question.ways if (question.name, way.name, *asked) in measured]
+        if not ways:
+            continue
+        question = question._replace(ways=tuple(way for way in ways if not way.name.endswith(NOT_SHOWN)))
         if question.name in SHOWN:
             page = with_table(page, *picked(measured, question, SHOWN[question.name]))
         elif question.name in BY_WEIGHT:
@@ -318,7 +322,9 @@ def with_quotation(name: str, quoted: str) -> str:
 
 
 MADE = {
-    **{GUIDE: guide, REFERENCE: reference, MEANING: meaning, NODES: nodes, INSPECT: inspected},
+    **{GUIDE: guide, REFERENCE: reference, NODES: nodes, INSPECT: inspected},
+    MEANING: partial(meaning, MEANING, MEASURED, QUESTIONS),
+    JOINT_MEANING: partial(meaning, JOINT_MEANING, JOINT_MEASURED, JOINT_QUESTIONS),
     **{CONVERT: converted, LOCALE: locale, CHINESE: chinese, NAMES: names, COMPLETION: completion, CASES: case_files},
     MODELS: with_block,
     **{f"subgraphs/{name}.json": partial(blueprint, name) for name in BLUEPRINTS},

@@ -73,7 +73,7 @@ def attention_weights(
         ValueError: If there is no such layer, or as in `TextModel.forward`.
 
     >>> from .config import TextConfig
-    >>> from .files.checkpoint import seeded_text_model
+    >>> from ..files.checkpoint import seeded_text_model
     >>> model = seeded_text_model(TextConfig(hidden_dim=8, num_heads=2, num_layers=2, mlp_dim=16))
     >>> weights = attention_weights(model, torch.full((1, 77), 49407), layer=2)
     >>> tuple(weights.shape), weights[0, 0, 0, 0].item()

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -221,6 +220,8 @@ class ShapeJudge:
 
     def __init__(self) -> None:
         """Draw them all."""
+        from PIL import Image
+
         drawings: list[np.ndarray] = []
         self.shapes: list[Shape] = []
         """Shape of each drawing, in white."""

@@ -703,6 +703,11 @@ ABSENCES = tuple(
     for law in ("nested", "compel")
     for method in ("attention", "token", "remove")
 )
+KEPT_APART = (
+    Way("as always"),
+    Way("bind", binds=True),
+    Way("bind, rest alone", {"bind_rest": "alone"}, binds=True),
+)
 PHRASES, REGIONS = Places("phrases"), Places("regions")
 PLACED_PADDINGS = ("attend", "drop", "clean EOS too")
 CHANGED: Mapping[str, Mapping[str, Any]] = {
@@ -732,14 +737,20 @@ QUESTIONS = (
     Question(
         "apart",
         "Phrases kept apart, and causality",
-        (
-            Way("as always"),
-            Way("bind", binds=True),
-            Way("bind, rest alone", {"bind_rest": "alone"}, binds=True),
-            Way("not causal", {"is_causal": False}),
-        ),
+        (*KEPT_APART, Way("not causal", {"is_causal": False})),
         (1.0,),
         num_prompts=25,
+    ),
+    *(
+        Question(
+            f"{name} apart",
+            f"{name.title()} phrases kept apart",
+            KEPT_APART,
+            (1.0,),
+            num_things=number,
+            answers=("present", "kinds", "leaked"),
+        )
+        for name, number in (("three", 3), ("four", 4))
     ),
     Question(
         "places",

@@ -69,8 +69,9 @@ class DialSitting(Sitting):
         for index, (prompt, judged) in enumerate(zip(self.prompts, self.judge(drawn), strict=True)):
             color = prompt.scene.things[prompt.target].color
             pictures = (drawn, self.gone, self.plain[0])
-            pixels = (amounts(rows[index], color).tolist() for rows in pictures)
-            point.append([_dialled(*seed, weight) for seed in zip(*pixels, judged, strict=True)])
+            pixels, without, whole = (amounts(rows[index], color).tolist() for rows in pictures)
+            seeds = zip(pixels, without, whole, judged, strict=True)
+            point.append([_dialled(*seed, weight) for seed in seeds])
         return point
 
 

@@ -11,15 +11,17 @@ import random
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw
 from torch import Tensor
 
 from ...encoder.quoting import quote
 from ..output.files import folder_written_whole
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 COLORS = {
     "red": (220, 40, 40),
@@ -40,8 +42,8 @@ DISC_WORDS = ("a", "and", "disc", *COLORS, *TEXTURES)
 BACKGROUND = (64, 64, 64)
 SIDE = 32
 """Side of a picture, in pixels; places and radii are in pixels too."""
-RADII = {1: (5.0, 7.0), 2: (5.0, 7.0), 3: (4.0, 5.5)}
-"""Least and largest radius, by the number of things."""
+RADII = {1: (5.0, 7.0), 2: (5.0, 7.0), 3: (4.0, 5.5), 4: (3.0, 4.5)}
+"""Least and largest radius, by the number of things; training shows at most three."""
 GAP = 1.5
 """Least distance between the circles around two things."""
 
@@ -218,6 +220,8 @@ def drawn_shape(
     background: Sequence[int],
 ) -> Image.Image:
     """Draw a shape, moved by some pixels and scaled, in a colour."""
+    from PIL import Image, ImageDraw
+
     picture, unit = Image.new("RGB", (style.side, style.side), tuple(background)), style.side / 96
     canvas, fill = ImageDraw.Draw(picture), tuple(color)
     x, y = (
@@ -241,6 +245,8 @@ def drawn_shape(
 
 def write_shapes(folder: Path, size: int = 48, copies: tuple[int, int] = (20, 4), seed: int = 0) -> Mapping[str, int]:
     """Write pictures, each with its caption: ``train`` and ``held_out``, of different combinations."""
+    from PIL import Image
+
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already, and is no empty folder; choose another one")
     rng, counts = random.Random(seed), dict[str, int]()

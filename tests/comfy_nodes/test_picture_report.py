@@ -78,7 +78,7 @@ def test_an_embedding_that_is_there_is_used(files: dict[str, Path]) -> None:
     for more in (", TI: good", f', TI hashes: "good: {digest}"', f', TI: "good, good", TI hashes: "good: {digest}"'):
         assert undone(more) == []
     [line] = undone(', TI hashes: "good: 00112233aabb"')
-    assert "another file" in line and digest in line
+    assert "not the picture's file" in line and digest in line
 
 
 def test_an_embedding_for_another_model_is_not_used(files: dict[str, Path]) -> None:

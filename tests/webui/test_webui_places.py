@@ -409,9 +409,9 @@ def test_the_axis_replaces_the_lines_of_its_phrase(plot: Any, model: Any) -> Non
     values = ["Red cat: top", "red cat: left half, 0-0.6", "off"]
     expected = [box.replace("red cat: left half\n", "") + f"\n{values[0]}"] * 2 + [""]
     expected[1] = expected[1].replace(values[0], values[1])
-    for cell, lines in zip(cells(plot, Generation(model), "FieldBias", values), expected, strict=True):
+    for cell, lines in zip(cells(plot, Generation(model), "Places", values), expected, strict=True):
         arm(cell, list({**vars(Settings()), "enabled": True, "places": box}.values()))
         assert cell.extra_generation_params.get("Weighted CLIP places", "") == lines
     for wrong, words in ((["red cat"], "no colon"), ([], "write a line")):
         with pytest.raises(WebUIError, match=words):
-            cells(plot, Generation(model), "FieldBias", wrong)
+            cells(plot, Generation(model), "Places", wrong)

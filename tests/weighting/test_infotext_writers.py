@@ -108,7 +108,7 @@ CASES = {
     "two negative prompts in one line": Case(
         f"a cat. Negative prompt: b. Negative prompt: c. {LINE}",
         "a cat. Negative prompt: b. Negative prompt: c.",
-        problems=("is not clear", "within a line"),
+        problems=("it is unclear", "within a line"),
     ),
     "settings without commas": Case(
         "a cat\nSteps: 20 Sampler: Euler a Seed: 7",
@@ -126,10 +126,10 @@ CASES = {
         "a cat\nSteps：20，Seed：7", "a cat\nSteps：20，Seed：7", settings={}, problems=("cannot be split",)
     ),
     "settings before the negative prompt": Case(
-        f"a cat\n{LINE}\nNegative prompt: blurry", negative="blurry", problems=("behind the settings",)
+        f"a cat\n{LINE}\nNegative prompt: blurry", negative="blurry", problems=("after the settings",)
     ),
     "settings before the negative prompt, one line": Case(
-        f"a cat. {LINE} Negative prompt: blurry", "a cat.", "blurry", problems=("behind the settings", "within a line")
+        f"a cat. {LINE} Negative prompt: blurry", "a cat.", "blurry", problems=("after the settings", "within a line")
     ),
     "a negative prompt in a setting": Case(
         f'a cat\nNegative prompt: blurry\n{LINE}, Wildcard negative: "Negative prompt: b, c"',

@@ -57,7 +57,7 @@ TENTHS = ["0", "0.01", "0.1", "0.25", "0.3", "0.35", "0.5", "0.9", "1", "1.05", 
 
 
 @settings(max_examples=80)
-@given(weights=st.lists(st.sampled_from(TENTHS), min_size=1, max_size=5), step=st.sampled_from(FINEST_STEPS))
+@given(weights=st.lists(st.sampled_from(TENTHS), min_size=1, max_size=5), step=st.sampled_from([*FINEST_STEPS]))
 def test_rows_stand_as_often_as_fractions_say(weights: list[str], step: str) -> None:
     text = "a " + " ".join(f"(cat:{weight})" for weight in weights)
     encoded = encode(text, finest_step=step)

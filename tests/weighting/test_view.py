@@ -188,7 +188,7 @@ def test_bytes_of_a_character_put_together_are_it(text: str) -> None:
             assert not waiting
             own.decode()  # whole
             continue
-        assert part.own == own
+        assert part.content == own
         assert part.first == len(waiting) + 1
         waiting += own
         if len(waiting) == len(part.text.encode()):

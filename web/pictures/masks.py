@@ -265,7 +265,7 @@ def mask_labels(chunk: TokenChunk, text: str) -> list[str]:
 
     >>> from ...encoder.tokenizer import default_tokenizer
     >>> from ...weighting.options import EncodeOptions
-    >>> from ...weighting.reading import read_prompt
+    >>> from ...weighting.reading.prompt_reader import read_prompt
     >>> chunk = read_prompt("a (red:1.2) cat", EncodeOptions(), default_tokenizer()).chunks[0]
     >>> mask_labels(chunk, "a (red:1.2) cat")[:7]
     ['BOS', 'a', 'red', 'cat', 'EOS', 'PAD', 'PAD']

@@ -56,7 +56,7 @@ def convert(text: str, source: str, target: str, tokenize: Tokenize, *, is_clean
     Raises:
         ValueError: If a syntax is unknown.
 
-    >>> from ..encoder.tokenizer import default_tokenizer
+    >>> from ...encoder.tokenizer import default_tokenizer
     >>> convert("a ((red)) [cat], (dog:1.3)", "a1111", "compel", default_tokenizer()).text
     'a (red)1.21 (cat)0.90909091 , (dog)1.3'
     """

@@ -64,7 +64,7 @@ def standing_texts(prompt: TimedPrompt, steps: int, counter: Counter) -> list[St
 def read_standing(
     prompt: TimedPrompt,
     texts: Sequence[StandingText],
-    read_text: Callable[[str], ReadPrompt],
+    read_part: Callable[[str], ReadPrompt],
     issues: Sequence[Issue] = (),
 ) -> list[TimedRead]:
     """Read the first texts of a timed prompt."""
@@ -77,7 +77,7 @@ def read_standing(
         of_branch.setdefault(min(branch, texts[-1].branch), []).append(issue)
     result: list[TimedRead] = []
     for index, fragment, steps in texts:
-        parsed = relocated(read_text(fragment.text), prompt.source, fragment)
+        parsed = relocated(read_part(fragment.text), prompt.source, fragment)
         new = [*of_branch.pop(index, []), *(issue for issue in parsed.issues if issue not in seen)]
         seen.update(new)
         parsed = parsed._replace(issues=at_most(MAX_ISSUES, sorted(new, key=lambda issue: issue.span)))
@@ -111,7 +111,7 @@ NOT_HERE = "The WebUI does not read it in this place"
 def read_as_webui(
     source: str,
     steps: int,
-    read_text: Callable[[str], ReadPrompt],
+    read_part: Callable[[str], ReadPrompt],
     *,
     is_negative: bool = False,
     has_comments: bool = True,
@@ -128,7 +128,7 @@ def read_as_webui(
         issues.append(Issue("tag-as-text", message, tag.span))
 
     def read_here(text: str) -> ReadPrompt:
-        return reworded(read_text(text), TIMED_READER, NOT_HERE)
+        return reworded(read_part(text), TIMED_READER, NOT_HERE)
 
     reads = read_standing(prompt, texts[:MAX_TEXTS], read_here, issues)
     return reads, texts[MAX_TEXTS:]

@@ -65,9 +65,9 @@ def view(parsed: ReadPrompt, tags: Iterable[Span] = ()) -> dict[str, Any]:
         - ``phrase``: number of the bound phrase it is in, counted from 1, if any;
         - ``problems``: indices of the issues about it.
 
-    >>> from ..encoder.tokenizer import default_tokenizer
-    >>> from .options import EncodeOptions
-    >>> from .reading import read_prompt
+    >>> from ...encoder.tokenizer import default_tokenizer
+    >>> from ..options import EncodeOptions
+    >>> from .prompt_reader import read_prompt
     >>> v = view(read_prompt("a (cat:1.2)", EncodeOptions(), default_tokenizer()))
     >>> [(chip["text"], chip["note"]) for chip in v["chunks"][0]["chips"]]
     [('a', ''), ('cat', '1.2')]
@@ -159,9 +159,9 @@ def encoded_text(parsed: ReadPrompt, *, is_timed: bool = False) -> str:
         parsed: The prompt.
         is_timed: Whether it is a text of a timed prompt, of which the whole is wanted.
 
-    >>> from ..encoder.tokenizer import default_tokenizer
-    >>> from .options import EncodeOptions
-    >>> from .reading import read_prompt
+    >>> from ...encoder.tokenizer import default_tokenizer
+    >>> from ..options import EncodeOptions
+    >>> from .prompt_reader import read_prompt
     >>> text = "a (cat:1.2)<lora:ink:0.8> # in a bowl"
     >>> encoded_text(read_prompt(text, EncodeOptions(syntax="a1111"), default_tokenizer()))
     'a (cat:1.2) '
@@ -194,9 +194,9 @@ def encodings_text(num_encodings: int, num_chunks: int) -> str:
 def bound_text(parsed: ReadPrompt) -> str:
     r"""Number of bound phrases of a prompt, and of passes; empty if there are none.
 
-    >>> from ..encoder.tokenizer import default_tokenizer
-    >>> from .options import EncodeOptions
-    >>> from .reading import read_prompt
+    >>> from ...encoder.tokenizer import default_tokenizer
+    >>> from ..options import EncodeOptions
+    >>> from .prompt_reader import read_prompt
     >>> bound_text(read_prompt("a red cat, a blue dog", EncodeOptions(bind="red cat\nblue dog"), default_tokenizer()))
     '2 phrases kept apart in 3 passes'
     """
@@ -382,7 +382,7 @@ class TokenBytes(NamedTuple):
 def token_bytes(tokens: Iterable[Token], symbol: Callable[[int], str]) -> list[TokenBytes | None]:
     r"""Find the tokens that are not whole characters.
 
-    >>> from ..encoder.tokenizer import default_tokenizer
+    >>> from ...encoder.tokenizer import default_tokenizer
     >>> tokens = [Token(one.id) for one in default_tokenizer()("fox 🦊")]
     >>> [str(one) for one in token_bytes(tokens, default_tokenizer().symbol)]
     ['None', 'f0 9f a6: bytes 1 to 3 of 4 of 🦊', '8a: byte 4 of 4 of 🦊']

@@ -9,8 +9,19 @@ from pathlib import Path
 from PIL import Image
 
 from ...encoder.image_file import image_of
-from ...studio.world.measure import QUESTIONS, SEEDS, WEIGHTS, Painter, Places, Prompt, Way
-from ...studio.world.model import load_world
+from ...studio.world.measure import (
+    JOINT_QUESTIONS,
+    JOINT_WAYS,
+    QUESTIONS,
+    SEEDS,
+    WEIGHTS,
+    Painter,
+    Places,
+    Prompt,
+    Way,
+    painter_of,
+)
+from ...studio.world.model import load_world, trained
 from ...studio.world.scenes import Scene, Thing
 from ...studio.world.tables import read_measured
 from ...studio.world.watched_maps import mean_maps, watched
@@ -21,8 +32,10 @@ from ...weighting.guidance import GUIDANCE
 from ...weighting.placing.word_maps import key_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-MEASURED = "docs/evidence/meaning.csv"
-"""The numbers that ``world measure`` wrote."""
+MEASURED, JOINT_MEASURED = "docs/evidence/meaning.csv", "docs/evidence/meaning-joint.csv"
+"""The numbers that ``world measure`` wrote, of each world."""
+JOINT = JOINT_QUESTIONS[0]._replace(ways=tuple(way for way in JOINT_WAYS if way.how != "krea2"))
+"""A phrase in the joint world; up to weight 1 `krea2` is `value`."""
 TWO = Prompt(Scene((Thing("red", "circle"), Thing("blue", "square"))), 0)
 
 
@@ -95,5 +108,8 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     "meaning-grid": lambda: draw_grid(painter(), QUESTIONS[0]),
     "meaning-present": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "present"),
     "meaning-others": lambda: draw_chart(read_measured(ROOT / MEASURED), QUESTIONS[0], "others"),
+    "meaning-joint-grid": lambda: draw_grid(painter_of(load_world(trained("joint"))[0]), JOINT),
+    "meaning-joint-present": lambda: draw_chart(read_measured(ROOT / JOINT_MEASURED), JOINT, "present"),
+    "meaning-joint-others": lambda: draw_chart(read_measured(ROOT / JOINT_MEASURED), JOINT, "others"),
 }
 """Pictures of docs/images by name. The others were drawn once, or are screenshots."""
