@@ -67,7 +67,7 @@ def check_weight_one_is_stock() -> None:
         expected = stock(clip, PLAIN)
         for inputs in ({"text": PLAIN}, {"text": "a (red:1) cat on a mat, oil painting in snow"}, {"strength": 0.0}):
             result = run_ours(NODE, clip=clip, model=model, how="guidance", **{"text": TEXT, **inputs})["result"]
-            assert result[2] is model and "no word is weighed" in result[1]
+            assert result[2] is model and "no word is weighted" in result[1]
             difference(result[0], expected)
         difference(stock(served(clip, scheme="guidance"), PLAIN), expected)
 
