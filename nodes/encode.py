@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..hosts.comfy.clip.clip import EitherClip, encode_text, is_sdxl, towers_of, zeroed
+from ..hosts.comfy.clip.guidance import guide_text, report_of_guidance
 from ..hosts.comfy.clip.loras import HookedClip, find_loras, hook_loras, lora_issues
 from ..hosts.comfy.clip.timed_prompts import check_branches, encode_timed, timing_from
 from ..hosts.comfy.clip.weighted_rows import check_sections, report_of, weight_text
@@ -16,7 +17,7 @@ from ..hosts.comfy.placing.placements import place_lines
 from ..hosts.comfy.titles import WEIGHTED_PROMPT
 from ..hosts.comfy.types import ModelPatcher
 from ..hosts.comfy.weighted_clip.live_tokenizers import as_by_host, as_weighted
-from ..weighting.attention import WAYS
+from ..weighting.guidance import GUIDANCE, HOWS
 from ..weighting.options import OPTIONS, EncodeOptions
 from ..weighting.reading.convert import TARGETS
 from ..weighting.reading.prompt_reader import parse_encoded
@@ -392,12 +393,14 @@ class WeightedCLIPWeighAttention(EncodeNode):
         **inputs("clip", "text"),
         "syntax": make_input(TARGETS, INPUTS["syntax"][1]["tooltip"], counts=True),
         "how": make_input(
-            WAYS,
+            HOWS,
             "What a weight does. bias: multiplies the share of the image's attention that the word gets; below "
             "zero the word is taken away instead of added. value: the share stays, and what the image takes from the "
             "word is multiplied. negpip: as ComfyUI-ppm's CLIP NegPip, for Stable Diffusion 1, 2 and XL, and Anima: "
             "rows are moved as in ComfyUI, and below zero what the image takes from the word is subtracted. krea2: as "
-            "KJNodes' Krea2 Prompt Weight: value up to 1, and a stronger bias above.",
+            "KJNodes' Krea2 Prompt Weight: value up to 1, and a stronger bias above. guidance (experimental): the "
+            "picture follows the prompt with the word and without it, in shares, in any model; one more call of the "
+            "model a step for each different weight.",
         ),
         "strength": make_input(
             "FLOAT",
@@ -441,7 +444,13 @@ class WeightedCLIPWeighAttention(EncodeNode):
         **choices: Any,
     ) -> dict[str, Any]:
         """Encode, and attach the weights; ``choices`` are the other menus."""
-        options, how = self.options(**choices), checked("how", how, WAYS)
+        options, how = self.options(**choices), checked("how", how, HOWS)
+        if how == GUIDANCE:
+            guided = guide_text(clip, text, options, strength, model)
+            result = encoded_result(guided.encoded)
+            conditioning, report = result["result"]
+            report = "\n".join([report, *report_of_guidance(guided.predictions, strength)])
+            return {**result, "result": (conditioning, report, guided.model)}
         weighed = weight_text(clip, text, options, how, strength, model, unique_id)
         result = encoded_result(weighed.encoded)
         conditioning, report = result["result"]

@@ -15,6 +15,7 @@ from ..hosts.comfy.weighted_clip.served_texts import tell_served
 from ..hosts.comfy.weighted_clip.settings import ATTENTION, AUTO, CHOICES, ClipSettings
 from ..hosts.comfy.weighted_clip.wrapped_clip import settings_of, weighted_clip
 from ..weighting.attention import way_of
+from ..weighting.guidance import GUIDANCE
 from ..weighting.options import EncodeOptions
 from ..weighting.reading.prompt_reader import ReadPrompt
 from ..weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
@@ -49,7 +50,9 @@ class WeightedCLIP(Node):
             CHOICES,
             "What a weight does. auto: in Stable Diffusion 1, 2 and XL as in ComfyUI, in all others in the attention, "
             "where the picture reads the words. A scheme: as in the program of that name. attention: the "
-            "picture reads more or less of a word, in any model.",
+            "picture reads more or less of a word, in any model. guidance (experimental): the picture follows the "
+            "prompt with and without the word, in shares, in any model; one more call of the model a step for each "
+            "different weight.",
             counts=True,
         ),
         "strength": make_input(
@@ -94,7 +97,9 @@ class WeightedCLIP(Node):
         checked("scheme", scheme, CHOICES)
         if scheme == AUTO:
             return EncodeOptions(**choices)
-        if scheme.startswith(ATTENTION):
+        if scheme == GUIDANCE:
+            scheme = "unweighted"
+        elif scheme.startswith(ATTENTION):
             scheme = way_of(scheme.removeprefix(ATTENTION)).scheme
         return EncodeOptions(scheme=scheme, **choices)
 
@@ -107,7 +112,7 @@ class WeightedCLIP(Node):
     def reader_for(values: Mapping[str, Any]) -> Callable[[Clip, str, EncodeOptions], ReadPrompt]:
         """Reading of prompts for T5, Qwen and others."""
         scheme = str(values.get("scheme", AUTO))
-        return as_weighted if scheme == AUTO or scheme.startswith(ATTENTION) else as_by_host
+        return as_weighted if scheme in (AUTO, GUIDANCE) or scheme.startswith(ATTENTION) else as_by_host
 
     def run(
         self,

@@ -24,6 +24,7 @@ from ...encoder.foreign_text import parse_json
 from ...encoder.regular_file import read_regular
 from ...weighting.attention import PLAIN, WAYS, effect_of, way_of
 from ...weighting.encoders import EncodedTowers, Encoders
+from ...weighting.guidance import GUIDANCE, predictions
 from ...weighting.options import EncodeOptions
 from ...weighting.padding import PADDINGS
 from ...weighting.phrases.words import words_of_towers
@@ -128,14 +129,19 @@ class Question(NamedTuple):
     """Names of the answers that are told."""
     kinds: tuple[str, ...] = KINDS
     """Kinds of its things."""
+    num_skipped: int = 0
+    """First prompts that are left out."""
+    sitting: Callable[[Painter, Question], Sitting] | None = None
+    """Makes and judges its pictures; None for `Sitting`."""
 
     @property
     def prompts(self) -> list[Prompt]:
         """Prompts about things of different colours; the weighted one is the first, and every other time the last."""
         rng = random.Random(f"{self.num_things}/prompts")
         choices = {"colors_differ": True, "kinds": self.kinds}
-        scenes = [random_scene(rng, self.num_things, **choices) for _ in range(self.num_prompts)]
-        return [Prompt(scene, -(index % 2) % self.num_things) for index, scene in enumerate(scenes)]
+        scenes = [random_scene(rng, self.num_things, **choices) for _ in range(self.num_skipped + self.num_prompts)]
+        prompts = [Prompt(scene, -(index % 2) % self.num_things) for index, scene in enumerate(scenes)]
+        return prompts[self.num_skipped :]
 
 
 class Prompt(NamedTuple):
@@ -182,8 +188,8 @@ class Judged(NamedTuple):
     """Share of the things that are there with their kind."""
 
 
-Point = Sequence[Sequence[Judged | Mapped]]
-"""Answers by prompt and seed."""
+Point = Sequence[Sequence[Any]]
+"""Answers by prompt and seed, in a named tuple such as `Judged`."""
 
 
 class Painter:
@@ -206,6 +212,8 @@ class Painter:
 
     def drawable(self, prompt: Prompt, way: Way, weight: float = 1.0, part: str = "phrase") -> Drawable:
         """A prompt with a weight, as the network reads it."""
+        if way.how == GUIDANCE:
+            return self.guided(prompt.text(weight, part), way)
         phrases = [thing.phrase for thing in prompt.scene.things]
         (text, phrase_rows), places = self.read(prompt.text(weight, part), way, phrases), way.places
         if places is None:
@@ -219,6 +227,19 @@ class Painter:
             alone = tuple(self.text(phrase, way, phrases) for phrase in phrases)
             placed = self._regions(text, alone, areas, places)
         return placed if places.until == 1.0 else Timed(placed, text, places.until)
+
+    def guided(self, prompt: str, way: Way) -> Text | Regions:
+        """A prompt weighted by guidance: the texts of its predictions, and their shares."""
+        options = EncodeOptions(**way.options)
+        mixed = predictions(prompt, options)
+        texts = tuple(
+            self.text("".join(fragment.text for fragment in parse(form.text, options.syntax).fragments), Way(""))
+            for form in mixed
+        )
+        if len(mixed) == 1:
+            return texts[0]
+        shares = torch.tensor([form.share for form in mixed])[:, None, None].expand(-1, *CELLS)
+        return Regions(texts, shares, are_predicted=True)
 
     def _regions(self, base: Text, alone: tuple[Text, ...], areas: Sequence[Tensor], places: Places) -> Regions:
         """Texts in their places; the base has none."""
@@ -425,6 +446,15 @@ steps, ``[prompts, seeds, words, 16, 16]``."""
 class Sitting:
     """One question's prompts and their pictures without weights, with which all other pictures are compared."""
 
+    @staticmethod
+    def answers(way: Way) -> type[Any]:
+        """Class of the answers for a way."""
+        return Judged if way.maps is None else Mapped
+
+    def point(self, way: Way, weight: float) -> Point:
+        """Answers for all prompts."""
+        return self.judge(self.draw(way, weight)) if way.maps is None else self.compare(way, weight)
+
     def __init__(self, painter: Painter, question: Question) -> None:
         self.painter, self.question, self.prompts = painter, question, question.prompts
         numbers = range(len(self.prompts))
@@ -615,7 +645,7 @@ def measure(
     """
     points = Points()
     for question in questions:
-        sitting = Sitting(painter, question)
+        sitting = (question.sitting or Sitting)(painter, question)
         for way in question.ways:
             for weight in question.weights:
                 path = _path(folder, question, way, weight)
@@ -625,10 +655,9 @@ def measure(
                     **{"way": {**way._asdict(), "options": dict(way.options)}},
                 }
                 header = json.loads(json.dumps(header))  # as it is read again
-                point = _stored(path, header, Judged if way.maps is None else Mapped)
+                point = _stored(path, header, sitting.answers(way))
                 if point is None:
-                    draws = way.maps is None
-                    point = sitting.judge(sitting.draw(way, weight)) if draws else sitting.compare(way, weight)
+                    point = sitting.point(way, weight)
                     _write(path, header, point)
                     say(len(point) * question.num_seeds)
                 points[question.name, way.name, weight] = point
@@ -639,7 +668,7 @@ def _path(folder: Path, question: Question, way: Way, weight: float) -> Path:
     return folder / f"{question.name} {way.name} {weight:g}.json"
 
 
-def _stored(path: Path, header: Mapping[str, Any], answers: type[Judged | Mapped]) -> Point | None:
+def _stored(path: Path, header: Mapping[str, Any], answers: type[Any]) -> Point | None:
     try:
         stored = parse_json(read_regular(path, MAX_POINT_BYTES))
         point = [[answers(*values) for values in seeds] for seeds in stored.pop("judged")]
@@ -872,6 +901,11 @@ def questions_of(
 ) -> tuple[Question, ...]:
     """The measurement of a kind of world, with at most so many prompts of each question, and pictures of each."""
     questions = {"unet": (QUESTIONS, QUICK), "joint": (JOINT_QUESTIONS, JOINT_QUICK)}[world.name][is_quick]
+    return limited(questions, max_prompts, num_seeds)
+
+
+def limited(questions: Sequence[Question], max_prompts: int | None, num_seeds: int) -> tuple[Question, ...]:
+    """Questions with at most so many prompts of each, and pictures of each prompt."""
     return tuple(
         question._replace(
             num_prompts=min(question.num_prompts, max_prompts or question.num_prompts), num_seeds=num_seeds

@@ -28,11 +28,15 @@ ANSWERS = {
     "blank": "Of a blank map",
     "read": "Share of the attention",
     "own_half": "Of it in its half",
+    "amount": "Amount of its colour",
+    "error": "Distance from the weight",
+    "near": "Within 0.2 of it",
 }
-"""Titles of the answers of `Judged` and `Mapped`."""
+"""Titles of the answers to questions."""
 SHARES = (
     *("present", "right", "others", "leaked", "sureness", "moved", "placed", "kinds"),
     *("favoured", "inside", "covered", "distance", "blank", "read", "own_half"),
+    *("amount", "error", "near"),
 )
 """Answers told in percent."""
 
@@ -140,7 +144,7 @@ def tables_of(means: Measured, question: Question) -> dict[str, Table]:
 
     Of maps at one weight, all answers are in one table, ``beside``.
     """
-    if len(question.weights) == 1 and any(way.maps for way in question.ways):
+    if len(question.weights) == 1 and (any(way.maps for way in question.ways) or question.sitting is not None):
         return {"beside": beside(means, question)}
     tables = {answer: of_answer(means, question, answer) for answer in question.answers}
     is_judged = 0.0 in question.weights and "present" in question.answers

@@ -140,7 +140,7 @@ def test_several_prompts_in_one_are_refused() -> None:
 
 
 def test_an_unknown_way_from_a_link_is_refused() -> None:
-    with pytest.raises(ValueError, match="how must be one of: bias, value, negpip, krea2; got 'louder'"):
+    with pytest.raises(ValueError, match="how must be one of: bias, value, negpip, krea2, guidance; got 'louder'"):
         run(how="louder")
 
 

@@ -143,6 +143,13 @@ def check_our_nodes_draw_what_is_measured_without_a_host() -> None:
             same_pictures(found, expected(painter().text(PROMPT, way(how=how))))
 
 
+@compares("small world, pictures by guidance, with its sampler", limit=1)
+def check_guidance_draws_what_is_measured_without_a_host() -> None:
+    clip, text = loaded()[1], "a red circle and (a blue square:0.5)"
+    (positive, _, _) = run_ours(WEIGH, clip=clip, text=text, syntax="comfy", how="guidance")["result"]
+    same_pictures(drawn(positive), expected(painter().guided(text, way(how="guidance"))))
+
+
 @compares("small world, pictures with placed phrases, regions and Conditioning (Set Mask), with its sampler", limit=1)
 def check_places_draw_what_is_measured_without_a_host() -> None:
     import nodes

@@ -27,6 +27,7 @@ from ...studio.world.watched_maps import mean_maps, watched
 from ...web import pictures
 from ...web.pictures.measured import draw_chart, draw_grid
 from ...web.pictures.weight_grid import draw_weight_grid
+from ...weighting.guidance import GUIDANCE
 from ...weighting.placing.word_maps import key_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,6 +88,19 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     ),
     "webui-grid": lambda: weights(
         {"off": "a1111", "masked_blend": "masked_blend", "compel": "compel"}, (0, 0.25, 0.5, 0.75, 1)
+    ),
+    "dial": lambda: draw_grid(
+        painter(),
+        QUESTIONS[0]._replace(
+            ways=(
+                Way("CLIP Text Encode", {"scheme": "comfy"}),
+                Way("Fade Words", {"scheme": "masked_blend"}),
+                Way("guidance", how=GUIDANCE),
+            ),
+            weights=(0.0, 0.25, 0.5, 0.75, 1.0),
+        ),
+        seeds=2,
+        number=1,
     ),
     "places": places,
     "meaning-maps": maps,

@@ -13,6 +13,7 @@ from ...studio.world.measure import PHRASES, REGIONS, Drawable, Timed, Way
 from ...studio.world.unet import Text
 from ...web.pictures.canvas import Canvas
 from ...web.pictures.style import DARK
+from ...weighting.guidance import GUIDANCE
 from . import help_pictures
 from .docs_pictures import TWO, painter
 from .help_pictures import DROP, FADED, SOME, as_picture, kept_apart, of_two
@@ -20,6 +21,7 @@ from .help_pictures import DROP, FADED, SOME, as_picture, kept_apart, of_two
 SIDE, BAND = 400, 36
 """Size of a thumbnail and height of the names in it, in pixels."""
 BLEND = SOME["masked_blend"]
+HALF = "a red circle and (a blue square:0.5)"
 ONE, BOTH, NEGATIVE = "a red circle", TWO.text(part=""), "a red circle (and a blue square:-1)"
 
 
@@ -80,6 +82,9 @@ PICTURES: dict[str, Callable[[], Image.Image]] = {
     ),
     "12 Long prompt with BREAK": lambda: compared(
         {"and": of_two(), "BREAK": text("a red circle BREAK a blue square", Way("", {"syntax": "a1111"}))}, (6, 5)
+    ),
+    "21 Half a thing": lambda: compared(
+        {"stock, 0.5": text(HALF), "guidance, 0.5": painter().guided(HALF, Way("", how=GUIDANCE))}, (1, 2)
     ),
     "13 From an A1111 picture": lambda: of_help("read-parameters"),
 }

@@ -93,7 +93,7 @@ def weight_text(
     moves_rows = _moves_rows(how)
     family = None if clip is None or isinstance(clip, NativeClip) else text_family(clip)
     if family is not None and not isinstance(clip, NativeClip):
-        encode = _encode_as_negpip if moves_rows else _encode_by_host
+        encode = _encode_as_negpip if moves_rows else encode_without_weights
         encoded, tokens = encode(clip, family, text, options)
     else:
         _check_is_known(clip)
@@ -148,7 +148,7 @@ def _check_is_known(clip: EitherClip) -> None:
     )
 
 
-def _encode_by_host(
+def encode_without_weights(
     clip: Clip, family: ModelFamily, text: str, options: EncodeOptions
 ) -> tuple[EncodedText, Sequence[Token]]:
     """Let the host encode a prompt without its syntax; also returns the token of each row."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from ....encoder.quoting import quote
 from ....weighting.attention import effect_of
 from ....weighting.encoders import Encoders, Prepared
+from ....weighting.guidance import GUIDANCE
 from ....weighting.pipeline import EncodedPrompt
 from ....weighting.reading.prompt_reader import ReadPrompt
 from ....weighting.schemes import SCHEMES
@@ -198,6 +199,8 @@ class Session:
                 check_same_signs({name: [prompt.read] for name, prompt in call.prompts.items()})
             return with_signs(conditioning, call.prompts)
         rows, values = conditioning[0]
+        if self.method.way == GUIDANCE:
+            return with_words(conditioning, self._words(call, conditioning))
         parts = parts_of_rows(call.clip, self.method.family, call.tokens, num_rows_read(rows, values), call.sizes)
         effects = [effect_of(token.weight, self.method.way, self.settings.strength) for token in shared_tokens(parts)]
         conditioning = with_words(conditioning, self._words(call, conditioning))
@@ -211,7 +214,8 @@ class Session:
                 "take weights of 0 and above, or another scheme."
             )
         if self.method.way is not None and any(entry[1] != 1.0 for entry in pairs_in(call.tokens)):
-            self.say("This node takes rows alone: weights in the attention do not act. Take a scheme that weighs rows.")
+            where = "by guidance" if self.method.way == GUIDANCE else "in the attention"
+            self.say(f"This node takes rows alone: weights {where} do not act. Take a scheme that weighs rows.")
 
     def tell(self, call: EncodeCall, conditioning: Conditioning) -> None:
         """Tell what became of a prompt."""
@@ -232,7 +236,8 @@ class Session:
 
     def _note(self, clip: Clip) -> str:
         if self.method.way is not None:
-            return f"weighted in the attention by {self.method.way}, strength {self.settings.strength:g}"
+            where = "" if self.method.way == GUIDANCE else "in the attention "
+            return f"weighted {where}by {self.method.way}, strength {self.settings.strength:g}"
         return stock_note(clip)
 
     def _host_prompts(self, call: EncodeCall, conditioning: Conditioning) -> dict[str, EncodedPrompt]:

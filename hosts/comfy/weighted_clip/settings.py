@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ....encoder.quoting import quote
 from ....weighting.attention import WAYS, way_of
+from ....weighting.guidance import GUIDANCE
 from ....weighting.options import EncodeOptions
 from ....weighting.schemes import SCHEMES
 from ....weighting.timed.schedule import COUNTERS, MAX_STEPS, Counter
@@ -20,8 +21,12 @@ AUTO = "auto"
 """Choice of the scheme ``comfy`` for Stable Diffusion 1, 2 and XL, and of the attention for all other models."""
 ATTENTION = "attention: "
 """Beginning of the choices of weights in the attention."""
-CHOICES = (AUTO, *SCHEMES, *(f"{ATTENTION}{way}" for way in WAYS if not SCHEMES[way_of(way).scheme].is_weighing))
-"""Effects of a weight: `AUTO`, a scheme, or a way of weighing in the attention."""
+CHOICES = (
+    *(AUTO, *SCHEMES),
+    *(f"{ATTENTION}{way}" for way in WAYS if not SCHEMES[way_of(way).scheme].is_weighing),
+    GUIDANCE,
+)
+"""Effects of a weight: `AUTO`, a scheme, a way of weighing in the attention, or by guidance."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,9 @@ class ClipSettings:
 
     @property
     def way(self) -> str | None:
-        """Way of weighing in the attention that was chosen, if one was."""
-        return self.choice.removeprefix(ATTENTION) if self.choice.startswith(ATTENTION) else None
+        """Way of weighing in the attention that was chosen, or `GUIDANCE`, if one was."""
+        is_scheme = self.choice == AUTO or self.choice in SCHEMES
+        return None if is_scheme else self.choice.removeprefix(ATTENTION)
 
 
 class Method(NamedTuple):
@@ -65,7 +71,7 @@ class Method(NamedTuple):
     options: EncodeOptions
     """Options for CLIP text towers, whose scheme leaves rows alone if weights act in the attention."""
     way: str | None
-    """Way of weighing in the attention; None if rows are weighted."""
+    """Way of weighing in the attention, or `GUIDANCE`; None if rows are weighted."""
     family: ModelFamily | None
     """Family of the CLIP's text encoders, if it is known and has others than CLIP."""
     has_readers: bool
@@ -91,11 +97,16 @@ def method_for(clip: Clip, settings: ClipSettings) -> Method:
     way = settings.way
     if settings.choice == AUTO and not has_only_clip and family is not None:
         way = next(iter(WAYS))
-    if way is not None and family is None and not has_only_clip:
+    is_unknown = family is None and not has_only_clip
+    if is_unknown and way is not None and (towers or way != GUIDANCE):
         raise ValueError(
             f"Weighted CLIP does not know which rows are a word's in this CLIP "
             f"({type(clip.cond_stage_model).__name__}), so weights cannot act in the attention: choose auto."
         )
-    scheme = way_of(way).scheme if way else EncodeOptions().scheme if settings.choice == AUTO else settings.choice
+    scheme = EncodeOptions().scheme if settings.choice == AUTO else settings.choice
+    if way is not None:
+        scheme = "unweighted" if way == GUIDANCE else way_of(way).scheme
     options = replace(settings.options, scheme=scheme, strength=settings.strength)
+    if is_unknown:
+        way = None
     return Method(options, way, family, has_only_clip if way else towers)

@@ -24,6 +24,7 @@ from ..clip.towers import t5_readers
 from ..contract import CLIP, checked_object
 from ..types import Clip, Conditioning
 from .encoder_call import EncodingReport, Session
+from .guided_tokens import guided_conditioning, guided_tokens
 from .settings import ClipSettings, method_for
 from .timed_tokens import TimedChunks, timed_conditioning, timed_tokens
 from .wrapped_towers import copied_model
@@ -50,7 +51,10 @@ class _WeightedClipMixin:
         def tokens_of(part: str) -> dict[str, Any]:
             return _tokens(host_clip(self), session, part, {"return_word_ids": return_word_ids, **choices})  # type: ignore[arg-type]
 
-        return timed_tokens(text, session, tokens_of) if session.settings.is_timed else tokens_of(text)
+        def guided(part: str) -> dict[str, Any]:
+            return guided_tokens(part, session, tokens_of)
+
+        return timed_tokens(text, session, guided) if session.settings.is_timed else guided(text)
 
     def encode_from_tokens_scheduled(self, tokens: Any, *rest: Any, **choices: Any) -> Conditioning:
         """Conditioning with the words of the prompt, and weights that act in the attention."""
@@ -61,7 +65,10 @@ class _WeightedClipMixin:
                 part_tokens, lambda host_tokens: stock.encode_from_tokens_scheduled(host_tokens, *rest, **choices)
             )
 
-        return timed_conditioning(tokens, vars(self)[SESSION], encoded)
+        def guided(part_tokens: Mapping[str, Any]) -> Conditioning:
+            return guided_conditioning(part_tokens, encoded)
+
+        return timed_conditioning(tokens, vars(self)[SESSION], guided)
 
     def encode_from_tokens(self, tokens: Any, return_pooled: Any = False, return_dict: bool = False) -> Any:
         """Rows of some tokens; weights act in the attention only as far as the result can carry them."""

@@ -37,6 +37,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="one table, in two to four minutes")
     add_value(parser, "--prompts", 38, "N", "at most so many prompts of each question: faster, wider intervals (all)")
     add_value(parser, "--seeds", 8, "N", "pictures of each prompt, at most %(default)s (%(default)s)")
+    parser.add_argument("--powers", action="store_true", help="weights as dials: see docs/powers.md")
 
 
 def _measure(arguments: argparse.Namespace) -> int:
@@ -48,6 +49,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 def _measure_world(arguments: argparse.Namespace) -> int:
     from ...training.log import duration
     from ...world.measure import SEEDS, measure, missing, painter_of, questions_of
+    from ...world.powers import powers_of
     from ...world.tables import measured, tables_of
 
     if arguments.prompts < 1:
@@ -55,7 +57,10 @@ def _measure_world(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.seeds <= SEEDS:
         raise ValueError(f"--seeds must be from 1 to {SEEDS}, got {arguments.seeds}")
     world, recipe = world_of(arguments.world)
-    questions = questions_of(world, is_quick=arguments.quick, max_prompts=arguments.prompts, num_seeds=arguments.seeds)
+    limits = {"max_prompts": arguments.prompts, "num_seeds": arguments.seeds}
+    questions = (
+        powers_of(world, **limits) if arguments.powers else questions_of(world, is_quick=arguments.quick, **limits)
+    )
     painter, folder = painter_of(world), arguments.out / POINTS
     left = total = missing(folder, questions)
     if total:
