@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from weighted_clip.web.lab.tabs.prompt_tabs import COMPARED
+from weighted_clip.weighting.schemes import SCHEMES
+from weighted_clip.weighting.syntax import SYNTAXES
 
 from ..patience import SECONDS
 from .conftest import save_pictures
@@ -111,7 +113,7 @@ def test_tab_leaves_no_list_open_and_keys_choose(lab: LabPage, height: int) -> N
             time.sleep(0.05)
 
     lab.focus("prompt")
-    for name, count in (("syntax", 4), ("scheme", 16), ("law", 2)):
+    for name, count in (("syntax", len(SYNTAXES)), ("scheme", len(SCHEMES)), ("law", 2)):
         press(lab, "Tab", 9)
         if name == "law":  # in a folded part
             wait_for(place, "weighted_clip_more")
