@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from weighted_clip.hosts.comfy.attention import MARKER, regions_of
-from weighted_clip.hosts.comfy.attention_layers import Weighing
+from weighted_clip.hosts.comfy.attention_layers import ComfyWeighting
 from weighted_clip.hosts.comfy.fields import Step, Where
 from weighted_clip.hosts.comfy.regions import Region
 from weighted_clip.weighting.queries import Queries
@@ -191,7 +191,7 @@ def test_blocks_are_those_of_each_region() -> None:
 @pytest.mark.parametrize("blends", [(0.0, 1.0, 0.0), (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)])
 def test_all_read_the_prompts_that_blend_in_every_second_block(blends) -> None:
     """Three rows of text, of a prompt each, then 2 × 2 places."""
-    weighing = Weighing(torch.zeros(1, 3), torch.ones(1, 3))
+    weighing = ComfyWeighting(torch.zeros(1, 3), torch.ones(1, 3))
     weighing.queries = Queries((2, 2), before=3, text=range(3))
     shares = torch.rand(1, 3, 2, 2, generator=torch.Generator().manual_seed(0))
     weighing.shared = Shared(torch.tensor([[0.0, 1.0, 2.0]]), shares, torch.tensor([blends]))
