@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from ..hosts.comfy.boxes import box_problems
-from ..hosts.comfy.placing import TypedPlace, place_phrase, place_region
+from ..hosts.comfy.fields import Where
+from ..hosts.comfy.placing import place_phrase, place_region, read_place
 from ..hosts.comfy.placing_problems import area_problems, mask_problems, phrase_problems, region_problems
 from ..hosts.comfy.titles import PLACE_PHRASE, REGIONAL_PROMPT
 from ..hosts.comfy.types import Conditioning
@@ -59,9 +60,10 @@ BOXES = make_input(
 
 def placement_of(
     area: str, start: float, end: float, unit: str, mask: Tensor | None, unique_id: str | None, boxes: Any
-) -> TypedPlace:
+) -> Where:
     """Place and time from the inputs."""
-    return TypedPlace(area, start, end, checked("unit", unit, UNITS) == "steps", mask, unique_id, boxes)
+    in_steps = checked("unit", unit, UNITS) == "steps"
+    return read_place(area, start, end, in_steps=in_steps, mask=mask, node_id=unique_id, boxes=boxes)
 
 
 class Placing(Node):
