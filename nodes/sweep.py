@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..hosts.comfy.clip import EitherClip, encode_together
+from ..hosts.comfy.clip import EitherClip, encode_texts
 from ..hosts.comfy.encoded_texts import note_texts
 from ..weighting.options import EncodeOptions
 from ..weighting.problems import Problem, refused
@@ -87,7 +87,7 @@ class WeightedCLIPSweep(Node):
     ) -> dict[str, Any]:
         """Encode the prompt at all values; ``choices`` are the menus."""
         options, swept = self.options(**choices), self._swept(text, many)
-        encoded = encode_together(clip, swept.texts, options)
+        encoded = encode_texts(clip, swept.texts, options, shares_work=True)
         for one in encoded:
             note_texts(extra_pnginfo, {"text": encoded_text(next(iter(one.prompts.values())).read)})
         return shown_result(([one.conditioning for one in encoded], list(swept.labels), swept), swept.labels)
