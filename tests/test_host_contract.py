@@ -187,8 +187,8 @@ def test_classes_that_are_known_by_name_are_in_the_contract() -> None:
 def test_protocols_and_contract_name_the_same_attributes() -> None:
     tree = ast.parse((ROOT / "hosts" / "comfy" / "types.py").read_text(encoding="utf-8"))
     protocols = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    kinds = {"Clip": contract.CLIP, "ModelPatcher": contract.PATCHER, "Tokenizer": contract.TOKENIZER}
-    for name, kind in {**kinds, "Tower": contract.TOWER}.items():
+    kinds = {"Clip": contract.CLIP, "ModelPatcher": contract.PATCHER, "HostTokenizer": contract.TOKENIZER}
+    for name, kind in {**kinds, "HostTower": contract.TOWER}.items():
         fields = {node.target.id for node in protocols[name].body if isinstance(node, ast.AnnAssign)}
         assert fields <= {*contract.OBJECTS[kind], *contract.OPTIONAL.get(kind, ())}, name
 
