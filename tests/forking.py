@@ -23,7 +23,10 @@ IMPORTED = (
     "torch.distributed.fsdp",
     "torch.onnx",
     "weighted_clip.studio.commands.program",
-    *(f"weighted_clip.studio.training.{name}" for name in ("classifier", "contrastive", "dvae", "mlm", "prior")),
+    *(
+        f"weighted_clip.studio.training.objectives.{name}"
+        for name in ("classifier", "contrastive", "dvae", "mlm", "prior")
+    ),
 )
 """Modules that each process would import."""
 
