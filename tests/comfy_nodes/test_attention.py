@@ -25,7 +25,7 @@ from weighted_clip.hosts.comfy.families.attention_layers import (
     in_masked_cross_attention,
     in_wan_cross_attention,
 )
-from weighted_clip.hosts.comfy.steps import UNMARKED, StepRows
+from weighted_clip.hosts.comfy.attention.steps import UNMARKED, StepRows
 from weighted_clip.weighting.attention import RowEffect
 
 ROWS, QUERIES, DIM = 5, 4, 8
