@@ -11,6 +11,7 @@ import torch
 from weighted_clip.hosts.comfy import contract
 from weighted_clip.hosts.comfy.attention import attention
 from weighted_clip.hosts.comfy.attention.attention import MARKER
+from weighted_clip.hosts.comfy.attention.steps import UNMARKED, StepRows
 from weighted_clip.hosts.comfy.families import attention_layers, families
 from weighted_clip.hosts.comfy.families.attention_layers import (
     OVERRIDE,
@@ -25,7 +26,6 @@ from weighted_clip.hosts.comfy.families.attention_layers import (
     in_masked_cross_attention,
     in_wan_cross_attention,
 )
-from weighted_clip.hosts.comfy.attention.steps import UNMARKED, StepRows
 from weighted_clip.weighting.attention import RowEffect
 
 ROWS, QUERIES, DIM = 5, 4, 8

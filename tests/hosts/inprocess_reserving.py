@@ -89,8 +89,8 @@ def check_the_estimate_of_memory_grows_by_what_placed_phrases_and_regions_take()
 
 def memory_of_maps(model: Any, positive: Any, negative: Any, **settings: Any) -> tuple[float, int]:
     """Memory of a sampling in a step: what ComfyUI wants to have free, and the most that maps of words take."""
-    layer_maps = module_of_ours("watching").LayerMaps
-    record_class = module_of_ours("watching").Record
+    layer_maps = module_of_ours("attention.recorder").LayerMaps
+    record_class = module_of_ours("attention.recorder").Record
     mean, start = layer_maps.mean, record_class.__init__
     records, taken = WeakSet(), [0]
 

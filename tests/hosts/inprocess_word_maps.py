@@ -260,7 +260,9 @@ def check_shares_of_all_rows_add_up_to_1() -> None:
     import nodes
 
     pack = nodes.NODE_CLASS_MAPPINGS["WeightedCLIPWatch"].__module__.removesuffix(".nodes.watched_words")
-    attention, watching = (importlib.import_module(f"{pack}.hosts.comfy.attention.{name}") for name in ("attention", "recorder"))
+    attention, watching = (
+        importlib.import_module(f"{pack}.hosts.comfy.attention.{name}") for name in ("attention", "recorder")
+    )
     for family in UNETS:
         clip, model = make_text_encoder(family), make_model(family)
         watch = watching.Watch(["all"])
